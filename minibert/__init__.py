@@ -1,0 +1,60 @@
+"""minibert: from-scratch BERT inference in NumPy and Numba. Text in, every hidden state out.
+
+>>> from minibert import BertModel, BertTokenizer
+>>> tokenizer = BertTokenizer.from_pretrained("sentence-transformers/all-MiniLM-L6-v2")
+>>> model = BertModel.from_pretrained("sentence-transformers/all-MiniLM-L6-v2")
+>>> output = model(**tokenizer(["Hello, BERT!"]))
+>>> output.last_hidden_state.shape, len(output.hidden_states)
+((1, 6, 384), 7)
+
+To read how it works: encoder.py, then reference.py, then kernels/.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from minibert.config import BertConfig
+    from minibert.errors import DownloadError, ModelFormatError
+    from minibert.models import BertModel
+    from minibert.outputs import BertModelOutput
+    from minibert.sentence import SentenceTransformer
+    from minibert.tokenizer import BertTokenizer
+
+__all__ = [
+    "BertConfig",
+    "BertModel",
+    "BertModelOutput",
+    "BertTokenizer",
+    "DownloadError",
+    "ModelFormatError",
+    "SentenceTransformer",
+    "__version__",
+]
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "BertConfig": "config",
+    "BertModel": "models",
+    "BertModelOutput": "outputs",
+    "BertTokenizer": "tokenizer",
+    "DownloadError": "errors",
+    "ModelFormatError": "errors",
+    "SentenceTransformer": "sentence",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name at its first use, so that ``import minibert`` itself costs next to nothing."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'minibert' has no attribute {name!r}; it has {', '.join(__all__)}")
+    value = getattr(import_module(f"minibert.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

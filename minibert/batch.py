@@ -1,0 +1,314 @@
+"""Padded arrays <-> packed batch, and every check of ids, masks and shapes: kernels trust what passes here."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from minibert.config import BertConfig
+
+__all__ = ["PackedBatch", "check_ids", "pack"]
+
+FloatArray = npt.NDArray[np.floating[Any]]
+IntArray = npt.NDArray[np.integer[Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class PackedBatch:
+    """B sequences laid end to end, without padding: T tokens in all.
+
+    Parameters
+    ----------
+    token_ids : ndarray of shape (T,), int32
+        Row of each token in the word embeddings, or in `inputs_embeds` where that is given.
+    token_types : ndarray of shape (T,), int32
+    positions : ndarray of shape (T,), int32
+    cu_seqlens : ndarray of shape (B + 1,), int32
+        Cumulative sequence lengths: sequence b is ``[cu_seqlens[b]:cu_seqlens[b + 1]]``. It may be empty.
+    mask : ndarray of shape (B, S), bool
+        Where the tokens stand in the padded arrays the caller sees.
+    inputs_embeds : ndarray of shape (T, H), float32, optional
+        Word vectors to use instead of the word embeddings.
+    """
+
+    token_ids: IntArray
+    token_types: IntArray
+    positions: IntArray
+    cu_seqlens: IntArray
+    mask: npt.NDArray[np.bool_]
+    inputs_embeds: FloatArray | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """T, the tokens of all sequences together."""
+        return int(self.cu_seqlens[-1])
+
+    @property
+    def num_sequences(self) -> int:
+        """B, empty sequences included."""
+        return len(self.cu_seqlens) - 1
+
+    @property
+    def max_seqlen(self) -> int:
+        """The length of the longest sequence, 0 if there is none."""
+        return int(np.diff(self.cu_seqlens).max(initial=0))
+
+    @property
+    def first_tokens(self) -> IntArray:
+        """Row among the T tokens of each sequence's first place, [CLS]; sequences that hide it are left out."""
+        return self.cu_seqlens[:-1][self.shows_first]
+
+    @property
+    def shows_first(self) -> npt.NDArray[np.bool_]:
+        """Whether each of the B sequences has a token at its first place; shape (B,)."""
+        return self.mask[:, :1].any(axis=1)
+
+    @classmethod
+    def from_sequences(cls, token_ids: Sequence[IntArray], token_types: Sequence[IntArray]) -> PackedBatch:
+        """Lay sequences of checked ids end to end; nothing is padded.
+
+        Parameters
+        ----------
+        token_ids, token_types : sequences of B int arrays of shape (S_b,)
+            Already checked by `check_ids`: lengths within the model's positions, ids within its tables.
+        """
+        lengths = np.array([len(ids) for ids in token_ids], dtype=np.int64)
+        return cls(
+            token_ids=_concatenate(token_ids),
+            token_types=_concatenate(token_types),
+            positions=_concatenate([np.arange(length, dtype=np.int32) for length in lengths]),
+            cu_seqlens=_cumulate(lengths),
+            mask=np.arange(lengths.max(initial=0)) < lengths[:, None],
+        )
+
+    def steps(self, max_tokens: int) -> Iterator[tuple[slice, PackedBatch]]:
+        """Cut the batch between sequences into steps of at most `max_tokens` tokens, or one longer sequence.
+
+        Yields
+        ------
+        (slice, PackedBatch)
+            The step's place among the T tokens, and the step.
+        """
+        first = 0
+        while first < self.num_sequences:
+            limit = int(self.cu_seqlens[first]) + max_tokens
+            last = max(first + 1, int(np.searchsorted(self.cu_seqlens, limit, side="right")) - 1)
+            tokens = slice(int(self.cu_seqlens[first]), int(self.cu_seqlens[last]))
+            embeds = None if self.inputs_embeds is None else self.inputs_embeds[tokens]
+            yield (
+                tokens,
+                PackedBatch(
+                    # The rows of inputs_embeds count from the step's own first token.
+                    token_ids=self.token_ids[tokens] if embeds is None else self.token_ids[: len(embeds)],
+                    token_types=self.token_types[tokens],
+                    positions=self.positions[tokens],
+                    cu_seqlens=self.cu_seqlens[first : last + 1] - self.cu_seqlens[first],
+                    mask=self.mask[first:last],
+                    inputs_embeds=embeds,
+                ),
+            )
+            first = last
+
+    def pad(self, packed: FloatArray) -> FloatArray:
+        """Lay packed rows out as padded: (T, ...) -> (B, S, ...); places without a token hold zeros."""
+        shape = self.mask.shape + packed.shape[1:]
+        if self.num_tokens == self.mask.size:
+            return packed.reshape(shape)
+        padded = np.zeros(shape, dtype=packed.dtype)
+        padded[self.mask] = packed
+        return padded
+
+    def pad_pairs(self, packed: Sequence[FloatArray], num_heads: int) -> FloatArray:
+        """Lay one (A, S_b, S_b) array per sequence out as (B, A, S, S); pairs with a hidden place hold zeros."""
+        num_sequences, length = self.mask.shape
+        padded = np.zeros((num_sequences, num_heads, length, length), dtype=np.float32)
+        for b, pairs in enumerate(packed):
+            places = np.flatnonzero(self.mask[b])
+            padded[b][:, places[:, None], places] = pairs
+        return padded
+
+
+def pack(
+    config: BertConfig,
+    input_ids: npt.ArrayLike | None = None,
+    attention_mask: npt.ArrayLike | None = None,
+    token_type_ids: npt.ArrayLike | None = None,
+    position_ids: npt.ArrayLike | None = None,
+    inputs_embeds: npt.ArrayLike | None = None,
+) -> PackedBatch:
+    """Check padded inputs completely, then drop their hidden places.
+
+    Parameters
+    ----------
+    config : BertConfig
+        Gives the sizes the inputs are held against.
+    input_ids : int array of shape (B, S), in [0, vocab_size)
+    attention_mask : bool or 0/1 int array of shape (B, S), optional
+        Zeros hide a place; holes are allowed anywhere. Default: nothing is hidden.
+    token_type_ids : int array of shape (B, S), in [0, type_vocab_size), optional
+        Default: zeros.
+    position_ids : int array of shape (B, S) or (1, S), in [0, max_position_embeddings), optional
+        Default: 0, 1, ..., S - 1 in every row, whatever the mask, as in transformers.
+    inputs_embeds : float array of shape (B, S, H), optional
+        Exactly one of `input_ids` and `inputs_embeds` is given.
+
+    Raises
+    ------
+    TypeError
+        An array is of the wrong kind (float ids, float mask, text).
+    ValueError
+        A shape or a value is wrong; the message names the row, the column and the value.
+    """
+    if (input_ids is None) == (inputs_embeds is None):
+        raise ValueError(
+            f"Give exactly one of input_ids and inputs_embeds, not {'neither' if input_ids is None else 'both'}."
+        )
+    embeds = None
+    if inputs_embeds is not None:
+        embeds = _check_embeds(inputs_embeds, config.hidden_size)
+        shape = embeds.shape[:2]
+    else:
+        ids = check_ids("input_ids", input_ids, config.vocab_size, "vocab_size")
+        shape = ids.shape
+    if position_ids is None and shape[1] > config.max_position_embeddings:
+        raise ValueError(
+            f"The batch is {shape[1]} tokens wide, the model has {config.max_position_embeddings} positions "
+            "(max_position_embeddings). Cut the texts: tokenizer(..., truncation=True)."
+        )
+    mask = _check_mask(attention_mask, shape)
+    types = _optional_ids("token_type_ids", token_type_ids, shape, config.type_vocab_size, "type_vocab_size")
+    if position_ids is None:
+        positions = np.broadcast_to(np.arange(shape[1], dtype=np.int32), shape)
+    else:
+        positions = _optional_ids(
+            "position_ids", position_ids, shape, config.max_position_embeddings, "max_position_embeddings"
+        )
+    if embeds is not None:
+        with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinity, refused on the next line
+            embeds = np.ascontiguousarray(embeds[mask], dtype=np.float32)
+        _check_finite("inputs_embeds", embeds, mask)
+    return PackedBatch(
+        token_ids=ids[mask] if embeds is None else np.arange(len(embeds), dtype=np.int32),
+        token_types=types[mask],
+        positions=positions[mask],
+        cu_seqlens=_cumulate(mask.sum(axis=1)),
+        mask=mask,
+        inputs_embeds=embeds,
+    )
+
+
+def check_ids(name: str, values: object, limit: int, limit_name: str, *, ndim: int | None = 2) -> IntArray:
+    """Return `values` as an int32 array after checking that every one is an integer in [0, limit).
+
+    Parameters
+    ----------
+    name, limit_name : str
+        The argument and the config field, for the message.
+    values : array-like of integers
+    limit : int
+        One above the largest valid id.
+    ndim : int or None
+        The number of dimensions required; None accepts any.
+
+    Raises
+    ------
+    TypeError
+        The values are not integers.
+    ValueError
+        The shape is wrong, or a value is out of range; the message names its place.
+    """
+    ids = _as_array(name, values)
+    if ids.dtype.kind not in "iu":
+        if ids.size or isinstance(values, np.ndarray):
+            raise TypeError(f"{name} holds {ids.dtype} values; ids are integers (int64 as the tokenizer gives them).")
+        ids = ids.astype(np.int64)  # an empty list has no type of its own
+    if ndim is not None and ids.ndim != ndim:
+        raise ValueError(
+            f"{name} has shape {ids.shape}; expected {ndim} dimensions (B sequences, S tokens). "
+            "For one sequence write [ids]."
+        )
+    bad = (ids < 0) | (ids >= limit)
+    if bad.any():
+        place = tuple(int(i) for i in np.argwhere(bad)[0])
+        raise ValueError(
+            f"{name} at {_place(place)} is {int(ids[place])}; valid are 0 to {limit - 1} ({limit_name}={limit}). "
+            "Do the tokenizer and the model belong together?"
+        )
+    return ids.astype(np.int32)
+
+
+def _optional_ids(name: str, values: object, shape: tuple[int, ...], limit: int, limit_name: str) -> IntArray:
+    if values is None:
+        return np.zeros(shape, dtype=np.int32)
+    ids = check_ids(name, values, limit, limit_name)
+    if ids.shape != shape and ids.shape != (1, shape[1]):
+        raise ValueError(f"{name} has shape {ids.shape}; expected {shape}, as the input has.")
+    return np.broadcast_to(ids, shape)
+
+
+def _check_mask(values: object, shape: tuple[int, ...]) -> npt.NDArray[np.bool_]:
+    if values is None:
+        return np.ones(shape, dtype=np.bool_)
+    mask = _as_array("attention_mask", values)
+    if mask.dtype.kind not in "biu" and (mask.size or isinstance(values, np.ndarray)):
+        raise TypeError(
+            f"attention_mask holds {mask.dtype} values; expected bool, or integers 0 (hidden) and 1 (visible)."
+        )
+    if mask.shape != shape:
+        raise ValueError(f"attention_mask has shape {mask.shape}; expected {shape}, as the input has.")
+    bad = (mask != 0) & (mask != 1)
+    if bad.any():
+        place = tuple(int(i) for i in np.argwhere(bad)[0])
+        raise ValueError(f"attention_mask at {_place(place)} is {mask[place]}; expected 0 (hidden) or 1 (visible).")
+    return mask.astype(np.bool_)
+
+
+def _check_embeds(values: object, hidden_size: int) -> FloatArray:
+    embeds = _as_array("inputs_embeds", values)
+    if embeds.dtype.kind != "f":
+        raise TypeError(f"inputs_embeds holds {embeds.dtype} values; expected float vectors (float32).")
+    if embeds.ndim != 3 or embeds.shape[2] != hidden_size:
+        raise ValueError(
+            f"inputs_embeds has shape {embeds.shape}; expected (B sequences, S tokens, {hidden_size}), "
+            f"the last being the model's hidden_size."
+        )
+    return embeds
+
+
+def _check_finite(name: str, packed: FloatArray, mask: npt.NDArray[np.bool_]) -> None:
+    """Refuse NaN and infinity in visible places: one such value reaches every token of its sequence."""
+    finite = np.isfinite(packed).all(axis=1)
+    if not finite.all():
+        row, column = (int(i) for i in np.argwhere(mask)[np.argmin(finite)])
+        raise ValueError(f"{name} at row {row}, column {column} holds NaN, infinity or a value beyond float32.")
+
+
+def _as_array(name: str, values: object) -> npt.NDArray[Any]:
+    try:
+        array = np.asarray(values)
+    except (ValueError, TypeError, RuntimeError) as error:  # ragged lists; tensors of other libraries off the CPU
+        raise ValueError(
+            f"{name} is not a rectangular array of numbers ({error}). "
+            "Rows of different length need padding: tokenizer(..., padding=True)."
+        ) from None
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"{name} holds {array.dtype} values ({type(values).__name__}); expected an array of numbers.")
+    return array
+
+
+def _place(place: tuple[int, ...]) -> str:
+    if len(place) == 2:
+        return f"row {place[0]}, column {place[1]}"
+    return f"index {', '.join(map(str, place))}" if place else "its only place"
+
+
+def _concatenate(arrays: Sequence[IntArray]) -> IntArray:
+    return np.concatenate([np.asarray(a, dtype=np.int32) for a in arrays]) if arrays else np.zeros(0, dtype=np.int32)
+
+
+def _cumulate(lengths: IntArray) -> IntArray:
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)

@@ -1,0 +1,396 @@
+"""`BertModel`: what users call. Checks, the choice of ops, and the way from padded arrays through the forward and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+import os
+import warnings
+from collections.abc import Collection, Iterable
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from minibert import encoder, reference
+from minibert.batch import PackedBatch, pack
+from minibert.config import BertConfig
+from minibert.embeddings import BertEmbeddings, Embedding
+from minibert.hub import locate
+from minibert.ops import FloatArray, Ops
+from minibert.outputs import BertModelOutput
+from minibert.weights import Weights, load_weights
+
+__all__ = ["BertModel", "PackedOutput", "Selection"]
+
+Selection: TypeAlias = bool | int | Iterable[int]
+"""Which layers to keep: True all, False none, an int or several name them (negative ones count from the end)."""
+
+# Tokens that go through the encoder together: enough to keep the matrix products busy, few enough that what lies
+# between two of them stays in cache. It bounds the memory of a forward beyond its result.
+_TOKENS_PER_STEP = 1024
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PackedOutput:
+    """The result of a forward on a packed batch, before it is laid out in rows.
+
+    Parameters
+    ----------
+    hidden_states : dict of int to ndarray of shape (T, H)
+        By index, 0 being the embeddings' output.
+    attentions : dict of int to list of B ndarrays of shape (A, S_b, S_b)
+        By index, 0 being the first layer.
+    pooled : ndarray of shape (sequences that show their first token, H), or None
+    """
+
+    hidden_states: dict[int, FloatArray]
+    attentions: dict[int, list[FloatArray]]
+    pooled: FloatArray | None
+
+
+class BertModel:
+    """A BERT encoder: ids in, every hidden state out. Made by `from_pretrained`; immutable, safe to share by threads.
+
+    Attributes
+    ----------
+    config : BertConfig
+    embeddings : BertEmbeddings     the embedding layer, whole or step by step
+    weights : Weights
+    ops : Ops                       who computes: see ops.py
+    """
+
+    def __init__(
+        self, weights: Weights, ops: Ops, *, output_hidden_states: Selection = True, output_attentions: Selection = False
+    ) -> None:
+        if not isinstance(weights, Weights):
+            raise TypeError(
+                f"BertModel was given {type(weights).__name__}; it is made from trained weights, never random ones: "
+                "BertModel.from_pretrained(name_or_path)."
+            )
+        self.weights = weights
+        self.config = weights.config
+        self.ops = ops
+        self.embeddings = BertEmbeddings(weights, ops)
+        num_layers = self.config.num_hidden_layers
+        self._hidden_states = _select("output_hidden_states", output_hidden_states, num_layers + 1)
+        self._attentions = _select("output_attentions", output_attentions, num_layers)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name_or_path: str | os.PathLike[str],
+        *,
+        config: BertConfig | None = None,
+        revision: str | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        token: str | bool | None = None,
+        local_files_only: bool = False,
+        subfolder: str = "",
+        output_hidden_states: Selection = True,
+        output_attentions: Selection = False,
+        add_pooling_layer: bool = True,
+        backend: str | None = None,
+        num_threads: int | None = None,
+    ) -> BertModel:
+        """Load a model from a folder, the hub's cache, or the hub.
+
+        Parameters
+        ----------
+        name_or_path : str or path
+            A folder with config.json and model.safetensors, or a hub id such as "bert-base-uncased". What is cached is
+            used without asking the network.
+        config : BertConfig, optional
+            Used instead of the model's own config.json.
+        revision : str, optional
+            Branch, tag or commit of the hub repository; default "main".
+        cache_dir : path, optional
+            The hub cache to use; default: the hub client's (HF_HOME, HF_HUB_CACHE).
+        token : str or bool, optional
+            For private repositories; default: HF_TOKEN, or the one saved by ``hf auth login``.
+        local_files_only : bool
+            Never ask the network.
+        subfolder : str
+            Folder of the repository that holds the model.
+        output_hidden_states, output_attentions : bool, int or ints
+            The defaults of each call: see `__call__`.
+        add_pooling_layer : bool
+            Load the pooler, where the checkpoint has one.
+        backend : {"numba", "numpy"}, optional
+            Who computes; default: MINIBERT_BACKEND, else "numba" where it can be imported.
+        num_threads : int, optional
+            Threads of minibert's own kernels; default: MINIBERT_NUM_THREADS, else the cores this process may use. The
+            matrix products are NumPy's today, whose BLAS takes its threads from its own variables
+            (OPENBLAS_NUM_THREADS, ...).
+
+        Raises
+        ------
+        ModelFormatError
+            A file is missing or damaged, or the model is not one minibert implements.
+        DownloadError
+            The model is not here and could not be fetched.
+        """
+        if config is not None and not isinstance(config, BertConfig):
+            raise TypeError(f"config is a {type(config).__name__}; expected a minibert.BertConfig.")
+        ops = _choose_ops(backend, num_threads)
+        files = locate(
+            name_or_path,
+            revision=revision,
+            cache_dir=cache_dir,
+            token=token,
+            local_files_only=local_files_only,
+            subfolder=subfolder,
+        )
+        weights = load_weights(
+            files, config or BertConfig.from_files(files), ops.prepare, add_pooling_layer=add_pooling_layer
+        )
+        return cls(weights, ops, output_hidden_states=output_hidden_states, output_attentions=output_attentions)
+
+    def __call__(
+        self,
+        input_ids: npt.ArrayLike | None = None,
+        attention_mask: npt.ArrayLike | None = None,
+        token_type_ids: npt.ArrayLike | None = None,
+        position_ids: npt.ArrayLike | None = None,
+        inputs_embeds: npt.ArrayLike | None = None,
+        *,
+        output_hidden_states: Selection | None = None,
+        output_attentions: Selection | None = None,
+        num_layers: int | None = None,
+    ) -> BertModelOutput:
+        """Run the model on B sequences of S places; hidden places are never computed.
+
+        Parameters
+        ----------
+        input_ids : int array of shape (B, S), in [0, vocab_size)
+        attention_mask : bool or 0/1 int array of shape (B, S), optional
+            0 hides a place. Holes are allowed anywhere; a row may be hidden altogether. Default: all visible.
+        token_type_ids : int array of shape (B, S), in [0, type_vocab_size), optional
+            Default: zeros.
+        position_ids : int array of shape (B, S) or (1, S), in [0, max_position_embeddings), optional
+            Default: the column, whatever the mask.
+        inputs_embeds : float array of shape (B, S, H), optional
+            Word vectors instead of `input_ids`; not hidden_states[0], see `BertEmbeddings.__call__`.
+        output_hidden_states : bool, int or ints, optional
+            Which of the L + 1 hidden states to keep; the others hold None. 0 is the embeddings' output, not False.
+        output_attentions : bool, int or ints, optional
+            Which of the L layers' attention probs to keep; 0 is the first layer.
+        num_layers : int, optional
+            Stop after this many layers, 0 to L. Below L, last_hidden_state and pooler_output are None.
+
+        Returns
+        -------
+        BertModelOutput
+            New arrays, float32; zeros in hidden places. B = 0 and S = 0 give empty arrays.
+
+        Raises
+        ------
+        TypeError, ValueError
+            An input is of the wrong kind, shape or range; the message names row, column and value.
+        """
+        depth = self.config.num_hidden_layers
+        batch = pack(self.config, input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        stop = _check_num_layers(num_layers, depth)
+        hidden, attentions = self._hidden_states, self._attentions
+        if output_hidden_states is not None:
+            hidden = _select("output_hidden_states", output_hidden_states, depth + 1, reach=stop)
+        if output_attentions is not None:
+            attentions = _select("output_attentions", output_attentions, depth, reach=stop - 1)
+
+        whole = stop == depth
+        packed = self.forward_packed(
+            batch,
+            hidden_states={*(hidden or ()), depth} if whole else hidden or (),
+            attentions=attentions or (),
+            num_layers=stop,
+            pool=whole,
+        )
+        states = {index: batch.pad(state) for index, state in packed.hidden_states.items()}
+        heads = self.config.num_attention_heads
+        probs = {index: batch.pad_pairs(pairs, heads) for index, pairs in packed.attentions.items()}
+        pooled = None
+        if packed.pooled is not None:
+            pooled = np.zeros((batch.num_sequences, self.config.hidden_size), dtype=np.float32)
+            pooled[batch.shows_first] = packed.pooled
+        return BertModelOutput(
+            last_hidden_state=states[depth] if whole else None,
+            pooler_output=pooled,
+            hidden_states=None if hidden is None else tuple(states.get(i) if i in hidden else None for i in range(depth + 1)),
+            attentions=None if attentions is None else tuple(probs.get(i) for i in range(depth)),
+        )
+
+    def forward_packed(
+        self,
+        batch: PackedBatch,
+        *,
+        hidden_states: Collection[int],
+        attentions: Collection[int] = (),
+        num_layers: int | None = None,
+        pool: bool = False,
+    ) -> PackedOutput:
+        """Run the encoder on a packed batch in steps of a bounded number of tokens; nothing is padded.
+
+        Parameters
+        ----------
+        batch : PackedBatch
+            Checked: see `pack` and `PackedBatch.from_sequences`.
+        hidden_states : indices to keep, 0 (the embeddings' output) to L
+        attentions : layers whose attention probs to keep, 0 to L - 1
+        num_layers : int, optional
+            Layers to run; default: all.
+        pool : bool
+            Also run the pooler, if there is one and all layers run.
+
+        Returns
+        -------
+        PackedOutput
+        """
+        stop = self.config.num_hidden_layers if num_layers is None else num_layers
+        pooler = self.weights.pooler if pool else None
+        states: dict[int, list[FloatArray]] = {i: [] for i in sorted(hidden_states) if i <= stop}
+        probs: dict[int, list[FloatArray]] = {i: [] for i in sorted(attentions) if i < stop}
+        pooled: list[FloatArray] = []
+        for _, step in batch.steps(_TOKENS_PER_STEP):
+            layers = encoder.forward(self.weights, step, self.ops, return_probs=bool(probs))
+            for i, (x, layer_probs) in enumerate(layers):
+                if i in states:
+                    states[i].append(x)
+                if i - 1 in probs:
+                    probs[i - 1].extend(layer_probs or ())
+                if i == stop:
+                    break
+            if pooler is not None:
+                pooled.append(encoder.pooler(x, pooler, step, self.ops))
+        hidden_size = self.config.hidden_size
+        return PackedOutput(
+            hidden_states={i: _join(states.pop(i), hidden_size) for i in list(states)},
+            attentions=probs,
+            pooled=None if pooler is None else _join(pooled, hidden_size),
+        )
+
+    def get_input_embeddings(self) -> Embedding:
+        """Return the word embeddings: ``model.get_input_embeddings()(ids)`` looks ids up without running anything."""
+        return self.embeddings.word_embeddings
+
+    def num_parameters(self) -> int:
+        """Count the numbers the model was trained for."""
+        weights = self.weights
+        tables = (weights.word_embeddings, weights.position_embeddings, weights.token_type_embeddings)
+        parts: list[Any] = [weights.embeddings_norm, *([weights.pooler] if weights.pooler else ())]
+        for layer in weights.layers:
+            parts += [getattr(layer, field.name) for field in dataclasses.fields(layer)]
+        return sum(table.size for table in tables) + sum(part.weight.size + part.bias.size for part in parts)
+
+    def eval(self) -> BertModel:
+        """Return the model itself: it only ever infers."""
+        return self
+
+    def train(self, mode: bool = True) -> BertModel:
+        """Refuse to train; ``train(False)`` returns the model itself."""
+        if mode:
+            raise ValueError("minibert only runs trained models; to train one, use transformers, then load it here.")
+        return self
+
+    def to(self, device: object) -> BertModel:
+        """Return the model itself for "cpu"; refuse any other device."""
+        if str(device) != "cpu":
+            raise ValueError(f"minibert runs on the CPU in float32; .to({device!r}) is not possible, .to('cpu') is.")
+        return self
+
+    def __repr__(self) -> str:
+        config = self.config
+        return (
+            f"BertModel({config.num_hidden_layers} layers, hidden_size={config.hidden_size}, "
+            f"{config.num_attention_heads} heads, {self.num_parameters():,} parameters)"
+        )
+
+
+def _select(name: str, selection: Selection, count: int, *, reach: int | None = None) -> frozenset[int] | None:
+    """Turn True, False, an index or several into the set of indices to keep; None stands for none at all.
+
+    An index beyond `reach`, where num_layers= stops the forward, is refused when it is asked for by number.
+    """
+    if isinstance(selection, bool | np.bool_):
+        return frozenset(range(count)) if selection else None
+    if isinstance(selection, str | bytes):
+        raise TypeError(f"{name}={selection!r}; expected True, False, an int or several ints.")
+    indices = []
+    try:
+        asked = list(selection) if isinstance(selection, Iterable) else [selection]
+        for value in asked:
+            if isinstance(value, bool | np.bool_):
+                raise TypeError
+            indices.append(operator.index(value))
+    except TypeError:
+        raise TypeError(f"{name}={selection!r}; expected True, False, an int or several ints.") from None
+    for index in indices:
+        if not -count <= index < count:
+            raise ValueError(f"{name} asks for {index}; this model has {count}: 0 to {count - 1}, or -{count} to -1.")
+        if reach is not None and index % count > reach:
+            raise ValueError(f"{name} asks for {index}, which is never computed with this num_layers=.")
+    return frozenset(index % count for index in indices)
+
+
+def _check_num_layers(num_layers: int | None, depth: int) -> int:
+    if num_layers is None:
+        return depth
+    if isinstance(num_layers, bool) or not isinstance(num_layers, int | np.integer):
+        raise TypeError(f"num_layers={num_layers!r}; expected an int, 0 to {depth}.")
+    if not 0 <= num_layers <= depth:
+        raise ValueError(f"num_layers={num_layers}; this model has {depth} layers: expected 0 to {depth}.")
+    return int(num_layers)
+
+
+def _join(parts: list[FloatArray], hidden_size: int) -> FloatArray:
+    if len(parts) == 1:
+        return parts[0]
+    return np.concatenate(parts) if parts else np.zeros((0, hidden_size), dtype=np.float32)
+
+
+# --- who computes ----------------------------------------------------------------------------------------------------
+
+
+def _choose_ops(backend: str | None, num_threads: int | None) -> Ops:
+    """Turn the arguments, or the environment, into a set of ops."""
+    threads = _check_num_threads(num_threads)
+    source = "backend" if backend is not None else "MINIBERT_BACKEND"
+    chosen = backend if backend is not None else os.environ.get("MINIBERT_BACKEND") or None
+    if chosen not in (None, "numba", "numpy"):
+        raise ValueError(f"{source}={chosen!r}; expected 'numba' or 'numpy'.")
+    if chosen == "numpy":
+        return reference.OPS
+    try:
+        from minibert.kernels import make_ops
+    except ImportError as error:
+        if chosen == "numba":
+            raise ValueError(f"{source}='numba', but numba cannot be imported ({error}); pip install numba.") from error
+        _warn_no_numba(str(error))
+        return reference.OPS
+    return make_ops(threads)
+
+
+def _warn_no_numba(reason: str) -> None:
+    # Python shows one warning per place and text, so many models warn once.
+    warnings.warn(
+        f"numba cannot be imported ({reason}): minibert computes with NumPy alone, slower but equal. "
+        "pip install numba, or ask for backend='numpy' to silence this.",
+        RuntimeWarning,
+        stacklevel=4,
+    )
+
+
+def _check_num_threads(num_threads: int | None) -> int:
+    name, value = "num_threads", num_threads
+    if value is None and (text := os.environ.get("MINIBERT_NUM_THREADS")):
+        name = "MINIBERT_NUM_THREADS"
+        try:
+            value = int(text)
+        except ValueError:
+            raise ValueError(f"{name}={text!r}; expected a whole number, at least 1.") from None
+    if value is None:
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{name}={value!r}; expected an int, at least 1.")
+    if value < 1:
+        raise ValueError(f"{name}={value}; expected at least 1.")
+    return int(value)
