@@ -65,7 +65,7 @@ class PackedBatch:
     @property
     def shows_first(self) -> npt.NDArray[np.bool_]:
         """Whether each of the B sequences has a token at its first place; shape (B,)."""
-        return self.mask[:, :1].any(axis=1)
+        return np.logical_or.reduce(self.mask[:, :1], axis=1)
 
     @classmethod
     def from_sequences(cls, token_ids: Sequence[IntArray], token_types: Sequence[IntArray]) -> PackedBatch:
@@ -182,11 +182,10 @@ def pack(
     mask = _check_mask(attention_mask, shape)
     types = _optional_ids("token_type_ids", token_type_ids, shape, config.type_vocab_size, "type_vocab_size")
     if position_ids is None:
-        positions = np.broadcast_to(np.arange(shape[1], dtype=np.int32), shape)
-    else:
-        positions = _optional_ids(
-            "position_ids", position_ids, shape, config.max_position_embeddings, "max_position_embeddings"
-        )
+        position_ids = np.arange(shape[1])[None]
+    positions = _optional_ids(
+        "position_ids", position_ids, shape, config.max_position_embeddings, "max_position_embeddings"
+    )
     if embeds is not None:
         with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinity, refused on the next line
             embeds = np.ascontiguousarray(embeds[mask], dtype=np.float32)

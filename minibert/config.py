@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from minibert.errors import ModelFormatError
-from minibert.hub import ModelFiles, locate, read_json
+from minibert.hub import ModelFiles, locate, read_json_object
 
 __all__ = ["ACTIVATIONS", "BertConfig"]
 
@@ -146,9 +146,7 @@ class BertConfig:
     def from_files(cls, files: ModelFiles) -> BertConfig:
         """Read config.json from a model's files; the errors name the file."""
         path = files.require("config.json")
-        fields = read_json(path)
-        if not isinstance(fields, dict):
-            raise ModelFormatError(f"{path} holds a JSON {type(fields).__name__}, expected an object of settings.")
+        fields = read_json_object(path)
         try:
             return cls.from_dict(fields)
         except ModelFormatError as error:

@@ -1,4 +1,4 @@
-"""The embeddings as separate steps: three tables, their sum, LayerNorm; callable and with a ``.weight``, as in torch."""
+"""The embeddings as separate steps: three tables, their sum, LayerNorm. Callable, with a .weight, as in torch."""
 
 from __future__ import annotations
 

@@ -89,9 +89,7 @@ def self_attention(
     """Transformer section 3.2: each token looks at the tokens of its own sequence, A heads at once."""
     projected = ops.linear(x, layer.query_key_value)  # (T, 3H)
     query, key, value = np.split(projected, 3, axis=1)  # 3 x (T, H)
-    return ops.attention(
-        query, key, value, batch.cu_seqlens, config.num_attention_heads, return_probs=return_probs
-    )
+    return ops.attention(query, key, value, batch.cu_seqlens, config.num_attention_heads, return_probs=return_probs)
 
 
 def pooler(x: FloatArray, dense: PreparedLinear, batch: PackedBatch, ops: Ops) -> FloatArray:

@@ -1,4 +1,4 @@
-"""`BertModel`: what users call. Checks, the choice of ops, and the way from padded arrays through the forward and back."""
+"""`BertModel`: what users call. The choice of ops, and the way from padded arrays through the forward and back."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from minibert import encoder, reference
 from minibert.batch import PackedBatch, pack
 from minibert.config import BertConfig
 from minibert.embeddings import BertEmbeddings, Embedding
-from minibert.hub import locate
+from minibert.hub import ModelFiles, locate
 from minibert.ops import FloatArray, Ops
 from minibert.outputs import BertModelOutput
 from minibert.weights import Weights, load_weights
@@ -61,7 +61,12 @@ class BertModel:
     """
 
     def __init__(
-        self, weights: Weights, ops: Ops, *, output_hidden_states: Selection = True, output_attentions: Selection = False
+        self,
+        weights: Weights,
+        ops: Ops,
+        *,
+        output_hidden_states: Selection = True,
+        output_attentions: Selection = False,
     ) -> None:
         if not isinstance(weights, Weights):
             raise TypeError(
@@ -130,9 +135,6 @@ class BertModel:
         DownloadError
             The model is not here and could not be fetched.
         """
-        if config is not None and not isinstance(config, BertConfig):
-            raise TypeError(f"config is a {type(config).__name__}; expected a minibert.BertConfig.")
-        ops = _choose_ops(backend, num_threads)
         files = locate(
             name_or_path,
             revision=revision,
@@ -141,6 +143,32 @@ class BertModel:
             local_files_only=local_files_only,
             subfolder=subfolder,
         )
+        return cls.from_files(
+            files,
+            config=config,
+            output_hidden_states=output_hidden_states,
+            output_attentions=output_attentions,
+            add_pooling_layer=add_pooling_layer,
+            backend=backend,
+            num_threads=num_threads,
+        )
+
+    @classmethod
+    def from_files(
+        cls,
+        files: ModelFiles,
+        *,
+        config: BertConfig | None = None,
+        output_hidden_states: Selection = True,
+        output_attentions: Selection = False,
+        add_pooling_layer: bool = True,
+        backend: str | None = None,
+        num_threads: int | None = None,
+    ) -> BertModel:
+        """Load a model from files that were located already; otherwise as `from_pretrained`."""
+        if config is not None and not isinstance(config, BertConfig):
+            raise TypeError(f"config is a {type(config).__name__}; expected a minibert.BertConfig.")
+        ops = _choose_ops(backend, num_threads)
         weights = load_weights(
             files, config or BertConfig.from_files(files), ops.prepare, add_pooling_layer=add_pooling_layer
         )
@@ -215,7 +243,9 @@ class BertModel:
         return BertModelOutput(
             last_hidden_state=states[depth] if whole else None,
             pooler_output=pooled,
-            hidden_states=None if hidden is None else tuple(states.get(i) if i in hidden else None for i in range(depth + 1)),
+            hidden_states=None
+            if hidden is None
+            else tuple(states.get(i) if i in hidden else None for i in range(depth + 1)),
             attentions=None if attentions is None else tuple(probs.get(i) for i in range(depth)),
         )
 
@@ -279,7 +309,7 @@ class BertModel:
         parts: list[Any] = [weights.embeddings_norm, *([weights.pooler] if weights.pooler else ())]
         for layer in weights.layers:
             parts += [getattr(layer, field.name) for field in dataclasses.fields(layer)]
-        return sum(table.size for table in tables) + sum(part.weight.size + part.bias.size for part in parts)
+        return sum(table.size for table in tables) + sum(int(part.weight.size + part.bias.size) for part in parts)
 
     def eval(self) -> BertModel:
         """Return the model itself: it only ever infers."""

@@ -8,12 +8,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 
 from minibert.ops import AttentionOutput, FloatArray, IntArray, LayerNorm, Linear, Ops, PreparedLinear
 
-__all__ = ["ACTIVATION_FUNCTIONS", "ERF_P", "ERF_Q", "OPS", "attention", "embed", "erf", "gelu", "layer_norm", "linear", "softmax"]
+__all__ = [
+    "ACTIVATION_FUNCTIONS",
+    "ERF_P",
+    "ERF_Q",
+    "OPS",
+    "attention",
+    "embed",
+    "erf",
+    "gelu",
+    "layer_norm",
+    "linear",
+    "softmax",
+]
 
 
 def embed(
@@ -80,7 +93,7 @@ def linear(
     -------
     ndarray of shape (T, N)
     """
-    y = x @ linear.weight.T + linear.bias  # (T, N)
+    y: FloatArray = x @ linear.weight.T + linear.bias  # (T, N)
     if activation is not None:
         y = ACTIVATION_FUNCTIONS[activation](y)  # (T, N)
     if residual is not None:
@@ -118,8 +131,9 @@ def attention(
     a packed batch.
     """
     context = np.empty(query.shape, dtype=query.dtype)  # (T, H)
-    all_scores, all_probs = [], []
-    for start, end in zip(cu_seqlens[:-1], cu_seqlens[1:], strict=True):
+    all_scores: list[FloatArray] = []
+    all_probs: list[FloatArray] = []
+    for start, end in pairwise(cu_seqlens):
         q, k, v = (_split_heads(x[start:end], num_heads) for x in (query, key, value))  # 3 x (A, S, D)
         scores = q @ k.transpose(0, 2, 1) * q.dtype.type(1 / math.sqrt(q.shape[2]))  # (A, S, S)
         probs = softmax(scores)  # (A, S, S)

@@ -334,9 +334,7 @@ def _read_header(path: Path) -> list[_Tensor]:
         with open(path, "rb") as raw:
             offset = 8 + int.from_bytes(raw.read(8), "little")
     except Exception as error:  # SafetensorError, and whatever else the parser's Python layer raises on odd files
-        raise ModelFormatError(
-            f"{path} is not a whole safetensors file: {error}. Fetch or copy it again."
-        ) from error
+        raise ModelFormatError(f"{path} is not a whole safetensors file: {error}. Fetch or copy it again.") from error
     tensors, bits = [], 0
     for name, dtype, shape in listed:
         if dtype not in _BITS:

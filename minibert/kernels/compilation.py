@@ -21,6 +21,6 @@ def kernel(function: Callable[..., None]) -> Callable[..., None]:
     kernel, so a kernel neither calls compiled code nor uses constants of another file.
     """
     try:
-        return numba.njit(cache=True, **_OPTIONS)(function)  # type: ignore[no-any-return]
+        return numba.njit(cache=True, **_OPTIONS)(function)
     except RuntimeError:  # "no locator available": nowhere to keep the code
-        return numba.njit(**_OPTIONS)(function)  # type: ignore[no-any-return]
+        return numba.njit(**_OPTIONS)(function)

@@ -22,9 +22,7 @@ _Coefficients = tuple[float, float, float, float, float, float, float]
 
 
 @kernel
-def add_bias_gelu(
-    y: FloatArray, bias: FloatArray, p: _Coefficients, q: _Coefficients, first: int, last: int
-) -> None:
+def add_bias_gelu(y: FloatArray, bias: FloatArray, p: _Coefficients, q: _Coefficients, first: int, last: int) -> None:
     """y = GELU(y + bias) in place, GELU(v) = v / 2 (1 + erf(v / sqrt(2))), erf(z) = z P(z^2) / Q(z^2).
 
     Parameters

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 
 from minibert.ops import FloatArray
@@ -34,10 +35,7 @@ class Team:
         rows = len(target)
         parts = max(1, min(self._num_threads, rows, target.size // _MIN_ELEMENTS_PER_THREAD))
         bounds = [rows * part // parts for part in range(parts + 1)]
-        helpers = [
-            self._helpers().submit(kernel, target, *args, first, last)
-            for first, last in zip(bounds[1:-1], bounds[2:], strict=True)
-        ]
+        helpers = [self._helpers().submit(kernel, target, *args, first, last) for first, last in pairwise(bounds[1:])]
         kernel(target, *args, 0, bounds[1])
         for helper in helpers:
             helper.result()

@@ -1,0 +1,71 @@
+"""The command line: ``minibert VERB ...``. Results go to stdout, everything else to stderr; exit codes 0, 1 and 2."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+
+import minibert
+from minibert.cli import embed, states
+from minibert.errors import DownloadError, ModelFormatError
+
+__all__ = ["main"]
+
+_DESCRIPTION = """\
+BERT in NumPy and Numba: tokens, hidden states, word and sentence vectors of texts.
+
+A text of "-" stands for the lines of the standard input, one text per line."""
+
+_EPILOG = """\
+Exit codes: 0 all is well; 1 something could not be done (a model, a text or a file); 2 the command line is wrong.
+Environment: HF_HOME, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE (the hub's); MINIBERT_BACKEND, MINIBERT_NUM_THREADS."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: 0 done, 1 it could not be done, 2 (by argparse) bad usage."""
+    parser = argparse.ArgumentParser(
+        prog="minibert",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"minibert {minibert.__version__}")
+    verbs = parser.add_subparsers(metavar="VERB", required=True)
+    states.add_verbs(verbs)
+    embed.add_verbs(verbs)
+    arguments = parser.parse_args(argv)
+
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a terminal that cannot show a token must not stop the run
+            stream.reconfigure(errors="backslashreplace")
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = _show_warning
+        try:
+            arguments.run(arguments)
+            sys.stdout.flush()
+        except BrokenPipeError:  # the reader, such as head, has seen enough
+            with contextlib.suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 1
+        except KeyboardInterrupt:
+            print("minibert: interrupted", file=sys.stderr)
+            return 1
+        except (ModelFormatError, DownloadError, ValueError, TypeError, OSError, MemoryError) as error:
+            print(f"minibert: {_describe(error)}", file=sys.stderr)
+            return 1
+    return 0
+
+
+def _describe(error: BaseException) -> str:
+    if isinstance(error, MemoryError):
+        return f"out of memory: {error}" if str(error) else "out of memory; give fewer or shorter texts at once"
+    return str(error)
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    print(f"minibert: warning: {message}", file=sys.stderr)
