@@ -89,10 +89,8 @@ class SentenceTransformer:
             local_files_only=local_files_only,
         )
         modules = _read_modules(files)
-        self._pooling, self._normalizes = _read_pipeline(files, modules)
-        prompts = _read_settings(files, "config_sentence_transformers.json")
-        self.prompts: dict[str, str] = prompts.get("prompts") or {}
-        self.default_prompt_name: str | None = prompts.get("default_prompt_name")
+        self._pooling, self._normalizes, width = _read_pipeline(files, modules)
+        self.prompts, self.default_prompt_name = _read_prompts(files)
         if modules and modules[0]["path"]:
             files = files.subfolder(modules[0]["path"])
         settings = _read_settings(files, "sentence_bert_config.json")
@@ -101,6 +99,11 @@ class SentenceTransformer:
         self.model = BertModel.from_files(
             files, output_hidden_states=False, add_pooling_layer=False, backend=backend, num_threads=num_threads
         )
+        if width not in (None, self.model.config.hidden_size):
+            raise ModelFormatError(
+                f"{files.source}: the Pooling config is for vectors of {width}, the model's are of "
+                f"{self.model.config.hidden_size} (hidden_size)."
+            )
         limits = [self.tokenizer.model_max_length, self.model.config.max_position_embeddings]
         self._max_seq_length = min(limit for limit in (settings.get("max_seq_length"), *limits) if limit is not None)
 
@@ -226,6 +229,19 @@ def _read_settings(files: ModelFiles, name: str) -> dict[str, Any]:
     return {} if path is None else read_json_object(path)
 
 
+def _read_prompts(files: ModelFiles) -> tuple[dict[str, str], str | None]:
+    """Read the prompts by name and the name of the default one."""
+    name = "config_sentence_transformers.json"
+    settings = _read_settings(files, name)
+    prompts, default = settings.get("prompts") or {}, settings.get("default_prompt_name")
+    texts = [*prompts.values()] if isinstance(prompts, dict) else [None]
+    if not all(isinstance(text, str) for text in texts):
+        raise ModelFormatError(f"{files.source}: {name} must hold prompts as texts by name, not {prompts!r}.")
+    if default is not None and default not in prompts:
+        raise ModelFormatError(f"{files.source}: {name} has default_prompt_name={default!r}, which is not a prompt.")
+    return prompts, default
+
+
 def _read_modules(files: ModelFiles) -> list[dict[str, str]]:
     """Read modules.json as data: each module's kind (the last word of its type) and path. Nothing is imported."""
     path = files.find("modules.json")
@@ -244,14 +260,19 @@ def _read_modules(files: ModelFiles) -> list[dict[str, str]]:
             raise ModelFormatError(f"{path} must hold a list of objects with a type and a path; found {entry!r}.")
         if not kind.startswith("sentence_transformers."):
             raise ModelFormatError(f"{path} asks for {kind}: code of the repository's own, which is never run.")
+        if folder.startswith(("/", "\\")) or ".." in folder.replace("\\", "/").split("/"):
+            raise ModelFormatError(f"{path} has the path {folder!r}, which leaves the model.")
         modules.append({"kind": kind.rpartition(".")[2], "path": folder})
     return modules
 
 
-def _read_pipeline(files: ModelFiles, modules: list[dict[str, str]]) -> tuple[Callable[..., FloatArray], bool]:
-    """Return the pooling function, and whether Normalize follows; refuse any other sequence of modules by name."""
+def _read_pipeline(files: ModelFiles, modules: list[dict[str, str]]) -> tuple[Callable[..., FloatArray], bool, Any]:
+    """Return the pooling function, whether Normalize follows, and the width stated for the vectors (None if it is not).
+
+    Any other sequence of modules is refused by name.
+    """
     if not modules:
-        return POOLING["mean"], False
+        return POOLING["mean"], False, None
     kinds = [module["kind"] for module in modules]
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise ModelFormatError(
@@ -274,7 +295,8 @@ def _read_pipeline(files: ModelFiles, modules: list[dict[str, str]]) -> tuple[Ca
         )
     if config.get("include_prompt", True) is not True:
         raise ModelFormatError(f"{files.source}: {name} has include_prompt=false, which is not implemented.")
-    return POOLING[chosen[0]], "Normalize" in kinds
+    width = config.get("embedding_dimension", config.get("word_embedding_dimension"))
+    return POOLING[chosen[0]], "Normalize" in kinds, width
 
 
 def _check_settings(settings: dict[str, Any], tokenizer: BertTokenizer) -> None:

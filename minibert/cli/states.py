@@ -123,7 +123,9 @@ def _words(arguments: argparse.Namespace) -> None:
     print(f"\n{arguments.word!r} occurs {len(found)} times{shown}:")
     found = found[: arguments.most]
     for name, (tokens, context) in zip(_names(), found, strict=False):
-        place = f"token {tokens.start}" if tokens.stop == tokens.start + 1 else f"tokens {tokens.start}-{tokens.stop - 1}"
+        place = (
+            f"token {tokens.start}" if tokens.stop == tokens.start + 1 else f"tokens {tokens.start}-{tokens.stop - 1}"
+        )
         print(f"  {name}  {place:12} {context}")
 
     def cosines(state: FloatArray) -> list[float]:
@@ -143,7 +145,7 @@ def _words(arguments: argparse.Namespace) -> None:
     if len(pairs) > 1:
         ranked = sorted(zip(cosines(labelled[-1][1]), pairs, strict=True))
         (low, apart), (high, close) = ranked[0], ranked[-1]
-        print(f"\nClosest in meaning, by the sum of the last {last}: {close} ({high:.3f}); furthest: {apart} ({low:.3f}).")
+        print(f"\nMost alike, by the sum of the last {last} layers: {close} ({high:.3f}); least: {apart} ({low:.3f}).")
 
 
 def _names() -> Iterator[str]:
@@ -183,7 +185,9 @@ def _run(arguments: argparse.Namespace, texts: list[str]) -> tuple[list[Encoding
     from minibert.batch import PackedBatch
 
     tokenizer, model = _load_tokenizer(arguments), _load_model(arguments)
-    limit = min(tokenizer.model_max_length or model.config.max_position_embeddings, model.config.max_position_embeddings)
+    limit = min(
+        tokenizer.model_max_length or model.config.max_position_embeddings, model.config.max_position_embeddings
+    )
     encodings = tokenizer.encodings(texts, max_length=limit if arguments.truncate else None)
     for number, encoding in enumerate(encodings):
         if len(encoding.ids) > limit:

@@ -1,0 +1,17 @@
+"""What the end of a test run prints besides pytest's own summary."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.report import REPORT
+from tests.text_data import VARIABLE
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if REPORT:
+        terminalreporter.section("counted and measured")
+        for line in REPORT:
+            terminalreporter.write_line(line)
+    without_data = [report for report in terminalreporter.stats.get("skipped", []) if VARIABLE in str(report.longrepr)]
+    terminalreporter.write_line(f"{len(without_data)} tests skipped for want of {VARIABLE}")

@@ -1,0 +1,219 @@
+"""The command line: what it prints, what it saves, its errors and exit codes. In one process where that is enough."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import minibert
+from minibert import BertModel, BertTokenizer, SentenceTransformer
+from minibert.cli import main
+from minibert.hub import DEFAULT_MODEL
+from tests.checkpoints import random_checkpoint
+
+BANK = "After stealing money from the bank vault, the bank robber was seen fishing on the Mississippi river bank."
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    try:
+        code = main(arguments)
+    except SystemExit as exit_:  # argparse
+        code = exit_.code
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def standard_input(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+
+def test_words_tells_the_senses_of_bank_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "words", "bank", BANK)
+    assert (code, err) == (0, "")
+    assert "22 tokens with their ids" in out
+    assert "7 hidden states of shape (22, 384)" in out
+    assert "'bank' occurs 3 times" in out
+    table = {
+        line[:14].strip(): [float(cell) for cell in line[14:].split()]
+        for line in out.splitlines()
+        if "." in line[14:24]
+    }
+    rows = ["embeddings", *(f"layer {i}" for i in range(1, 7)), "sum of last 4"]
+    assert [row for row in rows if row in table] == rows
+
+    inputs = BertTokenizer.from_pretrained(DEFAULT_MODEL)(BANK)
+    states = np.stack(BertModel.from_pretrained(DEFAULT_MODEL)(**inputs).hidden_states)[:, 0]
+    vectors = states[-4:].sum(axis=0)[[6, 10, 19]].astype(np.float64)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    cosines = (vectors @ vectors.T)[np.triu_indices(3, 1)]
+    assert table["sum of last 4"] == pytest.approx(cosines, abs=6e-4)
+    vault_robber, vault_river, robber_river = table["sum of last 4"]
+    assert vault_robber > max(vault_river, robber_river) + 0.03
+
+
+def test_words_across_texts_in_pieces_and_in_other_case(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "words", "Embeddings", "I want embeddings.", "EMBEDDINGS are vectors", "embedding only")
+    assert code == 0
+    assert "'Embeddings' occurs 2 times" in out  # "embedding" is another word, though its tokens begin alike
+    assert "[EMBEDDINGS] are vectors" in out
+    assert "tokens 3-6" in out
+
+
+def test_words_that_cannot_be_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "words", "bank", "one bank")
+    assert (code, "'bank' occurs once" in err) == (1, True)
+    code, _, err = run(capsys, "words", "money", "one bank")
+    assert (code, "'money' occurs nowhere" in err) == (1, True)
+    code, _, err = run(capsys, "words", "", "one bank")
+    assert (code, "nowhere" in err) == (1, True)
+    code, _, err = run(capsys, "words", "a", "a " * 600)
+    assert (code, "602 tokens, the model takes 512" in err, "--truncate" in err) == (1, True, True)
+    code, out, _ = run(capsys, "words", "a", "a " * 600, "--truncate")
+    assert (code, "'a' occurs 510 times, the first 5 compared" in out) == (0, True)
+
+
+def test_tokens(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    code, out, _ = run(capsys, "tokens", "the embeddings")
+    assert code == 0
+    assert [line.split() for line in out.splitlines()][2:5] == [
+        ["1996", "the", "0", "3", "0"],
+        ["7861", "em", "4", "6", "1"],
+        ["8270", "##bed", "6", "9", "1"],
+    ]
+    standard_input(monkeypatch, "\ufeffé a\r\nsecond line\n".encode())
+    code, out, _ = run(capsys, "tokens", "--json", "-")
+    first, second = (json.loads(line) for line in out.splitlines())
+    assert (code, first["text"], second["text"]) == (0, "é a", "second line")
+    assert first["tokens"][1] == {"id": 1041, "token": "e", "start": 0, "end": 1, "word": 0}
+
+
+def test_hidden_saves_every_state_with_its_tokens(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "states.npz"
+    code, out, _ = run(capsys, "hidden", BANK, "a short one", "-o", str(file))
+    assert (code, "hidden_states (7, 27, 384)" in out) == (0, True)
+    saved = np.load(file)
+    tokenizer, model = BertTokenizer.from_pretrained(DEFAULT_MODEL), BertModel.from_pretrained(DEFAULT_MODEL)
+    for b, text in enumerate((BANK, "a short one")):
+        own = slice(*saved["cu_seqlens"][b : b + 2])
+        inputs = tokenizer(text)
+        np.testing.assert_array_equal(saved["ids"][own], inputs["input_ids"][0])
+        assert list(saved["tokens"][own]) == inputs.tokens(0)
+        for state, ours in zip(saved["hidden_states"], model(**inputs).hidden_states, strict=True):
+            np.testing.assert_allclose(state[own], ours[0], atol=2e-6)
+    assert list(saved["texts"]) == [BANK, "a short one"]
+    assert not list(tmp_path.glob(".minibert-*"))
+
+
+def test_embed_prints_and_saves(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = SentenceTransformer().encode(["one text", "and another"])
+    code, out, _ = run(capsys, "embed", "one text", "and another")
+    printed = [json.loads(line) for line in out.splitlines()]
+    assert (code, [line["text"] for line in printed]) == (0, ["one text", "and another"])
+    np.testing.assert_array_equal(np.array([line["embedding"] for line in printed], dtype=np.float32), expected)
+
+    file = tmp_path / "vectors.npy"
+    standard_input(monkeypatch, b"one text\nand another")
+    code, out, _ = run(capsys, "embed", "-", "-o", str(file))
+    assert (code, "(2, 384)" in out) == (0, True)
+    np.testing.assert_array_equal(np.load(file), expected)
+
+
+def test_embed_says_when_it_cuts(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "embed", "long " * 300)
+    assert code == 0
+    assert "minibert: warning: 1 of 1 texts have more than 256 tokens and were cut" in err
+
+
+def test_another_model_and_backend(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    folder = random_checkpoint(tmp_path / "model", num_hidden_layers=2, hidden_size=24, num_attention_heads=3)
+    for backend in ("numba", "numpy"):
+        code, out, _ = run(capsys, "words", "the", "the cat the", "-m", str(folder), "--backend", backend)
+        assert (code, "3 hidden states of shape (5, 24)" in out) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ([], 2, "usage: minibert"),
+        (["nonsense"], 2, "invalid choice"),
+        (["words", "bank"], 2, "TEXT"),
+        (["words", "bank", "text", "--most", "1"], 2, "at least 2"),
+        (["words", "bank", "text", "--most", "x"], 2, "invalid"),
+        (["hidden", "text"], 2, "--output"),
+        (["embed", "text", "--backend", "torch"], 2, "invalid choice"),
+        (["embed", "text", "-m", "./no/such/folder"], 1, "no/such/folder"),
+        (["embed", "text", "-m", "a/b/c"], 1, "a/b/c"),
+        (["embed", "text", "-o", "no/such/folder/v.npy"], 1, "cannot be written"),
+        (["embed", "text", "-o", "."], 1, "is a folder"),
+        (["hidden", "text", "-o", "no/such/folder/v.npz"], 1, "cannot be written"),
+        (["tokens", "a\udcffb"], 1, "surrogate"),
+    ],
+)
+def test_errors_and_exit_codes(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, message: str
+) -> None:
+    found, out, err = run(capsys, *arguments)
+    assert (found, message in err, out) == (code, True, "")
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(("data", "message"), [(b"fine\n\xff broken", "line 2, is not UTF-8"), (b"", "holds no text")])
+def test_bad_standard_input(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, data: bytes, message: str
+) -> None:
+    for verb in (["tokens"], ["embed"], ["words", "a"]):
+        standard_input(monkeypatch, data)
+        code, _, err = run(capsys, *verb, "-")
+        assert (code, message in err) == (1, True)
+
+
+def test_a_failed_write_leaves_what_was_there(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "vectors.npy"
+    file.write_bytes(b"before")
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "save", fail)
+    code, _, err = run(capsys, "embed", "text", "-o", str(file))
+    assert (code, "No space left" in err) == (1, True)
+    assert file.read_bytes() == b"before"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["vectors.npy"]
+
+
+def test_as_processes(tmp_path: Path) -> None:
+    """The installed command, a closed pipe, a stdout that knows ASCII only."""
+    command = [sys.executable, "-m", "minibert"]
+    version = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True, timeout=60)
+    assert version.stdout == f"minibert {minibert.__version__}\n"
+    plain = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    done = subprocess.run(
+        [*command, "tokens", "北"], capture_output=True, text=True, env=plain, check=False, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\\u5317" in done.stdout
+    texts = "\n".join(f"text number {i}" for i in range(3000))
+    piped = subprocess.Popen(
+        [*command, "tokens", "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert piped.stdin
+    assert piped.stdout
+    assert piped.stderr
+    piped.stdin.write(texts)
+    piped.stdin.close()
+    piped.stdout.readline()
+    piped.stdout.close()
+    assert piped.stderr.read() == ""
+    assert piped.wait(timeout=60) == 1
+    piped.stderr.close()

@@ -1,0 +1,39 @@
+"""The test data that is not part of the repository: real texts and vocabularies in the folder MINIBERT_TEST_DATA."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+VARIABLE = "MINIBERT_TEST_DATA"
+REASON = f"{VARIABLE} is not set: it names the folder with the real texts and vocabularies"
+
+needs_data = pytest.mark.skipif(not os.environ.get(VARIABLE), reason=REASON)
+
+
+def data_path(name: str) -> Path:
+    return Path(os.environ[VARIABLE]) / name
+
+
+@functools.cache
+def udhr_lines() -> tuple[str, ...]:
+    """The Universal Declaration of Human Rights in 45 language versions."""
+    lines = data_path("udhr.tsv").read_text(encoding="utf-8").splitlines()
+    return tuple(line.split("\t", 1)[1] for line in lines if line)
+
+
+@functools.cache
+def naughty_lines() -> tuple[str, ...]:
+    """The big list of naughty strings, its comments and empty lines included."""
+    return tuple(data_path("blns.txt").read_text(encoding="utf-8").split("\n"))
+
+
+@functools.cache
+def tokenization_cases() -> tuple[dict[str, Any], ...]:
+    """Inputs and tokens from the tests of transformers and of google-research/bert."""
+    return tuple(json.loads(data_path("tokenization_cases.json").read_text(encoding="utf-8")))
