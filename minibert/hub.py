@@ -271,7 +271,7 @@ class ModelFiles:
         for tensor, shard in shard_of.items():
             if not isinstance(shard, str) or "/" in shard or not shard.endswith(".safetensors"):
                 raise ModelFormatError(
-                    f"{path} puts the tensor {tensor} into {shard!r}, expected a plain file name (*.safetensors)."
+                    f"{path} puts the tensor {tensor!r} into {shard!r}, expected a plain file name (*.safetensors)."
                 )
             self._checked(shard)
         return shard_of
@@ -316,10 +316,14 @@ def _only_a_pickle(source: str, pickle: str, remarks: str = "") -> str:
 
 
 def _enumerated(names: Sequence[str], limit: int = 12) -> str:
-    """Join file names for a message, cut where it gets long; what could upset a terminal is escaped."""
-    shown = [name if name.isprintable() else repr(name) for name in names[:limit]]
+    """Join file names for a message, cut where it gets long."""
     more = f", and {len(names) - limit} more" if len(names) > limit else ""
-    return (", ".join(shown) or "nothing") + more
+    return (", ".join(map(_printable, names[:limit])) or "nothing") + more
+
+
+def _printable(text: str) -> str:
+    """Escape text from outside that holds control characters."""
+    return text if text.isprintable() else repr(text)
 
 
 def _within(prefix: str, names: Iterable[str]) -> list[str]:
@@ -423,7 +427,7 @@ def _is_regular_file(path: Path) -> bool:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError) as error:
         if path.is_symlink():
-            raise ModelFormatError(f"{path} is a link to {os.readlink(path)}, which does not exist.") from error
+            raise ModelFormatError(f"{path} is a link to {os.readlink(path)!r}, which does not exist.") from error
         return False
     except OSError as error:  # no permission, a loop of links, a name too long
         raise ModelFormatError(f"{path} cannot be read: {_os_reason(error)}.") from error
@@ -485,7 +489,7 @@ class _HubRepository:
         if listed is None:
             from huggingface_hub import list_repo_files
 
-            self._refuse_offline("The list of files")
+            self._refuse_offline(f"no list of the files of {self.source}")
             with self._hub_errors("the list of files"):
                 listed = list_repo_files(self._repo_id, revision=self._commit or self._revision, token=self._token)
         return _within(prefix, listed)
@@ -575,7 +579,7 @@ class _HubRepository:
         from huggingface_hub import hf_hub_download
         from huggingface_hub.errors import RemoteEntryNotFoundError
 
-        self._refuse_offline(filename)
+        self._refuse_offline(f"no {filename} of {self.source}, and does not know that there is none")
         with self._hub_errors(filename):
             try:
                 path = Path(
@@ -596,8 +600,8 @@ class _HubRepository:
             self._fix(path.parts[-2 - filename.count("/")])  # .../snapshots/<commit>/<filename>
         return path
 
-    def _refuse_offline(self, wanted: str) -> None:
-        """Raise where the network must not be used."""
+    def _refuse_offline(self, lacking: str) -> None:
+        """Raise where the network must not be used, saying what the cache lacks."""
         from huggingface_hub import constants, is_offline_mode
 
         if self._local_files_only:
@@ -607,9 +611,9 @@ class _HubRepository:
         else:
             return
         raise DownloadError(
-            f"{wanted} of {self.source} is not in the cache ({self._cache_dir or constants.HF_HUB_CACHE}), nor is it "
-            f"known there that the model has no such file, and the network is not used ({reason}). With a network, "
-            f"`hf download {self._repo_id}` fetches a model whole for later use; a folder works too.{self._elsewhere}"
+            f"The hub cache ({self._cache_dir or constants.HF_HUB_CACHE}) has {lacking}, and the network is not used "
+            f"({reason}). With a network, `hf download {self._repo_id}` fetches the model whole for later use; "
+            f"a folder works too.{self._elsewhere}"
         )
 
     @contextmanager
@@ -681,8 +685,8 @@ class _HubRepository:
                 f"{endpoint} answered, but not as a hub does, when asked for {wanted} of {repository}. Is the network "
                 "behind a login page or a proxy? Is HF_ENDPOINT right?"
             )
-        lines = str(causes[-1]).splitlines()
-        reason = f"({type(causes[-1]).__name__}: {lines[0] if lines else 'no message'})"
+        lines = str(causes[-1]).splitlines() or ["no message"]
+        reason = f"({type(causes[-1]).__name__}: {_printable(lines[0])})"
         if among(errors.LocalEntryNotFoundError):
             unreachable = f"{endpoint} could not be reached for {wanted} of {repository}: check the network. {reason}"
             return unreachable + self._elsewhere
@@ -720,7 +724,7 @@ class _HubRepository:
             pickle = next((name for name in self.names("") if name in _PICKLES), None)
             if pickle is None:
                 return None
-            self._refuse_offline("The safetensors conversion")
+            self._refuse_offline(f"no safetensors conversion of {self.source}")
             converted_commit = self._conversion_commit(pickle)
         conversion = _HubRepository(
             self._repo_id,

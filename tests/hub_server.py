@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -28,6 +29,14 @@ from urllib.parse import unquote, urlsplit
 
 _ROOT = Path(__file__).parent.parent
 _DATE = "2024-01-02T03:04:05.000Z"
+
+
+def clean_environment(settings: Mapping[str, str]) -> dict[str, str]:
+    """The environment for a child: this one without what steers the hub's client, plus these settings."""
+    steering = re.compile("HF_|HUGGINGFACE_|TRANSFORMERS_|.*_PROXY$", re.IGNORECASE)
+    inherited = {key: value for key, value in os.environ.items() if not steering.match(key)}
+    return {**inherited, "HF_HUB_DISABLE_TELEMETRY": "1", **settings}
+
 
 # What a misbehaviour does instead of (or before) the honest answer. It returns True when it has answered.
 Misbehaviour = Callable[["_Handler"], bool]
@@ -447,13 +456,12 @@ class Loader:
     """A child process that answers `load` requests; a context manager."""
 
     def __init__(self, environment: Mapping[str, str], *, python: Iterable[str] = ("-W", "error")) -> None:
-        inherited = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "HUGGINGFACE_"))}
         self._child = subprocess.Popen(
             [sys.executable, *python, "-m", "tests.hub_server"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=_ROOT,
-            env={**inherited, "HF_HUB_DISABLE_TELEMETRY": "1", **environment},
+            env=clean_environment(environment),
             text=True,
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -40,11 +41,8 @@ def test_words_tells_the_senses_of_bank_apart(capsys: pytest.CaptureFixture[str]
     assert "22 tokens with their ids" in out
     assert "7 hidden states of shape (22, 384)" in out
     assert "'bank' occurs 3 times" in out
-    table = {
-        line[:14].strip(): [float(cell) for cell in line[14:].split()]
-        for line in out.splitlines()
-        if "." in line[14:24]
-    }
+    lines = re.finditer(r"^(\w[\w ]*?) +((?: *-?\d\.\d{3})+)$", out, flags=re.MULTILINE)
+    table = {line[1]: [float(cell) for cell in line[2].split()] for line in lines}
     rows = ["embeddings", *(f"layer {i}" for i in range(1, 7)), "sum of last 4"]
     assert [row for row in rows if row in table] == rows
 

