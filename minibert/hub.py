@@ -618,7 +618,7 @@ class _HubRepository:
 
     @contextmanager
     def _hub_errors(self, wanted: str) -> Iterator[None]:
-        """Turn whatever the hub's client raises into a `DownloadError`; nothing but one call to it goes inside.
+        """Turn whatever the hub's client raises into a `DownloadError`; only calls to it go inside.
 
         Everything is caught because not everything is documented: a broken transfer, for one, comes out as an exception
         of the client's HTTP library (another library in 1.x and 2.x), and a malformed answer as anything at all.
@@ -666,8 +666,6 @@ class _HubRepository:
         if among(errors.RevisionNotFoundError):
             noted = f", which the cache notes as {self._revision}" if revision != self._revision else ""
             return f"The hub repository {self._repo_id} has no revision {revision}{noted}: check branch, tag or commit."
-        if among(errors.OfflineModeIsEnabled):
-            return f"{wanted} of {repository} is not in the cache, and HF_HUB_OFFLINE is set."
         if status == 401:
             return (
                 f"The hub does not accept the access token, or has no repository {self._repo_id} for it (status 401): "

@@ -579,10 +579,12 @@ def test_files_come_from_the_hub(server: HubServer, loader: Loader, repository: 
         ("find", "vocab.txt"),
         ("find", "1_Pooling/config.json"),
         ("checkpoint",),
+        ("source",),
     )
     assert outcome.error is None
-    source, config, vocabulary, pooling, [weights] = outcome.values
+    source, config, vocabulary, pooling, [weights], source_after = outcome.values
     assert source == f"hub repository {name} at main"
+    assert source_after == f"hub repository {name} at {repository.main[:7]}"
     assert Path(config).read_bytes() == CONFIG
     assert Path(pooling).read_bytes() == b"{}"
     assert vocabulary is None
@@ -655,11 +657,34 @@ def test_a_commit_is_fixed_by_an_absent_file_too(server: HubServer, loader: Load
         hub_server.call(lambda: repository.commit({"config.json": b"new", "modules.json": b"[]"})),
         times=1,
     )
-    outcome = loader.load(name, ("find", "modules.json"), ("find", "config.json"), ("find", "modules.json"))
+    outcome = loader.load(
+        name, ("find", "modules.json"), ("source",), ("find", "config.json"), ("find", "modules.json")
+    )
     assert outcome.error is None
     assert outcome.values[0] is None
-    assert Path(outcome.values[1]).read_bytes() == b"old config"
-    assert outcome.values[2] is None
+    assert outcome.values[1] == f"hub repository {name} at {first[:7]}"
+    assert Path(outcome.values[2]).read_bytes() == b"old config"
+    assert outcome.values[3] is None
+
+
+def test_a_commit_stays_fixed_when_another_process_moves_the_cache_on(
+    client_in_this_process: Callable[[BaseException], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub
+
+    folder = tmp_path / "models--org--name"
+    asked: list[str] = []
+
+    def download(repo_id: str, filename: str, *, revision: str, **more: Any) -> str:
+        asked.append(revision)
+        write(folder, {f"snapshots/{'a' * 40}/{filename}": CONFIG, "refs/main": b"b" * 40})  # the other process: b
+        return str(folder / "snapshots" / ("a" * 40) / filename)
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    files = locate("org/name", cache_dir=tmp_path)
+    files.require("config.json")
+    files.require("1_Pooling/config.json")
+    assert asked == ["main", "a" * 40]
 
 
 def test_a_later_load_completes_the_cached_commit(
@@ -749,10 +774,10 @@ def test_the_cache_can_be_elsewhere(
         assert Path(child.load(name, ("find", "config.json")).value).is_relative_to(tmp_path / "b" / folder)
     assert Path(loader.load(name, ("find", "config.json")).value).is_relative_to(home / "hub" / folder)
     with Loader({**environment, "HOME": str(tmp_path)}) as child:
-        path = child.load(name, ("find", "config.json"), cache_dir="~/c").value
-        assert Path(path).is_relative_to(tmp_path / "c" / folder)
-        again = child.load(name, ("find", "config.json"), cache_dir="~/c", block=True)
-        assert again.value == path
+        first = child.load(name, ("find", "vocab.txt"), ("find", "config.json"), cache_dir="~/c")
+        assert Path(first.value).is_relative_to(tmp_path / "c" / folder)
+        again = child.load(name, ("find", "vocab.txt"), ("find", "config.json"), cache_dir="~/c", block=True)
+        assert again.values == first.values
 
 
 def test_subfolders_of_a_hub_repository(server: HubServer, loader: Loader, name: str) -> None:
@@ -1183,8 +1208,24 @@ def test_an_empty_conversion_is_refused(loader: Loader, pickled: Repository, nam
     assert_error(loader.load(name, ("checkpoint",)), ModelFormatError, "conversion is empty", *REMEDIES)
 
 
+def test_a_conversion_with_a_strange_commit_is_refused(loader: Loader, pickled: Repository, name: str) -> None:
+    pickled.pull_request({"model.safetensors": b"converted"})
+    pickled.references["refs/pr/1"][0].id = "main"
+    assert_error(loader.load(name, ("checkpoint",)), ModelFormatError, "pull request 1 was refused", *REMEDIES)
+
+
+def test_a_conversion_that_cannot_be_noted_is_used_all_the_same(
+    loader: Loader, home: Path, pickled: Repository, name: str
+) -> None:
+    write(home / "hub" / ("models--" + name.replace("/", "--")), {"refs/minibert": b"in the way"})
+    converted = pickled.pull_request({"model.safetensors": b"converted"})
+    for _ in range(2):
+        assert converted in loader.load(name, ("checkpoint",)).value[0]
+    assert_error(loader.load(name, ("checkpoint",), local_files_only=True), DownloadError, "no list of the files")
+
+
 def test_only_the_top_of_a_repository_is_converted(server: HubServer, loader: Loader, name: str) -> None:
-    repository = server.add(name, {"sub/pytorch_model.bin": b""})
+    repository = server.add(name, {"pytorch_model.bin": b"", "sub/pytorch_model.bin": b""})
     repository.pull_request({"model.safetensors": b"of something else"})
     outcome = loader.load(name, ("checkpoint",), subfolder="sub")
     assert_error(outcome, ModelFormatError, "subfolder sub", *REMEDIES)
