@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from minibert.errors import ModelFormatError
-from minibert.hub import ModelFiles, locate, read_json_object
+from minibert.files import read_json_object
+from minibert.hub import ModelFiles, locate
 
 __all__ = ["ACTIVATIONS", "BertConfig"]
 

@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from minibert.batch import PackedBatch
 from minibert.errors import ModelFormatError
-from minibert.hub import DEFAULT_MODEL, ModelFiles, locate, read_json, read_json_object
+from minibert.files import read_json, read_json_object
+from minibert.hub import DEFAULT_MODEL, ModelFiles, locate
 from minibert.models import BertModel
 from minibert.ops import FloatArray
 from minibert.tokenizer import BertTokenizer

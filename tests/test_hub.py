@@ -24,7 +24,8 @@ import pytest
 
 from minibert import hub
 from minibert.errors import DownloadError, ModelFormatError
-from minibert.hub import DEFAULT_MODEL, locate, read_json, read_json_object
+from minibert.files import read_json, read_json_object
+from minibert.hub import DEFAULT_MODEL, locate
 from tests import hub_server
 from tests.hub_server import HubServer, Loader, Outcome, Repository
 

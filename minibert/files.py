@@ -1,0 +1,137 @@
+"""Reading the files of a model as data: regular files only, JSON strictly and within limits."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from minibert.errors import ModelFormatError
+
+__all__ = ["is_regular_file", "os_reason", "printable", "read_json", "read_json_object", "within"]
+
+_JSON_LIMIT = 16 * 2**20  # bytes; the largest real one is the index of a sharded model, well below 1 MB
+
+
+def read_json(path: Path, *, what: str | None = None) -> Any:
+    """Read a JSON file strictly: UTF-8 (a byte order mark is tolerated), at most 16 MB, each key once.
+
+    NaN, Infinity and numbers too large for a float are refused: JSON has none, and no setting of a model is one.
+
+    Parameters
+    ----------
+    path : Path
+    what : str, optional
+        What the file is, for the message ("the shard index"); the path is always in it.
+
+    Raises
+    ------
+    ModelFormatError
+        The file cannot be read or is not JSON. The message names the file, the position and the reason.
+    """
+    name = f"{what} ({path})" if what else str(path)
+    content = _read_limited(path, name)
+    if content.startswith(b"version https://git-lfs"):
+        raise ModelFormatError(f"{name} is a Git LFS pointer instead of the file: run `git lfs pull` in its folder.")
+    try:
+        return json.loads(
+            content.decode("utf-8-sig"),
+            object_pairs_hook=_object_with_unique_keys,
+            parse_constant=_refuse_constant,
+            parse_float=_finite_float,
+        )
+    except UnicodeDecodeError as error:
+        raise ModelFormatError(f"{name} is not UTF-8 text: {error.reason} at byte {error.start}.") from error
+    except json.JSONDecodeError as error:
+        found = "it is empty" if not content.strip() else error.msg
+        raise ModelFormatError(
+            f"{name} is not valid JSON: {found} at line {error.lineno}, column {error.colno}."
+        ) from error
+    except ValueError as error:  # of the three hooks, or an integer with thousands of digits
+        raise ModelFormatError(f"{name} is not valid JSON: {error}.") from error
+    except RecursionError as error:
+        raise ModelFormatError(f"{name} is nested too deeply to be read.") from error
+
+
+def read_json_object(path: Path, *, what: str | None = None) -> dict[str, Any]:
+    """Read a JSON file that must hold an object; otherwise as `read_json`."""
+    value = read_json(path, what=what)
+    if not isinstance(value, dict):
+        name = f"{what} ({path})" if what else str(path)
+        raise ModelFormatError(f"{name} holds a JSON {_json_type(value)}, expected an object {{...}}.")
+    return value
+
+
+def _read_limited(path: Path, name: str) -> bytes:
+    """Read a regular file of at most `_JSON_LIMIT` bytes."""
+    if not is_regular_file(path):
+        raise ModelFormatError(f"{name} does not exist.")
+    try:
+        with path.open("rb") as file:
+            content = file.read(_JSON_LIMIT + 1)
+    except OSError as error:
+        raise ModelFormatError(f"{name} cannot be read: {os_reason(error)}.") from error
+    if len(content) > _JSON_LIMIT:
+        raise ModelFormatError(f"{name} is larger than {_JSON_LIMIT} bytes, which no such file of a model is.")
+    return content
+
+
+def _object_with_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make a JSON object. Readers disagree on which of two equal keys counts, so there must not be two."""
+    result: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in result:
+            raise ValueError(f"the key {key!r} occurs twice in one object")
+        result[key] = value
+    return result
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _finite_float(digits: str) -> float:
+    value = float(digits)
+    if not math.isfinite(value):
+        raise ValueError(f"the number {digits[:40]} is too large")
+    return value
+
+
+def _json_type(value: object) -> str:
+    names = {list: "array", str: "string", bool: "boolean", type(None): "null"}
+    return names.get(type(value), "number")
+
+
+def is_regular_file(path: Path) -> bool:
+    """Whether there is a file to read. What is there but is no regular file (it might never end) is refused."""
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if path.is_symlink():
+            raise ModelFormatError(f"{path} is a link to {os.readlink(path)!r}, which does not exist.") from error
+        return False
+    except OSError as error:  # no permission, a loop of links, a name too long
+        raise ModelFormatError(f"{path} cannot be read: {os_reason(error)}.") from error
+    if not stat.S_ISREG(mode):
+        kind = "a folder" if stat.S_ISDIR(mode) else "a device, pipe or socket"
+        raise ModelFormatError(f"{path} is {kind}, expected a regular file.")
+    return True
+
+
+def os_reason(error: OSError) -> str:
+    """What the system says, without the path, which the message has already."""
+    return error.strerror or str(error)
+
+
+def printable(text: str) -> str:
+    """Escape text from outside that holds control characters."""
+    return text if text.isprintable() else repr(text)
+
+
+def within(prefix: str, names: Iterable[str]) -> list[str]:
+    """Keep the names in a folder (prefix "folder/", or "" for all), as seen from there."""
+    return sorted(name.removeprefix(prefix) for name in names if name.startswith(prefix))
