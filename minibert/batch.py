@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from minibert.config import BertConfig
 
-__all__ = ["PackedBatch", "check_ids", "pack"]
+__all__ = ["PackedBatch", "as_array", "check_ids", "pack", "usable_rows"]
 
 FloatArray = npt.NDArray[np.floating[Any]]
 IntArray = npt.NDArray[np.integer[Any]]
@@ -189,7 +189,7 @@ def pack(
     if embeds is not None:
         with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinity, refused on the next line
             embeds = np.ascontiguousarray(embeds[mask], dtype=np.float32)
-        _check_finite("inputs_embeds", embeds, mask)
+        _check_usable("inputs_embeds", embeds, mask)
     return PackedBatch(
         token_ids=ids[mask] if embeds is None else np.arange(len(embeds), dtype=np.int32),
         token_types=types[mask],
@@ -220,7 +220,7 @@ def check_ids(name: str, values: object, limit: int, limit_name: str, *, ndim: i
     ValueError
         The shape is wrong, or a value is out of range; the message names its place.
     """
-    ids = _as_array(name, values)
+    ids = as_array(name, values)
     if ids.dtype.kind not in "iu":
         if ids.size or isinstance(values, np.ndarray):
             raise TypeError(f"{name} holds {ids.dtype} values; ids are integers (int64 as the tokenizer gives them).")
@@ -233,9 +233,9 @@ def check_ids(name: str, values: object, limit: int, limit_name: str, *, ndim: i
     bad = (ids < 0) | (ids >= limit)
     if bad.any():
         place = tuple(int(i) for i in np.argwhere(bad)[0])
+        hint = " Do the tokenizer and the model belong together?" if limit_name == "vocab_size" else ""
         raise ValueError(
-            f"{name} at {_place(place)} is {int(ids[place])}; valid are 0 to {limit - 1} ({limit_name}={limit}). "
-            "Do the tokenizer and the model belong together?"
+            f"{name} at {_place(place)} is {int(ids[place])}; valid are 0 to {limit - 1} ({limit_name}={limit}).{hint}"
         )
     return ids.astype(np.int32)
 
@@ -252,7 +252,7 @@ def _optional_ids(name: str, values: object, shape: tuple[int, ...], limit: int,
 def _check_mask(values: object, shape: tuple[int, ...]) -> npt.NDArray[np.bool_]:
     if values is None:
         return np.ones(shape, dtype=np.bool_)
-    mask = _as_array("attention_mask", values)
+    mask = as_array("attention_mask", values)
     if mask.dtype.kind not in "biu" and (mask.size or isinstance(values, np.ndarray)):
         raise TypeError(
             f"attention_mask holds {mask.dtype} values; expected bool, or integers 0 (hidden) and 1 (visible)."
@@ -267,7 +267,7 @@ def _check_mask(values: object, shape: tuple[int, ...]) -> npt.NDArray[np.bool_]
 
 
 def _check_embeds(values: object, hidden_size: int) -> FloatArray:
-    embeds = _as_array("inputs_embeds", values)
+    embeds = as_array("inputs_embeds", values)
     if embeds.dtype.kind != "f":
         raise TypeError(f"inputs_embeds holds {embeds.dtype} values; expected float vectors (float32).")
     if embeds.ndim != 3 or embeds.shape[2] != hidden_size:
@@ -278,22 +278,28 @@ def _check_embeds(values: object, hidden_size: int) -> FloatArray:
     return embeds
 
 
-def _check_finite(name: str, packed: FloatArray, mask: npt.NDArray[np.bool_]) -> None:
-    """Refuse NaN and infinity in visible places: one such value reaches every token of its sequence."""
-    finite = np.isfinite(packed).all(axis=1)
-    if not finite.all():
-        row, column = (int(i) for i in np.argwhere(mask)[np.argmin(finite)])
-        raise ValueError(f"{name} at row {row}, column {column} holds NaN, infinity or a value beyond float32.")
+def usable_rows(rows: FloatArray) -> npt.NDArray[np.bool_]:
+    """Which rows hold numbers only that a LayerNorm can square and add in float32: finite, at most 1e17 in size."""
+    return np.logical_and.reduce(np.abs(rows) <= 1e17, axis=1)
 
 
-def _as_array(name: str, values: object) -> npt.NDArray[Any]:
+def _check_usable(name: str, packed: FloatArray, mask: npt.NDArray[np.bool_]) -> None:
+    """Refuse unusable numbers in visible places: one of them reaches every token of its sequence."""
+    usable = usable_rows(packed)
+    if not usable.all():
+        row, column = (int(i) for i in np.argwhere(mask)[np.argmin(usable)])
+        raise ValueError(f"{name} at row {row}, column {column} holds NaN, infinity or a value beyond 1e17.")
+
+
+def as_array(name: str, values: object) -> npt.NDArray[Any]:
+    """Return what a caller passed as an array of numbers; `TypeError` or `ValueError` naming it if it is none."""
     try:
         array = np.asarray(values)
-    except (ValueError, TypeError, RuntimeError) as error:  # ragged lists; tensors of other libraries off the CPU
+    except Exception as error:  # ragged lists; what other libraries' __array__ raises, for a tensor off the CPU
         raise ValueError(
             f"{name} is not a rectangular array of numbers ({error}). "
             "Rows of different length need padding: tokenizer(..., padding=True)."
-        ) from None
+        ) from error
     if array.dtype.kind not in "biuf":
         raise TypeError(f"{name} holds {array.dtype} values ({type(values).__name__}); expected an array of numbers.")
     return array

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert import encoder, ops
-from minibert.batch import check_ids, pack
+from minibert.batch import as_array, check_ids, pack, usable_rows
 from minibert.ops import FloatArray, Ops
 from minibert.weights import Weights
 
@@ -55,14 +55,24 @@ class LayerNorm:
         self.eps = norm.eps
 
     def __call__(self, x: npt.ArrayLike) -> FloatArray:
-        """Normalise a float array of shape (..., H); returns a new float32 array of the same shape."""
-        array = np.asarray(x)
-        if array.dtype.kind != "f" or array.ndim < 1 or array.shape[-1] != len(self.weight):
-            raise ValueError(
-                f"LayerNorm was given {array.dtype} values of shape {array.shape}; expected floats of shape "
-                f"(..., {len(self.weight)})."
-            )
-        rows = np.ascontiguousarray(array.reshape(-1, len(self.weight)), dtype=np.float32)
+        """Normalise a float array of shape (..., H); returns a new float32 array of the same shape.
+
+        Raises
+        ------
+        TypeError, ValueError
+            The values are not finite floats, or the last axis is not H long.
+        """
+        array = as_array("LayerNorm's input", x)
+        if array.dtype.kind != "f":
+            raise TypeError(f"LayerNorm's input holds {array.dtype} values; expected floats.")
+        if array.ndim < 1 or array.shape[-1] != len(self.weight):
+            raise ValueError(f"LayerNorm's input has shape {array.shape}; expected (..., {len(self.weight)}).")
+        with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinity, refused below
+            rows = np.ascontiguousarray(array.reshape(-1, len(self.weight)), dtype=np.float32)
+        usable = usable_rows(rows)
+        if not usable.all():
+            place = [int(i) for i in np.unravel_index(np.argmin(usable), array.shape[:-1])]
+            raise ValueError(f"LayerNorm's input at {place} holds NaN, infinity or a value beyond 1e17.")
         return self._ops.layer_norm(rows, self._norm).reshape(array.shape)
 
     def __repr__(self) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Encoding", "NoRoomError", "TokenizedBatch", "cut", "padded_array"]
+__all__ = ["Encoding", "NoRoomError", "RawEncoding", "TokenizedBatch", "cut", "padded_array"]
 
 IntArray = npt.NDArray[np.int64]
 Element = TypeVar("Element")
@@ -135,7 +135,7 @@ class TokenizedBatch(Mapping[str, IntArray]):
         arrays = self.__dict__.get("_arrays", {})
         if name not in arrays:
             raise AttributeError(f"TokenizedBatch has no {name!r}; it holds {', '.join(arrays)}")
-        return arrays[name]  # type: ignore[no-any-return]
+        return arrays[name]
 
     def __repr__(self) -> str:
         return f"TokenizedBatch({', '.join(f'{key}: {array.shape}' for key, array in self._arrays.items())})"
@@ -164,9 +164,10 @@ class TokenizedBatch(Mapping[str, IntArray]):
 
     def token_to_chars(self, i: int, token: int) -> tuple[int, int] | None:
         """First character of a token of row i, and the one after its last; None for special tokens and padding."""
-        if not -len(self.sequence_ids(i)) <= token < len(self.sequence_ids(i)):
-            raise ValueError(f"row {i} has {len(self.sequence_ids(i))} tokens, asked for number {token}")
-        if self.sequence_ids(i)[token] is None:
+        sequences = self.sequence_ids(i)
+        if not -len(sequences) <= token < len(sequences):
+            raise ValueError(f"row {i} has {len(sequences)} tokens, asked for number {token}")
+        if sequences[token] is None:
             return None
         start, stop = self._padded(i, self._encoding(i).offsets.tolist(), [0, 0])[token]
         return start, stop

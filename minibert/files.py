@@ -72,7 +72,8 @@ def _read_limited(path: Path, name: str) -> bytes:
         raise ModelFormatError(f"{name} does not exist.")
     try:
         with path.open("rb") as file:
-            content = file.read(_JSON_LIMIT + 1)
+            size = os.fstat(file.fileno()).st_size
+            content = file.read(min(size, _JSON_LIMIT) + 1)
     except OSError as error:
         raise ModelFormatError(f"{name} cannot be read: {os_reason(error)}.") from error
     if len(content) > _JSON_LIMIT:

@@ -62,16 +62,17 @@ class BertModel:
 
     def __init__(
         self,
-        weights: Weights,
-        ops: Ops,
+        weights: Weights | None = None,
+        ops: Ops | None = None,
         *,
         output_hidden_states: Selection = True,
         output_attentions: Selection = False,
     ) -> None:
-        if not isinstance(weights, Weights):
+        # Both are required; the defaults are there so that BertModel(config), a habit from transformers, is told why.
+        if not isinstance(weights, Weights) or not isinstance(ops, Ops):
             raise TypeError(
-                f"BertModel was given {type(weights).__name__}; it is made from trained weights, never random ones: "
-                "BertModel.from_pretrained(name_or_path)."
+                f"BertModel was given {type(weights).__name__} and {type(ops).__name__}; it is made from trained "
+                "Weights, never random ones, and the Ops that prepared them: BertModel.from_pretrained(name_or_path)."
             )
         self.weights = weights
         self.config = weights.config

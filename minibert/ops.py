@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["AttentionOutput", "Embed", "FloatArray", "IntArray", "LayerNorm", "Linear", "Ops"]
+__all__ = ["AttentionOutput", "FloatArray", "IntArray", "LayerNorm", "Linear", "Ops", "PreparedLinear"]
 
 FloatArray = npt.NDArray[np.floating[Any]]
 IntArray = npt.NDArray[np.integer[Any]]

@@ -36,7 +36,7 @@ def _as_texts(name: str, value: Any, words: bool) -> tuple[list[Any], bool]:
         value = value.tolist()
     if not isinstance(value, (list, tuple)) and (words or not isinstance(value, str)):
         expected = "a list of words, or a list of such lists" if words else "str, or a list, tuple or array of str"
-        raise TypeError(f"{name} is {shown(value)}; expected {expected}")
+        raise TypeError(f"{name} is {shown(value)}; expected {expected}. Of other iterables make a list: list(...)")
     if not words:
         single = isinstance(value, str)
         texts = [value] if single else list(value)

@@ -1,51 +1,30 @@
 """Text -> token ids, offsets and word ids.
 
-The tokens come from the `tokenizers` library, which this module alone imports. The library's tokenizer is set up once,
-while loading, and never told to cut or pad: encodings.py does that with the whole encoding. So threads can share it.
+The tokens come from the `tokenizers` library. Its tokenizer is set up once, by tokenizer_files.py, and never told to
+cut or pad: encodings.py does that with the whole encoding. So threads can share it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import operator
-import re
-import reprlib
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from minibert.encodings import Encoding, NoRoomError, TokenizedBatch, cut, padded_array
-from minibert.errors import ModelFormatError
-from minibert.hub import ModelFiles, locate, read_json_object
+from minibert.encodings import Encoding, NoRoomError, RawEncoding, TokenizedBatch, cut, padded_array
+from minibert.hub import ModelFiles, locate
 from minibert.texts import Texts, as_batch, refuse_lone_surrogate, shown, strings
-
-if TYPE_CHECKING:
-    from tokenizers import AddedToken, Tokenizer
-    from tokenizers import Encoding as RawEncoding
+from minibert.tokenizer_files import SIDES, LoadedTokenizer, is_library_error, library_errors, load_tokenizer
 
 __all__ = ["BertTokenizer"]
 
 IntArray = npt.NDArray[np.int64]
 PADDING = ("longest", "max_length", "do_not_pad")
 TRUNCATION = ("longest_first", "only_first", "only_second", "do_not_truncate")
-SIDES = ("right", "left")
-
-BERT_SPECIAL_TOKENS = {
-    "unk_token": "[UNK]",
-    "sep_token": "[SEP]",
-    "pad_token": "[PAD]",
-    "cls_token": "[CLS]",
-    "mask_token": "[MASK]",
-}
-SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", *BERT_SPECIAL_TOKENS)
-# The values of tokenizer_class with which transformers takes tokenizer.json as it stands.
-GENERIC_TOKENIZER_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
-# Larger values of model_max_length, such as 1e30, are transformers' way to write "not known".
-LARGEST_MODEL_MAX_LENGTH = 10**9
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -71,7 +50,10 @@ def _special_token_id(name: str) -> property:
 class BertTokenizer:
     """Text -> token ids, equal to transformers' BertTokenizer; made by `from_pretrained`.
 
-    It may be used by any number of threads at once.
+    It may be used by any number of threads at once. Where it differs from transformers, it is to avoid a surprise:
+    arrays are always 2-D; an empty `text_pair` is a text, for a single text too; a special token that neither the files
+    name nor the vocabulary has is None instead of a new id, which the model would not know; files that contradict each
+    other about an id are refused.
 
     Attributes
     ----------
@@ -89,26 +71,15 @@ class BertTokenizer:
     unk_token, unk_token_id = _special_token("unk_token"), _special_token_id("unk_token")
     mask_token, mask_token_id = _special_token("mask_token"), _special_token_id("mask_token")
 
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        *,
-        vocab: dict[str, int],
-        special_tokens: dict[str, str],
-        extra_special_tokens: Sequence[str] = (),
-        model_max_length: int | None = None,
-        padding_side: str = "right",
-        truncation_side: str = "right",
-        clean_up_tokenization_spaces: bool = False,
-    ) -> None:
-        self._tokenizer = tokenizer
-        self._vocab = vocab
-        self._special_tokens = special_tokens
-        self._extra_special_tokens = extra_special_tokens
-        self._clean_up_tokenization_spaces = clean_up_tokenization_spaces
-        self.model_max_length = model_max_length
-        self.padding_side = padding_side
-        self.truncation_side = truncation_side
+    def __init__(self, loaded: LoadedTokenizer) -> None:
+        self._tokenizer = loaded.tokenizer
+        self._vocab = loaded.vocab
+        self._special_tokens = loaded.special_tokens
+        self._extra_special_tokens = loaded.extra_special_tokens
+        self._clean_up_tokenization_spaces = loaded.clean_up_tokenization_spaces
+        self.model_max_length = loaded.model_max_length
+        self.padding_side = loaded.padding_side
+        self.truncation_side = loaded.truncation_side
 
     @classmethod
     def from_pretrained(
@@ -164,36 +135,7 @@ class BertTokenizer:
     @classmethod
     def from_files(cls, files: ModelFiles) -> BertTokenizer:
         """Load the tokenizer from files that are already located; the work of `from_pretrained`."""
-        config = _find_json(files, "config.json")
-        settings = _find_json(files, "tokenizer_config.json")
-        if "added_tokens_decoder" not in settings:
-            # What transformers wrote before it had added_tokens_decoder.
-            settings = settings | _find_json(files, "special_tokens_map.json")
-        settings.setdefault("tokenizer_class", config.get("tokenizer_class"))
-
-        path = files.find("tokenizer.json")
-        if path is None:
-            path = files.require("vocab.txt")
-            tokenizer = _read_vocab_txt(path, settings)
-        else:
-            tokenizer, stored = _read_tokenizer_json(path, settings)
-            settings = stored | settings
-        special_tokens = _special_tokens(tokenizer, settings)
-        extra_special_tokens = _extra_special_tokens(settings)
-        _add_tokens(tokenizer, _declared_tokens(files, settings), [*special_tokens.values(), *extra_special_tokens])
-        _complete_bert(tokenizer, path, special_tokens)
-        vocab = _checked_vocab(tokenizer, path, config)
-        _check_special_tokens(tokenizer, path, vocab)
-        return cls(
-            tokenizer,
-            vocab=vocab,
-            special_tokens={name: token.content for name, token in special_tokens.items()},
-            extra_special_tokens=[token.content for token in extra_special_tokens],
-            model_max_length=_model_max_length(settings, config),
-            padding_side=_checked_side(settings, "padding_side"),
-            truncation_side=_checked_side(settings, "truncation_side"),
-            clean_up_tokenization_spaces=bool(settings.get("clean_up_tokenization_spaces", False)),
-        )
+        return cls(load_tokenizer(files))
 
     # -- Text to ids
 
@@ -264,9 +206,12 @@ class BertTokenizer:
 
         Examples
         --------
-        >>> inputs = tokenizer(["first text", "second, longer text"], padding=True)  # doctest: +SKIP
-        >>> inputs["input_ids"].shape  # doctest: +SKIP
+        >>> tokenizer = BertTokenizer.from_pretrained("sentence-transformers/all-MiniLM-L6-v2")
+        >>> inputs = tokenizer(["first text", "second, longer text"], padding=True)
+        >>> inputs["input_ids"].shape
         (2, 6)
+        >>> inputs.tokens(0)
+        ['[CLS]', 'first', 'text', '[SEP]', '[PAD]', '[PAD]']
         """
         if return_tensors not in (None, "np"):
             raise ValueError(
@@ -289,7 +234,7 @@ class BertTokenizer:
         def padded(rows: Callable[[Encoding], IntArray], fill: int) -> IntArray:
             return padded_array([rows(encoding) for encoding in encodings], places, width, fill)
 
-        # Ids that nobody reads where no row is padded.
+        # Without a padding token no row is padded, and nobody reads this 0.
         pad_token_id = 0 if self.pad_token_id is None else self.pad_token_id
         arrays = {"input_ids": padded(lambda encoding: encoding.ids, pad_token_id)}
         if return_token_type_ids:
@@ -373,7 +318,7 @@ class BertTokenizer:
         ValueError
             An id is not in the vocabulary; the message names it.
         """
-        ids = self._checked_ids([token_ids] if np.ndim(token_ids) == 0 else token_ids)
+        ids = self._checked_ids([token_ids] if _is_one_id(token_ids) else token_ids)
         text: str = self._tokenizer.decode(ids, skip_special_tokens=bool(skip_special_tokens))
         if clean_up_tokenization_spaces is None:
             clean_up_tokenization_spaces = self._clean_up_tokenization_spaces
@@ -437,13 +382,15 @@ class BertTokenizer:
         """Id of a token, or ids of a list of tokens; unknown ones get that of the unknown token."""
         if isinstance(tokens, str):
             return self._token_to_id(tokens)
+        if not isinstance(tokens, (list, tuple)):
+            raise TypeError(f"tokens are {shown(tokens)}; expected str, or a list of str")
         return [self._token_to_id(token) for token in tokens]
 
     def convert_ids_to_tokens(
         self, ids: int | Sequence[int] | npt.NDArray[np.integer[Any]], skip_special_tokens: bool = False
     ) -> str | list[str]:
         """Token of an id, or tokens of a sequence of ids; an id that is not in the vocabulary is a ValueError."""
-        if np.ndim(ids) == 0:
+        if _is_one_id(ids):
             return str(self._tokenizer.id_to_token(self._checked_ids([ids])[0]))
         skipped = set(self.all_special_ids) if skip_special_tokens else set()
         return [
@@ -486,7 +433,7 @@ class BertTokenizer:
             raise TypeError(f"token ids are {shown(ids)}; expected int, or a list or array of them")
         checked = []
         for position, value in enumerate(ids):
-            if np.ndim(value) > 0:
+            if isinstance(value, (list, tuple, np.ndarray)) and not _is_one_id(value):
                 raise TypeError(f"token id {position} is itself a sequence; for several sequences call batch_decode")
             token_id = _integer(f"token id {position}", value)
             if not 0 <= token_id < 2**32 or self._tokenizer.id_to_token(token_id) is None:
@@ -550,10 +497,10 @@ class BertTokenizer:
 
     def _encode_whole(
         self, inputs: list[Any], add_special_tokens: bool, is_split_into_words: bool
-    ) -> list[RawEncoding]:
+    ) -> Sequence[RawEncoding]:
         """Let the library tokenize; where it fails, say at which text."""
 
-        def encode(some: list[Any]) -> list[RawEncoding]:
+        def encode(some: list[Any]) -> Sequence[RawEncoding]:
             return self._tokenizer.encode_batch(
                 some, is_pretokenized=bool(is_split_into_words), add_special_tokens=bool(add_special_tokens)
             )
@@ -561,14 +508,14 @@ class BertTokenizer:
         try:
             return encode(inputs)
         except BaseException as reason:
-            if not _is_library_error(reason):
+            if not is_library_error(reason):
                 raise
         # The library does not tell which text it was: try them one by one.
-        raw_encodings = []
+        raw_encodings: list[RawEncoding] = []
         for index, one in enumerate(inputs):
             for text in strings(one):
                 refuse_lone_surrogate(text, f"text {index}")
-            with _library_errors(ValueError, f"text {index} cannot be tokenized"):
+            with library_errors(ValueError, f"text {index} cannot be tokenized"):
                 raw_encodings += encode([one])
         return raw_encodings
 
@@ -603,230 +550,6 @@ class BertTokenizer:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Loading
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-def _find_json(files: ModelFiles, filename: str) -> dict[str, Any]:
-    path = files.find(filename)
-    return {} if path is None else read_json_object(path)
-
-
-def _read_tokenizer_json(path: Path, settings: dict[str, Any]) -> tuple[Tokenizer, dict[str, Any]]:
-    """Read a tokenizer.json, without the truncation and padding in it; what transformers takes from those, apart."""
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordPiece
-    from tokenizers.normalizers import BertNormalizer
-
-    with _library_errors(ModelFormatError, f"{path} is not a tokenizer that can be read"):
-        tokenizer = Tokenizer.from_file(str(path))
-        truncation, padding = tokenizer.truncation or {}, tokenizer.padding or {}
-        tokenizer.no_truncation()
-        tokenizer.no_padding()
-        normalizer = tokenizer.normalizer
-        if (
-            isinstance(tokenizer.model, WordPiece)
-            and isinstance(normalizer, BertNormalizer)
-            and settings["tokenizer_class"] not in GENERIC_TOKENIZER_CLASSES
-        ):
-            tokenizer.normalizer = BertNormalizer(clean_text=normalizer.clean_text, **_normalizer_settings(settings))
-        stored = {"truncation_side": truncation.get("direction"), "padding_side": padding.get("direction")}
-        if tokenizer.token_to_id(padding.get("pad_token", "")) is not None:
-            stored["pad_token"] = padding["pad_token"]
-    return tokenizer, {name: value for name, value in stored.items() if value is not None}
-
-
-def _read_vocab_txt(path: Path, settings: dict[str, Any]) -> Tokenizer:
-    """Make a BERT tokenizer of a vocab.txt, which lists one token per line in the order of the ids."""
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordPiece
-    from tokenizers.normalizers import BertNormalizer
-    from tokenizers.pre_tokenizers import BertPreTokenizer
-
-    with _library_errors(ModelFormatError, f"{path} is not a vocabulary that can be read"):
-        vocab = WordPiece.read_file(str(path))
-    tokens = {name: _token_content(settings.get(name), name) or token for name, token in BERT_SPECIAL_TOKENS.items()}
-    for name, token in tokens.items():
-        if token not in vocab and name != "mask_token":
-            raise ModelFormatError(f"{path} ({len(vocab)} tokens) lacks {token!r}, the {name}; is it BERT's vocab.txt?")
-    tokenizer = Tokenizer(WordPiece(vocab, unk_token=tokens["unk_token"]))
-    tokenizer.normalizer = BertNormalizer(clean_text=True, **_normalizer_settings(settings))
-    tokenizer.pre_tokenizer = BertPreTokenizer()
-    return tokenizer
-
-
-def _normalizer_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    """What tokenizer_config.json says about BERT's normalizer, with transformers' defaults."""
-    lowercase = settings.get("do_lower_case", True)
-    strip_accents = settings.get("strip_accents")
-    handle_chinese_chars = settings.get("tokenize_chinese_chars", True)
-    for name, value in ("do_lower_case", lowercase), ("tokenize_chinese_chars", handle_chinese_chars):
-        if not isinstance(value, bool):
-            raise ModelFormatError(f"tokenizer_config.json has {name} {value!r}; expected true or false")
-    if not isinstance(strip_accents, bool | None):
-        raise ModelFormatError(
-            f"tokenizer_config.json has strip_accents {strip_accents!r}; expected true, false or null"
-        )
-    return {"lowercase": lowercase, "strip_accents": strip_accents, "handle_chinese_chars": handle_chinese_chars}
-
-
-def _special_tokens(tokenizer: Tokenizer, settings: dict[str, Any]) -> dict[str, AddedToken]:
-    """The special tokens by name: those that the files name, and BERT's where a WordPiece vocabulary has them."""
-    from tokenizers.models import WordPiece
-
-    special_tokens = {}
-    for name in SPECIAL_TOKEN_NAMES:
-        entry = settings.get(name)
-        default = BERT_SPECIAL_TOKENS.get(name)
-        if entry is None and default is not None and isinstance(tokenizer.model, WordPiece):
-            entry = default if tokenizer.token_to_id(default) is not None else None
-        if entry is not None:
-            special_tokens[name] = _added_token(entry, name, special=True)
-    return special_tokens
-
-
-def _extra_special_tokens(settings: dict[str, Any]) -> list[AddedToken]:
-    name = "extra_special_tokens" if settings.get("extra_special_tokens") else "additional_special_tokens"
-    entries = settings.get(name) or []
-    if isinstance(entries, dict):
-        entries = list(entries.values())
-    if not isinstance(entries, list):
-        raise ModelFormatError(f"tokenizer_config.json has {name} {reprlib.repr(entries)}; expected a list of tokens")
-    return [_added_token(entry, name, special=True) for entry in entries]
-
-
-def _declared_tokens(files: ModelFiles, settings: dict[str, Any]) -> dict[int, AddedToken]:
-    """Added tokens with the ids that tokenizer_config.json, or the older added_tokens.json, gives them."""
-    if "added_tokens_decoder" in settings:
-        where = "tokenizer_config.json: added_tokens_decoder"
-        if not isinstance(settings["added_tokens_decoder"], dict):
-            raise ModelFormatError(f"{where} is {reprlib.repr(settings['added_tokens_decoder'])}; expected an object")
-        pairs = [(key, _added_token(entry, where)) for key, entry in settings["added_tokens_decoder"].items()]
-    else:
-        where = "added_tokens.json"
-        pairs = [(key, _added_token(token, where)) for token, key in _find_json(files, where).items()]
-    if not all(re.fullmatch("[0-9]{1,9}", str(key)) for key, _ in pairs):
-        raise ModelFormatError(f"{where} has {reprlib.repr([key for key, _ in pairs])} for ids; expected integers")
-    return {int(key): token for key, token in sorted(pairs, key=lambda pair: int(pair[0]))}
-
-
-def _token_content(entry: object, where: str) -> str | None:
-    """The text of a token as JSON has it: a string, or an object with "content"."""
-    content = entry.get("content") if isinstance(entry, dict) else entry
-    if isinstance(content, str):
-        return content
-    if entry is None:
-        return None
-    raise ModelFormatError(f"{where} is {reprlib.repr(entry)}; expected a token")
-
-
-def _added_token(entry: object, where: str, special: bool = False) -> AddedToken:
-    """One token as JSON has it, with its flags."""
-    from tokenizers import AddedToken
-
-    flags = {"special": special}
-    if isinstance(entry, dict):
-        names = ("single_word", "lstrip", "rstrip", "normalized", "special")
-        flags = {name: entry[name] for name in names if name in entry} | ({"special": True} if special else {})
-    with _library_errors(ModelFormatError, f"{where} has {reprlib.repr(entry)} for a token"):
-        return AddedToken(_token_content(entry, where), **flags)
-
-
-def _add_tokens(tokenizer: Tokenizer, declared: dict[int, AddedToken], special_tokens: list[AddedToken]) -> None:
-    """Add the tokens that the vocabulary lacks, and mark those that it has, so that no text is split inside one."""
-    special = {token.content for token in special_tokens}
-    for token_id, token in declared.items():
-        token.special = token.special or token.content in special
-        tokenizer.add_tokens([token])
-        found = tokenizer.token_to_id(token.content)
-        if found != token_id:
-            raise ModelFormatError(
-                f"added token {token.content!r} is declared to have id {token_id}, its id is {found}"
-            )
-    known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
-    tokenizer.add_tokens([token for token in special_tokens if token.content not in known])
-
-
-def _complete_bert(tokenizer: Tokenizer, path: Path, special_tokens: dict[str, AddedToken]) -> None:
-    """Give a WordPiece tokenizer BERT's layout [CLS] A [SEP] B [SEP] and its decoder, unless its file gives others."""
-    from tokenizers.decoders import WordPiece as WordPieceDecoder
-    from tokenizers.models import WordPiece
-    from tokenizers.processors import TemplateProcessing
-
-    if not isinstance(tokenizer.model, WordPiece):
-        return
-    if tokenizer.decoder is None:
-        tokenizer.decoder = WordPieceDecoder(prefix="##")
-    if tokenizer.post_processor is None:
-        missing = [name for name in ("cls_token", "sep_token") if name not in special_tokens]
-        if missing:
-            raise ModelFormatError(f"{path} has no post_processor, and there is no {' and no '.join(missing)}")
-        cls, sep = special_tokens["cls_token"].content, special_tokens["sep_token"].content
-        tokenizer.post_processor = TemplateProcessing(
-            single=[f"{cls}:0", "$A:0", f"{sep}:0"],
-            pair=[f"{cls}:0", "$A:0", f"{sep}:0", "$B:1", f"{sep}:1"],
-            special_tokens=[(token, tokenizer.token_to_id(token)) for token in (cls, sep)],
-        )
-
-
-def _checked_vocab(tokenizer: Tokenizer, path: Path, config: dict[str, Any]) -> dict[str, int]:
-    """The vocabulary in the order of its ids: each used once, all of them rows of the model's word embeddings."""
-    vocab = dict(sorted(tokenizer.get_vocab(with_added_tokens=True).items(), key=lambda item: item[1]))
-    if not vocab:
-        raise ModelFormatError(f"{path} holds no tokens")
-    token, largest = next(reversed(vocab.items()))
-    vocab_size = config.get("vocab_size")
-    if isinstance(vocab_size, int) and largest >= vocab_size:
-        raise ModelFormatError(
-            f"{path} gives token {token!r} the id {largest}, but config.json has vocab_size {vocab_size}; "
-            "do the tokenizer and the model belong together?"
-        )
-    tokens: dict[int, str] = {}
-    for token, token_id in vocab.items():
-        if tokens.setdefault(token_id, token) != token:
-            raise ModelFormatError(f"{path} gives the id {token_id} to two tokens, {tokens[token_id]!r} and {token!r}")
-    return vocab
-
-
-def _check_special_tokens(tokenizer: Tokenizer, path: Path, vocab: dict[str, int]) -> None:
-    """Try the tokenizer on a text and a pair, and see that the tokens it adds are those of the vocabulary."""
-    unk_token = getattr(tokenizer.model, "unk_token", None)
-    if unk_token is not None and unk_token not in vocab:
-        raise ModelFormatError(f"{path} names {unk_token!r} for unknown words, which is not in its vocabulary")
-    for pair in (None, "a"):
-        with _library_errors(ModelFormatError, f"{path} does not work"):
-            encoding = tokenizer.encode("a", pair)
-            expected = tokenizer.num_special_tokens_to_add(pair is not None)
-        added = [position for position, sequence in enumerate(encoding.sequence_ids) if sequence is None]
-        if len(added) != expected:
-            raise ModelFormatError(f"{path} has a post_processor that does not keep to {expected} special tokens")
-        for position in added:
-            token, token_id = encoding.tokens[position], encoding.ids[position]
-            if vocab.get(token) != token_id:
-                raise ModelFormatError(
-                    f"{path} has a post_processor that adds {token!r} with id {token_id}; "
-                    f"its id in the vocabulary is {vocab.get(token)}"
-                )
-
-
-def _model_max_length(settings: dict[str, Any], config: dict[str, Any]) -> int | None:
-    """The smaller of the two limits that the files may give; None if they give none."""
-    limits = (
-        settings.get("model_max_length", settings.get("max_len")),
-        config.get("max_position_embeddings"),
-    )
-    sane = [limit for limit in limits if type(limit) is int and 0 < limit < LARGEST_MODEL_MAX_LENGTH]
-    return min(sane, default=None)
-
-
-def _checked_side(settings: dict[str, Any], name: str) -> str:
-    side = settings.get(name, "right")
-    if side not in SIDES:
-        raise ModelFormatError(f"tokenizer_config.json has {name} {side!r}; expected 'right' or 'left'")
-    return str(side)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
 # Arguments
 # ---------------------------------------------------------------------------------------------------------------------
 
@@ -841,6 +564,10 @@ def _integer(name: str, value: Any, minimum: int | None = None) -> int:
     if minimum is not None and integer < minimum:
         raise ValueError(f"{name} is {integer}; expected at least {minimum}")
     return integer
+
+
+def _is_one_id(ids: Any) -> bool:
+    return isinstance(ids, (int, np.integer)) or (isinstance(ids, np.ndarray) and ids.ndim == 0)
 
 
 def _strategy(name: str, value: bool | str, choices: tuple[str, ...]) -> str:
@@ -861,28 +588,3 @@ def _clean_up(text: str) -> str:
     for ending in (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're"):
         text = text.replace(ending, ending.strip())
     return text
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The library's errors
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-def _is_library_error(reason: BaseException) -> bool:
-    """Whether the library failed, rather than the user interrupting: its panics derive from BaseException."""
-    if isinstance(reason, MemoryError):
-        return False
-    return isinstance(reason, Exception) or type(reason).__name__ == "PanicException"
-
-
-@contextlib.contextmanager
-def _library_errors(error: type[ValueError], message: str) -> Iterator[None]:
-    """Turn whatever the library raises into `error`, keeping the original as its cause."""
-    try:
-        yield
-    except ModelFormatError:
-        raise
-    except BaseException as reason:
-        if not _is_library_error(reason):
-            raise
-        raise error(f"{message}: {reason}") from reason

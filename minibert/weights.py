@@ -128,7 +128,7 @@ def load_weights(
     """
     tensors = _open_checkpoint(files)
     prefix = _find_prefix(tensors, files)
-    checkpoint = _Checkpoint(files, {name.removeprefix(prefix): t for name, t in tensors.items()})
+    checkpoint = _Checkpoint(files, tensors, prefix)
     has_pooler = add_pooling_layer and any(name.startswith("pooler.") for name in checkpoint.tensors)
     checkpoint.check(config, pooler=has_pooler)
 
@@ -179,13 +179,18 @@ class _Tensor:
 
 
 class _Checkpoint:
-    """The tensors of a model under their names without prefix, and what is wrong with them."""
+    """The tensors of a model under their names without prefix, and what is wrong with them.
 
-    def __init__(self, files: ModelFiles, tensors: dict[str, _Tensor]) -> None:
+    What lies outside the prefix is not the model's, even if it is called like a part of it: a head's own "pooler".
+    """
+
+    def __init__(self, files: ModelFiles, tensors: dict[str, _Tensor], prefix: str) -> None:
         self._files = files
-        self.tensors = {_modern_name(name): tensor for name, tensor in tensors.items()}
-        if len(self.tensors) < len(tensors):
-            twice = Counter(map(_modern_name, tensors)).most_common(1)[0][0]
+        self._outside = tuple(name for name in tensors if not name.startswith(prefix))
+        names = {name: _modern_name(name[len(prefix) :]) for name in tensors if name.startswith(prefix)}
+        self.tensors = {modern: tensors[name] for name, modern in names.items()}
+        if len(self.tensors) < len(names):
+            twice = Counter(names.values()).most_common(1)[0][0]
             raise ModelFormatError(f"{files.source} holds {twice} twice, under its old name (gamma, beta) and its new.")
 
     def check(self, config: BertConfig, *, pooler: bool) -> None:
@@ -241,7 +246,7 @@ class _Checkpoint:
     def ignored(self) -> tuple[str, ...]:
         """Names of the tensors outside BERT itself: task heads and old buffers."""
         inside = set(self._inside_bert())
-        return tuple(tensor.name for name, tensor in self.tensors.items() if name not in inside)
+        return self._outside + tuple(tensor.name for name, tensor in self.tensors.items() if name not in inside)
 
     def read(self, names: list[str]) -> FloatArray:
         """Read tensors of one width into one new read-only float32 array, stacked by rows."""

@@ -20,8 +20,8 @@ from minibert.hub import locate
 from tests.checkpoints import random_checkpoint
 from tests.report import REPORT
 
-# Measured over all cases of this file: at most 1.2e-6 between minibert and transformers.
-TOLERANCE = 5e-6
+# Measured over all cases of this file: at most 3.9e-6 between minibert and transformers (with 13 layers).
+TOLERANCE = 1e-5
 
 SMALL: dict[str, Any] = {
     "vocab_size": 40,
@@ -92,7 +92,7 @@ def test_a_field_beside_the_same_weights_changes_the_output(
     first = run_like_transformers(tmp_path)
     edit_config(tmp_path, **{field: after})
     second = run_like_transformers(tmp_path)
-    assert np.abs(second - first).max() > 20 * TOLERANCE
+    assert np.abs(second - first).max() > 10 * TOLERANCE
 
 
 def test_there_are_eight_activations_as_the_documentation_says() -> None:
@@ -161,7 +161,7 @@ def test_each_table_ends_where_its_field_says(
     outputs = [model(**{**inputs, argument: [[i]]}).last_hidden_state for i in range(5)]
     for i in range(5):
         for j in range(i):
-            assert np.abs(outputs[i] - outputs[j]).max() > 20 * TOLERANCE, "two rows give the same"
+            assert np.abs(outputs[i] - outputs[j]).max() > 10 * TOLERANCE, "two rows give the same"
     with pytest.raises(ValueError, match=rf"{argument} at row 0, column 0 is 5; valid are 0 to 4 \({field}=5\)"):
         model(**{**inputs, argument: [[5]]})
 
@@ -178,7 +178,7 @@ def test_a_layer_more_changes_the_output(tmp_path: Path) -> None:
     shorter = BertModel.from_pretrained(tmp_path)
     inputs = inputs_for(longer.config)
     np.testing.assert_array_equal(shorter(**inputs).last_hidden_state, longer(**inputs).hidden_states[2])
-    assert np.abs(shorter(**inputs).last_hidden_state - longer(**inputs).last_hidden_state).max() > 20 * TOLERANCE
+    assert np.abs(shorter(**inputs).last_hidden_state - longer(**inputs).last_hidden_state).max() > 10 * TOLERANCE
 
 
 # --- fields that change none ------------------------------------------------------------------------------------------

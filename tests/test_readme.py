@@ -36,9 +36,14 @@ def _assert_same_output(found: str, shown: str) -> None:
 @pytest.mark.parametrize(("code", "shown"), _with_output("python"))
 def test_python_blocks(code: str, shown: str | None, tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False, timeout=120, cwd=tmp_path,
+        [sys.executable, "-W", "error", "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)},
-    )  # fmt: skip
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert shown is not None, "a block without its output"
     _assert_same_output(done.stdout, shown)
@@ -57,9 +62,14 @@ def _minibert_lines() -> list[tuple[list[str], str | None]]:
 @pytest.mark.parametrize(("command", "shown"), _minibert_lines(), ids=lambda value: value[1] if value else "")
 def test_command_lines(command: list[str], shown: str | None, tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", *command], capture_output=True, text=True, check=False, timeout=120, cwd=tmp_path,
+        [sys.executable, "-m", *command],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent), "COLUMNS": "100"},
-    )  # fmt: skip
+    )
     assert (done.returncode, done.stderr) == (0, "")
     if shown is not None:
         _assert_same_output(done.stdout, shown)

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from minibert.cli.common import add_model_options, add_texts, read_texts, write_file
 
 if TYPE_CHECKING:
+    from minibert.encodings import Encoding
     from minibert.models import BertModel, PackedOutput
     from minibert.ops import FloatArray
-    from minibert.tokenizer import BertTokenizer, Encoding
+    from minibert.tokenizer import BertTokenizer
 
 __all__ = ["add_verbs"]
 
@@ -75,7 +76,7 @@ def _tokens(arguments: argparse.Namespace) -> None:
             continue
         if len(texts) > 1:
             print(f"{'' if number == 0 else chr(10)}text {number}: {text}")
-        width = max(len(row["token"]) for row in rows)
+        width = max(map(len, encoding.tokens))
         print(f"   id  {'token':{width}}  start    end   word")
         for row in rows:
             place = "      -      -      -" if row["word"] is None else "{start:7}{end:7}{word:7}".format(**row)
@@ -112,7 +113,7 @@ def _words(arguments: argparse.Namespace) -> None:
     found: list[tuple[slice, str]] = []
     first = 0
     for text, encoding in zip(texts, encodings, strict=True):
-        for tokens in find_word(word_ids, encoding.ids, encoding.word_ids):
+        for tokens in find_word(word_ids.tolist(), encoding.ids.tolist(), encoding.word_ids):
             found.append((slice(first + tokens.start, first + tokens.stop), _in_context(text, encoding, tokens)))
         first += len(encoding.ids)
     if len(found) < 2:
@@ -192,7 +193,8 @@ def _run(arguments: argparse.Namespace, texts: list[str]) -> tuple[list[Encoding
     for number, encoding in enumerate(encodings):
         if len(encoding.ids) > limit:
             raise ValueError(
-                f"text {number} has {len(encoding.ids)} tokens, the model takes {limit}. Shorten it, or cut it: --truncate."
+                f"text {number} has {len(encoding.ids)} tokens, the model takes {limit}. "
+                "Shorten it, or cut it: --truncate."
             )
     batch = PackedBatch.from_sequences([e.ids for e in encodings], [e.token_types for e in encodings])
     return encodings, model.forward_packed(batch, hidden_states=range(model.config.num_hidden_layers + 1))

@@ -35,7 +35,7 @@ def linear(
     residual: FloatArray | None = None,
 ) -> FloatArray:
     """Twin of `reference.linear`: NumPy's product, then the epilogue in one pass over it."""
-    y: FloatArray = np.matmul(x, linear.weight.T)
+    y = reference.matmul(x, linear.weight)
     if activation == "gelu" and residual is None:
         team.run(rowwise.add_bias_gelu, y, linear.bias, reference.ERF_P, reference.ERF_Q)
     elif activation is None and residual is not None:

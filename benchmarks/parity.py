@@ -1,0 +1,398 @@
+"""How exact every hidden state is: minibert and transformers, both against the same forward in float64.
+
+``python -m benchmarks.parity`` prints the table, ``--write`` also puts it into README.md. MINIBERT_TEST_DATA must name
+the folder with udhr.tsv, the real texts. The exit code is 1 where the budget of a row is not held.
+
+The budget is no constant but what transformers itself needs: minibert's root mean square (RMS) error may be at most the
+larger of transformers' two (attention "eager" and "sdpa"), its greatest error at most 1.5 times the larger of theirs.
+The aim is half their RMS.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib.metadata
+import os
+import platform
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+import minibert
+from minibert import BertConfig, BertModel, BertTokenizer, encoder
+from minibert.batch import pack
+from minibert.hub import DEFAULT_MODEL, locate
+from minibert.ops import FloatArray
+from minibert.weights import load_weights
+from tests import oracle
+from tests.checkpoints import random_checkpoint
+
+__all__ = [
+    "MIN_TOKENS",
+    "Row",
+    "Subject",
+    "base_subject",
+    "main",
+    "measure",
+    "minilm_subject",
+    "narrow_subject",
+    "odd_subject",
+    "summary",
+    "table",
+    "udhr_texts",
+    "write_into",
+]
+
+MIN_TOKENS = 2000
+"""Errors are measured over at least this many visible tokens."""
+
+MINIBERT, TRANSFORMERS = ("numba", "numpy"), ("eager", "sdpa")
+CONTENDERS = (*MINIBERT, *TRANSFORMERS)
+
+_README = Path(__file__).resolve().parents[1] / "README.md"
+_OTHER_LANGUAGES = ("deu_1996", "fra", "spa", "pol", "tur", "rus", "vie")
+_BATCH_SIZE = 16
+
+Inputs: TypeAlias = dict[str, np.ndarray]
+"""Padded input_ids, token_type_ids and attention_mask, as transformers takes them."""
+
+States: TypeAlias = list[FloatArray]
+"""Every hidden state, (T, H) each: the visible tokens of all batches."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+    """A model in a folder, and what it is run on."""
+
+    name: str
+    folder: Path
+    batches: Sequence[Inputs]
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """The errors of one hidden state of one model, by contender."""
+
+    model: str
+    index: int
+    tokens: int
+    errors: dict[str, oracle.Error]
+
+    @property
+    def rms_limit(self) -> float:
+        """The larger RMS error of transformers' two."""
+        return max(self.errors[name].rms for name in TRANSFORMERS)
+
+    @property
+    def max_limit(self) -> float:
+        """1.5 times the larger greatest error of transformers' two."""
+        return 1.5 * max(self.errors[name].max for name in TRANSFORMERS)
+
+    def ratio(self, backend: str) -> float:
+        """minibert's RMS error over the larger of theirs: 1 is the budget, 0.5 the aim."""
+        return self.errors[backend].rms / self.rms_limit
+
+    def max_ratio(self, backend: str) -> float:
+        """minibert's greatest error over what the budget allows."""
+        return self.errors[backend].max / self.max_limit
+
+    def held(self, backend: str) -> bool:
+        """Whether this backend keeps the budget here."""
+        return self.ratio(backend) <= 1 and self.max_ratio(backend) <= 1
+
+
+# --- measuring -------------------------------------------------------------------------------------------------------
+
+
+def measure(subject: Subject, *, num_threads: int | None = None) -> list[Row]:
+    """Run the float64 forward and every contender on a subject; return one row per hidden state.
+
+    Raises
+    ------
+    ValueError
+        The subject has fewer than `MIN_TOKENS` visible tokens.
+    """
+    tokens = sum(int(inputs["attention_mask"].sum()) for inputs in subject.batches)
+    if tokens < MIN_TOKENS:
+        raise ValueError(f"{subject.name} has {tokens} visible tokens; errors are measured over at least {MIN_TOKENS}.")
+    exact = _float64_states(subject)
+    errors = {}
+    for contender in CONTENDERS:  # one after the other, so that only one model's states are kept beside the exact ones
+        run = _run_minibert if contender in MINIBERT else _run_transformers
+        states = run(subject, contender, num_threads)
+        errors[contender] = [oracle.measure(state, wanted) for state, wanted in zip(states, exact, strict=True)]
+    return [
+        Row(subject.name, i, tokens, {contender: errors[contender][i] for contender in CONTENDERS})
+        for i in range(len(exact))
+    ]
+
+
+def _float64_states(subject: Subject) -> States:
+    files = locate(subject.folder)
+    config = BertConfig.from_files(files)
+    weights = load_weights(files, config, oracle.OPS.prepare)
+
+    def run(inputs: Inputs) -> Iterator[FloatArray]:
+        batch = pack(config, inputs["input_ids"], inputs["attention_mask"], inputs["token_type_ids"])
+        return (state.hidden_state for state in encoder.forward(weights, batch, oracle.OPS))
+
+    states = _over_batches(subject, run)
+    assert all(state.dtype == np.float64 for state in states)
+    return states
+
+
+def _run_minibert(subject: Subject, backend: str, num_threads: int | None) -> States:
+    model = BertModel.from_pretrained(subject.folder, backend=backend, num_threads=num_threads)
+
+    def run(inputs: Inputs) -> Iterable[FloatArray]:
+        visible = inputs["attention_mask"].astype(bool)
+        output = model(
+            inputs["input_ids"], attention_mask=inputs["attention_mask"], token_type_ids=inputs["token_type_ids"]
+        )
+        return (state[visible] for state in output["hidden_states"])
+
+    return _over_batches(subject, run)
+
+
+def _run_transformers(subject: Subject, attention: str, num_threads: int | None) -> States:
+    import torch
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    if num_threads is not None:
+        torch.set_num_threads(num_threads)
+    model = transformers.BertModel.from_pretrained(  # in its evaluation mode
+        subject.folder, attn_implementation=attention, dtype=torch.float32, local_files_only=True
+    )
+
+    def run(inputs: Inputs) -> Iterable[FloatArray]:
+        visible = inputs["attention_mask"].astype(bool)
+        tensors = {name: torch.from_numpy(array) for name, array in inputs.items()}
+        with torch.no_grad():
+            output = model(**tensors, output_hidden_states=True)
+        return (state.numpy()[visible] for state in output.hidden_states)
+
+    return _over_batches(subject, run)
+
+
+def _over_batches(subject: Subject, run: Callable[[Inputs], Iterable[FloatArray]]) -> States:
+    per_batch = [list(run(inputs)) for inputs in subject.batches]
+    return [np.concatenate(states) for states in zip(*per_batch, strict=True)]
+
+
+# --- subjects --------------------------------------------------------------------------------------------------------
+
+
+def minilm_subject(texts: Sequence[str]) -> Subject:
+    """all-MiniLM-L6-v2, the real weights, on real texts."""
+    tokenizer = BertTokenizer.from_pretrained(DEFAULT_MODEL)
+    by_length = sorted(texts, key=len)
+    batches = []
+    for first in range(0, len(by_length), _BATCH_SIZE):
+        encoded = tokenizer(by_length[first : first + _BATCH_SIZE], padding=True, truncation=True)
+        batches.append({name: np.asarray(encoded[name]) for name in _INPUT_NAMES})
+    return Subject("MiniLM", locate(DEFAULT_MODEL).require("config.json").parent, batches)
+
+
+_INPUT_NAMES = ("input_ids", "token_type_ids", "attention_mask")
+
+
+def base_subject(folder: Path) -> Subject:
+    """A randomly initialised BERT of the size of bert-base: transformers' defaults."""
+    return _random_subject("random 12 x 768", folder, _BASE_LENGTHS, **_BERT_BASE)
+
+
+_BASE_LENGTHS = ((512, 511), (257, 256, 251), (128, 101, 22, 1))
+_BERT_BASE: dict[str, Any] = {
+    "vocab_size": 30522,
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "initializer_range": 0.02,
+}
+
+
+def odd_subject(folder: Path) -> Subject:
+    """An odd-shaped BERT: 7 heads of 12, and every other field unusual too."""
+    return _random_subject(
+        "odd 3 x 84, gelu_new",
+        folder,
+        [(37, 101, 2, 64, 89, 1, 53, 128)] * 5,
+        vocab_size=997,
+        hidden_size=84,
+        num_hidden_layers=3,
+        num_attention_heads=7,
+        intermediate_size=205,
+        hidden_act="gelu_new",
+        max_position_embeddings=131,
+        type_vocab_size=3,
+        layer_norm_eps=1e-5,
+    )
+
+
+def narrow_subject(folder: Path) -> Subject:
+    """Another: one head of 65, 65 words, relu."""
+    return _random_subject(
+        "odd 2 x 65, relu",
+        folder,
+        [(65, 33, 7, 31, 17)] * 14,
+        vocab_size=65,
+        hidden_size=65,
+        num_hidden_layers=2,
+        num_attention_heads=1,
+        intermediate_size=129,
+        hidden_act="relu",
+        max_position_embeddings=65,
+        type_vocab_size=1,
+        layer_norm_eps=1e-12,
+    )
+
+
+def _random_subject(
+    name: str, folder: Path, batches_of_lengths: Sequence[Sequence[int]], **config_fields: Any
+) -> Subject:
+    """A random model on random ids and token types; the first sequence of each batch has holes in its mask."""
+    random_checkpoint(folder, **config_fields)
+    config = BertConfig.from_pretrained(folder)
+    generator = np.random.default_rng(0)
+    batches: list[Inputs] = []
+    for lengths in batches_of_lengths:
+        mask = (np.arange(max(lengths)) < np.array(lengths)[:, None]).astype(np.int64)
+        mask[0, generator.integers(1, lengths[0], size=3)] = 0
+        batches.append(
+            {
+                "input_ids": generator.integers(0, config.vocab_size, size=mask.shape),
+                "token_type_ids": generator.integers(0, config.type_vocab_size, size=mask.shape),
+                "attention_mask": mask,
+            }
+        )
+    return Subject(name, folder, batches)
+
+
+def udhr_texts(folder: Path) -> list[str]:
+    """The Universal Declaration of Human Rights in English, and a few lines in languages that MiniLM hardly knows."""
+    by_language: dict[str, list[str]] = {}
+    for line in (folder / "udhr.tsv").read_text(encoding="utf-8").splitlines():
+        language, _, text = line.partition("\t")
+        by_language.setdefault(language, []).append(text)
+    return by_language["eng"] + [text for language in _OTHER_LANGUAGES for text in by_language[language][:8]]
+
+
+# --- reporting -------------------------------------------------------------------------------------------------------
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The Markdown table: one line per hidden state."""
+    lines = [
+        '| model | state | minibert: RMS / max | backend="numpy" | transformers eager | transformers sdpa | ratio |',
+        "|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    previous = ""
+    for row in rows:
+        errors = " | ".join(_pair(row.errors[contender]) for contender in CONTENDERS)
+        shown = f"{row.model}, {row.tokens:,} tokens" if row.model != previous else ""
+        mark = "" if row.held("numba") else " (over)"
+        lines.append(f"| {shown} | {row.index} | {errors} | {row.ratio('numba'):.2f}{mark} |")
+        previous = row.model
+    return "\n".join(lines)
+
+
+def _pair(error: oracle.Error) -> str:
+    return f"{error.rms:.1e} / {error.max:.1e}"
+
+
+def summary(rows: Sequence[Row]) -> list[str]:
+    """For each model and backend how its worst rows stand to the budget, and which rows miss the aim."""
+    lines = []
+    for model in dict.fromkeys(row.model for row in rows):
+        mine = [row for row in rows if row.model == model]
+        for backend in MINIBERT:
+            ratios = [row.ratio(backend) for row in mine]
+            greatest = max(row.max_ratio(backend) for row in mine)
+            over = ", ".join(str(row.index) for row in mine if not row.held(backend))
+            missed = ", ".join(str(row.index) for row in mine if row.ratio(backend) > 0.5)
+            lines.append(
+                f"{model}, {backend}: {len(mine)} hidden states over {mine[0].tokens} tokens, "
+                f"RMS {min(ratios):.2f} to {max(ratios):.2f} of transformers', "
+                f"max up to {greatest:.2f} of what is allowed; "
+                f"{f'OVER THE BUDGET in {over}' if over else 'budget held'}; "
+                f"half their RMS {f'missed in {missed}' if missed else 'reached'}"
+            )
+    return lines
+
+
+def circumstances(num_threads: int) -> str:
+    """Versions, processor and threads, in one line."""
+    packages = ("numpy", "numba", "torch", "transformers")
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
+    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]["name"]
+    return (
+        f"minibert {minibert.__version__}, Python {platform.python_version()}, {versions}; NumPy's BLAS: {blas}; "
+        f"{processor()}, {num_threads} threads each"
+    )
+
+
+def processor() -> str:
+    """The processor's name, as far as the system tells."""
+    try:
+        described = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        described = ""
+    match = re.search(r"^model name\s*:\s*(.+)$", described, re.MULTILINE)
+    return f"{match[1] if match else platform.processor() or 'unknown processor'} ({platform.machine()})"
+
+
+def write_into(path: Path, text: str) -> None:
+    """Replace what stands between the markers ``<!-- parity -->`` and ``<!-- /parity -->`` of a file.
+
+    Raises
+    ------
+    ValueError
+        The file does not hold each marker exactly once, in this order.
+    """
+    first, last = "<!-- parity -->", "<!-- /parity -->"
+    old = path.read_text(encoding="utf-8")
+    if old.count(first) != 1 or old.count(last) != 1 or old.index(first) > old.index(last):
+        raise ValueError(f"{path.name} must hold {first} and then {last}, each once; the table goes between them.")
+    before, after = old[: old.index(first) + len(first)], old[old.index(last) :]
+    path.write_text(f"{before}\n{text.strip()}\n{after}", encoding="utf-8")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure all subjects, print the tables, perhaps write the README's; return 1 where a budget is not held."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.parity", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--write", action="store_true", help="put the table into README.md")
+    options = parser.parse_args(arguments)
+    data = os.environ.get("MINIBERT_TEST_DATA")
+    if not data or not (Path(data) / "udhr.tsv").is_file():
+        print("MINIBERT_TEST_DATA must name the folder with udhr.tsv, the real texts this measures on", file=sys.stderr)
+        return 2
+    num_threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory() as folder:
+        makers: list[Callable[[], Subject]] = [
+            lambda: minilm_subject(udhr_texts(Path(data))),
+            lambda: base_subject(Path(folder) / "base"),
+            lambda: odd_subject(Path(folder) / "odd"),
+            lambda: narrow_subject(Path(folder) / "narrow"),
+        ]
+        for make in makers:
+            rows += measure(make(), num_threads=num_threads)
+    described = circumstances(num_threads)
+    held = all(row.held(backend) for row in rows for backend in MINIBERT)
+    print(table(rows), "", described, "", *summary(rows), "", sep="\n")
+    print("The budget is held everywhere." if held else "THE BUDGET IS NOT HELD EVERYWHERE.")
+    if options.write:
+        write_into(_README, f"{table(rows)}\n\n{described}.")
+    return 0 if held else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

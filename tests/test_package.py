@@ -1,0 +1,284 @@
+"""The house: what `import minibert` costs, who may import whom, and what is public."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import pkgutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import minibert
+from tests.report import REPORT
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = Path(minibert.__file__).parent
+
+# The rooms in the order in which arrows run: a module imports only what stands before it. cli.* may use everything.
+ORDER = (
+    *(
+        "errors",
+        "files",
+        "repository",
+        "hub",
+        "config",
+        "batch",
+        "texts",
+        "encodings",
+        "tokenizer_files",
+        "tokenizer",
+        "ops",
+        "weights",
+        "reference",
+    ),
+    *("kernels.compilation", "kernels.rowwise", "kernels.threads", "kernels"),
+    *("encoder", "outputs", "embeddings", "models", "vectors", "sentence"),
+    *("cli.common", "cli.states", "cli.embed", "cli", "__main__"),
+)
+
+# Where each library from outside may be imported.
+HOMES = {
+    "huggingface_hub": {"repository"},
+    "tqdm": {"repository"},
+    "tokenizers": {"tokenizer_files"},
+    "safetensors": {"weights"},
+    "numba": {"kernels"},
+    "llvmlite": {"kernels"},
+}
+
+
+def sources() -> Iterator[tuple[str, ast.Module]]:
+    """Each module's name within the package ("" is the package itself) and its syntax tree."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        yield name, ast.parse(path.read_text(encoding="utf-8"))
+
+
+TREES = dict(sources())
+
+
+def for_types_only(tree: ast.Module) -> set[ast.AST]:
+    """What stands under `if TYPE_CHECKING:` and never runs."""
+    blocks = [n for n in ast.walk(tree) if isinstance(n, ast.If) and ast.unparse(n.test).endswith("TYPE_CHECKING")]
+    return {inner for block in blocks for statement in block.body for inner in ast.walk(statement)}
+
+
+def imports(tree: ast.Module, *, types_too: bool) -> Iterator[tuple[ast.AST, str]]:
+    """Every import in a module, those inside functions included, as dotted names."""
+    skipped = set() if types_too else for_types_only(tree)
+    for node in ast.walk(tree):
+        if node in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            yield from ((node, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            assert node.module is not None
+            yield from ((node, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def our_modules(dotted: str, names: set[str]) -> str | None:
+    """The module of ours that "minibert.x.y" means, if it is one of ours."""
+    if dotted.split(".")[0] != "minibert":
+        return None
+    parts = dotted.split(".")[1:]
+    while parts and ".".join(parts) not in names:
+        parts.pop()
+    return ".".join(parts)
+
+
+# --- what an import costs ---------------------------------------------------------------------------------------------
+
+
+def python(code: str, *options: str) -> str:
+    command = [sys.executable, *options, "-c", code]
+    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+
+
+def test_import_minibert_takes_less_than_150_milliseconds() -> None:
+    """Not a benchmark: the best of five, against what importing any heavy library costs."""
+    timed = "import time; t = time.perf_counter(); import minibert; print(time.perf_counter() - t)"
+    seconds = min(float(python(timed)) for _ in range(5))
+    REPORT.append(f"import minibert: {1000 * seconds:.1f} ms")
+    assert seconds < 0.15
+
+
+HEAVY = ("numba", "llvmlite", "tokenizers", "huggingface_hub", "safetensors", "torch", "transformers", "tqdm", "scipy")
+
+
+def modules_after(code: str) -> set[str]:
+    return set(python(f"{code}\nimport sys; print(*sys.modules)").split())
+
+
+def test_import_minibert_loads_no_heavy_library() -> None:
+    loaded = modules_after("import minibert; minibert.__version__; dir(minibert)")
+    assert "minibert" in loaded
+    assert not loaded & {*HEAVY, "numpy"}
+
+
+@pytest.mark.parametrize("name", minibert.__all__)
+def test_a_public_name_loads_no_heavy_library_until_it_is_used(name: str) -> None:
+    loaded = modules_after(f"from minibert import {name}")
+    assert not loaded & set(HEAVY)
+
+
+def test_a_model_on_numpy_needs_neither_numba_nor_tokenizers_nor_the_hub_client(tmp_path: Path) -> None:
+    from tests.checkpoints import random_checkpoint
+
+    random_checkpoint(tmp_path)
+    code = f"import minibert; minibert.BertModel.from_pretrained({str(tmp_path)!r}, backend='numpy')([[1, 2]])"
+    assert not modules_after(code) & (set(HEAVY) - {"safetensors"})
+
+
+def test_no_other_library_is_ever_imported() -> None:
+    known = {*HOMES, "numpy", "minibert", *sys.stdlib_module_names}
+    foreign = {
+        (name, dotted)
+        for name, tree in TREES.items()
+        for _, dotted in imports(tree, types_too=True)
+        if dotted.split(".")[0] not in known
+    }
+    assert not foreign
+
+
+# --- who may import whom ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("library", HOMES)
+def test_each_outside_library_is_imported_in_one_place(library: str) -> None:
+    importers = {
+        name.split(".")[0]
+        for name, tree in TREES.items()
+        for _, dotted in imports(tree, types_too=True)
+        if dotted.split(".")[0] == library
+    }
+    assert importers <= HOMES[library]
+
+
+def test_every_module_has_its_place_in_the_order() -> None:
+    assert set(TREES) == {"", *ORDER}
+
+
+@pytest.mark.parametrize("name", ORDER)
+def test_imports_run_one_way(name: str) -> None:
+    """Against the order of the rooms, so there can be no circle. Imports for type checking alone count as well."""
+    names = set(ORDER)
+    tree = TREES[name]
+    allowed = {"", *ORDER[: ORDER.index(name)]}
+    for node, dotted in imports(tree, types_too=True):
+        ours = our_modules(dotted, names)
+        if ours is not None:
+            assert ours in allowed, f"{name}:{node.lineno} imports {ours}"  # type: ignore[attr-defined]
+
+
+def test_the_package_itself_imports_nothing_of_ours_at_once() -> None:
+    tree = TREES[""]
+    assert not [dotted for _, dotted in imports(tree, types_too=False) if dotted.startswith("minibert")]
+
+
+def test_only_the_standard_library_and_numpy_are_imported_at_the_top_of_a_module() -> None:
+    """Numba's own rooms are imported only where a model asks for them."""
+    for name, tree in TREES.items():
+        if name.startswith("kernels"):
+            continue
+        skipped = for_types_only(tree)
+        top = [n for n in tree.body if isinstance(n, ast.Import | ast.ImportFrom) and n not in skipped]
+        for _, dotted in imports(ast.Module(body=list(top), type_ignores=[]), types_too=True):
+            assert dotted.split(".")[0] not in HOMES, f"{name} imports {dotted}"
+            assert not dotted.startswith("minibert.kernels"), f"{name} imports {dotted}"
+
+
+def test_nothing_pickled_and_no_code_of_a_model_can_run() -> None:
+    """No pickle, no exec, no eval, no import by a name that comes out of a file."""
+    for name, tree in TREES.items():
+        for _, dotted in imports(tree, types_too=True):
+            assert dotted.split(".")[0] not in {"pickle", "marshal", "shelve", "dill", "torch", "runpy"}, name
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                assert node.func.id not in {"exec", "eval", "compile", "__import__"}, f"{name}:{node.lineno}"
+                assert node.func.id != "import_module" or name == "", f"{name}:{node.lineno}"
+
+
+# --- what is public ---------------------------------------------------------------------------------------------------
+
+
+def all_modules() -> list[ModuleType]:
+    found = pkgutil.walk_packages(minibert.__path__, "minibert.")
+    return [minibert, *(importlib.import_module(info.name) for info in found if not info.name.endswith("__main__"))]
+
+
+MODULES = {module.__name__: module for module in all_modules()}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_module_says_what_it_is_and_what_is_public(name: str) -> None:
+    module = MODULES[name]
+    assert module.__doc__
+    public = module.__all__
+    assert len(set(public)) == len(public)
+    for exported in public:
+        assert hasattr(module, exported), f"{name}.__all__ names {exported}"
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_whatever_is_defined_for_others_is_in_all(name: str) -> None:
+    """A module imports from another only what that one's __all__ holds."""
+    tree = ast.parse(inspect.getsource(MODULES[name]))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module in MODULES and node.module != "minibert":
+            for alias in node.names:
+                if f"{node.module}.{alias.name}" not in MODULES:
+                    assert alias.name in MODULES[node.module].__all__, f"{node.lineno}: {node.module}.{alias.name}"
+
+
+def public_objects() -> Iterator[tuple[str, object]]:
+    for module in MODULES.values():
+        for name in module.__all__:
+            value = getattr(module, name)
+            if inspect.isfunction(value) or inspect.isclass(value):
+                yield f"{module.__name__}.{name}", value
+
+
+@pytest.mark.parametrize(("name", "value"), list(public_objects()), ids=[name for name, _ in public_objects()])
+def test_public_functions_classes_and_methods_have_docstrings(name: str, value: object) -> None:
+    assert value.__doc__, name
+    if inspect.isclass(value):
+        for method_name, method in vars(value).items():
+            method = getattr(method, "__func__", method)
+            if not method_name.startswith("_") and (inspect.isfunction(method) or isinstance(method, property)):
+                assert method.__doc__, f"{name}.{method_name}"
+
+
+def test_the_package_gives_its_names_and_no_others() -> None:
+    assert set(minibert.__all__) <= set(dir(minibert))
+    for name in minibert.__all__:
+        assert getattr(minibert, name) is not None
+    with pytest.raises(AttributeError, match="module 'minibert' has no attribute 'AutoModel'; it has BertConfig, "):
+        minibert.AutoModel  # noqa: B018
+
+
+def test_types_are_shipped() -> None:
+    assert (PACKAGE / "py.typed").is_file()
+
+
+def test_the_version_is_the_one_of_pyproject() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert minibert.__version__ == project["version"]
+
+
+def test_there_are_five_runtime_packages_and_they_are_the_ones_imported() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    required = {requirement.split(">")[0].replace("-", "_") for requirement in project["dependencies"]}
+    assert required == {"numpy", "numba", "safetensors", "tokenizers", "huggingface_hub"}
+    imported = {dotted.split(".")[0] for tree in TREES.values() for _, dotted in imports(tree, types_too=True)}
+    assert imported - set(sys.stdlib_module_names) - {"minibert"} - required <= {"llvmlite", "tqdm"}, (
+        "those two come along"
+    )

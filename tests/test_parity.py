@@ -1,0 +1,142 @@
+"""Every hidden state against float64 and transformers, within the budget; and how the table gets into the README."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import parity
+from tests.oracle import Error, measure, rms
+from tests.report import REPORT
+from tests.text_data import VARIABLE
+
+LICENSE = Path(__file__).resolve().parents[1] / "LICENSE"
+
+
+def real_texts() -> list[str]:
+    """The Declaration of Human Rights where the folder of test data is given, else the paragraphs of the licence."""
+    if os.environ.get(VARIABLE):
+        return parity.udhr_texts(Path(os.environ[VARIABLE]))[:92]  # those in English
+    return [" ".join(paragraph.split()) for paragraph in LICENSE.read_text(encoding="utf-8").split("\n\n")]
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[parity.Row]]:
+    """The rows of one model, measured once."""
+    folder = tmp_path_factory.mktemp("parity")
+    makers: dict[str, Callable[[], parity.Subject]] = {
+        "MiniLM": lambda: parity.minilm_subject(real_texts()),
+        "12 x 768": lambda: parity.base_subject(folder / "base"),
+        "odd": lambda: parity.odd_subject(folder / "odd"),
+    }
+
+    @functools.cache
+    def rows_of(name: str) -> list[parity.Row]:
+        rows = parity.measure(makers[name]())
+        REPORT.extend(f"parity: {line}" for line in parity.summary(rows))
+        return rows
+
+    return rows_of
+
+
+@pytest.mark.parametrize("backend", parity.MINIBERT)
+@pytest.mark.parametrize(("name", "states"), [("MiniLM", 7), ("12 x 768", 13), ("odd", 4)])
+def test_every_hidden_state_keeps_the_budget(
+    name: str, states: int, backend: str, measured: Callable[[str], list[parity.Row]]
+) -> None:
+    rows = measured(name)
+    assert [row.index for row in rows] == list(range(states))
+    assert all(row.tokens >= parity.MIN_TOKENS for row in rows)
+    assert all(0 < row.errors[contender].rms < 1e-5 for row in rows for contender in parity.CONTENDERS)
+    over = [
+        f"state {row.index}: {row.errors[backend]}; RMS {row.ratio(backend):.3f}, max {row.max_ratio(backend):.3f}"
+        for row in rows
+        if not row.held(backend)
+    ]
+    assert not over, "times what the budget allows:\n" + "\n".join(over)
+
+
+# --- the helpers -----------------------------------------------------------------------------------------------------
+
+
+def row(ours: tuple[float, float], theirs: tuple[float, float], index: int = 0) -> parity.Row:
+    smaller = Error(theirs[0] / 2, theirs[1] / 2)
+    errors = {"numba": Error(*ours), "numpy": Error(*ours), "eager": smaller, "sdpa": Error(*theirs)}
+    return parity.Row("a model", index, 2345, errors)
+
+
+@pytest.mark.parametrize(
+    ("ours", "held"),
+    [((1.0, 15.0), True), ((1.01, 1.0), False), ((0.1, 15.1), False), ((0.0, 0.0), True), ((np.nan, np.nan), False)],
+)
+def test_the_budget(ours: tuple[float, float], held: bool) -> None:
+    assert row(ours, (1.0, 10.0)).held("numba") is held
+
+
+def test_the_table_marks_what_is_over() -> None:
+    text = parity.table([row((0.4, 1.0), (1.0, 2.0)), row((1.2, 1.0), (1.0, 2.0), index=1)])
+    lines = text.splitlines()
+    assert lines[2].startswith("| a model, 2,345 tokens | 0 | 4.0e-01 / 1.0e+00 |")
+    assert lines[2].endswith("| 0.40 |")
+    assert lines[3].startswith("|  | 1 |")
+    assert lines[3].endswith("| 1.20 (over) |")
+    assert len({line.count("|") for line in lines}) == 1
+
+
+def test_the_summary_names_the_rows_that_miss_the_aim_and_the_budget() -> None:
+    (line, _) = parity.summary([row((0.4, 1.0), (1.0, 2.0)), row((1.2, 1.0), (1.0, 2.0), index=1)])
+    assert "RMS 0.40 to 1.20" in line
+    assert "OVER THE BUDGET in 1;" in line
+    assert line.endswith("half their RMS missed in 1")
+    assert parity.summary([row((0.4, 1.0), (1.0, 2.0))])[0].endswith("budget held; half their RMS reached")
+
+
+def test_the_table_goes_between_the_markers(tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text("Größe\n<!-- parity -->\nold\n<!-- /parity -->\nafter\n", encoding="utf-8")
+    for _ in range(2):
+        parity.write_into(readme, "| new |\n")
+        assert readme.read_text(encoding="utf-8") == ("Größe\n<!-- parity -->\n| new |\n<!-- /parity -->\nafter\n")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "<!-- parity -->", "<!-- /parity --> <!-- parity -->", "<!-- parity -->" * 2 + "<!-- /parity -->"],
+)
+def test_a_readme_without_its_markers_is_left_alone(text: str, tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"README.md must hold <!-- parity --> and then"):
+        parity.write_into(readme, "table")
+    assert readme.read_text(encoding="utf-8") == text
+
+
+def test_too_few_tokens_are_refused() -> None:
+    inputs = dict.fromkeys(("input_ids", "token_type_ids"), np.zeros((1, 3), dtype=np.int64))
+    subject = parity.Subject("small", Path("nowhere"), [{**inputs, "attention_mask": np.ones((1, 3), dtype=np.int64)}])
+    with pytest.raises(ValueError, match="small has 3 visible tokens; errors are measured over at least 2000"):
+        parity.measure(subject)
+
+
+def test_the_real_texts_are_required(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    assert parity.main([]) == 2
+    assert VARIABLE in capsys.readouterr().err
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    assert parity.main([]) == 2
+
+
+def test_errors_are_measured() -> None:
+    assert measure(np.array([1, 2], dtype=np.float32), np.array([1.0, 5.0])) == Error(rms=np.sqrt(4.5), max=3.0)
+    assert rms([]) == 0.0
+    with pytest.raises(AssertionError, match="finite"):
+        measure(np.array([np.nan], dtype=np.float32), np.array([1.0]))
+    with pytest.raises(AssertionError, match="shape"):
+        measure(np.array([1], dtype=np.float32), np.array([[1.0]]))

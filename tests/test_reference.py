@@ -1,0 +1,202 @@
+"""The reference ops against their float64 definitions, and the activations against transformers'."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minibert import reference
+from minibert.config import ACTIVATIONS
+from minibert.ops import FloatArray, LayerNorm, Linear
+from tests import oracle
+from tests.cases import OP_CASES, Arguments, OpCase, pack_lengths
+
+# Greatest error allowed, in units of EPSILON x magnitude (tests/oracle.py): a few roundings. embed rounds twice, by
+# half a unit each; the others add up hundreds of numbers, in whatever order this machine's BLAS and NumPy take.
+BUDGETS = {"embed": 1.0, "linear": 4.0, "attention": 6.0, "layer_norm": 3.0}
+
+
+@pytest.mark.parametrize("case", OP_CASES, ids=str)
+def test_op_equals_its_definition(case: OpCase) -> None:
+    arguments = case.arguments()
+    result = case.run(reference.OPS, arguments)
+    assert all(array.dtype == np.float32 for array in oracle.arrays(result))
+    errors = oracle.rounding_errors(case.op, result, case.run(oracle.OPS, arguments), arguments)
+    worst = max(errors, default=0.0)
+    assert worst <= BUDGETS[case.op], f"{worst:.2f} units of rounding, budget {BUDGETS[case.op]}"
+
+
+@pytest.mark.parametrize("case", OP_CASES, ids=str)
+def test_op_in_float64_is_its_definition(case: OpCase) -> None:
+    """Without rounding to float32 the formulas themselves agree, as far as erf does: from 4 on it stays at erf(4)."""
+    arguments = {name: in_float64(value) for name, value in case.arguments().items()}
+    errors = oracle.rounding_errors(
+        case.op, case.run(reference.OPS, arguments), case.run(oracle.OPS, arguments), arguments
+    )
+    tolerance = 1 - math.erf(4) if arguments.get("activation") == "gelu" else 1e-13
+    assert max(errors, default=0.0) * oracle.EPSILON <= tolerance
+
+
+def in_float64(value: Any) -> Any:
+    if isinstance(value, np.ndarray) and value.dtype == np.float32:
+        return value.astype(np.float64)
+    if isinstance(value, Linear):
+        return oracle.OPS.prepare(value)
+    if isinstance(value, LayerNorm):
+        return LayerNorm(value.path, value.weight.astype(np.float64), value.bias.astype(np.float64), value.eps)
+    return value
+
+
+# --- erf -------------------------------------------------------------------------------------------------------------
+
+
+def erf_grid() -> FloatArray:
+    """Every scale that float32 has, densest where erf bends; both signs."""
+    tiny, huge = np.float32(np.finfo(np.float32).smallest_subnormal), np.float32(np.finfo(np.float32).max)
+    positive = np.concatenate(
+        [
+            np.linspace(0, 4.5, 100_001),
+            np.geomspace(1e-45, 1e38, 20_001),
+            [tiny, 3 * tiny, np.finfo(np.float32).tiny, 3.9, 4.0, np.nextafter(np.float32(4), np.float32(5)), huge],
+        ]
+    ).astype(np.float32)
+    return np.concatenate([positive, -positive])
+
+
+def test_erf_is_exact_to_float32_rounding() -> None:
+    x = erf_grid()
+    ulps = oracle.measure_ulps(reference.erf(x), np.array([math.erf(value) for value in x.tolist()]))
+    assert ulps.max() <= 0.53, f"{ulps.max():.3f} ulp at {x[ulps.argmax()]!r}"
+
+
+def test_erf_in_float64_is_as_good_as_documented() -> None:
+    x = np.linspace(-4, 4, 100_001)
+    exact = np.array([math.erf(value) for value in x.tolist()])
+    np.testing.assert_allclose(reference.erf(x), exact, rtol=1e-9, atol=0)
+
+
+def test_erf_is_odd_and_bounded() -> None:
+    x = erf_grid()
+    np.testing.assert_array_equal(reference.erf(-x), -reference.erf(x))
+    assert np.abs(reference.erf(x)).max() == 1.0
+
+
+@pytest.mark.parametrize(("x", "expected"), [(0.0, 0.0), (-0.0, -0.0), (math.inf, 1.0), (-math.inf, -1.0)])
+def test_erf_of_special_values(x: float, expected: float) -> None:
+    result = float(reference.erf(np.array([x], dtype=np.float32))[0])
+    assert (result, math.copysign(1, result)) == (expected, math.copysign(1, expected))
+
+
+def test_erf_keeps_nan_shape_and_dtype() -> None:
+    x = np.array([[1.0, math.nan], [math.nan, -1.0]], dtype=np.float32)
+    np.testing.assert_array_equal(np.isnan(reference.erf(x)), np.isnan(x))
+    for shape in ((), (0,), (3, 0), (2, 3, 4)):
+        for dtype in (np.float32, np.float64):
+            result = reference.erf(np.ones(shape, dtype=dtype))
+            assert result.shape == shape
+            assert result.dtype == dtype
+
+
+# --- activations -----------------------------------------------------------------------------------------------------
+
+
+def activation_grid() -> FloatArray:
+    positive = np.concatenate([np.linspace(0, 20, 50_001), np.geomspace(1e-30, 1e4, 10_001)])
+    return np.concatenate([positive, -positive]).astype(np.float32)
+
+
+def test_every_activation_of_the_config_has_its_formula() -> None:
+    assert tuple(reference.ACTIVATION_FUNCTIONS) == ACTIVATIONS
+    assert set(oracle.ACTIVATIONS) == set(ACTIVATIONS)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activation_equals_its_formula(name: str) -> None:
+    """Within two steps of float32 at the size of x, which is also that of the result where the activation is open."""
+    x = activation_grid()
+    result = reference.ACTIVATION_FUNCTIONS[name](x)
+    units = np.abs(result - oracle.ACTIVATIONS[name](x.astype(np.float64))) / np.spacing(np.abs(x))
+    assert result.dtype == np.float32
+    assert units.max() <= 2.0, f"{units.max():.2f} at {x[units.argmax()]!r}"
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activation_equals_transformers(name: str) -> None:
+    """Within 8 such steps: torch's vectorised erf alone is 4.5 steps off its formula."""
+    import torch
+    from transformers.activations import ACT2FN
+
+    x = activation_grid()
+    with torch.no_grad():
+        theirs = ACT2FN[name](torch.from_numpy(x)).numpy()
+    units = np.abs(reference.ACTIVATION_FUNCTIONS[name](x).astype(np.float64) - theirs) / np.spacing(np.abs(x))
+    assert units.max() <= 8.0, f"{units.max():.2f} at {x[units.argmax()]!r}"
+
+
+def test_the_formulas_of_gelu_differ() -> None:
+    """Or the tests above could not tell one name from another."""
+    x = np.linspace(-4, 4, 101, dtype=np.float32)
+    results = {name: function(x) for name, function in reference.ACTIVATION_FUNCTIONS.items()}
+    distinct = ("gelu", "gelu_new", "relu", "silu", "tanh")
+    for i, one in enumerate(distinct):
+        for other in distinct[i + 1 :]:
+            assert np.abs(results[one] - results[other]).max() > 1e-4, (one, other)
+
+
+# --- edges -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1.0, 88.0, 1e4, 1e30])
+def test_softmax_of_large_scores(size: float) -> None:
+    scores = np.array([[[size, -size, 0.0], [size, size, size], [-size, -size, 0.0]]], dtype=np.float32)
+    probs = reference.softmax(scores)
+    np.testing.assert_allclose(probs.sum(axis=-1), 1.0, rtol=2 * oracle.EPSILON)
+    np.testing.assert_allclose(probs[0, 1], 1 / 3, rtol=oracle.EPSILON)
+    shifted = np.exp(scores.astype(np.float64) - scores.max(axis=-1, keepdims=True))
+    np.testing.assert_allclose(probs, shifted / shifted.sum(axis=-1, keepdims=True), rtol=1e-6, atol=1e-37)
+
+
+@pytest.mark.parametrize("lengths", [(), (0,), (0, 0), (0, 3, 0)])
+def test_empty_sequences_have_empty_scores_and_probs(lengths: tuple[int, ...]) -> None:
+    x = np.ones((sum(lengths), 6), dtype=np.float32)
+    output = reference.attention(x, x, x, pack_lengths(lengths), 2, return_scores=True, return_probs=True)
+    assert output.context.shape == x.shape
+    for listed in (output.scores, output.probs):
+        assert listed is not None
+        assert [array.shape for array in listed] == [(2, length, length) for length in lengths]
+
+
+def test_attention_gives_what_it_is_asked_for() -> None:
+    x = np.ones((3, 4), dtype=np.float32)
+    for scores in (False, True):
+        for probs in (False, True):
+            output = reference.attention(x, x, x, pack_lengths((3,)), 2, return_scores=scores, return_probs=probs)
+            assert (output.scores is not None, output.probs is not None) == (scores, probs)
+
+
+def test_sequences_do_not_see_each_other() -> None:
+    generator = np.random.default_rng(0)
+    query, key, value = generator.standard_normal((3, 9, 8)).astype(np.float32)
+    together = reference.attention(query, key, value, pack_lengths((4, 5)), 2).context
+    apart = [
+        reference.attention(query[part], key[part], value[part], pack_lengths((part.stop - part.start,)), 2).context
+        for part in (slice(0, 4), slice(4, 9))
+    ]
+    np.testing.assert_array_equal(together, np.concatenate(apart))
+
+
+@pytest.mark.parametrize("eps", [1e-12, 1e-5])
+@pytest.mark.parametrize("value", [0.0, 0.5, 0.1, -3.3])
+@pytest.mark.parametrize("H", [1, 7, 8, 384])
+def test_layer_norm_of_constant_rows_is_the_bias(value: float, H: int, eps: float) -> None:
+    """Up to what the mean itself rounds off, magnified by 1 / sqrt(eps): see `oracle.MAGNITUDES`."""
+    generator = np.random.default_rng(0)
+    weight, bias = generator.standard_normal((2, H)).astype(np.float32)
+    norm = LayerNorm("norm", weight, bias, eps)
+    arguments: Arguments = {"x": np.full((3, H), value, dtype=np.float32), "norm": norm}
+    result = reference.OPS.layer_norm(**arguments)
+    errors = oracle.rounding_errors("layer_norm", result, np.tile(norm.bias, (3, 1)), arguments)
+    assert max(errors) <= BUDGETS["layer_norm"]

