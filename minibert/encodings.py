@@ -23,19 +23,33 @@ class RawEncoding(Protocol):
     """What is read of the library's encoding; each attribute is a new list of S values, made when it is asked for."""
 
     @property
-    def ids(self) -> list[int]: ...
+    def ids(self) -> list[int]:
+        """Row of each token in the vocabulary."""
+
     @property
-    def type_ids(self) -> list[int]: ...
+    def type_ids(self) -> list[int]:
+        """Which text each token belongs to, 0 or 1."""
+
     @property
-    def special_tokens_mask(self) -> list[int]: ...
+    def special_tokens_mask(self) -> list[int]:
+        """1 for a token of the tokenizer's own."""
+
     @property
-    def offsets(self) -> list[tuple[int, int]]: ...
+    def offsets(self) -> list[tuple[int, int]]:
+        """First character, and the one after the last."""
+
     @property
-    def tokens(self) -> list[str]: ...
+    def tokens(self) -> list[str]:
+        """The tokens as the vocabulary has them."""
+
     @property
-    def word_ids(self) -> list[int | None]: ...
+    def word_ids(self) -> list[int | None]:
+        """The word each token is part of."""
+
     @property
-    def sequence_ids(self) -> list[int | None]: ...
+    def sequence_ids(self) -> list[int | None]:
+        """The text each token comes from."""
+
     def __len__(self) -> int: ...
 
 

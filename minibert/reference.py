@@ -95,7 +95,7 @@ def linear(
     -------
     ndarray of shape (T, N)
     """
-    y = matmul(x, linear.weight) + linear.bias  # (T, N)
+    y: FloatArray = matmul(x, linear.weight) + linear.bias  # (T, N)
     if activation is not None:
         y = ACTIVATION_FUNCTIONS[activation](y)  # (T, N)
     if residual is not None:
