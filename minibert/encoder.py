@@ -17,7 +17,7 @@ The dimension key of the whole project; each line that makes an array ends with 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -37,17 +37,19 @@ class HiddenState(NamedTuple):
     attention_probs: list[FloatArray] | None
 
 
-def forward(weights: Weights, batch: PackedBatch, ops: Ops, *, return_probs: bool = False) -> Iterator[HiddenState]:
+def forward(
+    weights: Weights, batch: PackedBatch, ops: Ops, *, return_probs: Collection[int] = ()
+) -> Iterator[HiddenState]:
     """Yield every hidden state in turn: the embeddings' output, then that of each layer.
 
     Whoever has enough stops asking: the layers after that are never computed.
 
     Parameters
     ----------
-    weights : Weights      prepared by `ops`
-    batch : PackedBatch    T tokens, checked
-    ops : Ops              who computes
-    return_probs : bool    also give each layer's attention probs, one (A, S, S) array per sequence
+    weights : Weights                        prepared by `ops`
+    batch : PackedBatch                      T tokens, checked
+    ops : Ops                                who computes
+    return_probs : layers, 0 to L - 1        also give their attention probs, one (A, S, S) array per sequence
 
     Yields
     ------
@@ -56,13 +58,13 @@ def forward(weights: Weights, batch: PackedBatch, ops: Ops, *, return_probs: boo
     """
     x = embeddings(weights, batch, ops)  # (T, H)
     yield HiddenState(x, None)
-    for layer in weights.layers:
-        x, probs = encoder_layer(x, layer, batch, weights.config, ops, return_probs)  # (T, H), B x (A, S, S)
+    for i, layer in enumerate(weights.layers):
+        x, probs = encoder_layer(x, layer, batch, weights.config, ops, i in return_probs)  # (T, H), B x (A, S, S)
         yield HiddenState(x, probs)
 
 
 def embeddings(weights: Weights, batch: PackedBatch, ops: Ops) -> FloatArray:
-    """BERT figure 2: LayerNorm(word + token_type + position embeddings)."""
+    """BERT figure 2: word + token_type + position embeddings; then LayerNorm, which only the paper's code shows."""
     words = weights.word_embeddings if batch.inputs_embeds is None else batch.inputs_embeds  # (V, H) or (T, H)
     types, positions = weights.token_type_embeddings, weights.position_embeddings  # (type_vocab_size, H), (P, H)
     x = ops.embed(words, batch.token_ids, types, batch.token_types, positions, batch.positions)  # (T, H)
@@ -89,10 +91,11 @@ def self_attention(
     """Transformer section 3.2: each token looks at the tokens of its own sequence, A heads at once."""
     projected = ops.linear(x, layer.query_key_value)  # (T, 3H)
     query, key, value = np.split(projected, 3, axis=1)  # 3 x (T, H)
-    return ops.attention(query, key, value, batch.cu_seqlens, config.num_attention_heads, return_probs=return_probs)
+    heads, path = config.num_attention_heads, f"{layer.path}.attention.self"
+    return ops.attention(query, key, value, batch.cu_seqlens, heads, path=path, return_probs=return_probs)
 
 
 def pooler(x: FloatArray, dense: PreparedLinear, batch: PackedBatch, ops: Ops) -> FloatArray:
-    """BERT section 3, task 2: tanh(W x + b) of the token at position 0 of each sequence, [CLS]."""
+    """tanh(W x + b) of each sequence's first token, [CLS]; in the paper's code (modeling.py), not in its text."""
     first_tokens = x[batch.first_tokens]  # (B, H)
     return ops.linear(first_tokens, dense, activation="tanh")  # (B, H)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import operator
 import os
 import warnings
@@ -17,14 +18,17 @@ from minibert.batch import PackedBatch, pack
 from minibert.config import BertConfig
 from minibert.embeddings import BertEmbeddings, Embedding
 from minibert.hub import ModelFiles, locate
-from minibert.ops import FloatArray, Ops
+from minibert.ops import FloatArray, LayerNorm, Ops
 from minibert.outputs import BertModelOutput
 from minibert.weights import Weights, load_weights
 
-__all__ = ["BertModel", "PackedOutput", "Selection"]
+__all__ = ["BACKENDS", "BertModel", "PackedOutput", "Selection"]
 
 Selection: TypeAlias = bool | int | Iterable[int]
 """Which layers to keep: True all, False none, an int or several name them (negative ones count from the end)."""
+
+BACKENDS = ("numba", "numba-blas", "numpy")
+"""Who computes: minibert's kernels; the same, but with matrix products by NumPy's BLAS; NumPy alone."""
 
 # Tokens that go through the encoder together: enough to keep the matrix products busy, few enough that what lies
 # between two of them stays in cache. It bounds the memory of a forward beyond its result.
@@ -122,12 +126,13 @@ class BertModel:
             The defaults of each call: see `__call__`.
         add_pooling_layer : bool
             Load the pooler, where the checkpoint has one.
-        backend : {"numba", "numpy"}, optional
-            Who computes; default: MINIBERT_BACKEND, else "numba" where it can be imported.
+        backend : {"numba", "numba-blas", "numpy"}, optional
+            Who computes: minibert's kernels; the same, with the matrix products of NumPy's BLAS; NumPy alone. Default:
+            MINIBERT_BACKEND, else "numba" where it can be imported. With "numba" a text's result is the same bit for
+            bit in any batch and with any number of threads, on one machine; with the others it is not.
         num_threads : int, optional
-            Threads of minibert's own kernels; default: MINIBERT_NUM_THREADS, else the cores this process may use. The
-            matrix products are NumPy's today, whose BLAS takes its threads from its own variables
-            (OPENBLAS_NUM_THREADS, ...).
+            Threads of minibert's kernels; default: MINIBERT_NUM_THREADS, else the cores this process may use. A BLAS
+            takes its threads from its own variables (OPENBLAS_NUM_THREADS, ...).
 
         Raises
         ------
@@ -276,13 +281,18 @@ class BertModel:
         -------
         PackedOutput
         """
-        stop = self.config.num_hidden_layers if num_layers is None else num_layers
+        depth = self.config.num_hidden_layers
+        stop = depth if num_layers is None else _check_num_layers(num_layers, depth)
+        if not all(0 <= i <= depth for i in hidden_states) or not all(0 <= i < depth for i in attentions):
+            raise ValueError(
+                f"forward_packed takes hidden_states from 0 to {depth} and attentions from 0 to {depth - 1}."
+            )
         pooler = self.weights.pooler if pool else None
         states: dict[int, list[FloatArray]] = {i: [] for i in sorted(hidden_states) if i <= stop}
         probs: dict[int, list[FloatArray]] = {i: [] for i in sorted(attentions) if i < stop}
         pooled: list[FloatArray] = []
         for _, step in batch.steps(_TOKENS_PER_STEP):
-            layers = encoder.forward(self.weights, step, self.ops, return_probs=bool(probs))
+            layers = encoder.forward(self.weights, step, self.ops, return_probs=probs)
             for i, (x, layer_probs) in enumerate(layers):
                 if i in states:
                     states[i].append(x)
@@ -309,8 +319,11 @@ class BertModel:
         tables = (weights.word_embeddings, weights.position_embeddings, weights.token_type_embeddings)
         parts: list[Any] = [weights.embeddings_norm, *([weights.pooler] if weights.pooler else ())]
         for layer in weights.layers:
-            parts += [getattr(layer, field.name) for field in dataclasses.fields(layer)]
-        return sum(table.size for table in tables) + sum(int(part.weight.size + part.bias.size) for part in parts)
+            parts += [getattr(layer, field.name) for field in dataclasses.fields(layer) if field.name != "path"]
+        return sum(table.size for table in tables) + sum(
+            part.bias.size + (part.weight.size if isinstance(part, LayerNorm) else math.prod(part.shape))
+            for part in parts
+        )
 
     def eval(self) -> BertModel:
         """Return the model itself: it only ever infers."""
@@ -386,18 +399,20 @@ def _choose_ops(backend: str | None, num_threads: int | None) -> Ops:
     threads = _check_num_threads(num_threads)
     source = "backend" if backend is not None else "MINIBERT_BACKEND"
     chosen = backend if backend is not None else os.environ.get("MINIBERT_BACKEND") or None
-    if chosen not in (None, "numba", "numpy"):
-        raise ValueError(f"{source}={chosen!r}; expected 'numba' or 'numpy'.")
+    if chosen not in (None, *BACKENDS):
+        raise ValueError(f"{source}={chosen!r}; expected {', '.join(map(repr, BACKENDS))}.")
     if chosen == "numpy":
         return reference.OPS
     try:
         from minibert.kernels import make_ops
     except ImportError as error:
-        if chosen == "numba":
-            raise ValueError(f"{source}='numba', but numba cannot be imported ({error}); pip install numba.") from error
+        if chosen is not None:
+            raise ValueError(
+                f"{source}={chosen!r}, but numba cannot be imported ({error}); pip install numba."
+            ) from error
         _warn_no_numba(str(error))
         return reference.OPS
-    return make_ops(threads)
+    return make_ops(threads, use_blas=chosen == "numba-blas")
 
 
 def _warn_no_numba(reason: str) -> None:

@@ -48,6 +48,12 @@ class Linear:
     weight: FloatArray
     bias: FloatArray
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(N, K)."""
+        N, K = self.weight.shape
+        return N, K
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LayerNorm:
@@ -65,6 +71,10 @@ class PreparedLinear(Protocol):
     @property
     def paths(self) -> tuple[str, ...]:
         """The module paths of the `Linear` it was made from."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(N, K), without computing the weight."""
 
     @property
     def weight(self) -> FloatArray:
@@ -127,6 +137,7 @@ class Attention(Protocol):
         cu_seqlens: IntArray,
         num_heads: int,
         *,
+        path: str = "",
         return_scores: bool = False,
         return_probs: bool = False,
     ) -> AttentionOutput: ...
@@ -154,7 +165,8 @@ class Ops(NamedTuple):
         `config.ACTIVATIONS`), then + residual (T, N).
     attention : (query, key, value, cu_seqlens, num_heads, ...) -> AttentionOutput
         softmax(query key^T / sqrt(D)) value for each sequence and head. query, key and value are (T, H); they may be
-        column blocks of one array, so rows may lie further apart than H. Empty sequences are allowed.
+        column blocks of one array, so rows may lie further apart than H. Empty sequences are allowed. `path` names the
+        module, as the weights' own paths do in the other ops; `embed` is called once, for "embeddings".
     layer_norm : (x, norm) -> (T, H)
         (x - mean) / sqrt(variance + eps) * weight + bias over each row.
     """

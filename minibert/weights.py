@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 import numpy as np
 
@@ -23,8 +23,9 @@ __all__ = ["LayerWeights", "Weights", "load_weights"]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LayerWeights:
-    """The weights of one encoder layer, its linear maps as a set of ops prepared them."""
+    """The weights of one encoder layer, its linear maps as a set of ops prepared them; its module path."""
 
+    path: str
     query_key_value: PreparedLinear
     attention_output: PreparedLinear
     attention_norm: LayerNorm
@@ -136,7 +137,10 @@ def load_weights(
         return _assemble(checkpoint, rows, scope, config, prepare)
 
     fields = read(_EMBEDDING_ROWS)
-    layers = tuple(LayerWeights(**read(_LAYER_ROWS, f"encoder.layer.{i}.")) for i in range(config.num_hidden_layers))  # type: ignore[arg-type]
+    layers = tuple(
+        LayerWeights(path, **read(_LAYER_ROWS, f"{path}."))  # type: ignore[arg-type]
+        for path in (f"encoder.layer.{i}" for i in range(config.num_hidden_layers))
+    )
     pooler = read(_POOLER_ROWS) if has_pooler else {"pooler": None}
     return Weights(config=config, layers=layers, ignored=checkpoint.ignored(), **fields, **pooler)  # type: ignore[arg-type]
 
@@ -169,9 +173,10 @@ def _assemble(
 
 @dataclasses.dataclass(frozen=True)
 class _Tensor:
-    """Where one tensor lies: its file, its name and dtype there, its shape, its first byte."""
+    """Where one tensor lies: its file and that file's state, its name and dtype there, its shape, its first byte."""
 
     path: Path
+    state: tuple[int, ...]
     name: str
     dtype: str
     shape: tuple[int, ...]
@@ -327,7 +332,7 @@ def _open_checkpoint(files: ModelFiles) -> dict[str, _Tensor]:
 
 def _read_header(path: Path) -> list[_Tensor]:
     """List the tensors of one file with their first byte, as safetensors' own parser understands the header."""
-    from safetensors import safe_open
+    from safetensors import SafetensorError, safe_open
 
     try:
         # Tensors lie without gaps in the order of offset_keys (the parser refuses other files), so the offsets follow
@@ -335,20 +340,39 @@ def _read_header(path: Path) -> list[_Tensor]:
         with safe_open(path, framework="numpy") as file:
             slices = [(name, file.get_slice(name)) for name in file.offset_keys()]
             listed = [(name, piece.get_dtype(), tuple(piece.get_shape())) for name, piece in slices]
-        size = os.path.getsize(path)
         with open(path, "rb") as raw:
+            state = _file_state(raw)
             offset = 8 + int.from_bytes(raw.read(8), "little")
-    except Exception as error:  # SafetensorError, and whatever else the parser's Python layer raises on odd files
+    except (SafetensorError, OSError, ValueError, TypeError, KeyError, OverflowError) as error:
+        # The parser's own error, and what its Python layer raises on odd files.
+        if _is_lfs_pointer(path):
+            raise ModelFormatError(f"{path} is a git-lfs pointer, not the weights: git lfs pull.") from error
         raise ModelFormatError(f"{path} is not a whole safetensors file: {error}. Fetch or copy it again.") from error
     tensors, bits = [], 0
     for name, dtype, shape in listed:
         if dtype not in _BITS:
             raise ModelFormatError(f"{path}: tensor {name} has the dtype {dtype}, which minibert does not know.")
-        tensors.append(_Tensor(path, name, dtype, shape, offset + bits // 8))
+        tensors.append(_Tensor(path, state, name, dtype, shape, offset + bits // 8))
         bits += math.prod(shape) * _BITS[dtype]
+    size = state[2]
     if offset + bits // 8 != size:
         raise ModelFormatError(f"{path} is {size} bytes long; its tensors need {offset + bits // 8}. Fetch it again.")
     return tensors
+
+
+def _file_state(file: IO[bytes]) -> tuple[int, ...]:
+    """What changes when a file is replaced or written to."""
+    status = os.fstat(file.fileno())
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _is_lfs_pointer(path: Path) -> bool:
+    """Whether git left a note in place of the file, as it does where git-lfs is not installed."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(24).startswith(b"version https://git-lfs")
+    except OSError:
+        return False
 
 
 def _read_tensor(tensor: _Tensor, target: FloatArray) -> None:
@@ -369,6 +393,8 @@ def _read_tensor(tensor: _Tensor, target: FloatArray) -> None:
                         f"{tensor.path}: tensor {tensor.name} holds {part[np.argmin(finite)]} at "
                         f"{[int(i) for i in place]}; a weight must be finite. The file was saved from a broken model."
                     )
+            if _file_state(file) != tensor.state:
+                raise ModelFormatError(f"{tensor.path} changed while it was being read; load the model again.")
     except OSError as error:
         raise ModelFormatError(f"{tensor.path}: reading tensor {tensor.name} failed: {error}") from error
 

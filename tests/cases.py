@@ -1,4 +1,4 @@
-"""The one registry of what is tested and timed: ops and kernels with the shapes they must get right.
+"""The one registry of what is tested and timed: ops with the shapes they must get right.
 
 Sizes are awkward on purpose: 1, primes, one below and above the 8, 16 and 32 that vector units and micro-tiles like,
 rectangles rather than squares, and the real ones of BERT (384, 768, 1536, 3072). Tests walk over all of them,
@@ -17,7 +17,7 @@ import numpy as np
 from minibert.config import ACTIVATIONS
 from minibert.ops import FloatArray, IntArray, LayerNorm, Linear, Ops
 
-__all__ = ["KERNEL_CASES", "OP_CASES", "Arguments", "KernelCase", "OpCase", "pack_lengths"]
+__all__ = ["OP_CASES", "Arguments", "OpCase", "pack_lengths"]
 
 Arguments: TypeAlias = dict[str, Any]
 
@@ -50,29 +50,6 @@ class OpCase:
     def run(self, ops: Ops, arguments: Arguments) -> Any:
         """The op of this set on these arguments."""
         return getattr(ops, self.op)(**self.prepare(ops, arguments))
-
-    def __str__(self) -> str:
-        return self.label
-
-
-@dataclasses.dataclass(frozen=True)
-class KernelCase:
-    """One call of one kernel of minibert/kernels, which fills rows of a target and is the twin of an op.
-
-    Parameters
-    ----------
-    kernel : str                      "module.function" in minibert.kernels
-    label : str
-    twin : OpCase                     the op that computes the same, its product being trivial
-    lay_out : (op's arguments) -> (target, other arguments)
-        Turn the op's arguments into the kernel's, but for the row range at their end. The target holds NaN where the
-        kernel only writes, and its input where it works in place.
-    """
-
-    kernel: str
-    label: str
-    twin: OpCase
-    lay_out: Callable[[Arguments], tuple[FloatArray, tuple[Any, ...]]]
 
     def __str__(self) -> str:
         return self.label
@@ -271,50 +248,3 @@ def _layer_norm_cases() -> Iterator[OpCase]:
 
 OP_CASES: tuple[OpCase, ...] = (*_embed_cases(), *_linear_cases(), *_attention_cases(), *_layer_norm_cases())
 """Every op with every shape and option."""
-
-
-# --- kernels ---------------------------------------------------------------------------------------------------------
-
-
-def _epilogue_case(T: int, N: int, activation: str | None, residual: bool) -> OpCase:
-    """A linear whose product is the target's rows as they stand: x times the identity."""
-
-    def make(generator: np.random.Generator) -> Arguments:
-        linear = Linear(("some.dense",), np.eye(N, dtype=np.float32), _normal(generator, N))
-        arguments: Arguments = {"x": _normal(generator, T, N, scale=2.0), "linear": linear}
-        if activation is not None:
-            arguments["activation"] = activation
-        if residual:
-            arguments["residual"] = _normal(generator, T, N)
-        return arguments
-
-    return OpCase("linear", f"epilogue T={T} N={N} {activation} {residual}", make)
-
-
-def _lay_out_gelu(arguments: Arguments) -> tuple[FloatArray, tuple[Any, ...]]:
-    from minibert.reference import ERF_P, ERF_Q
-
-    return arguments["x"].copy(), (arguments["linear"].bias, ERF_P, ERF_Q)
-
-
-def _lay_out_residual(arguments: Arguments) -> tuple[FloatArray, tuple[Any, ...]]:
-    return arguments["x"].copy(), (arguments["linear"].bias, arguments["residual"])
-
-
-def _lay_out_layer_norm(arguments: Arguments) -> tuple[FloatArray, tuple[Any, ...]]:
-    norm = arguments["norm"]
-    return np.full_like(arguments["x"], np.nan), (arguments["x"], norm.weight, norm.bias, norm.eps)
-
-
-def _kernel_cases() -> Iterator[KernelCase]:
-    for T, N in ((1, 1), (2, 7), (7, 8), (8, 9), (9, 33), (37, 205), (128, 768), (22, 3072)):
-        gelu = _epilogue_case(T, N, "gelu", False)
-        yield KernelCase("rowwise.add_bias_gelu", f"add_bias_gelu T={T} N={N}", gelu, _lay_out_gelu)
-        residual = _epilogue_case(T, N, None, True)
-        yield KernelCase("rowwise.add_bias_residual", f"add_bias_residual T={T} N={N}", residual, _lay_out_residual)
-    for case in _layer_norm_cases():
-        yield KernelCase("rowwise.layer_norm", case.label, case, _lay_out_layer_norm)
-
-
-KERNEL_CASES: tuple[KernelCase, ...] = tuple(_kernel_cases())
-"""Every kernel on its own."""

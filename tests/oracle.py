@@ -108,6 +108,7 @@ def _attention(
     cu_seqlens: IntArray,
     num_heads: int,
     *,
+    path: str = "",
     return_scores: bool = False,
     return_probs: bool = False,
 ) -> AttentionOutput:
@@ -161,6 +162,7 @@ def _attention_magnitude(
     cu_seqlens: IntArray,
     num_heads: int,
     *,
+    path: str = "",
     return_scores: bool = False,
     return_probs: bool = False,
 ) -> Sequence[Float64Array]:
@@ -227,12 +229,14 @@ def measure_ulps(actual: FloatArray, exact: Float64Array) -> Float64Array:
 
 def rounding_errors(op: str, result: object, exact: object, arguments: dict[str, Any]) -> list[float]:
     """For each array of an op's result its greatest error, in units of `EPSILON` x its magnitude."""
-    tiny = float(np.finfo(np.float32).tiny)  # below it, float32 has no relative precision left
+    # A difference below the smallest normal number is none: float32 has no relative precision there, and an op may
+    # well flush what is left to zero.
+    least = float(np.finfo(np.float32).tiny) / EPSILON
     errors = []
     for actual, wanted, magnitude in zip(arrays(result), arrays(exact), MAGNITUDES[op](**arguments), strict=True):
         assert actual.shape == wanted.shape == magnitude.shape
         assert np.isfinite(actual).all(), "not every value is finite"
-        units = np.abs(_double(actual) - wanted) / (EPSILON * np.maximum(magnitude, tiny))
+        units = np.abs(_double(actual) - wanted) / (EPSILON * np.maximum(magnitude, least))
         errors.append(float(units.max(initial=0.0)))
     return errors
 

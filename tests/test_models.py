@@ -631,7 +631,7 @@ def test_layer_norm_as_a_step(model: BertModel, eager: transformers.BertModel) -
         (np.zeros((2, H + 1)), ValueError, "has shape (2, 49); expected (..., 48)"),
         (np.zeros(()), ValueError, "has shape (); expected (..., 48)"),
         (np.zeros((2, H), int), TypeError, "holds int64 values; expected floats"),
-        ("text", TypeError, "holds <U4 values"),
+        ("text", TypeError, "is text"),
         ([[1.0], [1.0, 2.0]], ValueError, "is not a rectangular array"),
         (np.where(np.arange(4 * H).reshape(2, 2, H) == 3 * H + 5, np.nan, 1), ValueError, "at [1, 1] holds NaN"),
         (np.where(np.arange(4 * H).reshape(2, 2, H) == H, 1e300, 1), ValueError, "at [0, 1] holds NaN, infinity or"),
@@ -721,13 +721,13 @@ def test_the_backend_is_chosen_by_argument_then_environment(
 
 @pytest.mark.parametrize("backend", ["torch", "", "NumPy", 1, ["numpy"]])
 def test_another_backend_is_refused(folder: Path, backend: Any) -> None:
-    with pytest.raises(ValueError, match=r"^backend=.*; expected 'numba' or 'numpy'"):
+    with pytest.raises(ValueError, match=r"^backend=.*; expected 'numba', 'numba-blas', 'numpy'"):
         BertModel.from_pretrained(folder, backend=backend)
 
 
 def test_another_backend_in_the_environment_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINIBERT_BACKEND", "torch")
-    with pytest.raises(ValueError, match=r"^MINIBERT_BACKEND='torch'; expected 'numba' or 'numpy'"):
+    with pytest.raises(ValueError, match=r"^MINIBERT_BACKEND='torch'; expected 'numba', 'numba-blas', 'numpy'"):
         BertModel.from_pretrained(folder)
 
 
@@ -758,8 +758,8 @@ def test_the_number_of_threads_comes_from_argument_then_environment_then_machine
     from minibert import kernels
 
     asked: list[int] = []
-    make_ops: Callable[[int], Ops] = kernels.make_ops
-    monkeypatch.setattr(kernels, "make_ops", lambda num_threads: asked.append(num_threads) or make_ops(num_threads))
+    make_ops: Callable[..., Ops] = kernels.make_ops
+    monkeypatch.setattr(kernels, "make_ops", lambda number, **more: asked.append(number) or make_ops(number, **more))
     BertModel.from_pretrained(folder)
     monkeypatch.setenv("MINIBERT_NUM_THREADS", "3")
     BertModel.from_pretrained(folder)

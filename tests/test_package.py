@@ -38,7 +38,8 @@ ORDER = (
         "weights",
         "reference",
     ),
-    *("kernels.compilation", "kernels.rowwise", "kernels.threads", "kernels"),
+    *("kernels.compilation", "kernels.simd", "kernels.memory", "kernels.gemm", "kernels.attention"),
+    *("kernels.rowwise", "kernels.threads", "kernels"),
     *("encoder", "outputs", "embeddings", "models", "vectors", "sentence"),
     *("cli.common", "cli.states", "cli.embed", "cli", "__main__"),
 )

@@ -378,7 +378,8 @@ def padded_inputs(generator: np.random.Generator, config: BertConfig) -> tuple[n
 
 
 def run(weights: Weights, batch: PackedBatch, *, return_probs: bool) -> None:
-    for state in encoder.forward(weights, batch, reference.OPS, return_probs=return_probs):
+    layers = range(weights.config.num_hidden_layers if return_probs else 0)
+    for state in encoder.forward(weights, batch, reference.OPS, return_probs=layers):
         x = state.hidden_state
     assert weights.pooler is not None
     encoder.pooler(x, weights.pooler, batch, reference.OPS)

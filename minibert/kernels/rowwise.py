@@ -1,10 +1,10 @@
-"""Kernels that treat each row of an array by itself: the epilogues of `linear`, and LayerNorm.
+"""The ops that treat each token by itself: the sum of embeddings, and LayerNorm.
 
-What      `add_bias_gelu`, `add_bias_residual`, `layer_norm`: twins of the formulas in reference.py
-Layout    C-contiguous float32 matrices; a kernel fills rows [first, last), so threads can share an array
-Numerics  in float64, rounded once, summed in a fixed order: a row's result depends on nothing but that row
-Cost      one pass over memory for an epilogue; LayerNorm makes three over a row that is in cache
-Contract  callers checked every shape; nothing here checks bounds
+What      `embed_chunk` and `layer_norm_chunk`: twins of reference.embed and reference.layer_norm
+Layout    flat views of row-major (T, H) float32 arrays; a chunk is ROWS rows
+Numerics  LayerNorm in float64, rounded once, summed in a fixed order: a row's result depends on nothing but that row
+Cost      one pass over memory; LayerNorm makes three over a row that is in cache
+Contract  callers checked every shape and every id; nothing here checks bounds
 """
 
 from __future__ import annotations
@@ -13,95 +13,106 @@ import math
 
 import numpy as np
 
-from minibert.kernels.compilation import kernel
-from minibert.ops import FloatArray
+from minibert.kernels.compilation import function, kernel
+from minibert.kernels.memory import floats_at, ints_at
+from minibert.kernels.simd import WIDTH, load, store
 
-__all__ = ["add_bias_gelu", "add_bias_residual", "layer_norm"]
+__all__ = ["EMBED", "LAYER_NORM", "describe_embed", "describe_layer_norm", "embed_chunk", "layer_norm_chunk"]
 
-_Coefficients = tuple[float, float, float, float, float, float, float]
-
-
-@kernel
-def add_bias_gelu(y: FloatArray, bias: FloatArray, p: _Coefficients, q: _Coefficients, first: int, last: int) -> None:
-    """y = GELU(y + bias) in place, GELU(v) = v / 2 (1 + erf(v / sqrt(2))), erf(z) = z P(z^2) / Q(z^2).
-
-    Parameters
-    ----------
-    y : ndarray of shape (T, N), float32
-    bias : ndarray of shape (N,), float32
-    p, q : 7 floats each    the polynomials of `reference.erf`, lowest power first
-    first, last : int       rows [first, last) are done
-    """
-    for i in range(first, last):
-        for j in range(y.shape[1]):
-            v = np.float64(y[i, j]) + np.float64(bias[j])
-            z = min(max(v * math.sqrt(0.5), -4.0), 4.0)
-            s = z * z
-            numerator = (((((p[6] * s + p[5]) * s + p[4]) * s + p[3]) * s + p[2]) * s + p[1]) * s + p[0]
-            denominator = (((((q[6] * s + q[5]) * s + q[4]) * s + q[3]) * s + q[2]) * s + q[1]) * s + q[0]
-            y[i, j] = np.float32(0.5 * v * (1.0 + z * numerator / denominator))
+EMBED, LAYER_NORM = 3, 4  # kinds of tasks
+ROWS = 32  # rows of one chunk
 
 
-@kernel
-def add_bias_residual(y: FloatArray, bias: FloatArray, residual: FloatArray, first: int, last: int) -> None:
-    """y = y + bias + residual in place.
+@function
+def embed_chunk(task, chunk):
+    """Sum of three look-ups for ROWS tokens; the fields of `task` are those of `describe_embed`."""
+    words, ids = floats_at(task[1]), ints_at(task[2])
+    type_table, token_types = floats_at(task[3]), ints_at(task[4])
+    position_table, positions = floats_at(task[5]), ints_at(task[6])
+    y, T, H = floats_at(task[7]), task[8], task[9]
+    for t in range(chunk * ROWS, min(T, (chunk + 1) * ROWS)):
+        word, kind, position, place = ids[t] * H, token_types[t] * H, positions[t] * H, t * H
+        for j in range(0, H - WIDTH + 1, WIDTH):
+            total = load(words, word + j) + load(type_table, kind + j) + load(position_table, position + j)
+            store(y, place + j, total)
+        for j in range(H - H % WIDTH, H):
+            y[place + j] = words[word + j] + type_table[kind + j] + position_table[position + j]
 
-    Parameters
-    ----------
-    y, residual : ndarrays of shape (T, N), float32    not overlapping
-    bias : ndarray of shape (N,), float32
-    first, last : int                                  rows [first, last) are done
-    """
-    for i in range(first, last):
-        for j in range(y.shape[1]):
-            y[i, j] = np.float32(np.float64(y[i, j]) + np.float64(bias[j]) + np.float64(residual[i, j]))
+
+@function
+def layer_norm_chunk(task, chunk):
+    """LayerNorm of ROWS rows; the fields of `task` are those of `describe_layer_norm`."""
+    x, weight, bias, y = floats_at(task[1]), floats_at(task[2]), floats_at(task[3]), floats_at(task[4])
+    T, H, eps = task[5], task[6], task[7:8].view(np.float64)[0]
+    for t in range(chunk * ROWS, min(T, (chunk + 1) * ROWS)):
+        layer_norm_row(x, t * H, weight, bias, eps, y, H)
 
 
-@kernel
-def layer_norm(
-    y: FloatArray, x: FloatArray, weight: FloatArray, bias: FloatArray, eps: float, first: int, last: int
-) -> None:
-    """y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias, row by row; y must not overlap x.
-
-    Parameters
-    ----------
-    y, x : ndarrays of shape (T, H), float32
-    weight, bias : ndarrays of shape (H,), float32
-    eps : float
-    first, last : int    rows [first, last) are done
-    """
-    H = x.shape[1]
+@function
+def layer_norm_row(x, start, weight, bias, eps, y, H):
+    """y = (x - mean) / sqrt(variance + eps) * weight + bias for one row, in float64 and rounded once."""
+    # Eight sums side by side: the processor adds them at once, where a single one would wait for itself.
     whole = H - H % 8
-    for i in range(first, last):
-        # Eight sums side by side: the processor adds them at once, where a single one would wait for itself.
-        s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = 0.0
-        for j in range(0, whole, 8):
-            s0 += x[i, j]
-            s1 += x[i, j + 1]
-            s2 += x[i, j + 2]
-            s3 += x[i, j + 3]
-            s4 += x[i, j + 4]
-            s5 += x[i, j + 5]
-            s6 += x[i, j + 6]
-            s7 += x[i, j + 7]
-        for j in range(whole, H):
-            s0 += x[i, j]
-        mean = ((s0 + s1) + (s2 + s3) + ((s4 + s5) + (s6 + s7))) / H
+    s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = 0.0
+    for j in range(start, start + whole, 8):
+        s0 += x[j]
+        s1 += x[j + 1]
+        s2 += x[j + 2]
+        s3 += x[j + 3]
+        s4 += x[j + 4]
+        s5 += x[j + 5]
+        s6 += x[j + 6]
+        s7 += x[j + 7]
+    for j in range(start + whole, start + H):
+        s0 += x[j]
+    mean = ((s0 + s1) + (s2 + s3) + ((s4 + s5) + (s6 + s7))) / H
 
-        s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = 0.0
-        for j in range(0, whole, 8):
-            s0 += (x[i, j] - mean) ** 2
-            s1 += (x[i, j + 1] - mean) ** 2
-            s2 += (x[i, j + 2] - mean) ** 2
-            s3 += (x[i, j + 3] - mean) ** 2
-            s4 += (x[i, j + 4] - mean) ** 2
-            s5 += (x[i, j + 5] - mean) ** 2
-            s6 += (x[i, j + 6] - mean) ** 2
-            s7 += (x[i, j + 7] - mean) ** 2
-        for j in range(whole, H):
-            s0 += (x[i, j] - mean) ** 2
-        variance = ((s0 + s1) + (s2 + s3) + ((s4 + s5) + (s6 + s7))) / H
+    s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = 0.0
+    for j in range(start, start + whole, 8):
+        s0 += (x[j] - mean) ** 2
+        s1 += (x[j + 1] - mean) ** 2
+        s2 += (x[j + 2] - mean) ** 2
+        s3 += (x[j + 3] - mean) ** 2
+        s4 += (x[j + 4] - mean) ** 2
+        s5 += (x[j + 5] - mean) ** 2
+        s6 += (x[j + 6] - mean) ** 2
+        s7 += (x[j + 7] - mean) ** 2
+    for j in range(start + whole, start + H):
+        s0 += (x[j] - mean) ** 2
+    variance = ((s0 + s1) + (s2 + s3) + ((s4 + s5) + (s6 + s7))) / H
 
-        scale = 1.0 / math.sqrt(variance + eps)
-        for j in range(H):
-            y[i, j] = np.float32((x[i, j] - mean) * scale * weight[j] + bias[j])
+    scale = 1.0 / math.sqrt(variance + eps)
+    for j in range(H):
+        y[start + j] = np.float32((x[start + j] - mean) * scale * weight[j] + bias[j])
+
+
+@kernel
+def describe_layer_norm(task, x, weight, bias, y, eps):
+    """Fill in the task for `layer_norm_chunk` and return its number of chunks."""
+    T, H = x.shape
+    task[0] = LAYER_NORM
+    task[1] = x.ctypes.data
+    task[2] = weight.ctypes.data
+    task[3] = bias.ctypes.data
+    task[4] = y.ctypes.data
+    task[5] = T
+    task[6] = H
+    task[7:8].view(np.float64)[0] = eps
+    return (T + ROWS - 1) // ROWS
+
+
+@kernel
+def describe_embed(task, words, ids, type_table, token_types, position_table, positions, y):
+    """Fill in the task for `embed_chunk` and return its number of chunks."""
+    T, H = y.shape
+    task[0] = EMBED
+    task[1] = words.ctypes.data
+    task[2] = ids.ctypes.data
+    task[3] = type_table.ctypes.data
+    task[4] = token_types.ctypes.data
+    task[5] = position_table.ctypes.data
+    task[6] = positions.ctypes.data
+    task[7] = y.ctypes.data
+    task[8] = T
+    task[9] = H
+    return (T + ROWS - 1) // ROWS

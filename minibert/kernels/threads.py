@@ -1,47 +1,163 @@
-"""A team of threads that share the rows of one array."""
+"""A team of threads that share out the chunks of one op after another, without a system call between two ops.
+
+An op is described as a *task*: a row of integers (addresses, sizes, options) and a number of chunks. Each chunk writes
+its own part of the result and nothing else, so it does not matter who computes it, or in which order.
+
+The helpers of a team wait inside compiled code, in `run_task`, watching one number: how many chunks of the present task
+are still to be had. Whoever lowers it by one owns that chunk. The caller takes chunks like everybody else, so no op is
+slower for a helper that comes late, is held up, or does not exist.
+
+A helper that has waited in vain for about a millisecond goes to sleep (a Python event) and is woken by a later op. A
+second caller that finds the team busy computes its op alone. A forked child inherits no helpers; it starts its own.
+"""
 
 from __future__ import annotations
 
 import os
+import threading
+import weakref
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from typing import Any
 
-from minibert.ops import FloatArray
+import numpy as np
+import numpy.typing as npt
 
-__all__ = ["Team"]
+from minibert.kernels.attention import ATTENTION, attention_chunk
+from minibert.kernels.compilation import function, kernel
+from minibert.kernels.gemm import EPILOGUE, LINEAR, epilogue_chunk, linear_chunk
+from minibert.kernels.memory import atomic_add, atomic_load, atomic_store, relax
+from minibert.kernels.rowwise import EMBED, embed_chunk, layer_norm_chunk
 
-# Below this many elements handing rows to another thread costs more than it saves.
-_MIN_ELEMENTS_PER_THREAD = 1 << 15
+__all__ = ["Team", "run_task"]
+
+# The shared state: one integer for each purpose, in a cache line of its own, then the task.
+_REMAINING, _ACTIVE, _CLOSED, _TASK, _SIZE = 0, 8, 16, 24, 48
+
+# How often a helper looks before it goes to sleep: about a millisecond.
+_PATIENCE = 20_000
+
+
+@function
+def _take_chunks(state):
+    """Compute chunks of the present task until there are none left."""
+    task = state[_TASK:]
+    while True:
+        chunk = atomic_add(state, _REMAINING, -1) - 1
+        if chunk < 0:
+            return
+        if task[0] == LINEAR:
+            linear_chunk(task, chunk)
+        elif task[0] == ATTENTION:
+            attention_chunk(task, chunk)
+        elif task[0] == EPILOGUE:
+            epilogue_chunk(task, chunk)
+        elif task[0] == EMBED:
+            embed_chunk(task, chunk)
+        else:
+            layer_norm_chunk(task, chunk)
+
+
+@kernel
+def run_task(state, num_chunks, patience):
+    """The caller's part (patience 0): compute the described task. A helper's (num_chunks 0): wait for tasks, and help.
+
+    One kernel for both, so that everything is compiled once.
+    """
+    if patience == 0:
+        atomic_store(state, _REMAINING, num_chunks)
+        _take_chunks(state)
+        while atomic_load(state, _ACTIVE) != 0:
+            relax()
+        return
+    idle = 0
+    while idle < patience and atomic_load(state, _CLOSED) == 0:
+        if atomic_load(state, _REMAINING) > 0:
+            # Announced before a chunk is taken: the caller cannot leave while one is under way.
+            atomic_add(state, _ACTIVE, 1)
+            _take_chunks(state)
+            atomic_add(state, _ACTIVE, -1)
+            idle = 0
+        else:
+            relax()
+            idle += 1
 
 
 class Team:
-    """Runs kernels over row ranges, on up to `num_threads` threads; safe to share between threads.
-
-    The helper threads start at the first array large enough, and anew in a forked child, which inherits none.
-    """
+    """Computes ops on up to `num_threads` threads; safe to share between threads, and to use after a fork."""
 
     def __init__(self, num_threads: int) -> None:
-        self._num_threads = num_threads
-        self._pool: ThreadPoolExecutor | None = None
-        self._pool_process = 0
+        self.num_threads = num_threads
+        self._turn = threading.Lock()
+        self._crew: _Crew | None = None
+        self._own = threading.local()
 
     def __reduce__(self) -> tuple[type[Team], tuple[int]]:
-        return Team, (self._num_threads,)
+        return Team, (self.num_threads,)
 
-    def run(self, kernel: Callable[..., None], target: FloatArray, *args: Any) -> None:
-        """Call ``kernel(target, *args, first, last)`` on ranges that cover the rows of `target`, and wait."""
-        rows = len(target)
-        parts = max(1, min(self._num_threads, rows, target.size // _MIN_ELEMENTS_PER_THREAD))
-        bounds = [rows * part // parts for part in range(parts + 1)]
-        helpers = [self._helpers().submit(kernel, target, *args, first, last) for first, last in pairwise(bounds[1:])]
-        kernel(target, *args, 0, bounds[1])
-        for helper in helpers:
-            helper.result()
+    def run(self, describe: Callable[..., int], *arguments: Any) -> None:
+        """Compute one op: `describe(task, *arguments)` fills in its task and returns how many chunks it has."""
+        if self.num_threads == 1 or not self._turn.acquire(blocking=False):
+            self._run_alone(describe, arguments)
+            return
+        try:
+            if self._crew is None or self._crew.process != os.getpid():
+                self._crew = _Crew(self.num_threads - 1)
+                weakref.finalize(self, self._crew.close)
+            num_chunks = describe(self._crew.state[_TASK:], *arguments)
+            if num_chunks > 1:
+                self._crew.wake()
+            run_task(self._crew.state, num_chunks, 0)
+        finally:
+            self._turn.release()
 
-    def _helpers(self) -> ThreadPoolExecutor:
-        if self._pool is None or self._pool_process != os.getpid():
-            self._pool = ThreadPoolExecutor(self._num_threads - 1, thread_name_prefix="minibert")
-            self._pool_process = os.getpid()
-        return self._pool
+    def _run_alone(self, describe: Callable[..., int], arguments: tuple[Any, ...]) -> None:
+        state = getattr(self._own, "state", None)
+        if state is None:
+            state = self._own.state = np.zeros(_SIZE, dtype=np.int64)
+        run_task(state, describe(state[_TASK:], *arguments), 0)
+
+
+class _Crew:
+    """The helpers of one team in one process, and the state they share with whoever calls."""
+
+    def __init__(self, num_helpers: int) -> None:
+        self.process = os.getpid()
+        self.state = np.zeros(_SIZE, dtype=np.int64)
+        self._sleepers: list[_Sleeper] = []
+        for number in range(1, num_helpers + 1):
+            sleeper = _Sleeper()
+            helper = threading.Thread(target=_help, args=(self.state, sleeper), name=f"minibert-{number}", daemon=True)
+            try:
+                helper.start()
+            except RuntimeError:  # the interpreter is ending, or the system has no more threads: do without
+                break
+            self._sleepers.append(sleeper)
+
+    def wake(self) -> None:
+        """Wake the helpers that sleep."""
+        for sleeper in self._sleepers:
+            if sleeper.asleep:
+                sleeper.alarm.set()
+
+    def close(self) -> None:
+        """Let the helpers end."""
+        self.state[_CLOSED] = 1
+        for sleeper in self._sleepers:
+            sleeper.alarm.set()
+
+
+class _Sleeper:
+    """Whether one helper sleeps, and what wakes it."""
+
+    def __init__(self) -> None:
+        self.asleep = False
+        self.alarm = threading.Event()
+
+
+def _help(state: npt.NDArray[np.int64], sleeper: _Sleeper) -> None:
+    while not state[_CLOSED]:
+        run_task(state, 0, _PATIENCE)
+        sleeper.asleep = True
+        sleeper.alarm.wait()
+        sleeper.alarm.clear()
+        sleeper.asleep = False

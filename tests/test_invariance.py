@@ -1,0 +1,97 @@
+"""A text's hidden states are the same bit for bit alone, in any batch, in any order, with any number of threads."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+
+from minibert import BertModel, BertTokenizer
+from minibert.hub import DEFAULT_MODEL
+from minibert.ops import FloatArray
+from tests.report import REPORT
+from tests.text_data import VARIABLE, udhr_lines
+
+WORDS = [
+    "bank",
+    "river",
+    "money",
+    "the",
+    "of",
+    "a",
+    "time",
+    "person",
+    "year",
+    "way",
+    "day",
+    "thing",
+    "man",
+    "world",
+    "life",
+    "hand",
+    "part",
+    "child",
+    "eye",
+    "woman",
+]
+
+
+def texts() -> list[str]:
+    """500 real texts where there are some; else as many made ones, of 0 to 120 words."""
+    if os.environ.get(VARIABLE):
+        lines = udhr_lines()
+        return [lines[i * len(lines) // 500] for i in range(500)]
+    generator = np.random.default_rng(0)
+    return [" ".join(generator.choice(WORDS, int(n))) for n in generator.gamma(1.5, 20, 500).clip(0, 120)]
+
+
+@pytest.fixture(scope="module")
+def models() -> dict[int, BertModel]:
+    return {n: BertModel.from_pretrained(DEFAULT_MODEL, num_threads=n, backend="numba") for n in (1, 2)}
+
+
+def states(model: BertModel, tokenizer: BertTokenizer, batch: list[str]) -> list[FloatArray]:
+    """All hidden states of each text, (layers + 1, its tokens, hidden_size)."""
+    inputs = tokenizer(batch, padding=True, truncation=True, max_length=256)
+    hidden = np.stack(model(**inputs).hidden_states)
+    return [hidden[:, b, :length] for b, length in enumerate(inputs["attention_mask"].sum(axis=1))]
+
+
+def test_bitwise_invariance(models: dict[int, BertModel]) -> None:
+    tokenizer = BertTokenizer.from_pretrained(DEFAULT_MODEL)
+    all_texts = texts()
+    alone = [states(models[1], tokenizer, [text])[0] for text in all_texts]
+    generator = np.random.default_rng(0)
+    order, compared, different = generator.permutation(len(all_texts)), 0, 0
+    while order.size:
+        size = int(generator.integers(1, 60))
+        chosen, order = order[:size], order[size:]
+        model = models[int(generator.integers(1, 3))]
+        for i, found in zip(chosen, states(model, tokenizer, [all_texts[i] for i in chosen]), strict=True):
+            compared += 1
+            different += found.tobytes() != alone[i].tobytes()
+    REPORT.append(f"bitwise invariance: {compared} texts, all hidden states, alone and in batches: {different} differ")
+    assert compared == 500
+    assert different == 0
+
+
+def test_the_place_in_the_padded_array_does_not_matter(models: dict[int, BertModel]) -> None:
+    """Nor what the hidden places hold: only the positions count."""
+    generator = np.random.default_rng(0)
+    ids = generator.integers(1000, 2000, (1, 23))
+    positions = np.arange(23)[None]
+    alone = models[2](ids).last_hidden_state[0]
+    for left, right in ((5, 0), (0, 9), (3, 4)):
+        wide = np.pad(ids, ((0, 0), (left, right)), constant_values=7)
+        mask = np.pad(np.ones((1, 23), int), ((0, 0), (left, right)))
+        places = np.pad(positions, ((0, 0), (left, right)))
+        output = models[2](wide, mask, position_ids=places)
+        assert output.last_hidden_state[0, left : left + 23].tobytes() == alone.tobytes()
+
+
+@pytest.mark.parametrize("length", [1, 2, 22, 129, 512])
+def test_many_equal_texts(models: dict[int, BertModel], length: int) -> None:
+    ids = np.tile(np.random.default_rng(length).integers(1000, 2000, (1, length)), (5, 1))
+    hidden = models[2](ids).last_hidden_state
+    assert all(row.tobytes() == hidden[0].tobytes() for row in hidden)
