@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -293,6 +293,12 @@ def _check_usable(name: str, packed: FloatArray, mask: npt.NDArray[np.bool_]) ->
 
 def as_array(name: str, values: object) -> npt.NDArray[Any]:
     """Return what a caller passed as an array of numbers; `TypeError` or `ValueError` naming it if it is none."""
+    if isinstance(values, str | bytes) or (isinstance(values, list | tuple) and values and isinstance(values[0], str)):
+        raise TypeError(f"{name} is text; tokenize it first: model(**tokenizer(text)).")
+    if isinstance(values, np.ma.MaskedArray):
+        raise TypeError(f"{name} is a masked array; give its data, and its mask as attention_mask.")
+    if isinstance(values, Mapping):
+        raise TypeError(f"{name} is a {type(values).__name__}; unpack it: model(**inputs).")
     try:
         array = np.asarray(values)
     except Exception as error:  # ragged lists; what other libraries' __array__ raises, for a tensor off the CPU

@@ -151,6 +151,12 @@ class TokenizedBatch(Mapping[str, IntArray]):
             raise AttributeError(f"TokenizedBatch has no {name!r}; it holds {', '.join(arrays)}")
         return arrays[name]
 
+    def to(self, device: object) -> TokenizedBatch:
+        """Return the batch itself for "cpu"; refuse any other device."""
+        if str(device) != "cpu":
+            raise ValueError(f"minibert's arrays are NumPy's, on the CPU; .to({device!r}) is not possible")
+        return self
+
     def __repr__(self) -> str:
         return f"TokenizedBatch({', '.join(f'{key}: {array.shape}' for key, array in self._arrays.items())})"
 

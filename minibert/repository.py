@@ -5,10 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import re
+import socket
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from minibert.errors import DownloadError, ModelFormatError
 from minibert.files import os_reason, printable, within
@@ -209,12 +212,29 @@ class HubRepository:
         elif is_offline_mode():
             reason = "HF_HUB_OFFLINE is set"
         else:
+            self._refuse_unknown_host(lacking)
             return
         raise DownloadError(
             f"The hub cache ({self._cache_dir or constants.HF_HUB_CACHE}) has {lacking}, and the network is not used "
             f"({reason}). With a network, `hf download {self._repo_id}` fetches the model whole for later use; "
             f"a folder works too.{self._elsewhere}"
         )
+
+    def _refuse_unknown_host(self, lacking: str) -> None:
+        """Refuse at once a host without an address: with no network the client would try for half a minute."""
+        from huggingface_hub import constants
+
+        host = urlsplit(constants.ENDPOINT).hostname
+        if self._asked_hub or host is None or getproxies():
+            return
+        try:
+            socket.getaddrinfo(host, None)  # an address is its own answer, no name server is asked
+        except OSError as error:
+            raise DownloadError(
+                f"The hub cache has {lacking}, and the hub ({constants.ENDPOINT}) could not be reached: {host} has no "
+                "address; check the network. HF_HUB_OFFLINE=1 works without it, and so does a folder, "
+                f"of which there is none of this name.{self._elsewhere}"
+            ) from error
 
     @contextmanager
     def _hub_errors(self, wanted: str) -> Iterator[None]:

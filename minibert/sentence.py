@@ -16,6 +16,7 @@ from minibert.files import read_json, read_json_object
 from minibert.hub import DEFAULT_MODEL, ModelFiles, locate
 from minibert.models import BertModel
 from minibert.ops import FloatArray
+from minibert.texts import refuse_lone_surrogate
 from minibert.tokenizer import BertTokenizer
 from minibert.vectors import POOLING, normalize
 
@@ -116,8 +117,12 @@ class SentenceTransformer:
     @max_seq_length.setter
     def max_seq_length(self, value: int) -> None:
         most = self.model.config.max_position_embeddings
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-            raise ValueError(f"max_seq_length={value!r}; expected an int, 1 to {most} (max_position_embeddings).")
+        least = self.tokenizer.num_special_tokens_to_add()
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise ValueError(
+                f"max_seq_length={value!r}; expected an int, {least} (the special tokens) to {most} "
+                "(max_position_embeddings)."
+            )
         self._max_seq_length = value
 
     def get_embedding_dimension(self) -> int:
@@ -160,7 +165,8 @@ class SentenceTransformer:
             raise ValueError(f"truncation={truncation!r}; expected one of {', '.join(map(repr, _TRUNCATION))}.")
         single = isinstance(inputs, str)
         texts = [inputs] if isinstance(inputs, str) else inputs
-        if not isinstance(texts, Sequence | np.ndarray):
+        unusual = isinstance(texts, bytes | np.ndarray) and np.ndim(texts) != 1
+        if not isinstance(texts, Sequence | np.ndarray) or unusual:
             raise TypeError(f"inputs is a {type(inputs).__name__}; expected a str or a sequence of str.")
         prefix = self._resolve_prompt(prompt, prompt_name)
         vectors = np.empty((len(texts), self.get_embedding_dimension()), dtype=np.float32)
@@ -182,6 +188,7 @@ class SentenceTransformer:
         for index, text in enumerate(texts):
             if not isinstance(text, str):
                 raise TypeError(f"inputs[{first + index}] is a {type(text).__name__}; expected a str.")
+            refuse_lone_surrogate(text, f"inputs[{first + index}]")
         encodings = self.tokenizer.encodings([prefix + text for text in texts], max_length=self.max_seq_length)
         cut += [first + index for index, encoding in enumerate(encodings) if encoding.n_truncated]
         if cut and truncation == "error":
@@ -207,7 +214,7 @@ class SentenceTransformer:
         name = prompt_name if prompt_name is not None else self.default_prompt_name
         if name is None:
             return ""
-        if name not in self.prompts:
+        if not isinstance(name, str) or name not in self.prompts:
             raise ValueError(f"prompt_name={name!r}; this model has {', '.join(map(repr, self.prompts)) or 'none'}.")
         return self.prompts[name]
 
@@ -238,7 +245,7 @@ def _read_prompts(files: ModelFiles) -> tuple[dict[str, str], str | None]:
     texts = [*prompts.values()] if isinstance(prompts, dict) else [None]
     if not all(isinstance(text, str) for text in texts):
         raise ModelFormatError(f"{files.source}: {name} must hold prompts as texts by name, not {prompts!r}.")
-    if default is not None and default not in prompts:
+    if default is not None and (not isinstance(default, str) or default not in prompts):
         raise ModelFormatError(f"{files.source}: {name} has default_prompt_name={default!r}, which is not a prompt.")
     return prompts, default
 
@@ -263,7 +270,7 @@ def _read_modules(files: ModelFiles) -> list[dict[str, str]]:
             raise ModelFormatError(f"{path} asks for {kind}: code of the repository's own, which is never run.")
         if folder.startswith(("/", "\\")) or ".." in folder.replace("\\", "/").split("/"):
             raise ModelFormatError(f"{path} has the path {folder!r}, which leaves the model.")
-        modules.append({"kind": kind.rpartition(".")[2], "path": folder})
+        modules.append({"kind": kind.rpartition(".")[2], "path": folder.strip("/").removeprefix(".")})
     return modules
 
 
@@ -288,8 +295,8 @@ def _read_pipeline(files: ModelFiles, modules: list[dict[str, str]]) -> tuple[Ca
         modes = [key.removeprefix(prefix) for key, on in config.items() if key.startswith(prefix) and on is True]
     modes = [modes] if isinstance(modes, str) else modes
     names = {"mean_tokens": "mean", "cls_token": "cls"}
-    chosen = [names.get(mode, mode) for mode in modes] if isinstance(modes, list) else [modes]
-    if len(chosen) != 1 or chosen[0] not in POOLING:
+    chosen = [names.get(str(mode), mode) for mode in modes] if isinstance(modes, list) else [modes]
+    if len(chosen) != 1 or not isinstance(chosen[0], str) or chosen[0] not in POOLING:
         raise ModelFormatError(
             f"{files.source}: {name} asks for the pooling {', '.join(map(str, chosen)) or 'none'}; minibert "
             f"implements one of {', '.join(POOLING)}."
@@ -303,8 +310,9 @@ def _read_pipeline(files: ModelFiles, modules: list[dict[str, str]]) -> tuple[Ca
 def _check_settings(settings: dict[str, Any], tokenizer: BertTokenizer) -> None:
     """Refuse what sentence_bert_config.json may ask for beyond the last hidden state of a text."""
     limit = settings.get("max_seq_length")
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-        raise ModelFormatError(f"sentence_bert_config.json: max_seq_length={limit!r} must be an int, at least 1.")
+    least = tokenizer.num_special_tokens_to_add()
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < least):
+        raise ModelFormatError(f"sentence_bert_config.json: max_seq_length={limit!r} must be an int, at least {least}.")
     if settings.get("do_lower_case") and not tokenizer.do_lower_case:
         raise ModelFormatError("sentence_bert_config.json lowercases for a cased tokenizer, which is not implemented.")
     for name, only in (("transformer_task", "feature-extraction"), ("module_output_name", "token_embeddings")):

@@ -72,6 +72,8 @@ class BertTokenizer:
     mask_token, mask_token_id = _special_token("mask_token"), _special_token_id("mask_token")
 
     def __init__(self, loaded: LoadedTokenizer) -> None:
+        if not isinstance(loaded, LoadedTokenizer):
+            raise TypeError("a BertTokenizer is made by BertTokenizer.from_pretrained(name_or_path)")
         self._tokenizer = loaded.tokenizer
         self._vocab = loaded.vocab
         self._special_tokens = loaded.special_tokens

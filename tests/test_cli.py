@@ -6,8 +6,10 @@ import io
 import json
 import os
 import re
+import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -70,7 +72,7 @@ def test_words_that_cannot_be_compared(capsys: pytest.CaptureFixture[str]) -> No
     code, _, err = run(capsys, "words", "money", "one bank")
     assert (code, "'money' occurs nowhere" in err) == (1, True)
     code, _, err = run(capsys, "words", "", "one bank")
-    assert (code, "nowhere" in err) == (1, True)
+    assert (code, "WORD is empty" in err) == (1, True)
     code, _, err = run(capsys, "words", "a", "a " * 600)
     assert (code, "602 tokens, the model takes 512" in err, "--truncate" in err) == (1, True, True)
     code, out, _ = run(capsys, "words", "a", "a " * 600, "--truncate")
@@ -145,7 +147,7 @@ def test_another_model_and_backend(capsys: pytest.CaptureFixture[str], tmp_path:
         (["nonsense"], 2, "invalid choice"),
         (["words", "bank"], 2, "TEXT"),
         (["words", "bank", "text", "--most", "1"], 2, "at least 2"),
-        (["words", "bank", "text", "--most", "x"], 2, "invalid"),
+        (["words", "bank", "text", "--most", "x"], 2, "at least 2"),
         (["hidden", "text"], 2, "--output"),
         (["embed", "text", "--backend", "torch"], 2, "invalid choice"),
         (["embed", "text", "-m", "./no/such/folder"], 1, "no/such/folder"),
@@ -188,6 +190,38 @@ def test_a_failed_write_leaves_what_was_there(
     assert (code, "No space left" in err) == (1, True)
     assert file.read_bytes() == b"before"
     assert [entry.name for entry in tmp_path.iterdir()] == ["vectors.npy"]
+
+
+def test_what_is_no_regular_file_is_written_to_and_links_are_followed(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    pipe, link, target = tmp_path / "pipe", tmp_path / "link", tmp_path / "target.npy"
+    os.mkfifo(pipe)
+    received: list[bytes] = []
+    reader = threading.Thread(target=lambda: received.append(pipe.read_bytes()))
+    reader.start()
+    assert run(capsys, "embed", "text", "-o", str(pipe))[0] == 0
+    reader.join(timeout=60)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert np.load(io.BytesIO(received[0])).shape == (1, 384)
+
+    link.symlink_to(target)
+    assert run(capsys, "embed", "text", "-o", str(link))[0] == 0
+    assert link.is_symlink()
+    assert np.load(target).shape == (1, 384)
+
+
+def test_closed_streams() -> None:
+    for verb, closed in (("tokens -", "<&-"), ("tokens hi", ">&-"), ("embed hi -o -", ">&-")):
+        done = subprocess.run(
+            ["sh", "-c", f'exec "{sys.executable}" -m minibert {verb} {closed}'],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert done.returncode in (0, 1)
+        assert "Traceback" not in done.stderr
 
 
 def test_as_processes(tmp_path: Path) -> None:

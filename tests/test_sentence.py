@@ -89,6 +89,11 @@ def test_cutting_is_never_silent_unless_asked(minilm: SentenceTransformer) -> No
     minilm.encode(long, truncation="silent")
 
 
+def test_a_bad_text_is_named_by_its_index_in_the_whole_list(minilm: SentenceTransformer) -> None:
+    with pytest.raises(ValueError, match=r"inputs\[1500\]"):
+        minilm.encode(["ok"] * 1500 + ["\ud800"])
+
+
 def test_max_seq_length(minilm: SentenceTransformer) -> None:
     assert minilm.max_seq_length == 256  # tokenizer.json says 128, tokenizer_config.json 512
     model = SentenceTransformer(DEFAULT_MODEL)
@@ -96,7 +101,7 @@ def test_max_seq_length(minilm: SentenceTransformer) -> None:
     np.testing.assert_allclose(
         model.encode("one two three four", truncation="silent"), minilm.encode("one two"), atol=1e-6
     )
-    for wrong in (0, 513, True, 2.0, None):
+    for wrong in (0, 1, 513, True, 2.0, None):
         with pytest.raises(ValueError, match="max_seq_length="):
             model.max_seq_length = wrong
 
@@ -111,7 +116,8 @@ def test_max_seq_length(minilm: SentenceTransformer) -> None:
         (7, TypeError, "inputs is a int"),
         ((text for text in ["a"]), TypeError, "inputs is a generator"),
         (["a", "b\ud800"], ValueError, "surrogate"),
-        (b"bytes", TypeError, r"inputs\[0\] is a int|inputs is a bytes"),
+        (b"bytes", TypeError, "inputs is a bytes"),
+        (np.array("a"), TypeError, "inputs is a ndarray"),
     ],
 )
 def test_bad_inputs(minilm: SentenceTransformer, inputs: object, error: type[Exception], message: str) -> None:
@@ -220,6 +226,10 @@ def test_without_modules_json_mean_pooling_with_a_warning(tmp_path: Path) -> Non
         ({"pooling": {"pooling_mode": "weightedmean"}}, "weightedmean"),
         ({"pooling": {"pooling_mode": "mean", "include_prompt": False}}, "include_prompt"),
         ({"pooling": {"pooling_mode": 3}}, "pooling"),
+        ({"pooling": {"pooling_mode": [["mean"]]}}, "pooling"),
+        ({"pooling": {"pooling_mode": {"a": 1}}}, "pooling"),
+        ({"config_sentence_transformers": {"prompts": {"a": ""}, "default_prompt_name": ["a"]}}, "default_prompt_name"),
+        ({"sentence_bert_config": {"max_seq_length": 1}}, "max_seq_length=1"),
         ({"pooling": {"pooling_mode": "mean", "embedding_dimension": 25}}, "25"),
         ({"modules_json": "text"}, "modules.json"),
         ({"modules_json": [{"type": "sentence_transformers.models.Transformer"}]}, "a type and a path"),

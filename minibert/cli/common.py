@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 import tempfile
@@ -11,16 +12,21 @@ from typing import BinaryIO
 
 from minibert.hub import DEFAULT_MODEL
 
-__all__ = ["add_model_options", "add_texts", "read_texts", "write_file"]
+__all__ = ["add_model_options", "add_texts", "read_texts", "report_written", "write_file"]
 
 
-def add_model_options(parser: argparse.ArgumentParser) -> None:
-    """Add --model, --revision and --backend."""
+def add_model_options(parser: argparse.ArgumentParser, *, backend: bool = True) -> None:
+    """Add --model, --revision and, where something is computed, --backend."""
     parser.add_argument(
         "-m", "--model", default=DEFAULT_MODEL, metavar="MODEL", help="hub id or folder (default: %(default)s)"
     )
     parser.add_argument("--revision", help="branch, tag or commit of the hub repository (default: main)")
-    parser.add_argument("--backend", choices=("numba", "numpy"), help="who computes (default: numba)")
+    if backend:
+        parser.add_argument(
+            "--backend",
+            choices=("numba", "numba-blas", "numpy"),
+            help="who computes (default: MINIBERT_BACKEND, else numba where it can be imported)",
+        )
 
 
 def add_texts(parser: argparse.ArgumentParser) -> None:
@@ -41,6 +47,8 @@ def read_texts(texts: list[str]) -> list[str]:
         if text != "-":
             read.append(text)
             continue
+        if sys.stdin is None:
+            raise ValueError("the standard input is closed.")
         lines = sys.stdin.buffer.read().split(b"\n")
         if lines[-1] == b"":
             lines.pop()
@@ -57,18 +65,33 @@ def read_texts(texts: list[str]) -> list[str]:
 
 
 def write_file(path: str, write: Callable[[BinaryIO], None]) -> None:
-    """Let `write` fill a file that takes its name only once it is complete.
+    """Let `write` fill a file that takes its name only once it is complete; "-" is the standard output.
+
+    A link is followed, and what is not a regular file (a pipe, a device) is written to, never replaced.
 
     Raises
     ------
     OSError
         The file cannot be written; nothing is left under `path` that was not there before.
     """
-    folder = os.path.dirname(path) or "."
+    if not path:
+        raise OSError("the name of the file to write is empty.")
     if os.path.isdir(path):
         raise IsADirectoryError(f"{path} is a folder; give the name of a file to write.")
+    if path == "-" and sys.stdout is None:
+        raise OSError("the standard output is closed.")
+    if path == "-" or (os.path.exists(path) and not os.path.isfile(path)):
+        whole = io.BytesIO()  # the formats need a file that can be rewound
+        write(whole)
+        try:
+            with open(sys.stdout.fileno() if path == "-" else path, "wb", closefd=path != "-") as file:
+                file.write(whole.getbuffer())
+        except OSError as error:
+            raise OSError(f"{path} cannot be written: {error.strerror or error}.") from error
+        return
+    target = os.path.realpath(path)
     try:
-        descriptor, partial = tempfile.mkstemp(dir=folder, prefix=".minibert-")
+        descriptor, partial = tempfile.mkstemp(dir=os.path.dirname(target), prefix=".minibert-")
     except OSError as error:
         raise OSError(f"{path} cannot be written: {error.strerror or error}.") from error
     try:
@@ -77,9 +100,14 @@ def write_file(path: str, write: Callable[[BinaryIO], None]) -> None:
         umask = os.umask(0)
         os.umask(umask)
         os.chmod(partial, 0o666 & ~umask)  # mkstemp's files are private, the user's are as usual
-        os.replace(partial, path)
+        os.replace(partial, target)
     except BaseException as error:
         os.unlink(partial)
         if isinstance(error, OSError):
             raise OSError(f"{path} cannot be written: {error.strerror or error}.") from error
         raise
+
+
+def report_written(path: str, what: str) -> None:
+    """Say what was written, on the standard error if the file went to the standard output."""
+    print(f"{path}: {what}", file=sys.stderr if path in ("-", "/dev/stdout") else sys.stdout)

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-from minibert.cli.common import add_model_options, add_texts, read_texts, write_file
+from minibert.cli.common import add_model_options, add_texts, read_texts, report_written, write_file
 
 __all__ = ["add_verbs"]
 
@@ -36,7 +36,7 @@ def _embed(arguments: argparse.Namespace) -> None:
     vectors = model.encode(texts)
     if arguments.output is not None:
         write_file(arguments.output, lambda file: np.save(file, vectors))
-        print(f"{arguments.output}: vectors {vectors.shape}")
+        report_written(arguments.output, f"vectors {vectors.shape}")
         return
     for text, vector in zip(texts, vectors, strict=True):
         # str() of a float32 has just the digits that bring it back; the float64 beneath would print eight more.

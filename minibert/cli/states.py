@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
-from minibert.cli.common import add_model_options, add_texts, read_texts, write_file
+from minibert.cli.common import add_model_options, add_texts, read_texts, report_written, write_file
 
 if TYPE_CHECKING:
     from minibert.encodings import Encoding
@@ -25,7 +25,7 @@ def add_verbs(verbs: Any) -> None:
     tokens = verbs.add_parser("tokens", help="list the tokens of texts", description="List the tokens of each text.")
     add_texts(tokens)
     tokens.add_argument("--json", action="store_true", help="one JSON object per text")
-    add_model_options(tokens)
+    add_model_options(tokens, backend=False)
     tokens.set_defaults(run=_tokens)
 
     words = verbs.add_parser(
@@ -56,10 +56,9 @@ def add_verbs(verbs: Any) -> None:
 
 
 def _at_least_two(text: str) -> int:
-    number = int(text)
-    if number < 2:
-        raise argparse.ArgumentTypeError("comparing takes at least 2")
-    return number
+    if not text.isdecimal() or int(text) < 2:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 2, which comparing takes")
+    return int(text)
 
 
 def _tokens(arguments: argparse.Namespace) -> None:
@@ -97,7 +96,7 @@ def _hidden(arguments: argparse.Namespace) -> None:
         "texts": np.array(texts),
     }
     write_file(arguments.output, lambda file: np.savez(file, **arrays))
-    print(f"{arguments.output}: " + ", ".join(f"{name} {array.shape}" for name, array in arrays.items()))
+    report_written(arguments.output, ", ".join(f"{name} {array.shape}" for name, array in arrays.items()))
 
 
 def _words(arguments: argparse.Namespace) -> None:
@@ -116,6 +115,8 @@ def _words(arguments: argparse.Namespace) -> None:
         for tokens in find_word(word_ids.tolist(), encoding.ids.tolist(), encoding.word_ids):
             found.append((slice(first + tokens.start, first + tokens.stop), _in_context(text, encoding, tokens)))
         first += len(encoding.ids)
+    if not arguments.word.strip():
+        raise ValueError("WORD is empty; give the word to look for.")
     if len(found) < 2:
         times = "once" if found else "nowhere"
         raise ValueError(f"{arguments.word!r} occurs {times} in the texts; comparing takes at least two occurrences.")
