@@ -25,6 +25,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 import minibert
+from benchmarks.readme import write_between
 from minibert import BertConfig, BertModel, BertTokenizer, encoder
 from minibert.batch import pack
 from minibert.hub import DEFAULT_MODEL, locate
@@ -350,19 +351,8 @@ def processor() -> str:
 
 
 def write_into(path: Path, text: str) -> None:
-    """Replace what stands between the markers ``<!-- parity -->`` and ``<!-- /parity -->`` of a file.
-
-    Raises
-    ------
-    ValueError
-        The file does not hold each marker exactly once, in this order.
-    """
-    first, last = "<!-- parity -->", "<!-- /parity -->"
-    old = path.read_text(encoding="utf-8")
-    if old.count(first) != 1 or old.count(last) != 1 or old.index(first) > old.index(last):
-        raise ValueError(f"{path.name} must hold {first} and then {last}, each once; the table goes between them.")
-    before, after = old[: old.index(first) + len(first)], old[old.index(last) :]
-    path.write_text(f"{before}\n{text.strip()}\n{after}", encoding="utf-8")
+    """Replace the parity table of a file: see `write_between`."""
+    write_between(path, "parity", text)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
