@@ -16,8 +16,6 @@ from minibert.ops import AttentionOutput, FloatArray, IntArray, LayerNorm, Linea
 
 __all__ = [
     "ACTIVATION_FUNCTIONS",
-    "ERF_P",
-    "ERF_Q",
     "OPS",
     "attention",
     "embed",
@@ -184,7 +182,7 @@ def softmax(scores: FloatArray) -> FloatArray:
 
 # erf(x) = x P(x^2) / Q(x^2) on [-4, 4], fitted for minibert to the smallest greatest relative error (9.4e-10, far below
 # the 6e-8 that float32 rounds away); at 4 and beyond erf is 1 in float32. Lowest power first.
-ERF_P = (
+_ERF_P = (
     1.1283791681193104,
     0.16687047725149461,
     0.050931160510717481,
@@ -193,7 +191,7 @@ ERF_P = (
     -3.0001630569555039e-7,
     -4.4898305315177046e-8,
 )
-ERF_Q = (
+_ERF_Q = (
     1.0,
     0.48121848156245155,
     0.10554246363017747,
@@ -218,12 +216,12 @@ def erf(x: FloatArray) -> FloatArray:
 
     Notes
     -----
-    NumPy has no erf. A quotient of two polynomials of degree 6 in x^2 (see `ERF_P`), evaluated in float64; the form
+    NumPy has no erf. A quotient of two polynomials of degree 6 in x^2 (see `_ERF_P`), evaluated in float64; the form
     is that of W. J. Cody, Rational Chebyshev approximations for the error function, Math. Comp. 23 (1969).
     """
     z = np.clip(x.astype(np.float64), -4.0, 4.0)  # shape of x
     square = z * z  # shape of x
-    p, q = np.polynomial.polynomial.polyval(square, np.array([ERF_P, ERF_Q]).T)  # 2 x shape of x
+    p, q = np.polynomial.polynomial.polyval(square, np.array([_ERF_P, _ERF_Q]).T)  # 2 x shape of x
     return np.where(np.abs(z) < 4, z * p / q, np.sign(z)).astype(x.dtype)
 
 

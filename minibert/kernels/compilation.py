@@ -56,5 +56,8 @@ def _cache_folder() -> Path | None:
     elif os.access(here, os.W_OK):
         base = here / "__pycache__"
     else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "minibert"
+        try:
+            base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "minibert"
+        except RuntimeError:  # a user without a home
+            return None
     return base / f"kernels-{digest.hexdigest()[:16]}"
