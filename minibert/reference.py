@@ -23,6 +23,7 @@ __all__ = [
     "gelu",
     "layer_norm",
     "linear",
+    "matmul",
     "softmax",
 ]
 
