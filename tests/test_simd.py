@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -137,7 +138,7 @@ print(simd.WIDTH, worst)
 """
 
 
-@pytest.mark.skipif("x86_64" not in os.uname().machine, reason="the processors named here are x86-64's")
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="the processors named here are x86-64's")
 @pytest.mark.parametrize(("width", "name", "features"), [(8, "haswell", "+avx,+avx2,+fma"), (4, "nehalem", "+sse4.2")])
 def test_other_widths(width: int, name: str, features: str) -> None:
     """AVX2 has 8 lanes and 16 registers; without it there are 4, and fma is a library's function."""
