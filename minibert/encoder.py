@@ -90,7 +90,7 @@ def self_attention(
 ) -> AttentionOutput:
     """Transformer section 3.2: each token looks at the tokens of its own sequence, A heads at once."""
     projected = ops.linear(x, layer.query_key_value)  # (T, 3H)
-    query, key, value = np.split(projected, 3, axis=1)  # 3 x (T, H)
+    query, key, value = projected.reshape(-1, 3, config.hidden_size).swapaxes(0, 1)  # 3 x (T, H)
     heads, path = config.num_attention_heads, f"{layer.path}.attention.self"
     return ops.attention(query, key, value, batch.cu_seqlens, heads, path=path, return_probs=return_probs)
 

@@ -67,12 +67,12 @@ def test_op_equals_its_twin_and_its_definition(case: OpCase, num_threads: int, u
 
 @pytest.mark.parametrize("case", [case for case in OP_CASES if case.op in ("linear", "layer_norm")], ids=str)
 def test_op_does_not_keep_or_return_its_inputs(case: OpCase) -> None:
-    arguments = case.arguments()
-    result = case.run(make_ops(1), arguments)
-    for value in arguments.values():
+    ops, arguments = make_ops(1), case.arguments()
+    result = case.run(ops, arguments)
+    again = case.run(ops, arguments)
+    for value in (*arguments.values(), again):
         if isinstance(value, np.ndarray):
             assert not np.shares_memory(result, value)
-    assert result.flags.owndata
     assert result.flags.writeable
 
 
@@ -96,10 +96,10 @@ def test_op_has_the_parameters_of_its_twin(op: str) -> None:
     assert list(ours.values()) == list(twins.values())
 
 
-@pytest.mark.parametrize("name", [name for name in kernels.__all__ if name != "make_ops"])
+@pytest.mark.parametrize("name", [name for name in kernels.__all__ if name not in ("Workshop", "make_ops")])
 def test_function_has_the_parameters_of_its_twin(name: str) -> None:
-    team, *own = inspect.signature(getattr(kernels, name)).parameters.values()
-    assert team.name == "team"
+    shop, *own = inspect.signature(getattr(kernels, name)).parameters.values()
+    assert shop.name == "shop"
     twin = getattr(reference, name.removeprefix("blas_"))
     assert own == list(inspect.signature(twin).parameters.values())
 

@@ -39,7 +39,7 @@ ORDER = (
         "reference",
     ),
     *("kernels.compilation", "kernels.simd", "kernels.memory", "kernels.gemm", "kernels.attention"),
-    *("kernels.rowwise", "kernels.threads", "kernels"),
+    *("kernels.rowwise", "kernels.threads", "kernels.buffers", "kernels"),
     *("encoder", "outputs", "embeddings", "models", "vectors", "sentence"),
     *("cli.common", "cli.states", "cli.embed", "cli", "__main__"),
 )

@@ -6,12 +6,13 @@ To read it: simd.py (a vector type), gemm.py (the matrix product), attention.py,
 from __future__ import annotations
 
 import functools
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 
 from minibert import reference
 from minibert.kernels.attention import describe_attention
+from minibert.kernels.buffers import Buffers
 from minibert.kernels.gemm import ACTIVATION_CODES, PackedLinear, describe_epilogue, describe_linear, pack
 from minibert.kernels.rowwise import describe_embed, describe_layer_norm
 from minibert.kernels.threads import Team
@@ -20,6 +21,14 @@ from minibert.ops import AttentionOutput, FloatArray, IntArray, LayerNorm, Ops, 
 __all__ = ["attention", "blas_linear", "embed", "layer_norm", "linear", "make_ops"]
 
 _NOTHING = np.zeros(0, dtype=np.float32)
+_NOWHERE = np.zeros(0, dtype=np.int64)
+
+
+class Workshop(NamedTuple):
+    """What the ops of one model share: who computes, and the memory for what they make."""
+
+    team: Team
+    buffers: Buffers
 
 
 def make_ops(num_threads: int, *, use_blas: bool = False) -> Ops:
@@ -28,19 +37,19 @@ def make_ops(num_threads: int, *, use_blas: bool = False) -> Ops:
     The one place where the matrix product is chosen: minibert's own (gemm.py), or that of NumPy's BLAS, which some
     platforms have better (Apple's Accelerate); results then depend on the batch, as a BLAS's do.
     """
-    team = Team(num_threads)
+    shop = Workshop(Team(num_threads), Buffers())
     prepare, multiply = (reference.prepare, blas_linear) if use_blas else (pack, linear)
     return Ops(
         prepare=prepare,
-        embed=functools.partial(embed, team),
-        linear=functools.partial(multiply, team),
-        attention=functools.partial(attention, team),
-        layer_norm=functools.partial(layer_norm, team),
+        embed=functools.partial(embed, shop),
+        linear=functools.partial(multiply, shop),
+        attention=functools.partial(attention, shop),
+        layer_norm=functools.partial(layer_norm, shop),
     )
 
 
 def embed(
-    team: Team,
+    shop: Workshop,
     words: FloatArray,
     token_ids: IntArray,
     token_type_table: FloatArray,
@@ -49,14 +58,14 @@ def embed(
     positions: IntArray,
 ) -> FloatArray:
     """Twin of `reference.embed`."""
-    y = np.empty((len(token_ids), words.shape[1]), dtype=np.float32)
+    y = shop.buffers.empty(len(token_ids), words.shape[1])
     tables = (words, token_ids, token_type_table, token_types, position_table, positions)
-    team.run(describe_embed, *tables, y)
+    shop.team.run(describe_embed, *tables, y)
     return y
 
 
 def linear(
-    team: Team,
+    shop: Workshop,
     x: FloatArray,
     linear: PreparedLinear,
     *,
@@ -65,16 +74,16 @@ def linear(
 ) -> FloatArray:
     """Twin of `reference.linear`, on a packed weight."""
     packed = cast(PackedLinear, linear)  # what `prepare` made
-    y = np.empty((len(x), packed.shape[0]), dtype=np.float32)
+    y = shop.buffers.empty(len(x), packed.shape[0])
     code = ACTIVATION_CODES[activation]
     added = _NOTHING if residual is None else residual.reshape(-1)
     arrays = (x, packed.panels, packed.bias, added, y)
-    team.run(describe_linear, *arrays, code, residual is not None, team.num_threads)
+    shop.team.run(describe_linear, *arrays, code, residual is not None, shop.team.num_threads)
     return y
 
 
 def blas_linear(
-    team: Team,
+    shop: Workshop,
     x: FloatArray,
     linear: PreparedLinear,
     *,
@@ -85,19 +94,19 @@ def blas_linear(
     y = reference.matmul(x, linear.weight)
     added = _NOTHING if residual is None else residual.reshape(-1)
     code = ACTIVATION_CODES[activation]
-    team.run(describe_epilogue, linear.bias, added, y, code, residual is not None)
+    shop.team.run(describe_epilogue, linear.bias, added, y, code, residual is not None)
     return y
 
 
-def layer_norm(team: Team, x: FloatArray, norm: LayerNorm) -> FloatArray:
+def layer_norm(shop: Workshop, x: FloatArray, norm: LayerNorm) -> FloatArray:
     """Twin of `reference.layer_norm`."""
-    y = np.empty_like(x)
-    team.run(describe_layer_norm, x, norm.weight, norm.bias, y, norm.eps)
+    y = shop.buffers.empty(*x.shape)
+    shop.team.run(describe_layer_norm, x, norm.weight, norm.bias, y, norm.eps)
     return y
 
 
 def attention(
-    team: Team,
+    shop: Workshop,
     query: FloatArray,
     key: FloatArray,
     value: FloatArray,
@@ -109,11 +118,13 @@ def attention(
     return_probs: bool = False,
 ) -> AttentionOutput:
     """Twin of `reference.attention`."""
-    context = np.empty(query.shape, dtype=np.float32)
-    lengths = np.diff(cu_seqlens).astype(np.int64)
-    first = np.concatenate([[0], np.cumsum(num_heads * lengths * lengths)])
-    scores, probs = (np.empty(first[-1] if kept else 0, dtype=np.float32) for kept in (return_scores, return_probs))
-    team.run(describe_attention, query, key, value, cu_seqlens, context, num_heads, scores, probs, first)
+    context = shop.buffers.empty(*query.shape)
+    first, scores, probs = _NOWHERE, _NOTHING, _NOTHING
+    if return_scores or return_probs:
+        lengths = np.diff(cu_seqlens).astype(np.int64)
+        first = np.concatenate([[0], np.cumsum(num_heads * lengths * lengths)])
+        scores, probs = (np.empty(first[-1] if kept else 0, dtype=np.float32) for kept in (return_scores, return_probs))
+    shop.team.run(describe_attention, query, key, value, cu_seqlens, context, num_heads, scores, probs, first)
 
     def by_sequence(flat: FloatArray) -> list[FloatArray]:
         return [

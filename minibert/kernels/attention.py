@@ -3,8 +3,9 @@
 What        one chunk is one head of one sequence of S tokens
 Layout      the keys are transposed into panels [S / NR][D][NR] and the values copied into panels [D / NR][S][NR], both
             filled up with zeros, so that both products are products with a packed weight
-Loop order  MR rows of queries at a time: their scores (MR, S) are computed, turned into probs in place, and multiplied
-            with the values while they are in the first cache
+Loop order  MR rows of queries at a time: their scores (MR, S) are computed, exponentiated in place, and multiplied with
+            the values while they are in the first cache; the sum of the exponentials divides the D numbers of the
+            context, not the S of the probs
 Numerics    each row by itself, in an order that depends on S alone
 """
 
@@ -13,12 +14,12 @@ from __future__ import annotations
 import numpy as np
 
 from minibert.kernels.compilation import function, kernel
-from minibert.kernels.gemm import MR, NR, micro_tile
+from minibert.kernels.gemm import MR, NR, micro_tile, prefetch_tile
 from minibert.kernels.memory import floats_at, ints_at, longs_at
 from minibert.kernels.simd import (
     WIDTH,
     broadcast,
-    exp,
+    exp2,
     fma,
     largest,
     load,
@@ -34,6 +35,7 @@ from minibert.kernels.simd import (
 __all__ = ["ATTENTION", "attention_chunk", "describe_attention"]
 
 ATTENTION = 2  # kind of task
+_BITS_PER_E = np.float32(1.4426950408889634)  # 1 / ln 2: e^x = 2^(x / ln 2)
 
 
 @function
@@ -55,8 +57,8 @@ def attention_chunk(task, chunk):
     values = np.empty(value_panels * S * NR, np.float32)
     pack_keys(key, start, stride, S, D, keys)
     pack_values(value, start, stride, S, D, values)
-    scores = np.empty(MR * columns, np.float32)
-    edge = np.empty(MR * NR, np.float32)
+    scores, norms = np.empty(MR * columns, np.float32), np.empty(MR, np.float32)
+    tile = np.empty(MR * NR, np.float32)
     scale = np.float32(1.0) / np.sqrt(np.float32(D))
     kept_scores, kept_probs = task[9], task[10]
     pairs = np.int64(0)
@@ -68,32 +70,36 @@ def attention_chunk(task, chunk):
     row = 0
     for t in range(tiles):
         rows = height + 1 if t < taller else height
-        for p in range(columns // NR):
-            micro_tile(rows, query, start + row * stride, stride, keys, p * D * NR, D, scores, p * NR, columns)
-        if kept_scores != 0:
-            keep_rows(scores, rows, columns, S, scale, floats_at(kept_scores), pairs + row * S)
-        for i in range(rows):
-            softmax_row(scores, i * columns, S, columns, scale)
-        if kept_probs != 0:
-            keep_rows(scores, rows, columns, S, np.float32(1.0), floats_at(kept_probs), pairs + row * S)
         place = (first + row) * H + head * D
         for p in range(value_panels):
-            if (p + 1) * NR <= D:
-                micro_tile(rows, scores, 0, columns, values, p * S * NR, S, context, place + p * NR, H)
-            else:
-                micro_tile(rows, scores, 0, columns, values, p * S * NR, S, edge, 0, NR)
-                for i in range(rows):
-                    for j in range(p * NR, D, WIDTH):
-                        store_first(context, place + i * H + j, load(edge, i * NR + j - p * NR), min(WIDTH, D - j))
+            prefetch_tile(rows, query, start + (row + rows) * stride + p * NR, stride)  # the next tile's
+            prefetch_tile(rows, context, place + p * NR, H)
+        for p in range(columns // NR):
+            micro_tile(rows, query, start + row * stride, stride, keys, p * D * NR, D, scores, p * NR, columns)
+        for i in range(rows):
+            if kept_scores != 0:
+                keep_row(scores, i * columns, S, scale, floats_at(kept_scores), pairs + (row + i) * S)
+            total = exponentiate_row(scores, i * columns, S, columns, scale * _BITS_PER_E)
+            norms[i] = np.float32(1.0) / total
+            if kept_probs != 0:
+                keep_row(scores, i * columns, S, norms[i], floats_at(kept_probs), pairs + (row + i) * S)
+        for p in range(value_panels):
+            micro_tile(rows, scores, 0, columns, values, p * S * NR, S, tile, 0, NR)
+            for i in range(rows):
+                norm, features = broadcast(norms[i]), place + i * H + p * NR
+                for j in range(0, min(NR, D - p * NR), WIDTH):
+                    if p * NR + j + WIDTH <= D:
+                        store(context, features + j, load(tile, i * NR + j) * norm)
+                    else:
+                        store_first(context, features + j, load(tile, i * NR + j) * norm, D - p * NR - j)
         row += rows
 
 
 @function
-def keep_rows(scores, rows, columns, S, factor, kept, place):
-    """kept[place : place + rows S] = factor times the first S columns of each row."""
-    for i in range(rows):
-        for j in range(S):
-            kept[place + i * S + j] = factor * scores[i * columns + j]
+def keep_row(scores, start, S, factor, kept, place):
+    """kept[place : place + S] = factor times the row of scores that begins at start."""
+    for j in range(S):
+        kept[place + j] = factor * scores[start + j]
 
 
 @function
@@ -127,23 +133,21 @@ def pack_values(value, start, stride, S, D, values):
 
 
 @function
-def softmax_row(scores, start, S, columns, scale):
-    """scores = exp(scale scores - max) / sum, over the first S of `columns`; what it leaves beyond is never read."""
+def exponentiate_row(scores, start, S, columns, factor):
+    """scores = 2^(factor (scores - max)) over the first S of `columns`, 0 beyond; returns their sum."""
     for j in range(S, columns):
         scores[start + j] = np.float32(-3.4e38)
     top = load(scores, start)
     for j in range(WIDTH, columns, WIDTH):
         top = maximum(top, load(scores, start + j))
-    shift = broadcast(np.float32(-1.0) * scale * largest(top))
-    factor = broadcast(scale)
+    shift = broadcast(-factor * largest(top))
+    scale, least = broadcast(factor), number(-127.0)
     total = number(0.0)
     for j in range(0, columns, WIDTH):
-        e = exp(fma(load(scores, start + j), factor, shift))
-        store(scores, start + j, e)
-        total = total + e
-    norm = broadcast(np.float32(1.0) / sum_lanes(total))
-    for j in range(0, columns, WIDTH):
-        store(scores, start + j, load(scores, start + j) * norm)
+        power = exp2(maximum(fma(load(scores, start + j), scale, shift), least))
+        store(scores, start + j, power)
+        total = total + power
+    return sum_lanes(total)
 
 
 @kernel

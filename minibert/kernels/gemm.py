@@ -12,10 +12,11 @@ Layout      x and y row-major. The weight is packed once, at load, into panels o
 
 Registers   a micro-tile of up to MR x NR sums, NR = 2 WIDTH: 2 MR accumulators and as many totals; each step of k loads
             two vectors of the panel and broadcasts MR numbers of x
-Loop order  row blocks of about MC rows and groups of panels (the chunks that threads share) -> panels -> micro-tiles ->
-            blocks of KC steps -> k
-Edges       rows are shared out evenly over micro-tiles (22 = 6 + 6 + 5 + 5), with one micro-kernel for each height; in
-            the last panel a tile passes through a small buffer
+Loop order  blocks of BLOCK_TILES micro-tiles and groups of panels (the chunks that threads share) -> panels ->
+            micro-tiles -> blocks of KC steps -> k
+Edges       rows are shared out evenly over micro-tiles (22 = 6 + 6 + 5 + 5), with one micro-kernel for each height
+Epilogue    bias and residual are added to the sums in their registers. For an activation, and in a last panel of fewer
+            than NR columns, the tile passes through a small buffer that stays in the first cache
 Numerics    an output is a sum over blocks of KC products: a chain of fma within a block, then the blocks in order. None
             of that depends on M, the tile or the thread: a row's result is the same bit for bit in any batch. Blocks
             also err less than one chain over all of K
@@ -46,6 +47,8 @@ from minibert.kernels.simd import (
     load_lanes,
     maximum,
     number,
+    prefetch,
+    prefetch_line,
     splat,
     store,
     store_first,
@@ -68,6 +71,7 @@ __all__ = [
     "linear_chunk",
     "micro_tile",
     "pack",
+    "prefetch_tile",
 ]
 
 LINEAR, EPILOGUE = 1, 5  # kinds of tasks
@@ -75,7 +79,7 @@ LINEAR, EPILOGUE = 1, 5  # kinds of tasks
 MR = 7  # rows of a micro-tile: with 2 MR accumulators and 2 MR totals it just fits the 32 registers of AVX-512 and NEON
 NR = 2 * WIDTH  # columns of a micro-tile and of a panel
 KC = 128  # products of one partial sum
-MC = 96  # rows that stay in the second cache while all panels pass by
+BLOCK_TILES = 7  # micro-tiles whose rows stay in the second cache while all panels pass by
 EPILOGUE_ROWS = 32  # rows of one chunk where a BLAS multiplies
 
 
@@ -122,41 +126,53 @@ def pack(linear: Linear) -> PackedLinear:
 
 
 def _micro_kernel(rows: int) -> Any:
-    """c[rows, NR] = sum over k of a[rows, k] b[k, NR]."""
+    """c[rows, NR] = sum over k of a[rows, k] b[k, NR], plus the bias if added is 1, plus the residual too if it is 2."""
 
     @intrinsic
-    def micro_kernel(typingctx, a, a_start, lda, b, b_start, depth, c, c_start, ldc):
+    def micro_kernel(
+        typingctx, a, a_start, lda, b, b_start, depth, c, c_start, ldc, added, bias, bias_start, residual, ahead, stride
+    ):
         def codegen(context, builder, signature, arguments):
-            a_, a_start_, lda_, b_, b_start_, depth_, c_, c_start_, ldc_ = arguments
+            a_, a_start_, lda_, b_, b_start_, depth_, c_, c_start_, ldc_, added_, *rest = arguments
+            bias_, bias_start_, residual_, ahead_, stride_ = rest
             word = depth_.type
+            lanes = zero_lanes().type
+            sums = range(2 * rows)
 
             def whole(number):
                 return ir.Constant(word, number)
 
-            a_first = element_pointer(context, builder, signature.args[0], a_, a_start_)
-            b_first = element_pointer(context, builder, signature.args[3], b_, b_start_)
-            c_first = element_pointer(context, builder, signature.args[6], c_, c_start_)
-            a_rows = [builder.gep(a_first, [builder.mul(lda_, whole(i))]) for i in range(rows)]
-            sums = range(2 * rows)
+            def pointer(position, array, start):
+                return element_pointer(context, builder, signature.args[position], array, start)
 
+            def tile(first):
+                """The 2 rows vectors of a tile that lies as c does, as pointers."""
+                places = [
+                    builder.add(builder.mul(ldc_, whole(i)), whole(j * WIDTH)) for i in range(rows) for j in (0, 1)
+                ]
+                return [builder.gep(first, [place]) for place in places]
+
+            a_first, b_first = pointer(0, a_, a_start_), pointer(3, b_, b_start_)
+            ahead_first = pointer(3, b_, ahead_)
+            a_rows = [builder.gep(a_first, [builder.mul(lda_, whole(i))]) for i in range(rows)]
             entry = builder.basic_block
-            block, step, added, done = (
-                builder.append_basic_block(name) for name in ("k.block", "k.step", "k.added", "k.done")
-            )
+            names = ("k.block", "k.step", "k.added", "bias", "residual", "store")
+            block, step, end_of_block, add_bias, add_residual, store = map(builder.append_basic_block, names)
             builder.branch(block)
 
             builder.position_at_end(block)
             start = builder.phi(word)
-            totals = [builder.phi(zero_lanes().type) for _ in sums]
+            totals = [builder.phi(lanes) for _ in sums]
             stop = builder.add(start, whole(KC))
             stop = builder.select(builder.icmp_signed("<", stop, depth_), stop, depth_)
             builder.branch(step)
 
             builder.position_at_end(step)
             k = builder.phi(word)
-            accumulators = [builder.phi(zero_lanes().type) for _ in sums]
+            accumulators = [builder.phi(lanes) for _ in sums]
             b_row = builder.gep(b_first, [builder.mul(k, whole(NR))])
-            b_lanes = [load_lanes(builder, builder.gep(b_row, [whole(j * WIDTH)])) for j in range(2)]
+            prefetch_line(builder, builder.gep(ahead_first, [builder.mul(k, stride_)]))
+            b_lanes = [load_lanes(builder, builder.gep(b_row, [whole(j * WIDTH)])) for j in (0, 1)]
             updated = []
             for a_row in a_rows:
                 a_lanes = splat(builder, builder.load(builder.gep(a_row, [k])))
@@ -164,31 +180,61 @@ def _micro_kernel(rows: int) -> Any:
                     fma_lanes(builder, a_lanes, b, accumulators[len(updated) + j]) for j, b in enumerate(b_lanes)
                 ]
             next_k = builder.add(k, whole(1))
-            builder.cbranch(builder.icmp_signed("<", next_k, stop), step, added)
+            builder.cbranch(builder.icmp_signed("<", next_k, stop), step, end_of_block)
 
-            builder.position_at_end(added)
+            builder.position_at_end(end_of_block)
             grown = [builder.fadd(total, sum_) for total, sum_ in zip(totals, updated, strict=True)]
-            builder.cbranch(builder.icmp_signed("<", stop, depth_), block, done)
+            finish = builder.append_basic_block("finish")
+            builder.cbranch(builder.icmp_signed("<", stop, depth_), block, finish)
 
             k.add_incoming(start, block)
             k.add_incoming(next_k, step)
             start.add_incoming(whole(0), entry)
-            start.add_incoming(stop, added)
+            start.add_incoming(stop, end_of_block)
             for i in sums:
                 accumulators[i].add_incoming(zero_lanes(), block)
                 accumulators[i].add_incoming(updated[i], step)
                 totals[i].add_incoming(zero_lanes(), entry)
-                totals[i].add_incoming(grown[i], added)
+                totals[i].add_incoming(grown[i], end_of_block)
 
-            builder.position_at_end(done)
-            for i in range(rows):
-                c_row = builder.gep(c_first, [builder.mul(ldc_, whole(i))])
-                for j in range(2):
-                    store_lanes(builder, grown[2 * i + j], builder.gep(c_row, [whole(j * WIDTH)]))
+            builder.position_at_end(finish)
+            builder.cbranch(builder.icmp_signed("==", added_, whole(0)), store, add_bias)
+
+            builder.position_at_end(add_bias)
+            bias_first = pointer(10, bias_, bias_start_)
+            bias_lanes = [load_lanes(builder, builder.gep(bias_first, [whole(j * WIDTH)])) for j in (0, 1)]
+            biased = [builder.fadd(total, bias_lanes[i % 2]) for i, total in enumerate(grown)]
+            builder.cbranch(builder.icmp_signed("==", added_, whole(1)), store, add_residual)
+
+            builder.position_at_end(add_residual)
+            before = [load_lanes(builder, place) for place in tile(pointer(12, residual_, c_start_))]
+            summed = [builder.fadd(x, y) for x, y in zip(biased, before, strict=True)]
+            builder.branch(store)
+
+            builder.position_at_end(store)
+            results = [builder.phi(lanes) for _ in sums]
+            for values, source in ((grown, finish), (biased, add_bias), (summed, add_residual)):
+                for result, value in zip(results, values, strict=True):
+                    result.add_incoming(value, source)
+            for result, place in zip(results, tile(pointer(6, c_, c_start_)), strict=True):
+                store_lanes(builder, result, place)
             return context.get_dummy_value()
 
         whole_numbers = (types.intp,) * 2
-        return types.void(a, *whole_numbers, b, *whole_numbers, c, *whole_numbers), codegen
+        arrays = (
+            a,
+            *whole_numbers,
+            b,
+            *whole_numbers,
+            c,
+            *whole_numbers,
+            types.intp,
+            bias,
+            types.intp,
+            residual,
+            *whole_numbers,
+        )
+        return types.void(*arrays), codegen
 
     return micro_kernel
 
@@ -199,20 +245,28 @@ _1, _2, _3, _4, _5, _6, _7 = (_micro_kernel(rows) for rows in range(1, MR + 1))
 @function
 def micro_tile(rows, a, a_start, lda, b, b_start, depth, c, c_start, ldc):
     """c[rows, NR] = a[rows, depth] b[depth, NR] for 1 to MR rows, b being one panel."""
+    finished_tile(rows, a, a_start, lda, b, b_start, depth, c, c_start, ldc, 0, c, 0, c, b_start, 0)
+
+
+@function
+def finished_tile(
+    rows, a, a_start, lda, b, b_start, depth, c, c_start, ldc, added, bias, bias_start, residual, ahead, stride
+):
+    """A micro-tile with the bias if added is 1, and with the residual too, which lies as c does, if it is 2."""
     if rows == 7:
-        _7(a, a_start, lda, b, b_start, depth, c, c_start, ldc)
+        _7(a, a_start, lda, b, b_start, depth, c, c_start, ldc, added, bias, bias_start, residual, ahead, stride)
     elif rows == 6:
-        _6(a, a_start, lda, b, b_start, depth, c, c_start, ldc)
+        _6(a, a_start, lda, b, b_start, depth, c, c_start, ldc, added, bias, bias_start, residual, ahead, stride)
     elif rows == 5:
-        _5(a, a_start, lda, b, b_start, depth, c, c_start, ldc)
+        _5(a, a_start, lda, b, b_start, depth, c, c_start, ldc, added, bias, bias_start, residual, ahead, stride)
     elif rows == 4:
-        _4(a, a_start, lda, b, b_start, depth, c, c_start, ldc)
+        _4(a, a_start, lda, b, b_start, depth, c, c_start, ldc, added, bias, bias_start, residual, ahead, stride)
     elif rows == 3:
-        _3(a, a_start, lda, b, b_start, depth, c, c_start, ldc)
+        _3(a, a_start, lda, b, b_start, depth, c, c_start, ldc, added, bias, bias_start, residual, ahead, stride)
     elif rows == 2:
-        _2(a, a_start, lda, b, b_start, depth, c, c_start, ldc)
+        _2(a, a_start, lda, b, b_start, depth, c, c_start, ldc, added, bias, bias_start, residual, ahead, stride)
     elif rows == 1:
-        _1(a, a_start, lda, b, b_start, depth, c, c_start, ldc)
+        _1(a, a_start, lda, b, b_start, depth, c, c_start, ldc, added, bias, bias_start, residual, ahead, stride)
 
 
 # --- epilogue --------------------------------------------------------------------------------------------------------
@@ -275,31 +329,59 @@ def finish_tile(rows, columns, tile, start, ldt, bias, bias_start, code, residua
 
 @function
 def linear_chunk(task, chunk):
-    """One row block times one group of panels; the fields of `task` are those of `describe_linear`."""
+    """A block of micro-tiles times a group of panels; the fields of `task` are those of `describe_linear`."""
     x, panels, bias = floats_at(task[1]), floats_at(task[2]), floats_at(task[3])
     residual, y = floats_at(task[4]), floats_at(task[5])
     M, N, K, code, has_residual = task[6], task[7], task[8], task[9], task[10] != 0
-    block_rows, group, groups = task[11], task[12], task[13]
+    tiles, block_tiles, group, groups = task[11], task[12], task[13], task[14]
 
-    first_row = (chunk // groups) * block_rows
-    num_rows = min(block_rows, M - first_row)
-    tiles = (num_rows + MR - 1) // MR
-    height, taller = num_rows // tiles, num_rows % tiles
+    height, taller = M // tiles, M % tiles  # the first `taller` tiles have one row more
+    first_tile = (chunk // groups) * block_tiles
     first_panel = (chunk % groups) * group
-    edge = np.empty(MR * NR, np.float32)
+    buffer = np.empty(MR * NR, np.float32)
     for p in range(first_panel, min(first_panel + group, (N + NR - 1) // NR)):
         columns = min(NR, N - p * NR)
-        row = first_row
-        for t in range(tiles):
-            rows = height + 1 if t < taller else height
+        stride = NR // block_tiles + 1
+        for t in range(first_tile, min(first_tile + block_tiles, tiles)):
+            rows, row = height + (t < taller), t * height + min(t, taller)
             place = row * N + p * NR
-            if columns == NR:
-                micro_tile(rows, x, row * K, K, panels, p * K * NR, K, y, place, N)
-                finish_tile(rows, columns, y, place, N, bias, p * NR, code, residual, y, place, N, has_residual)
+            ahead = (p + 1) * K * NR + (t - first_tile) * K * stride
+            prefetch_tile(rows, y, place, N)
+            if has_residual:
+                prefetch_tile(rows, residual, place, N)
+            if columns == NR and code == 0:
+                added = 2 if has_residual else 1
+                finished_tile(
+                    rows,
+                    x,
+                    row * K,
+                    K,
+                    panels,
+                    p * K * NR,
+                    K,
+                    y,
+                    place,
+                    N,
+                    added,
+                    bias,
+                    p * NR,
+                    residual,
+                    ahead,
+                    stride,
+                )
             else:
-                micro_tile(rows, x, row * K, K, panels, p * K * NR, K, edge, 0, NR)
-                finish_tile(rows, columns, edge, 0, NR, bias, p * NR, code, residual, y, place, N, has_residual)
-            row += rows
+                finished_tile(
+                    rows, x, row * K, K, panels, p * K * NR, K, buffer, 0, NR, 0, bias, 0, bias, ahead, stride
+                )
+                finish_tile(rows, columns, buffer, 0, NR, bias, p * NR, code, residual, y, place, N, has_residual)
+
+
+@function
+def prefetch_tile(rows, array, start, stride):
+    """Have a tile brought into the first cache while something else is computed."""
+    for i in range(rows):
+        for j in range(0, NR, 16):
+            prefetch(array, start + i * stride + j)
 
 
 @function
@@ -331,15 +413,16 @@ def describe_epilogue(task, bias, residual, y, code, has_residual):
 def describe_linear(task, x, panels, bias, residual, y, code, has_residual, num_threads):
     """Fill in the task for `linear_chunk` and return its number of chunks.
 
-    Few rows: one row block, panels shared out. Many rows: blocks of about MC rows that stay in cache while all panels
-    pass by. About eight chunks for each thread, so that a thread that is held up leaves its share to the others.
+    Few rows: one block of tiles, panels shared out. Many rows: blocks that stay in cache while all panels pass by.
     """
     M, N = y.shape
-    K = x.shape[1]
-    blocks = (M + MC - 1) // MC
+    tiles = (M + MR - 1) // MR
+    blocks = (tiles + BLOCK_TILES - 1) // BLOCK_TILES
     num_panels = (N + NR - 1) // NR
-    wanted = (8 * num_threads + blocks - 1) // blocks if num_threads > 1 else 1
-    group = max(1, num_panels // wanted)
+    block_tiles = (tiles + blocks - 1) // blocks
+    # Chunks small enough that no thread waits long for the last of another, large enough to be worth taking.
+    wanted = (24 * num_threads + blocks - 1) // blocks if num_threads > 1 else 1
+    group = max(1, num_panels // wanted, (8 + block_tiles - 1) // block_tiles)
     groups = (num_panels + group - 1) // group
     task[0] = LINEAR
     task[1] = x.ctypes.data
@@ -349,10 +432,11 @@ def describe_linear(task, x, panels, bias, residual, y, code, has_residual, num_
     task[5] = y.ctypes.data
     task[6] = M
     task[7] = N
-    task[8] = K
+    task[8] = x.shape[1]
     task[9] = code
     task[10] = has_residual
-    task[11] = (M + blocks - 1) // blocks
-    task[12] = group
-    task[13] = groups
+    task[11] = tiles
+    task[12] = block_tiles
+    task[13] = group
+    task[14] = groups
     return blocks * groups

@@ -15,7 +15,7 @@ import numpy as np
 
 from minibert.kernels.compilation import function, kernel
 from minibert.kernels.memory import floats_at, ints_at
-from minibert.kernels.simd import WIDTH, load, store
+from minibert.kernels.simd import WIDTH, broadcast, fma, load, narrow, store, sum_lanes, widen
 
 __all__ = ["EMBED", "LAYER_NORM", "describe_embed", "describe_layer_norm", "embed_chunk", "layer_norm_chunk"]
 
@@ -51,38 +51,28 @@ def layer_norm_chunk(task, chunk):
 @function
 def layer_norm_row(x, start, weight, bias, eps, y, H):
     """y = (x - mean) / sqrt(variance + eps) * weight + bias for one row, in float64 and rounded once."""
-    # Eight sums side by side: the processor adds them at once, where a single one would wait for itself.
-    whole = H - H % 8
-    s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = 0.0
-    for j in range(start, start + whole, 8):
-        s0 += x[j]
-        s1 += x[j + 1]
-        s2 += x[j + 2]
-        s3 += x[j + 3]
-        s4 += x[j + 4]
-        s5 += x[j + 5]
-        s6 += x[j + 6]
-        s7 += x[j + 7]
-    for j in range(start + whole, start + H):
-        s0 += x[j]
-    mean = ((s0 + s1) + (s2 + s3) + ((s4 + s5) + (s6 + s7))) / H
+    whole = H - H % WIDTH
+    total = broadcast(0.0)
+    for j in range(0, whole, WIDTH):
+        total = total + widen(load(x, start + j))
+    rest = 0.0
+    for j in range(whole, H):
+        rest += x[start + j]
+    mean = (sum_lanes(total) + rest) / H
 
-    s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = 0.0
-    for j in range(start, start + whole, 8):
-        s0 += (x[j] - mean) ** 2
-        s1 += (x[j + 1] - mean) ** 2
-        s2 += (x[j + 2] - mean) ** 2
-        s3 += (x[j + 3] - mean) ** 2
-        s4 += (x[j + 4] - mean) ** 2
-        s5 += (x[j + 5] - mean) ** 2
-        s6 += (x[j + 6] - mean) ** 2
-        s7 += (x[j + 7] - mean) ** 2
-    for j in range(start + whole, start + H):
-        s0 += (x[j] - mean) ** 2
-    variance = ((s0 + s1) + (s2 + s3) + ((s4 + s5) + (s6 + s7))) / H
+    total, rest = broadcast(0.0), 0.0
+    for j in range(0, whole, WIDTH):
+        centered = widen(load(x, start + j)) - mean
+        total = fma(centered, centered, total)
+    for j in range(whole, H):
+        rest += (x[start + j] - mean) ** 2
+    variance = (sum_lanes(total) + rest) / H
 
     scale = 1.0 / math.sqrt(variance + eps)
-    for j in range(H):
+    for j in range(0, whole, WIDTH):
+        normed = (widen(load(x, start + j)) - mean) * scale
+        store(y, start + j, narrow(fma(normed, widen(load(weight, j)), widen(load(bias, j)))))
+    for j in range(whole, H):
         y[start + j] = np.float32((x[start + j] - mean) * scale * weight[j] + bias[j])
 
 

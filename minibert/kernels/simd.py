@@ -14,7 +14,7 @@ How it works, in the order of the file:
 2. Intrinsics: functions whose body is LLVM instructions, one each. They are the words of the language: `load`, `store`,
    `broadcast`, `fma`, `maximum`, ...
 3. Operators: ``+ - * /`` between vectors, and between a vector and a number.
-4. Functions written in those words, in plain Python: `exp`, `gelu`, `tanh`. LLVM inlines them into the kernels.
+4. Functions written in those words, in plain Python: `exp2`, `gelu`, `tanh`. LLVM inlines them into the kernels.
 
 WIDTH follows the processor Numba compiles for: 16 lanes with AVX-512, 8 with AVX, else 4 (NEON, SSE). LLVM would split
 wider vectors, so every width computes everywhere. To try another one, name another processor before Python starts:
@@ -45,7 +45,7 @@ __all__ = [
     "broadcast",
     "call_llvm",
     "element_pointer",
-    "exp",
+    "exp2",
     "fma",
     "fma_lanes",
     "gelu",
@@ -55,7 +55,10 @@ __all__ = [
     "load_lanes",
     "maximum",
     "minimum",
+    "narrow",
     "number",
+    "prefetch",
+    "prefetch_line",
     "round_even",
     "splat",
     "store",
@@ -64,7 +67,7 @@ __all__ = [
     "sum_lanes",
     "tanh",
     "transpose_block",
-    "zero_below",
+    "widen",
     "zero_lanes",
 ]
 
@@ -84,22 +87,25 @@ WIDTH = _host_width()
 
 
 class Vector(types.Type):
-    """WIDTH float32 lanes."""
+    """WIDTH lanes of one float type."""
 
-    def __init__(self) -> None:
-        super().__init__(name=f"float32x{WIDTH}")
+    def __init__(self, element: Any, lanes: Any) -> None:
+        super().__init__(name=f"{element}x{WIDTH}")
+        self.element = element
+        self.lanes = lanes
 
 
-vector = Vector()
+_FLOAT, _DOUBLE, _INT = ir.FloatType(), ir.DoubleType(), ir.IntType(32)
+_LANES, _DOUBLE_LANES, _INT_LANES = (ir.VectorType(element, WIDTH) for element in (_FLOAT, _DOUBLE, _INT))
 
-_FLOAT, _INT = ir.FloatType(), ir.IntType(32)
-_LANES, _INT_LANES = ir.VectorType(_FLOAT, WIDTH), ir.VectorType(_INT, WIDTH)
+vector = Vector(types.float32, _LANES)
+double_vector = Vector(types.float64, _DOUBLE_LANES)  # two registers: for sums that must not round
 
 
 @register_model(Vector)
 class _VectorModel(models.PrimitiveModel):
     def __init__(self, manager: Any, vector_type: Vector) -> None:
-        super().__init__(manager, vector_type, _LANES)
+        super().__init__(manager, vector_type, vector_type.lanes)
 
 
 # --- 2. intrinsics ---------------------------------------------------------------------------------------------------
@@ -129,8 +135,8 @@ def store_lanes(builder: Any, lanes: Any, pointer: Any) -> None:
 
 
 def splat(builder: Any, scalar: Any) -> Any:
-    """One float in every lane."""
-    undefined = ir.Constant(_LANES, ir.Undefined)
+    """One number in every lane."""
+    undefined = ir.Constant(ir.VectorType(scalar.type, WIDTH), ir.Undefined)
     first = builder.insert_element(undefined, scalar, ir.Constant(_INT, 0))
     return builder.shuffle_vector(first, undefined, ir.Constant(_INT_LANES, [0] * WIDTH))
 
@@ -140,9 +146,17 @@ def zero_lanes() -> Any:
     return ir.Constant(_LANES, [0.0] * WIDTH)
 
 
+def prefetch_line(builder: Any, pointer: Any, *, cache: int = 2) -> None:
+    """Have the cache line of an address brought into the first or second cache; a hint, which changes no result."""
+    to_read, locality, data = (ir.Constant(_INT, option) for option in (0, 4 - cache, 1))
+    address = builder.bitcast(pointer, cgutils.voidptr_t)
+    call_llvm(builder, "llvm.prefetch.p0", ir.VoidType(), address, to_read, locality, data)
+
+
 def fma_lanes(builder: Any, x: Any, y: Any, z: Any) -> Any:
     """x * y + z, rounded once."""
-    return call_llvm(builder, f"llvm.fma.v{WIDTH}f32", _LANES, x, y, z)
+    suffix = "f64" if x.type == _DOUBLE_LANES else "f32"
+    return call_llvm(builder, f"llvm.fma.v{WIDTH}{suffix}", x.type, x, y, z)
 
 
 def _first_lanes(builder: Any, count: Any) -> Any:
@@ -206,13 +220,44 @@ def store_first(typingctx: Any, array: Any, index: Any, value: Any, count: Any) 
 
 
 @intrinsic
+def prefetch(typingctx: Any, array: Any, index: Any) -> Any:
+    """Have the cache line of array[index] brought into the first cache; a hint, which changes no result."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        prefetch_line(builder, element_pointer(context, builder, signature.args[0], *arguments), cache=1)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp), codegen
+
+
+@intrinsic
 def broadcast(typingctx: Any, scalar: Any) -> Any:
     """One number in every lane."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return splat(builder, arguments[0])
 
-    return vector(types.float32), codegen
+    return (double_vector(scalar) if scalar == types.float64 else vector(types.float32)), codegen
+
+
+@intrinsic
+def widen(typingctx: Any, x: Any) -> Any:
+    """The lanes as float64."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.fpext(arguments[0], _DOUBLE_LANES)
+
+    return double_vector(vector), codegen
+
+
+@intrinsic
+def narrow(typingctx: Any, x: Any) -> Any:
+    """The lanes rounded to float32."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.fptrunc(arguments[0], _LANES)
+
+    return vector(double_vector), codegen
 
 
 @intrinsic
@@ -222,35 +267,44 @@ def fma(typingctx: Any, x: Any, y: Any, z: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return fma_lanes(builder, *arguments)
 
-    return vector(vector, vector, vector), codegen
+    return x(x, x, x), codegen
 
 
-def _lane_by_lane(name: str, count: int, doc: str) -> Any:
-    """An intrinsic of LLVM's that takes `count` vectors and gives one."""
+def _lane_by_lane(name: str, doc: str) -> Any:
+    @intrinsic
+    def function(typingctx: Any, x: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return call_llvm(builder, f"llvm.{name}.v{WIDTH}f32", _LANES, *arguments)
 
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return call_llvm(builder, f"llvm.{name}.v{WIDTH}f32", _LANES, *arguments)
-
-    if count == 1:
-
-        @intrinsic
-        def function(typingctx: Any, x: Any) -> Any:
-            return vector(vector), codegen
-
-    else:
-
-        @intrinsic
-        def function(typingctx: Any, x: Any, y: Any) -> Any:
-            return vector(vector, vector), codegen
+        return vector(vector), codegen
 
     function.__doc__ = doc
     return function
 
 
-round_even = _lane_by_lane("rint", 1, "The nearest whole number, halves to the even one.")
-absolute = _lane_by_lane("fabs", 1, "The size without the sign.")
-maximum = _lane_by_lane("maxnum", 2, "The larger of each pair of lanes.")
-minimum = _lane_by_lane("minnum", 2, "The smaller of each pair of lanes.")
+round_even = _lane_by_lane("rint", "The nearest whole number, halves to the even one.")
+absolute = _lane_by_lane("fabs", "The size without the sign.")
+
+
+def _choice(order: str, doc: str) -> Any:
+    @intrinsic
+    def function(typingctx: Any, x: Any, y: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return _choose(builder, order, *arguments)
+
+        return vector(vector, vector), codegen
+
+    function.__doc__ = doc
+    return function
+
+
+def _choose(builder: Any, order: str, x: Any, y: Any) -> Any:
+    # A comparison and a selection: LLVM makes one instruction of them, where its maxnum, which prefers numbers, is three.
+    return builder.select(builder.fcmp_ordered(order, y, x), y, x)
+
+
+maximum = _choice(">", "The larger of each pair of lanes; x where either is not a number.")
+minimum = _choice("<", "The smaller of each pair of lanes; x where either is not a number.")
 
 
 def _across(combine: Callable[[Any, Any, Any], Any], doc: str) -> Any:
@@ -269,34 +323,19 @@ def _across(combine: Callable[[Any, Any, Any], Any], doc: str) -> Any:
                 lanes = combine(builder, lower, upper)
             return builder.extract_element(lanes, ir.Constant(_INT, 0))
 
-        return types.float32(vector), codegen
+        return x.element(x), codegen
 
     function.__doc__ = doc
     return function
 
 
-def _larger(builder: Any, x: Any, y: Any) -> Any:
-    return call_llvm(builder, f"llvm.maxnum.v{x.type.count}f32", x.type, x, y)
-
-
 sum_lanes = _across(lambda builder, x, y: builder.fadd(x, y), "The sum of all lanes.")
-largest = _across(_larger, "The largest lane.")
-
-
-@intrinsic
-def zero_below(typingctx: Any, value: Any, x: Any, bound: Any) -> Any:
-    """The lanes of value where x >= bound, zeros in the others."""
-
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        value_, x_, bound_ = arguments
-        return builder.select(builder.fcmp_ordered(">=", x_, bound_), value_, zero_lanes())
-
-    return vector(vector, vector, vector), codegen
+largest = _across(lambda builder, x, y: _choose(builder, ">", x, y), "The largest lane.")
 
 
 @intrinsic
 def _power_of_two(typingctx: Any, k: Any) -> Any:
-    """2 to the k, for lanes that hold whole numbers from -126 to 127: k goes into the exponent's bits."""
+    """2 to the k, for lanes that hold whole numbers from -126 to 127, and 0 for -127: k goes into the exponent's bits."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         biased = builder.add(builder.fptosi(arguments[0], _INT_LANES), ir.Constant(_INT_LANES, [127] * WIDTH))
@@ -340,6 +379,8 @@ def transpose_block(typingctx: Any, source: Any, start: Any, stride: Any, target
 
 # --- 3. operators ----------------------------------------------------------------------------------------------------
 
+_ELEMENTS = {vector: np.float32, double_vector: np.float64}
+
 
 def _define_operator(operation: Any, instruction: str) -> None:
     @intrinsic
@@ -347,16 +388,18 @@ def _define_operator(operation: Any, instruction: str) -> None:
         def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             return getattr(builder, instruction)(*arguments)
 
-        return vector(vector, vector), codegen
+        return x(x, x), codegen
 
     @overload(operation)
     def choose(x, y):
-        if x is vector and y is vector:
+        if isinstance(x, Vector) and x == y:
             return lambda x, y: lane_by_lane(x, y)
-        if x is vector and isinstance(y, types.Float):
-            return lambda x, y: lane_by_lane(x, broadcast(np.float32(y)))
-        if y is vector and isinstance(x, types.Float):
-            return lambda x, y: lane_by_lane(broadcast(np.float32(x)), y)
+        if isinstance(x, Vector) and isinstance(y, types.Float):
+            element = _ELEMENTS[x]
+            return lambda x, y: lane_by_lane(x, broadcast(element(y)))
+        if isinstance(y, Vector) and isinstance(x, types.Float):
+            element = _ELEMENTS[y]
+            return lambda x, y: lane_by_lane(broadcast(element(x)), y)
         return None
 
 
@@ -379,46 +422,42 @@ def number(x):
 
 
 @inline
-def exp(x):
-    """e to the x, for x <= 88; 0 where it would be below the smallest normal number (x < -87.3).
+def exp2(x):
+    """2 to the x, for -127.4 <= x <= 127; 0 where it would be below the smallest normal number (x < -126.5).
 
-    x = k ln 2 + r with k whole and |r| <= ln 2 / 2, so e^x = 2^k e^r, and e^r is a polynomial.
-    Source: Cephes expf (S. L. Moshier), within 1.5 ulp.
+    x = k + r with k whole and |r| <= 1/2, so 2^x = 2^k 2^r, and 2^r is a polynomial of degree 6, fitted for minibert
+    (relative error 1.9e-9 before rounding).
     """
-    least = number(-87.33654)
-    bounded = maximum(x, least)
-    k = round_even(bounded * 1.4426950408889634)
-    r = fma(k, number(-0.693359375), bounded)  # ln 2 in two parts: k times the first is exact
-    r = fma(k, number(2.12194440e-4), r)
-    p = fma(number(1.9875691500e-4), r, number(1.3981999507e-3))
-    p = fma(p, r, number(8.3334519073e-3))
-    p = fma(p, r, number(4.1665795894e-2))
-    p = fma(p, r, number(1.6666665459e-1))
-    p = fma(p, r, number(5.0000001201e-1))
-    return zero_below(fma(p * r, r, r + 1.0) * _power_of_two(k), x, least)
+    k = round_even(x)
+    r = x - k
+    p = fma(number(1.534580733e-4), r, number(1.339993118e-3))
+    p = fma(p, r, number(9.618488974e-3))
+    p = fma(p, r, number(5.550328777e-2))
+    p = fma(p, r, number(2.402264689e-1))
+    p = fma(p, r, number(6.931472057e-1))
+    p = fma(p, r, number(1.0))
+    return p * _power_of_two(k)
 
 
 @inline
 def gelu(x):
     """x Phi(x), Phi being the normal distribution: the exact GELU of BERT, to float32 rounding.
 
-    GELU(x) = max(x, 0) - |x| Phi(-|x|), where nothing cancels for negative x as it does in 1 + erf(x / sqrt(2)).
-    Phi(-a) = e^(-a^2 / 2) P(a) / Q(a), polynomials of degree 4 and 5 fitted for minibert on [0, 6.5] (relative error
-    6.4e-10 before rounding); beyond, the product with e^(-a^2 / 2) is below float32's notice.
+    GELU(x) = max(x, 0) - a Phi(-a) with a = |x|, where nothing cancels for negative x as it does in 1 + erf(x / sqrt(2)).
+    Phi(-a) = e^(-a^2 / 2) P(a) / Q(a), polynomials of degree 3 and 4 fitted for minibert on [0, 6.5] so that a Phi(-a) is
+    within 3e-10; beyond, the power itself is less than that.
     """
     size = absolute(x)
-    a = minimum(size, number(20.0))
-    p = fma(number(3.161099495e-3), a, number(3.391511439e-2))
-    p = fma(p, a, number(1.62769731e-1))
-    p = fma(p, a, number(4.096617366e-1))
-    p = fma(p, a, number(5.000000003e-1))
-    q = fma(number(7.92306612e-3), a, number(8.503574232e-2))
-    q = fma(q, a, number(4.155382947e-1))
-    q = fma(q, a, number(1.115884099))
-    q = fma(q, a, number(1.617208087))
+    a = minimum(size, number(13.27))  # where the power is 0
+    power = exp2(a * a * -0.72134752)  # -1 / (2 ln 2)
+    p = fma(number(-1.047552577e-2), a, number(-8.921241189e-2))
+    p = fma(p, a, number(-3.037392176e-1))
+    p = fma(p, a, number(-4.99999999e-1))
+    q = fma(number(2.632530179e-2), a, number(2.223215987e-1))
+    q = fma(q, a, number(7.997445996e-1))
+    q = fma(q, a, number(1.40536282))
     q = fma(q, a, number(1.0))
-    tail = exp(size * -0.5 * size) * (p / q)
-    return fma(tail, number(0.0) - size, maximum(x, number(0.0)))
+    return fma(a * power, p / q, (x + size) * 0.5)
 
 
 @inline

@@ -4,8 +4,12 @@ An op is described as a *task*: a row of integers (addresses, sizes, options) an
 its own part of the result and nothing else, so it does not matter who computes it, or in which order.
 
 The helpers of a team wait inside compiled code, in `run_task`, watching one number: how many chunks of the present task
-are still to be had. Whoever lowers it by one owns that chunk. The caller takes chunks like everybody else, so no op is
+are still to be had. Whoever lowers it by one may take a chunk. The caller takes chunks like everybody else, so no op is
 slower for a helper that comes late, is held up, or does not exist.
+
+Which chunk? Each thread has a share of them, in order, and begins with its own; when that is used up it goes on with the
+shares of the others. So as a rule the same thread computes the same rows in one op after another, and finds them in its
+own cache; but nobody waits for a thread that is slow.
 
 A helper that has waited in vain for about a millisecond goes to sleep (a Python event) and is woken by a later op. A
 second caller that finds the team busy computes its op alone. A forked child inherits no helpers; it starts its own.
@@ -30,21 +34,20 @@ from minibert.kernels.rowwise import EMBED, embed_chunk, layer_norm_chunk
 
 __all__ = ["Team", "run_task"]
 
-# The shared state: one integer for each purpose, in a cache line of its own, then the task.
-_REMAINING, _ACTIVE, _CLOSED, _TASK, _SIZE = 0, 8, 16, 24, 48
+# The shared state: integers that several threads write, each in a cache line of its own (8 of them); the task; and for
+# each thread how many chunks of its share are taken.
+_REMAINING, _ACTIVE, _CLOSED, _NUM_CHUNKS, _NUM_THREADS, _TASK, _SHARES, _LINE = 0, 8, 16, 24, 25, 32, 56, 8
 
 # How often a helper looks before it goes to sleep: about a millisecond.
 _PATIENCE = 20_000
 
 
 @function
-def _take_chunks(state):
+def _take_chunks(state, thread):
     """Compute chunks of the present task until there are none left."""
     task = state[_TASK:]
-    while True:
-        chunk = atomic_add(state, _REMAINING, -1) - 1
-        if chunk < 0:
-            return
+    while atomic_add(state, _REMAINING, -1) > 0:
+        chunk = _next_chunk(state, thread)
         if task[0] == LINEAR:
             linear_chunk(task, chunk)
         elif task[0] == ATTENTION:
@@ -57,15 +60,30 @@ def _take_chunks(state):
             layer_norm_chunk(task, chunk)
 
 
+@function
+def _next_chunk(state, thread):
+    """The next chunk of this thread's share, or of the first share after it that has one; there is one."""
+    num_chunks, num_threads = state[_NUM_CHUNKS], state[_NUM_THREADS]
+    share = thread
+    while True:
+        chunk = share * num_chunks // num_threads + atomic_add(state, _SHARES + share * _LINE, 1)
+        if chunk < (share + 1) * num_chunks // num_threads:
+            return chunk
+        share = (share + 1) % num_threads
+
+
 @kernel
-def run_task(state, num_chunks, patience):
-    """The caller's part (patience 0): compute the described task. A helper's (num_chunks 0): wait for tasks, and help.
+def run_task(state, num_chunks, thread, patience):
+    """The caller's part (thread 0): compute the described task. A helper's (thread > 0): wait for tasks, and help.
 
     One kernel for both, so that everything is compiled once.
     """
-    if patience == 0:
-        atomic_store(state, _REMAINING, num_chunks)
-        _take_chunks(state)
+    if thread == 0:
+        state[_NUM_CHUNKS] = num_chunks
+        for share in range(state[_NUM_THREADS]):
+            state[_SHARES + share * _LINE] = 0
+        atomic_store(state, _REMAINING, num_chunks)  # from now on helpers take part
+        _take_chunks(state, 0)
         while atomic_load(state, _ACTIVE) != 0:
             relax()
         return
@@ -74,12 +92,18 @@ def run_task(state, num_chunks, patience):
         if atomic_load(state, _REMAINING) > 0:
             # Announced before a chunk is taken: the caller cannot leave while one is under way.
             atomic_add(state, _ACTIVE, 1)
-            _take_chunks(state)
+            _take_chunks(state, thread)
             atomic_add(state, _ACTIVE, -1)
             idle = 0
         else:
             relax()
             idle += 1
+
+
+def _new_state(num_threads: int) -> npt.NDArray[np.int64]:
+    state = np.zeros(_SHARES + num_threads * _LINE, dtype=np.int64)
+    state[_NUM_THREADS] = num_threads
+    return state
 
 
 class Team:
@@ -106,15 +130,15 @@ class Team:
             num_chunks = describe(self._crew.state[_TASK:], *arguments)
             if num_chunks > 1:
                 self._crew.wake()
-            run_task(self._crew.state, num_chunks, 0)
+            run_task(self._crew.state, num_chunks, 0, 0)
         finally:
             self._turn.release()
 
     def _run_alone(self, describe: Callable[..., int], arguments: tuple[Any, ...]) -> None:
         state = getattr(self._own, "state", None)
         if state is None:
-            state = self._own.state = np.zeros(_SIZE, dtype=np.int64)
-        run_task(state, describe(state[_TASK:], *arguments), 0)
+            state = self._own.state = _new_state(1)
+        run_task(state, describe(state[_TASK:], *arguments), 0, 0)
 
 
 class _Crew:
@@ -122,11 +146,13 @@ class _Crew:
 
     def __init__(self, num_helpers: int) -> None:
         self.process = os.getpid()
-        self.state = np.zeros(_SIZE, dtype=np.int64)
+        self.state = _new_state(num_helpers + 1)
         self._sleepers: list[_Sleeper] = []
         for number in range(1, num_helpers + 1):
             sleeper = _Sleeper()
-            helper = threading.Thread(target=_help, args=(self.state, sleeper), name=f"minibert-{number}", daemon=True)
+            helper = threading.Thread(
+                target=_help, args=(self.state, number, sleeper), name=f"minibert-{number}", daemon=True
+            )
             try:
                 helper.start()
             except RuntimeError:  # the interpreter is ending, or the system has no more threads: do without
@@ -154,9 +180,9 @@ class _Sleeper:
         self.alarm = threading.Event()
 
 
-def _help(state: npt.NDArray[np.int64], sleeper: _Sleeper) -> None:
+def _help(state: npt.NDArray[np.int64], thread: int, sleeper: _Sleeper) -> None:
     while not state[_CLOSED]:
-        run_task(state, 0, _PATIENCE)
+        run_task(state, 0, thread, _PATIENCE)
         sleeper.asleep = True
         sleeper.alarm.wait()
         sleeper.alarm.clear()

@@ -1,0 +1,37 @@
+"""Where and with what the figures were measured."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import os
+import platform
+from pathlib import Path
+
+
+def usable_cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def environment() -> str:
+    """The versions and the processor that the figures belong to."""
+    names = ("minibert", "numpy", "numba", "torch", "transformers", "sentence-transformers", "onnxruntime", "openvino")
+    found = []
+    for name in names:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found.append(f"{name} {importlib.metadata.version(name)}")
+    return f"{', '.join(found)}; {processor()}"
+
+
+def processor() -> str:
+    """The processor by its name, with what tells its generation and its vectors: names such as "AMD EPYC" do not."""
+    fields: dict[str, str] = {}
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            key, _, value = line.partition(":")
+            fields.setdefault(key.strip(), value.strip())
+    if "model name" not in fields:
+        return platform.processor() or platform.machine()
+    vectors = next((name for name in ("avx512f", "avx2") if name in fields.get("flags", "").split()), "no avx2")
+    return f"{fields['model name']} (family {fields.get('cpu family')}, model {fields.get('model')}, {vectors})"

@@ -1,0 +1,230 @@
+"""Each op beside its NumPy twin and the processor's peak: GEMM on BERT's shapes, attention, LayerNorm, embeddings.
+
+    python -m benchmarks.ops [--write]
+
+The peak is measured, not looked up: a loop of fma that touches nothing but registers, on as many threads, in the same
+run. Results are compared before anything is timed. Then the contenders run in turn, again and again, and each ratio is
+the median of the ratios of single rounds, so that a machine whose speed drifts disturbs all of them alike.
+
+"warm" uses one weight again and again; "cold" goes through copies of it that together exceed every cache, as a forward
+goes through its layers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.environment import environment, usable_cores
+from benchmarks.readme import write_between
+from minibert import reference
+from minibert.kernels import make_ops
+from minibert.kernels.compilation import kernel
+from minibert.kernels.simd import WIDTH, broadcast, fma, number, store, sum_lanes
+from minibert.ops import Linear, LayerNorm
+
+Call = Callable[[], object]
+
+# (N, K) of query_key_value, attention output, intermediate, output.
+WEIGHTS = {
+    "MiniLM": ((1152, 384), (384, 384), (1536, 384), (384, 1536)),
+    "bert-base": ((2304, 768), (768, 768), (3072, 768), (768, 3072)),
+}
+ROWS = (22, 128, 1024)
+LENGTHS = ((8, 128), (4, 512))
+HEADS = {"MiniLM": (12, 32), "bert-base": (12, 64)}
+COLD_BYTES = 256e6
+_PAUSE = 0.06  # the threads of NumPy's BLAS look for work for some 25 ms before they leave the cores to others
+
+
+@kernel
+def fma_loop(rounds, out):
+    """16 independent chains of fma in registers: 32 WIDTH floating point operations each round."""
+    x, y = broadcast(out[0]), broadcast(out[1])
+    a0 = a1 = a2 = a3 = a4 = a5 = a6 = a7 = number(0.0)
+    b0 = b1 = b2 = b3 = b4 = b5 = b6 = b7 = number(1.0)
+    for _ in range(rounds):
+        a0, a1, a2, a3 = fma(x, y, a0), fma(x, y, a1), fma(x, y, a2), fma(x, y, a3)
+        a4, a5, a6, a7 = fma(x, y, a4), fma(x, y, a5), fma(x, y, a6), fma(x, y, a7)
+        b0, b1, b2, b3 = fma(x, y, b0), fma(x, y, b1), fma(x, y, b2), fma(x, y, b3)
+        b4, b5, b6, b7 = fma(x, y, b4), fma(x, y, b5), fma(x, y, b6), fma(x, y, b7)
+    total = a0 + a1 + a2 + a3 + a4 + a5 + a6 + a7 + b0 + b1 + b2 + b3 + b4 + b5 + b6 + b7
+    out[2] = sum_lanes(total)
+
+
+class Peak:
+    """GFLOP/s of `fma_loop` on all threads at once."""
+
+    ROUNDS = 400_000
+
+    def __init__(self, threads: int) -> None:
+        self.flops = 32.0 * WIDTH * self.ROUNDS * threads
+        self.outs = [np.array([1.0, 1e-6, 0.0], dtype=np.float32) for _ in range(threads)]
+        fma_loop(1, self.outs[0])
+
+    def __call__(self) -> None:
+        helpers = [threading.Thread(target=fma_loop, args=(self.ROUNDS, out)) for out in self.outs[1:]]
+        for helper in helpers:
+            helper.start()
+        fma_loop(self.ROUNDS, self.outs[0])
+        for helper in helpers:
+            helper.join()
+
+
+def seconds_of(call: Call, least: float) -> float:
+    """Seconds of one call: the mean over as many as take `least` seconds."""
+    count, start = 0, time.perf_counter()
+    while True:
+        call()
+        count += 1
+        took = time.perf_counter() - start
+        if took >= least:
+            return took / count
+
+
+def in_turn(calls: dict[str, Call], rounds: int, least: float) -> dict[str, np.ndarray]:
+    """Seconds of each call in each round."""
+    for call in calls.values():
+        call()  # whatever happens only once
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            time.sleep(_PAUSE)
+            times[name].append(seconds_of(call, least))
+    return {name: np.array(values) for name, values in times.items()}
+
+
+class Bench:
+    """The table, row by row."""
+
+    def __init__(self, rounds: int, least: float) -> None:
+        self.rounds, self.least = rounds, least
+        self.threads = usable_cores()
+        self.ops = make_ops(self.threads)
+        self.peak = Peak(self.threads)
+        self.generator = np.random.default_rng(0)
+        self.lines: list[str] = []
+
+    def print(self, line: str) -> None:
+        print(line, flush=True)
+        self.lines.append(line)
+
+    def floats(self, *shape: int, scale: float = 1.0) -> np.ndarray:
+        return (self.generator.standard_normal(shape) * scale).astype(np.float32)
+
+    def row(self, name: str, work: float, ours: Call, numpy: Call, *, peak: bool) -> None:
+        calls: dict[str, Call] = {"minibert": ours, "numpy": numpy, **({"peak": self.peak} if peak else {})}
+        times = in_turn(calls, self.rounds, self.least)
+        ratio = float(np.median(times["numpy"] / times["minibert"]))
+        cells = [name, f"{np.median(times['minibert']) * 1e6:,.0f}", f"{ratio:.2f}x"]
+        if peak:
+            rate, best = work / times["minibert"], self.peak.flops / times["peak"]
+            cells += [f"{np.median(rate) / 1e9:.0f}", f"{100 * float(np.median(rate / best)):.0f} %"]
+        else:
+            cells += ["", ""]
+        self.print("| " + " | ".join(cells) + " |")
+
+    def gemm(self, model: str, M: int, N: int, K: int, *, cold: bool) -> None:
+        copies = max(1, int(COLD_BYTES / (4 * N * K))) if cold else 1
+        plain = [Linear(("w",), self.floats(N, K, scale=K**-0.5), np.zeros(N, np.float32)) for _ in range(copies)]
+        packed = [self.ops.prepare(linear) for linear in plain]
+        x = self.floats(M, K)
+        expected = x.astype(np.float64) @ plain[0].weight.astype(np.float64).T
+        check(self.ops.linear(x, packed[0]), expected)
+        turn = {"ours": 0, "numpy": 0}
+
+        def ours() -> object:
+            turn["ours"] += 1
+            return self.ops.linear(x, packed[turn["ours"] % copies])
+
+        def numpy() -> object:
+            turn["numpy"] += 1
+            return x @ plain[turn["numpy"] % copies].weight.T
+
+        name = f"GEMM {model} {M} x {N} x {K}{', cold' if cold else ''}"
+        self.row(name, 2.0 * M * N * K, ours, numpy, peak=True)
+
+    def attention(self, model: str, sequences: int, S: int) -> None:
+        heads, D = HEADS[model]
+        T, H = sequences * S, heads * D
+        query, key, value = np.split(self.floats(T, 3 * H), 3, axis=1)
+        cu_seqlens = np.arange(0, T + 1, S, dtype=np.int32)
+
+        def ours() -> np.ndarray:
+            return self.ops.attention(query, key, value, cu_seqlens, heads).context
+
+        def numpy() -> np.ndarray:
+            return reference.attention(query, key, value, cu_seqlens, heads).context
+
+        check(ours(), numpy())
+        self.row(f"attention {model} {sequences} x {S}", 4.0 * S * T * H, ours, numpy, peak=True)
+
+    def rowwise(self, model: str, T: int) -> None:
+        H = WEIGHTS[model][1][0]
+        x, norm = self.floats(T, H), LayerNorm("n", self.floats(H), self.floats(H), 1e-12)
+        check(self.ops.layer_norm(x, norm), reference.layer_norm(x, norm))
+        self.row(
+            f"LayerNorm {model} {T} tokens",
+            0.0,
+            lambda: self.ops.layer_norm(x, norm),
+            lambda: reference.layer_norm(x, norm),
+            peak=False,
+        )
+        words, types, positions = self.floats(30522, H), self.floats(2, H), self.floats(512, H)
+        ids = self.generator.integers(0, 30522, T).astype(np.int32)
+        zeros, place = np.zeros(T, np.int32), np.arange(T, dtype=np.int32) % 512
+        tables = (words, ids, types, zeros, positions, place)
+        check(self.ops.embed(*tables), reference.embed(*tables))
+        self.row(
+            f"embed {model} {T} tokens",
+            0.0,
+            lambda: self.ops.embed(*tables),
+            lambda: reference.embed(*tables),
+            peak=False,
+        )
+
+
+def check(found: np.ndarray, expected: np.ndarray) -> None:
+    """Stop if what is about to be timed computes something else."""
+    apart = float(np.abs(found - expected).max())
+    if not apart < 1e-4:
+        raise RuntimeError(f"a result is {apart} from NumPy's: what it computes is something else.")
+
+
+def main() -> int:
+    """Measure every op, print the table, perhaps write the README's."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.ops")
+    parser.add_argument("--write", action="store_true", help="put the table into README.md")
+    parser.add_argument("--rounds", type=int, default=15, help="rounds, of which the median counts")
+    parser.add_argument("--seconds", type=float, default=0.02, help="of each contender in each round")
+    parser.add_argument("--only", default="", help="rows whose name begins with this")
+    options = parser.parse_args()
+    bench = Bench(options.rounds, options.seconds)
+    bench.print("| op, rows x N x K | microseconds | NumPy needs | GFLOP/s | of the peak |")
+    bench.print("|---|--:|--:|--:|--:|")
+    for model, weights in WEIGHTS.items():
+        for M in ROWS:
+            for N, K in weights:
+                for cold in (False, True):
+                    if "GEMM".startswith(options.only[:4]) and not (cold and M > 128):
+                        bench.gemm(model, M, N, K, cold=cold)
+        if "attention".startswith(options.only):
+            for sequences, S in LENGTHS:
+                bench.attention(model, sequences, S)
+        if "rowwise".startswith(options.only):
+            for T in (22, 1024):
+                bench.rowwise(model, T)
+    bench.lines += ["", f"{environment()}, {bench.threads} threads; medians of {options.rounds} rounds."]
+    print(bench.lines[-1])
+    if options.write:
+        write_between(Path(__file__).parent.parent / "README.md", "ops", "\n".join(bench.lines))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
