@@ -10,12 +10,8 @@ again, one at a time, and the median of each is reported. Only the forward pass 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import importlib.metadata
 import math
 import multiprocessing
-import os
-import platform
 import sys
 import tempfile
 import time
@@ -26,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.environment import environment, usable_cores
 from benchmarks.readme import write_between
 from minibert.hub import DEFAULT_MODEL, locate
 from tests.checkpoints import random_checkpoint
@@ -210,7 +207,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=5, help="runs, of which the median counts (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=2.0, help="of each run and shape (default: %(default)s)")
     options = parser.parse_args()
-    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threads = usable_cores()
     lines: list[str] = []
     with tempfile.TemporaryDirectory() as scratch_name:
         scratch = Path(scratch_name)
@@ -241,20 +238,6 @@ def main() -> int:
     if options.write:
         write_between(Path(__file__).parent.parent / "README.md", "speed", "\n".join(lines))
     return 0
-
-
-def environment() -> str:
-    """The versions and the processor that the figures belong to."""
-    names = ("minibert", "numpy", "numba", "torch", "transformers", "onnxruntime", "openvino")
-    found = []
-    for name in names:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found.append(f"{name} {importlib.metadata.version(name)}")
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return f"{', '.join(found)}; {line.partition(':')[2].strip()}"
-    return f"{', '.join(found)}; {platform.processor()}"
 
 
 if __name__ == "__main__":

@@ -13,10 +13,14 @@ goes through its layers.
 from __future__ import annotations
 
 import argparse
+import os
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+# Threads of NumPy's BLAS look for work for a while before they leave the cores to others; here, for a very short while.
+os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
 
 import numpy as np
 
@@ -25,8 +29,8 @@ from benchmarks.readme import write_between
 from minibert import reference
 from minibert.kernels import make_ops
 from minibert.kernels.compilation import kernel
-from minibert.kernels.simd import WIDTH, broadcast, fma, number, store, sum_lanes
-from minibert.ops import Linear, LayerNorm
+from minibert.kernels.simd import WIDTH, broadcast, fma, number, sum_lanes
+from minibert.ops import LayerNorm, Linear
 
 Call = Callable[[], object]
 
@@ -39,7 +43,6 @@ ROWS = (22, 128, 1024)
 LENGTHS = ((8, 128), (4, 512))
 HEADS = {"MiniLM": (12, 32), "bert-base": (12, 64)}
 COLD_BYTES = 256e6
-_PAUSE = 0.06  # the threads of NumPy's BLAS look for work for some 25 ms before they leave the cores to others
 
 
 @kernel
@@ -58,9 +61,9 @@ def fma_loop(rounds, out):
 
 
 class Peak:
-    """GFLOP/s of `fma_loop` on all threads at once."""
+    """`fma_loop` on all threads at once, long enough for the system to give each a core of its own."""
 
-    ROUNDS = 400_000
+    ROUNDS = 6_000_000
 
     def __init__(self, threads: int) -> None:
         self.flops = 32.0 * WIDTH * self.ROUNDS * threads
@@ -94,7 +97,6 @@ def in_turn(calls: dict[str, Call], rounds: int, least: float) -> dict[str, np.n
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
-            time.sleep(_PAUSE)
             times[name].append(seconds_of(call, least))
     return {name: np.array(values) for name, values in times.items()}
 

@@ -20,8 +20,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-import numpy as np
-
 from minibert.batch import PackedBatch
 from minibert.config import BertConfig
 from minibert.ops import AttentionOutput, FloatArray, Ops, PreparedLinear

@@ -126,7 +126,10 @@ def pack(linear: Linear) -> PackedLinear:
 
 
 def _micro_kernel(rows: int) -> Any:
-    """c[rows, NR] = sum over k of a[rows, k] b[k, NR], plus the bias if added is 1, plus the residual too if it is 2."""
+    """c[rows, NR] = sum over k of a[rows, k] b[k, NR], plus the bias if added is 1, plus the residual too if it is 2.
+
+    Meanwhile the cache lines at b[ahead], b[ahead + stride], ... are brought into the second cache, one with each k.
+    """
 
     @intrinsic
     def micro_kernel(

@@ -299,7 +299,7 @@ def _choice(order: str, doc: str) -> Any:
 
 
 def _choose(builder: Any, order: str, x: Any, y: Any) -> Any:
-    # A comparison and a selection: LLVM makes one instruction of them, where its maxnum, which prefers numbers, is three.
+    # One instruction for LLVM; its own maxnum, which prefers numbers to NaN, is three.
     return builder.select(builder.fcmp_ordered(order, y, x), y, x)
 
 
@@ -335,7 +335,7 @@ largest = _across(lambda builder, x, y: _choose(builder, ">", x, y), "The larges
 
 @intrinsic
 def _power_of_two(typingctx: Any, k: Any) -> Any:
-    """2 to the k, for lanes that hold whole numbers from -126 to 127, and 0 for -127: k goes into the exponent's bits."""
+    """2 to the k, for lanes that hold whole numbers from -126 to 127; 0 for -127. k goes into the exponent's bits."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         biased = builder.add(builder.fptosi(arguments[0], _INT_LANES), ir.Constant(_INT_LANES, [127] * WIDTH))
@@ -443,9 +443,9 @@ def exp2(x):
 def gelu(x):
     """x Phi(x), Phi being the normal distribution: the exact GELU of BERT, to float32 rounding.
 
-    GELU(x) = max(x, 0) - a Phi(-a) with a = |x|, where nothing cancels for negative x as it does in 1 + erf(x / sqrt(2)).
-    Phi(-a) = e^(-a^2 / 2) P(a) / Q(a), polynomials of degree 3 and 4 fitted for minibert on [0, 6.5] so that a Phi(-a) is
-    within 3e-10; beyond, the power itself is less than that.
+    GELU(x) = max(x, 0) - a Phi(-a) with a = |x|: nothing cancels for negative x, as it does in 1 + erf(x / sqrt(2)).
+    Phi(-a) = e^(-a^2 / 2) P(a) / Q(a), polynomials of degree 3 and 4 fitted for minibert on [0, 6.5] so that a Phi(-a)
+    is within 3e-10; beyond, the power itself is less than that.
     """
     size = absolute(x)
     a = minimum(size, number(13.27))  # where the power is 0

@@ -7,9 +7,9 @@ The helpers of a team wait inside compiled code, in `run_task`, watching one num
 are still to be had. Whoever lowers it by one may take a chunk. The caller takes chunks like everybody else, so no op is
 slower for a helper that comes late, is held up, or does not exist.
 
-Which chunk? Each thread has a share of them, in order, and begins with its own; when that is used up it goes on with the
-shares of the others. So as a rule the same thread computes the same rows in one op after another, and finds them in its
-own cache; but nobody waits for a thread that is slow.
+Which chunk? Each thread has a share of them, in order, and begins with its own; when that is used up it goes on with
+the shares of the others. So as a rule the same thread computes the same rows in one op after another, and finds them in
+its own cache; but nobody waits for a thread that is slow.
 
 A helper that has waited in vain for about a millisecond goes to sleep (a Python event) and is woken by a later op. A
 second caller that finds the team busy computes its op alone. A forked child inherits no helpers; it starts its own.
