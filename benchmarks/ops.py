@@ -80,7 +80,8 @@ class Peak:
 
 
 def seconds_of(call: Call, least: float) -> float:
-    """Seconds of one call: the mean over as many as take `least` seconds."""
+    """Seconds of one call: the mean over as many as take `least` seconds, after one that wakes the threads."""
+    call()
     count, start = 0, time.perf_counter()
     while True:
         call()
@@ -92,8 +93,6 @@ def seconds_of(call: Call, least: float) -> float:
 
 def in_turn(calls: dict[str, Call], rounds: int, least: float) -> dict[str, np.ndarray]:
     """Seconds of each call in each round."""
-    for call in calls.values():
-        call()  # whatever happens only once
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
