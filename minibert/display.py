@@ -46,8 +46,6 @@ def token_table(
     """Return an HTML table of tokens: number, token, id, characters, word; nothing in the last two for special ones."""
     rows = (
         (number, token, token_id, None if word is None else f"{start}-{end}", word)
-        for number, (token, token_id, (start, end), word) in enumerate(
-            zip(tokens, ids, offsets, word_ids, strict=True)
-        )
+        for number, (token, token_id, (start, end), word) in enumerate(zip(tokens, ids, offsets, word_ids, strict=True))
     )
     return html_table(caption, ("", "token", "id", "characters", "word"), rows, len(tokens))

@@ -17,9 +17,6 @@ from minibert.words import TokenVectors
 
 __all__ = ["Occurrence", "WordOccurrences", "word_occurrences"]
 
-# Characters shown on either side of an occurrence.
-_CONTEXT = 24
-
 
 @dataclasses.dataclass(frozen=True)
 class Occurrence:
@@ -27,21 +24,26 @@ class Occurrence:
 
     Parameters
     ----------
-    text : int
-        Index of the text.
+    text : str
+    text_index : int
+        Which of the texts it is.
     tokens : slice
         The word's tokens in that text.
     start, end : int
         The word's first character in that text, and the one after its last.
-    context : str
-        The word in brackets, with what stands around it.
     """
 
-    text: int
+    text: str
+    text_index: int
     tokens: slice
     start: int
     end: int
-    context: str
+
+    def in_context(self, width: int = 24) -> str:
+        """Return the word in brackets with what stands around it, at most `width` characters on either side."""
+        first, last = max(0, self.start - width), self.end + width
+        line = f"{self.text[first : self.start]}[{self.text[self.start : self.end]}]{self.text[self.end : last]}"
+        return " ".join(f"{'...' if first else ''}{line}{'...' if last < len(self.text) else ''}".split())
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -77,7 +79,7 @@ class WordOccurrences:
 
     def _repr_html_(self) -> str:
         rows = (
-            (number, place.text, f"{place.tokens.start}-{place.tokens.stop - 1}", place.context)
+            (number, place.text_index, f"{place.tokens.start}-{place.tokens.stop - 1}", place.in_context())
             for number, place in enumerate(self.places)
         )
         return html_table(repr(self), ("", "text", "tokens", "where"), rows, len(self))
@@ -153,7 +155,4 @@ def _word_ids(word: str, tokenizer: BertTokenizer) -> list[int]:
 
 def _place(index: int, text: TokenVectors, tokens: slice) -> Occurrence:
     start, end = int(text.offsets[tokens.start, 0]), int(text.offsets[tokens.stop - 1, 1])
-    first, last = max(0, start - _CONTEXT), end + _CONTEXT
-    context = f"{text.text[first:start]}[{text.text[start:end]}]{text.text[end:last]}"
-    context = f"{'...' if first else ''}{context}{'...' if last < len(text.text) else ''}"
-    return Occurrence(index, tokens, start, end, " ".join(context.split()))
+    return Occurrence(text.text, index, tokens, start, end)

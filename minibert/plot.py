@@ -20,30 +20,25 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = [
-    "SUFFIXES",
-    "new_figure",
     "plot_hidden_values",
     "plot_layers_pca",
     "plot_word_similarities",
     "principal_components",
+    "require_matplotlib",
 ]
-
-SUFFIXES = (".png", ".svg", ".pdf")
-"""The files that a picture can be saved as."""
 
 # As many labels as a picture has room for.
 _MAX_LABELS = 12
 _LABEL_LENGTH = 28
-_COLORS = "tab10"
 
 
-def new_figure(width: float, height: float) -> Figure:
-    """Make an empty figure of that size, in inches; ValueError if matplotlib is not installed."""
+def require_matplotlib() -> type[Figure]:
+    """Return matplotlib's Figure; ValueError if matplotlib is not installed."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ValueError(f"pictures need matplotlib ({error}): pip install 'minibert[plot]'.") from error
-    return Figure(figsize=(width, height), layout="constrained")
+    return Figure
 
 
 def plot_hidden_values(vectors: FloatArray, layers: Sequence[int] | None = None, *, bins: int = 100) -> Figure:
@@ -88,14 +83,12 @@ def plot_word_similarities(occurrences: WordOccurrences) -> Figure:
     matrices = occurrences.similarities().reshape(-1, len(occurrences), len(occurrences))
     layers = occurrences.layers if occurrences.vectors.ndim == 3 else None
     side = min(4.5, max(2.4, 0.5 * len(occurrences)))
-    names = [f"{number}: {_short(place.context)}" for number, place in enumerate(occurrences.places)]
+    names = [f"{number}: {place.in_context(10)}" for number, place in enumerate(occurrences.places)]
     figure, axes = _grid(len(matrices), side, side, margin=0.08 * max(map(len, names)))
     lowest = min(float(matrices.min()), 1 - 1e-6)
     numbers = np.arange(len(occurrences))
     image: Any = None
-    for place, (axis, matrix, title) in enumerate(
-        zip(axes, matrices, _titles(layers, len(matrices)), strict=True)
-    ):
+    for place, (axis, matrix, title) in enumerate(zip(axes, matrices, _titles(layers, len(matrices)), strict=True)):
         image = axis.imshow(matrix, vmin=lowest, vmax=1.0, cmap="viridis")
         axis.set_title(title)
         named = place % _columns(len(matrices)) == 0 and len(names) <= _MAX_LABELS
@@ -136,12 +129,10 @@ def plot_layers_pca(
         raise ValueError(f"{len(labels)} labels for {len(values)} sentences; expected one for each.")
     groups = {"": np.arange(len(values))} if labels is None else _groups(labels)
     figure, axes = _grid(values.shape[1], 2.8, 2.6)
-    for axis, panel, title in zip(
-        axes, np.moveaxis(values, 1, 0), _titles(layers, values.shape[1]), strict=True
-    ):
+    for axis, panel, title in zip(axes, np.moveaxis(values, 1, 0), _titles(layers, values.shape[1]), strict=True):
         points = principal_components(panel, 2)
         for number, members in enumerate(groups.values()):
-            axis.scatter(*points[members].T, s=22, color=f"C{number % 10}", marker="osD^v"[number // 10 % 5])
+            axis.scatter(points[members, 0], points[members, 1], s=22, color=f"C{number % 10}", marker="osD^v"[number // 10 % 5])
         axis.set_title(title)
         axis.set_xticks([])
         axis.set_yticks([])
@@ -206,7 +197,8 @@ def _grid(
     """A figure of `count` panels of that size, in inches, with the places that are left over empty."""
     columns = _columns(count)
     rows = -(-count // columns)
-    figure = new_figure(columns * width + margin + 0.8, rows * height + 0.8)
+    size = (columns * width + margin + 0.8, rows * height + 0.8)
+    figure = require_matplotlib()(figsize=size, layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False, sharex=share, sharey=share)
     axes = list(grid.ravel())
     for axis in axes[count:]:

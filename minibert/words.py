@@ -220,7 +220,7 @@ class TokenVectors:
 
 
 @overload
-def embed_tokens(
+def embed_tokens(  # type: ignore[overload-overlap]  # a str is a sequence of str too
     model: BertModel,
     tokenizer: BertTokenizer,
     texts: str,
@@ -373,9 +373,7 @@ def _encode(
     return encodings, cut_words
 
 
-def _run(
-    model: BertModel, encodings: list[Encoding], layers: tuple[int, ...], layer_pooling: str
-) -> list[FloatArray]:
+def _run(model: BertModel, encodings: list[Encoding], layers: tuple[int, ...], layer_pooling: str) -> list[FloatArray]:
     """Vectors of each text's tokens, computed on one packed batch."""
     ids, token_types = [encoding.ids for encoding in encodings], [encoding.token_types for encoding in encodings]
     for i, (own_ids, own_types) in enumerate(zip(ids, token_types, strict=True)):
