@@ -30,6 +30,7 @@ __all__ = [
 # As many labels as a picture has room for.
 _MAX_LABELS = 12
 _LABEL_LENGTH = 28
+_MARKERS = "osD^v"
 
 
 def require_matplotlib() -> type[Figure]:
@@ -57,12 +58,14 @@ def plot_hidden_values(vectors: FloatArray, layers: Sequence[int] | None = None,
     if isinstance(bins, bool) or not isinstance(bins, int | np.integer) or bins < 1:
         raise ValueError(f"bins={bins!r}; expected an int, at least 1.")
     panels = [values] if values.ndim < 3 else list(np.moveaxis(values, 1, 0))
+    edges = np.histogram_bin_edges(values, int(bins)).tolist()  # the same in each panel, so that heights compare
     figure, axes = _grid(len(panels), 3.2, 2.4, share=True)
     for axis, panel, title in zip(axes, panels, _titles(layers, len(panels)), strict=True):
-        axis.hist(panel.ravel(), bins=int(bins), color="tab:blue")
+        axis.hist(panel.ravel(), bins=edges, color="tab:blue")
         axis.set_title(title)
         axis.set_axisbelow(True)
         axis.grid(axis="y", alpha=0.3)
+        axis.tick_params(labelbottom=True)  # what stands below may be an empty place
     figure.supxlabel("value")
     figure.supylabel("features" if values.ndim == 1 else "features of all tokens")
     return figure
@@ -82,7 +85,7 @@ def plot_word_similarities(occurrences: WordOccurrences) -> Figure:
         raise ValueError(f"{occurrences.word!r} occurs once; comparing takes at least two occurrences.")
     matrices = occurrences.similarities().reshape(-1, len(occurrences), len(occurrences))
     layers = occurrences.layers if occurrences.vectors.ndim == 3 else None
-    side = min(4.5, max(2.4, 0.5 * len(occurrences)))
+    side = min(3.2, max(2.4, 0.5 * len(occurrences)))
     names = [f"{number}: {place.in_context(10)}" for number, place in enumerate(occurrences.places)]
     figure, axes = _grid(len(matrices), side, side, margin=0.08 * max(map(len, names)))
     lowest = min(float(matrices.min()), 1 - 1e-6)
@@ -93,14 +96,16 @@ def plot_word_similarities(occurrences: WordOccurrences) -> Figure:
         axis.set_title(title)
         named = place % _columns(len(matrices)) == 0 and len(names) <= _MAX_LABELS
         axis.set_xticks(numbers if len(names) <= _MAX_LABELS else [])
-        axis.set_yticks(numbers if len(names) <= _MAX_LABELS else [], names if named else None)
+        axis.set_yticks(numbers if len(names) <= _MAX_LABELS else [])
+        if named:
+            axis.set_yticklabels(names, parse_math=False)
         if len(names) <= 6:
             for i, j in np.ndindex(matrix.shape):
                 dark = matrix[i, j] < (lowest + 1) / 2
                 text = f"{matrix[i, j]:.2f}"
                 axis.text(j, i, text, ha="center", va="center", fontsize=8, color="white" if dark else "black")
     figure.colorbar(image, ax=axes, label="cosine", shrink=0.8)
-    figure.suptitle(f"{occurrences.word!r}, {len(occurrences)} occurrences")
+    figure.suptitle(f"{occurrences.word!r}, {len(occurrences)} occurrences", parse_math=False)
     return figure
 
 
@@ -132,7 +137,8 @@ def plot_layers_pca(
     for axis, panel, title in zip(axes, np.moveaxis(values, 1, 0), _titles(layers, values.shape[1]), strict=True):
         points = principal_components(panel, 2)
         for number, members in enumerate(groups.values()):
-            axis.scatter(points[members, 0], points[members, 1], s=22, color=f"C{number % 10}", marker="osD^v"[number // 10 % 5])
+            marker, color = _MARKERS[number // 10 % len(_MARKERS)], f"C{number % 10}"
+            axis.scatter(points[members, 0], points[members, 1], s=22, color=color, marker=marker)
         axis.set_title(title)
         axis.set_xticks([])
         axis.set_yticks([])
@@ -140,8 +146,9 @@ def plot_layers_pca(
     figure.supxlabel("first principal component")
     figure.supylabel("second principal component")
     if labels is not None and len(groups) <= _MAX_LABELS:
-        handles = axes[0].collections
-        figure.legend(handles, [_short(label) for label in groups], loc="outside lower center", ncols=2, frameon=False)
+        legend = figure.legend(axes[0].collections, ["-"] * len(groups), loc="outside right upper", frameon=False)
+        for text, label in zip(legend.get_texts(), groups, strict=True):
+            text.set(text=_short(label), parse_math=False)  # set late: matplotlib leaves labels out that begin with "_"
     return figure
 
 
@@ -207,4 +214,5 @@ def _grid(
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= _LABEL_LENGTH else f"{text[: _LABEL_LENGTH - 3]}..."
+    line = " ".join(text.split())
+    return line if len(line) <= _LABEL_LENGTH else f"{line[: _LABEL_LENGTH - 3]}..."

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import json
 import shutil
+import warnings
 from collections.abc import Iterator
 from itertools import accumulate, combinations, islice
 from typing import TYPE_CHECKING, Any
@@ -273,7 +274,9 @@ def _embed(arguments: argparse.Namespace, tokenizer: BertTokenizer) -> list[Toke
 
 
 def _save_picture(figure: Any, path: str) -> None:
-    write_file(path, lambda file: figure.savefig(file, format=path.lower().rpartition(".")[2]))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")  # what matplotlib's font does not have it draws as boxes
+        write_file(path, lambda file: figure.savefig(file, format=path.lower().rpartition(".")[2]))
     report_written(path, "picture")
 
 
