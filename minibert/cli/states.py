@@ -199,7 +199,7 @@ def _words(arguments: argparse.Namespace) -> None:
 
     rows = list(zip(map(layer_name, layers), found.similarities(), strict=True))
     pooled = layers if arguments.layers is not None else layers[1:][-4:]
-    best = f"the last hidden state, {rows[-1][0]}"
+    best = rows[-1][0]
     if len(pooled) > 1:
         alike = [_pool_layers(text, pooled, arguments.layer_pooling) for text in texts]
         cosines = word_occurrences(arguments.word, alike, tokenizer, subwords=arguments.subwords).similarities()
