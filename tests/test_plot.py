@@ -94,9 +94,9 @@ def test_word_similarities_by_layer(model: BertModel, tokenizer: BertTokenizer) 
     assert [label.get_text() for label in panels[0].get_yticklabels()] == [
         "0: [the] cat sat o...",
         "1: ...at sat on [the] mat",
-        "2: [the] dog and th...",
+        "2: [the] dog and t...",
         "3: ...e dog and [the] bank",
-        "4: ...man from [the] river",
+        "4: ... man from [the] river",
     ]
     assert figure.axes[3].get_ylabel() == "cosine"
     assert figure.get_suptitle() == "'the', 5 occurrences"
