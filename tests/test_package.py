@@ -41,7 +41,18 @@ ORDER = (
     ),
     *("kernels.compilation", "kernels.simd", "kernels.memory", "kernels.gemm", "kernels.attention"),
     *("kernels.rowwise", "kernels.threads", "kernels"),
-    *("encoder", "outputs", "embeddings", "models", "vectors", "words", "occurrences", "plot", "sentence"),
+    *(
+        "encoder",
+        "outputs",
+        "embeddings",
+        "models",
+        "vectors",
+        "token_vectors",
+        "tokens",
+        "occurrences",
+        "plot",
+        "sentence",
+    ),
     *("cli.common", "cli.states", "cli.embed", "cli", "__main__"),
 )
 

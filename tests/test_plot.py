@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+import xml.dom.minidom
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,8 @@ def drawn(figure: Figure) -> None:
         file = io.BytesIO()
         figure.savefig(file, format=suffix)
         assert file.getvalue().startswith(start)
+        if suffix == "svg":
+            xml.dom.minidom.parseString(file.getvalue())
 
 
 def titles(figure: Figure) -> list[str]:
@@ -114,8 +117,8 @@ def test_labels_are_drawn_as_they_stand(model: BertModel, tokenizer: BertTokeniz
     """No mathematics between dollars, no label lost for its underscore."""
     texts = embed_tokens(model, tokenizer, [r"_a $5 \frac the $x", r"the $\nonsense$"])
     drawn(plot_word_similarities(word_occurrences("the", texts, tokenizer)))
-    labels = ["_a $5 and $", r"$\nonsense{$", "plain"]
-    figure = plot_layers_pca(np.random.default_rng(0).standard_normal((3, 2, 4)), labels=labels)
+    labels = ["_a $5 and $", r"$\nonsense{$", "bell \ufffd"]
+    figure = plot_layers_pca(np.random.default_rng(0).standard_normal((3, 2, 4)), labels=[*labels[:2], "bell\n\x07"])
     assert [text.get_text() for text in figure.legends[0].get_texts()] == labels
     drawn(figure)
 

@@ -329,6 +329,17 @@ def test_what_a_shorter_limit_cuts_from_given_words(model: BertModel, tokenizer:
     assert np.isnan(text.words().vectors).any(axis=1).tolist() == [False, True, True]
 
 
+def test_the_other_end_of_a_text_may_be_cut(model: BertModel) -> None:
+    tokenizer = BertTokenizer.from_pretrained(DEFAULT_MODEL)
+    tokenizer.truncation_side = "left"
+    text = embed_tokens(model, tokenizer, "one embeddings and two", max_length=6, truncation="silent", layers=0)
+    assert text.tokens == ("[CLS]", "##ding", "##s", "and", "two", "[SEP]")
+    assert text.words().words == ("and", "two")
+    np.testing.assert_array_equal(text.span(15, 22), text.vectors[3:5].mean(axis=0, dtype=np.float64).astype("f4"))
+    with pytest.raises(ValueError, match="reaches beyond characters 9 to 22"):
+        text.span(4, 14)
+
+
 # --- occurrences ------------------------------------------------------------------------------------------------------
 
 

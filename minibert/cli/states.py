@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from minibert.cli.common import add_model_options, add_texts, read_texts, report_written, write_file
 
 if TYPE_CHECKING:
+    from minibert.token_vectors import TokenVectors
     from minibert.tokenizer import BertTokenizer
-    from minibert.words import TokenVectors
 
 __all__ = ["add_verbs"]
 
@@ -257,7 +257,7 @@ def _print_tokens(texts: list[TokenVectors]) -> None:
 def _embed(arguments: argparse.Namespace, tokenizer: BertTokenizer) -> list[TokenVectors]:
     """Compute the hidden states that are asked for, kept apart, of every text."""
     from minibert.models import BertModel
-    from minibert.words import embed_tokens
+    from minibert.tokens import embed_tokens
 
     texts = read_texts(arguments.texts)
     if arguments.plot:
