@@ -100,7 +100,8 @@ def _hidden(arguments: argparse.Namespace) -> None:
 
 
 def _words(arguments: argparse.Namespace) -> None:
-    from minibert.vectors import cosine_similarity, find_word
+    from minibert.similarity import cos_sim
+    from minibert.vectors import find_word
 
     texts = read_texts(arguments.texts)
     encodings, output = _run(arguments, texts)
@@ -134,7 +135,7 @@ def _words(arguments: argparse.Namespace) -> None:
         import numpy as np
 
         vectors = np.stack([state[tokens].mean(axis=0) for tokens, _ in found])
-        table = cosine_similarity(vectors, vectors)
+        table = cos_sim(vectors, vectors)
         return [float(table[i, j]) for i, j in combinations(range(len(found)), 2)]
 
     pairs = [f"{a}-{b}" for a, b in combinations([name for name, _ in zip(_names(), found, strict=False)], 2)]
