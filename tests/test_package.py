@@ -41,7 +41,7 @@ ORDER = (
     *("kernels.compilation", "kernels.simd", "kernels.memory", "kernels.gemm", "kernels.attention"),
     *("kernels.rowwise", "kernels.threads", "kernels"),
     *("encoder", "outputs", "embeddings", "models", "vectors"),
-    *("pooling", "similarity", "pipeline", "prompts", "recipe", "windows", "sentence"),
+    *("pooling", "similarity", "search", "pipeline", "prompts", "recipe", "windows", "sentence"),
     *("cli.common", "cli.states", "cli.embed", "cli", "__main__"),
 )
 
