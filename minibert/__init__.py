@@ -19,9 +19,12 @@ if TYPE_CHECKING:
     from minibert.config import BertConfig
     from minibert.errors import DownloadError, ModelFormatError
     from minibert.models import BertModel
+    from minibert.occurrences import word_occurrences
     from minibert.outputs import BertModelOutput
     from minibert.sentence import SentenceTransformer
     from minibert.tokenizer import BertTokenizer
+    from minibert.vectors import combine_layers
+    from minibert.words import TokenVectors, embed_tokens
 
 __all__ = [
     "BertConfig",
@@ -31,7 +34,11 @@ __all__ = [
     "DownloadError",
     "ModelFormatError",
     "SentenceTransformer",
+    "TokenVectors",
     "__version__",
+    "combine_layers",
+    "embed_tokens",
+    "word_occurrences",
 ]
 
 __version__ = "0.1.0"
@@ -44,6 +51,10 @@ _HOMES = {
     "DownloadError": "errors",
     "ModelFormatError": "errors",
     "SentenceTransformer": "sentence",
+    "TokenVectors": "words",
+    "combine_layers": "vectors",
+    "embed_tokens": "words",
+    "word_occurrences": "occurrences",
 }
 
 

@@ -13,6 +13,8 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from minibert.display import html_table, token_table
+
 __all__ = ["Encoding", "NoRoomError", "RawEncoding", "TokenizedBatch", "cut", "cut_windows", "padded_array"]
 
 IntArray = npt.NDArray[np.int64]
@@ -53,7 +55,7 @@ class RawEncoding(Protocol):
     def __len__(self) -> int: ...
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Encoding:
     """The tokens of one text (or pair of texts), cut but never padded; S of them.
 
@@ -72,6 +74,13 @@ class Encoding:
 
     def __len__(self) -> int:
         return len(self._raw) if self._kept is None else len(self._kept)
+
+    def __repr__(self) -> str:
+        cut = f", {self.n_truncated} more were cut" if self.n_truncated else ""
+        return f"Encoding({len(self)} tokens{cut})"
+
+    def _repr_html_(self) -> str:
+        return token_table(repr(self), self.tokens, self.ids, self.offsets, self.word_ids)
 
     @property
     def ids(self) -> IntArray:
@@ -159,6 +168,10 @@ class TokenizedBatch(Mapping[str, IntArray]):
 
     def __repr__(self) -> str:
         return f"TokenizedBatch({', '.join(f'{key}: {array.shape}' for key, array in self._arrays.items())})"
+
+    def _repr_html_(self) -> str:
+        rows = ((i, encoding.n_truncated, " ".join(encoding.tokens)) for i, encoding in enumerate(self.encodings))
+        return html_table(repr(self), ("row", "cut", "tokens"), rows, len(self.encodings))
 
     def tokens(self, i: int = 0) -> list[str]:
         """Tokens of row i; list of S str."""

@@ -6,7 +6,6 @@ Layers are numbered as in transformers: 0 is the embeddings' output, i is layer 
 from __future__ import annotations
 
 import dataclasses
-import operator
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -16,12 +15,9 @@ from minibert.encodings import Encoding
 from minibert.models import BertModel
 from minibert.ops import FloatArray
 from minibert.pooling import pool, pooling_modes
-from minibert.vectors import combine_layers
+from minibert.vectors import LayerSelection, check_choice, combine_layers, resolve_layers
 
-__all__ = ["LAYER_POOLING", "Recipe", "make_recipe", "pool_encodings", "token_vectors"]
-
-LAYER_POOLING = ("concat", "sum", "mean")
-"""How several hidden states become one; bert-as-service's way, "concat", is the default."""
+__all__ = ["Recipe", "make_recipe", "pool_encodings", "token_vectors"]
 
 # Tokens whose hidden states are held before they are pooled.
 _TOKENS_PER_STEP = 8192
@@ -36,7 +32,7 @@ class Recipe:
     layers : tuple of int
         Hidden states to use, 0 to L; the forward stops after the deepest one.
     layer_pooling : {"concat", "sum", "mean"}
-        How several of them become one.
+        How several of them become one; bert-as-service's way is "concat".
     modes : tuple of str
         Names of `POOLING_MODES`, or "pooler" or "none" alone.
     special_tokens : bool
@@ -61,7 +57,7 @@ def make_recipe(
     model: BertModel,
     *,
     pooling: str | Sequence[str],
-    layers: int | Sequence[int] | None = None,
+    layers: LayerSelection | None = None,
     layer_pooling: str = "concat",
     special_tokens: bool = True,
     include_prompt: bool = True,
@@ -73,7 +69,7 @@ def make_recipe(
     pooling : str or sequence of str
         See `pooling_modes`. "first_last" is the mean over the tokens of the mean of layer 1 and the last one; "pooler"
         is the model's own pooler.
-    layers : int or sequence of int, optional
+    layers : int or ints, optional
         -(L + 1) to L; default: the last one.
 
     Raises
@@ -83,9 +79,8 @@ def make_recipe(
     """
     modes = pooling_modes(pooling)
     depth = model.config.num_hidden_layers
-    chosen = _check_layers(layers, depth)
-    if layer_pooling not in LAYER_POOLING:
-        raise ValueError(f"layer_pooling={layer_pooling!r}; expected {', '.join(map(repr, LAYER_POOLING))}.")
+    chosen = (depth,) if layers is None else resolve_layers(layers, depth)
+    check_choice("layer_pooling", layer_pooling, ("concat", "sum", "mean"))
     if not isinstance(special_tokens, bool | np.bool_):
         raise TypeError(f"special_tokens={special_tokens!r}; expected True or False.")
     if modes[0] in ("first_last", "pooler") and (layers is not None or not special_tokens):
@@ -95,24 +90,6 @@ def make_recipe(
     if modes == ("pooler",) and model.weights.pooler is None:
         raise ValueError("pooling='pooler', but this checkpoint has no pooler, and minibert makes no random ones.")
     return Recipe(chosen, layer_pooling, modes, bool(special_tokens), include_prompt)
-
-
-def _check_layers(layers: int | Sequence[int] | None, depth: int) -> tuple[int, ...]:
-    if layers is None:
-        return (depth,)
-    expected = f"expected one or several ints from 0 (the embeddings) to {depth}, or -{depth + 1} to -1"
-    try:
-        if isinstance(layers, str | bytes):
-            raise TypeError
-        asked = [layers] if not hasattr(layers, "__iter__") else list(layers)
-        if any(isinstance(index, bool | np.bool_) for index in asked):
-            raise TypeError
-        indices = [operator.index(index) for index in asked]
-    except TypeError:
-        raise TypeError(f"layers={layers!r}; {expected}.") from None
-    if not indices or not all(-depth - 1 <= index <= depth for index in indices):
-        raise ValueError(f"layers={layers!r}; {expected}.")
-    return tuple(index % (depth + 1) for index in indices)
 
 
 def pool_encodings(

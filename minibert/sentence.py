@@ -29,6 +29,7 @@ from minibert.similarity import (
 from minibert.similarity import normalize_embeddings as normalize
 from minibert.texts import as_texts
 from minibert.tokenizer import BertTokenizer
+from minibert.vectors import LayerSelection
 from minibert.windows import TokenWindows
 
 __all__ = ["SentenceTransformer"]
@@ -205,7 +206,7 @@ class SentenceTransformer:
         normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
         *,
-        layers: int | Sequence[int] | None = None,
+        layers: LayerSelection | None = None,
         layer_pooling: str = "concat",
         pooling: str | Sequence[str] | None = None,
         special_tokens: bool = True,
@@ -242,7 +243,7 @@ class SentenceTransformer:
             Scale the vectors to length 1 even where the model does not.
         truncate_dim : int, optional
             Keep the first features only; default: as the model is set.
-        layers : int or sequence of int, optional
+        layers : int or ints, optional
             Hidden states to pool, numbered as in transformers: 0 (the embeddings) to L, or -(L + 1) to -1. The forward
             stops after the deepest one. Default: the last.
         layer_pooling : {"concat", "sum", "mean"}

@@ -25,6 +25,7 @@ PACKAGE = Path(minibert.__file__).parent
 ORDER = (
     *(
         "errors",
+        "display",
         "files",
         "repository",
         "hub",
@@ -40,8 +41,8 @@ ORDER = (
     ),
     *("kernels.compilation", "kernels.simd", "kernels.memory", "kernels.gemm", "kernels.attention"),
     *("kernels.rowwise", "kernels.threads", "kernels"),
-    *("encoder", "outputs", "embeddings", "models", "vectors"),
-    *("pooling", "similarity", "search", "pipeline", "prompts", "recipe", "windows", "sentence"),
+    *("encoder", "outputs", "embeddings", "models", "vectors", "similarity", "words", "occurrences", "plot"),
+    *("pooling", "search", "pipeline", "prompts", "recipe", "windows", "sentence"),
     *("cli.common", "cli.states", "cli.embed", "cli", "__main__"),
 )
 
@@ -53,6 +54,7 @@ HOMES = {
     "safetensors": {"weights"},
     "numba": {"kernels"},
     "llvmlite": {"kernels"},
+    "matplotlib": {"plot"},
 }
 
 
@@ -113,7 +115,10 @@ def test_import_minibert_takes_less_than_150_milliseconds() -> None:
     assert seconds < 0.15
 
 
-HEAVY = ("numba", "llvmlite", "tokenizers", "huggingface_hub", "safetensors", "torch", "transformers", "tqdm", "scipy")
+HEAVY = (
+    *("numba", "llvmlite", "tokenizers", "huggingface_hub", "safetensors", "torch", "transformers", "tqdm", "scipy"),
+    "matplotlib",
+)
 
 
 def modules_after(code: str) -> set[str]:
@@ -281,6 +286,8 @@ def test_there_are_five_runtime_packages_and_they_are_the_ones_imported() -> Non
     required = {requirement.split(">")[0].replace("-", "_") for requirement in project["dependencies"]}
     assert required == {"numpy", "numba", "safetensors", "tokenizers", "huggingface_hub"}
     imported = {dotted.split(".")[0] for tree in TREES.values() for _, dotted in imports(tree, types_too=True)}
-    assert imported - set(sys.stdlib_module_names) - {"minibert"} - required <= {"llvmlite", "tqdm"}, (
+    optional = {requirement.split(">")[0] for requirement in project["optional-dependencies"]["plot"]}
+    assert optional == {"matplotlib"}
+    assert imported - set(sys.stdlib_module_names) - {"minibert"} - required - optional <= {"llvmlite", "tqdm"}, (
         "those two come along"
     )
