@@ -6,8 +6,9 @@ Every text stands on its model's card; families are found by hub id, or by `_nam
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
-__all__ = ["FAMILIES", "builtin_prompts"]
+__all__ = ["FAMILIES", "builtin_prompts", "check_prompts"]
 
 _E5 = {"query": "query: ", "passage": "passage: "}
 _SEARCH = {"query": "Represent this sentence for searching relevant passages: "}
@@ -41,3 +42,10 @@ def builtin_prompts(*names: object) -> dict[str, str]:
             if isinstance(name, str) and re.fullmatch(pattern, name, flags=re.IGNORECASE):
                 return dict(prompts)
     return {}
+
+
+def check_prompts(prompts: object, where: str, error: type[Exception]) -> dict[str, str]:
+    """Return prompts as a new dict; raise `error`, naming the place, for what are no texts by name."""
+    if not isinstance(prompts, Mapping) or not all(isinstance(x, str) for x in [*prompts, *prompts.values()]):
+        raise error(f"{where} must hold prompts as texts by name, not {prompts!r}.")
+    return dict(prompts)

@@ -18,7 +18,7 @@ from minibert.hub import DEFAULT_MODEL, ModelFiles, locate
 from minibert.models import BertModel
 from minibert.ops import FloatArray
 from minibert.pipeline import Pipeline, read_modules, read_pipeline
-from minibert.prompts import FAMILIES, builtin_prompts
+from minibert.prompts import FAMILIES, builtin_prompts, check_prompts
 from minibert.recipe import Recipe, make_recipe, pool_encodings, token_vectors
 from minibert.similarity import (
     PRECISIONS,
@@ -32,7 +32,7 @@ from minibert.tokenizer import BertTokenizer
 from minibert.vectors import LayerSelection
 from minibert.windows import TokenWindows
 
-__all__ = ["SentenceTransformer"]
+__all__ = ["SentenceTransformer", "full_name"]
 
 _OUTPUT_VALUES = ("sentence_embedding", "token_embeddings", None)
 
@@ -115,7 +115,7 @@ class SentenceTransformer:
         if similarity_fn_name is not None:  # before anything is fetched
             self.similarity_fn_name = similarity_fn_name
         files = locate(
-            _full_name(model_name_or_path),
+            full_name(model_name_or_path),
             revision=revision,
             cache_dir=cache_folder,
             token=token,
@@ -437,7 +437,7 @@ class SentenceTransformer:
     ) -> None:
         """Merge the prompts of the caller, of the model's files, and of its card if they are asked for."""
         file = f"{source}: config_sentence_transformers.json"
-        mine = _check_prompts(stored.get("prompts") or {}, file, ModelFormatError)
+        mine = check_prompts(stored.get("prompts") or {}, file, ModelFormatError)
         if given == "builtin":
             if not self._builtin_prompts:
                 raise ValueError(
@@ -446,7 +446,7 @@ class SentenceTransformer:
                 )
             mine = {**self._builtin_prompts, **{name: text for name, text in mine.items() if text}}
         elif given is not None:
-            mine = {**mine, **_check_prompts(given, "prompts", TypeError)}
+            mine = {**mine, **check_prompts(given, "prompts", TypeError)}
         self.prompts = {"query": "", "document": "", **mine}
         self._given_prompts = frozenset(given) if isinstance(given, Mapping) else frozenset()
         self._warned: set[str] = set()
@@ -465,7 +465,7 @@ class SentenceTransformer:
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
-def _full_name(name_or_path: str | os.PathLike[str]) -> str | os.PathLike[str]:
+def full_name(name_or_path: str | os.PathLike[str]) -> str | os.PathLike[str]:
     """Put sentence-transformers' organisation before a short hub id, as that library does."""
     short = isinstance(name_or_path, str) and name_or_path and not set(name_or_path) & set("/\\.")
     if short and name_or_path not in _PLAIN_BERT and not os.path.exists(name_or_path):
@@ -489,12 +489,6 @@ def _check_settings(settings: dict[str, Any], tokenizer: BertTokenizer) -> None:
     for name, only in (("transformer_task", "feature-extraction"), ("module_output_name", "token_embeddings")):
         if settings.get(name, only) != only:
             raise ModelFormatError(f"sentence_bert_config.json: {name}={settings[name]!r} is not implemented.")
-
-
-def _check_prompts(prompts: Any, where: str, error: type[Exception]) -> dict[str, str]:
-    if not isinstance(prompts, Mapping) or not all(isinstance(x, str) for x in [*prompts, *prompts.values()]):
-        raise error(f"{where} must hold prompts as texts by name, not {prompts!r}.")
-    return dict(prompts)
 
 
 # --- checking and finishing ------------------------------------------------------------------------------------------

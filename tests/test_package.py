@@ -43,7 +43,7 @@ ORDER = (
     *("kernels.rowwise", "kernels.threads", "kernels"),
     *("encoder", "outputs", "embeddings", "models", "vectors", "similarity", "words", "occurrences", "plot"),
     *("pooling", "search", "pipeline", "prompts", "recipe", "windows", "sentence"),
-    *("cli.common", "cli.states", "cli.embed", "cli", "__main__"),
+    *("cli.common", "cli.states", "cli.embed", "cli.info", "cli", "__main__"),
 )
 
 # Where each library from outside may be imported.
