@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from minibert.display import html_table, token_table
 
-__all__ = ["Encoding", "NoRoomError", "RawEncoding", "TokenizedBatch", "cut", "padded_array"]
+__all__ = ["Encoding", "NoRoomError", "RawEncoding", "TokenizedBatch", "cut", "cut_windows", "padded_array"]
 
 IntArray = npt.NDArray[np.int64]
 Element = TypeVar("Element")
@@ -240,6 +240,37 @@ def cut(raw: RawEncoding, max_length: int, strategy: str, side: str, stride: int
     pairs += [(part, other) for part in first_parts[1:] for other in second_parts]
     pairs += [(first_parts[0], other) for other in second_parts[1:]]
     kept = [np.sort(np.concatenate([special, *pair])) for pair in pairs]
+    return [Encoding(raw, positions, len(raw) - len(positions)) for positions in kept]
+
+
+def cut_windows(raw: RawEncoding, max_length: int, stride: int, prompt_length: int) -> list[Encoding]:
+    """Cut one encoding of one text into windows of `max_length` tokens, each with the special tokens and the prompt.
+
+    Parameters
+    ----------
+    raw : RawEncoding
+    max_length : int
+        In tokens, special ones and the prompt's included.
+    stride : int
+        Tokens that a window repeats from the one before.
+    prompt_length : int
+        Characters of the prompt that the text begins with.
+
+    Raises
+    ------
+    NoRoomError
+        There is no room for a token of the text, or not for more than `stride`.
+    """
+    if len(raw) <= max_length:
+        return [Encoding(raw)]
+    special = np.array([sequence is None for sequence in raw.sequence_ids])
+    prompt = np.array(raw.offsets).reshape(-1, 2)[:, 1] <= prompt_length
+    always = np.flatnonzero(special | prompt)
+    room = max_length - len(always)
+    if room < 1:
+        raise NoRoomError(f"its special tokens and its prompt take {len(always)} tokens, so none is left for the text")
+    parts = _windows(np.flatnonzero(~(special | prompt)), room, "right", stride, overflowing=True)
+    kept = [np.sort(np.concatenate([always, part])) for part in parts]
     return [Encoding(raw, positions, len(raw) - len(positions)) for positions in kept]
 
 

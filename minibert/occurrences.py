@@ -6,14 +6,14 @@ import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from minibert.display import html_table
 from minibert.ops import FloatArray
+from minibert.similarity import cos_sim
 from minibert.texts import shown
 from minibert.token_vectors import TokenVectors
 from minibert.tokenizer import BertTokenizer
-from minibert.vectors import SUBWORD_POOLING, check_choice, cosine_similarity, find_word, join_subwords
+from minibert.vectors import SUBWORD_POOLING, check_choice, find_word, join_subwords
 
 __all__ = ["Occurrence", "WordOccurrences", "word_occurrences"]
 
@@ -68,11 +68,11 @@ class WordOccurrences:
     def __len__(self) -> int:
         return len(self.places)
 
-    def similarities(self) -> npt.NDArray[np.float64]:
+    def similarities(self) -> FloatArray:
         """Cosine of each occurrence with each, (n, n); (k, n, n), layer by layer, where k layers were kept apart."""
         if self.vectors.ndim == 2:
-            return cosine_similarity(self.vectors, self.vectors)
-        return np.stack([cosine_similarity(layer, layer) for layer in np.moveaxis(self.vectors, 1, 0)])
+            return cos_sim(self.vectors, self.vectors)
+        return np.stack([cos_sim(layer, layer) for layer in np.moveaxis(self.vectors, 1, 0)])
 
     def __repr__(self) -> str:
         return f"WordOccurrences({self.word!r}, {len(self)} occurrences, vectors {self.vectors.shape})"
