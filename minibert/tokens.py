@@ -14,7 +14,7 @@ from minibert.batch import PackedBatch, check_ids
 from minibert.encodings import Encoding
 from minibert.models import BertModel
 from minibert.ops import FloatArray
-from minibert.texts import as_batch, shown
+from minibert.texts import as_batch, as_texts, shown
 from minibert.token_vectors import TokenVectors, word_starts
 from minibert.tokenizer import BertTokenizer
 from minibert.vectors import LAYER_POOLING, LayerSelection, check_choice, combine_layers, resolve_layers
@@ -74,7 +74,7 @@ def embed_tokens(
     ----------
     model, tokenizer
         Of the same model.
-    texts : str, or sequence of str
+    texts : str, or sequence, 1-D array or column of str
         With `is_split_into_words`, a sequence of lists of words.
     layers : int or ints
         Hidden states by index: 0 the embeddings' output, i that of layer i, -1 the last; see `resolve_layers`.
@@ -119,15 +119,14 @@ def embed_tokens(
     check_choice("layer_pooling", layer_pooling, [how for how in LAYER_POOLING if how != "stack"])
     check_choice("truncation", truncation, _TRUNCATION)
     limit = _limit(model, tokenizer, max_length)
-    if isinstance(texts, np.ndarray):
-        texts = texts.tolist()
-    if isinstance(texts, list | tuple) and not texts:
+    items, single = as_texts("texts", texts)
+    if not items:
         return []
-    if is_split_into_words and isinstance(texts, list | tuple) and isinstance(texts[0], str):
+    if is_split_into_words and isinstance(items[0], str):
         raise TypeError(
             f"texts is {shown(texts)}, one text with is_split_into_words; expected a list of lists of words: [words]."
         )
-    checked = as_batch(texts, None, is_split_into_words)[0]
+    checked = as_batch(list(items), None, is_split_into_words)[0]
     encodings, cut_words = _encode(tokenizer, checked, limit, truncation, is_split_into_words)
     embedded = [
         _describe(text, encoding, words, vectors, chosen)
@@ -135,7 +134,7 @@ def embed_tokens(
             checked, encodings, cut_words, _run(model, encodings, chosen, layer_pooling), strict=True
         )
     ]
-    return embedded[0] if isinstance(texts, str) else embedded
+    return embedded[0] if single else embedded
 
 
 def _limit(model: BertModel, tokenizer: BertTokenizer, max_length: int | None) -> int:

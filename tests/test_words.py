@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import doctest
 import html
+import importlib
 import os
 import re
 import warnings
@@ -408,6 +410,12 @@ def test_tables_for_notebooks_are_escaped_and_short(model: BertModel, tokenizer:
     assert repr(text) == f"TokenVectors({len(text)} tokens, vectors ({len(text)}, 384) of layer 6)"
 
 
+@pytest.mark.parametrize("name", ["tokens", "occurrences"])
+def test_the_examples_in_the_docstrings_are_true(name: str) -> None:
+    failed, tried = doctest.testmod(importlib.import_module(f"minibert.{name}"))
+    assert (failed, tried > 3) == (0, True)
+
+
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
@@ -430,18 +438,18 @@ def test_tables_for_notebooks_are_escaped_and_short(model: BertModel, tokenizer:
         ({"max_length": 1}, ValueError, "max_length=1; expected 2 .* to 512"),
         ({"max_length": 513}, ValueError, "max_length=513"),
         ({"max_length": "9"}, TypeError, "max_length='9'"),
-        ({"texts": 5}, TypeError, "text is int 5"),
-        ({"texts": None}, TypeError, "text is NoneType"),
+        ({"texts": 5}, TypeError, "texts is a int; expected a str, or a list"),
+        ({"texts": None}, TypeError, "texts is a NoneType"),
         ({"texts": ["a", None]}, TypeError, "text 1 is NoneType"),
         ({"texts": ["a", ["b"]]}, TypeError, "text 1 is list"),
-        ({"texts": b"a"}, TypeError, "text is bytes"),
+        ({"texts": b"a"}, TypeError, "texts is a bytes"),
         ({"texts": ["a", "b\ud800"]}, ValueError, "lone surrogate"),
         (
             {"texts": ["a", "b"], "is_split_into_words": True},
             TypeError,
             r"expected a list of lists of words: \[words\]",
         ),
-        ({"texts": "a b", "is_split_into_words": True}, TypeError, "expected a list of words"),
+        ({"texts": "a b", "is_split_into_words": True}, TypeError, r"expected a list of lists of words: \[words\]"),
         ({"texts": [["a", 5]], "is_split_into_words": True}, TypeError, "int 5 for word 1"),
     ],
 )
