@@ -63,11 +63,22 @@ def theirs(folder: Path) -> Any:
     return transformers.BertModel.from_pretrained(folder).eval()
 
 
-def their_states(theirs: Any, encoded: Any) -> np.ndarray:
-    """All hidden states of one text, [layers, tokens, H]."""
-    with torch.no_grad():
-        ids = torch.tensor([encoded["input_ids"]])
-        return torch.stack(theirs(ids, output_hidden_states=True).hidden_states).squeeze(1).numpy()
+def their_states(theirs: Any, encodings: list[Any]) -> list[np.ndarray]:
+    """All hidden states of each text, [layers, tokens, H]; computed in batches of texts of like length."""
+    states: list[Any] = [None] * len(encodings)
+    order = sorted(range(len(encodings)), key=lambda i: len(encodings[i]["input_ids"]))
+    for batch in (order[first : first + 32] for first in range(0, len(order), 32)):
+        lengths = [len(encodings[i]["input_ids"]) for i in batch]
+        ids = torch.zeros((len(batch), max(lengths)), dtype=torch.long)
+        for row, i, length in zip(ids, batch, lengths, strict=True):
+            row[:length] = torch.tensor(encodings[i]["input_ids"])
+        mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+        with torch.no_grad():
+            output = theirs(ids, attention_mask=mask.long(), output_hidden_states=True)
+        together = torch.stack(output.hidden_states).numpy()  # [layers, batch, tokens, H]
+        for row, (i, length) in enumerate(zip(batch, lengths, strict=True)):
+            states[i] = together[:, row, :length]
+    return states
 
 
 # --- layers -----------------------------------------------------------------------------------------------------------
@@ -154,16 +165,16 @@ def test_tokens_and_words_equal_transformers(
     layers = [0, 3, -1]
     ours = embed_tokens(model, tokenizer, texts, layers=layers, layer_pooling="tokens_first", truncation="silent")
     apart, num_words, num_tokens = 0.0, 0, 0
-    for text, embedded in zip(texts, ours, strict=True):
-        encoded = their_tokenizer(
-            text, truncation=True, max_length=512, return_offsets_mapping=True, return_special_tokens_mask=True
-        )
+    options = {"return_offsets_mapping": True, "return_special_tokens_mask": True}
+    encodings = [their_tokenizer(text, truncation=True, max_length=512, **options) for text in texts]
+    all_states = their_states(theirs, encodings)
+    for text, embedded, encoded, every_state in zip(texts, ours, encodings, all_states, strict=True):
         assert embedded.tokens == tuple(encoded.tokens())
         assert embedded.ids.tolist() == encoded["input_ids"]
         assert embedded.offsets.tolist() == [list(offset) for offset in encoded["offset_mapping"]]
         assert embedded.word_ids == tuple(encoded.word_ids())
         assert embedded.special.tolist() == [bool(mask) for mask in encoded["special_tokens_mask"]]
-        states = their_states(theirs, encoded)[layers].transpose(1, 0, 2)  # [tokens, layers, H]
+        states = every_state[layers].transpose(1, 0, 2)  # [tokens, layers, H]
         apart = max(apart, float(np.abs(embedded.vectors - states).max()))
 
         words = embedded.words()
@@ -192,13 +203,13 @@ def test_words_given_split(model: BertModel, tokenizer: BertTokenizer, their_tok
     texts = [text.split() for text in real_texts()[:: 1 if not os.environ.get(VARIABLE) else 3]]
     ours = embed_tokens(model, tokenizer, texts, is_split_into_words=True, truncation="silent")
     apart = 0.0
-    for given, embedded in zip(texts, ours, strict=True):
-        encoded = their_tokenizer(
-            given, is_split_into_words=True, truncation=True, max_length=512, return_offsets_mapping=True
-        )
+    options = {"is_split_into_words": True, "return_offsets_mapping": True}
+    encodings = [their_tokenizer(given, truncation=True, max_length=512, **options) for given in texts]
+    all_states = their_states(theirs, encodings)
+    for given, embedded, encoded, every_state in zip(texts, ours, encodings, all_states, strict=True):
         assert embedded.ids.tolist() == encoded["input_ids"]
         assert embedded.word_ids == tuple(encoded.word_ids())
-        states = their_states(theirs, encoded)[-1]
+        states = every_state[-1]
         words = embedded.words()
         assert words.words == tuple(given)
         for number, vector in enumerate(words.vectors):
@@ -359,7 +370,7 @@ def test_occurrences_across_texts_and_their_similarities(
     for index, token in ((0, 2), (2, 3), (2, 6)):
         encoded = their_tokenizer(texts[index])
         assert encoded.tokens()[token] == "bank"
-        vectors.append(their_states(theirs, encoded)[:, token])
+        vectors.append(their_states(theirs, [encoded])[0][:, token])
     similarities = banks.similarities()
     assert similarities.shape == (7, 3, 3)
     for layer in range(7):
