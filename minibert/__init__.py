@@ -19,9 +19,13 @@ if TYPE_CHECKING:
     from minibert.config import BertConfig
     from minibert.errors import DownloadError, ModelFormatError
     from minibert.models import BertModel
+    from minibert.occurrences import word_occurrences
     from minibert.outputs import BertModelOutput
     from minibert.sentence import SentenceTransformer
+    from minibert.token_vectors import TokenVectors
     from minibert.tokenizer import BertTokenizer
+    from minibert.tokens import embed_tokens
+    from minibert.vectors import combine_layers
 
 __all__ = [
     "BertConfig",
@@ -31,7 +35,11 @@ __all__ = [
     "DownloadError",
     "ModelFormatError",
     "SentenceTransformer",
+    "TokenVectors",
     "__version__",
+    "combine_layers",
+    "embed_tokens",
+    "word_occurrences",
 ]
 
 __version__ = "0.1.0"
@@ -44,6 +52,10 @@ _HOMES = {
     "DownloadError": "errors",
     "ModelFormatError": "errors",
     "SentenceTransformer": "sentence",
+    "TokenVectors": "token_vectors",
+    "combine_layers": "vectors",
+    "embed_tokens": "tokens",
+    "word_occurrences": "occurrences",
 }
 
 

@@ -13,7 +13,9 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Encoding", "NoRoomError", "RawEncoding", "TokenizedBatch", "cut", "padded_array"]
+from minibert.display import html_table, token_table
+
+__all__ = ["Encoding", "NoRoomError", "RawEncoding", "TokenizedBatch", "cut", "cut_windows", "padded_array"]
 
 IntArray = npt.NDArray[np.int64]
 Element = TypeVar("Element")
@@ -53,7 +55,7 @@ class RawEncoding(Protocol):
     def __len__(self) -> int: ...
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Encoding:
     """The tokens of one text (or pair of texts), cut but never padded; S of them.
 
@@ -72,6 +74,13 @@ class Encoding:
 
     def __len__(self) -> int:
         return len(self._raw) if self._kept is None else len(self._kept)
+
+    def __repr__(self) -> str:
+        cut = f", {self.n_truncated} more were cut" if self.n_truncated else ""
+        return f"Encoding({len(self)} tokens{cut})"
+
+    def _repr_html_(self) -> str:
+        return token_table(repr(self), self.tokens, self.ids, self.offsets, self.word_ids)
 
     @property
     def ids(self) -> IntArray:
@@ -160,6 +169,16 @@ class TokenizedBatch(Mapping[str, IntArray]):
     def __repr__(self) -> str:
         return f"TokenizedBatch({', '.join(f'{key}: {array.shape}' for key, array in self._arrays.items())})"
 
+    def _repr_html_(self) -> str:
+        starts = (
+            " ".join(encoding.tokens[:20]) + (" ..." if len(encoding) > 20 else "") for encoding in self.encodings
+        )
+        rows = (
+            (i, len(encoding), encoding.n_truncated, start)
+            for i, (encoding, start) in enumerate(zip(self.encodings, starts, strict=True))
+        )
+        return html_table(repr(self), ("row", "tokens", "cut", "they begin"), rows, len(self.encodings))
+
     def tokens(self, i: int = 0) -> list[str]:
         """Tokens of row i; list of S str."""
         return self._padded(i, self._encoding(i).tokens, str(self._pad_token))
@@ -221,6 +240,37 @@ def cut(raw: RawEncoding, max_length: int, strategy: str, side: str, stride: int
     pairs += [(part, other) for part in first_parts[1:] for other in second_parts]
     pairs += [(first_parts[0], other) for other in second_parts[1:]]
     kept = [np.sort(np.concatenate([special, *pair])) for pair in pairs]
+    return [Encoding(raw, positions, len(raw) - len(positions)) for positions in kept]
+
+
+def cut_windows(raw: RawEncoding, max_length: int, stride: int, prompt_length: int) -> list[Encoding]:
+    """Cut one encoding of one text into windows of `max_length` tokens, each with the special tokens and the prompt.
+
+    Parameters
+    ----------
+    raw : RawEncoding
+    max_length : int
+        In tokens, special ones and the prompt's included.
+    stride : int
+        Tokens that a window repeats from the one before.
+    prompt_length : int
+        Characters of the prompt that the text begins with.
+
+    Raises
+    ------
+    NoRoomError
+        There is no room for a token of the text, or not for more than `stride`.
+    """
+    if len(raw) <= max_length:
+        return [Encoding(raw)]
+    special = np.array([sequence is None for sequence in raw.sequence_ids])
+    prompt = np.array(raw.offsets).reshape(-1, 2)[:, 1] <= prompt_length
+    always = np.flatnonzero(special | prompt)
+    room = max_length - len(always)
+    if room < 1:
+        raise NoRoomError(f"its special tokens and its prompt take {len(always)} tokens, so none is left for the text")
+    parts = _windows(np.flatnonzero(~(special | prompt)), room, "right", stride, overflowing=True)
+    kept = [np.sort(np.concatenate([always, part])) for part in parts]
     return [Encoding(raw, positions, len(raw) - len(positions)) for positions in kept]
 
 

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
+from minibert.display import html_table
 from minibert.ops import FloatArray
 
 __all__ = ["BertModelOutput"]
@@ -69,6 +70,10 @@ class BertModelOutput:
     def __repr__(self) -> str:
         described = ", ".join(f"{key}={_describe(self[key])}" for key in self.keys())
         return f"BertModelOutput({described})"
+
+    def _repr_html_(self) -> str:
+        rows = [(key, _describe(self[key])) for key in self.keys()]
+        return html_table("BertModelOutput", ("", "shape"), rows, len(rows))
 
 
 def _describe(value: Any) -> str:

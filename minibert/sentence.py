@@ -3,31 +3,41 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from minibert.batch import PackedBatch
+from minibert.encodings import Encoding, TokenizedBatch
 from minibert.errors import ModelFormatError
-from minibert.files import read_json, read_json_object
+from minibert.files import read_json_object
 from minibert.hub import DEFAULT_MODEL, ModelFiles, locate
 from minibert.models import BertModel
 from minibert.ops import FloatArray
-from minibert.texts import refuse_lone_surrogate
+from minibert.pipeline import Pipeline, read_modules, read_pipeline
+from minibert.prompts import FAMILIES, builtin_prompts, check_prompts
+from minibert.recipe import Recipe, make_recipe, pool_encodings, token_vectors
+from minibert.similarity import (
+    PRECISIONS,
+    SIMILARITY_FUNCTIONS,
+    check_truncate_dim,
+    quantize_embeddings,
+)
+from minibert.similarity import normalize_embeddings as normalize
+from minibert.texts import as_texts
 from minibert.tokenizer import BertTokenizer
-from minibert.vectors import POOLING, normalize
+from minibert.vectors import LayerSelection
+from minibert.windows import TokenWindows
 
-__all__ = ["SentenceTransformer"]
+__all__ = ["SentenceTransformer", "full_name"]
 
-_TRUNCATION = ("warn", "error", "silent")
+_OUTPUT_VALUES = ("sentence_embedding", "token_embeddings", None)
 
 # Texts tokenized together: bounds the memory of a large corpus's encodings.
-_TEXTS_PER_WINDOW = 1024
-# Tokens whose last hidden state is held before it is pooled.
-_TOKENS_PER_STEP = 8192
+_TEXTS_AT_ONCE = 1024
 
 # Hub ids without an organisation that are not sentence-transformers' own.
 _PLAIN_BERT = (
@@ -43,17 +53,25 @@ _PLAIN_BERT = (
 
 
 class SentenceTransformer:
-    """A sentence-embedding model read from its modules.json: Transformer, Pooling (mean or cls) and Normalize.
+    """A sentence-embedding model: the names, arguments and answers of sentence-transformers 6, as NumPy arrays.
 
     Parameters
     ----------
-    name_or_path : str or path
-        A folder, or a hub id; short ids such as "all-MiniLM-L6-v2" are sentence-transformers' own. A model without
-        modules.json gets mean pooling, with a warning.
-    revision, token, local_files_only
-        As in `BertModel.from_pretrained`.
-    cache_folder : path, optional
-        As its cache_dir.
+    model_name_or_path : str or path
+        A folder, or a hub id; short ids such as "all-MiniLM-L6-v2" are sentence-transformers' own. What follows the
+        BERT model is read from its modules.json (see pipeline.py); without one it is mean pooling, with a warning.
+    prompts : dict of str to str, or "builtin", optional
+        Texts to put before inputs, by name; they win over those the model stores. "builtin": those that the cards of
+        E5, BGE, Arctic Embed and mxbai models ask for (see prompts.py), where the model stores none.
+    default_prompt_name : str, optional
+        The prompt of `encode` where none is named; default: as the model says.
+    similarity_fn_name : {"cosine", "dot", "euclidean", "manhattan"}, optional
+        What `similarity` computes; default: as the model says, else "cosine".
+    cache_folder, revision, local_files_only, token
+        As `cache_dir` and so on in `BertModel.from_pretrained`.
+    truncate_dim : int, optional
+        Keep the first features of each vector only; default: as the model says, else all.
+    device : None or "cpu"
     backend, num_threads
         As in `BertModel.from_pretrained`.
 
@@ -61,8 +79,12 @@ class SentenceTransformer:
     ----------
     model : BertModel
     tokenizer : BertTokenizer
-    max_seq_length : int
-        Tokens of one text, special tokens included; more are cut. Settable, up to the model's positions.
+    pipeline : Pipeline
+        What turns hidden states into vectors.
+    prompts : dict of str to str
+        "query" and "document" are always there, empty where nobody gave them.
+    default_prompt_name : str or None
+    truncate_dim : int or None
 
     Raises
     ------
@@ -74,44 +96,65 @@ class SentenceTransformer:
 
     def __init__(
         self,
-        name_or_path: str | os.PathLike[str] = DEFAULT_MODEL,
+        model_name_or_path: str | os.PathLike[str] = DEFAULT_MODEL,
         *,
-        revision: str | None = None,
+        prompts: Mapping[str, str] | str | None = None,
+        default_prompt_name: str | None = None,
+        similarity_fn_name: str | None = None,
         cache_folder: str | os.PathLike[str] | None = None,
-        token: str | bool | None = None,
+        revision: str | None = None,
         local_files_only: bool = False,
+        token: str | bool | None = None,
+        truncate_dim: int | None = None,
+        device: str | None = None,
         backend: str | None = None,
         num_threads: int | None = None,
     ) -> None:
+        _check_device(device)
+        check_truncate_dim(truncate_dim)
+        if similarity_fn_name is not None:  # before anything is fetched
+            self.similarity_fn_name = similarity_fn_name
         files = locate(
-            _full_name(name_or_path),
+            full_name(model_name_or_path),
             revision=revision,
             cache_dir=cache_folder,
             token=token,
             local_files_only=local_files_only,
         )
-        modules = _read_modules(files)
-        self._pooling, self._normalizes, width = _read_pipeline(files, modules)
-        self.prompts, self.default_prompt_name = _read_prompts(files)
-        if modules and modules[0]["path"]:
-            files = files.subfolder(modules[0]["path"])
-        settings = _read_settings(files, "sentence_bert_config.json")
-        self.tokenizer = BertTokenizer.from_files(files)
+        modules = read_modules(files)
+        if not modules:
+            warnings.warn(
+                f"{files.source} has no modules.json: it is not a sentence-embedding model. Using mean pooling over "
+                "the last hidden state; cosines of a plain BERT say little about meaning.",
+                stacklevel=2,
+            )
+        stored = _read_settings(files, "config_sentence_transformers.json")
+        try:
+            check_truncate_dim(stored.get("truncate_dim"))
+            self.similarity_fn_name = similarity_fn_name or stored.get("similarity_fn_name") or "cosine"
+        except (TypeError, ValueError) as error:
+            raise ModelFormatError(f"{files.source}: config_sentence_transformers.json has {error}") from error
+        self.truncate_dim: int | None = truncate_dim if truncate_dim is not None else stored.get("truncate_dim")
+        bert_files = files.subfolder(modules[0].path) if modules else files
+        names = (os.fspath(model_name_or_path), _read_settings(bert_files, "config.json").get("_name_or_path"))
+        self._builtin_prompts = builtin_prompts(*names)
+        self._set_prompts(stored, prompts, default_prompt_name, files.source)
+
+        self.tokenizer = BertTokenizer.from_files(bert_files)
+        settings = _read_settings(bert_files, "sentence_bert_config.json")
         _check_settings(settings, self.tokenizer)
         self.model = BertModel.from_files(
-            files, output_hidden_states=False, add_pooling_layer=False, backend=backend, num_threads=num_threads
+            bert_files, output_hidden_states=False, backend=backend, num_threads=num_threads
         )
-        if width not in (None, self.model.config.hidden_size):
-            raise ModelFormatError(
-                f"{files.source}: the Pooling config is for vectors of {width}, the model's are of "
-                f"{self.model.config.hidden_size} (hidden_size)."
-            )
+        self.pipeline: Pipeline = read_pipeline(files, modules, self.model.config.hidden_size, self.model.ops)
         limits = [self.tokenizer.model_max_length, self.model.config.max_position_embeddings]
         self._max_seq_length = min(limit for limit in (settings.get("max_seq_length"), *limits) if limit is not None)
 
+    # -- settings
+
     @property
     def max_seq_length(self) -> int:
-        """Tokens of one text, special tokens included."""
+        """Tokens of one text, special tokens included; more are cut. Settable, up to the model's positions."""
         return self._max_seq_length
 
     @max_seq_length.setter
@@ -125,86 +168,243 @@ class SentenceTransformer:
             )
         self._max_seq_length = value
 
+    @property
+    def similarity_fn_name(self) -> str:
+        """What `similarity` computes: "cosine", "dot", "euclidean" or "manhattan". Settable."""
+        return self._similarity_fn_name
+
+    @similarity_fn_name.setter
+    def similarity_fn_name(self, value: str) -> None:
+        if not isinstance(value, str) or value not in SIMILARITY_FUNCTIONS:
+            known = ", ".join(map(repr, SIMILARITY_FUNCTIONS))
+            raise ValueError(f"similarity_fn_name={value!r}; expected one of {known}.")
+        self._similarity_fn_name = value
+
     def get_embedding_dimension(self) -> int:
         """Return the length of the vectors `encode` gives."""
-        return self.model.config.hidden_size
+        width = self.pipeline.widths[-1]
+        return width if self.truncate_dim is None else min(width, self.truncate_dim)
+
+    def get_sentence_embedding_dimension(self) -> int:
+        """Return the same as `get_embedding_dimension`, under its name of before sentence-transformers 6."""
+        return self.get_embedding_dimension()
+
+    # -- texts to vectors
 
     def encode(
         self,
-        inputs: str | Sequence[str] | npt.NDArray[np.str_],
-        *,
+        inputs: str | Sequence[str] | npt.NDArray[Any] | None = None,
         prompt_name: str | None = None,
         prompt: str | None = None,
+        batch_size: int = 32,
+        show_progress_bar: bool | None = None,
+        output_value: str | None = "sentence_embedding",
+        precision: str = "float32",
+        convert_to_numpy: bool = True,
+        convert_to_tensor: bool = False,
+        device: str | None = None,
         normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
+        *,
+        layers: LayerSelection | None = None,
+        layer_pooling: str = "concat",
+        pooling: str | Sequence[str] | None = None,
+        special_tokens: bool = True,
         truncation: str = "warn",
-    ) -> FloatArray:
+        stride: int = 0,
+        out: npt.NDArray[Any] | None = None,
+        return_info: bool = False,
+        sentences: str | Sequence[str] | None = None,
+    ) -> Any:
         """Turn texts into vectors.
 
         Parameters
         ----------
-        inputs : str or sequence of str
+        inputs : str, or sequence, array, pandas or Arrow column of B str
+            An empty text gives the vector of [CLS] [SEP]. `sentences` is its old name.
         prompt_name : str, optional
-            A key of `prompts`; its text is put before each input. Default: the model's default prompt, if it has one.
+            A key of `prompts`; its text is put before each input. Default: `default_prompt_name`, if there is one.
         prompt : str, optional
             A text to put before each input; wins over `prompt_name`.
+        batch_size : int
+            Bounds the work at a time: 32 batches of texts, at most 1024, are tokenized together. The result never
+            depends on it.
+        show_progress_bar : bool, optional
+            Count the texts on the standard error.
+        output_value : {"sentence_embedding", "token_embeddings", None}
+            One vector per text; one per token; or a dict of both with the ids.
+        precision : {"float32", "int8", "uint8", "binary", "ubinary"}
+            See `quantize_embeddings`.
+        convert_to_numpy : bool
+            False gives a list of vectors instead of one array.
+        convert_to_tensor, device
+            There are no tensors and no devices here: False, and None or "cpu".
         normalize_embeddings : bool
             Scale the vectors to length 1 even where the model does not.
-        truncation : {"warn", "error", "silent"}
-            What to do when a text has more than `max_seq_length` tokens, before the rest is cut.
+        truncate_dim : int, optional
+            Keep the first features only; default: as the model is set.
+        layers : int or ints, optional
+            Hidden states to pool, numbered as in transformers: 0 (the embeddings) to L, or -(L + 1) to -1. The forward
+            stops after the deepest one. Default: the last.
+        layer_pooling : {"concat", "sum", "mean"}
+            How several layers become one.
+        pooling : str or sequence of str, optional
+            Use this instead of the model's own Pooling: "mean", "max", "cls", "lasttoken", "weightedmean",
+            "mean_sqrt_len_tokens", several of them (side by side), "first_last", "pooler", "none" (all tokens), or
+            bert-as-service's names: see `pooling_modes`. The modules behind it still apply.
+        special_tokens : bool
+            Whether [CLS] and [SEP] count in pooling.
+        truncation : {"warn", "error", "split", "silent"}
+            What to do when a text has more than `max_seq_length` tokens: cut it and say so, refuse it, pool several
+            windows of it (weighted by the tokens of the text in each), or cut it.
+        stride : int
+            Tokens that a window repeats from the one before, for truncation="split".
+        out : ndarray of shape (B, width), float, optional
+            Write the vectors there, for example into a np.memmap, and return it.
+        return_info : bool
+            Also return a `TextInfo` per text: tokens, tokens cut off, windows as characters.
 
         Returns
         -------
-        ndarray of shape (H,) for a str, (len(inputs), H) for a sequence; float32
+        ndarray of shape (width,) for a str, (B, width) for a sequence; float32 unless `precision` or `out` says else
+            For tokens a list of arrays (S, H); for None a list of dicts. With `return_info` a pair.
 
         Raises
         ------
         TypeError, ValueError
-            An input is not a text (its index is named), or is too long with truncation="error".
+            An input is not a text (its index is named), is too long with truncation="error", or an argument is wrong.
         """
-        if truncation not in _TRUNCATION:
-            raise ValueError(f"truncation={truncation!r}; expected one of {', '.join(map(repr, _TRUNCATION))}.")
-        single = isinstance(inputs, str)
-        texts = [inputs] if isinstance(inputs, str) else inputs
-        unusual = isinstance(texts, bytes | np.ndarray) and np.ndim(texts) != 1
-        if not isinstance(texts, Sequence | np.ndarray) or unusual:
-            raise TypeError(f"inputs is a {type(inputs).__name__}; expected a str or a sequence of str.")
-        prefix = self._resolve_prompt(prompt, prompt_name)
-        vectors = np.empty((len(texts), self.get_embedding_dimension()), dtype=np.float32)
-        cut: list[int] = []
-        for first in range(0, len(texts), _TEXTS_PER_WINDOW):
-            window = list(texts[first : first + _TEXTS_PER_WINDOW])
-            vectors[first : first + len(window)] = self._encode_window(window, first, prefix, truncation, cut)
-        if cut and truncation == "warn":
+        if sentences is not None:
+            if inputs is not None:
+                raise TypeError("sentences= is the old name of inputs=; give one of them.")
+            inputs = sentences
+        texts, single = as_texts("inputs", inputs)
+        _check_device(device)
+        _check_output(convert_to_tensor, output_value, precision)
+        recipe = make_recipe(
+            self.model,
+            pooling=self.pipeline.pooling if pooling is None else pooling,
+            layers=layers,
+            layer_pooling=layer_pooling,
+            special_tokens=special_tokens,
+            include_prompt=self.pipeline.include_prompt,
+        )
+        windows = TokenWindows(
+            self.tokenizer,
+            texts,
+            prompt=self._resolve_prompt(prompt, prompt_name),
+            max_length=self.max_seq_length,
+            truncation=truncation,
+            stride=stride,
+            texts_at_once=min(_TEXTS_AT_ONCE, 32 * _check_batch_size(batch_size)),
+            with_info=return_info,
+            show_progress=bool(show_progress_bar),
+        )
+        result: Any
+        if output_value != "sentence_embedding" or recipe.modes == ("none",):
+            _check_for_tokens(out, precision, normalize_embeddings, truncation)
+            result = self._encode_tokens(recipe, windows, with_ids=output_value is None)
+            result = result[0] if single else result
+        else:
+            check_truncate_dim(truncate_dim)
+            truncate_dim = self.truncate_dim if truncate_dim is None else truncate_dim
+            width = min(self._width(recipe), truncate_dim or sys.maxsize)
+            vectors = _make_out(out, (width,) if single else (len(texts), width), precision)
+            rows = vectors[None] if single else vectors
+            for place, groups in windows:
+                found = self._sentence_vectors(recipe, windows, groups)[:, :truncate_dim]
+                rows[place] = normalize(found) if normalize_embeddings else found
+            result = vectors if precision == "float32" else quantize_embeddings(vectors, precision)
+            result = result if single or convert_to_numpy else list(result)
+        if windows.cut and truncation == "warn":
             warnings.warn(
-                f"{len(cut)} of {len(texts)} texts have more than {self.max_seq_length} tokens and were cut "
-                f"(the first is at index {cut[0]}). Silence this with truncation='silent'.",
+                f"{len(windows.cut)} of {len(texts)} texts have more than {self.max_seq_length} tokens and were cut "
+                f"(the first is at index {windows.cut[0]}). Silence this with truncation='silent', or use all of a "
+                "text with truncation='split'.",
                 stacklevel=2,
             )
-        if normalize_embeddings and not self._normalizes:
-            vectors = normalize(vectors)
-        return vectors[0] if single else vectors
+        if return_info:
+            return result, windows.info[0] if single else windows.info
+        return result
 
-    def _encode_window(self, texts: list[str], first: int, prefix: str, truncation: str, cut: list[int]) -> FloatArray:
-        for index, text in enumerate(texts):
-            if not isinstance(text, str):
-                raise TypeError(f"inputs[{first + index}] is a {type(text).__name__}; expected a str.")
-            refuse_lone_surrogate(text, f"inputs[{first + index}]")
-        encodings = self.tokenizer.encodings([prefix + text for text in texts], max_length=self.max_seq_length)
-        cut += [first + index for index, encoding in enumerate(encodings) if encoding.n_truncated]
-        if cut and truncation == "error":
-            tokens = self.max_seq_length + encodings[cut[0] - first].n_truncated
+    def encode_query(self, inputs: Any = None, prompt_name: str | None = None, **options: Any) -> Any:
+        """Turn queries into vectors: `encode` with the prompt "query", unless another is given."""
+        if prompt_name is None and options.get("prompt") is None:
+            prompt_name = self._prompt_name_for("query")
+        return self.encode(inputs, prompt_name, **options)
+
+    def encode_document(self, inputs: Any = None, prompt_name: str | None = None, **options: Any) -> Any:
+        """Turn documents into vectors: `encode` with the first of the prompts "document", "passage" and "corpus".
+
+        The "document" that `prompts` always has counts only if somebody gave it; in sentence-transformers 6.2 that
+        empty one keeps a model's "passage" from ever being used.
+        """
+        if prompt_name is None and options.get("prompt") is None:
+            prompt_name = self._prompt_name_for("document", "passage", "corpus")
+        return self.encode(inputs, prompt_name, **options)
+
+    def tokenize(self, texts: str | Sequence[str]) -> TokenizedBatch:
+        """Return the ids and masks of texts, cut to `max_seq_length` and padded to the longest: int64 arrays (B, S)."""
+        return self.tokenizer(texts, padding=True, truncation=True, max_length=self.max_seq_length)
+
+    # -- vectors to scores
+
+    def similarity(self, embeddings1: npt.ArrayLike, embeddings2: npt.ArrayLike) -> FloatArray:
+        """Score every vector of one collection with every one of another, by `similarity_fn_name`: (m, n)."""
+        return SIMILARITY_FUNCTIONS[self.similarity_fn_name][0](embeddings1, embeddings2)
+
+    def similarity_pairwise(self, embeddings1: npt.ArrayLike, embeddings2: npt.ArrayLike) -> FloatArray:
+        """Score vector i of one collection with vector i of another, by `similarity_fn_name`: (n,)."""
+        return SIMILARITY_FUNCTIONS[self.similarity_fn_name][1](embeddings1, embeddings2)
+
+    # -- how it is done
+
+    def _sentence_vectors(self, recipe: Recipe, windows: TokenWindows, groups: list[list[Encoding]]) -> FloatArray:
+        """Compute one vector per text of its windows, and run the modules behind the pooling: (texts, width)."""
+        flat = [window for group in groups for window in group]
+        pooled = pool_encodings(self.model, recipe, flat, windows.num_prompt_tokens)
+        if len(flat) > len(groups):
+            pooled = _average_windows(pooled, groups, windows)
+        return self.pipeline.finish(pooled)
+
+    def _encode_tokens(self, recipe: Recipe, windows: TokenWindows, *, with_ids: bool) -> list[Any]:
+        """Compute the vectors of all tokens, one array (S, width) per text, or a dict of it and of what belongs to it.
+
+        The dict's sentence vector takes a second forward.
+        """
+        result: list[Any] = []
+        for _, groups in windows:
+            encodings = [group[0] for group in groups]
+            tokens = token_vectors(self.model, recipe, encodings)
+            if not with_ids:
+                result += tokens
+                continue
+            for encoding, vectors, sentence in zip(
+                encodings, tokens, self._sentence_vectors(recipe, windows, groups), strict=True
+            ):
+                result.append(
+                    {
+                        "input_ids": encoding.ids,
+                        "token_type_ids": encoding.token_types,
+                        "attention_mask": np.ones(len(encoding), dtype=np.int64),
+                        "token_embeddings": vectors,
+                        "sentence_embedding": sentence[: self.truncate_dim],
+                    }
+                )
+        return result
+
+    def _width(self, recipe: Recipe) -> int:
+        """Return the length of the vectors that a recipe leads to; refuse one the model's modules cannot take."""
+        width = recipe.width(self.model.config.hidden_size)
+        fixed = [name for name in self.pipeline.names if name != "Normalize"]
+        if not fixed:
+            return width
+        if width != self.pipeline.widths[0]:
             raise ValueError(
-                f"inputs[{cut[0]}] has {tokens} tokens, the limit is {self.max_seq_length} (max_seq_length). "
-                "Shorten it, or allow cutting: truncation='warn'."
+                f"This pooling gives vectors of {width}, but the model's {fixed[0]} behind it takes "
+                f"{self.pipeline.widths[0]}; choose layers= and pooling= that fit."
             )
-        batch = PackedBatch.from_sequences([e.ids for e in encodings], [e.token_types for e in encodings])
-        last = self.model.config.num_hidden_layers
-        pooled = []
-        for _, step in batch.steps(_TOKENS_PER_STEP):
-            hidden_state = self.model.forward_packed(step, hidden_states=(last,)).hidden_states[last]
-            pooled.append(self._pooling(hidden_state, step.cu_seqlens))
-        vectors = np.concatenate(pooled)
-        return normalize(vectors) if self._normalizes else vectors
+        return self.pipeline.widths[-1]
 
     def _resolve_prompt(self, prompt: str | None, prompt_name: str | None) -> str:
         if prompt is not None:
@@ -218,13 +418,54 @@ class SentenceTransformer:
             raise ValueError(f"prompt_name={name!r}; this model has {', '.join(map(repr, self.prompts)) or 'none'}.")
         return self.prompts[name]
 
+    def _prompt_name_for(self, *names: str) -> str | None:
+        """Choose the first of some prompts that somebody gave; say so once where the model's card asks for another."""
+        given = [name for name in names if self.prompts.get(name) or name in self._given_prompts]
+        needed = next((name for name in names if self._builtin_prompts.get(name)), None)
+        if not given and needed is not None and needed not in self._warned:
+            self._warned.add(needed)
+            warnings.warn(
+                f"This model was trained with {self._builtin_prompts[needed]!r} before each {needed}, which its files "
+                f"do not say, so nothing is put there. SentenceTransformer(..., prompts='builtin') does; "
+                f"prompt='' silences this.",
+                stacklevel=3,
+            )
+        return given[0] if given else (names[0] if names[0] in self.prompts else None)
+
+    def _set_prompts(
+        self, stored: dict[str, Any], given: Mapping[str, str] | str | None, default: str | None, source: str
+    ) -> None:
+        """Merge the prompts of the caller, of the model's files, and of its card if they are asked for."""
+        file = f"{source}: config_sentence_transformers.json"
+        mine = check_prompts(stored.get("prompts") or {}, file, ModelFormatError)
+        if given == "builtin":
+            if not self._builtin_prompts:
+                raise ValueError(
+                    f"prompts='builtin': minibert knows the prompts of {', '.join(FAMILIES)} models, and {source} is "
+                    "none of them. Give them as prompts={'query': ..., 'document': ...}."
+                )
+            mine = {**self._builtin_prompts, **{name: text for name, text in mine.items() if text}}
+        elif given is not None:
+            mine = {**mine, **check_prompts(given, "prompts", TypeError)}
+        self.prompts = {"query": "", "document": "", **mine}
+        self._given_prompts = frozenset(given) if isinstance(given, Mapping) else frozenset()
+        self._warned: set[str] = set()
+        name = default if default is not None else stored.get("default_prompt_name")
+        if name is not None and (not isinstance(name, str) or name not in self.prompts):
+            error = ModelFormatError if default is None else ValueError
+            where = f"{file} has " if default is None else ""
+            raise error(f"{where}default_prompt_name={name!r}, which is not a prompt; there are {[*self.prompts]}.")
+        self.default_prompt_name: str | None = name
+
     def __repr__(self) -> str:
-        pooling = self._pooling.__name__.removesuffix("_pooling")
-        steps = f"{self.model!r}, {pooling} pooling{', normalize' if self._normalizes else ''}"
+        steps = ", ".join([f"{self.model!r}", f"{' + '.join(self.pipeline.pooling)} pooling", *self.pipeline.names])
         return f"SentenceTransformer({steps}, max_seq_length={self.max_seq_length})"
 
 
-def _full_name(name_or_path: str | os.PathLike[str]) -> str | os.PathLike[str]:
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def full_name(name_or_path: str | os.PathLike[str]) -> str | os.PathLike[str]:
     """Put sentence-transformers' organisation before a short hub id, as that library does."""
     short = isinstance(name_or_path, str) and name_or_path and not set(name_or_path) & set("/\\.")
     if short and name_or_path not in _PLAIN_BERT and not os.path.exists(name_or_path):
@@ -235,76 +476,6 @@ def _full_name(name_or_path: str | os.PathLike[str]) -> str | os.PathLike[str]:
 def _read_settings(files: ModelFiles, name: str) -> dict[str, Any]:
     path = files.find(name)
     return {} if path is None else read_json_object(path)
-
-
-def _read_prompts(files: ModelFiles) -> tuple[dict[str, str], str | None]:
-    """Read the prompts by name and the name of the default one."""
-    name = "config_sentence_transformers.json"
-    settings = _read_settings(files, name)
-    prompts, default = settings.get("prompts") or {}, settings.get("default_prompt_name")
-    texts = [*prompts.values()] if isinstance(prompts, dict) else [None]
-    if not all(isinstance(text, str) for text in texts):
-        raise ModelFormatError(f"{files.source}: {name} must hold prompts as texts by name, not {prompts!r}.")
-    if default is not None and (not isinstance(default, str) or default not in prompts):
-        raise ModelFormatError(f"{files.source}: {name} has default_prompt_name={default!r}, which is not a prompt.")
-    return prompts, default
-
-
-def _read_modules(files: ModelFiles) -> list[dict[str, str]]:
-    """Read modules.json as data: each module's kind (the last word of its type) and path. Nothing is imported."""
-    path = files.find("modules.json")
-    if path is None:
-        warnings.warn(
-            f"{files.source} has no modules.json: it is not a sentence-embedding model. Using mean pooling over the "
-            "last hidden state; cosines of a plain BERT say little about meaning.",
-            stacklevel=4,
-        )
-        return []
-    listed = read_json(path)
-    modules = []
-    for entry in listed if isinstance(listed, list) else [listed]:
-        kind, folder = (entry.get("type"), entry.get("path")) if isinstance(entry, dict) else (None, None)
-        if not isinstance(kind, str) or not isinstance(folder, str):
-            raise ModelFormatError(f"{path} must hold a list of objects with a type and a path; found {entry!r}.")
-        if not kind.startswith("sentence_transformers."):
-            raise ModelFormatError(f"{path} asks for {kind}: code of the repository's own, which is never run.")
-        if folder.startswith(("/", "\\")) or ".." in folder.replace("\\", "/").split("/"):
-            raise ModelFormatError(f"{path} has the path {folder!r}, which leaves the model.")
-        modules.append({"kind": kind.rpartition(".")[2], "path": folder.strip("/").removeprefix(".")})
-    return modules
-
-
-def _read_pipeline(files: ModelFiles, modules: list[dict[str, str]]) -> tuple[Callable[..., FloatArray], bool, Any]:
-    """Return the pooling function, whether Normalize follows, and the width stated for the vectors (None if it is not).
-
-    Any other sequence of modules is refused by name.
-    """
-    if not modules:
-        return POOLING["mean"], False, None
-    kinds = [module["kind"] for module in modules]
-    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
-        raise ModelFormatError(
-            f"{files.source}: modules.json lists {', '.join(kinds) or 'nothing'}; minibert implements "
-            "Transformer, Pooling and then, optionally, Normalize."
-        )
-    name = f"{modules[1]['path']}/config.json"
-    config = read_json_object(files.require(name))
-    modes = config.get("pooling_mode")
-    if modes is None:
-        prefix = "pooling_mode_"
-        modes = [key.removeprefix(prefix) for key, on in config.items() if key.startswith(prefix) and on is True]
-    modes = [modes] if isinstance(modes, str) else modes
-    names = {"mean_tokens": "mean", "cls_token": "cls"}
-    chosen = [names.get(str(mode), mode) for mode in modes] if isinstance(modes, list) else [modes]
-    if len(chosen) != 1 or not isinstance(chosen[0], str) or chosen[0] not in POOLING:
-        raise ModelFormatError(
-            f"{files.source}: {name} asks for the pooling {', '.join(map(str, chosen)) or 'none'}; minibert "
-            f"implements one of {', '.join(POOLING)}."
-        )
-    if config.get("include_prompt", True) is not True:
-        raise ModelFormatError(f"{files.source}: {name} has include_prompt=false, which is not implemented.")
-    width = config.get("embedding_dimension", config.get("word_embedding_dimension"))
-    return POOLING[chosen[0]], "Normalize" in kinds, width
 
 
 def _check_settings(settings: dict[str, Any], tokenizer: BertTokenizer) -> None:
@@ -318,3 +489,69 @@ def _check_settings(settings: dict[str, Any], tokenizer: BertTokenizer) -> None:
     for name, only in (("transformer_task", "feature-extraction"), ("module_output_name", "token_embeddings")):
         if settings.get(name, only) != only:
             raise ModelFormatError(f"sentence_bert_config.json: {name}={settings[name]!r} is not implemented.")
+
+
+# --- checking and finishing ------------------------------------------------------------------------------------------
+
+
+def _check_device(device: object) -> None:
+    if device is not None and str(device) != "cpu":
+        raise ValueError(f"device={device!r}: minibert runs on the CPU; leave device= out, or give 'cpu'.")
+
+
+def _check_output(convert_to_tensor: bool, output_value: str | None, precision: str) -> None:
+    if convert_to_tensor:
+        raise TypeError("convert_to_tensor=True: minibert gives NumPy arrays only; torch.from_numpy makes tensors.")
+    if output_value not in _OUTPUT_VALUES:
+        raise ValueError(f"output_value={output_value!r}; expected {', '.join(map(repr, _OUTPUT_VALUES))}.")
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision={precision!r}; expected {', '.join(map(repr, PRECISIONS))}.")
+
+
+def _check_for_tokens(out: object, precision: str, normalized: bool, truncation: str) -> None:
+    """Refuse what only sentence vectors can have."""
+    wishes = {
+        "out=": out is not None,
+        f"precision={precision!r}": precision != "float32",
+        "normalize_embeddings=True": normalized,
+        "truncation='split'": truncation == "split",
+    }
+    for wish, wished in wishes.items():
+        if wished:
+            raise ValueError(f"{wish} is for sentence vectors; here the vectors of tokens are asked for.")
+
+
+def _check_batch_size(batch_size: int) -> int:
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer):
+        raise TypeError(f"batch_size={batch_size!r}; expected an int of at least 1.")
+    if batch_size < 1:
+        raise ValueError(f"batch_size={batch_size}; expected at least 1.")
+    return int(batch_size)
+
+
+def _make_out(out: npt.NDArray[Any] | None, shape: tuple[int, ...], precision: str) -> npt.NDArray[Any]:
+    """Return the array to fill: a new one, or the caller's after checking it."""
+    if out is None:
+        return np.empty(shape, dtype=np.float32)
+    if not isinstance(out, np.ndarray) or out.dtype.kind != "f" or not out.flags.writeable:
+        raise TypeError(f"out is {type(out).__name__}; expected a writeable array of floats.")
+    if out.shape != shape:
+        raise ValueError(f"out has shape {out.shape}; the vectors take {shape}.")
+    if precision != "float32":
+        raise ValueError(f"out= takes vectors as they are computed, precision={precision!r} needs them all first.")
+    return out
+
+
+def _average_windows(pooled: FloatArray, groups: list[list[Encoding]], windows: TokenWindows) -> FloatArray:
+    """Average the vectors of each text's windows, weighted by the text's own tokens in each: (windows, W) -> (B, W)."""
+    averaged = np.empty((len(groups), pooled.shape[1]), dtype=np.float32)
+    first = 0
+    for b, group in enumerate(groups):
+        own = pooled[first : first + len(group)]
+        if len(group) == 1:
+            averaged[b] = own[0]
+        else:
+            weights = np.array([windows.num_text_tokens(window) for window in group], dtype=np.float64)
+            averaged[b] = (weights[:, None] * own).sum(axis=0) / weights.sum()
+        first += len(group)
+    return averaged

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Texts", "as_batch", "refuse_lone_surrogate", "shown", "strings"]
+__all__ = ["Texts", "as_batch", "as_texts", "refuse_lone_surrogate", "shown", "strings"]
 
 Texts = str | Sequence[str] | Sequence[Sequence[str]] | npt.NDArray[Any]
 
@@ -28,6 +28,33 @@ def as_batch(text: Texts, text_pair: Texts | None, words: bool) -> tuple[list[An
     if len(texts) != len(pairs):
         raise ValueError(f"{len(texts)} texts and {len(pairs)} in text_pair; each text needs its pair")
     return texts, pairs
+
+
+def as_texts(name: str, values: Any) -> tuple[Sequence[Any], bool]:
+    """What a caller gave for one text or many, as a sequence, and whether it was one; its items are not looked at.
+
+    Parameters
+    ----------
+    name : str
+        The argument, for the message.
+    values : str, or a sequence, 1-D array, pandas Series or Arrow column of str
+
+    Raises
+    ------
+    TypeError
+        It is neither, such as a generator, bytes or a dict.
+    """
+    if isinstance(values, str):
+        return [values], True
+    for convert in ("to_pylist", "tolist"):  # Arrow's name; that of NumPy and pandas
+        if hasattr(values, convert) and getattr(values, "ndim", 1) == 1:
+            return getattr(values, convert)(), False
+    if not isinstance(values, Sequence) or isinstance(values, bytes | bytearray | memoryview):
+        raise TypeError(
+            f"{name} is a {type(values).__name__}; expected a str, or a list, array or column of str. "
+            "Of other iterables make a list: list(...)."
+        )
+    return values, False
 
 
 def _as_texts(name: str, value: Any, words: bool) -> tuple[list[Any], bool]:

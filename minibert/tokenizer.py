@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minibert.encodings import Encoding, NoRoomError, RawEncoding, TokenizedBatch, cut, padded_array
+from minibert.encodings import Encoding, NoRoomError, RawEncoding, TokenizedBatch, cut, cut_windows, padded_array
 from minibert.hub import ModelFiles, locate
 from minibert.texts import Texts, as_batch, refuse_lone_surrogate, shown, strings
 from minibert.tokenizer_files import SIDES, LoadedTokenizer, is_library_error, library_errors, load_tokenizer
@@ -279,6 +279,40 @@ class BertTokenizer:
             overflowing=False,
         )
         return [row[0] for row in parts]
+
+    def windows(
+        self, texts: Sequence[str], *, max_length: int, stride: int = 0, prompt: str = ""
+    ) -> list[list[Encoding]]:
+        """Tokenize texts into windows of `max_length` tokens that together hold every token of a text.
+
+        Parameters
+        ----------
+        texts : sequence of B str
+        max_length : int
+            Of a window, in tokens, special ones and the prompt's included.
+        stride : int
+            Tokens that a window repeats from the one before.
+        prompt : str
+            Put before every text; its tokens stand in every window.
+
+        Returns
+        -------
+        list of B lists of Encoding
+            At least one window per text; offsets count from the start of the prompt.
+
+        Raises
+        ------
+        ValueError
+            The text of a window would have no room, or no more than `stride` tokens.
+        """
+        stride = _integer("stride", stride, minimum=0)
+        found = []
+        for index, raw in enumerate(self._encode_whole([prompt + text for text in texts], True, False)):
+            try:
+                found.append(cut_windows(raw, max_length, stride, len(prompt)))
+            except NoRoomError as reason:
+                raise ValueError(f"text {index} cannot be cut into windows of {max_length} tokens: {reason}") from None
+        return found
 
     def tokenize(self, text: str, pair: str | None = None, add_special_tokens: bool = False) -> list[str]:
         """Tokens of one text, without [CLS] and [SEP] unless they are asked for."""

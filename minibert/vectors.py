@@ -1,67 +1,30 @@
-"""Hidden states -> vectors: of a sentence by pooling, of a word by finding it; and their cosines."""
+"""Hidden states -> vectors: layers combined, a word found and its tokens joined."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import pairwise
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from minibert.ops import FloatArray, IntArray
+from minibert.ops import FloatArray
 
-__all__ = ["POOLING", "cls_pooling", "cosine_similarity", "find_word", "mean_pooling", "normalize"]
+__all__ = [
+    "LAYER_POOLING",
+    "SUBWORD_POOLING",
+    "LayerSelection",
+    "check_choice",
+    "combine_layers",
+    "find_word",
+    "join_subwords",
+    "layer_name",
+    "resolve_layers",
+]
 
-
-def mean_pooling(hidden_state: FloatArray, cu_seqlens: IntArray) -> FloatArray:
-    """Mean over the tokens of each sequence, special tokens included; zeros for an empty sequence.
-
-    Parameters
-    ----------
-    hidden_state : ndarray of shape (T, H), float32
-    cu_seqlens : int ndarray of shape (B + 1,)
-
-    Returns
-    -------
-    ndarray of shape (B, H), float32
-
-    Notes
-    -----
-    Source: Reimers and Gurevych 2019 (arXiv 1908.10084), section 3. Summed in float64 and rounded once.
-    """
-    pooled = np.zeros((len(cu_seqlens) - 1, hidden_state.shape[1]), dtype=np.float32)
-    for b, (start, end) in enumerate(pairwise(cu_seqlens)):
-        if end > start:
-            pooled[b] = hidden_state[start:end].mean(axis=0, dtype=np.float64)
-    return pooled
-
-
-def cls_pooling(hidden_state: FloatArray, cu_seqlens: IntArray) -> FloatArray:
-    """First token of each sequence, [CLS]; arguments and result as in `mean_pooling`."""
-    pooled = np.zeros((len(cu_seqlens) - 1, hidden_state.shape[1]), dtype=np.float32)
-    filled = cu_seqlens[1:] > cu_seqlens[:-1]
-    pooled[filled] = hidden_state[cu_seqlens[:-1][filled]]
-    return pooled
-
-
-POOLING: dict[str, Callable[[FloatArray, IntArray], FloatArray]] = {"mean": mean_pooling, "cls": cls_pooling}
-"""Pooling by the name sentence-transformers gives it."""
-
-
-def normalize(vectors: FloatArray) -> FloatArray:
-    """Scale each row to length 1: v / max(|v|, 1e-12), as sentence-transformers' Normalize does."""
-    lengths = np.sqrt((vectors.astype(np.float64) ** 2).sum(axis=-1, keepdims=True))
-    return (vectors / np.maximum(lengths, 1e-12)).astype(np.float32)
-
-
-def cosine_similarity(a: FloatArray, b: FloatArray) -> npt.NDArray[np.float64]:
-    """Cosine of the angle between each row of `a` (m, H) and each row of `b` (n, H), as (m, n) in float64.
-
-    A row of zeros has the cosine 0 with everything.
-    """
-    rows = [np.asarray(x, dtype=np.float64) for x in (a, b)]
-    unit = [x / np.maximum(np.sqrt((x * x).sum(axis=1, keepdims=True)), 1e-12) for x in rows]
-    return unit[0] @ unit[1].T
+LayerSelection: TypeAlias = int | Iterable[int]
+"""One hidden state or several, by index: 0 the embeddings' output, i that of layer i, negatives from the end."""
 
 
 def find_word(word: Sequence[int], ids: Sequence[int], word_ids: Sequence[int | None]) -> list[slice]:
@@ -88,3 +51,157 @@ def find_word(word: Sequence[int], ids: Sequence[int], word_ids: Sequence[int | 
         if inside and starts_word and ends_word and list(ids[start:end]) == list(word):
             found.append(slice(start, end))
     return found
+
+
+# --- layers -----------------------------------------------------------------------------------------------------------
+
+
+def resolve_layers(layers: LayerSelection, num_hidden_layers: int) -> tuple[int, ...]:
+    """Turn a selection of hidden states into their indices, 0 to L, in the order given.
+
+    ===================  =======================  ==============  =====================================
+    hidden state         minibert, transformers   from the end    Google's scripts, bert-as-service
+    ===================  =======================  ==============  =====================================
+    embeddings' output   0                        -(L + 1)        not to be had
+    of layer 1           1                        -L              0, or -L
+    of layer i           i                        i - L - 1       i - 1, or i - L - 1
+    of the last layer    L                        -1              L - 1, or -1
+    ===================  =======================  ==============  =====================================
+
+    So negative indices mean the same everywhere, positive ones are one less there.
+
+    Parameters
+    ----------
+    layers : int or ints
+        From -(L + 1) to L, each hidden state once.
+    num_hidden_layers : int
+        L.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An index is no integer, out of range or named twice; or there is none.
+    """
+    count = num_hidden_layers + 1
+    try:
+        if isinstance(layers, bool | np.bool_ | str | bytes):
+            raise TypeError
+        asked = list(layers) if isinstance(layers, Iterable) else [layers]
+        if any(isinstance(index, bool | np.bool_) for index in asked):
+            raise TypeError
+        indices = [operator.index(index) for index in asked]
+    except TypeError:
+        raise TypeError(f"layers={layers!r}; expected an int or several, such as -1 or [-4, -3, -2, -1].") from None
+    if not indices:
+        raise ValueError(f"layers={layers!r} names none; expected at least one, 0 to {num_hidden_layers}.")
+    for index in indices:
+        if not -count <= index < count:
+            raise ValueError(
+                f"layers names {index}; this model has {count} hidden states: 0 (the embeddings' output) to "
+                f"{num_hidden_layers} (the last layer), or -{count} to -1."
+            )
+    resolved = tuple(index % count for index in indices)
+    for place, index in enumerate(resolved):
+        if index in resolved[:place]:
+            raise ValueError(f"layers={indices} names hidden state {index} twice; name each once.")
+    return resolved
+
+
+def layer_name(index: int) -> str:
+    """Name a hidden state: "embeddings" for 0, "layer i" for i."""
+    return f"layer {index}" if index else "embeddings"
+
+
+def _sum_layers(states: Sequence[FloatArray]) -> npt.NDArray[np.float64]:
+    total = np.zeros(states[0].shape, dtype=np.float64)
+    for state in states:
+        total += state
+    return total
+
+
+LAYER_POOLING: dict[str, Callable[[Sequence[FloatArray]], FloatArray]] = {
+    "concat": lambda states: np.concatenate(states, axis=-1),
+    "sum": lambda states: _sum_layers(states).astype(np.float32),
+    "mean": lambda states: (_sum_layers(states) / len(states)).astype(np.float32),
+    "stack": lambda states: np.stack(states, axis=0),
+    "tokens_first": lambda states: np.stack(states, axis=-2),
+}
+"""Ways to make one array of several hidden states, by name; `combine_layers` says what each does."""
+
+
+def combine_layers(hidden_states: Sequence[FloatArray], how: str = "concat") -> FloatArray:
+    """Make one array of several hidden states: joined, added, averaged, or kept apart.
+
+    Parameters
+    ----------
+    hidden_states : sequence of k ndarrays of shape (T, H) or (B, S, H), float32
+        For example ``output.hidden_states[-4:]``.
+    how : {"concat", "sum", "mean", "stack", "tokens_first"}
+        "concat": (T, k H), in the order given. "sum", "mean": (T, H), added in float64 and rounded once. Kept apart:
+        "stack" (k, T, H), "tokens_first" (T, k, H).
+
+    Returns
+    -------
+    ndarray, float32
+        A new array; with (B, S, H) given, (B, S) stands where T does here.
+
+    Raises
+    ------
+    TypeError, ValueError
+        `how` is unknown; there is no hidden state, one is None or no array, or their shapes differ.
+    """
+    check_choice("how", how, LAYER_POOLING)
+    states = list(hidden_states)
+    if not states:
+        raise ValueError("hidden_states is empty; expected at least one array.")
+    for i, state in enumerate(states):
+        if state is None:
+            raise ValueError(f"hidden_states[{i}] is None: it was not kept. Ask for it with output_hidden_states=.")
+        if not isinstance(state, np.ndarray) or state.dtype.kind != "f" or state.ndim < 2:
+            raise TypeError(f"hidden_states[{i}] is a {_described(state)}; expected a float array (T, H) or (B, S, H).")
+        if state.shape != states[0].shape:
+            raise ValueError(f"hidden_states[{i}] has shape {state.shape}, the first has {states[0].shape}.")
+    return LAYER_POOLING[how](states)
+
+
+# --- words ------------------------------------------------------------------------------------------------------------
+
+
+SUBWORD_POOLING: dict[str, Callable[[FloatArray], FloatArray]] = {
+    "mean": lambda vectors: vectors.mean(axis=0, dtype=np.float64).astype(np.float32),
+    "first": lambda vectors: vectors[0].copy(),
+    "last": lambda vectors: vectors[-1].copy(),
+    "max": lambda vectors: vectors.max(axis=0),
+    "sum": lambda vectors: vectors.sum(axis=0, dtype=np.float64).astype(np.float32),
+}
+"""Ways to make one vector of the vectors of a word's tokens, by name."""
+
+
+def join_subwords(vectors: FloatArray, how: str = "mean") -> FloatArray:
+    """Make one vector of the vectors of a word's tokens: (tokens of the word, ...) -> (...).
+
+    Parameters
+    ----------
+    vectors : ndarray of shape (tokens of the word, ...), float32
+    how : {"mean", "first", "last", "max", "sum"}
+        "max" takes each feature's greatest value; "mean" and "sum" add in float64 and round once.
+
+    Raises
+    ------
+    ValueError
+        `how` is unknown, or there is no token.
+    """
+    check_choice("subwords", how, SUBWORD_POOLING)
+    if not len(vectors):
+        raise ValueError("there are no tokens to join; a word has at least one.")
+    return SUBWORD_POOLING[how](vectors)
+
+
+def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
+    """Refuse, with a ValueError, whatever is not among the choices of a parameter."""
+    if not isinstance(value, str) or value not in set(choices):
+        raise ValueError(f"{name}={value!r}; expected one of {', '.join(map(repr, choices))}.")
+
+
+def _described(value: Any) -> str:
+    return f"{value.dtype} array of shape {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__

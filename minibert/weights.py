@@ -7,7 +7,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, BinaryIO
 
@@ -18,7 +18,7 @@ from minibert.errors import ModelFormatError
 from minibert.hub import ModelFiles
 from minibert.ops import FloatArray, LayerNorm, Linear, PreparedLinear
 
-__all__ = ["LayerWeights", "Weights", "load_weights"]
+__all__ = ["LayerWeights", "Weights", "load_tensors", "load_weights"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -143,6 +143,43 @@ def load_weights(
     )
     pooler = read(_POOLER_ROWS) if has_pooler else {"pooler": None}
     return Weights(config=config, layers=layers, ignored=checkpoint.ignored(), **fields, **pooler)  # type: ignore[arg-type]
+
+
+def load_tensors(files: ModelFiles, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, FloatArray]:
+    """Read the safetensors of a small module, such as a Dense layer, that must hold exactly these tensors.
+
+    Parameters
+    ----------
+    files : ModelFiles
+        The module's own folder.
+    shapes : tensor name -> expected shape
+
+    Returns
+    -------
+    dict of str to ndarray, float32, read-only
+
+    Raises
+    ------
+    ModelFormatError
+        As `load_weights`; also where the weights are only there as a pickle, which is never opened.
+    """
+    tensors = _open_checkpoint(files)
+    faults = [f"{name} is unexpected" for name in tensors if name not in shapes]
+    for name, shape in shapes.items():
+        if name not in tensors:
+            faults.append(f"{name} is missing")
+        elif tensors[name].shape != shape:
+            faults.append(f"{name} has shape {list(tensors[name].shape)}, expected {list(shape)}")
+        elif tensors[name].dtype not in _READERS:
+            faults.append(f"{name} is {tensors[name].dtype}, minibert reads {', '.join(_READERS)}")
+    if faults:
+        raise ModelFormatError(f"The tensors of {files.source} are not those of its config.json: {'; '.join(faults)}.")
+    arrays = {}
+    for name, shape in shapes.items():
+        arrays[name] = np.empty(shape, dtype=np.float32)
+        _read_tensor(tensors[name], arrays[name])
+        arrays[name].flags.writeable = False
+    return arrays
 
 
 def _assemble(

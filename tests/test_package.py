@@ -25,6 +25,7 @@ PACKAGE = Path(minibert.__file__).parent
 ORDER = (
     *(
         "errors",
+        "display",
         "files",
         "repository",
         "hub",
@@ -40,8 +41,10 @@ ORDER = (
     ),
     *("kernels.compilation", "kernels.simd", "kernels.memory", "kernels.gemm", "kernels.attention"),
     *("kernels.rowwise", "kernels.threads", "kernels.buffers", "kernels"),
-    *("encoder", "outputs", "embeddings", "models", "vectors", "sentence"),
-    *("cli.common", "cli.states", "cli.embed", "cli", "__main__"),
+    *("encoder", "outputs", "embeddings", "models"),
+    *("vectors", "similarity", "token_vectors", "tokens", "occurrences", "plot"),
+    *("pooling", "search", "pipeline", "prompts", "recipe", "windows", "sentence", "integrations", "scikit"),
+    *("cli.common", "cli.states", "cli.embed", "cli.info", "cli", "__main__"),
 )
 
 # Where each library from outside may be imported.
@@ -52,6 +55,8 @@ HOMES = {
     "safetensors": {"weights"},
     "numba": {"kernels"},
     "llvmlite": {"kernels"},
+    "sklearn": {"scikit"},
+    "matplotlib": {"plot"},
 }
 
 
@@ -112,7 +117,10 @@ def test_import_minibert_takes_less_than_150_milliseconds() -> None:
     assert seconds < 0.15
 
 
-HEAVY = ("numba", "llvmlite", "tokenizers", "huggingface_hub", "safetensors", "torch", "transformers", "tqdm", "scipy")
+HEAVY = (
+    *("numba", "llvmlite", "tokenizers", "huggingface_hub", "safetensors", "torch", "transformers", "tqdm", "scipy"),
+    "matplotlib",
+)
 
 
 def modules_after(code: str) -> set[str]:
@@ -186,15 +194,15 @@ def test_the_package_itself_imports_nothing_of_ours_at_once() -> None:
 
 
 def test_only_the_standard_library_and_numpy_are_imported_at_the_top_of_a_module() -> None:
-    """Numba's own rooms are imported only where a model asks for them."""
+    """Numba's own rooms are imported only where a model asks for them, scikit-learn's only by its users."""
     for name, tree in TREES.items():
-        if name.startswith("kernels"):
+        if name.startswith("kernels") or name == "scikit":
             continue
         skipped = for_types_only(tree)
         top = [n for n in tree.body if isinstance(n, ast.Import | ast.ImportFrom) and n not in skipped]
         for _, dotted in imports(ast.Module(body=list(top), type_ignores=[]), types_too=True):
             assert dotted.split(".")[0] not in HOMES, f"{name} imports {dotted}"
-            assert not dotted.startswith("minibert.kernels"), f"{name} imports {dotted}"
+            assert not dotted.startswith(("minibert.kernels", "minibert.scikit")), f"{name} imports {dotted}"
 
 
 def test_nothing_pickled_and_no_code_of_a_model_can_run() -> None:
@@ -280,6 +288,9 @@ def test_there_are_five_runtime_packages_and_they_are_the_ones_imported() -> Non
     required = {requirement.split(">")[0].replace("-", "_") for requirement in project["dependencies"]}
     assert required == {"numpy", "numba", "safetensors", "tokenizers", "huggingface_hub"}
     imported = {dotted.split(".")[0] for tree in TREES.values() for _, dotted in imports(tree, types_too=True)}
-    assert imported - set(sys.stdlib_module_names) - {"minibert"} - required <= {"llvmlite", "tqdm"}, (
+    extras = [project["optional-dependencies"][extra] for extra in ("plot", "sklearn")]
+    assert extras == [["matplotlib>=3.8"], ["scikit-learn>=1.6"]]
+    optional = {"matplotlib", "sklearn"}
+    assert imported - set(sys.stdlib_module_names) - {"minibert"} - required - optional <= {"llvmlite", "tqdm"}, (
         "those two come along"
     )

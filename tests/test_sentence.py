@@ -75,7 +75,7 @@ def test_each_text_by_itself(minilm: SentenceTransformer) -> None:
 def test_empty_list_and_windows(minilm: SentenceTransformer, monkeypatch: pytest.MonkeyPatch) -> None:
     assert minilm.encode([]).shape == (0, 384)
     whole = minilm.encode(TEXTS[:8])
-    monkeypatch.setattr("minibert.sentence._TEXTS_PER_WINDOW", 3)
+    monkeypatch.setattr("minibert.sentence._TEXTS_AT_ONCE", 3)
     np.testing.assert_allclose(minilm.encode(TEXTS[:8]), whole, atol=1e-6)
     np.testing.assert_array_equal(minilm.encode(np.array(TEXTS[3:5])), minilm.encode(tuple(TEXTS[3:5])))
 
@@ -219,12 +219,11 @@ def test_without_modules_json_mean_pooling_with_a_warning(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"modules": ["models.Transformer", "models.Pooling", "models.Dense"]}, "Transformer, Pooling, Dense"),
+        ({"modules": ["models.Transformer", "models.Pooling", "models.CNN"]}, "Transformer, Pooling, CNN"),
         ({"modules": ["models.Transformer", "models.Pooling", "models.evil.Exec"]}, "Exec"),
-        ({"pooling": {"word_embedding_dimension": 24, "pooling_mode_max_tokens": True}}, "pooling max_tokens"),
-        ({"pooling": {"pooling_mode": ["mean", "cls"]}}, "mean, cls"),
-        ({"pooling": {"pooling_mode": "weightedmean"}}, "weightedmean"),
-        ({"pooling": {"pooling_mode": "mean", "include_prompt": False}}, "include_prompt"),
+        ({"pooling": {"word_embedding_dimension": 24, "pooling_mode_splade": True}}, "pooling_mode_splade"),
+        ({"pooling": {"pooling_mode": ["mean", "median"]}}, "median"),
+        ({"pooling": {"pooling_mode": "mean", "include_prompt": "no"}}, "include_prompt='no'"),
         ({"pooling": {"pooling_mode": 3}}, "pooling"),
         ({"pooling": {"pooling_mode": [["mean"]]}}, "pooling"),
         ({"pooling": {"pooling_mode": {"a": 1}}}, "pooling"),

@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from minibert.hub import DEFAULT_MODEL
 
-__all__ = ["add_model_options", "add_texts", "read_texts", "report_written", "write_file"]
+__all__ = ["add_model_options", "add_texts", "read_lines", "read_texts", "report_written", "write_file"]
 
 
 def add_model_options(parser: argparse.ArgumentParser, *, backend: bool = True) -> None:
@@ -47,20 +47,42 @@ def read_texts(texts: list[str]) -> list[str]:
         if text != "-":
             read.append(text)
             continue
-        if sys.stdin is None:
-            raise ValueError("the standard input is closed.")
-        lines = sys.stdin.buffer.read().split(b"\n")
-        if lines[-1] == b"":
-            lines.pop()
-        for number, line in enumerate(lines, 1):
-            try:
-                read.append(line.removesuffix(b"\r").decode("utf-8-sig" if number == 1 else "utf-8"))
-            except UnicodeDecodeError as error:
-                raise ValueError(
-                    f"standard input, line {number}, is not UTF-8: byte 0x{line[error.start]:02x} at {error.start}."
-                ) from None
+        read += read_lines("-")
     if not read:
         raise ValueError("the standard input holds no text.")
+    return read
+
+
+def read_lines(path: str) -> list[str]:
+    """Return the lines of a UTF-8 file without their ends; "-" is the standard input.
+
+    Raises
+    ------
+    ValueError, OSError
+        A line is not UTF-8 (it is named), or the file cannot be read.
+    """
+    if path == "-":
+        if sys.stdin is None:
+            raise ValueError("the standard input is closed.")
+        name, data = "standard input", sys.stdin.buffer.read()
+    else:
+        name = path
+        try:
+            with open(path, "rb") as file:
+                data = file.read()
+        except (OSError, ValueError) as error:  # ValueError: a name with a NUL in it
+            raise OSError(f"{path!r} cannot be read: {getattr(error, 'strerror', None) or error}.") from error
+    lines = data.split(b"\n")
+    if lines[-1] == b"":
+        lines.pop()
+    read: list[str] = []
+    for number, line in enumerate(lines, 1):
+        try:
+            read.append(line.removesuffix(b"\r").decode("utf-8-sig" if number == 1 else "utf-8"))
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{name}, line {number}, is not UTF-8: byte 0x{line[error.start]:02x} at {error.start}."
+            ) from None
     return read
 
 

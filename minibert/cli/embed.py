@@ -1,18 +1,21 @@
-"""``minibert embed``: sentence vectors."""
+"""``minibert embed``, ``similarity`` and ``search``: sentence vectors, and what they say about each other."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from minibert.cli.common import add_model_options, add_texts, read_texts, report_written, write_file
+from minibert.cli.common import add_model_options, add_texts, read_lines, read_texts, report_written, write_file
+
+if TYPE_CHECKING:
+    from minibert.sentence import SentenceTransformer
 
 __all__ = ["add_verbs"]
 
 
 def add_verbs(verbs: Any) -> None:
-    """Add the verb to the command line."""
+    """Add the three verbs to the command line."""
     embed = verbs.add_parser(
         "embed",
         help="turn texts into sentence vectors",
@@ -20,24 +23,193 @@ def add_verbs(verbs: Any) -> None:
     )
     add_texts(embed)
     embed.add_argument(
-        "-o", "--output", metavar="FILE.npy", help="save an array (texts, hidden_size), float32, instead of printing"
+        "-o", "--output", metavar="FILE.npy", help="save an array (texts, dimension) instead of printing"
     )
-    add_model_options(embed)
+    prompt = embed.add_mutually_exclusive_group()
+    prompt.add_argument("--prompt-name", metavar="NAME", help="a prompt of the model's, such as query")
+    prompt.add_argument("--prompt", metavar="TEXT", help="a text to put before each text")
+    embed.add_argument(
+        "--normalize", action="store_true", help="scale each vector to length 1, whatever the model says"
+    )
+    embed.add_argument(
+        "--precision",
+        choices=("float32", "int8", "uint8", "binary", "ubinary"),
+        default="float32",
+        help="of the numbers (default: %(default)s)",
+    )
+    _add_vector_options(embed)
     embed.set_defaults(run=_embed)
+
+    similarity = verbs.add_parser(
+        "similarity",
+        help="score texts against each other",
+        description="Print how similar each text is to each, as the model measures it: the cosine, mostly.",
+    )
+    add_texts(similarity)
+    similarity.add_argument("--json", action="store_true", help='one JSON object: {"texts": [...], "scores": [[...]]}')
+    _add_vector_options(similarity)
+    similarity.set_defaults(run=_similarity)
+
+    search = verbs.add_parser(
+        "search",
+        help="find the lines of a file that are nearest to a query",
+        description="Print the lines of a file that are most similar to the query, best first. The model's prompts for "
+        "queries and documents are used. Empty lines are passed over.",
+    )
+    search.add_argument("query", metavar="QUERY", help="what to look for")
+    search.add_argument("file", metavar="FILE", help='one text per line; "-" is the standard input')
+    search.add_argument(
+        "-k", "--top-k", type=_positive, default=5, metavar="K", help="lines to print (default: %(default)s)"
+    )
+    search.add_argument("--json", action="store_true", help='JSON lines: {"score": ..., "line": ..., "text": ...}')
+    _add_vector_options(search)
+    search.set_defaults(run=_search)
+
+
+def _add_vector_options(parser: argparse.ArgumentParser) -> None:
+    """Add what says how a text becomes a vector."""
+    parser.add_argument(
+        "--pooling",
+        type=lambda text: text.split(","),
+        metavar="MODE",
+        help="instead of the model's own: mean, max, cls, lasttoken, weightedmean, mean_sqrt_len_tokens, first_last, "
+        "pooler, or several with commas between, side by side",
+    )
+    parser.add_argument(
+        "--layers",
+        type=_several_ints,
+        metavar="LAYERS",
+        help="hidden states to pool, with commas between: 0 is the embeddings' output, -1 the last layer (write "
+        "--layers=-1,-2; default: -1)",
+    )
+    parser.add_argument(
+        "--layer-pooling",
+        choices=("concat", "sum", "mean"),
+        default="concat",
+        help="how several layers are made one (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--truncation",
+        choices=("warn", "error", "split", "silent"),
+        default="warn",
+        help="of a text that is too long: cut it and say so, refuse it, average its windows, or cut it "
+        "(default: %(default)s)",
+    )
+    parser.add_argument(
+        "--stride",
+        type=_natural,
+        default=0,
+        metavar="N",
+        help="tokens that a window repeats, with --truncation split (default: 0)",
+    )
+    parser.add_argument("--truncate-dim", type=_positive, metavar="N", help="keep the first N features only")
+    parser.add_argument(
+        "--batch-size", type=_positive, default=32, metavar="N", help="bounds the work at a time, not the result"
+    )
+    parser.add_argument(
+        "--builtin-prompts", action="store_true", help="use the prompts of the model's card, where its files have none"
+    )
+    parser.add_argument("--threads", type=_positive, metavar="N", help="default: MINIBERT_NUM_THREADS, else all cores")
+    add_model_options(parser)
+
+
+def _several_ints(text: str) -> list[int]:
+    try:
+        return [int(number) for number in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers such as -1,-2") from None
+
+
+def _positive(text: str) -> int:
+    return _number(text, 1)
+
+
+def _natural(text: str) -> int:
+    return _number(text, 0)
+
+
+def _number(text: str, least: int) -> int:
+    if not (text.isascii() and text.isdecimal()) or int(text) < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
+    return int(text)
+
+
+def _load(arguments: argparse.Namespace) -> SentenceTransformer:
+    from minibert.sentence import SentenceTransformer
+
+    return SentenceTransformer(
+        arguments.model,
+        revision=arguments.revision,
+        backend=arguments.backend,
+        num_threads=arguments.threads,
+        truncate_dim=arguments.truncate_dim,
+        prompts="builtin" if arguments.builtin_prompts else None,
+    )
+
+
+def _options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The arguments of `encode` that all three verbs have."""
+    if arguments.pooling == ["none"] or arguments.pooling == ["NONE"]:
+        raise ValueError(
+            "--pooling none gives no sentence vectors; the vectors of tokens are saved by minibert hidden."
+        )
+    names = ("pooling", "layers", "layer_pooling", "truncation", "stride", "batch_size")
+    return {name: getattr(arguments, name) for name in names}
 
 
 def _embed(arguments: argparse.Namespace) -> None:
     import numpy as np
 
-    from minibert.sentence import SentenceTransformer
-
     texts = read_texts(arguments.texts)
-    model = SentenceTransformer(arguments.model, revision=arguments.revision, backend=arguments.backend)
-    vectors = model.encode(texts)
+    vectors = _load(arguments).encode(
+        texts,
+        prompt_name=arguments.prompt_name,
+        prompt=arguments.prompt,
+        normalize_embeddings=arguments.normalize,
+        precision=arguments.precision,
+        **_options(arguments),
+    )
     if arguments.output is not None:
         write_file(arguments.output, lambda file: np.save(file, vectors))
         report_written(arguments.output, f"vectors {vectors.shape}")
         return
     for text, vector in zip(texts, vectors, strict=True):
         # str() of a float32 has just the digits that bring it back; the float64 beneath would print eight more.
-        print(json.dumps({"text": text, "embedding": [float(str(x)) for x in vector]}, ensure_ascii=False))
+        numbers = [float(str(x)) for x in vector] if vector.dtype.kind == "f" else vector.tolist()
+        print(json.dumps({"text": text, "embedding": numbers}, ensure_ascii=False))
+
+
+def _similarity(arguments: argparse.Namespace) -> None:
+    texts = read_texts(arguments.texts)
+    if len(texts) < 2:
+        raise ValueError("similarity compares texts with each other; give at least two.")
+    model = _load(arguments)
+    vectors = model.encode(texts, **_options(arguments))
+    scores = model.similarity(vectors, vectors)
+    if arguments.json:
+        table = [[float(str(score)) for score in row] for row in scores]
+        print(json.dumps({"texts": texts, "scores": table}, ensure_ascii=False))
+        return
+    width = max(8, len(str(len(texts))) + 2, *(len(f"{score:.3f}") + 2 for score in (scores.min(), scores.max())))
+    print(" " * 4 + "".join(f"{number:{width}}" for number in range(len(texts))))
+    for number, (text, row) in enumerate(zip(texts, scores, strict=True)):
+        print(f"{number:4}" + "".join(f"{score:{width}.3f}" for score in row) + f"   {' '.join(text.split())}")
+
+
+def _search(arguments: argparse.Namespace) -> None:
+    from minibert.search import semantic_search
+    from minibert.similarity import SIMILARITY_FUNCTIONS
+
+    lines = [(number, line) for number, line in enumerate(read_lines(arguments.file), 1) if line.strip()]
+    if not lines:
+        raise ValueError(f"{arguments.file} holds no text to search in.")
+    model = _load(arguments)
+    corpus = model.encode_document([line for _, line in lines], **_options(arguments))
+    query = model.encode_query(arguments.query, **_options(arguments))
+    score_function = SIMILARITY_FUNCTIONS[model.similarity_fn_name][0]
+    for hit in semantic_search(query, corpus, top_k=arguments.top_k, score_function=score_function)[0]:
+        number, line = lines[int(hit["corpus_id"])]
+        if arguments.json:
+            print(json.dumps({"score": round(hit["score"], 6), "line": number, "text": line}, ensure_ascii=False))
+        else:
+            print(f"{hit['score']:8.3f}  {number:>6}  {line}")

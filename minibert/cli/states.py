@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import shutil
+import warnings
 from collections.abc import Iterator
-from itertools import combinations
+from itertools import accumulate, combinations, islice
 from typing import TYPE_CHECKING, Any
 
 from minibert.cli.common import add_model_options, add_texts, read_texts, report_written, write_file
 
 if TYPE_CHECKING:
-    from minibert.encodings import Encoding
-    from minibert.models import BertModel, PackedOutput
-    from minibert.ops import FloatArray
+    from minibert.token_vectors import TokenVectors
     from minibert.tokenizer import BertTokenizer
 
 __all__ = ["add_verbs"]
@@ -31,13 +31,27 @@ def add_verbs(verbs: Any) -> None:
     words = verbs.add_parser(
         "words",
         help="compare the occurrences of a word, layer by layer",
-        description="Show the tokens of each text, the hidden states, and how alike the occurrences of a word are in "
-        "every layer: the cosine of their vectors, the tokens of a word averaged.",
+        description="Show the tokens of each text, the hidden states, and how alike the occurrences of a word are: the "
+        "cosine of their vectors in every layer, and with several layers made one.",
     )
     words.add_argument("word", metavar="WORD", help="the word to look for")
     add_texts(words)
     words.add_argument("--most", type=_at_least_two, default=5, help="occurrences to compare (default: %(default)s)")
-    words.add_argument("--truncate", action="store_true", help="cut texts that are longer than the model allows")
+    _add_layers(words, "default: all are shown, the last four are made one")
+    words.add_argument(
+        "--layer-pooling",
+        choices=("sum", "mean", "concat"),
+        default="sum",
+        help="how several layers are made one (default: %(default)s)",
+    )
+    words.add_argument(
+        "--subwords",
+        choices=("mean", "first", "last", "max", "sum"),
+        default="mean",
+        help="how the tokens of a word are made one vector (default: %(default)s)",
+    )
+    _add_truncation(words)
+    _add_plot(words, "the cosines of all occurrences, a matrix for each layer")
     add_model_options(words)
     words.set_defaults(run=_words)
 
@@ -45,14 +59,43 @@ def add_verbs(verbs: Any) -> None:
         "hidden",
         help="save every hidden state of texts",
         description="Save every hidden state, with its tokens, as an .npz file: hidden_states (layers + 1, tokens, "
-        "hidden_size), cu_seqlens (text b owns tokens cu_seqlens[b] to cu_seqlens[b + 1]), tokens, ids, offsets "
-        "(characters), texts. Nothing is padded.",
+        "hidden_size), layers, cu_seqlens (text b owns tokens cu_seqlens[b] to cu_seqlens[b + 1]), tokens, ids, "
+        "offsets (characters), texts. Nothing is padded.",
     )
     add_texts(hidden)
     hidden.add_argument("-o", "--output", required=True, metavar="FILE.npz", help="the file to write")
-    hidden.add_argument("--truncate", action="store_true", help="cut texts that are longer than the model allows")
+    _add_layers(hidden, "default: all")
+    _add_truncation(hidden)
+    _add_plot(
+        hidden,
+        "of one or two texts, the histogram of the values in each layer; of more, the texts (means of their tokens) on "
+        "their first two principal components in each layer",
+    )
     add_model_options(hidden)
     hidden.set_defaults(run=_hidden)
+
+
+def _add_layers(parser: argparse.ArgumentParser, default: str) -> None:
+    parser.add_argument(
+        "--layers",
+        type=_several_ints,
+        metavar="LAYERS",
+        help="hidden states by number, with commas between: 0 is the embeddings' output, 1 that of the first layer, -1 "
+        f"that of the last (write --layers=-1,-2); {default}",
+    )
+
+
+def _add_truncation(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--truncation",
+        choices=("warn", "error", "silent"),
+        default="error",
+        help="what to do with a text that is longer than the model allows, before it is cut (default: %(default)s)",
+    )
+
+
+def _add_plot(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument("--plot", type=_picture, metavar="FILE", help=f"draw, as .png, .svg or .pdf: {what}")
 
 
 def _at_least_two(text: str) -> int:
@@ -61,13 +104,31 @@ def _at_least_two(text: str) -> int:
     return int(text)
 
 
+def _several_ints(text: str) -> list[int]:
+    try:
+        return [int(number) for number in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers such as -1,-2") from None
+
+
+def _picture(path: str) -> str:
+    if not path.lower().endswith((".png", ".svg", ".pdf")):
+        raise argparse.ArgumentTypeError(f"{path!r} does not end in .png, .svg or .pdf")
+    return path
+
+
 def _tokens(arguments: argparse.Namespace) -> None:
     texts = read_texts(arguments.texts)
     for number, (text, encoding) in enumerate(zip(texts, _load_tokenizer(arguments).encodings(texts), strict=True)):
         rows = [
-            {"id": int(token_id), "token": token, "start": int(start), "end": int(end), "word": word}
-            for token_id, token, (start, end), word in zip(
-                encoding.ids, encoding.tokens, encoding.offsets, encoding.word_ids, strict=True
+            {"token": token, "id": int(token_id), "start": int(start), "end": int(end), "word": word, "special": own}
+            for token, token_id, (start, end), word, own in zip(
+                encoding.tokens,
+                encoding.ids,
+                encoding.offsets,
+                encoding.word_ids,
+                map(bool, encoding.special_tokens_mask),
+                strict=True,
             )
         ]
         if arguments.json:
@@ -85,69 +146,89 @@ def _tokens(arguments: argparse.Namespace) -> None:
 def _hidden(arguments: argparse.Namespace) -> None:
     import numpy as np
 
-    texts = read_texts(arguments.texts)
-    encodings, output = _run(arguments, texts)
+    texts = _embed(arguments, _load_tokenizer(arguments))
     arrays: dict[str, Any] = {
-        "hidden_states": np.stack([output.hidden_states[i] for i in sorted(output.hidden_states)]),
-        "cu_seqlens": np.cumsum([0, *(len(encoding.ids) for encoding in encodings)]),
-        "tokens": np.array([token for encoding in encodings for token in encoding.tokens]),
-        "ids": np.concatenate([encoding.ids for encoding in encodings]),
-        "offsets": np.concatenate([encoding.offsets for encoding in encodings]),
-        "texts": np.array(texts),
+        "hidden_states": np.moveaxis(np.concatenate([text.vectors for text in texts]), 1, 0),
+        "layers": np.array(texts[0].layers),
+        "cu_seqlens": np.cumsum([0, *map(len, texts)]),
+        "tokens": np.array([token for text in texts for token in text.tokens]),
+        "ids": np.concatenate([text.ids for text in texts]),
+        "offsets": np.concatenate([text.offsets for text in texts]),
+        "texts": np.array([text.text for text in texts]),
     }
     write_file(arguments.output, lambda file: np.savez(file, **arrays))
     report_written(arguments.output, ", ".join(f"{name} {array.shape}" for name, array in arrays.items()))
+    if arguments.plot:
+        from minibert.plot import plot_hidden_values, plot_layers_pca
+
+        if len(texts) < 3:
+            figure = plot_hidden_values(np.concatenate([text.vectors for text in texts]), texts[0].layers)
+        else:
+            means = np.stack([text.vectors.mean(axis=0) for text in texts])
+            figure = plot_layers_pca(means, texts[0].layers, labels=[text.text for text in texts])
+        _save_picture(figure, arguments.plot)
 
 
 def _words(arguments: argparse.Namespace) -> None:
-    from minibert.vectors import cosine_similarity, find_word
+    from minibert.occurrences import word_occurrences
+    from minibert.vectors import layer_name
 
-    texts = read_texts(arguments.texts)
-    encodings, output = _run(arguments, texts)
-    states = [output.hidden_states[i] for i in sorted(output.hidden_states)]  # L + 1 x (T, H)
-    _print_tokens(texts, encodings)
-    print(f"\n{len(states)} hidden states of shape {states[0].shape}: the embeddings' output, then one per layer")
-
-    word_ids = _load_tokenizer(arguments).encodings([arguments.word], add_special_tokens=False)[0].ids
-    found: list[tuple[slice, str]] = []
-    first = 0
-    for text, encoding in zip(texts, encodings, strict=True):
-        for tokens in find_word(word_ids.tolist(), encoding.ids.tolist(), encoding.word_ids):
-            found.append((slice(first + tokens.start, first + tokens.stop), _in_context(text, encoding, tokens)))
-        first += len(encoding.ids)
     if not arguments.word.strip():
         raise ValueError("WORD is empty; give the word to look for.")
+    tokenizer = _load_tokenizer(arguments)
+    texts = _embed(arguments, tokenizer)
+    _print_tokens(texts)
+    layers = texts[0].layers
+    what = "the embeddings' output, then one per layer"
+    if arguments.layers is not None:
+        what = ", ".join(map(layer_name, layers))
+    print(f"\n{len(layers)} hidden states of shape ({sum(map(len, texts))}, {texts[0].vectors.shape[2]}): {what}")
+
+    found = word_occurrences(arguments.word, texts, tokenizer, subwords=arguments.subwords)
     if len(found) < 2:
-        times = "once" if found else "nowhere"
-        raise ValueError(f"{arguments.word!r} occurs {times} in the texts; comparing takes at least two occurrences.")
-
-    shown = f", the first {arguments.most} compared" if len(found) > arguments.most else ""
+        raise ValueError(f"{arguments.word!r} occurs once in the texts; comparing takes at least two occurrences.")
+    compared = min(arguments.most, len(found))
+    shown = f", the first {compared} compared" if compared < len(found) else ""
     print(f"\n{arguments.word!r} occurs {len(found)} times{shown}:")
-    found = found[: arguments.most]
-    for name, (tokens, context) in zip(_names(), found, strict=False):
-        place = (
-            f"token {tokens.start}" if tokens.stop == tokens.start + 1 else f"tokens {tokens.start}-{tokens.stop - 1}"
-        )
-        print(f"  {name}  {place:12} {context}")
+    first_tokens = [0, *accumulate(map(len, texts))]
+    names = list(islice(_names(), compared))
+    for name, place in zip(names, found.places, strict=False):
+        first, last = (first_tokens[place.text_index] + token for token in (place.tokens.start, place.tokens.stop - 1))
+        tokens = f"token {first}" if first == last else f"tokens {first}-{last}"
+        print(f"  {name}  {tokens:12} {place.in_context()}")
 
-    def cosines(state: FloatArray) -> list[float]:
-        import numpy as np
+    rows = list(zip(map(layer_name, layers), found.similarities(), strict=True))
+    pooled = layers if arguments.layers is not None else layers[1:][-4:]
+    best = rows[-1][0]
+    if len(pooled) > 1:
+        alike = [_pool_layers(text, pooled, arguments.layer_pooling) for text in texts]
+        cosines = word_occurrences(arguments.word, alike, tokenizer, subwords=arguments.subwords).similarities()
+        last = arguments.layers is None
+        which = f"last {len(pooled)}" if last else ", ".join(map(str, pooled))
+        rows.append((f"{arguments.layer_pooling} of {which}", cosines))
+        best = f"the {arguments.layer_pooling} of {f'the {which} layers' if last else f'layers {which}'}"
 
-        vectors = np.stack([state[tokens].mean(axis=0) for tokens, _ in found])
-        table = cosine_similarity(vectors, vectors)
-        return [float(table[i, j]) for i, j in combinations(range(len(found)), 2)]
-
-    pairs = [f"{a}-{b}" for a, b in combinations([name for name, _ in zip(_names(), found, strict=False)], 2)]
-    last = min(4, len(states) - 1) or 1
-    labelled = [(f"layer {i}" if i else "embeddings", state) for i, state in enumerate(states)]
-    labelled.append((f"sum of last {last}", sum(states[-last:])))  # type: ignore[arg-type]
-    print("\n" + " " * 14 + "".join(f"{pair:>8}" for pair in pairs) + "   (cosines)")
-    for label, state in labelled:
-        print(f"{label:14}" + "".join(f"{cosine:8.3f}" for cosine in cosines(state)))
+    pairs = list(combinations(range(compared), 2))
+    width = max(14, *(len(label) + 1 for label, _ in rows))
+    print("\n" + " " * width + "".join(f"{f'{names[i]}-{names[j]}':>8}" for i, j in pairs) + "   (cosines)")
+    for label, cosines in rows:
+        print(f"{label:{width}}" + "".join(f"{cosines[pair]:8.3f}" for pair in pairs))
     if len(pairs) > 1:
-        ranked = sorted(zip(cosines(labelled[-1][1]), pairs, strict=True))
+        ranked = sorted((float(rows[-1][1][i, j]), f"{names[i]}-{names[j]}") for i, j in pairs)
         (low, apart), (high, close) = ranked[0], ranked[-1]
-        print(f"\nMost alike, by the sum of the last {last} layers: {close} ({high:.3f}); least: {apart} ({low:.3f}).")
+        print(f"\nMost alike, by {best}: {close} ({high:.3f}); least: {apart} ({low:.3f}).")
+    if arguments.plot:
+        from minibert.plot import plot_word_similarities
+
+        _save_picture(plot_word_similarities(found), arguments.plot)
+
+
+def _pool_layers(text: TokenVectors, layers: tuple[int, ...], how: str) -> TokenVectors:
+    """Make some of the layers that were kept apart one."""
+    from minibert.vectors import combine_layers
+
+    vectors = combine_layers([text.vectors[:, text.layers.index(layer)] for layer in layers], how)
+    return dataclasses.replace(text, vectors=vectors, layers=layers)
 
 
 def _names() -> Iterator[str]:
@@ -157,59 +238,49 @@ def _names() -> Iterator[str]:
             yield letter + suffix
 
 
-def _in_context(text: str, encoding: Encoding, tokens: slice) -> str:
-    """The occurrence in brackets, with what stands around it."""
-    start, end = int(encoding.offsets[tokens.start][0]), int(encoding.offsets[tokens.stop - 1][1])
-    before, after = text[max(0, start - 24) : start], text[end : end + 24]
-    line = f"{'...' if start > 24 else ''}{before}[{text[start:end]}]{after}{'...' if end + 24 < len(text) else ''}"
-    return " ".join(line.split())
-
-
-def _print_tokens(texts: list[str], encodings: list[Encoding]) -> None:
+def _print_tokens(texts: list[TokenVectors]) -> None:
     """Print the tokens with their ids and their number in the packed batch, in as many columns as fit."""
-    tokens = [token for encoding in encodings for token in encoding.tokens]
-    ids = [int(token_id) for encoding in encodings for token_id in encoding.ids]
+    tokens = [token for text in texts for token in text.tokens]
+    ids = [int(token_id) for text in texts for token_id in text.ids]
     width = max(map(len, tokens))
     columns = max(1, shutil.get_terminal_size((100, 24)).columns // (width + 15))
     first = 0
-    for text, encoding in zip(texts, encodings, strict=True):
-        count = len(encoding.ids)
-        print(f"{'' if first == 0 else chr(10)}{text}\n{count} tokens with their ids:")
-        lines = -(-count // columns)
+    for text in texts:
+        print(f"{'' if first == 0 else chr(10)}{text.text}\n{len(text)} tokens with their ids:")
+        lines = -(-len(text) // columns)
         for line in range(lines):
-            row = range(first + line, first + count, lines)
+            row = range(first + line, first + len(text), lines)
             print("".join(f"{i:4} {tokens[i]:{width}} {ids[i]:<8} " for i in row).rstrip())
-        first += count
+        first += len(text)
 
 
-def _run(arguments: argparse.Namespace, texts: list[str]) -> tuple[list[Encoding], PackedOutput]:
-    """Tokenize, check the lengths, and compute all hidden states on the packed batch."""
-    from minibert.batch import PackedBatch
+def _embed(arguments: argparse.Namespace, tokenizer: BertTokenizer) -> list[TokenVectors]:
+    """Compute the hidden states that are asked for, kept apart, of every text."""
+    from minibert.models import BertModel
+    from minibert.tokens import embed_tokens
 
-    tokenizer, model = _load_tokenizer(arguments), _load_model(arguments)
-    limit = min(
-        tokenizer.model_max_length or model.config.max_position_embeddings, model.config.max_position_embeddings
+    texts = read_texts(arguments.texts)
+    if arguments.plot:
+        from minibert.plot import require_matplotlib
+
+        require_matplotlib()  # before anything long begins
+    model = BertModel.from_pretrained(
+        arguments.model, revision=arguments.revision, backend=arguments.backend, add_pooling_layer=False
     )
-    encodings = tokenizer.encodings(texts, max_length=limit if arguments.truncate else None)
-    for number, encoding in enumerate(encodings):
-        if len(encoding.ids) > limit:
-            raise ValueError(
-                f"text {number} has {len(encoding.ids)} tokens, the model takes {limit}. "
-                "Shorten it, or cut it: --truncate."
-            )
-    batch = PackedBatch.from_sequences([e.ids for e in encodings], [e.token_types for e in encodings])
-    return encodings, model.forward_packed(batch, hidden_states=range(model.config.num_hidden_layers + 1))
+    layers = range(model.config.num_hidden_layers + 1) if arguments.layers is None else arguments.layers
+    return embed_tokens(
+        model, tokenizer, texts, layers=layers, layer_pooling="tokens_first", truncation=arguments.truncation
+    )
+
+
+def _save_picture(figure: Any, path: str) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")  # what matplotlib's font does not have it draws as boxes
+        write_file(path, lambda file: figure.savefig(file, format=path.lower().rpartition(".")[2]))
+    report_written(path, "picture")
 
 
 def _load_tokenizer(arguments: argparse.Namespace) -> BertTokenizer:
     from minibert.tokenizer import BertTokenizer
 
     return BertTokenizer.from_pretrained(arguments.model, revision=arguments.revision)
-
-
-def _load_model(arguments: argparse.Namespace) -> BertModel:
-    from minibert.models import BertModel
-
-    return BertModel.from_pretrained(
-        arguments.model, revision=arguments.revision, backend=arguments.backend, add_pooling_layer=False
-    )

@@ -1,0 +1,178 @@
+"""``minibert info``: what a model is, which file says so, and what of it minibert does not do."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from minibert.cli.common import add_model_options
+
+if TYPE_CHECKING:
+    from minibert.hub import ModelFiles
+    from minibert.models import BertModel
+
+__all__ = ["add_verbs"]
+
+Part = TypeVar("Part")
+
+
+def add_verbs(verbs: Any) -> None:
+    """Add the verb to the command line."""
+    info = verbs.add_parser(
+        "info",
+        help="describe a model: sizes, pooling, prompts, limits",
+        description="Print what a model is, the file that each fact comes from, and what in it minibert refuses.",
+    )
+    info.add_argument(
+        "--json", action="store_true", help='one JSON object: {"source": ..., "facts": {...}, "unsupported": [...]}'
+    )
+    add_model_options(info, backend=False)
+    info.set_defaults(run=_info)
+
+
+def _info(arguments: argparse.Namespace) -> None:
+    from minibert.hub import locate
+    from minibert.sentence import full_name
+
+    files = locate(full_name(arguments.model), revision=arguments.revision)
+    description = _Description(files, arguments.model)
+    if arguments.json:
+        facts = {name: {"value": value, "file": file} for name, value, file in description.facts}
+        report = {"source": files.source, "facts": facts, "unsupported": description.unsupported}
+        print(json.dumps(report, ensure_ascii=False, indent=2))
+        return
+    print(files.source)
+    name_width = max((len(name) for name, _, _ in description.facts), default=0)
+    shown = [(name, _shown(value), file) for name, value, file in description.facts]
+    value_width = min(48, max((len(value) for _, value, _ in shown), default=0))
+    for name, value, file in shown:
+        print(f"  {name:{name_width}}  {value:{value_width}}  {file}".rstrip())
+    print("unsupported: " + ("nothing" if not description.unsupported else ""))
+    for reason in description.unsupported:
+        print(f"  {reason}")
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {text!r}" for name, text in value.items()) or "none"
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "none"}[value]
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+class _Description:
+    """The facts about a model, as far as they can be had: (name, value, file); and why the rest cannot."""
+
+    def __init__(self, files: ModelFiles, name: str) -> None:
+        self.facts: list[tuple[str, object, str]] = []
+        self.unsupported: list[str] = []
+        self._files, self._name = files, name
+        self._model: BertModel | None = None
+        from minibert.pipeline import read_modules
+
+        modules = self._try(lambda: read_modules(files))
+        self._folder = modules[0].path if modules else ""
+        bert = files.subfolder(self._folder)
+        limits = [*self._describe_bert(bert), *self._describe_tokenizer(bert)]
+        self._describe_sentences(modules, limits)
+
+    def _try(self, read: Callable[[], Part]) -> Part | None:
+        """Return what can be read; note why it cannot."""
+        from minibert.errors import ModelFormatError
+
+        try:
+            return read()
+        except ModelFormatError as error:
+            if str(error) not in self.unsupported:
+                self.unsupported.append(str(error))
+            return None
+
+    def _add(self, name: str, value: object, file: str) -> None:
+        self.facts.append((name, value, file))
+
+    def _in_folder(self, name: str) -> str:
+        return f"{self._folder}/{name}" if self._folder else name
+
+    def _settings(self, files: ModelFiles, name: str) -> dict[str, Any]:
+        from minibert.files import read_json_object
+
+        def read() -> dict[str, Any]:
+            path = files.find(name)
+            return {} if path is None else read_json_object(path)
+
+        return self._try(read) or {}
+
+    def _describe_bert(self, files: ModelFiles) -> list[tuple[int, str]]:
+        """Add config.json and the weights; return the limits of length they set, and where."""
+        from minibert.config import BertConfig
+        from minibert.models import BertModel
+
+        file = self._in_folder("config.json")
+        config = self._try(lambda: BertConfig.from_files(files))
+        if config is None:
+            self._add("model_type", self._settings(files, "config.json").get("model_type"), file)
+            return []
+        for name, value in config.to_dict().items():
+            self._add(name, value, file)
+        self._model = self._try(lambda: BertModel.from_files(files, config=config, backend="numpy"))
+        if self._model is not None:
+            index = self._try(files.index)
+            weights = self._in_folder("model.safetensors.index.json" if index else "model.safetensors")
+            self._add("parameters", self._model.num_parameters(), weights)
+            self._add("pooler", self._model.weights.pooler is not None, weights)
+            if self._model.weights.ignored:
+                self._add("other tensors, not used", len(self._model.weights.ignored), weights)
+        return [(config.max_position_embeddings, file)]
+
+    def _describe_tokenizer(self, files: ModelFiles) -> list[tuple[int, str]]:
+        from minibert.tokenizer import BertTokenizer
+
+        tokenizer = self._try(lambda: BertTokenizer.from_files(files))
+        if tokenizer is None:
+            return []
+        has_json = self._try(lambda: files.find("tokenizer.json")) is not None
+        file = self._in_folder("tokenizer.json" if has_json else "vocab.txt")
+        self._add("tokens in the vocabulary", len(tokenizer.vocab), file)
+        self._add("lower-cased", bool(tokenizer.do_lower_case), self._in_folder("tokenizer_config.json"))
+        if tokenizer.model_max_length is None:
+            return []
+        return [(tokenizer.model_max_length, self._in_folder("tokenizer_config.json"))]
+
+    def _describe_sentences(self, modules: list[Any] | None, limits: list[tuple[int, str]]) -> None:
+        """Add what follows the hidden states, and what is put before the texts."""
+        from minibert.errors import ModelFormatError
+        from minibert.pipeline import read_pipeline
+        from minibert.prompts import builtin_prompts, check_prompts
+
+        settings = self._settings(self._files.subfolder(self._folder), "sentence_bert_config.json")
+        limit = settings.get("max_seq_length")
+        if isinstance(limit, int) and not isinstance(limit, bool):
+            limits = [(limit, self._in_folder("sentence_bert_config.json")), *limits]
+        if limits:
+            self._add("max_seq_length", *min(limits, key=lambda pair: pair[0]))
+        self._add("modules", [module.kind for module in modules or ()], "modules.json" if modules else "")
+        model = self._model
+        if model is not None and modules is not None:
+            pipeline = self._try(lambda: read_pipeline(self._files, modules, model.config.hidden_size, model.ops))
+            if pipeline is not None:
+                file = f"{modules[1].path}/config.json" if modules else "no modules.json: the default"
+                self._add("pooling", list(pipeline.pooling), file)
+                if not pipeline.include_prompt:
+                    self._add("prompts count in pooling", False, file)
+                self._add("after pooling", list(pipeline.names), "modules.json" if modules else "")
+                self._add("embedding_dimension", pipeline.widths[-1], "")
+        file = "config_sentence_transformers.json"
+        stored = self._settings(self._files, file)
+        prompts = self._try(lambda: check_prompts(stored.get("prompts") or {}, file, ModelFormatError)) or {}
+        self._add("prompts", prompts, file if stored else "")
+        for name in ("default_prompt_name", "similarity_fn_name", "truncate_dim"):
+            if stored.get(name) is not None:
+                self._add(name, stored[name], file)
+        base = self._settings(self._files.subfolder(self._folder), "config.json").get("_name_or_path")
+        builtin = builtin_prompts(self._name, base)
+        if builtin and not any(prompts.values()):
+            self._add("prompts of its card", builtin, "minibert itself: --builtin-prompts")

@@ -1,0 +1,101 @@
+"""Objects with the methods that other libraries look for: LangChain's embeddings, Chroma's embedding functions.
+
+Neither library is imported. Sources: langchain_core, embeddings/embeddings.py (Embeddings); chromadb, api/types.py
+(EmbeddingFunction).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from minibert.hub import DEFAULT_MODEL
+from minibert.ops import FloatArray
+from minibert.sentence import SentenceTransformer
+
+__all__ = ["ChromaEmbeddingFunction", "LangChainEmbeddings"]
+
+
+class LangChainEmbeddings:
+    """A `SentenceTransformer` as LangChain asks for it: lists of floats, queries apart from documents.
+
+    Parameters
+    ----------
+    model : SentenceTransformer or str
+        A model, or the name of one.
+    **encode_options
+        Passed to every `encode_query` and `encode_document`, such as ``normalize_embeddings=True``.
+    """
+
+    def __init__(self, model: SentenceTransformer | str = DEFAULT_MODEL, **encode_options: Any) -> None:
+        self.model = model if isinstance(model, SentenceTransformer) else SentenceTransformer(model)
+        self.encode_options = encode_options
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        """Return one vector per text, with the model's prompt for documents."""
+        vectors: list[list[float]] = self.model.encode_document(texts, **self.encode_options).tolist()
+        return vectors
+
+    def embed_query(self, text: str) -> list[float]:
+        """Return the vector of one text, with the model's prompt for queries."""
+        vector: list[float] = self.model.encode_query(text, **self.encode_options).tolist()
+        return vector
+
+
+class ChromaEmbeddingFunction:
+    """A `SentenceTransformer` as Chroma asks for it: called with documents, named, and built anew from its config.
+
+    Parameters
+    ----------
+    model_name_or_path : str
+    encode_options : dict, optional
+        Passed to every `encode_query` and `encode_document`; kept in Chroma's config, so JSON values only.
+    **model_options
+        Passed to `SentenceTransformer`, such as ``prompts="builtin"``; kept likewise. No token belongs here.
+    """
+
+    def __init__(
+        self,
+        model_name_or_path: str = DEFAULT_MODEL,
+        *,
+        encode_options: Mapping[str, Any] | None = None,
+        **model_options: Any,
+    ) -> None:
+        if "token" in model_options:
+            raise ValueError("Chroma would store the token with the collection; set HF_TOKEN instead.")
+        self._config = {
+            "model_name_or_path": str(model_name_or_path),
+            "encode_options": dict(encode_options or {}),
+            **model_options,
+        }
+        self._model = SentenceTransformer(model_name_or_path, **model_options)
+
+    def __call__(self, input: Sequence[str]) -> list[FloatArray]:
+        """Return one vector per document; the argument's name is Chroma's."""
+        return list(self._model.encode_document(input, **self._config["encode_options"]))
+
+    def embed_query(self, input: Sequence[str]) -> list[FloatArray]:
+        """Return one vector per query."""
+        return list(self._model.encode_query(input, **self._config["encode_options"]))
+
+    @staticmethod
+    def name() -> str:
+        """Return the name under which Chroma stores the configuration."""
+        return "minibert"
+
+    def get_config(self) -> dict[str, Any]:
+        """Return what `build_from_config` needs, as JSON values."""
+        return {**self._config, "encode_options": dict(self._config["encode_options"])}
+
+    @staticmethod
+    def build_from_config(config: Mapping[str, Any]) -> ChromaEmbeddingFunction:
+        """Make the same function again."""
+        return ChromaEmbeddingFunction(**config)
+
+    def default_space(self) -> str:
+        """Return the distance that fits the model's own similarity, in Chroma's words."""
+        return {"cosine": "cosine", "dot": "ip"}.get(self._model.similarity_fn_name, "l2")
+
+    def supported_spaces(self) -> list[str]:
+        """Return the distances that make sense with these vectors."""
+        return ["cosine", "l2", "ip"]

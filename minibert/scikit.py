@@ -1,0 +1,129 @@
+"""A scikit-learn transformer: texts in a pipeline, vectors out. Importing this module imports scikit-learn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from minibert.hub import DEFAULT_MODEL
+from minibert.ops import FloatArray
+from minibert.sentence import SentenceTransformer
+from minibert.vectors import LayerSelection
+
+try:
+    from sklearn.base import BaseEstimator, TransformerMixin
+except ImportError as error:
+    raise ImportError(
+        f"minibert.scikit needs scikit-learn, which cannot be imported ({error}): pip install 'minibert[sklearn]'"
+    ) from error
+
+__all__ = ["MinibertTransformer"]
+
+_OF_THE_MODEL = ("prompts", "truncate_dim", "revision", "backend", "num_threads")
+_OF_ENCODE = ("pooling", "layers", "layer_pooling", "normalize_embeddings", "prompt_name", "prompt", "truncation")
+
+
+class MinibertTransformer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Turn texts into sentence vectors inside a scikit-learn pipeline.
+
+    There is nothing to fit. The model is loaded when it is first needed, and again in a copy: clones and pickles hold
+    the parameters only, never the weights.
+
+    Parameters
+    ----------
+    model_name_or_path, prompts, truncate_dim, revision, backend, num_threads
+        As in `SentenceTransformer`.
+    pooling, layers, layer_pooling, normalize_embeddings, prompt_name, prompt, truncation, batch_size
+        As in `SentenceTransformer.encode`.
+    """
+
+    def __init__(
+        self,
+        model_name_or_path: str = DEFAULT_MODEL,
+        *,
+        prompts: dict[str, str] | str | None = None,
+        truncate_dim: int | None = None,
+        revision: str | None = None,
+        backend: str | None = None,
+        num_threads: int | None = None,
+        pooling: str | Sequence[str] | None = None,
+        layers: LayerSelection | None = None,
+        layer_pooling: str = "concat",
+        normalize_embeddings: bool = False,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        truncation: str = "warn",
+        batch_size: int = 32,
+    ) -> None:
+        self.model_name_or_path = model_name_or_path
+        self.prompts = prompts
+        self.truncate_dim = truncate_dim
+        self.revision = revision
+        self.backend = backend
+        self.num_threads = num_threads
+        self.pooling = pooling
+        self.layers = layers
+        self.layer_pooling = layer_pooling
+        self.normalize_embeddings = normalize_embeddings
+        self.prompt_name = prompt_name
+        self.prompt = prompt
+        self.truncation = truncation
+        self.batch_size = batch_size
+
+    def fit(self, X: Any, y: Any = None) -> MinibertTransformer:
+        """Return the transformer itself: it has nothing to learn."""
+        return self
+
+    def transform(self, X: Any) -> FloatArray:
+        """Return the vectors of B texts, (B, width), float32.
+
+        Parameters
+        ----------
+        X : sequence, 1-D array, or pandas or Arrow column of B str
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `SentenceTransformer.encode`.
+        """
+        if isinstance(X, str):
+            raise TypeError("X is one str; a transformer takes a list of texts: [text].")
+        return self._encode(X)
+
+    def get_feature_names_out(self, input_features: Any = None) -> npt.NDArray[np.object_]:
+        """Return the names of the features: minibert0, minibert1, ..."""
+        return np.array([f"minibert{i}" for i in range(self._encode([]).shape[1])], dtype=object)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.requires_fit = False
+        tags.input_tags.two_d_array = False
+        tags.input_tags.one_d_array = True
+        tags.input_tags.string = True
+        return tags
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = dict(super().__getstate__())
+        state.pop("_loaded", None)
+        return state
+
+    def _encode(self, texts: Any) -> FloatArray:
+        options = {name: getattr(self, name) for name in _OF_ENCODE}
+        vectors: FloatArray = self._model().encode(texts, batch_size=self.batch_size, **options)
+        return vectors
+
+    def _model(self) -> SentenceTransformer:
+        """Return the model of the current parameters, loaded once."""
+        options = {name: getattr(self, name) for name in _OF_THE_MODEL}
+        key = (self.model_name_or_path, options)
+        loaded: tuple[Any, SentenceTransformer] | None = getattr(self, "_loaded", None)
+        if loaded is None or loaded[0] != key:
+            loaded = (key, SentenceTransformer(self.model_name_or_path, **options))
+            self._loaded = loaded
+        return loaded[1]

@@ -1,0 +1,263 @@
+"""Looking through many vectors: the most similar ones, paraphrases, communities; block by block, in bounded memory.
+
+The names, the arguments and the answers are those of sentence_transformers.util, version 6.2. Where scores are equal
+the lower index comes first, which that library leaves open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from minibert.ops import FloatArray
+from minibert.similarity import cos_sim, normalize_embeddings
+
+__all__ = ["community_detection", "paraphrase_mining", "paraphrase_mining_embeddings", "semantic_search"]
+
+ScoreFunction = Callable[[Any, Any], FloatArray]
+IntArray = npt.NDArray[np.int64]
+
+# Scores, and numbers of corpus vectors, that are held at a time, whatever the chunk sizes allow.
+_SCORES = 2**21
+_NUMBERS = 2**23
+
+
+def semantic_search(
+    query_embeddings: npt.ArrayLike,
+    corpus_embeddings: npt.ArrayLike,
+    query_chunk_size: int = 100,
+    corpus_chunk_size: int = 500000,
+    top_k: int = 10,
+    score_function: ScoreFunction = cos_sim,
+) -> list[list[dict[str, int | float]]]:
+    """Find the `top_k` corpus vectors that score highest with each query.
+
+    Parameters
+    ----------
+    query_embeddings : array-like of shape (m, H), or (H,) for one query
+    corpus_embeddings : array-like of shape (n, H)
+    query_chunk_size, corpus_chunk_size : int
+        At most so many are scored at a time; no effect on the result but rounding.
+    top_k : int
+    score_function : (queries, corpus) -> scores (m, n)
+        Such as `cos_sim` or `dot_score`.
+
+    Returns
+    -------
+    list of m lists of dict
+        {"corpus_id": int, "score": float}, best first; at most n of them.
+
+    Raises
+    ------
+    TypeError, ValueError
+        They are no vectors of one length, or a number is below 1.
+    """
+    for name, number in (("query_chunk_size", query_chunk_size), ("corpus_chunk_size", corpus_chunk_size)):
+        _check_count(name, number)
+    _check_count("top_k", top_k)
+    queries, corpus = _matrix("query_embeddings", query_embeddings), _matrix("corpus_embeddings", corpus_embeddings)
+    if len(queries) and len(corpus) and queries.shape[1] != corpus.shape[1]:
+        raise ValueError(
+            f"query_embeddings has vectors of {queries.shape[1]}, corpus_embeddings of {corpus.shape[1]}; "
+            "they must come from one model."
+        )
+    found: list[list[dict[str, int | float]]] = []
+    for first in range(0, len(queries), query_chunk_size):
+        chunk = queries[first : first + query_chunk_size]
+        ids, scores = _best(chunk, corpus, top_k, corpus_chunk_size, score_function)
+        for row_ids, row_scores in zip(ids.tolist(), scores.tolist(), strict=True):
+            found.append([{"corpus_id": i, "score": s} for i, s in zip(row_ids, row_scores, strict=True)])
+    return found
+
+
+def paraphrase_mining(
+    model: Any,
+    sentences: Sequence[str],
+    show_progress_bar: bool = False,
+    batch_size: int = 32,
+    query_chunk_size: int = 5000,
+    corpus_chunk_size: int = 100000,
+    max_pairs: int = 500000,
+    top_k: int = 100,
+    score_function: ScoreFunction = cos_sim,
+    truncate_dim: int | None = None,
+    prompt_name: str | None = None,
+    prompt: str | None = None,
+) -> list[list[float | int]]:
+    """Encode texts with a `SentenceTransformer` and find the pairs that are most alike.
+
+    The parameters are those of its `encode`, and of `paraphrase_mining_embeddings`, which says what is returned.
+    """
+    embeddings = model.encode(
+        sentences,
+        show_progress_bar=show_progress_bar,
+        batch_size=batch_size,
+        truncate_dim=truncate_dim,
+        prompt_name=prompt_name,
+        prompt=prompt,
+    )
+    return paraphrase_mining_embeddings(
+        embeddings, query_chunk_size, corpus_chunk_size, max_pairs, top_k, score_function
+    )
+
+
+def paraphrase_mining_embeddings(
+    embeddings: npt.ArrayLike,
+    query_chunk_size: int = 5000,
+    corpus_chunk_size: int = 100000,
+    max_pairs: int = 500000,
+    top_k: int = 100,
+    score_function: ScoreFunction = cos_sim,
+) -> list[list[float | int]]:
+    """Find the pairs of vectors that score highest.
+
+    Parameters
+    ----------
+    embeddings : array-like of shape (n, H)
+    query_chunk_size, corpus_chunk_size : int
+        At most so many are scored at a time.
+    max_pairs : int
+        Pairs to return.
+    top_k : int
+        Neighbours of each vector to consider.
+    score_function : (a, b) -> scores, symmetric
+
+    Returns
+    -------
+    list of [score, i, j]
+        With i < j, each pair once, best first.
+    """
+    for name, number in (("query_chunk_size", query_chunk_size), ("corpus_chunk_size", corpus_chunk_size)):
+        _check_count(name, number)
+    _check_count("max_pairs", max_pairs)
+    _check_count("top_k", top_k)
+    x = _matrix("embeddings", embeddings)
+    pairs, scores = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float64)
+    for first in range(0, len(x), query_chunk_size):
+        chunk = x[first : first + query_chunk_size]
+        ids, found = _best(chunk, x, top_k + 1, corpus_chunk_size, score_function)
+        own = np.arange(first, first + len(chunk))[:, None]
+        others = ids != own
+        others &= np.cumsum(others, axis=1) <= top_k  # without itself a vector may have one too many
+        low, high = np.minimum(ids, own)[others], np.maximum(ids, own)[others]
+        pairs = np.concatenate([pairs, low * len(x) + high])
+        scores = np.concatenate([scores, found[others]])
+        pairs, places = np.unique(pairs, return_index=True)
+        scores = scores[places]
+        if len(pairs) > max_pairs:
+            best = np.sort(np.argsort(-scores, kind="stable")[:max_pairs])
+            pairs, scores = pairs[best], scores[best]
+    order = np.argsort(-scores, kind="stable")
+    return [[float(scores[i]), int(pairs[i] // len(x)), int(pairs[i] % len(x))] for i in order]
+
+
+def community_detection(
+    embeddings: npt.ArrayLike,
+    threshold: float = 0.75,
+    min_community_size: int = 10,
+    batch_size: int = 1024,
+    show_progress_bar: bool = False,
+) -> list[list[int]]:
+    """Find groups of vectors whose cosine with a central one is at least `threshold`.
+
+    Parameters
+    ----------
+    embeddings : array-like of shape (n, H)
+    threshold : float
+    min_community_size : int
+    batch_size : int
+        At most so many vectors are compared with all at a time.
+    show_progress_bar : bool
+        Accepted for sentence-transformers' sake; nothing is shown.
+
+    Returns
+    -------
+    list of list of int
+        Largest group first, its central vector first; no vector is in two.
+    """
+    _check_count("min_community_size", min_community_size)
+    _check_count("batch_size", batch_size)
+    x = _matrix("embeddings", embeddings)
+    if len(x) < min_community_size:
+        return []
+    unit = normalize_embeddings(x)
+    limit = unit.dtype.type(threshold)
+    communities: list[tuple[int, IntArray]] = []
+    rows = max(1, min(batch_size, _SCORES // len(x)))
+    for first in range(0, len(x), rows):
+        scores = unit[first : first + rows] @ unit.T
+        for i in np.flatnonzero((scores >= limit).sum(axis=1) >= min_community_size):
+            members = np.flatnonzero(scores[i] >= limit)
+            communities.append((first + int(i), members[np.argsort(-scores[i][members], kind="stable")]))
+
+    communities.sort(key=lambda community: len(community[1]), reverse=True)
+    taken = np.zeros(len(x), dtype=np.bool_)
+    kept: list[list[int]] = []
+    for center, members in communities:
+        if taken[center]:
+            continue
+        free = members[~taken[members]]
+        if len(free) >= min_community_size:
+            kept.append([center, *free[free != center].tolist()])
+            taken[kept[-1]] = True
+    return sorted(kept, key=len, reverse=True)
+
+
+def _best(
+    queries: FloatArray, corpus: FloatArray, top_k: int, corpus_chunk_size: int, score_function: ScoreFunction
+) -> tuple[IntArray, FloatArray]:
+    """Ids and scores of the best `top_k` of the corpus for each query, best first: (m, min(top_k, n)) each."""
+    m, n = len(queries), len(corpus)
+    ids, best = np.zeros((m, 0), dtype=np.int64), np.zeros((m, 0), dtype=np.float32)
+    rows = max(1, min(corpus_chunk_size, _SCORES // max(1, m), _NUMBERS // max(1, corpus.shape[1])))
+    for first in range(0, n if m else 0, rows):
+        chunk = corpus[first : first + rows]
+        scores = np.asarray(score_function(queries, chunk))
+        if scores.shape != (m, len(chunk)):
+            raise ValueError(f"score_function gave shape {scores.shape}; expected {(m, len(chunk))}.")
+        if np.isnan(scores).any():
+            raise ValueError("score_function gave NaN; a vector holds NaN or infinity, which cannot be ranked.")
+        ids = np.concatenate([ids, np.broadcast_to(np.arange(first, first + len(chunk)), scores.shape)], axis=1)
+        best = np.concatenate([best, scores], axis=1)
+        if best.shape[1] > top_k:
+            # Best first, and of equal ones the lower id: partition to what can be among them, then sort that.
+            threshold = np.partition(best, best.shape[1] - top_k, axis=1)[:, -top_k][:, None]
+            order = _first_columns(best, threshold, top_k)
+            ids, best = np.take_along_axis(ids, order, axis=1), np.take_along_axis(best, order, axis=1)
+    order = np.argsort(-best, axis=1, kind="stable")
+    return np.take_along_axis(ids, order, axis=1), np.take_along_axis(best, order, axis=1)
+
+
+def _first_columns(scores: FloatArray, threshold: FloatArray, count: int) -> IntArray:
+    """Columns, in order, of all scores above the threshold, and of the first ones at it until there are `count`."""
+    above, at = scores > threshold, scores == threshold
+    missing = count - above.sum(axis=1, keepdims=True)
+    chosen = above | (at & (np.cumsum(at, axis=1) <= missing))
+    return np.nonzero(chosen)[1].reshape(len(scores), count)
+
+
+def _matrix(name: str, values: npt.ArrayLike) -> FloatArray:
+    """Return vectors as rows, in their own dtype: converting a whole corpus would take its memory again."""
+    try:
+        array = np.asarray(values)
+    except Exception as error:  # ragged lists; what another library's __array__ raises
+        raise ValueError(f"{name} is not an array of vectors ({error}); all of them must have one length.") from error
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"{name} holds {array.dtype} values ({type(values).__name__}); expected vectors of numbers.")
+    if array.size == 0 and array.ndim == 1:
+        return array.reshape(0, 1)
+    if array.ndim == 1:
+        array = array[None]
+    if array.ndim != 2:
+        raise ValueError(f"{name} has shape {array.shape}; expected (n, H), or (H,) for one vector.")
+    return array
+
+
+def _check_count(name: str, value: int) -> None:
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{name}={value!r}; expected an int of at least 1.")
+    if value < 1:
+        raise ValueError(f"{name}={value}; expected at least 1.")

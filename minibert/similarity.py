@@ -1,0 +1,296 @@
+"""How alike vectors are, and what can be done to them: scaled to length 1, shortened, quantized.
+
+The names, the arguments and the answers are those of sentence_transformers.util, version 6.2; the arrays are NumPy's.
+Floats are computed in their own precision, at least float32; integers, such as quantized vectors, as float32.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from minibert.ops import FloatArray
+
+__all__ = [
+    "PRECISIONS",
+    "SIMILARITY_FUNCTIONS",
+    "as_vectors",
+    "check_truncate_dim",
+    "cos_sim",
+    "dot_score",
+    "euclidean_sim",
+    "manhattan_sim",
+    "normalize_embeddings",
+    "pairwise_cos_sim",
+    "pairwise_dot_score",
+    "pairwise_euclidean_sim",
+    "pairwise_manhattan_sim",
+    "quantize_embeddings",
+    "truncate_embeddings",
+]
+
+PRECISIONS = ("float32", "int8", "uint8", "binary", "ubinary")
+"""What `quantize_embeddings` can make."""
+
+# Numbers in a block of differences (rows x rows x features) that manhattan_sim and euclidean_sim hold at a time.
+_BLOCK = 2**22
+
+
+def cos_sim(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
+    """Cosine of the angle between each row of `a` and each row of `b`; 0 where a row is all zeros.
+
+    Parameters
+    ----------
+    a, b : array-like of shape (m, H) and (n, H); a single vector (H,) is one row
+
+    Returns
+    -------
+    ndarray of shape (m, n)
+
+    Raises
+    ------
+    TypeError, ValueError
+        They are no vectors of one length.
+    """
+    x, y = _rows(a, b)
+    return normalize_embeddings(x) @ normalize_embeddings(y).T
+
+
+def dot_score(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
+    """Dot product of each row of `a` with each row of `b`; otherwise as `cos_sim`."""
+    x, y = _rows(a, b)
+    return x @ y.T
+
+
+def euclidean_sim(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
+    """-|a_i - b_j|, the negative Euclidean distance; otherwise as `cos_sim`."""
+    return -_distances(*_rows(a, b), lambda difference: np.sqrt((difference * difference).sum(axis=-1)))
+
+
+def manhattan_sim(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
+    """-sum |a_i - b_j|, the negative Manhattan distance; otherwise as `cos_sim`."""
+    return -_distances(*_rows(a, b), lambda difference: np.abs(difference).sum(axis=-1))
+
+
+def pairwise_cos_sim(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
+    """Cosine of the angle between row i of `a` and row i of `b`.
+
+    Parameters
+    ----------
+    a, b : array-like of shape (n, H) each, or (H,)
+
+    Returns
+    -------
+    ndarray of shape (n,), or a single number for two single vectors
+
+    Raises
+    ------
+    TypeError, ValueError
+        They are no vectors of one length, or not as many.
+    """
+    x, y = _pairs(a, b)
+    return (normalize_embeddings(x) * normalize_embeddings(y)).sum(axis=-1)
+
+
+def pairwise_dot_score(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
+    """Dot product of row i of `a` and row i of `b`; otherwise as `pairwise_cos_sim`."""
+    x, y = _pairs(a, b)
+    return (x * y).sum(axis=-1)
+
+
+def pairwise_euclidean_sim(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
+    """-|a_i - b_i|; otherwise as `pairwise_cos_sim`."""
+    x, y = _pairs(a, b)
+    return -np.sqrt(((x - y) ** 2).sum(axis=-1))
+
+
+def pairwise_manhattan_sim(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
+    """-sum |a_i - b_i|; otherwise as `pairwise_cos_sim`."""
+    x, y = _pairs(a, b)
+    return -np.abs(x - y).sum(axis=-1)
+
+
+SIMILARITY_FUNCTIONS: dict[str, tuple[Callable[..., FloatArray], Callable[..., FloatArray]]] = {
+    "cosine": (cos_sim, pairwise_cos_sim),
+    "dot": (dot_score, pairwise_dot_score),
+    "euclidean": (euclidean_sim, pairwise_euclidean_sim),
+    "manhattan": (manhattan_sim, pairwise_manhattan_sim),
+}
+"""The values of ``similarity_fn_name``: every row with every row, and row with row."""
+
+
+# --- what can be done to vectors -------------------------------------------------------------------------------------
+
+
+def normalize_embeddings(embeddings: npt.ArrayLike) -> FloatArray:
+    """Scale each row to length 1: v / max(|v|, 1e-12), so that zeros stay zeros.
+
+    Parameters
+    ----------
+    embeddings : array-like of shape (..., H)
+
+    Returns
+    -------
+    ndarray of the same shape; the lengths are computed in float64
+    """
+    x = as_vectors("embeddings", embeddings)
+    lengths = np.sqrt((x.astype(np.float64) ** 2).sum(axis=-1, keepdims=True))
+    return (x / np.maximum(lengths, 1e-12)).astype(x.dtype)
+
+
+def truncate_embeddings(embeddings: npt.ArrayLike, truncate_dim: int | None) -> FloatArray:
+    """Keep the first `truncate_dim` features of each vector, all of them for None; the lengths are left as they come.
+
+    Parameters
+    ----------
+    embeddings : array-like of shape (..., H)
+    truncate_dim : int, at least 1, or None
+
+    Returns
+    -------
+    ndarray of shape (..., min(truncate_dim, H)), a view where `embeddings` is an array
+    """
+    check_truncate_dim(truncate_dim)
+    return np.asarray(embeddings)[..., :truncate_dim]
+
+
+def check_truncate_dim(truncate_dim: int | None) -> None:
+    """Refuse what is not a number of features."""
+    if truncate_dim is None:
+        return
+    if isinstance(truncate_dim, bool | np.bool_) or not isinstance(truncate_dim, int | np.integer):
+        raise TypeError(f"truncate_dim={truncate_dim!r}; expected an int of at least 1, or None.")
+    if truncate_dim < 1:
+        raise ValueError(f"truncate_dim={truncate_dim}; expected at least 1, or None.")
+
+
+def quantize_embeddings(
+    embeddings: npt.ArrayLike,
+    precision: str,
+    ranges: npt.ArrayLike | None = None,
+    calibration_embeddings: npt.ArrayLike | None = None,
+) -> npt.NDArray[np.generic]:
+    """Store vectors in fewer bits.
+
+    Parameters
+    ----------
+    embeddings : array-like of shape (n, H), or (H,); floats
+    precision : {"float32", "int8", "uint8", "binary", "ubinary"}
+        int8 and uint8 divide the range of each feature into 256 steps; binary and ubinary keep one bit per feature,
+        whether it is above 0, packed into bytes.
+    ranges : array-like of shape (2, H), optional
+        Least and greatest value of each feature, for int8 and uint8.
+    calibration_embeddings : array-like of shape (m, H), optional
+        Vectors to take the ranges from; default: `embeddings` themselves.
+
+    Returns
+    -------
+    ndarray
+        Of shape (n, H), or (n, H / 8 rounded up) for binary (int8) and ubinary (uint8).
+
+    Raises
+    ------
+    TypeError, ValueError
+        No floats, an unknown precision, or ranges that would have to come from a single vector.
+
+    Warns
+    -----
+    UserWarning
+        The ranges come from fewer than 100 vectors: other texts will lie outside of them.
+    """
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision={precision!r}; expected {', '.join(map(repr, PRECISIONS))}.")
+    x = np.asarray(embeddings)
+    if x.dtype.kind != "f" or x.ndim not in (1, 2):
+        raise TypeError(f"embeddings is {x.dtype} of shape {x.shape}; expected floats of shape (n, H) or (H,).")
+    if precision == "float32":
+        return x.astype(np.float32)
+    if precision in ("binary", "ubinary"):
+        packed = np.packbits(x > 0, axis=-1)
+        return packed if precision == "ubinary" else (packed.astype(np.int16) - 128).astype(np.int8)
+    if len(x) == 0:
+        return x.astype(precision)
+    least, greatest = _ranges(x, precision, ranges, calibration_embeddings)
+    steps = (greatest - least) / 255
+    steps = np.where(steps == 0, 1, steps)
+    levels = np.clip(np.floor((x - least) / steps), 0, 255)
+    return levels.astype(np.uint8) if precision == "uint8" else (levels - 128).astype(np.int8)
+
+
+def _ranges(
+    x: FloatArray, precision: str, ranges: npt.ArrayLike | None, calibration_embeddings: npt.ArrayLike | None
+) -> FloatArray:
+    """Least and greatest value of each feature, float32 of shape (2, H)."""
+    if ranges is not None:
+        given = np.asarray(ranges, dtype=np.float32)
+        if given.shape != (2, x.shape[-1]):
+            raise ValueError(f"ranges has shape {given.shape}; expected (2, {x.shape[-1]}): least and greatest values.")
+        return given
+    source = x
+    if calibration_embeddings is not None:
+        source = np.asarray(calibration_embeddings)
+        if source.ndim != 2 or source.shape[1] != x.shape[-1] or not len(source):
+            raise ValueError(
+                f"calibration_embeddings has shape {source.shape}; expected (m, {x.shape[-1]}) with m at least 1."
+            )
+    elif x.ndim == 1 or len(x) == 1:
+        raise ValueError(
+            f"{precision} needs the range of each feature, which a single vector does not have: give ranges= or "
+            "calibration_embeddings= from a representative set to quantize_embeddings."
+        )
+    elif len(x) < 100:
+        warnings.warn(
+            f"The {precision} ranges come from {len(x)} vectors only; they are steadier from 100 and more, or from "
+            "ranges= or calibration_embeddings= of quantize_embeddings.",
+            stacklevel=3,
+        )
+    return np.stack([source.min(axis=0), source.max(axis=0)]).astype(np.float32)
+
+
+# --- checks ----------------------------------------------------------------------------------------------------------
+
+
+def as_vectors(name: str, values: npt.ArrayLike) -> FloatArray:
+    """Return `values` as an array of floats with at least one dimension; `TypeError` or `ValueError` names it."""
+    try:
+        array = np.asarray(values)
+    except Exception as error:  # ragged lists; what another library's __array__ raises
+        raise ValueError(f"{name} is not an array of vectors ({error}); all of them must have one length.") from error
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"{name} holds {array.dtype} values ({type(values).__name__}); expected vectors of numbers.")
+    if array.ndim == 0:
+        raise ValueError(f"{name} is a single number; expected vectors of shape (n, H), or one of shape (H,).")
+    if array.dtype.kind != "f" or array.dtype.itemsize < 4:
+        return array.astype(np.float32)
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def _rows(a: npt.ArrayLike, b: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
+    x, y = (as_vectors(name, values) for name, values in (("a", a), ("b", b)))
+    x, y = (array[None] if array.ndim == 1 else array for array in (x, y))
+    if x.ndim != 2 or y.ndim != 2 or x.shape[1] != y.shape[1]:
+        raise ValueError(
+            f"a has shape {np.shape(a)}, b has shape {np.shape(b)}; expected (m, H) and (n, H) with the same H."
+        )
+    return x, y
+
+
+def _pairs(a: npt.ArrayLike, b: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
+    x, y = (as_vectors(name, values) for name, values in (("a", a), ("b", b)))
+    if x.ndim > 2 or x.shape != y.shape:
+        raise ValueError(f"a has shape {x.shape}, b has shape {y.shape}; expected (n, H) for both, or (H,).")
+    return x, y
+
+
+def _distances(x: FloatArray, y: FloatArray, distance: Callable[[FloatArray], FloatArray]) -> FloatArray:
+    """Distance of every two rows from their difference, computed block by block: (m, H), (n, H) -> (m, n)."""
+    found = np.empty((len(x), len(y)), dtype=np.result_type(x, y))
+    columns = max(1, min(len(y), _BLOCK // max(1, x.shape[1])))
+    rows = max(1, _BLOCK // max(1, columns * x.shape[1]))
+    for i in range(0, len(x), rows):
+        for j in range(0, len(y), columns):
+            found[i : i + rows, j : j + columns] = distance(x[i : i + rows, None] - y[None, j : j + columns])
+    return found

@@ -1,0 +1,132 @@
+"""scikit-learn against the true package; LangChain's and Chroma's methods by their names, as they call them."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pandas
+import pytest
+from sklearn.base import clone
+from sklearn.compose import ColumnTransformer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.utils.validation import check_is_fitted
+
+from minibert import SentenceTransformer
+from minibert.integrations import ChromaEmbeddingFunction, LangChainEmbeddings
+from minibert.scikit import MinibertTransformer
+from tests.test_sentence import sentence_model
+
+TEXTS = [
+    "A cat sleeps.",
+    "The kitten naps.",
+    "A dog barks at the cat.",
+    "Stocks fell.",
+    "The bank raised rates.",
+    "Bonds",
+]
+ANIMALS = [1, 1, 1, 0, 0, 0]
+
+
+@pytest.fixture(scope="module")
+def vectors() -> np.ndarray:
+    return SentenceTransformer().encode(TEXTS)
+
+
+def test_transform_is_encode(vectors: np.ndarray) -> None:
+    transformer = MinibertTransformer()
+    np.testing.assert_array_equal(transformer.fit_transform(TEXTS), vectors)
+    np.testing.assert_array_equal(transformer.transform(np.array(TEXTS)), vectors)
+    np.testing.assert_array_equal(transformer.transform(pandas.Series(TEXTS)), vectors)
+    check_is_fitted(MinibertTransformer())
+    assert transformer.get_feature_names_out()[[0, -1]].tolist() == ["minibert0", "minibert383"]
+    short = MinibertTransformer(truncate_dim=8, pooling=["cls", "mean"], layers=[-1, -2])
+    assert short.transform(TEXTS).shape == (6, 8)
+    assert len(short.get_feature_names_out()) == 8
+
+
+def test_in_a_pipeline() -> None:
+    pipeline = make_pipeline(MinibertTransformer(normalize_embeddings=True), LogisticRegression(C=100))
+    assert pipeline.fit(TEXTS, ANIMALS).predict(TEXTS).tolist() == ANIMALS
+    assert pipeline.predict(["A lion and a tiger", "The price of oil"]).tolist() == [1, 0]
+    pipeline.set_params(miniberttransformer__pooling="cls")
+    assert pipeline.fit(TEXTS, ANIMALS).score(TEXTS, ANIMALS) == 1
+
+
+def test_clone_pickle_and_changed_parameters(tmp_path: Path, vectors: np.ndarray) -> None:
+    transformer = MinibertTransformer(layers=[-1], truncation="silent")
+    transformer.transform(TEXTS)
+    copied = clone(transformer)
+    assert copied.get_params() == transformer.get_params()
+    assert not hasattr(copied, "_loaded")
+    pickled = pickle.dumps(transformer)
+    assert len(pickled) < 2000  # the weights are 90 MB
+    np.testing.assert_array_equal(pickle.loads(pickled).transform(TEXTS), vectors)
+    folder = sentence_model(tmp_path / "model")
+    transformer.set_params(model_name_or_path=str(folder))
+    np.testing.assert_array_equal(transformer.transform(["the cat"]), SentenceTransformer(folder).encode(["the cat"]))
+
+
+def test_set_output_and_column_transformer(vectors: np.ndarray) -> None:
+    frame = MinibertTransformer().set_output(transform="pandas").fit_transform(pandas.Series(TEXTS, index=range(1, 7)))
+    assert isinstance(frame, pandas.DataFrame)
+    assert (frame.columns[0], list(frame.index)) == ("minibert0", [1, 2, 3, 4, 5, 6])
+    np.testing.assert_array_equal(frame.to_numpy(), vectors)
+    table = pandas.DataFrame({"text": TEXTS, "year": range(6)})
+    columns = ColumnTransformer([("vectors", MinibertTransformer(), "text"), ("rest", "passthrough", ["year"])])
+    np.testing.assert_allclose(columns.fit_transform(table)[:, :-1], vectors, atol=1e-7)
+
+
+def test_sklearn_bad_input() -> None:
+    with pytest.raises(TypeError, match="one str"):
+        MinibertTransformer().transform("text")
+    with pytest.raises(TypeError, match=r"inputs\[1\] is a float"):
+        MinibertTransformer().transform(pandas.Series(["a", float("nan")], dtype=object))
+    with pytest.raises(ValueError, match="pooling='median'"):
+        MinibertTransformer(pooling="median").transform(["a"])
+
+
+@pytest.fixture
+def prompted(tmp_path: Path) -> Path:
+    prompts = {"prompts": {"query": "the cat ", "document": "on the mat "}}
+    return sentence_model(tmp_path / "model", config_sentence_transformers=prompts)
+
+
+def test_langchain(prompted: Path) -> None:
+    model = SentenceTransformer(prompted)
+    embeddings = LangChainEmbeddings(str(prompted))
+    documents = embeddings.embed_documents(["a", "b c"])
+    assert type(documents[0][0]) is float
+    np.testing.assert_array_equal(np.float32(documents), model.encode(["a", "b c"], prompt_name="document"))
+    np.testing.assert_array_equal(np.float32(embeddings.embed_query("a")), model.encode("a", prompt_name="query"))
+    unit = LangChainEmbeddings(model, normalize_embeddings=True).embed_query("a")
+    assert np.linalg.norm(unit) == pytest.approx(1)
+    assert embeddings.embed_documents([]) == []
+    in_a_thread = asyncio.run(asyncio.to_thread(embeddings.embed_query, "a"))  # what aembed_query does there
+    assert in_a_thread == embeddings.embed_query("a")
+
+
+def test_chroma(prompted: Path) -> None:
+    function = ChromaEmbeddingFunction(str(prompted), encode_options={"normalize_embeddings": True})
+    model = SentenceTransformer(prompted)
+    assert list(inspect.signature(function.__call__).parameters) == ["input"]
+    found = function(input=["a", "b c"])
+    assert all(vector.dtype == np.float32 and vector.shape == (24,) for vector in found)
+    np.testing.assert_array_equal(found, model.encode(["a", "b c"], prompt_name="document", normalize_embeddings=True))
+    np.testing.assert_array_equal(
+        function.embed_query(input=["a"]), model.encode(["a"], prompt_name="query", normalize_embeddings=True)
+    )
+    assert ChromaEmbeddingFunction.name() == function.name() == "minibert"
+    config = json.loads(json.dumps(function.get_config()))
+    again = ChromaEmbeddingFunction.build_from_config(config)
+    np.testing.assert_array_equal(again(["a", "b c"]), found)
+    assert function.default_space() in function.supported_spaces()
+    dot = ChromaEmbeddingFunction(str(prompted), similarity_fn_name="dot")
+    assert (function.default_space(), dot.default_space()) == ("cosine", "ip")
+    with pytest.raises(ValueError, match="store the token"):
+        ChromaEmbeddingFunction(str(prompted), token="secret")

@@ -1,0 +1,332 @@
+"""modules.json and what it lists, in both generations of files, against sentence-transformers; and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from minibert import ModelFormatError, SentenceTransformer
+from minibert.hub import DEFAULT_MODEL, locate
+from minibert.pipeline import read_modules
+from tests.checkpoints import random_checkpoint
+from tests.test_sentence import theirs
+
+TOLERANCE = 2e-6
+TEXTS = ["", "the cat", "a b c d e f g", "the the the", "cat sat on the mat " * 4]
+RNG = np.random.default_rng(11)
+OLD, NEW = "sentence_transformers.models", "sentence_transformers"
+NEW_HOMES = {"Pooling": "sentence_transformer.modules.pooling", "LayerNorm": "sentence_transformer.modules.layer_norm"}
+NEW_HOMES |= {"Dropout": "sentence_transformer.modules.dropout", "Transformer": "base.modules.transformer"}
+NEW_HOMES |= {"Dense": "base.modules.dense", "Normalize": "base.modules.normalize"}
+
+
+def write_json(path: Path, value: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value), encoding="utf-8")
+
+
+def random_tensors(**shapes: tuple[int, ...]) -> dict[str, np.ndarray]:
+    names = {name.replace("_", "."): shape for name, shape in shapes.items()}
+    return {name: RNG.standard_normal(shape).astype(np.float32) * np.float32(0.4) for name, shape in names.items()}
+
+
+def model_folder(
+    folder: Path, steps: list[tuple[str, Any, dict[str, np.ndarray] | None]], *, new: bool = False
+) -> Path:
+    """A small random BERT with these modules behind it: (kind, config or None, tensors or None)."""
+    random_checkpoint(folder, hidden_size=24, num_attention_heads=3, num_hidden_layers=1, intermediate_size=40)
+    listed = []
+    for i, (kind, config, tensors) in enumerate([("Transformer", None, None), *steps]):
+        name = f"{NEW}.{NEW_HOMES[kind]}.{kind}" if new else f"{OLD}.{kind}"
+        path = f"{i}_{kind}" if i else ""
+        listed.append({"idx": i, "name": str(i), "path": path, "type": name})
+        (folder / path).mkdir(exist_ok=True)
+        if config is not None:
+            write_json(folder / path / "config.json", config)
+        if tensors is not None:
+            save_file(tensors, folder / path / "model.safetensors")
+    write_json(folder / "modules.json", listed)
+    return folder
+
+
+CLS_OLD = ("Pooling", {"word_embedding_dimension": 24, "pooling_mode_cls_token": True}, None)
+MEAN = ("Pooling", {"embedding_dimension": 24, "pooling_mode": "mean"}, None)
+
+
+def dense(inward: int, outward: int, activation: str = "torch.nn.modules.activation.Tanh", **more: Any) -> Any:
+    config = {"in_features": inward, "out_features": outward, "bias": True, "activation_function": activation, **more}
+    shapes = {"linear_weight": (outward, inward), "linear_bias": (outward,)}
+    if not config["bias"]:
+        del shapes["linear_bias"]
+    if more.get("use_residual") and inward != outward:
+        shapes["residual_weight"] = (outward, inward)
+    return "Dense", config, random_tensors(**shapes)
+
+
+def assert_equal_to_theirs(folder: Path, atol: float = TOLERANCE) -> SentenceTransformer:
+    model = SentenceTransformer(folder)
+    vectors = model.encode(TEXTS)
+    expected = theirs(folder, TEXTS)
+    assert vectors.shape == expected.shape == (len(TEXTS), model.get_embedding_dimension())
+    np.testing.assert_allclose(vectors, expected, atol=atol)
+    for text, vector in zip(TEXTS, vectors, strict=True):  # nothing depends on the batch
+        np.testing.assert_array_equal(model.encode(text), vector)
+    return model
+
+
+@pytest.mark.parametrize("new", [False, True], ids=["old", "v6"])
+def test_as_labse_has_it(tmp_path: Path, new: bool) -> None:
+    """CLS -> Dense with tanh -> Normalize."""
+    model = assert_equal_to_theirs(
+        model_folder(tmp_path / "model", [CLS_OLD, dense(24, 24), ("Normalize", None, None)], new=new)
+    )
+    assert model.pipeline.names == ("Dense(24, 24, Tanh)", "Normalize")
+    assert "cls pooling, Dense(24, 24, Tanh), Normalize" in repr(model)
+
+
+@pytest.mark.parametrize(
+    "activation",
+    [
+        "activation.Tanh",
+        "linear.Identity",
+        "activation.ReLU",
+        "activation.GELU",
+        "activation.SiLU",
+        "activation.Sigmoid",
+    ],
+)
+@pytest.mark.parametrize("backend", ["numba", "numpy"])
+def test_activations(tmp_path: Path, activation: str, backend: str) -> None:
+    folder = model_folder(tmp_path / "model", [MEAN, dense(24, 13, f"torch.nn.modules.{activation}")])
+    ours = SentenceTransformer(folder, backend=backend).encode(TEXTS)
+    np.testing.assert_allclose(ours, theirs(folder, TEXTS), atol=TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        dense(24, 50, bias=False),
+        dense(24, 24, use_residual=True),
+        dense(24, 7, use_residual=True),
+        dense(24, 7, "torch.nn.modules.activation.Sigmoid", use_residual=True),
+        dense(24, 7, "torch.nn.GELU", module_input_name="sentence_embedding", module_output_name="sentence_embedding"),
+        ("LayerNorm", {"dimension": 24}, random_tensors(norm_weight=(24,), norm_bias=(24,))),
+        ("Dropout", {"dropout": 0.5}, None),
+    ],
+    ids=["no bias", "residual", "projected residual", "sigmoid residual", "short name", "LayerNorm", "Dropout"],
+)
+def test_other_modules(tmp_path: Path, step: Any) -> None:
+    assert_equal_to_theirs(model_folder(tmp_path / "model", [MEAN, step]))
+
+
+def test_many_modules(tmp_path: Path) -> None:
+    norm = ("LayerNorm", {"dimension": 9}, random_tensors(norm_weight=(9,), norm_bias=(9,)))
+    pooling = ("Pooling", {"embedding_dimension": 24, "pooling_mode": ["max", "cls"]}, None)
+    steps = [pooling, dense(48, 9), norm, ("Dropout", {"dropout": 0.1}, None), dense(9, 31), ("Normalize", None, None)]
+    model = assert_equal_to_theirs(model_folder(tmp_path / "model", steps, new=True))
+    assert model.pipeline.widths == (48, 9, 9, 31, 31)
+
+
+def test_dense_weights_in_half_precision(tmp_path: Path) -> None:
+    kind, config, tensors = dense(24, 24)
+    folder = model_folder(
+        tmp_path / "model", [MEAN, (kind, config, {k: v.astype(np.float16) for k, v in tensors.items()})]
+    )
+    assert_equal_to_theirs(folder, atol=TOLERANCE)
+
+
+def test_files_that_sentence_transformers_itself_saved(tmp_path: Path) -> None:
+    """A model made and saved by version 6.2: every module with the config it writes today."""
+    bert = random_checkpoint(tmp_path / "bert", hidden_size=24, num_attention_heads=3, num_hidden_layers=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import torch
+        from sentence_transformers import SentenceTransformer as Original
+        from sentence_transformers.sentence_transformer import modules
+
+        torch.manual_seed(1)
+        transformer = modules.Transformer(str(bert), max_seq_length=40)
+        parts = [transformer, modules.Pooling(24, ("mean", "lasttoken"), include_prompt=False)]
+        parts += [modules.Dense(48, 10, activation_function=torch.nn.SiLU()), modules.LayerNorm(10)]
+        parts += [modules.Dropout(0.3), modules.Normalize()]
+        original = Original(modules=parts, device="cpu", prompts={"query": "the man "}, similarity_fn_name="dot")
+        original.truncate_dim = 6
+        original.save(str(tmp_path / "model"), create_model_card=False)
+    model = SentenceTransformer(tmp_path / "model")
+    assert (model.similarity_fn_name, model.truncate_dim, model.max_seq_length) == ("dot", 6, 40)
+    assert model.prompts == original.prompts
+    for options in ({}, {"prompt_name": "query"}):
+        ours, expected = (m.encode(TEXTS, **options) for m in (model, original))
+        np.testing.assert_allclose(ours, expected, atol=TOLERANCE)
+    np.testing.assert_allclose(model.similarity(ours, ours), original.similarity(ours, ours).numpy(), atol=1e-6)
+
+
+OLD_MODES = ["cls_token", "max_tokens", "mean_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken"]
+
+
+@pytest.mark.parametrize("modes", [*([mode] for mode in OLD_MODES), ["max_tokens", "cls_token"], OLD_MODES, []])
+def test_old_pooling_switches(tmp_path: Path, modes: list[str]) -> None:
+    config = {"word_embedding_dimension": 24, **{f"pooling_mode_{mode}": mode in modes for mode in OLD_MODES}}
+    assert_equal_to_theirs(model_folder(tmp_path / "model", [("Pooling", config, None)]))
+
+
+@pytest.mark.parametrize("mode", ["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"])
+@pytest.mark.parametrize("include_prompt", [True, False])
+def test_pooling_modes_with_and_without_the_prompt(tmp_path: Path, mode: str, include_prompt: bool) -> None:
+    config = {"embedding_dimension": 24, "pooling_mode": mode, "include_prompt": include_prompt}
+    folder = model_folder(tmp_path / "model", [("Pooling", config, None)], new=True)
+    write_json(folder / "config_sentence_transformers.json", {"prompts": {"query": "the man ", "empty": ""}})
+    for options in ({}, {"prompt_name": "query"}, {"prompt_name": "empty"}, {"prompt": "hello world"}):
+        ours = SentenceTransformer(folder).encode(TEXTS, **options)
+        np.testing.assert_allclose(ours, theirs(folder, TEXTS, **options), atol=TOLERANCE)
+
+
+def test_other_pooling_than_the_models_own(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path / "model", [MEAN, dense(24, 13)])
+    expected = theirs(model_folder(tmp_path / "other", [CLS_OLD, ("Dropout", {}, None)]), TEXTS)
+    model = SentenceTransformer(folder)
+    weight, bias = (model.pipeline.steps[0].linear.weight, model.pipeline.steps[0].linear.bias)
+    expected = np.tanh(expected @ weight.T + bias)
+    np.testing.assert_allclose(model.encode(TEXTS, pooling="cls"), expected, atol=1e-5)
+    with pytest.raises(ValueError, match=r"vectors of 48, but the model's Dense\(24, 13, Tanh\) behind it takes 24"):
+        model.encode(TEXTS, pooling="mean_max")
+    with pytest.raises(ValueError, match="vectors of 48"):
+        model.encode(TEXTS, layers=[0, 1])
+    assert model.encode(TEXTS, layers=[0, 1], layer_pooling="mean").shape == (5, 13)
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+
+def listed(*modules: tuple[str, str]) -> list[dict[str, str]]:
+    return [{"type": f"sentence_transformers.{kind}", "path": path} for kind, path in modules]
+
+
+FIRST = ("models.Transformer", "")
+POOLING = ("models.Pooling", "1_Pooling")
+
+
+@pytest.mark.parametrize(
+    ("modules", "message"),
+    [
+        ([], "lists nothing"),
+        ({}, "a type and a path"),
+        ("text", "a type and a path"),
+        ([3], "a type and a path"),
+        ([{"type": 3, "path": ""}], "a type and a path"),
+        ([{"path": ""}], "a type and a path"),
+        (listed(FIRST), "lists Transformer;"),
+        (listed(POOLING, FIRST), "Pooling, Transformer"),
+        (listed(FIRST, POOLING, POOLING), "Pooling, Pooling"),
+        (listed(FIRST, POOLING, ("models.Asym", "2_Asym")), "Asym"),
+        (listed(FIRST, ("models.WeightedLayerPooling", "1")), "WeightedLayerPooling"),
+        (listed(FIRST, ("models.WordWeights", "1"), POOLING), "WordWeights"),
+        (listed(("models.CLIPModel", "")), "CLIPModel"),
+        ([{"type": "os.system", "path": ""}], "never run"),
+        ([{"type": "my_repo.custom.Pooling", "path": ""}], "never run"),
+        (listed(FIRST, ("models.Pooling", "../elsewhere")), "leaves the model"),
+        (listed(FIRST, ("models.Pooling", "a/../../b")), "leaves the model"),
+        (listed(FIRST, ("models.Pooling", "/etc")), "leaves the model"),
+        (listed(FIRST, ("models.Pooling", "..\\up")), "leaves the model"),
+        (listed(FIRST, ("models.Pooling", "\\\\host\\share")), "leaves the model"),
+        (listed(FIRST, ("models.Pooling", "C:x")), "cannot name a file"),
+        (listed(FIRST, ("models.Pooling", "a//b")), "cannot name a file"),
+        (listed(FIRST, ("models.Pooling", "a\nb")), "cannot name a file"),
+        (listed(FIRST, ("models.Pooling", "9_Nothing")), "9_Nothing/config.json"),
+        (listed(("models.Transformer", "0_Nothing"), POOLING), "0_Nothing"),
+    ],
+)
+def test_bad_modules_json(tmp_path: Path, modules: object, message: str) -> None:
+    folder = model_folder(tmp_path / "model", [MEAN])
+    write_json(folder / "modules.json", modules)
+    with pytest.raises(ModelFormatError, match=message.replace("\\", r"\\")):
+        SentenceTransformer(folder)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"in_features": 23}, "vectors of 23, those before it are of 24"),
+        ({"in_features": None}, "in_features=None"),
+        ({"out_features": 0}, "out_features=0"),
+        ({"out_features": True}, "out_features=True"),
+        ({"out_features": 14}, r"linear.weight has shape \[13, 24\], expected \[14, 24\]"),
+        ({"bias": False}, "linear.bias is unexpected"),
+        ({"bias": "yes"}, "bias='yes'"),
+        ({"use_residual": True}, "residual.weight is missing"),
+        ({"activation_function": "torch.nn.modules.activation.PReLU"}, "PReLU"),
+        ({"activation_function": "os.system"}, "os.system.*No code is imported"),
+        ({"activation_function": "torch.hub.Tanh"}, "torch.hub.Tanh"),
+        ({"activation_function": None}, "activation_function=None"),
+        ({"module_input_name": "token_embeddings"}, "module_input_name='token_embeddings'"),
+    ],
+)
+def test_bad_dense_configs(tmp_path: Path, config: dict[str, Any], message: str) -> None:
+    kind, good, tensors = dense(24, 13)
+    folder = model_folder(tmp_path / "model", [MEAN, (kind, {**good, **config}, tensors)])
+    with pytest.raises(ModelFormatError, match=message):
+        SentenceTransformer(folder)
+
+
+def test_bad_dense_weights(tmp_path: Path) -> None:
+    kind, config, tensors = dense(24, 13)
+    folder = model_folder(tmp_path / "model", [MEAN, (kind, config, tensors)])
+    weights = folder / "2_Dense" / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:-3])
+    with pytest.raises(ModelFormatError, match="2_Dense"):
+        SentenceTransformer(folder)
+    save_file({**tensors, "linear.bias": tensors["linear.bias"] * np.float32(np.nan)}, weights)
+    with pytest.raises(ModelFormatError, match=r"linear\.bias holds nan"):
+        SentenceTransformer(folder)
+    save_file({**tensors, "linear.bias": np.arange(13)}, weights)
+    with pytest.raises(ModelFormatError, match=r"linear\.bias is I64"):
+        SentenceTransformer(folder)
+    weights.unlink()
+    (folder / "2_Dense" / "pytorch_model.bin").write_bytes(b"\x80\x02 never opened")
+    with pytest.raises(ModelFormatError, match=r"pytorch_model\.bin"):
+        SentenceTransformer(folder)
+    weights.symlink_to(tmp_path / "nowhere")
+    with pytest.raises(ModelFormatError, match="does not exist"):
+        SentenceTransformer(folder)
+    weights.unlink()
+    weights.mkdir()
+    with pytest.raises(ModelFormatError, match="is a folder"):
+        SentenceTransformer(folder)
+
+
+def test_bad_layer_norm_and_normalize(tmp_path: Path) -> None:
+    tensors = random_tensors(norm_weight=(24,), norm_bias=(24,))
+    folder = model_folder(tmp_path / "a", [MEAN, ("LayerNorm", {"dimension": 23}, tensors)])
+    with pytest.raises(ModelFormatError, match="vectors of 23"):
+        SentenceTransformer(folder)
+    folder = model_folder(tmp_path / "b", [MEAN, ("Normalize", {"module_input_name": "token_embeddings"}, None)])
+    with pytest.raises(ModelFormatError, match="token_embeddings"):
+        SentenceTransformer(folder)
+
+
+def test_a_linked_folder_is_read_as_data(tmp_path: Path) -> None:
+    """The hub's cache consists of links, so links are followed; a pipe at their end is not."""
+    folder = model_folder(tmp_path / "model", [MEAN])
+    shutil.move(folder / "1_Pooling", tmp_path / "elsewhere")
+    (folder / "1_Pooling").symlink_to(tmp_path / "elsewhere")
+    assert read_modules(locate(folder))[1].path == "1_Pooling"
+    assert SentenceTransformer(folder).pipeline.pooling == ("mean",)
+    (tmp_path / "elsewhere" / "config.json").unlink()
+    os.mkfifo(tmp_path / "elsewhere" / "config.json")
+    with pytest.raises(ModelFormatError, match="a device, pipe or socket"):
+        SentenceTransformer(folder)
+
+
+def test_the_real_model() -> None:
+    model = SentenceTransformer()
+    assert (model.pipeline.pooling, model.pipeline.names) == (("mean",), ("Normalize",))
+    assert [module.kind for module in read_modules(locate(DEFAULT_MODEL))] == ["Transformer", "Pooling", "Normalize"]

@@ -1,0 +1,190 @@
+"""Pooling against sentence-transformers' Pooling module, bert-as-service's formulas written out, and itself."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from minibert import SentenceTransformer
+from minibert.pooling import POOLING_MODES, pool, pooling_modes
+from tests.report import REPORT
+from tests.text_data import VARIABLE, udhr_lines
+
+RNG = np.random.default_rng(3)
+LENGTHS = [1, 2, 3, 7, 40, 2]
+CU_SEQLENS = np.cumsum([0, *LENGTHS])
+STATE = RNG.standard_normal((CU_SEQLENS[-1], 16)).astype(np.float32)
+TEXTS = ["", "a", "The cat sat on the mat.", "Größe, naïve café", "word " * 60, "🙂 emoji"]
+
+
+def padded(state: np.ndarray, cu_seqlens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    lengths = np.diff(cu_seqlens)
+    mask = np.arange(lengths.max()) < lengths[:, None]
+    rows = np.zeros((*mask.shape, state.shape[1]), dtype=np.float32)
+    rows[mask] = state
+    return rows, mask
+
+
+def theirs(modes: str | Sequence[str], prompt_length: int | None = None) -> np.ndarray:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch's own making
+        import torch
+        from sentence_transformers.sentence_transformer.modules import Pooling
+
+    rows, mask = padded(STATE, CU_SEQLENS)
+    features = {"token_embeddings": torch.from_numpy(rows), "attention_mask": torch.from_numpy(mask.astype(np.int64))}
+    if prompt_length is not None:
+        features["prompt_length"] = prompt_length
+    pooling = Pooling(16, modes, include_prompt=prompt_length is None)
+    return pooling(features)["sentence_embedding"].numpy()
+
+
+@pytest.mark.parametrize("mode", [*POOLING_MODES, ("mean", "max"), ("cls", "lasttoken", "weightedmean"), ("max",)])
+def test_equals_sentence_transformers(mode: str | Sequence[str]) -> None:
+    ours = pool(STATE, CU_SEQLENS, pooling_modes(mode))
+    np.testing.assert_allclose(ours, theirs(mode), atol=1e-6)
+
+
+@pytest.mark.parametrize("mode", POOLING_MODES)
+def test_equals_sentence_transformers_without_the_prompt(mode: str) -> None:
+    """The first two tokens do not count; texts with no other are left out, where theirs gives -inf for "max"."""
+    counts = np.concatenate([np.arange(length) >= 2 for length in LENGTHS])
+    longer = np.array(LENGTHS) > 2
+    ours = pool(STATE, CU_SEQLENS, (mode,), counts)
+    np.testing.assert_allclose(ours[longer], theirs(mode, 2)[longer], atol=1e-6)
+    np.testing.assert_array_equal(ours[~longer], 0)
+
+
+def test_an_empty_sequence_gives_zeros() -> None:
+    for mode in POOLING_MODES:
+        pooled = pool(STATE[:3], np.array([0, 0, 3, 3]), (mode,))
+        np.testing.assert_array_equal(pooled[[0, 2]], 0)
+        assert pooled[1].any()
+        assert pool(STATE[:0], np.array([0]), (mode,)).shape == (0, 16)
+
+
+@pytest.mark.parametrize("mode", POOLING_MODES)
+def test_a_text_does_not_depend_on_the_others(mode: str) -> None:
+    whole = pool(STATE, CU_SEQLENS, (mode,))
+    for b, (start, end) in enumerate(pairwise(CU_SEQLENS)):
+        alone = pool(STATE[start:end].copy(), np.array([0, end - start]), (mode,))
+        np.testing.assert_array_equal(alone[0], whole[b])
+
+
+# bert-as-service, server/bert_serving/server/graph.py, as formulas on padded rows; [SEP] is a text's last token.
+BERT_AS_SERVICE = {
+    "REDUCE_MEAN": lambda x, m: (x * m[..., None]).sum(1) / (m.sum(1, keepdims=True) + 1e-10),
+    "REDUCE_MAX": lambda x, m: (x - (1 - m[..., None]) * 1e30).max(1),
+    "CLS_TOKEN": lambda x, m: x[:, 0],
+    "FIRST_TOKEN": lambda x, m: x[:, 0],
+    "SEP_TOKEN": lambda x, m: x[np.arange(len(x)), m.sum(1).astype(int) - 1],
+    "LAST_TOKEN": lambda x, m: x[np.arange(len(x)), m.sum(1).astype(int) - 1],
+}
+BERT_AS_SERVICE["REDUCE_MEAN_MAX"] = lambda x, m: np.concatenate(
+    [BERT_AS_SERVICE["REDUCE_MEAN"](x, m), BERT_AS_SERVICE["REDUCE_MAX"](x, m)], axis=1
+)
+
+
+@pytest.mark.parametrize("name", BERT_AS_SERVICE)
+@pytest.mark.parametrize("layers", [-2, [-4, -3, -2, -1]], ids=["its default", "four layers"])
+def test_equals_bert_as_service(name: str, layers: int | list[int]) -> None:
+    """It concatenates the layers asked for and then pools; there is no Normalize, so the model's is taken away."""
+    model = SentenceTransformer()
+    inputs = model.tokenizer(TEXTS, padding=True)
+    states = model.model(**inputs, output_hidden_states=True).hidden_states
+    chosen = np.concatenate([states[i] for i in ([layers] if isinstance(layers, int) else layers)], axis=-1)
+    expected = BERT_AS_SERVICE[name](chosen.astype(np.float64), inputs["attention_mask"].astype(np.float64))
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    ours = model.encode(TEXTS, layers=layers, pooling=name)
+    np.testing.assert_allclose(ours, expected, atol=2e-6)
+
+
+def test_bert_as_services_none_and_without_special_tokens() -> None:
+    """NONE gives all tokens; -mask_cls_sep leaves [CLS] and [SEP] out of the mean."""
+    model = SentenceTransformer()
+    tokens = model.encode(TEXTS, pooling="NONE", layers=-2)
+    inputs = model.tokenizer(TEXTS, padding=True)
+    state = model.model(**inputs, output_hidden_states=[-2]).hidden_states[-2]
+    for vectors, row, mask in zip(tokens, state, inputs["attention_mask"], strict=True):
+        np.testing.assert_allclose(vectors, row[mask == 1], atol=2e-6)
+    inner = model.encode(TEXTS, pooling="REDUCE_MEAN", layers=-2, special_tokens=False)
+    np.testing.assert_array_equal(inner[0], 0)  # "" has no other tokens
+    expected = np.stack([vectors[1:-1].mean(axis=0) for vectors in tokens[1:]])
+    np.testing.assert_allclose(inner[1:], expected / np.linalg.norm(expected, axis=1, keepdims=True), atol=2e-6)
+    assert [len(v) for v in model.encode(TEXTS, pooling="none", special_tokens=False)] == [len(v) - 2 for v in tokens]
+
+
+def test_first_last_and_pooler() -> None:
+    model = SentenceTransformer()
+    inputs = model.tokenizer(TEXTS, padding=True)
+    output = model.model(**inputs, output_hidden_states=True)
+    mask = inputs["attention_mask"][..., None]
+    state = (output.hidden_states[1] + output.hidden_states[-1]) / 2
+    for name, expected in (
+        ("first_last", (state * mask).sum(1) / mask.sum(1)),
+        ("pooler", output.pooler_output),
+    ):
+        expected = expected / np.linalg.norm(expected, axis=1, keepdims=True)
+        np.testing.assert_allclose(model.encode(TEXTS, pooling=name), expected, atol=2e-6)
+    simcse = ((output.hidden_states[0] + output.hidden_states[-1]) / 2 * mask).sum(1) / mask.sum(1)
+    ours = model.encode(TEXTS, layers=[0, -1], layer_pooling="mean")
+    np.testing.assert_allclose(ours, simcse / np.linalg.norm(simcse, axis=1, keepdims=True), atol=2e-6)
+
+
+def test_the_forward_stops_after_the_deepest_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    from minibert import encoder
+
+    model, run = SentenceTransformer(), []
+    layer = encoder.encoder_layer
+    monkeypatch.setattr(encoder, "encoder_layer", lambda *args: run.append(1) or layer(*args))
+    for layers, expected in ((0, 0), (2, 2), (-2, 5), ([1, 3], 3), (None, 6), ([-1, 0], 6)):
+        run.clear()
+        model.encode("a text", layers=layers)
+        assert len(run) == expected
+
+
+@pytest.mark.skipif(VARIABLE not in os.environ, reason=f"{VARIABLE} is not set")
+@pytest.mark.parametrize("pooling", ["mean", "REDUCE_MEAN_MAX", "weightedmean"])
+def test_bit_for_bit_whatever_the_batch(pooling: str) -> None:
+    """200 real texts together, alone, in another order and in other batches: the same bits."""
+    texts = list(udhr_lines()[::18])[:200]
+    model = SentenceTransformer(backend="numba")
+    options = {"pooling": pooling, "layers": [-2, -1], "truncation": "silent"}
+    together = model.encode(texts, **options)
+    backwards = model.encode(texts[::-1], batch_size=1, **options)[::-1]
+    np.testing.assert_array_equal(together, backwards)
+    for i in range(0, len(texts), 9):
+        np.testing.assert_array_equal(model.encode(texts[i], **options), together[i])
+    REPORT.append(f"{len(texts)} texts, {pooling}: the same bits together, backwards and alone")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"pooling": "median"}, ValueError, "pooling='median' is not a pooling mode"),
+        ({"pooling": []}, TypeError, "name of a pooling mode"),
+        ({"pooling": 3}, TypeError, "pooling=3"),
+        ({"pooling": ["mean", None]}, TypeError, "name of a pooling mode"),
+        ({"pooling": ["mean", "pooler"]}, ValueError, "'pooler' cannot be combined"),
+        ({"pooling": ["none", "mean"]}, ValueError, "'none' cannot be combined"),
+        ({"pooling": "first_last", "layers": -1}, ValueError, "first_last"),
+        ({"pooling": "pooler", "special_tokens": False}, ValueError, "pooler"),
+        ({"layers": 7}, ValueError, "layers names 7; this model has 7 hidden states"),
+        ({"layers": -8}, ValueError, "layers names -8"),
+        ({"layers": []}, ValueError, "names none"),
+        ({"layers": "last"}, TypeError, "layers='last'"),
+        ({"layers": 1.0}, TypeError, "layers=1.0"),
+        ({"layers": True}, TypeError, "layers=True"),
+        ({"layers": [1, 1]}, ValueError, "twice"),
+        ({"layers": [1, 2], "layer_pooling": "stack"}, ValueError, "layer_pooling='stack'"),
+        ({"special_tokens": 1}, TypeError, "special_tokens=1"),
+    ],
+)
+def test_bad_wishes(options: dict[str, object], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        SentenceTransformer().encode("a", **options)
