@@ -10,8 +10,8 @@ Layout      x and y row-major. The weight is packed once, at load, into panels o
               K |  0 |  1 |  2 |   ------>   panel 1: ...
                 +----+----+----+             the last one filled up with zeros
 
-Registers   a micro-tile of up to MR x NR sums, NR = 2 WIDTH: 2 MR accumulators and as many totals; each step of k loads
-            two vectors of the panel and broadcasts MR numbers of x
+Registers   a micro-tile of up to MR x NR sums, NR = 2 WIDTH: 2 MR accumulators; each step of k loads two vectors of the
+            panel and broadcasts MR numbers of x. As many totals are in registers too where there are 32 of them
 Loop order  blocks of BLOCK_TILES micro-tiles and groups of panels (the chunks that threads share) -> panels ->
             micro-tiles -> blocks of KC steps -> k
 Edges       rows are shared out evenly over micro-tiles (22 = 6 + 6 + 5 + 5), with one micro-kernel for each height
@@ -37,6 +37,7 @@ from numba.extending import intrinsic
 from minibert.kernels.compilation import function, kernel
 from minibert.kernels.memory import floats_at
 from minibert.kernels.simd import (
+    REGISTERS,
     WIDTH,
     element_pointer,
     fma,
@@ -76,9 +77,10 @@ __all__ = [
 
 LINEAR, EPILOGUE = 1, 5  # kinds of tasks
 
-MR = 7  # rows of a micro-tile: with 2 MR accumulators and 2 MR totals it just fits the 32 registers of AVX-512 and NEON
+MR = 7 if REGISTERS == 32 else 6  # rows of a micro-tile: as many as leave registers for two vectors of b and one of a
 NR = 2 * WIDTH  # columns of a micro-tile and of a panel
 KC = 128  # products of one partial sum
+UNROLL = 2  # steps of k between two jumps back
 BLOCK_TILES = 7  # micro-tiles whose rows stay in the second cache while all panels pass by
 EPILOGUE_ROWS = 32  # rows of one chunk where a BLAS multiplies
 
@@ -128,7 +130,8 @@ def pack(linear: Linear) -> PackedLinear:
 def _micro_kernel(rows: int) -> Any:
     """c[rows, NR] = sum over k of a[rows, k] b[k, NR], plus the bias if added is 1, plus the residual too if it is 2.
 
-    Meanwhile the cache lines at b[ahead], b[ahead + stride], ... are brought into the second cache, one with each k.
+    Meanwhile the cache lines at b[ahead], b[ahead + stride], ... are brought into the second cache, one with every
+    second k.
     """
 
     @intrinsic
@@ -159,8 +162,9 @@ def _micro_kernel(rows: int) -> Any:
             ahead_first = pointer(3, b_, ahead_)
             a_rows = [builder.gep(a_first, [builder.mul(lda_, whole(i))]) for i in range(rows)]
             entry = builder.basic_block
-            names = ("k.block", "k.step", "k.added", "bias", "residual", "store")
-            block, step, end_of_block, add_bias, add_residual, store = map(builder.append_basic_block, names)
+            names = ("k.block", "k.added", "bias", "residual", "store")
+            block, end_of_block, add_bias, add_residual, store = map(builder.append_basic_block, names)
+            steps = [builder.append_basic_block("k.step") for _ in range(UNROLL)]
             builder.branch(block)
 
             builder.position_at_end(block)
@@ -168,35 +172,43 @@ def _micro_kernel(rows: int) -> Any:
             totals = [builder.phi(lanes) for _ in sums]
             stop = builder.add(start, whole(KC))
             stop = builder.select(builder.icmp_signed("<", stop, depth_), stop, depth_)
-            builder.branch(step)
+            builder.branch(steps[0])
 
-            builder.position_at_end(step)
-            k = builder.phi(word)
-            accumulators = [builder.phi(lanes) for _ in sums]
-            b_row = builder.gep(b_first, [builder.mul(k, whole(NR))])
-            prefetch_line(builder, builder.gep(ahead_first, [builder.mul(k, stride_)]))
-            b_lanes = [load_lanes(builder, builder.gep(b_row, [whole(j * WIDTH)])) for j in (0, 1)]
-            updated = []
-            for a_row in a_rows:
-                a_lanes = splat(builder, builder.load(builder.gep(a_row, [k])))
-                updated += [
-                    fma_lanes(builder, a_lanes, b, accumulators[len(updated) + j]) for j, b in enumerate(b_lanes)
-                ]
-            next_k = builder.add(k, whole(1))
-            builder.cbranch(builder.icmp_signed("<", next_k, stop), step, end_of_block)
+            builder.position_at_end(steps[0])
+            first_k = k = builder.phi(word)
+            first = accumulators = [builder.phi(lanes) for _ in sums]
+            ways_out = []
+            for i, step in enumerate(steps):
+                builder.position_at_end(step)
+                if i % 2 == 0:
+                    prefetch_line(builder, builder.gep(ahead_first, [builder.mul(k, stride_)]))
+                b_row = builder.gep(b_first, [builder.mul(k, whole(NR))])
+                b_lanes = [load_lanes(builder, builder.gep(b_row, [whole(j * WIDTH)])) for j in (0, 1)]
+                a_lanes = [splat(builder, builder.load(builder.gep(a_row, [k]))) for a_row in a_rows]
+                products = [(x, y) for x in a_lanes for y in b_lanes]
+                accumulators = [fma_lanes(builder, *pair, z) for pair, z in zip(products, accumulators, strict=True)]
+                ways_out.append((accumulators, step))
+                k = builder.add(k, whole(1))
+                builder.cbranch(builder.icmp_signed("<", k, stop), steps[(i + 1) % UNROLL], end_of_block)
 
             builder.position_at_end(end_of_block)
-            grown = [builder.fadd(total, sum_) for total, sum_ in zip(totals, updated, strict=True)]
+            grown = []
+            for i, total in enumerate(totals):
+                sum_ = builder.phi(lanes)
+                for values, source in ways_out:
+                    sum_.add_incoming(values[i], source)
+                grown.append((total, sum_))
+            grown = [builder.fadd(total, sum_) for total, sum_ in grown]
             finish = builder.append_basic_block("finish")
             builder.cbranch(builder.icmp_signed("<", stop, depth_), block, finish)
 
-            k.add_incoming(start, block)
-            k.add_incoming(next_k, step)
+            first_k.add_incoming(start, block)
+            first_k.add_incoming(k, steps[-1])
             start.add_incoming(whole(0), entry)
             start.add_incoming(stop, end_of_block)
             for i in sums:
-                accumulators[i].add_incoming(zero_lanes(), block)
-                accumulators[i].add_incoming(updated[i], step)
+                first[i].add_incoming(zero_lanes(), block)
+                first[i].add_incoming(accumulators[i], steps[-1])
                 totals[i].add_incoming(zero_lanes(), entry)
                 totals[i].add_incoming(grown[i], end_of_block)
 
@@ -242,7 +254,7 @@ def _micro_kernel(rows: int) -> Any:
     return micro_kernel
 
 
-_1, _2, _3, _4, _5, _6, _7 = (_micro_kernel(rows) for rows in range(1, MR + 1))
+_1, _2, _3, _4, _5, _6, _7 = (_micro_kernel(rows) for rows in range(1, 8))
 
 
 @function
@@ -348,7 +360,7 @@ def linear_chunk(task, chunk):
         for t in range(first_tile, min(first_tile + block_tiles, tiles)):
             rows, row = height + (t < taller), t * height + min(t, taller)
             place = row * N + p * NR
-            ahead = (p + 1) * K * NR + (t - first_tile) * K * stride
+            ahead = (p + 1) * K * NR + (t - first_tile) * (K * NR // block_tiles)
             prefetch_tile(rows, y, place, N)
             if has_residual:
                 prefetch_tile(rows, residual, place, N)

@@ -27,6 +27,7 @@ An a * b + c that should be rounded once says `fma`.
 from __future__ import annotations
 
 import operator
+import platform
 from collections.abc import Callable
 from typing import Any
 
@@ -40,6 +41,7 @@ from numba.extending import intrinsic, models, overload, register_model
 from minibert.kernels.compilation import inline
 
 __all__ = [
+    "REGISTERS",
     "WIDTH",
     "absolute",
     "broadcast",
@@ -81,6 +83,9 @@ def _host_width() -> int:
 
 WIDTH = _host_width()
 """Lanes of one vector."""
+
+REGISTERS = 32 if WIDTH == 16 or platform.machine() in ("aarch64", "arm64") else 16
+"""Vectors that the processor holds at once."""
 
 
 # --- 1. the type -----------------------------------------------------------------------------------------------------
