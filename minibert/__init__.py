@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from minibert.occurrences import word_occurrences
     from minibert.outputs import BertModelOutput
     from minibert.sentence import SentenceTransformer
+    from minibert.token_vectors import TokenVectors
     from minibert.tokenizer import BertTokenizer
+    from minibert.tokens import embed_tokens
     from minibert.vectors import combine_layers
-    from minibert.words import TokenVectors, embed_tokens
 
 __all__ = [
     "BertConfig",
@@ -51,9 +52,9 @@ _HOMES = {
     "DownloadError": "errors",
     "ModelFormatError": "errors",
     "SentenceTransformer": "sentence",
-    "TokenVectors": "words",
+    "TokenVectors": "token_vectors",
     "combine_layers": "vectors",
-    "embed_tokens": "words",
+    "embed_tokens": "tokens",
     "word_occurrences": "occurrences",
 }
 

@@ -170,8 +170,14 @@ class TokenizedBatch(Mapping[str, IntArray]):
         return f"TokenizedBatch({', '.join(f'{key}: {array.shape}' for key, array in self._arrays.items())})"
 
     def _repr_html_(self) -> str:
-        rows = ((i, encoding.n_truncated, " ".join(encoding.tokens)) for i, encoding in enumerate(self.encodings))
-        return html_table(repr(self), ("row", "cut", "tokens"), rows, len(self.encodings))
+        starts = (
+            " ".join(encoding.tokens[:20]) + (" ..." if len(encoding) > 20 else "") for encoding in self.encodings
+        )
+        rows = (
+            (i, len(encoding), encoding.n_truncated, start)
+            for i, (encoding, start) in enumerate(zip(self.encodings, starts, strict=True))
+        )
+        return html_table(repr(self), ("row", "tokens", "cut", "they begin"), rows, len(self.encodings))
 
     def tokens(self, i: int = 0) -> list[str]:
         """Tokens of row i; list of S str."""

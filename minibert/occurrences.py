@@ -11,9 +11,9 @@ from minibert.display import html_table
 from minibert.ops import FloatArray
 from minibert.similarity import cos_sim
 from minibert.texts import shown
+from minibert.token_vectors import TokenVectors
 from minibert.tokenizer import BertTokenizer
 from minibert.vectors import SUBWORD_POOLING, check_choice, find_word, join_subwords
-from minibert.words import TokenVectors
 
 __all__ = ["Occurrence", "WordOccurrences", "word_occurrences"]
 

@@ -86,7 +86,7 @@ def plot_word_similarities(occurrences: WordOccurrences) -> Figure:
     matrices = occurrences.similarities().reshape(-1, len(occurrences), len(occurrences))
     layers = occurrences.layers if occurrences.vectors.ndim == 3 else None
     side = min(3.2, max(2.4, 0.5 * len(occurrences)))
-    names = [f"{number}: {place.in_context(10)}" for number, place in enumerate(occurrences.places)]
+    names = [f"{number}: {_printable(place.in_context(10))}" for number, place in enumerate(occurrences.places)]
     figure, axes = _grid(len(matrices), side, side, margin=0.08 * max(map(len, names)))
     lowest = min(float(matrices.min()), 1 - 1e-6)
     numbers = np.arange(len(occurrences))
@@ -213,6 +213,11 @@ def _grid(
     return figure, axes[:count]
 
 
+def _printable(text: str) -> str:
+    """Replace what has no picture: control characters are not even allowed in an SVG."""
+    return "".join(character if character.isprintable() else "\ufffd" for character in text)
+
+
 def _short(text: str) -> str:
-    line = " ".join(text.split())
+    line = _printable(" ".join(text.split()))
     return line if len(line) <= _LABEL_LENGTH else f"{line[: _LABEL_LENGTH - 3]}..."

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import minibert
-from minibert import BertModel, BertTokenizer, SentenceTransformer
+from minibert import BertModel, BertTokenizer, SentenceTransformer, embed_tokens, word_occurrences
 from minibert.cli import main
 from minibert.hub import DEFAULT_MODEL
 from tests.checkpoints import random_checkpoint
@@ -74,9 +74,44 @@ def test_words_that_cannot_be_compared(capsys: pytest.CaptureFixture[str]) -> No
     code, _, err = run(capsys, "words", "", "one bank")
     assert (code, "WORD is empty" in err) == (1, True)
     code, _, err = run(capsys, "words", "a", "a " * 600)
-    assert (code, "602 tokens, the model takes 512" in err, "--truncate" in err) == (1, True, True)
-    code, out, _ = run(capsys, "words", "a", "a " * 600, "--truncate")
-    assert (code, "'a' occurs 510 times, the first 5 compared" in out) == (0, True)
+    assert (code, "602 tokens, the model takes 512" in err, "truncation='warn'" in err) == (1, True, True)
+    for truncation, warned in (("warn", True), ("silent", False)):
+        code, out, err = run(capsys, "words", "a", "a " * 600, "--truncation", truncation)
+        assert (code, "'a' occurs 510 times, the first 5 compared" in out) == (0, True)
+        assert ("warning: 1 of 1 texts have more than 512 tokens and were cut" in err) == warned
+
+
+def test_words_from_chosen_layers_joined_as_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    """The table is what the Python calls give: layers made one for each token, then its tokens joined."""
+    texts = ["Embeddings are vectors", "I like embeddings, embeddings of words"]
+    model, tokenizer = BertModel.from_pretrained(DEFAULT_MODEL), BertTokenizer.from_pretrained(DEFAULT_MODEL)
+    for how, subwords in (("concat", "max"), ("mean", "first"), ("sum", "last")):
+        options = ("--layers=-1,2", "--layer-pooling", how, "--subwords", subwords)
+        code, out, err = run(capsys, "words", "embeddings", *texts, *options)
+        assert (code, err) == (0, "")
+        assert "2 hidden states of shape (23, 384): layer 6, layer 2" in out
+        rows = [line.split()[-3:] for line in out.splitlines() if line.startswith(("layer ", how))]
+        for row, layers in zip(rows, ([-1], [2], [-1, 2]), strict=True):
+            embedded = embed_tokens(model, tokenizer, texts, layers=layers, layer_pooling=how)
+            found = word_occurrences("embeddings", embedded, tokenizer, subwords=subwords)
+            expected = found.similarities()[np.triu_indices(3, 1)]
+            assert [float(cell) for cell in row] == pytest.approx(expected, abs=6e-4)
+    code, out, _ = run(capsys, "words", "embeddings", *texts, "--layers=0")
+    assert (code, "sum of" in out, "Most alike, by embeddings: " in out) == (0, False, True)
+
+
+def test_pictures(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    states, texts = str(tmp_path / "states.npz"), ["a text", "another text", "北京 $x _y"]
+    for name, start, arguments in (
+        ("a.png", b"\x89PNG", ["words", "bank", BANK]),
+        ("b.svg", b"<?xml", ["hidden", "one text", "-o", states]),
+        ("c.PDF", b"%PDF", ["hidden", *texts, "-o", states, "--layers=0,-1"]),
+    ):
+        code, out, err = run(capsys, *arguments, "--plot", str(tmp_path / name))
+        assert (code, err, f"{name}: picture" in out) == (0, "", True)
+        assert (tmp_path / name).read_bytes().startswith(start)
+    saved = np.load(states)
+    assert (saved["hidden_states"].shape[0], saved["layers"].tolist()) == (2, [0, 6])
 
 
 def test_tokens(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +126,8 @@ def test_tokens(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPa
     code, out, _ = run(capsys, "tokens", "--json", "-")
     first, second = (json.loads(line) for line in out.splitlines())
     assert (code, first["text"], second["text"]) == (0, "é a", "second line")
-    assert first["tokens"][1] == {"id": 1041, "token": "e", "start": 0, "end": 1, "word": 0}
+    assert first["tokens"][1] == {"token": "e", "id": 1041, "start": 0, "end": 1, "word": 0, "special": False}
+    assert first["tokens"][0] == {"token": "[CLS]", "id": 101, "start": 0, "end": 0, "word": None, "special": True}
 
 
 def test_hidden_saves_every_state_with_its_tokens(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -148,7 +184,15 @@ def test_another_model_and_backend(capsys: pytest.CaptureFixture[str], tmp_path:
         (["words", "bank"], 2, "TEXT"),
         (["words", "bank", "text", "--most", "1"], 2, "at least 2"),
         (["words", "bank", "text", "--most", "x"], 2, "at least 2"),
+        (["words", "a", "a a", "--layers", "x"], 2, "not a list of numbers"),
+        (["words", "a", "a a", "--layers", "7"], 1, "layers names 7; this model has 7 hidden states"),
+        (["words", "a", "a a", "--layers=-1,6"], 1, "hidden state 6 twice"),
+        (["words", "a", "a a", "--subwords", "median"], 2, "invalid choice"),
+        (["words", "a", "a a", "--layer-pooling", "max"], 2, "invalid choice"),
+        (["words", "a", "a a", "--plot", "picture.bmp"], 2, "does not end in .png, .svg or .pdf"),
         (["hidden", "text"], 2, "--output"),
+        (["hidden", "text", "-o", "x.npz", "--layers=8"], 1, "layers names 8"),
+        (["hidden", "text", "-o", "x.npz", "--truncation", "split"], 2, "invalid choice"),
         (["embed", "text", "--backend", "torch"], 2, "invalid choice"),
         (["embed", "text", "-m", "./no/such/folder"], 1, "no/such/folder"),
         (["embed", "text", "-m", "a/b/c"], 1, "a/b/c"),

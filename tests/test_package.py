@@ -41,7 +41,8 @@ ORDER = (
     ),
     *("kernels.compilation", "kernels.simd", "kernels.memory", "kernels.gemm", "kernels.attention"),
     *("kernels.rowwise", "kernels.threads", "kernels"),
-    *("encoder", "outputs", "embeddings", "models", "vectors", "similarity", "words", "occurrences", "plot"),
+    *("encoder", "outputs", "embeddings", "models"),
+    *("vectors", "similarity", "token_vectors", "tokens", "occurrences", "plot"),
     *("pooling", "search", "pipeline", "prompts", "recipe", "windows", "sentence", "integrations", "scikit"),
     *("cli.common", "cli.states", "cli.embed", "cli.info", "cli", "__main__"),
 )

@@ -14,7 +14,8 @@ import pytest
 import torch
 import transformers
 
-from minibert import BertModel, BertTokenizer
+from minibert import BertModel, BertTokenizer, combine_layers, embed_tokens, word_occurrences
+from minibert.plot import plot_hidden_values
 from tests.report import REPORT
 
 SENTENCE = "After stealing money from the bank vault, the bank robber was seen fishing on the Mississippi river bank."
@@ -139,6 +140,49 @@ def test_word_and_sentence_vectors(
     )
 
 
+def test_the_tutorial_in_the_words_of_this_library(
+    tokenizer: BertTokenizer, model: BertModel, their_tokenizer: Any, theirs: Any
+) -> None:
+    """Regrouped, concatenated, summed, averaged and plotted, with a call for each instead of a loop."""
+    with torch.no_grad():
+        inputs = their_tokenizer(SENTENCE, return_tensors="pt")
+        expected = torch.stack(theirs(**inputs, output_hidden_states=True).hidden_states).squeeze(1)
+    states = model(**tokenizer(SENTENCE)).hidden_states
+    assert_close(combine_layers(states, "stack"), expected.unsqueeze(1))
+    regrouped = embed_tokens(model, tokenizer, SENTENCE, layers=range(7), layer_pooling="tokens_first")
+    assert regrouped.tokens[VAULT] == regrouped.tokens[ROBBER] == regrouped.tokens[RIVER] == "bank"
+    assert_close(regrouped.vectors, expected.permute(1, 0, 2))
+    joined = embed_tokens(model, tokenizer, SENTENCE, layers=[-1, -2, -3, -4])
+    assert joined.vectors.shape == (22, 4 * 384)
+    assert_close(joined.vectors, torch.cat([expected[i] for i in (-1, -2, -3, -4)], dim=-1))
+    summed = embed_tokens(model, tokenizer, SENTENCE, layers=range(-4, 0), layer_pooling="sum")
+    their_sum = expected[-4:].sum(dim=0).numpy()
+    assert_close(summed.vectors, their_sum, 3 * TOLERANCE)
+    banks = word_occurrences("bank", summed, tokenizer)
+    assert [place.tokens.start for place in banks.places] == [VAULT, ROBBER, RIVER]
+    for i, a in enumerate((VAULT, ROBBER, RIVER)):
+        for j, b in enumerate((VAULT, ROBBER, RIVER)):
+            assert banks.similarities()[i, j] == pytest.approx(cosine(their_sum[a], their_sum[b]), abs=1e-6)
+    assert_close(embed_tokens(model, tokenizer, SENTENCE, layers=-2).vectors.mean(axis=0), expected[-2].mean(dim=0))
+    figure = plot_hidden_values(regrouped.vectors[5, 5], bins=200)
+    assert sum(patch.get_height() for patch in figure.axes[0].patches) == 384
+
+
+def test_the_pieces_of_a_word_averaged_summed_or_the_last_taken(
+    tokenizer: BertTokenizer, model: BertModel, their_tokenizer: Any, theirs: Any
+) -> None:
+    text = "Here is the sentence I want embeddings for."
+    with torch.no_grad():
+        encoded = their_tokenizer(text, return_tensors="pt")
+        pieces = theirs(**encoded).last_hidden_state[0, 7:11]
+    assert encoded.tokens()[7:11] == ["em", "##bed", "##ding", "##s"]
+    embedded = embed_tokens(model, tokenizer, text)
+    for how, expected in (("mean", pieces.mean(dim=0)), ("sum", pieces.sum(dim=0)), ("last", pieces[-1])):
+        words = embedded.words(how)
+        assert words.words[6] == "embeddings"
+        assert_close(words.vectors[6], expected, 3 * TOLERANCE)
+
+
 def test_the_token_types_of_the_first_edition_change_the_vectors(model: BertModel) -> None:
     """The editions differ in nothing else; the second positional argument is the mask, not the token types."""
     ones = np.ones((1, 22), dtype=np.int64)
@@ -146,6 +190,31 @@ def test_the_token_types_of_the_first_edition_change_the_vectors(model: BertMode
     as_types = model([IDS], None, ones).last_hidden_state
     np.testing.assert_array_equal(as_mask, model([IDS]).last_hidden_state)
     assert np.abs(as_mask - as_types).max() > 0.01
+
+
+# --- T3: which layer, which pooling, for sentences --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layer", [-1, -2, 3])
+def test_each_choice_of_layer_and_pooling_is_one_argument(
+    tokenizer: BertTokenizer, model: BertModel, their_tokenizer: Any, theirs: Any, layer: int
+) -> None:
+    text = "Which layer, and which pooling?"
+    with torch.no_grad():
+        expected = theirs(**their_tokenizer(text, return_tensors="pt"), output_hidden_states=True).hidden_states[layer]
+    output = model(**tokenizer(text))
+    assert output.hidden_states[layer].shape == tuple(expected.shape) == (1, 10, 384)
+    vectors = embed_tokens(model, tokenizer, text, layers=layer).vectors
+    assert_close(vectors.mean(axis=0), expected[0].mean(dim=0))
+    assert_close(vectors[0], expected[0, 0])
+    assert_close(vectors.max(axis=0), expected[0].max(dim=0).values)
+
+
+def test_a_model_trained_for_sentences_tells_related_from_unrelated(tokenizer: BertTokenizer, model: BertModel) -> None:
+    """The answer to the question: cosines mean something in a model that was trained for them, at its last layer."""
+    texts = embed_tokens(model, tokenizer, ["A cat sleeps.", "A kitten naps.", "Stocks fell sharply."])
+    cat, kitten, stocks = (text.vectors.mean(axis=0) for text in texts)
+    assert cosine(cat, kitten) > 0.6 > 0.2 > cosine(cat, stocks)
 
 
 # --- T4: the embeddings by hand ---------------------------------------------------------------------------------------
@@ -286,6 +355,16 @@ def test_t4_prints_its_values(base: BertModel, base_tokenizer: BertTokenizer) ->
     x = words + types + positions
     assert_close(x[0, 0, :3], [0.0316, -0.0411, -0.0564], PRINTED)
     assert_close(e.dropout(e.LayerNorm(x))[0, 0, :3], [0.1686, -0.2858, -0.3261], PRINTED)
+
+
+@pytest.mark.network
+def test_t3_the_multilingual_model_gives_one_vector_a_token() -> None:
+    name = "bert-base-multilingual-cased"
+    tokenizer, model = BertTokenizer.from_pretrained(name), BertModel.from_pretrained(name)
+    text = "Which layer, and which pooling?"
+    embedded = embed_tokens(model, tokenizer, text)
+    assert embedded.vectors.shape == (len(tokenizer.encode(text)), 768)
+    np.testing.assert_array_equal(embedded.vectors, model(**tokenizer(text)).last_hidden_state[0])
 
 
 @pytest.mark.network

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from minibert.cli.common import add_model_options, add_texts, read_texts, report_written, write_file
 
 if TYPE_CHECKING:
+    from minibert.token_vectors import TokenVectors
     from minibert.tokenizer import BertTokenizer
-    from minibert.words import TokenVectors
 
 __all__ = ["add_verbs"]
 
@@ -199,7 +199,7 @@ def _words(arguments: argparse.Namespace) -> None:
 
     rows = list(zip(map(layer_name, layers), found.similarities(), strict=True))
     pooled = layers if arguments.layers is not None else layers[1:][-4:]
-    best = f"the last hidden state, {rows[-1][0]}"
+    best = rows[-1][0]
     if len(pooled) > 1:
         alike = [_pool_layers(text, pooled, arguments.layer_pooling) for text in texts]
         cosines = word_occurrences(arguments.word, alike, tokenizer, subwords=arguments.subwords).similarities()
@@ -257,7 +257,7 @@ def _print_tokens(texts: list[TokenVectors]) -> None:
 def _embed(arguments: argparse.Namespace, tokenizer: BertTokenizer) -> list[TokenVectors]:
     """Compute the hidden states that are asked for, kept apart, of every text."""
     from minibert.models import BertModel
-    from minibert.words import embed_tokens
+    from minibert.tokens import embed_tokens
 
     texts = read_texts(arguments.texts)
     if arguments.plot:

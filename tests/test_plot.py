@@ -1,0 +1,216 @@
+"""The pictures: what is drawn, with which labels; without pyplot, and with a clear error without matplotlib."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import xml.dom.minidom
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sklearn.decomposition
+from matplotlib.colors import to_rgba
+from matplotlib.figure import Figure
+
+from minibert import BertModel, BertTokenizer, embed_tokens, word_occurrences
+from minibert.plot import plot_hidden_values, plot_layers_pca, plot_word_similarities, principal_components
+from tests.checkpoints import random_checkpoint
+
+TEXTS = ["the cat sat on the mat", "the dog and the bank", "a man from the river"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return random_checkpoint(tmp_path_factory.mktemp("model"), num_hidden_layers=3)
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> BertModel:
+    return BertModel.from_pretrained(folder, backend="numpy")
+
+
+@pytest.fixture(scope="module")
+def tokenizer(folder: Path) -> BertTokenizer:
+    return BertTokenizer.from_pretrained(folder)
+
+
+@pytest.fixture(scope="module")
+def points() -> np.ndarray:
+    return np.random.default_rng(3).standard_normal((20, 4, 16)).astype(np.float32)
+
+
+def drawn(figure: Figure) -> None:
+    """Every kind of file can be written, with warnings being errors."""
+    for suffix, start in (("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")):
+        file = io.BytesIO()
+        figure.savefig(file, format=suffix)
+        assert file.getvalue().startswith(start)
+        if suffix == "svg":
+            xml.dom.minidom.parseString(file.getvalue())
+
+
+def titles(figure: Figure) -> list[str]:
+    return [axis.get_title() for axis in figure.axes if axis.get_label() != "<colorbar>"]
+
+
+# --- histogram --------------------------------------------------------------------------------------------------------
+
+
+def test_histogram_of_a_hidden_vector(points: np.ndarray) -> None:
+    vector = points[0, 0]
+    figure = plot_hidden_values(vector, bins=5)
+    (axis,) = figure.axes
+    heights, edges = np.histogram(vector, bins=5)
+    assert [patch.get_height() for patch in axis.patches] == heights.tolist()
+    np.testing.assert_allclose([patch.get_x() for patch in axis.patches], edges[:-1], rtol=1e-6)
+    assert (figure.get_supxlabel(), figure.get_supylabel()) == ("value", "features")
+    drawn(figure)
+
+
+def test_histograms_by_layer_share_their_bins(points: np.ndarray) -> None:
+    figure = plot_hidden_values(points, range(4), bins=7)
+    assert titles(figure) == ["embeddings", "layer 1", "layer 2", "layer 3"]
+    edges = np.histogram_bin_edges(points, bins=7)
+    for layer, axis in enumerate(figure.axes):
+        assert [p.get_height() for p in axis.patches] == np.histogram(points[:, layer], bins=edges)[0].tolist()
+    drawn(figure)
+
+
+# --- similarities of a word -------------------------------------------------------------------------------------------
+
+
+def test_word_similarities_by_layer(model: BertModel, tokenizer: BertTokenizer) -> None:
+    texts = embed_tokens(model, tokenizer, TEXTS, layers=[0, 2, 3], layer_pooling="tokens_first")
+    found = word_occurrences("the", texts, tokenizer)
+    figure = plot_word_similarities(found)
+    assert titles(figure) == ["embeddings", "layer 2", "layer 3"]
+    matrices = found.similarities()
+    panels = figure.axes[:3]
+    for axis, matrix in zip(panels, matrices, strict=True):
+        (image,) = axis.images
+        np.testing.assert_array_equal(image.get_array(), matrix)
+        assert image.get_clim() == (matrices.min(), 1.0), "one scale of colours"
+        assert [text.get_text() for text in axis.texts] == [f"{cosine:.2f}" for cosine in matrix.ravel()]
+    assert [label.get_text() for label in panels[0].get_yticklabels()] == [
+        "0: [the] cat sat o...",
+        "1: ...at sat on [the] mat",
+        "2: [the] dog and t...",
+        "3: ...e dog and [the] bank",
+        "4: ... man from [the] river",
+    ]
+    assert figure.axes[3].get_ylabel() == "cosine"
+    assert figure.get_suptitle() == "'the', 5 occurrences"
+    drawn(figure)
+
+
+def test_word_similarities_with_layers_made_one(model: BertModel, tokenizer: BertTokenizer) -> None:
+    found = word_occurrences("the", embed_tokens(model, tokenizer, TEXTS), tokenizer)
+    figure = plot_word_similarities(found)
+    np.testing.assert_array_equal(figure.axes[0].images[0].get_array(), found.similarities())
+    assert len(figure.axes) == 2, "a matrix and its colours"
+
+
+def test_labels_are_drawn_as_they_stand(model: BertModel, tokenizer: BertTokenizer) -> None:
+    """No mathematics between dollars, no label lost for its underscore."""
+    texts = embed_tokens(model, tokenizer, [r"_a $5 \frac the $x", r"the $\nonsense$"])
+    drawn(plot_word_similarities(word_occurrences("the", texts, tokenizer)))
+    labels = ["_a $5 and $", r"$\nonsense{$", "bell \ufffd"]
+    figure = plot_layers_pca(np.random.default_rng(0).standard_normal((3, 2, 4)), labels=[*labels[:2], "bell\n\x07"])
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == labels
+    drawn(figure)
+
+
+# --- principal components ---------------------------------------------------------------------------------------------
+
+
+def test_principal_components_are_those_of_scikit_learn(points: np.ndarray) -> None:
+    x = points[:, 1]
+    ours = principal_components(x, 3)
+    theirs = sklearn.decomposition.PCA(3, svd_solver="full").fit_transform(x.astype(np.float64))
+    np.testing.assert_allclose(np.abs(ours), np.abs(theirs), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(ours.T @ ours, np.diag(np.diag(ours.T @ ours)), rtol=0, atol=1e-12)
+    largest = np.abs(ours).argmax(axis=0)
+    assert (ours[largest, range(3)] > 0).all()
+    np.testing.assert_array_equal(principal_components(np.ones((3, 4))), np.zeros((3, 2)))
+    assert principal_components(points[:2, 0], 5).shape == (2, 5)
+
+
+def test_sentences_by_layer(points: np.ndarray) -> None:
+    labels = ["red", "blue", "red", "green"] * 5
+    figure = plot_layers_pca(points, [0, 1, 2, 5], labels=labels)
+    assert titles(figure) == ["embeddings", "layer 1", "layer 2", "layer 5"]
+    for layer, axis in enumerate(figure.axes):
+        expected = principal_components(points[:, layer])
+        for number, label in enumerate(("red", "blue", "green")):
+            collection = axis.collections[number]
+            own = [i for i, other in enumerate(labels) if other == label]
+            np.testing.assert_allclose(collection.get_offsets(), expected[own])
+            assert tuple(collection.get_facecolor()[0]) == to_rgba(f"C{number}")
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["red", "blue", "green"]
+    assert (figure.get_supxlabel(), figure.get_supylabel()) == (
+        "first principal component",
+        "second principal component",
+    )
+    drawn(figure)
+    assert not plot_layers_pca(points).legends
+    assert not plot_layers_pca(points, labels=[str(i) for i in range(20)]).legends, (
+        "as many labels as there is room for"
+    )
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("draw", "error", "message"),
+    [
+        (lambda x: plot_hidden_values(x.tolist()), TypeError, "vectors is a list; expected a float array"),
+        (lambda x: plot_hidden_values(x.astype(int)), TypeError, "expected a float array"),
+        (lambda x: plot_hidden_values(x[None]), ValueError, r"shape \(1, 20, 4, 16\); expected 1 or 2 or 3"),
+        (lambda x: plot_hidden_values(x[:0]), ValueError, "none of them empty"),
+        (lambda x: plot_hidden_values(x * np.nan), ValueError, "holds NaN"),
+        (lambda x: plot_hidden_values(x, bins=0), ValueError, "bins=0"),
+        (lambda x: plot_hidden_values(x, [1, 2]), ValueError, "2 layers for 4 panels"),
+        (lambda x: plot_layers_pca(x[0]), ValueError, "expected 3 dimensions"),
+        (lambda x: plot_layers_pca(x[:1]), ValueError, "at least 2 sentences"),
+        (lambda x: plot_layers_pca(x, labels=["a"]), ValueError, "1 labels for 20 sentences"),
+        (lambda x: plot_word_similarities(x), TypeError, "expected WordOccurrences"),
+    ],
+)
+def test_bad_input(points: np.ndarray, draw: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        draw(points)
+
+
+def test_a_word_that_occurs_once(model: BertModel, tokenizer: BertTokenizer) -> None:
+    found = word_occurrences("cat", embed_tokens(model, tokenizer, TEXTS), tokenizer)
+    with pytest.raises(ValueError, match="'cat' occurs once; comparing takes at least two"):
+        plot_word_similarities(found)
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_pyplot_is_never_touched() -> None:
+    done = python(
+        "import sys, numpy as np; from minibert.plot import plot_hidden_values; "
+        "assert 'matplotlib' not in sys.modules; plot_hidden_values(np.ones(3)); "
+        "assert 'matplotlib' in sys.modules and 'matplotlib.pyplot' not in sys.modules"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_without_matplotlib(folder: Path, tmp_path: Path) -> None:
+    """The error comes before anything is computed or written, and says what to install."""
+    hide = "import sys; sys.modules['matplotlib'] = None; from minibert.cli import main; "
+    for verb in (["words", "the", "the cat the"], ["hidden", "a", "-o", str(tmp_path / "states.npz")]):
+        arguments = [*verb, "-m", str(folder), "--backend", "numpy", "--plot", str(tmp_path / "p.png")]
+        done = python(f"{hide}sys.exit(main({arguments!r}))")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "pictures need matplotlib" in done.stderr
+        assert "pip install 'minibert[plot]'" in done.stderr
+        assert not list(tmp_path.iterdir())

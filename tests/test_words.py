@@ -1,0 +1,553 @@
+"""Layers combined, the vectors of tokens, words and spans, occurrences of a word: against transformers and formulas."""
+
+from __future__ import annotations
+
+import doctest
+import html
+import importlib
+import os
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from minibert import BertModel, BertTokenizer, TokenVectors, combine_layers, embed_tokens, word_occurrences
+from minibert.hub import DEFAULT_MODEL, locate
+from minibert.vectors import find_word, join_subwords, layer_name, resolve_layers
+from tests.checkpoints import random_checkpoint
+from tests.report import REPORT
+from tests.text_data import VARIABLE, naughty_lines, needs_data, udhr_lines
+
+BANK = "After stealing money from the bank vault, the bank robber was seen fishing on the Mississippi river bank."
+TEXTS = [
+    "",
+    "a",
+    BANK,
+    "Größe, naïve CAFÉ, ÅNGSTRÖM don't",
+    "我喜欢北京烤鸭",
+    "Привет, мир! مرحبا بالعالم",
+    "🙂 emoji \u200d and \x07 control \ufffd characters",
+    "[CLS] literal special tokens [SEP] [MASK]",
+    "x" * 300,
+]
+TOLERANCE = 1e-5  # measured: 5.8e-6 on the texts below
+
+
+@pytest.fixture(scope="module")
+def model() -> BertModel:
+    return BertModel.from_pretrained(DEFAULT_MODEL)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> BertTokenizer:
+    return BertTokenizer.from_pretrained(DEFAULT_MODEL)
+
+
+@pytest.fixture(scope="module")
+def folder() -> Path:
+    return locate(DEFAULT_MODEL).require("config.json").parent
+
+
+@pytest.fixture(scope="module")
+def their_tokenizer(folder: Path) -> Any:
+    return transformers.BertTokenizer.from_pretrained(folder)
+
+
+@pytest.fixture(scope="module")
+def theirs(folder: Path) -> Any:
+    return transformers.BertModel.from_pretrained(folder).eval()
+
+
+def their_states(theirs: Any, encodings: list[Any]) -> list[np.ndarray]:
+    """All hidden states of each text, [layers, tokens, H]; computed in batches of texts of like length."""
+    states: list[Any] = [None] * len(encodings)
+    order = sorted(range(len(encodings)), key=lambda i: len(encodings[i]["input_ids"]))
+    for batch in (order[first : first + 32] for first in range(0, len(order), 32)):
+        lengths = [len(encodings[i]["input_ids"]) for i in batch]
+        ids = torch.zeros((len(batch), max(lengths)), dtype=torch.long)
+        for row, i, length in zip(ids, batch, lengths, strict=True):
+            row[:length] = torch.tensor(encodings[i]["input_ids"])
+        mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+        with torch.no_grad():
+            output = theirs(ids, attention_mask=mask.long(), output_hidden_states=True)
+        together = torch.stack(output.hidden_states).numpy()  # [layers, batch, tokens, H]
+        for row, (i, length) in enumerate(zip(batch, lengths, strict=True)):
+            states[i] = together[:, row, :length]
+    return states
+
+
+# --- layers -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def states() -> list[np.ndarray]:
+    return list(np.random.default_rng(0).standard_normal((13, 5, 8)).astype(np.float32))
+
+
+def test_layers_are_numbered_as_in_transformers_and_from_the_end_as_everywhere() -> None:
+    assert resolve_layers(-1, 12) == (12,)
+    assert resolve_layers(0, 12) == (0,)
+    assert resolve_layers(range(-4, 0), 12) == (9, 10, 11, 12)
+    assert resolve_layers(np.array([3, -13]), 12) == (3, 0)
+    google = list(range(1, 13))  # its list of layers has no embeddings' output
+    for i in range(12):
+        assert google[i] == resolve_layers(i + 1, 12)[0]
+        assert google[-1 - i] == resolve_layers(-1 - i, 12)[0]
+    assert [layer_name(i) for i in (0, 1)] == ["embeddings", "layer 1"]
+
+
+def test_combined_layers_by_formula(states: list[np.ndarray]) -> None:
+    a, b, c, d = states[-4:]
+    np.testing.assert_array_equal(combine_layers(states[-4:]), np.concatenate([a, b, c, d], axis=1))
+    np.testing.assert_array_equal(combine_layers(states[:-5:-1]), np.concatenate([d, c, b, a], axis=1))
+    exact = a.astype(np.float64) + b + c + d
+    np.testing.assert_array_equal(combine_layers(states[-4:], "sum"), exact.astype(np.float32))
+    np.testing.assert_array_equal(combine_layers(states[-4:], "mean"), (exact / 4).astype(np.float32))
+    stacked = torch.stack([torch.from_numpy(state) for state in states])
+    np.testing.assert_array_equal(combine_layers(states, "stack"), stacked.numpy())
+    np.testing.assert_array_equal(combine_layers(states, "tokens_first"), stacked.permute(1, 0, 2).numpy())
+    for how in ("concat", "sum", "mean"):
+        alone = combine_layers([a], how)
+        np.testing.assert_array_equal(alone, a)
+        assert not np.shares_memory(alone, a)
+        assert alone.dtype == np.float32
+
+
+def test_padded_hidden_states_are_combined_too(states: list[np.ndarray]) -> None:
+    padded = [state.reshape(1, 5, 8).repeat(2, axis=0) for state in states[:3]]
+    shapes = {how: combine_layers(padded, how).shape for how in ("concat", "sum", "stack", "tokens_first")}
+    assert shapes == {"concat": (2, 5, 24), "sum": (2, 5, 8), "stack": (3, 2, 5, 8), "tokens_first": (2, 5, 3, 8)}
+
+
+# --- sub-words --------------------------------------------------------------------------------------------------------
+
+
+def test_subwords_joined_by_formula(states: list[np.ndarray]) -> None:
+    pieces = states[0][:3]
+    total = pieces[0].astype(np.float64) + pieces[1] + pieces[2]
+    np.testing.assert_array_equal(join_subwords(pieces), (total / 3).astype(np.float32))
+    np.testing.assert_array_equal(join_subwords(pieces, "sum"), total.astype(np.float32))
+    np.testing.assert_array_equal(join_subwords(pieces, "first"), pieces[0])
+    np.testing.assert_array_equal(join_subwords(pieces, "last"), pieces[2])
+    np.testing.assert_array_equal(
+        join_subwords(pieces, "max"), [max(float(piece[h]) for piece in pieces) for h in range(8)]
+    )
+
+
+def test_a_word_is_found_as_a_whole_word_only() -> None:
+    ids, word_ids = [2, 7, 8, 7, 9, 7, 7, 8, 3], [None, 0, 1, 2, 2, 3, 4, 4, None]
+    assert find_word([7], ids, word_ids) == [slice(1, 2), slice(5, 6)]
+    assert find_word([7, 8], ids, word_ids) == [slice(1, 3), slice(6, 8)]
+    assert find_word([2], ids, word_ids) == [], "special tokens are no words"
+    assert find_word([], ids, word_ids) == []
+
+
+# --- tokens and words beside transformers -----------------------------------------------------------------------------
+
+
+def real_texts() -> list[str]:
+    if not os.environ.get(VARIABLE):
+        return TEXTS
+    short = [line for line in udhr_lines() if len(line) < 150]
+    return [*TEXTS, *short[::8], *(line for line in naughty_lines()[::9] if len(line) < 150)]
+
+
+def test_tokens_and_words_equal_transformers(
+    model: BertModel, tokenizer: BertTokenizer, their_tokenizer: Any, theirs: Any
+) -> None:
+    """Tokens, ids, offsets and words are equal; vectors of tokens and of words are as close as two forwards are."""
+    texts = real_texts()
+    layers = [0, 3, -1]
+    ours = embed_tokens(model, tokenizer, texts, layers=layers, layer_pooling="tokens_first", truncation="silent")
+    apart, num_words, num_tokens = 0.0, 0, 0
+    options = {"return_offsets_mapping": True, "return_special_tokens_mask": True}
+    encodings = [their_tokenizer(text, truncation=True, max_length=512, **options) for text in texts]
+    all_states = their_states(theirs, encodings)
+    for text, embedded, encoded, every_state in zip(texts, ours, encodings, all_states, strict=True):
+        assert embedded.tokens == tuple(encoded.tokens())
+        assert embedded.ids.tolist() == encoded["input_ids"]
+        assert embedded.offsets.tolist() == [list(offset) for offset in encoded["offset_mapping"]]
+        assert embedded.word_ids == tuple(encoded.word_ids())
+        assert embedded.special.tolist() == [bool(mask) for mask in encoded["special_tokens_mask"]]
+        states = every_state[layers].transpose(1, 0, 2)  # [tokens, layers, H]
+        apart = max(apart, float(np.abs(embedded.vectors - states).max()))
+
+        words = embedded.words()
+        numbers = sorted({word for word in encoded.word_ids() if word is not None} - embedded.cut_words)
+        assert len(words) == len(numbers)
+        for number, word, offsets, vector in zip(numbers, words.words, words.offsets, words.vectors, strict=True):
+            span = encoded.word_to_chars(number)
+            assert offsets.tolist() == [span.start, span.end]
+            assert word == text[span.start : span.end]
+            own = [i for i, w in enumerate(encoded.word_ids()) if w == number]
+            apart = max(apart, float(np.abs(vector - states[own].mean(axis=0)).max()))
+        num_words, num_tokens = num_words + len(words), num_tokens + len(embedded)
+    REPORT.append(
+        f"token and word vectors beside transformers: {len(texts)} texts, {num_tokens} tokens, {num_words} words, "
+        f"at most {apart:.1e} apart"
+    )
+    assert apart < TOLERANCE
+
+
+@needs_data
+def test_several_hundred_texts_were_compared() -> None:
+    assert len(real_texts()) > 300
+
+
+def test_words_given_split(model: BertModel, tokenizer: BertTokenizer, their_tokenizer: Any, theirs: Any) -> None:
+    texts = [text.split() for text in real_texts()[:: 1 if not os.environ.get(VARIABLE) else 3]]
+    ours = embed_tokens(model, tokenizer, texts, is_split_into_words=True, truncation="silent")
+    apart = 0.0
+    options = {"is_split_into_words": True, "return_offsets_mapping": True}
+    encodings = [their_tokenizer(given, truncation=True, max_length=512, **options) for given in texts]
+    all_states = their_states(theirs, encodings)
+    for given, embedded, encoded, every_state in zip(texts, ours, encodings, all_states, strict=True):
+        assert embedded.ids.tolist() == encoded["input_ids"]
+        assert embedded.word_ids == tuple(encoded.word_ids())
+        states = every_state[-1]
+        words = embedded.words()
+        assert words.words == tuple(given)
+        for number, vector in enumerate(words.vectors):
+            own = [i for i, w in enumerate(encoded.word_ids()) if w == number]
+            if not own or number in embedded.cut_words:
+                assert np.isnan(vector).all()
+                continue
+            apart = max(apart, float(np.abs(vector - states[own].mean(axis=0)).max()))
+            assert embedded.text[slice(*words.offsets[number])] == given[number]
+            in_word = [encoded["offset_mapping"][i] for i in own]
+            start = int(words.offsets[number, 0])
+            assert (embedded.offsets[own] - start).tolist() == [list(offset) for offset in in_word]
+    assert apart < TOLERANCE
+
+
+def test_a_given_word_without_tokens_has_no_vector_and_keeps_its_row(
+    model: BertModel, tokenizer: BertTokenizer
+) -> None:
+    given = ["New", "", "\u200b", "York"]
+    (text,) = embed_tokens(model, tokenizer, [given], is_split_into_words=True)
+    words = text.words()
+    assert words.words == tuple(given)
+    assert np.isnan(words.vectors).any(axis=1).tolist() == [False, True, True, False]
+    assert words.tokens == (slice(1, 2), slice(0, 0), slice(0, 0), slice(2, 3))
+    np.testing.assert_array_equal(words.vectors[3], text.vectors[2])
+    assert text.text == "New  \u200b York"
+    np.testing.assert_array_equal(text.span(6, 10), text.vectors[2])
+
+
+def test_each_text_has_the_bits_it_has_alone(model: BertModel, tokenizer: BertTokenizer) -> None:
+    texts = real_texts()[:: 1 if not os.environ.get(VARIABLE) else 4]
+    options: dict[str, Any] = {"layers": [-2, 1], "layer_pooling": "sum", "truncation": "silent"}
+    together = embed_tokens(model, tokenizer, texts, **options)
+    for text, embedded in zip(texts, together, strict=True):
+        alone = embed_tokens(model, tokenizer, text, **options)
+        np.testing.assert_array_equal(embedded.vectors, alone.vectors)
+        assert embedded.tokens == alone.tokens
+    backwards = embed_tokens(model, tokenizer, texts[::-1], **options)[::-1]
+    for one, other in zip(together, backwards, strict=True):
+        np.testing.assert_array_equal(one.vectors, other.vectors)
+
+
+def test_layers_of_a_text_are_those_of_the_model(model: BertModel, tokenizer: BertTokenizer) -> None:
+    states = model(**tokenizer(BANK)).hidden_states
+    kept = embed_tokens(model, tokenizer, BANK, layers=range(7), layer_pooling="tokens_first")
+    np.testing.assert_array_equal(kept.vectors, np.stack(states)[:, 0].transpose(1, 0, 2))
+    assert kept.layers == tuple(range(7))
+    for how, expected in (("concat", 4 * 384), ("sum", 384), ("mean", 384)):
+        text = embed_tokens(model, tokenizer, BANK, layers=range(-4, 0), layer_pooling=how)
+        assert text.vectors.shape == (22, expected)
+        assert text.layers == (3, 4, 5, 6)
+        np.testing.assert_array_equal(text.vectors, combine_layers(states[-4:], how)[0])
+    np.testing.assert_array_equal(embed_tokens(model, tokenizer, BANK).vectors, states[-1][0])
+
+
+@pytest.mark.parametrize(("layers", "expected"), [(-1, 4), (0, 0), ([1, 2], 2), ([-4, 0], 1)])
+def test_layers_above_the_highest_are_never_computed(tmp_path: Path, layers: Any, expected: int) -> None:
+    folder = random_checkpoint(tmp_path, num_hidden_layers=4)
+    loaded = BertModel.from_pretrained(folder, backend="numpy")
+    calls = []
+
+    def attention(*arguments: Any, **options: Any) -> Any:
+        calls.append(1)
+        return loaded.ops.attention(*arguments, **options)
+
+    counted = BertModel(loaded.weights, loaded.ops._replace(attention=attention))
+    embed_tokens(counted, BertTokenizer.from_pretrained(folder), ["the cat", "a dog"], layers=layers)
+    assert len(calls) == expected
+
+
+# --- spans ------------------------------------------------------------------------------------------------------------
+
+
+def test_spans_hold_the_tokens_of_their_characters(
+    model: BertModel, tokenizer: BertTokenizer, their_tokenizer: Any
+) -> None:
+    text = "Größe, naïve CAFÉ embeddings 北京"
+    embedded = embed_tokens(model, tokenizer, text)
+    encoded = their_tokenizer(text)
+    for start in range(len(text)):
+        for end in range(start + 1, len(text) + 1):
+            own = sorted({encoded.char_to_token(i) for i in range(start, end)} - {None})
+            if not own:
+                with pytest.raises(ValueError, match="no token holds any of the characters"):
+                    embedded.span_tokens(start, end)
+                continue
+            assert embedded.span_tokens(start, end) == slice(own[0], own[-1] + 1)
+    start = text.index("embeddings")
+    pieces = embedded.vectors[embedded.span_tokens(start, start + 10)]
+    assert len(pieces) == 4
+    for how in ("mean", "first", "last", "max", "sum"):
+        np.testing.assert_array_equal(embedded.span(start, start + 10, how), join_subwords(pieces, how))
+    np.testing.assert_array_equal(embedded.span(start, start + 10), embedded.words().vectors[4])
+
+
+# --- cutting ----------------------------------------------------------------------------------------------------------
+
+
+def test_cutting_is_never_silent_unless_it_is_asked_for(model: BertModel, tokenizer: BertTokenizer) -> None:
+    texts = ["short", "embeddings " * 200]
+    with pytest.warns(
+        UserWarning, match=r"1 of 2 texts have more than 512 tokens and were cut \(the first is at index"
+    ):
+        embedded = embed_tokens(model, tokenizer, texts)
+    with pytest.raises(ValueError, match="text 1 has 802 tokens, the model takes 512"):
+        embed_tokens(model, tokenizer, texts, truncation="error")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        embed_tokens(model, tokenizer, texts, truncation="silent")
+        assert embed_tokens(model, tokenizer, texts[:1], truncation="error")[0].n_truncated == 0
+    cut = embedded[1]
+    assert (len(cut), cut.n_truncated, "290 more were cut" in repr(cut)) == (512, 290, True)
+    assert len(cut.words()) == 127, "510 tokens are 127 words of four tokens, and half a word"
+    assert min(cut.cut_words) == 127
+    last = 11 * 126
+    np.testing.assert_array_equal(cut.span(last, last + 10), cut.words().vectors[126])
+    with pytest.raises(ValueError, match="reaches beyond characters 0 to 1402"):
+        cut.span(0, 1403)
+    with pytest.raises(ValueError, match="reaches beyond"):
+        cut.span(2000, 2010)
+    assert len(word_occurrences("embeddings", cut, tokenizer)) == 127
+
+
+def test_what_a_shorter_limit_cuts_from_given_words(model: BertModel, tokenizer: BertTokenizer) -> None:
+    given = ["a", "embeddings", "b"]
+    (text,) = embed_tokens(
+        model, tokenizer, [given], is_split_into_words=True, max_length=5, truncation="silent", layers=0
+    )
+    assert text.tokens == ("[CLS]", "a", "em", "##bed", "[SEP]")
+    assert np.isnan(text.words().vectors).any(axis=1).tolist() == [False, True, True]
+
+
+def test_the_other_end_of_a_text_may_be_cut(model: BertModel) -> None:
+    tokenizer = BertTokenizer.from_pretrained(DEFAULT_MODEL)
+    tokenizer.truncation_side = "left"
+    text = embed_tokens(model, tokenizer, "one embeddings and two", max_length=6, truncation="silent", layers=0)
+    assert text.tokens == ("[CLS]", "##ding", "##s", "and", "two", "[SEP]")
+    assert text.words().words == ("and", "two")
+    np.testing.assert_array_equal(text.span(15, 22), text.vectors[3:5].mean(axis=0, dtype=np.float64).astype("f4"))
+    with pytest.raises(ValueError, match="reaches beyond characters 9 to 22"):
+        text.span(4, 14)
+
+
+# --- occurrences ------------------------------------------------------------------------------------------------------
+
+
+def test_occurrences_across_texts_and_their_similarities(
+    model: BertModel, tokenizer: BertTokenizer, theirs: Any, their_tokenizer: Any
+) -> None:
+    texts = ["The BANK robber", "no such word here", "a river bank, a bank vault", "bankers"]
+    embedded = embed_tokens(model, tokenizer, texts, layers=range(7), layer_pooling="tokens_first")
+    banks = word_occurrences("bank", embedded, tokenizer)
+    assert [place.text_index for place in banks.places] == [0, 2, 2]
+    assert [place.text[place.start : place.end] for place in banks.places] == ["BANK", "bank", "bank"]
+    contexts = [place.in_context(4) for place in banks.places]
+    assert contexts == ["The [BANK] rob...", "...ver [bank], a ...", "..., a [bank] vau..."]
+    vectors = []
+    for index, token in ((0, 2), (2, 3), (2, 6)):
+        encoded = their_tokenizer(texts[index])
+        assert encoded.tokens()[token] == "bank"
+        vectors.append(their_states(theirs, [encoded])[0][:, token])
+    similarities = banks.similarities()
+    assert similarities.shape == (7, 3, 3)
+    for layer in range(7):
+        for i in range(3):
+            for j in range(3):
+                a, b = vectors[i][layer].astype(np.float64), vectors[j][layer].astype(np.float64)
+                expected = a @ b / np.sqrt((a @ a) * (b @ b))
+                assert similarities[layer, i, j] == pytest.approx(expected, abs=1e-6)
+
+    last = word_occurrences("bank", embed_tokens(model, tokenizer, texts), tokenizer)
+    np.testing.assert_allclose(last.similarities(), similarities[-1], rtol=0, atol=1e-12)
+
+
+def test_a_word_in_pieces_is_joined_as_asked(model: BertModel, tokenizer: BertTokenizer) -> None:
+    text = embed_tokens(model, tokenizer, "EMBEDDINGS, embedding, embeddings")
+    for how in ("mean", "first", "last", "max", "sum"):
+        found = word_occurrences("embeddings", text, tokenizer, subwords=how)
+        assert len(found) == 2, "an embedding is another word"
+        for place, vector in zip(found.places, found.vectors, strict=True):
+            np.testing.assert_array_equal(vector, join_subwords(text.vectors[place.tokens], how))
+
+
+# --- notebooks --------------------------------------------------------------------------------------------------------
+
+
+def test_tables_for_notebooks_are_escaped_and_short(model: BertModel, tokenizer: BertTokenizer) -> None:
+    hostile = "<script>alert('x')</script> & \"more\""
+    text = embed_tokens(model, tokenizer, hostile)
+    inputs = tokenizer([hostile, "a"], padding=True)
+    long = embed_tokens(model, tokenizer, "a " * 500)
+    for shown in (
+        text,
+        text.words(),
+        word_occurrences("script", text, tokenizer),
+        inputs,
+        inputs.encodings[0],
+        model(**inputs),
+        long,
+    ):
+        table = shown._repr_html_()
+        assert not re.findall(r"<(?!/?(div|p|code|table|thead|tbody|tr|th|td)\b)", table), "nothing but a table"
+        assert table.count("<td>") == table.count("</td>") > 0
+        assert len(repr(shown)) < 200
+        assert html.escape(repr(shown).split("(")[0]) in table
+    assert "<td>&lt;</td>" in text._repr_html_()
+    assert "462 more" in long._repr_html_()
+    assert long._repr_html_().count("<tr>") == 41
+    assert repr(text) == f"TokenVectors({len(text)} tokens, vectors ({len(text)}, 384) of layer 6)"
+
+
+@pytest.mark.parametrize("name", ["tokens", "occurrences"])
+def test_the_examples_in_the_docstrings_are_true(name: str) -> None:
+    failed, tried = doctest.testmod(importlib.import_module(f"minibert.{name}"))
+    assert (failed, tried > 3) == (0, True)
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"layers": 7}, ValueError, "layers names 7; this model has 7 hidden states: 0 .* to 6"),
+        ({"layers": [-8]}, ValueError, "or -7 to -1"),
+        ({"layers": []}, ValueError, "names none"),
+        ({"layers": [6, -1]}, ValueError, "hidden state 6 twice"),
+        ({"layers": "-1"}, TypeError, "expected an int or several"),
+        ({"layers": 1.0}, TypeError, "expected an int or several"),
+        ({"layers": True}, TypeError, "expected an int or several"),
+        ({"layers": [0, None]}, TypeError, "expected an int or several"),
+        ({"layer_pooling": "median"}, ValueError, "layer_pooling='median'; expected one of 'concat', 'sum'"),
+        ({"layer_pooling": "stack"}, ValueError, "layer_pooling='stack'"),
+        ({"layer_pooling": None}, ValueError, "layer_pooling=None"),
+        ({"truncation": "split"}, ValueError, "truncation='split'; expected one of 'warn', 'error', 'silent'"),
+        ({"truncation": True}, ValueError, "truncation=True"),
+        ({"max_length": 1}, ValueError, "max_length=1; expected 2 .* to 512"),
+        ({"max_length": 513}, ValueError, "max_length=513"),
+        ({"max_length": "9"}, TypeError, "max_length='9'"),
+        ({"texts": 5}, TypeError, "texts is a int; expected a str, or a list"),
+        ({"texts": None}, TypeError, "texts is a NoneType"),
+        ({"texts": ["a", None]}, TypeError, "text 1 is NoneType"),
+        ({"texts": ["a", ["b"]]}, TypeError, "text 1 is list"),
+        ({"texts": b"a"}, TypeError, "texts is a bytes"),
+        ({"texts": ["a", "b\ud800"]}, ValueError, "lone surrogate"),
+        (
+            {"texts": ["a", "b"], "is_split_into_words": True},
+            TypeError,
+            r"expected a list of lists of words: \[words\]",
+        ),
+        ({"texts": "a b", "is_split_into_words": True}, TypeError, r"expected a list of lists of words: \[words\]"),
+        ({"texts": [["a", 5]], "is_split_into_words": True}, TypeError, "int 5 for word 1"),
+    ],
+)
+def test_bad_arguments(
+    model: BertModel, tokenizer: BertTokenizer, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        embed_tokens(model, tokenizer, **{"texts": "a text", **options})
+
+
+@pytest.fixture(scope="module")
+def text(model: BertModel, tokenizer: BertTokenizer) -> TokenVectors:
+    return embed_tokens(model, tokenizer, "one bank 🙂")
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "error", "message"),
+    [
+        (0, 11, ValueError, "does not lie in the text, which has 10 characters"),
+        (-1, 3, ValueError, "does not lie in the text"),
+        (3, 3, ValueError, "expected 0 <= start < end <= 10"),
+        (5, 2, ValueError, "does not lie in the text"),
+        (3, 4, ValueError, "no token holds any of the characters 3 to 4: ' '"),
+        (0.0, 3, TypeError, "start=0.0; expected an int"),
+        (0, None, TypeError, "end=None; expected an int"),
+        (False, 3, TypeError, "start=False; expected an int"),
+    ],
+)
+def test_bad_spans(text: TokenVectors, start: Any, end: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        text.span(start, end)
+
+
+def test_bad_words(text: TokenVectors, tokenizer: BertTokenizer, model: BertModel) -> None:
+    cases: list[tuple[Any, Any, type[Exception], str]] = [
+        ("money", text, ValueError, "'money' occurs nowhere in the 1 texts"),
+        ("one", [], ValueError, "'one' occurs nowhere in the 0 texts"),
+        ("[CLS]", text, ValueError, "occurs nowhere"),
+        ("", text, ValueError, "the word '' has no token"),
+        (" ", text, ValueError, "the word ' ' has no token"),
+        ("🐈", text, ValueError, "not in the vocabulary"),
+        (5, text, TypeError, "given int 5"),
+        ("one", ["one bank"], TypeError, r"texts\[0\] is str 'one bank'; expected TokenVectors"),
+        ("one", [text, embed_tokens(model, tokenizer, "one", layers=0)], ValueError, "not embedded as the first"),
+    ]
+    for word, texts, error, message in cases:
+        with pytest.raises(error, match=message):
+            word_occurrences(word, texts, tokenizer)
+    with pytest.raises(TypeError, match="BertTokenizer"):
+        word_occurrences("one", text, model)  # type: ignore[arg-type]
+    for call in (
+        text.words,
+        lambda how: text.span(0, 3, how),
+        lambda how: word_occurrences("one", text, tokenizer, subwords=how),
+    ):
+        with pytest.raises(ValueError, match="subwords='median'; expected one of 'mean', 'first'"):
+            call("median")
+    with pytest.raises(ValueError, match="no tokens to join"):
+        join_subwords(np.zeros((0, 4), dtype=np.float32))
+
+
+def test_bad_hidden_states(model: BertModel, tokenizer: BertTokenizer, states: list[np.ndarray]) -> None:
+    kept = model(**tokenizer("a text"), output_hidden_states=[1]).hidden_states
+    cases: list[tuple[Any, str, type[Exception], str]] = [
+        (states, "median", ValueError, "how='median'; expected one of 'concat'"),
+        ([], "sum", ValueError, "hidden_states is empty"),
+        (kept, "sum", ValueError, r"hidden_states\[0\] is None: it was not kept"),
+        ([[1.0]], "sum", TypeError, r"hidden_states\[0\] is a list"),
+        ([states[0][0]], "sum", TypeError, r"float32 array of shape \(8,\)"),
+        (
+            [states[0], states[1][:2]],
+            "sum",
+            ValueError,
+            r"hidden_states\[1\] has shape \(2, 8\), the first has \(5, 8\)",
+        ),
+    ]
+    for hidden_states, how, error, message in cases:
+        with pytest.raises(error, match=message):
+            combine_layers(hidden_states, how)
+
+
+def test_a_tokenizer_of_another_model_is_refused(model: BertModel, tokenizer: BertTokenizer, tmp_path: Path) -> None:
+    """Kernels trust their caller: an id beyond the table must not reach them."""
+    small = BertModel.from_pretrained(random_checkpoint(tmp_path))
+    with pytest.raises(ValueError, match=r"the ids of text 1 at index 1 is .* Do the tokenizer and the model belong"):
+        embed_tokens(small, tokenizer, ["", "bank"], max_length=9)
+    with pytest.raises(TypeError, match="given BertTokenizer and BertModel; expected a BertModel, then"):
+        embed_tokens(tokenizer, model, "swapped")  # type: ignore[call-overload]
+    assert embed_tokens(model, tokenizer, []) == []
+    assert embed_tokens(model, tokenizer, np.array(["a", "b"]))[1].text == "b"
