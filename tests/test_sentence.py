@@ -191,6 +191,7 @@ def test_bad_inputs(minilm: SentenceTransformer, inputs: object, error: type[Exc
         ({"output_value": "token_embeddings", "precision": "int8"}, ValueError, "for sentence vectors"),
         ({"pooling": "none", "normalize_embeddings": True}, ValueError, "for sentence vectors"),
         ({"pooling": "none", "truncation": "split"}, ValueError, "for sentence vectors"),
+        ({"pooling": "none", "output_value": None}, ValueError, "pooling='none' makes none"),
         ({"precision": "int8"}, ValueError, "single vector"),
         ({"pool": {}}, TypeError, "pool"),
     ],
