@@ -154,7 +154,7 @@ def real_texts() -> list[str]:
     if not os.environ.get(VARIABLE):
         return TEXTS
     short = [line for line in udhr_lines() if len(line) < 150]
-    return [*TEXTS, *short[::8], *(line for line in naughty_lines()[::9] if len(line) < 150)]
+    return [*TEXTS, *short[::12], *(line for line in naughty_lines()[::9] if len(line) < 150)]
 
 
 def test_tokens_and_words_equal_transformers(
