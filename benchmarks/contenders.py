@@ -1,0 +1,240 @@
+"""Minibert and its peers, each in a process of its own: waiting threads of one library keep the cores from the next."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Compute = Callable[[Any], np.ndarray]
+"""What is timed: ids (B, S) to last hidden states, or texts to vectors."""
+
+Maker = Callable[[Path, int, Path], Compute]
+"""Make it of a model's folder, a number of threads, and a folder for files of its own."""
+
+# --- from ids to the last hidden state -----------------------------------------------------------------------------
+
+
+def _minibert(folder: Path, threads: int, scratch: Path) -> Compute:
+    from minibert import BertModel
+
+    model = BertModel.from_pretrained(folder, output_hidden_states=False, add_pooling_layer=False, num_threads=threads)
+    return lambda ids: model(ids).last_hidden_state
+
+
+def _transformers(folder: Path, threads: int, scratch: Path) -> Compute:
+    import torch
+    import transformers
+
+    torch.set_num_threads(threads)
+    model = transformers.BertModel.from_pretrained(folder, attn_implementation="sdpa", add_pooling_layer=False).eval()
+
+    def forward(ids: np.ndarray) -> np.ndarray:
+        with torch.inference_mode():
+            return model(input_ids=torch.from_numpy(ids)).last_hidden_state.numpy()
+
+    return forward
+
+
+def _export(folder: Path, scratch: Path) -> tuple[Path, object]:
+    """The model as an ONNX graph of three inputs, with free batch and length; and its config."""
+    import torch
+    import transformers
+
+    # Eager attention is the graph that the optimiser of onnxruntime knows.
+    model = transformers.BertModel.from_pretrained(folder, attn_implementation="eager", add_pooling_layer=False).eval()
+
+    class LastHiddenState(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, input_ids: object, attention_mask: object, token_type_ids: object) -> object:
+            output = self.model(input_ids=input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)
+            return output.last_hidden_state
+
+    names = ["input_ids", "attention_mask", "token_type_ids"]
+    ones = torch.ones((2, 16), dtype=torch.int64)
+    path = scratch / "model.onnx"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            LastHiddenState().eval(),
+            (ones, ones, ones * 0),
+            str(path),
+            input_names=names,
+            output_names=["last_hidden_state"],
+            dynamic_axes={name: {0: "batch", 1: "length"} for name in [*names, "last_hidden_state"]},
+            opset_version=17,
+            dynamo=False,
+        )
+    return path, model.config
+
+
+def _feed(inputs: np.ndarray | tuple[np.ndarray, np.ndarray]) -> dict[str, np.ndarray]:
+    """Name the graph's inputs, given ids or ids and their mask."""
+    ids, mask = inputs if isinstance(inputs, tuple) else (inputs, np.ones_like(inputs))
+    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+
+
+def _onnxruntime(folder: Path, threads: int, scratch: Path) -> Compute:
+    import onnxruntime
+    from onnxruntime.transformers import optimizer
+
+    graph, config = _export(folder, scratch)
+    fused = optimizer.optimize_model(
+        str(graph), model_type="bert", num_heads=config.num_attention_heads, hidden_size=config.hidden_size
+    )
+    counts = fused.get_fused_operator_statistics()
+    print(f"onnxruntime's fused operators: { {name: n for name, n in counts.items() if n} }", file=sys.stderr)
+    path = scratch / "fused.onnx"
+    fused.save_model_to_file(str(path))
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    wanted = {node.name for node in session.get_inputs()}
+    return lambda inputs: session.run(None, {k: v for k, v in _feed(inputs).items() if k in wanted})[0]
+
+
+def _openvino(folder: Path, threads: int, scratch: Path) -> Compute:
+    import openvino
+
+    graph, _ = _export(folder, scratch)
+    core = openvino.Core()
+    options = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
+    request = core.compile_model(core.read_model(str(graph)), "CPU", options).create_infer_request()
+    return lambda inputs: request.infer(_feed(inputs))[0]
+
+
+HIDDEN_STATES: dict[str, Maker] = {
+    "minibert": _minibert,
+    "transformers sdpa": _transformers,
+    "onnxruntime fused": _onnxruntime,
+    "OpenVINO f32": _openvino,
+}
+
+
+# --- from texts to vectors -------------------------------------------------------------------------------------------
+
+MAX_SEQ_LENGTH = 512
+
+
+def _minibert_texts(folder: Path, threads: int, scratch: Path) -> Compute:
+    from minibert import SentenceTransformer
+
+    model = SentenceTransformer(folder, num_threads=threads)
+    model.max_seq_length = MAX_SEQ_LENGTH
+    return model.encode
+
+
+def _sentence_transformers(folder: Path, threads: int, scratch: Path) -> Compute:
+    import sentence_transformers
+    import torch
+
+    torch.set_num_threads(threads)
+    model = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
+    model.max_seq_length = MAX_SEQ_LENGTH
+    return lambda texts: model.encode(texts, show_progress_bar=False)
+
+
+def _pipeline(folder: Path, forward: Compute) -> Compute:
+    """Tokenize, sort by length, batches of 32 padded to their longest, mean of the tokens, length 1."""
+    import tokenizers
+
+    tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(MAX_SEQ_LENGTH)
+
+    def encode(texts: list[str]) -> np.ndarray:
+        rows = [encoding.ids for encoding in tokenizer.encode_batch(texts)]
+        order = sorted(range(len(rows)), key=lambda index: -len(rows[index]))
+        vectors = np.empty((len(rows), 384), dtype=np.float32)
+        for first in range(0, len(order), 32):
+            chosen = order[first : first + 32]
+            ids = np.zeros((len(chosen), len(rows[chosen[0]])), dtype=np.int64)
+            mask = np.zeros_like(ids)
+            for place, index in enumerate(chosen):
+                ids[place, : len(rows[index])] = rows[index]
+                mask[place, : len(rows[index])] = 1
+            states = forward((ids, mask)) * mask[..., None]
+            means = states.sum(axis=1) / mask.sum(axis=1, keepdims=True)
+            vectors[chosen] = means / np.linalg.norm(means, axis=1, keepdims=True)
+        return vectors
+
+    return encode
+
+
+def _onnxruntime_texts(folder: Path, threads: int, scratch: Path) -> Compute:
+    return _pipeline(folder, _onnxruntime(folder, threads, scratch))
+
+
+def _openvino_texts(folder: Path, threads: int, scratch: Path) -> Compute:
+    return _pipeline(folder, _openvino(folder, threads, scratch))
+
+
+VECTORS: dict[str, Maker] = {
+    "minibert": _minibert_texts,
+    "sentence-transformers": _sentence_transformers,
+    "onnxruntime fused": _onnxruntime_texts,
+    "OpenVINO f32": _openvino_texts,
+}
+
+
+# --- processes ---------------------------------------------------------------------------------------------------
+
+
+def _serve(name: str, make: Maker, folder: Path, threads: int, scratch: Path, pipe: Connection) -> None:
+    """A contender's process: answer (inputs, seconds) with the median time of a call and the result of the last."""
+    warnings.simplefilter("ignore")
+    try:
+        compute = make(folder, threads, scratch)
+    except ImportError as error:
+        pipe.send(f"{name}: left out ({error})")
+        return
+    pipe.send(None)
+    while (order := pipe.recv()) is not None:
+        inputs, seconds = order
+        result, times, end = np.array(compute(inputs)), [], time.perf_counter() + seconds
+        while time.perf_counter() < end or len(times) < 3:
+            start = time.perf_counter()
+            result = compute(inputs)
+            times.append(time.perf_counter() - start)
+        pipe.send((float(np.median(times)), np.array(result)))
+
+
+class Contender:
+    """A contender in a process of its own, which waits without computing between two orders."""
+
+    def __init__(self, name: str, make: Maker, folder: Path, threads: int, scratch: Path) -> None:
+        context = multiprocessing.get_context("spawn")
+        own = scratch / f"{name} {folder.name}"
+        own.mkdir()
+        self._pipe, theirs = context.Pipe()
+        context.Process(target=_serve, args=(name, make, folder, threads, own, theirs), daemon=True).start()
+        self.absent: str | None = self._pipe.recv()
+
+    def run(self, inputs: Any, seconds: float) -> tuple[float, np.ndarray]:
+        """Median seconds of one call, and its result."""
+        time.sleep(0.3)  # the threads of the last contender stop waiting for work
+        self._pipe.send((inputs, seconds))
+        return self._pipe.recv()
+
+    def close(self) -> None:
+        """End the process."""
+        if self.absent is None:
+            self._pipe.send(None)
+
+
+def start(makers: Mapping[str, Maker], folder: Path, threads: int, scratch: Path) -> dict[str, Contender]:
+    """Start a process for each contender that is installed, and say which are not."""
+    contenders = {name: Contender(name, make, folder, threads, scratch) for name, make in makers.items()}
+    for name in [name for name, contender in contenders.items() if contender.absent]:
+        print(contenders.pop(name).absent, file=sys.stderr)
+    return contenders

@@ -1,0 +1,89 @@
+"""Texts per second, from text to vector, where lengths are those of real texts; beside three other pipelines.
+
+    python -m benchmarks.texts [--write]
+
+MiniLM on texts of whole words whose lengths in tokens follow three real collections: questions and captions (mean 14),
+news (54), passages (163, cut at 512). Everybody sorts by length or does not need to; batches of 32 where there is
+padding. The vectors are compared before anything is timed; each contender runs in a process of its own, in turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.contenders import VECTORS, start
+from benchmarks.environment import environment, usable_cores
+from benchmarks.readme import write_between
+from minibert import BertTokenizer
+from minibert.hub import DEFAULT_MODEL, locate
+
+# Quantiles of the lengths, in tokens with [CLS] and [SEP], and how many texts are drawn.
+COLLECTIONS = {
+    "short": (((0, 5), (0.5, 11), (0.9, 24), (0.99, 38), (1, 46)), 512),
+    "news": (((0, 23), (0.5, 52), (0.9, 70), (0.99, 123), (1, 278)), 256),
+    "passages": (((0, 58), (0.5, 143), (0.9, 247), (0.99, 446), (1, 512)), 96),
+}
+
+
+def make_texts(name: str, words: list[str]) -> tuple[list[str], np.ndarray]:
+    """Texts of this collection's lengths, in random order, and the lengths."""
+    quantiles, count = COLLECTIONS[name]
+    generator = np.random.default_rng(0)
+    lengths = np.interp((np.arange(count) + 0.5) / count, *np.transpose(quantiles)).round().astype(int)
+    generator.shuffle(lengths)
+    return [" ".join(generator.choice(words, length - 2)) for length in lengths], lengths
+
+
+def main() -> int:
+    """Measure the three collections, print the table, perhaps write the README's."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.texts")
+    parser.add_argument("--write", action="store_true", help="put the table into README.md")
+    parser.add_argument("--runs", type=int, default=5, help="runs, of which the median counts (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=0.0, help="of each run, at least three calls")
+    options = parser.parse_args()
+    folder, threads = locate(DEFAULT_MODEL).require("config.json").parent, usable_cores()
+    tokenizer = BertTokenizer.from_pretrained(folder)
+    words = [word for word in tokenizer.vocab if word.isascii() and word.isalpha() and len(word) > 2]
+    lines: list[str] = []
+
+    def say(line: str) -> None:
+        print(line, flush=True)
+        lines.append(line)
+
+    with tempfile.TemporaryDirectory() as scratch:
+        contenders = start(VECTORS, folder, threads, Path(scratch))
+        say(f"| MiniLM, texts per second | mean tokens | {' | '.join(contenders)} |")
+        say("|---|--:|" + "--:|" * len(contenders))
+        for name in COLLECTIONS:
+            texts, lengths = make_texts(name, words)
+            times: dict[str, list[float]] = {contender: [] for contender in contenders}
+            for _ in range(options.runs):
+                results = {}
+                for contender_name, contender in contenders.items():
+                    took, results[contender_name] = contender.run(texts, options.seconds)
+                    times[contender_name].append(took)
+                for contender_name, vectors in results.items():
+                    apart = float(np.abs(vectors - results["minibert"]).max())
+                    if apart > 1e-5:
+                        raise RuntimeError(f"{contender_name} is {apart} from minibert: it computes something else.")
+            cells = []
+            for contender_name, values in times.items():
+                ratio = float(np.median(np.divide(values, times["minibert"])))
+                rate = f"{len(texts) / float(np.median(values)):.0f}"
+                cells.append(rate if contender_name == "minibert" else f"{rate} ({ratio:.2f}x)")
+            say(f"| {name} | {lengths.mean():.0f} | {' | '.join(cells)} |")
+        for contender in contenders.values():
+            contender.close()
+    lines += ["", f"{environment()}, {threads} threads each; medians of {options.runs} runs."]
+    print(lines[-1])
+    if options.write:
+        write_between(Path(__file__).parent.parent / "README.md", "texts", "\n".join(lines))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
