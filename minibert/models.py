@@ -16,6 +16,7 @@ import numpy.typing as npt
 from minibert import encoder, reference
 from minibert.batch import PackedBatch, pack
 from minibert.config import BertConfig
+from minibert.cores import available_cores
 from minibert.embeddings import BertEmbeddings, Embedding
 from minibert.hub import ModelFiles, locate
 from minibert.ops import FloatArray, LayerNorm, Ops
@@ -434,7 +435,7 @@ def _check_num_threads(num_threads: int | None) -> int:
         except ValueError:
             raise ValueError(f"{name}={text!r}; expected a whole number, at least 1.") from None
     if value is None:
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return available_cores()
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(f"{name}={value!r}; expected an int, at least 1.")
     if value < 1:
