@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -10,7 +9,6 @@ import sys
 import textwrap
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 from tests.checkpoints import random_checkpoint
 
@@ -123,7 +121,8 @@ def judge(code: int, printed: str) -> str:
     return "typed error" if last.startswith(_TYPED) else "foreign exception"
 
 
-def line(title: str, outcomes: Counter[str], **more: Any) -> str:
+def line(title: str, outcomes: Counter[str]) -> str:
     """The counts of all outcomes, for the report."""
-    counts = ", ".join(f"{outcomes[name]} {name}" for name in OUTCOMES)
-    return f"{title}: {sum(outcomes.values())} programs: {counts}" + (f"; {json.dumps(more)}" if more else "")
+    if sum(outcomes.values()) == 1:
+        return f"{title}: {next(iter(outcomes))}"
+    return f"{title}: " + ", ".join(f"{outcomes[name]} {name}" for name in OUTCOMES)

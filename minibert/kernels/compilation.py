@@ -79,6 +79,11 @@ class _MachineCode(NullCache):
     def __init__(self, name: str) -> None:
         self._name = name
 
+    @property
+    def cache_path(self) -> str | None:
+        """Where this kernel's machine code is looked for first."""
+        return next((str(folder) for folder in cache_folders()), None)
+
     def load_overload(self, signature: Any, target_context: Any) -> Any:
         """The compiled kernel, or None, which makes Numba compile it."""
         target_context.refresh()
