@@ -185,7 +185,9 @@ def unusable_places(tmp_path: Path) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("cache_dir", ["full", *(pytest.param(case, marks=pytest.mark.slow) for case in ("", "a file"))])
+@pytest.mark.parametrize(
+    "cache_dir", ["full", *(pytest.param(case, marks=pytest.mark.slow) for case in ("", "a file"))]
+)
 def test_no_place_at_all(cache_dir: str, model: Path, tmp_path: Path, cache: Path) -> None:
     """One warning, and the right numbers."""
     limit = ""
@@ -338,7 +340,13 @@ def test_a_change_of_an_intrinsic_alone_is_noticed(model: Path, tmp_path: Path) 
         assert outcome == "ok", printed
         said.append(printed.strip())
     new, old = "larger 2.0", "larger 1.0"
-    assert said == [f"{new} compiled 1", f"{new} compiled 0", f"{old} compiled 1", f"{old} compiled 0", f"{new} compiled 0"]
+    assert said == [
+        f"{new} compiled 1",
+        f"{new} compiled 0",
+        f"{old} compiled 1",
+        f"{old} compiled 0",
+        f"{new} compiled 0",
+    ]
     report("an intrinsic changed", outcome)
 
 
@@ -371,7 +379,7 @@ def test_a_numba_without_its_compiler_counts_as_missing(model: Path) -> None:
     assert printed.startswith("True\nbackend='numba', but numba cannot be imported (NUMBA_DISABLE_JIT is set")
 
 
-# --- the first compilation, said and done ahead ------------------------------------------------------------------------
+# --- the first compilation, said and done ahead -----------------------------------------------------------------------
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="this system has no terminals that a test could open")

@@ -4,8 +4,8 @@ Numba can keep compiled functions in files, but its own files are not good enoug
 start until somebody deletes it, one flipped bit is executed, a place that cannot be written to raises as well, and a
 change in a helper's file goes unnoticed. `_MachineCode` keeps them instead. What it promises:
 
-- A file is used only if it is whole (it begins with the SHA-256 of the rest) and was made from exactly these sources, by
-  this Numba, for this processor and these types. Anything else is as good as absent: the kernel is compiled again.
+- A file is used only if it is whole (it begins with the SHA-256 of the rest) and was made from exactly these sources,
+  by this Numba, for this processor and these types. Anything else is as good as absent: the kernel is compiled again.
 - A file appears under its name whole or not at all, so any number of processes may start, or be killed, at once.
 - Machine code is read only from a folder that nobody but the user, or the owner of the package itself, can write to.
 - What cannot be saved is compiled at every start, and a single warning says so.
@@ -31,7 +31,7 @@ from numba.core.compiler import CompileResult
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.serialize import dumps
 
-__all__ = ["cache_folders", "function", "inline", "kernel", "processor"]
+__all__ = ["cache_folders", "function", "inline", "is_private", "kernel", "processor"]
 
 if numba.config.DISABLE_JIT:  # an ImportError, since it means what a missing Numba means
     raise ImportError("NUMBA_DISABLE_JIT is set, and minibert's kernels exist only as compiled code")
@@ -90,7 +90,7 @@ class _MachineCode(NullCache):
         key = self._key(signature, target_context.codegen())
         for folder in cache_folders():
             try:
-                if not _is_ours(folder):
+                if not is_private(folder):
                     continue
                 content = (folder / self._file_name(key)).read_bytes()
                 digest, payload = content[:_DIGEST_SIZE], content[_DIGEST_SIZE:]
@@ -158,7 +158,7 @@ def cache_folders() -> Iterator[Path]:
         yield Path(base) / "minibert" / name
 
 
-def _is_ours(folder: Path) -> bool:
+def is_private(folder: Path) -> bool:
     """Whether only the user, or whoever owns the package, could have put machine code into a folder."""
     if not hasattr(os, "geteuid"):
         return True
@@ -166,13 +166,11 @@ def _is_ours(folder: Path) -> bool:
     return state.st_uid in (os.geteuid(), os.stat(__file__).st_uid) and state.st_mode & 0o022 == 0
 
 
-
-
 def _write(folder: Path, name: str, content: bytes) -> None:
     """Write a file that takes its name only once it is complete; raise OSError if the folder is no place for it."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.mkdir(mode=0o755, exist_ok=True)
-    if not _is_ours(folder):
+    if not is_private(folder):
         raise PermissionError(0, "others can write to it")
     descriptor, partial = tempfile.mkstemp(dir=folder, prefix=".", suffix=".partial")
     try:

@@ -5,14 +5,15 @@ its own part of the result and nothing else, so it does not matter who computes 
 
 How an op runs
 --------------
-`Team.run` has the task written into a row of its own, then calls `run_task`, compiled code that Python cannot interrupt:
+`Team.run` has the task written into a row of its own, then calls `run_task`, compiled code, which Python never
+interrupts:
 
-1. The caller counts itself in (`_CALLERS`). Whoever finds nobody else inside *leads*: it copies its task into the shared
-   state and sets `_REMAINING`, the number of chunks still to be had. Anybody else computes its op alone, on its own row:
-   with as many callers as cores there is nothing that helpers could add.
-2. Everybody takes chunks: who lowers `_REMAINING` by one owns that chunk; a number below zero means there are none left.
-   The helpers wait in `run_task` as well, watching `_REMAINING`. The leader takes chunks like everybody else, so no op
-   is slower for a helper that comes late, is held up, or does not exist.
+1. The caller counts itself in (`_CALLERS`). Whoever finds nobody else inside *leads*: it copies its task into the
+   shared state and sets `_REMAINING`, the number of chunks still to be had. Anybody else computes its op alone, on its
+   own row: with as many callers as cores there is nothing that helpers could add.
+2. Everybody takes chunks: who lowers `_REMAINING` by one owns that chunk, until there are none left. The helpers wait
+   in `run_task` as well, watching `_REMAINING`. The leader takes chunks like everybody else, so no op is slower for a
+   helper that comes late, is held up, or does not exist.
 3. The leader waits until no helper is inside a chunk (`_ACTIVE` is 0), counts itself out, and returns.
 
 A helper adds itself to `_ACTIVE` *before* it tries for a chunk, so the leader never leaves while a chunk is under way,
@@ -23,7 +24,7 @@ sequentially consistent atomics).
 What can go wrong
 -----------------
 Ctrl-C     Python raises KeyboardInterrupt between two of its instructions. Counting in, sharing, waiting and counting
-           out all happen within one call, so nothing is ever left held: the exception comes once the present op is done.
+           out all happen within one call, so nothing is ever left held; the exception comes after the present op.
 Fork       A child inherits memory but no helpers, and that memory as it was in the middle of the parent's op. So a crew
            (state and helpers) belongs to one process, and a child that computes starts its own. No lock is involved.
 Memory     A chunk that finds no memory for its scratch is marked (`_FAILED`), and the op raises MemoryError at its end.
@@ -156,7 +157,7 @@ class Team:
         run_task(crew.state, own, num_chunks, 0)
 
     def _hire(self) -> _Crew:
-        """This process's crew: the one made here, or by another thread in the meantime."""
+        """Return the crew of this process: the one made here, or by another thread in the meantime."""
         made = _Crew(self, self.num_threads - 1)
         crew = self._crews.setdefault(os.getpid(), made)
         if crew is not made:
