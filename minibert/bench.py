@@ -7,6 +7,7 @@ process of their own; results are compared before anything is timed; then they r
 from __future__ import annotations
 
 import multiprocessing
+import os
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -37,12 +38,11 @@ def _minibert(folder: Path, threads: int) -> Forward:
 
 
 def _transformers(folder: Path, threads: int) -> Forward:
+    os.environ.update(TRANSFORMERS_VERBOSITY="error", HF_HUB_DISABLE_PROGRESS_BARS="1")  # in a process of its own
     import torch
     import transformers
 
     torch.set_num_threads(threads)
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
     model = transformers.BertModel.from_pretrained(folder, attn_implementation="sdpa", add_pooling_layer=False)
     model.train(False)
 

@@ -7,7 +7,6 @@ import dataclasses
 import importlib.metadata
 import os
 import platform
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +116,7 @@ def blas() -> dict[str, Any]:
     OpenBLAS takes its Haswell (AVX2) code on processors it does not know, though they may have AVX-512
     (OpenMathLib/OpenBLAS#6029). OPENBLAS_CORETYPE=SkylakeX, set before NumPy is imported, makes it choose otherwise.
     """
-    build = np.show_config(mode="dicts").get("Build Dependencies", {}).get("blas", {})  # type: ignore[call-arg, union-attr]
+    build = np.show_config(mode="dicts").get("Build Dependencies", {}).get("blas", {})
     core = _openblas_core()
     older = None
     if core is not None:
@@ -174,28 +173,22 @@ def check_ops(ops: Ops) -> list[Check]:
     prepared = ops.prepare(dense)
     x64, dense64 = _double(x), Linear(dense.paths, _double(dense.weight), _double(dense.bias))
 
+    found = ops.embed(words, ids[0], types, ids[1], positions, ids[2])
+    exact = reference.embed(_double(words), ids[0], _double(types), ids[1], _double(positions), ids[2])
     checks = [
-        _compare(
-            "embed",
-            lambda: ops.embed(words, ids[0], types, ids[1], positions, ids[2]),
-            reference.embed(_double(words), ids[0], _double(types), ids[1], _double(positions), ids[2]),
-        ),
-        _compare("layer_norm", lambda: ops.layer_norm(x, norm), reference.layer_norm(x64, norm)),
-        _compare("linear", lambda: ops.linear(x, prepared), reference.linear(x64, dense64)),
+        _compare("embed", found, exact),
+        _compare("layer_norm", ops.layer_norm(x, norm), reference.layer_norm(x64, norm)),
+        _compare("linear", ops.linear(x, prepared), reference.linear(x64, dense64)),
     ]
     for name in ACTIVATIONS:
-        checks.append(
-            _compare(
-                f"linear, {name}, residual",
-                lambda name=name: ops.linear(x, prepared, activation=name, residual=residual),
-                reference.linear(x64, dense64, activation=name, residual=_double(residual)),
-            )
-        )
-    exact = reference.attention(_double(query), _double(key), _double(value), cu_seqlens, heads, return_probs=True)
-    found = ops.attention(query, key, value, cu_seqlens, heads, return_probs=True)
-    checks.append(_compare("attention", lambda: found.context, exact.context))
-    kept, wanted = (np.concatenate([p.ravel() for p in probs or ()]) for probs in (found.probs, exact.probs))
-    checks.append(_compare("attention, probs", lambda: kept, wanted))
+        found = ops.linear(x, prepared, activation=name, residual=residual)
+        exact = reference.linear(x64, dense64, activation=name, residual=_double(residual))
+        checks.append(_compare(f"linear, {name}, residual", found, exact))
+    wanted = reference.attention(_double(query), _double(key), _double(value), cu_seqlens, heads, return_probs=True)
+    output = ops.attention(query, key, value, cu_seqlens, heads, return_probs=True)
+    checks.append(_compare("attention", output.context, wanted.context))
+    found, exact = (np.concatenate([p.ravel() for p in probs or ()]) for probs in (output.probs, wanted.probs))
+    checks.append(_compare("attention, probs", found, exact))
     return checks
 
 
@@ -203,8 +196,8 @@ def _double(array: FloatArray) -> npt.NDArray[np.float64]:
     return array.astype(np.float64)
 
 
-def _compare(name: str, compute: Callable[[], FloatArray], exact: FloatArray) -> Check:
-    error = np.abs(compute() - exact)
+def _compare(name: str, found: FloatArray, exact: FloatArray) -> Check:
+    error = np.abs(found - exact)
     scale = float(np.sqrt(np.mean(exact * exact)))
     rms, largest = float(np.sqrt(np.mean(error * error))) / scale, float(error.max()) / scale
     return Check(name, rms <= _RMS_LIMIT and largest <= _MAX_LIMIT, f"error {rms:.1e} RMS, {largest:.1e} at most")
@@ -224,11 +217,7 @@ def check_cache() -> Check:
     for state in cache_state():
         if state["private"] and (state["kernels"] or state["writable"]):
             return Check("cache", True, f"{state['kernels']} compiled kernels in {state['folder']}")
-    return Check(
-        "cache",
-        False,
-        "no folder to keep compiled kernels in; set NUMBA_CACHE_DIR, or every start takes seconds longer",
-    )
+    return Check("cache", False, "no folder to keep compiled kernels in: set NUMBA_CACHE_DIR, or every start is slow")
 
 
 # --- compiling ahead -------------------------------------------------------------------------------------------------

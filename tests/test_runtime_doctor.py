@@ -117,14 +117,11 @@ def test_doctor_finds_nothing_wrong() -> None:
     REPORT.append(next(line for line in text.stdout.splitlines() if line.startswith("BLAS")))
 
 
-def test_doctor_fails_where_there_is_no_numba_and_no_place_for_a_cache(tmp_path: Path) -> None:
+def test_doctor_fails_where_there_is_no_numba() -> None:
     done = minibert("doctor", NUMBA_DISABLE_JIT="1")
     assert done.returncode == 1
     assert "FAILED     numba: cannot be imported (NUMBA_DISABLE_JIT is set" in done.stdout
     assert done.stderr == "minibert: 1 of 1 checks failed: numba.\n"
-    (tmp_path / "file").write_text("")
-    check = outcomes.judge(0, "")  # an outcome of nothing: the helper itself is sound
-    assert check == "ok"
 
 
 @pytest.mark.slow
@@ -134,14 +131,6 @@ def test_doctor_fails_where_kernels_cannot_be_kept(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "FAILED     cache: no folder to keep compiled kernels in" in done.stdout
     assert done.stderr.endswith("checks failed: cache.\n")
-
-
-WRONG = {
-    "embed": "embed",
-    "layer_norm": "layer_norm",
-    "linear": "linear",
-    "attention": "attention",
-}
 
 
 @pytest.mark.parametrize("op", ["embed", "layer_norm", "linear", "attention"])

@@ -59,9 +59,8 @@ def _doctor(arguments: argparse.Namespace) -> None:
             diagnostics.check_cache(),
         ]
     except ImportError as error:
-        checks = [
-            diagnostics.Check("numba", False, f"cannot be imported ({error}); minibert computes with NumPy alone")
-        ]
+        detail = f"cannot be imported ({error}): minibert computes with NumPy alone"
+        checks = [diagnostics.Check("numba", False, detail)]
     report["checks"] = [vars(check) for check in checks]
     print(json.dumps(report, indent=2) if arguments.json else _as_text(report))
     failed = [check.name for check in checks if not check.passed]
