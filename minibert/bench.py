@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from minibert.cores import available_cores
 from minibert.hub import ModelFiles
+from minibert.machine import available_cores
 from minibert.models import BertModel
 from minibert.ops import FloatArray, IntArray
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from minibert import reference
 from minibert.config import ACTIVATIONS, BertConfig
-from minibert.cores import available_cores
+from minibert.machine import available_cores
 from minibert.models import BertModel
 from minibert.ops import FloatArray, LayerNorm, Linear, Ops
 from minibert.weights import LayerWeights, Weights

@@ -29,7 +29,7 @@ ORDER = (
         "repository",
         "hub",
         "config",
-        "cores",
+        "machine",
         "batch",
         "texts",
         "encodings",

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests import outcomes
+from tests.checkpoints import random_checkpoint
 from tests.report import REPORT
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
@@ -295,6 +296,64 @@ def test_memory_does_not_grow(count: int, model: Path) -> None:
     result = outcomes.run(f"COUNT = {count}\n{DRIFT}", model)
     REPORT.append(result[1].strip())
     expect_ok("memory", {"": result})
+
+
+BOUND = """
+# Keep what was freed from hiding what is taken: large blocks go back to the system at once.
+shape, kept, threads = (TEXTS, TOKENS), KEPT, 2
+model = load(threads, add_pooling_layer=False)
+config = model.config
+model([[5, 6, 7]])
+ids = np.full(shape, 7)
+from minibert.batch import pack
+packed = pack(config, ids)
+def peak():
+    return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) / 1024
+before = peak()
+output = model.forward_packed(packed, hidden_states=range(config.num_hidden_layers + 1)[-kept:])
+taken = peak() - before
+T, H, F = ids.size, config.hidden_size, config.intermediate_size
+t = min(T, max(1024, TOKENS))
+work, joining, result = 4 * t * (F + 4 * H) / 2**20, 4 * T * H / 2**20, 4 * T * H * kept / 2**20
+bound = result + max(work, joining)
+print(f"{TEXTS} x {TOKENS} tokens, {kept} states kept: {taken:.1f} MiB taken, {bound:.1f} allowed")
+if taken > bound + 2: print("WRONG NUMBER: more than the formula says")
+if taken < 0.5 * bound: print("WRONG NUMBER: the formula says nothing")
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell a process's peak so")
+def test_memory_of_a_forward_is_bounded_by_the_formula(tmp_path: Path) -> None:
+    """That of `BertModel.forward_packed`."""
+    wide = random_checkpoint(
+        tmp_path, hidden_size=768, num_hidden_layers=2, num_attention_heads=12, intermediate_size=3072
+    )
+    results = {}
+    for texts, tokens, kept in ((1, 512, 1), (32, 128, 1), (64, 64, 3), (8, 512, 2)):
+        program = f"TEXTS, TOKENS, KEPT = {texts}, {tokens}, {kept}\n{BOUND}"
+        results[f"{texts} x {tokens}"] = result = outcomes.run(program, wide, MALLOC_MMAP_THRESHOLD_="65536")
+        REPORT.append(result[1].strip())
+    expect_ok("memory of a forward", results)
+
+
+def test_a_result_that_no_memory_could_hold_is_refused_at_once(model: Path) -> None:
+    program = """
+        from minibert.batch import PackedBatch
+        model = load()
+        lengths = np.array([0, 2**31 - 1], np.int32)
+        start = time.monotonic()
+        ids = np.zeros(1, np.int32)
+        huge = PackedBatch(ids, ids, ids, lengths, np.zeros((1, 1), bool))
+        try:
+            model.forward_packed(huge, hidden_states=range(4))
+        except MemoryError as error:
+            print("MemoryError:", error)
+        assert time.monotonic() - start < 1
+        check(model)
+        """
+    outcome, printed = outcomes.run(program, model)
+    assert "MemoryError: 4 hidden states and 0 attentions of 2,147,483,647 tokens take" in printed
+    expect_ok("an absurd batch", {"": (outcome, printed)})
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the system does not list a process's files so")

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from minibert import bench, diagnostics, reference
-from minibert.cores import available_cores
 from minibert.hub import locate
 from minibert.kernels import make_ops
+from minibert.machine import available_cores, available_memory
 from minibert.ops import AttentionOutput, FloatArray
 from tests import outcomes
 from tests.report import REPORT
@@ -84,6 +84,25 @@ QUOTAS: dict[str, tuple[dict[str, str], int]] = {
 def test_available_cores(case: str, tmp_path: Path) -> None:
     files, quota = QUOTAS[case]
     assert available_cores(write(tmp_path, files)) == min(affinity(), quota)
+
+
+MEMORY: dict[str, tuple[dict[str, str], int | None]] = {
+    "no proc at all": ({}, None),
+    "v2 without a limit": ({"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/memory.max": "max\n"}, None),
+    "v2": ({"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/memory.max": "1000000\n"}, 1_000_000),
+    "v1": (
+        {"proc/self/cgroup": "3:memory:/a\n0::/\n", "sys/fs/cgroup/memory/memory.limit_in_bytes": "2000000\n"},
+        2_000_000,
+    ),
+}
+
+
+@pytest.mark.skipif(not hasattr(os, "sysconf"), reason="this system does not tell its memory so")
+@pytest.mark.parametrize("case", MEMORY)
+def test_available_memory(case: str, tmp_path: Path) -> None:
+    files, limit = MEMORY[case]
+    installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert available_memory(write(tmp_path, files)) == (installed if limit is None else limit)
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system does not bind processes to cores")

@@ -45,7 +45,7 @@ def add_verbs(verbs: Any) -> None:
 
 def _doctor(arguments: argparse.Namespace) -> None:
     from minibert import diagnostics
-    from minibert.cores import available_cores
+    from minibert.machine import available_cores
 
     report: dict[str, Any] = {"versions": diagnostics.versions(), "blas": diagnostics.blas()}
     try:
