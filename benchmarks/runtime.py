@@ -35,6 +35,7 @@ from minibert.machine import available_cores
 
 SHAPE = (8, 128)
 CALLERS = 8
+FIGURES = ("idle", "busy core", "many callers", "first vector", "peak memory")
 NAMES = ("minibert", "transformers sdpa", "onnxruntime fused")
 
 Forward = Callable[[np.ndarray], np.ndarray]
@@ -209,7 +210,7 @@ def main() -> int:
                 figures[name]["busy core"].append(ask(name, (options.seconds, 1)))  # type: ignore[arg-type]
             other.terminate()
             other.join()
-        for name, pipe in pipes.items():
+        for pipe in pipes.values():
             pipe.send(None)
         vectors = {}
         for turn in range(options.rounds + 1):  # the first fills the caches
