@@ -162,12 +162,17 @@ def check_ops(ops: Ops) -> list[Check]:
     def normal(*shape: int) -> FloatArray:
         return generator.standard_normal(shape).astype(np.float32)
 
+    def weight(*shape: int) -> FloatArray:
+        made = normal(*shape)
+        made.flags.writeable = False  # as a checkpoint's are: to the compiler that is another type
+        return made
+
     num_tokens, hidden, wide, heads = 77, 72, 200, 3
     cu_seqlens = np.array([0, 50, 50, 76, 77], dtype=np.int32)
-    x, words, types, positions = normal(num_tokens, hidden), normal(30, hidden), normal(2, hidden), normal(60, hidden)
+    x, words, types, positions = normal(num_tokens, hidden), weight(30, hidden), weight(2, hidden), weight(60, hidden)
     ids = [generator.integers(0, len(table), num_tokens).astype(np.int32) for table in (words, types, positions)]
-    norm = LayerNorm("norm", normal(hidden), normal(hidden), 1e-12)
-    dense = Linear(("dense",), normal(wide, hidden) / np.float32(hidden**0.5), normal(wide))
+    norm = LayerNorm("norm", weight(hidden), weight(hidden), 1e-12)
+    dense = Linear(("dense",), weight(wide, hidden), weight(wide))
     residual = normal(num_tokens, wide)
     query, key, value = np.split(normal(num_tokens, 3 * hidden), 3, axis=1)
     prepared = ops.prepare(dense)
