@@ -18,6 +18,7 @@ from minibert.batch import PackedBatch, pack
 from minibert.config import BertConfig
 from minibert.embeddings import BertEmbeddings, Embedding
 from minibert.hub import ModelFiles, locate
+from minibert.machine import available_cores, available_memory
 from minibert.ops import FloatArray, LayerNorm, Ops
 from minibert.outputs import BertModelOutput
 from minibert.weights import Weights, load_weights
@@ -280,6 +281,18 @@ class BertModel:
         Returns
         -------
         PackedOutput
+
+        Raises
+        ------
+        MemoryError
+            The result alone would not fit into the memory this process may use; nothing has been computed then.
+
+        Notes
+        -----
+        Memory, in bytes, beyond the weights: the result, 4 T H for each hidden state kept and 4 A S^2 for each sequence
+        and layer of attentions; plus the larger of the work of one step, 4 t (F + 4 H), and 4 T H while the steps'
+        results are joined. t is 1,024, or the tokens of the longest sequence if it has more; never more than T.
+        `__call__` needs the result a second time where the batch has padding.
         """
         depth = self.config.num_hidden_layers
         stop = depth if num_layers is None else _check_num_layers(num_layers, depth)
@@ -288,6 +301,7 @@ class BertModel:
                 f"forward_packed takes hidden_states from 0 to {depth} and attentions from 0 to {depth - 1}."
             )
         pooler = self.weights.pooler if pool else None
+        self._check_memory(batch, len(hidden_states), len(attentions))
         states: dict[int, list[FloatArray]] = {i: [] for i in sorted(hidden_states) if i <= stop}
         probs: dict[int, list[FloatArray]] = {i: [] for i in sorted(attentions) if i < stop}
         pooled: list[FloatArray] = []
@@ -308,6 +322,19 @@ class BertModel:
             attentions=probs,
             pooled=None if pooler is None else _join(pooled, hidden_size),
         )
+
+    def _check_memory(self, batch: PackedBatch, num_states: int, num_attentions: int) -> None:
+        """Refuse a result that cannot be held: on most systems memory runs out by the process being killed."""
+        limit = available_memory()
+        lengths = np.diff(batch.cu_seqlens).astype(np.float64)
+        pairs = self.config.num_attention_heads * float((lengths * lengths).sum())
+        needed = 4 * (batch.num_tokens * self.config.hidden_size * num_states + pairs * num_attentions)
+        if limit is not None and needed > limit:
+            raise MemoryError(
+                f"{num_states} hidden states and {num_attentions} attentions of {batch.num_tokens:,} tokens take "
+                f"{needed / 2**30:,.1f} GiB; this process may use {limit / 2**30:,.1f}. Give fewer texts at once, or "
+                "keep less: output_hidden_states=False."
+            )
 
     def get_input_embeddings(self) -> Embedding:
         """Return the word embeddings: ``model.get_input_embeddings()(ids)`` looks ids up without running anything."""
@@ -434,7 +461,7 @@ def _check_num_threads(num_threads: int | None) -> int:
         except ValueError:
             raise ValueError(f"{name}={text!r}; expected a whole number, at least 1.") from None
     if value is None:
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return available_cores()
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(f"{name}={value!r}; expected an int, at least 1.")
     if value < 1:

@@ -77,6 +77,12 @@ class HubRepository:
 
     def is_cached(self) -> bool:
         """Whether the cache holds a model: both its config and its weights."""
+        from huggingface_hub import constants
+
+        # Most of the client takes longer to import than a small model to load; a look at the folder needs none of it.
+        folder = os.path.join(self._cache_dir or constants.HF_HUB_CACHE, f"models--{self._repo_id.replace('/', '--')}")
+        if not os.path.lexists(folder):
+            return False
         return self._cached("config.json") is not None and self._cached(WEIGHTS) is not None
 
     def find(self, filename: str) -> Path | None:

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from tests import outcomes
 from tests.report import REPORT
 from tests.text_data import VARIABLE
+
+
+@pytest.fixture(scope="session")
+def outcome_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The checkpoint and the expected results of all programs that outcomes.py runs."""
+    return outcomes.make_model(tmp_path_factory.mktemp("model"))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import inspect
 import os
-import shutil
 import subprocess
 import sys
 import textwrap
@@ -185,32 +184,6 @@ def test_works_in_a_forked_child_after_use() -> None:
         PYTHONWARNINGS="ignore::DeprecationWarning",  # Python 3.12 warns of any fork of a process with threads
     )
     assert done.stdout.strip() == "child 42 parent True", done.stderr
-
-
-@pytest.mark.parametrize("cache_dir", ["", "a file"])
-def test_compiles_without_a_cache_where_numba_finds_no_place_for_one(cache_dir: str, tmp_path: Path) -> None:
-    """A read-only container: no folder beside the source, none in HOME, perhaps an unusable NUMBA_CACHE_DIR."""
-    package = tmp_path / "minibert"
-    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__", "*.nbi", "*.nbc"))
-    nowhere = tmp_path / "not a folder"
-    nowhere.write_text("")
-    (package / "kernels" / "__pycache__").write_text("")  # a file: no permission stops root
-    environment = {
-        "PYTHONPATH": str(tmp_path),
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "HOME": str(nowhere),
-        "XDG_CACHE_HOME": str(nowhere),
-        "NUMBA_CACHE_DIR": str(nowhere) if cache_dir else "",
-    }
-    done = run_script(
-        """
-        from minibert.kernels import rowwise, threads
-        print(rowwise.__file__)
-        print(type(threads.run_task._cache).__name__, all(np.isfinite(y).all() for y in run()))
-        """,
-        **environment,
-    )
-    assert done.stdout.splitlines() == [str(package / "kernels" / "rowwise.py"), "NullCache True"], done.stderr
 
 
 # --- memory ----------------------------------------------------------------------------------------------------------

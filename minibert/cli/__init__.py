@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Sequence
 
 import minibert
-from minibert.cli import embed, info, states
+from minibert.cli import doctor, embed, info, states
 from minibert.errors import DownloadError, ModelFormatError
 
 __all__ = ["main"]
@@ -38,6 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     states.add_verbs(verbs)
     embed.add_verbs(verbs)
     info.add_verbs(verbs)
+    doctor.add_verbs(verbs)
     arguments = parser.parse_args(argv)
 
     for stream in (sys.stdout, sys.stderr):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
-import threading
+from collections import deque
 
 import numpy as np
 
@@ -22,11 +22,14 @@ _SMALLEST = 1 << 16  # floats: less than that, the allocator keeps itself
 
 
 class Buffers:
-    """Blocks of float32 memory for the results of ops; safe to share between threads."""
+    """Blocks of float32 memory for the results of ops; safe to share between threads, to interrupt, and to fork.
+
+    No lock: whoever looks at a block has taken it out of the deque, in one step that Python does not interrupt, and puts
+    it back. A block that is lost in between is merely not used again.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._blocks: list[FloatArray] = []
+        self._blocks: deque[FloatArray] = deque()
 
     def __reduce__(self) -> tuple[type[Buffers], tuple[()]]:
         return Buffers, ()
@@ -36,23 +39,32 @@ class Buffers:
         size = math.prod(shape)
         if size < _SMALLEST:
             return np.empty(shape, dtype=np.float32)
-        with self._lock:
-            for block in self._blocks:
-                if size <= block.size <= 2 * size and sys.getrefcount(block) == _REFERENCES_WHEN_FREE:
-                    return block[:size].reshape(shape)
+        block = self._take(size)
+        if block is None:
             block = np.empty(size, dtype=np.float32)
-            if len(self._blocks) == _MOST_BLOCKS:
-                self._blocks.pop(0)
-            self._blocks.append(block)
-            return block.reshape(shape)
+        result = block[:size].reshape(shape)
+        self._blocks.append(block)
+        return result
+
+    def _take(self, size: int) -> FloatArray | None:
+        """Take out a free block that fits, and is not so large that a small array would keep much memory."""
+        for _ in range(len(self._blocks)):
+            try:
+                block = self._blocks.popleft()
+            except IndexError:  # other threads are looking at the rest
+                return None
+            if size <= block.size <= 2 * size and sys.getrefcount(block) == _REFERENCES_WHEN_FREE:
+                return block
+            if len(self._blocks) < _MOST_BLOCKS:
+                self._blocks.append(block)
+        return None
 
 
 def _references_when_free() -> int:
-    """What `sys.getrefcount` says of a block in the list above that no array looks into; it depends on the Python."""
-    blocks = [np.empty(0, dtype=np.float32)]
-    for block in blocks:
-        return sys.getrefcount(block)
-    raise AssertionError
+    """What `sys.getrefcount` says of a block taken out of a deque that no array looks into; it depends on the Python."""
+    blocks = deque([np.empty(0, dtype=np.float32)])
+    block = blocks.popleft()
+    return sys.getrefcount(block)
 
 
 _REFERENCES_WHEN_FREE = _references_when_free()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from typing import Any
 
@@ -14,7 +15,7 @@ from numba.extending import intrinsic
 from minibert.kernels.compilation import inline
 from minibert.kernels.simd import call_llvm, element_pointer
 
-__all__ = ["atomic_add", "atomic_load", "atomic_store", "floats_at", "ints_at", "longs_at", "relax"]
+__all__ = ["atomic_add", "atomic_load", "atomic_store", "floats_at", "ints_at", "longs_at", "nap", "relax"]
 
 
 @intrinsic
@@ -59,6 +60,18 @@ def relax(typingctx: Any) -> Any:
             call_llvm(builder, "llvm.x86.sse2.pause", ir.VoidType())
         elif platform.machine() in ("aarch64", "arm64"):
             call_llvm(builder, "llvm.aarch64.hint", ir.VoidType(), ir.Constant(ir.IntType(32), 1))
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+@intrinsic
+def nap(typingctx: Any) -> Any:
+    """Leave the core to other threads for some 50 microseconds, where the system has a call for that."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        if os.name == "posix":
+            call_llvm(builder, "usleep", ir.IntType(32), ir.Constant(ir.IntType(32), 50))
         return context.get_dummy_value()
 
     return types.void(), codegen

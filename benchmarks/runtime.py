@@ -1,0 +1,240 @@
+"""How minibert behaves beside others on the same machine: a busy core, many callers, the first second, memory.
+
+    python -m benchmarks.runtime
+
+MiniLM, 8 texts of 128 tokens, beside transformers (sdpa) and onnxruntime (fused BERT graph), each in a process of its
+own with as many threads. Their results are compared first; then they run in turn, one at a time, and each figure is the
+median of the rounds:
+
+- busy core: forwards per second while another process keeps one of the cores busy, as a share of those without it;
+- many callers: forwards per second by 8 Python threads that share one model, as a share of those by one;
+- first vector: seconds from the start of a process to the sentence vector of one text, everything warm;
+- peak memory: of the process, model and everything else included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks import end_to_end
+from minibert.hub import DEFAULT_MODEL, locate
+from minibert.machine import available_cores
+
+SHAPE = (8, 128)
+CALLERS = 8
+FIGURES = ("idle", "busy core", "many callers", "first vector", "peak memory")
+NAMES = ("minibert", "transformers sdpa", "onnxruntime fused")
+
+Forward = Callable[[np.ndarray], np.ndarray]
+
+# What a program does that wants one sentence vector; each prints when it has it.
+FIRST_VECTOR = {
+    "minibert": """
+from minibert import SentenceTransformer
+vector = SentenceTransformer(folder).encode(["hello"])[0]
+""",
+    "transformers sdpa": """
+import torch, transformers
+tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+model = transformers.BertModel.from_pretrained(folder, attn_implementation="sdpa", add_pooling_layer=False).eval()
+with torch.inference_mode():
+    vector = model(**tokenizer("hello", return_tensors="pt")).last_hidden_state[0].mean(0)
+vector = (vector / vector.norm()).numpy()
+""",
+    "onnxruntime fused": """
+import numpy as np, onnxruntime, tokenizers
+ids = np.array([tokenizers.Tokenizer.from_file(folder + "/tokenizer.json").encode("hello").ids])
+ids = ids[:, : int((ids != 0).sum())]
+session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
+feed = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
+vector = session.run(None, {node.name: feed[node.name] for node in session.get_inputs()})[0][0].mean(0)
+vector = vector / np.linalg.norm(vector)
+""",
+}
+
+
+def load(name: str, folder: Path, threads: int, graph: Path) -> Forward:
+    """A contender's forward; onnxruntime's from the graph that is there, so that its process never sees torch."""
+    if name != "onnxruntime fused":
+        return end_to_end.CONTENDERS[name](folder, threads, graph.parent)
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
+    wanted = [node.name for node in session.get_inputs()]
+
+    def forward(ids: np.ndarray) -> np.ndarray:
+        feed = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
+        return session.run(None, {name: feed[name] for name in wanted})[0]
+
+    return forward
+
+
+def make_graph(folder: Path, threads: int, scratch: Path) -> None:
+    """In a process of its own: leave onnxruntime's fused graph in `scratch`."""
+    warnings.simplefilter("ignore")
+    end_to_end.CONTENDERS["onnxruntime fused"](folder, threads, scratch)
+
+
+def rate(forward: Forward, ids: np.ndarray, seconds: float, callers: int) -> float:
+    """Forwards per second by so many threads at once."""
+    counts = [0] * callers
+    start = time.perf_counter()
+
+    def call(number: int) -> None:
+        while time.perf_counter() < start + seconds:
+            forward(ids)
+            counts[number] += 1
+
+    threads = [threading.Thread(target=call, args=(number,)) for number in range(callers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(counts) / (time.perf_counter() - start)
+
+
+def serve(name: str, folder: Path, threads: int, graph: Path, pipe: Connection) -> None:
+    """A contender's process: answer (seconds, callers) with a rate, "result" and "peak" with those."""
+    warnings.simplefilter("ignore")
+    ids = np.random.default_rng(0).integers(1000, 2000, SHAPE)
+    try:
+        forward = load(name, folder, threads, graph)
+    except ImportError as error:
+        pipe.send(f"{name}: left out ({error})")
+        return
+    result = np.array(forward(ids))
+    pipe.send(None)
+    while (order := pipe.recv()) is not None:
+        if order == "result":
+            pipe.send(result)
+        elif order == "peak":
+            status = Path("/proc/self/status").read_text().splitlines()
+            pipe.send(next((int(line.split()[1]) / 1024 for line in status if line.startswith("VmHWM")), float("nan")))
+        else:
+            pipe.send(rate(forward, ids, *order))
+
+
+def keep_busy() -> None:
+    """What the other process does: nothing useful, all the time."""
+    while True:
+        sum(range(10_000))
+
+
+def first_vector(name: str, folder: Path, graph: Path) -> tuple[float, np.ndarray]:
+    """Seconds from the start of a process to its first vector, and the vector."""
+    program = f"folder, graph = {str(folder)!r}, {str(graph)!r}\n{FIRST_VECTOR[name]}"
+    program += "import sys\nsys.stdout.write(' '.join(map(str, vector.tolist())) + '\\n')\nsys.stdout.flush()\n"
+    start = time.perf_counter()
+    with subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)},
+    ) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        seconds = time.perf_counter() - start
+    return seconds, np.array([float(number) for number in line.split()])
+
+
+def check_same(what: str, results: dict[str, np.ndarray]) -> None:
+    """Refuse to time what computes something else."""
+    for name, result in results.items():
+        apart = float(np.abs(result - results["minibert"]).max())
+        if not apart <= 1e-4:
+            raise RuntimeError(f"{what}: {name} is {apart} from minibert.")
+
+
+def main() -> int:
+    """Measure, and print the table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.runtime")
+    parser.add_argument("--rounds", type=int, default=3, help="of which the median counts (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement (default: %(default)s)")
+    options = parser.parse_args()
+    threads, folder = available_cores(), locate(DEFAULT_MODEL).require("config.json").parent
+    context = multiprocessing.get_context("spawn")
+    figures: dict[str, dict[str, list[float]]] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        graph = Path(scratch) / "fused.onnx"
+        maker = context.Process(target=make_graph, args=(folder, threads, Path(scratch)))
+        maker.start()
+        maker.join()
+        pipes: dict[str, Connection] = {}
+        for name in NAMES:
+            if name == "onnxruntime fused" and not graph.exists():
+                print(f"{name}: left out (no graph could be made)", file=sys.stderr)
+                continue
+            pipe, theirs = context.Pipe()
+            context.Process(target=serve, args=(name, folder, threads, graph, theirs), daemon=True).start()
+            absent = pipe.recv()
+            if absent is None:
+                pipes[name] = pipe
+                figures[name] = {
+                    key: [] for key in ("idle", "busy core", "many callers", "first vector", "peak memory")
+                }
+            else:
+                print(absent, file=sys.stderr)
+
+        def ask(name: str, order: object) -> object:
+            time.sleep(0.3)  # the threads of the last contender stop waiting for work
+            pipes[name].send(order)
+            return pipes[name].recv()
+
+        check_same("forward", {name: ask(name, "result") for name in pipes})  # type: ignore[misc]
+        for name in pipes:
+            figures[name]["peak memory"].append(ask(name, "peak"))  # type: ignore[arg-type]
+        for _ in range(options.rounds):
+            for name in pipes:
+                figures[name]["idle"].append(ask(name, (options.seconds, 1)))  # type: ignore[arg-type]
+                figures[name]["many callers"].append(ask(name, (options.seconds, CALLERS)))  # type: ignore[arg-type]
+            other = context.Process(target=keep_busy, daemon=True)
+            other.start()
+            time.sleep(1)
+            for name in pipes:
+                figures[name]["busy core"].append(ask(name, (options.seconds, 1)))  # type: ignore[arg-type]
+            other.terminate()
+            other.join()
+        for pipe in pipes.values():
+            pipe.send(None)
+        vectors = {}
+        for turn in range(options.rounds + 1):  # the first fills the caches
+            for name in pipes:
+                seconds, vectors[name] = first_vector(name, folder, graph)
+                if turn:
+                    figures[name]["first vector"].append(seconds)
+            check_same("first vector", vectors)
+
+    print("\n".join(table(figures)))
+    print(f"\n{end_to_end.environment()}, {threads} threads each; medians of {options.rounds} rounds.")
+    return 0
+
+
+def table(figures: dict[str, dict[str, list[float]]]) -> list[str]:
+    """The rows of the table, one for each contender."""
+    head = ("", "forwards/s", "with a busy core", f"{CALLERS} callers", "first vector", "peak memory")
+    lines = ["| " + " | ".join(head) + " |", "|---|" + "--:|" * 5]
+    for name, found in figures.items():
+        busy, many = (np.median(np.divide(found[key], found["idle"])) for key in ("busy core", "many callers"))
+        idle, first, peak = (np.median(found[key]) for key in ("idle", "first vector", "peak memory"))
+        lines.append(f"| {name} | {idle:.1f} | {busy:.2f}x | {many:.2f}x | {first:.2f} s | {peak:.0f} MiB |")
+    return lines
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

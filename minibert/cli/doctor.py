@@ -1,0 +1,115 @@
+"""``minibert doctor``, ``minibert warmup`` and ``minibert bench``: this machine, its kernels, its speed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from typing import Any
+
+from minibert.cli.common import add_model_options
+
+__all__ = ["add_verbs"]
+
+
+def add_verbs(verbs: Any) -> None:
+    """Add the verbs to the command line."""
+    doctor = verbs.add_parser(
+        "doctor",
+        help="look at this machine, and check every op",
+        description="Print versions, processor, threads, cache and BLAS, and compare every op with float64.",
+        epilog="Exit code 1 if a check fails.",
+    )
+    doctor.add_argument("--json", action="store_true", help="print one JSON object")
+    doctor.set_defaults(run=_doctor)
+
+    warmup = verbs.add_parser(
+        "warmup",
+        help="compile the kernels ahead",
+        description="Compile every kernel now, so that no later start has to; for the build of a container image, say.",
+    )
+    warmup.set_defaults(run=_warmup)
+
+    bench = verbs.add_parser(
+        "bench",
+        help="time the forward pass beside transformers'",
+        description="Time the forward pass of a model on this machine, beside transformers (sdpa) where that is "
+        "installed. Results are compared before anything is timed.",
+    )
+    add_model_options(bench, backend=False)
+    bench.add_argument("--seconds", type=float, default=1.0, help="per shape and run (default: %(default)s)")
+    bench.add_argument("--json", action="store_true", help="print one JSON object")
+    bench.set_defaults(run=_bench)
+
+
+def _doctor(arguments: argparse.Namespace) -> None:
+    from minibert import diagnostics
+    from minibert.machine import available_cores
+
+    report: dict[str, Any] = {"versions": diagnostics.versions(), "blas": diagnostics.blas()}
+    try:
+        report["processor"] = diagnostics.processor()
+        report["cache"] = diagnostics.cache_state()
+        from minibert.kernels import make_ops
+
+        checks = [
+            *diagnostics.check_ops(make_ops(available_cores())),
+            diagnostics.check_threads(max(2, available_cores())),
+            diagnostics.check_cache(),
+        ]
+    except ImportError as error:
+        detail = f"cannot be imported ({error}): minibert computes with NumPy alone"
+        checks = [diagnostics.Check("numba", False, detail)]
+    report["checks"] = [vars(check) for check in checks]
+    print(json.dumps(report, indent=2) if arguments.json else _as_text(report))
+    failed = [check.name for check in checks if not check.passed]
+    if failed:
+        raise ValueError(f"{len(failed)} of {len(checks)} checks failed: {', '.join(failed)}.")
+
+
+def _as_text(report: dict[str, Any]) -> str:
+    found = report["versions"]
+    packages = ", ".join(f"{name} {version or 'missing'}" for name, version in found.items() if name != "system")
+    lines = [f"versions   {packages}", f"system     {found['system']}"]
+    if "processor" in report:
+        cpu = report["processor"]
+        vectors = f"vectors of {cpu['vector_width']} floats"
+        lines.append(f"processor  {cpu['name']} ({cpu['machine']}), {vectors}")
+        lines.append(f"threads    {cpu['available_cores']} of {cpu['cores']} cores may be used")
+        for state in report["cache"]:
+            warmth = f"warm, {state['kernels']} kernels" if state["kernels"] else "cold"
+            access = "writable" if state["writable"] else "not writable"
+            ours = "" if state["private"] else ", ignored: others can write to it"
+            lines.append(f"cache      {state['folder']}: {warmth}, {access}{ours}")
+    blas = report["blas"]
+    core = f", running its code for {blas['core']}" if blas["core"] else ""
+    older = ", older than this processor (OpenBLAS#6029)" if blas["older_than_processor"] else ""
+    lines.append(f"BLAS       {blas['name']} {blas['version']}{core}{older}; for backend='numba-blas' and 'numpy' only")
+    for check in report["checks"]:
+        lines.append(f"{'ok' if check['passed'] else 'FAILED':10} {check['name']}: {check['detail']}")
+    return "\n".join(lines)
+
+
+def _warmup(arguments: argparse.Namespace) -> None:
+    from minibert import diagnostics
+
+    start = time.perf_counter()
+    try:
+        diagnostics.warm_up()
+    except ImportError as error:
+        raise ValueError(f"there is nothing to compile: numba cannot be imported ({error}).") from error
+    seconds = time.perf_counter() - start
+    check = diagnostics.check_cache()
+    if not check.passed:
+        raise OSError(check.detail)
+    print(f"{check.detail}, after {seconds:.1f} s")
+
+
+def _bench(arguments: argparse.Namespace) -> None:
+    from minibert import bench
+    from minibert.hub import locate
+
+    files = locate(arguments.model, revision=arguments.revision)
+    result = bench.measure(files, arguments.seconds, say=lambda line: print(line, file=sys.stderr))
+    print(json.dumps(result, indent=2) if arguments.json else bench.as_table(result))

@@ -1,0 +1,403 @@
+"""The machine code cache: whatever is wrong with it, the result is right, at worst after a warning and a compile."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import minibert
+from tests import outcomes
+from tests.report import REPORT
+
+PACKAGE = Path(minibert.__file__).parent
+
+# Prints how many kernels were compiled, beside the check of the numbers.
+PROGRAM = """
+check(load())
+ours = [vars(module) for name, module in sys.modules.items() if name.startswith("minibert.kernels.")]
+kernels = {id(value): value for names in ours for value in names.values() if hasattr(value, "stats")}
+compiled = [kernel.__name__ for kernel in kernels.values() if kernel.stats.cache_misses and kernel.stats.cache_path]
+print("compiled:", *sorted(compiled))
+"""
+ALL = "describe_attention describe_embed describe_layer_norm describe_linear run_task"
+SMALL = "describe_layer_norm"  # the one that compiles fastest; most cases damage only that one
+
+
+@pytest.fixture
+def model(outcome_model: Path) -> Path:
+    return outcome_model
+
+
+@pytest.fixture(scope="module")
+def warm(outcome_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A NUMBA_CACHE_DIR that a first start has filled."""
+    folder = tmp_path_factory.mktemp("warm")
+    outcome, printed = outcomes.run(PROGRAM, outcome_model, NUMBA_CACHE_DIR=str(folder))
+    assert (outcome, compiled(printed)) == ("ok", ALL), printed
+    return folder
+
+
+@pytest.fixture
+def cache(warm: Path, tmp_path: Path) -> Path:
+    """A copy of it to be damaged."""
+    return Path(shutil.copytree(warm, tmp_path / "cache"))
+
+
+def compiled(printed: str) -> str:
+    found = re.search(r"^compiled: ?(.*)$", printed, flags=re.MULTILINE)
+    return found[1] if found else printed
+
+
+def report(title: str, outcome: str) -> None:
+    REPORT.append(outcomes.line(f"cache, {title}", Counter([outcome])))
+
+
+def files(cache: Path, kernel: str = "") -> list[Path]:
+    return sorted(path for path in cache.rglob("*.bin") if path.name.startswith(kernel))
+
+
+def test_a_warm_start_compiles_nothing(cache: Path, model: Path) -> None:
+    names = sorted(path.name.partition("-")[0] for path in files(cache))
+    assert names == sorted(ALL.split())
+    before = {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in files(cache)}
+    outcome, printed = outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))
+    assert (outcome, compiled(printed)) == ("ok", "")
+    assert {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in files(cache)} == before
+    report("warm", outcome)
+
+
+# --- damaged files ---------------------------------------------------------------------------------------------------
+
+
+def flip(path: Path, place: float) -> None:
+    content = bytearray(path.read_bytes())
+    content[int(place * (len(content) - 1))] ^= 0x10
+    path.write_bytes(content)
+
+
+def become_a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def become_a_dead_link(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.parent / "nowhere")
+
+
+def become_another_kernels(path: Path) -> None:
+    others = [other for other in files(path.parent) if other != path and other.is_file()]
+    shutil.copy(others[0], path)
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "an empty file": lambda path: path.write_bytes(b""),
+    "less than a checksum": lambda path: path.write_bytes(path.read_bytes()[:20]),
+    "a truncated file": lambda path: path.write_bytes(path.read_bytes()[:-100]),
+    "garbage": lambda path: path.write_bytes(os.urandom(5000)),
+    "text": lambda path: path.write_text("not machine code\n" * 100),
+    "a flipped bit in the checksum": lambda path: flip(path, 0.0),
+    "a flipped bit in the middle": lambda path: flip(path, 0.5),
+    "a flipped bit at the end": lambda path: flip(path, 1.0),
+    "another kernel's file": become_another_kernels,
+    "a folder in its place": become_a_folder,
+    "a dead link in its place": become_a_dead_link,
+}
+
+
+SAMPLE = ("an empty file", "a flipped bit in the middle", "a folder in its place")
+
+
+@pytest.mark.parametrize(
+    "damage", [damage if damage in SAMPLE else pytest.param(damage, marks=pytest.mark.slow) for damage in DAMAGE]
+)
+def test_a_damaged_file_is_compiled_again(damage: str, cache: Path, model: Path) -> None:
+    (path,) = files(cache, SMALL)
+    DAMAGE[damage](path)
+    outcome, printed = outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))
+    assert (outcome, compiled(printed)) == ("ok", SMALL), printed
+    report(damage, outcome)
+    if damage != "a folder in its place":  # which minibert did not make and leaves alone
+        assert "RuntimeWarning" not in printed
+        outcome, printed = outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))
+        assert (outcome, compiled(printed)) == ("ok", "")
+    else:
+        assert printed.count("RuntimeWarning") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_all_files_damaged(damage: str, cache: Path, model: Path) -> None:
+    for path in files(cache):
+        DAMAGE[damage](path)
+    outcome, printed = outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))
+    assert outcome == "ok", printed
+    assert compiled(printed) == ALL
+    assert printed.count("RuntimeWarning") == (damage == "a folder in its place")
+    report(f"all files: {damage}", outcome)
+
+
+@pytest.mark.slow
+def test_one_flipped_bit_anywhere(cache: Path, model: Path) -> None:
+    """Numba's own files would be executed as they are."""
+    counts: Counter[str] = Counter()
+    (path,) = files(cache, SMALL)
+    for step in range(12):
+        flip(path, step / 11)
+        outcome, printed = outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))
+        assert compiled(printed) == SMALL
+        counts[outcome] += 1
+    REPORT.append(outcomes.line("cache, a flipped bit at 12 places", counts))
+    assert counts == {"ok": 12}
+
+
+# --- places that cannot be used --------------------------------------------------------------------------------------
+
+
+def copy_package(folder: Path) -> Path:
+    """A package of its own, whose __pycache__ holds no machine code."""
+    shutil.copytree(PACKAGE, folder / "minibert", ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
+def unusable_places(tmp_path: Path) -> dict[str, str]:
+    """A package folder and a HOME in which nothing can be written, even by root: files stand where folders should."""
+    package = copy_package(tmp_path / "package")
+    (package / "minibert" / "kernels" / "__pycache__").write_text("")
+    nowhere = tmp_path / "nowhere"
+    nowhere.write_text("")
+    return {
+        "PYTHONPATH": f"{package}",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "HOME": str(nowhere),
+        "XDG_CACHE_HOME": str(nowhere),
+        "NUMBA_CACHE_DIR": "",
+    }
+
+
+@pytest.mark.parametrize(
+    "cache_dir", ["full", *(pytest.param(case, marks=pytest.mark.slow) for case in ("", "a file"))]
+)
+def test_no_place_at_all(cache_dir: str, model: Path, tmp_path: Path, cache: Path) -> None:
+    """One warning, and the right numbers."""
+    limit = ""
+    if cache_dir == "full":  # no file may grow beyond 1,000 bytes: what a full disk does, without filling one
+        limit = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        files(cache, SMALL)[0].unlink()
+        variables = {"NUMBA_CACHE_DIR": str(cache), "PYTHONDONTWRITEBYTECODE": "1"}
+    else:
+        variables = unusable_places(tmp_path)
+        if cache_dir:
+            variables["NUMBA_CACHE_DIR"] = variables["HOME"]
+    outcome, printed = outcomes.run(limit + PROGRAM, model, **variables)
+    assert (outcome, compiled(printed)) == ("ok", SMALL if limit else ALL), printed
+    assert printed.count("RuntimeWarning: minibert's compiled kernels cannot be kept") == 1
+    assert not list(cache.rglob("*.partial"))
+    report(f"no place for it ({cache_dir or 'none'})", outcome)
+
+
+def test_a_read_only_package_that_was_compiled_ahead(model: Path, tmp_path: Path, warm: Path) -> None:
+    """A container image: warmed by whoever built it, run where nothing can be written."""
+    package = copy_package(tmp_path / "package")
+    beside = package / "minibert" / "kernels" / "__pycache__"
+    beside.mkdir()
+    shutil.copytree(next(warm.iterdir()), beside / next(warm.iterdir()).name)
+    nowhere = tmp_path / "nowhere"
+    nowhere.write_text("")
+    everything = [package, *package.rglob("*")]
+    for path in everything:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    variables = {"PYTHONPATH": str(package), "HOME": str(nowhere), "XDG_CACHE_HOME": str(nowhere)}
+    outcome, printed = outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR="", **variables)
+    for path in everything:
+        path.chmod(0o755)
+    assert (outcome, compiled(printed)) == ("ok", "")
+    assert "RuntimeWarning" not in printed
+    report("read-only but warm", outcome)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="this system has no owners")
+def test_machine_code_that_others_could_have_put_there_is_not_touched(cache: Path, model: Path) -> None:
+    """A file with a right checksum, in a folder open to everybody, that would run code when it is unpickled."""
+    (path,) = files(cache, SMALL)
+    poison = cache / "poison.py"
+    program = f"""
+        import pickle
+        class Poison:
+            def __reduce__(self): return print, ("WRONG NUMBER: poisoned",)
+        payload = pickle.dumps(Poison())
+        Path({str(path)!r}).write_bytes(hashlib.sha256(payload).digest() + payload)
+        """
+    assert outcomes.run(program, model)[0] == "ok"
+    assert outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))[0] == "wrong number", "the poison works"
+    assert outcomes.run(program, model)[0] == "ok"
+    assert not poison.exists()
+    path.parent.chmod(0o777)
+    outcome, printed = outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))
+    assert (outcome, compiled(printed)) == ("ok", ALL), printed
+    assert printed.count("others can write to it") == 1
+    report("a folder open to everybody", outcome)
+
+
+@pytest.mark.slow
+def test_machine_code_of_another_owner_is_not_touched(cache: Path, model: Path) -> None:
+    if not hasattr(os, "geteuid") or os.geteuid() != 0:
+        pytest.skip("only root can give files away")
+    for path in [*cache.iterdir(), *files(cache)]:
+        os.chown(path, 65534, 65534)
+    outcome, printed = outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))
+    assert (outcome, compiled(printed)) == ("ok", ALL), printed
+    report("a folder of somebody else", outcome)
+
+
+# --- several at once, and killed -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [2, pytest.param(8, marks=pytest.mark.slow)])
+def test_processes_that_start_cold_at_once(count: int, cache: Path, model: Path) -> None:
+    if count == 2:  # a sample: only the smallest kernel is missing
+        files(cache, SMALL)[0].unlink()
+    else:
+        shutil.rmtree(cache)
+    script = f"""
+        import subprocess
+        if len(sys.argv) == 1:
+            command = [sys.executable, __file__, "child"]
+            children = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range({count})]
+            for child in children:
+                printed = child.communicate()[0]
+                if child.returncode or "compiled:" not in printed: print("WRONG NUMBER", child.returncode, printed)
+            sys.exit()
+        """
+    program = outcomes.textwrap.dedent(script) + PROGRAM
+    outcome, printed = outcomes.run(program, model, NUMBA_CACHE_DIR=str(cache), timeout=280)
+    assert outcome == "ok", printed
+    assert not list(cache.rglob("*.partial"))
+    report(f"{count} processes starting cold at once", outcome)
+    assert compiled(outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))[1]) == ""
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow)])
+def test_killed_while_compiling(kills: int, cache: Path, model: Path) -> None:
+    for kill in range(kills):
+        for path in files(cache, "describe"):
+            path.unlink()
+        program = model / "killed.py"
+        program.write_text(outcomes._PRELUDE + "print('go', flush=True)\n" + PROGRAM, encoding="utf-8")
+        variables = {"PYTHONPATH": str(PACKAGE.parent), "OUTCOMES_MODEL": str(model), "NUMBA_CACHE_DIR": str(cache)}
+        process = subprocess.Popen(
+            [sys.executable, str(program)], env={**os.environ, **variables}, stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(0.5 + 2.0 * kill / kills)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    outcome, printed = outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))
+    assert outcome == "ok", printed
+    report(f"killed {kills} times while compiling", outcome)
+    assert compiled(outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))[1]) == ""
+
+
+# --- old machine code ------------------------------------------------------------------------------------------------
+
+STALE = """
+from minibert.kernels.compilation import kernel
+from minibert.kernels.simd import WIDTH, load, maximum, store
+@kernel
+def larger(x):
+    store(x, 0, maximum(load(x, 0), load(x, WIDTH)))
+x = np.repeat(np.float32([1, 2]), WIDTH)
+larger(x)
+print("larger", x[0], "compiled", len(larger.stats.cache_misses))
+"""
+
+
+def test_a_change_of_an_intrinsic_alone_is_noticed(model: Path, tmp_path: Path) -> None:
+    """Numba's own cache looks only at the file in which the kernel stands."""
+    package = copy_package(tmp_path / "package")
+    simd = package / "minibert" / "kernels" / "simd.py"
+    source = simd.read_text(encoding="utf-8")
+    changed = source.replace('maximum = _lane_by_lane("maxnum"', 'maximum = _lane_by_lane("minnum"')
+    assert changed != source
+    said = []
+    for text in (source, source, changed, changed, source):
+        simd.write_text(text, encoding="utf-8")
+        outcome, printed = outcomes.run(
+            STALE, model, PYTHONPATH=str(package), NUMBA_CACHE_DIR=str(tmp_path / "cache"), PYTHONDONTWRITEBYTECODE="1"
+        )
+        assert outcome == "ok", printed
+        said.append(printed.strip())
+    new, old = "larger 2.0", "larger 1.0"
+    assert said == [
+        f"{new} compiled 1",
+        f"{new} compiled 0",
+        f"{old} compiled 1",
+        f"{old} compiled 0",
+        f"{new} compiled 0",
+    ]
+    report("an intrinsic changed", outcome)
+
+
+def test_sources_in_an_archive_are_never_cached(model: Path, tmp_path: Path) -> None:
+    """Nothing there could tell old machine code from new."""
+    archive = shutil.make_archive(str(tmp_path / "package"), "zip", copy_package(tmp_path / "package"))
+    variables = {"PYTHONPATH": archive, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    program = """
+        from minibert.kernels.compilation import cache_folders
+        print(list(cache_folders()), "minibert" in str(sys.modules["minibert.kernels.compilation"].__file__))
+        """
+    outcome, printed = outcomes.run(program, model, **variables)
+    assert (outcome, printed.split()) == ("ok", ["[]", "True"])
+
+
+def test_a_numba_without_its_compiler_counts_as_missing(model: Path) -> None:
+    program = """
+        import warnings
+        warnings.simplefilter("ignore")
+        output = load()(**batch(0)).last_hidden_state
+        same = load(backend="numpy")(**batch(0)).last_hidden_state
+        print(np.array_equal(output, same))
+        try:
+            load(backend="numba")
+        except ValueError as error:
+            print(error)
+        """
+    outcome, printed = outcomes.run(program, model, NUMBA_DISABLE_JIT="1")
+    assert outcome == "ok"
+    assert printed.startswith("True\nbackend='numba', but numba cannot be imported (NUMBA_DISABLE_JIT is set")
+
+
+# --- the first compilation, said and done ahead -----------------------------------------------------------------------
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="this system has no terminals that a test could open")
+def test_a_terminal_is_told_once_why_the_first_start_takes_long(cache: Path, model: Path) -> None:
+    import pty
+
+    for path in files(cache, "describe_l"):
+        path.unlink()
+    program = model / "terminal.py"
+    program.write_text(outcomes._PRELUDE + PROGRAM, encoding="utf-8")
+    variables = {"PYTHONPATH": str(PACKAGE.parent), "OUTCOMES_MODEL": str(model), "NUMBA_CACHE_DIR": str(cache)}
+    said = []
+    for _ in range(2):
+        ours, theirs = pty.openpty()
+        subprocess.run(
+            [sys.executable, str(program)], env={**os.environ, **variables}, stderr=theirs, stdout=theirs, check=True
+        )
+        os.close(theirs)
+        said.append(os.read(ours, 10_000).decode().count("minibert: compiling the kernels for this machine, once"))
+        os.close(ours)
+    assert said == [1, 0]

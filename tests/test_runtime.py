@@ -1,0 +1,412 @@
+"""Threads, processes, interrupts, memory: whatever a program does around minibert, the numbers are right.
+
+Each case is a program in a process of its own (outcomes.py). The default run is a small sample, `-m slow` the whole.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests import outcomes
+from tests.checkpoints import random_checkpoint
+from tests.report import REPORT
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+
+
+@pytest.fixture
+def model(outcome_model: Path) -> Path:
+    return outcome_model
+
+
+def expect_ok(title: str, results: dict[str, tuple[str, str]]) -> None:
+    """Report how many programs ended in which way; all must be ok."""
+    REPORT.append(outcomes.line(title, Counter(outcome for outcome, _ in results.values())))
+    failed = {name: result for name, result in results.items() if result[0] != "ok"}
+    assert not failed
+
+
+# --- threads ---------------------------------------------------------------------------------------------------------
+
+MANY_CALLERS = """
+model = load(num_threads=THREADS)
+def work(caller):
+    order = random.Random(caller)
+    check(model, [order.randrange(64) for _ in range(COUNT)])
+callers = [threading.Thread(target=work, args=(number,)) for number in range(CALLERS)]
+for caller in callers: caller.start()
+for caller in callers: caller.join()
+print(len(faulty), "wrong")
+"""
+
+
+def many_callers(callers: int, count: int, num_threads: int = 2) -> str:
+    return f"CALLERS, COUNT, THREADS = {callers}, {count}, {num_threads}\n{MANY_CALLERS}"
+
+
+def test_sixteen_threads_share_one_model(model: Path) -> None:
+    results = {str(n): outcomes.run(many_callers(16, 25, n), model) for n in (1, 3)}
+    expect_ok("16 threads x 25 batches, teams of 1 and 3", results)
+
+
+LAYERS = {
+    "none named": {},
+    "workqueue": {"NUMBA_THREADING_LAYER": "workqueue"},
+    "omp": {"NUMBA_THREADING_LAYER": "omp"},
+    "tbb": {"NUMBA_THREADING_LAYER": "tbb"},
+    "threadsafe": {"NUMBA_THREADING_LAYER": "threadsafe"},
+    "one Numba thread": {"NUMBA_NUM_THREADS": "1"},
+}
+
+# A Numba whose threading layers are not there: each of them fails to import.
+NO_LAYERS = """
+import sys
+for layer in ("omppool", "tbbpool", "workqueue"):
+    sys.modules["numba.np.ufunc." + layer] = None
+"""
+
+
+@pytest.mark.slow
+def test_no_threading_layer_of_numba_matters(model: Path) -> None:
+    programs = {name: ("", variables) for name, variables in LAYERS.items()}
+    programs["no layer at all"] = (NO_LAYERS, {})
+    results = {
+        name: outcomes.run(before + many_callers(16, 100), model, **variables)
+        for name, (before, variables) in programs.items()
+    }
+    expect_ok("16 threads x 100 batches under each Numba threading layer", results)
+    found = [name for name in ("omppool", "tbbpool", "workqueue") if importlib.util.find_spec(f"numba.np.ufunc.{name}")]
+    REPORT.append(f"  present in this Numba: {', '.join(found)}")
+
+
+# --- processes -------------------------------------------------------------------------------------------------------
+
+JOIN = """
+def join(*children, seconds=30):
+    end = time.monotonic() + seconds
+    for child in children:
+        while True:
+            found, status = os.waitpid(child, os.WNOHANG)
+            if found:
+                break
+            if time.monotonic() > end:
+                os.kill(child, signal.SIGKILL)
+                print("HANG of a child", flush=True)
+                return
+            time.sleep(0.01)
+        code = os.waitstatus_to_exitcode(status)
+        if code != 42:
+            print("SIGNAL" if code < 0 else "WRONG NUMBER", "in a child:", code, flush=True)
+
+def fork(work):
+    child = os.fork()
+    if not child:
+        try:
+            os._exit(42 if work() else 1)
+        finally:
+            os._exit(2)
+    return child
+"""
+
+PROCESS_MODES = {
+    "fork after use": """
+        model = load(); check(model)
+        join(*(fork(lambda: check(model)) for _ in range(3)))
+        check(model)
+        """,
+    "preload, then fork workers that fork": """
+        model = load()
+        def worker():
+            good = check(model)
+            join(fork(lambda: check(model)))
+            return good
+        join(*(fork(worker) for _ in range(2)))
+        check(model)
+        """,
+    "fork inside a thread while others compute": """
+        model = load(); check(model)
+        end = time.monotonic() + 5
+        def compute():
+            while time.monotonic() < end: check(model, [3])
+        def fork_often():
+            for _ in range(10): join(fork(lambda: check(model)))
+        others = [threading.Thread(target=compute) for _ in range(2)] + [threading.Thread(target=fork_often)]
+        for other in others: other.start()
+        for other in others: other.join()
+        """,
+    "fork while another thread compiles": """
+        model = load()
+        other = threading.Thread(target=check, args=(model,)); other.start()
+        time.sleep(TIME_TO_FORK)
+        join(fork(lambda: check(model)), seconds=80)
+        other.join()
+        """,
+    "multiprocessing.Pool, fork": """
+        import multiprocessing
+        if __name__ == "__main__":
+            model = load(); check(model)
+            def work(number): return check(model, [number])
+            with multiprocessing.get_context("fork").Pool(4) as pool:
+                if not all(pool.map(work, range(32))): print("WRONG NUMBER")
+        """,
+    "forkserver": """
+        import multiprocessing
+        def work(): sys.exit(0 if check(load()) else 1)
+        if __name__ == "__main__":
+            check(load())
+            children = [multiprocessing.get_context("forkserver").Process(target=work) for _ in range(2)]
+            for child in children: child.start()
+            for child in children:
+                child.join(60)
+                if child.exitcode != 0: print("WRONG NUMBER", child.exitcode)
+        """,
+    "spawn, the model pickled": """
+        import multiprocessing
+        def work(model): sys.exit(0 if check(model) else 1)
+        if __name__ == "__main__":
+            model = load(); check(model)
+            child = multiprocessing.get_context("spawn").Process(target=work, args=(model,))
+            child.start(); child.join(60)
+            if child.exitcode != 0: print("WRONG NUMBER", child.exitcode)
+        """,
+    "daemon thread computes while the interpreter ends": """
+        model = load(); check(model)
+        def compute():
+            while True: check(model, [3])
+        for _ in range(3): threading.Thread(target=compute, daemon=True).start()
+        time.sleep(0.2)
+        """,
+}
+NEEDS_COMPILER = "fork while another thread compiles"
+
+
+@needs_fork
+@pytest.mark.parametrize("mode", ["preload, then fork workers that fork", "fork inside a thread while others compute"])
+def test_processes(mode: str, model: Path) -> None:
+    expect_ok(mode, {mode: outcomes.run(JOIN + outcomes.textwrap.dedent(PROCESS_MODES[mode]), model)})
+
+
+@needs_fork
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [0.5, 2.0, 4.0])
+def test_fork_while_another_thread_compiles(seconds: float, model: Path, tmp_path: Path) -> None:
+    program = JOIN + f"TIME_TO_FORK = {seconds}\n" + outcomes.textwrap.dedent(PROCESS_MODES[NEEDS_COMPILER])
+    result = outcomes.run(program, model, NUMBA_CACHE_DIR=str(tmp_path))
+    expect_ok(f"{NEEDS_COMPILER}, {seconds} s after it began", {"": result})
+
+
+@needs_fork
+@pytest.mark.slow
+def test_processes_again_and_again(model: Path) -> None:
+    results = {
+        f"{mode} {turn}": outcomes.run(JOIN + outcomes.textwrap.dedent(program), model)
+        for mode, program in PROCESS_MODES.items()
+        if mode != NEEDS_COMPILER
+        for turn in range(3)
+    }
+    expect_ok(f"{len(PROCESS_MODES) - 1} process modes, 3 times each", results)
+
+
+# --- interrupts ------------------------------------------------------------------------------------------------------
+
+INTERRUPTS = """
+model = load(); check(model, range(64))
+order = random.Random(SEED)
+inputs = {"input_ids": np.tile(batch(7)["input_ids"][:1], (64, 1))}
+late, overwritten = [], 0
+for turn in range(COUNT):
+    sent = []
+    def interrupt(delay=order.uniform(0, 0.02)):
+        time.sleep(delay)
+        sent.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+    thread = threading.Thread(target=interrupt)
+    results = []
+    try:
+        thread.start()
+        while True:
+            results.append(model(**inputs).last_hidden_state)
+            del results[:-1]
+    except KeyboardInterrupt:
+        late.append(time.monotonic() - sent[0])
+    # What the interrupted forward has freed is used for other things now, and nobody may write there.
+    blocks = [np.full(size, 7.0, np.float32) for size in (64 * 64 * 96, 64 * 64 * 288, 64 * 64 * 384) for _ in range(2)]
+    thread.join()
+    time.sleep(0.002)
+    overwritten += sum(int((block != 7).any()) for block in blocks)
+    check(model, [order.randrange(64)])
+if overwritten: print("WRONG NUMBER: freed memory was written to", overwritten, "times")
+if max(late) > 5: print("HANG:", max(late), "s")
+crew, = model.ops.linear.args[0]._crews.values()
+print(len(late), "interrupts, the slowest after", round(1000 * max(late)), "ms; callers left inside:", crew.state[40])
+if crew.state[40] or crew.state[32]: print("WRONG NUMBER: somebody is still inside")
+"""
+
+
+@pytest.mark.parametrize(
+    ("seed", "count"), [(0, 30), *(pytest.param(seed, 100, marks=pytest.mark.slow) for seed in (1, 2))]
+)
+def test_interrupts(seed: int, count: int, model: Path) -> None:
+    result = outcomes.run(f"SEED, COUNT = {seed}, {count}\n{INTERRUPTS}", model)
+    REPORT.append(result[1].strip())
+    expect_ok(f"{count} x Ctrl-C in the middle of a forward", {"": result})
+
+
+def test_a_signal_handler_may_compute_in_the_middle_of_a_forward(model: Path) -> None:
+    program = """
+        model = load(); check(model)
+        calls = []
+        def handler(*_):
+            calls.append(1)
+            check(model, [len(calls) % 64])
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)
+        end = time.monotonic() + 3
+        while time.monotonic() < end: check(model, [random.randrange(64)])
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        print(len(calls), "forwards in a signal handler")
+        """
+    result = outcomes.run(program, model)
+    REPORT.append(result[1].strip())
+    expect_ok("forwards within forwards", {"": result})
+
+
+# --- memory, threads and files ---------------------------------------------------------------------------------------
+
+DRIFT = """
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+model = load()
+for number in range(200): digest(model, number % 64)
+before = resident()
+for number in range(COUNT): digest(model, number % 64)
+print(f"{COUNT} forwards: {resident() - before:+.2f} MB")
+if resident() - before > 5: print("WRONG NUMBER: it grows")
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system does not tell a process's memory so")
+@pytest.mark.parametrize("count", [500, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_memory_does_not_grow(count: int, model: Path) -> None:
+    result = outcomes.run(f"COUNT = {count}\n{DRIFT}", model)
+    REPORT.append(result[1].strip())
+    expect_ok("memory", {"": result})
+
+
+BOUND = """
+# Keep what was freed from hiding what is taken: large blocks go back to the system at once.
+shape, kept, threads = (TEXTS, TOKENS), KEPT, 2
+model = load(threads, add_pooling_layer=False)
+config = model.config
+model([[5, 6, 7]])
+ids = np.full(shape, 7)
+from minibert.batch import pack
+packed = pack(config, ids)
+def peak():
+    return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) / 1024
+before = peak()
+output = model.forward_packed(packed, hidden_states=range(config.num_hidden_layers + 1)[-kept:])
+taken = peak() - before
+T, H, F = ids.size, config.hidden_size, config.intermediate_size
+t = min(T, max(1024, TOKENS))
+work, joining, result = 4 * t * (F + 4 * H) / 2**20, 4 * T * H / 2**20, 4 * T * H * kept / 2**20
+bound = result + max(work, joining)
+print(f"{TEXTS} x {TOKENS} tokens, {kept} states kept: {taken:.1f} MiB taken, {bound:.1f} allowed")
+if taken > bound + 2: print("WRONG NUMBER: more than the formula says")
+if taken < 0.5 * bound: print("WRONG NUMBER: the formula says nothing")
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell a process's peak so")
+def test_memory_of_a_forward_is_bounded_by_the_formula(tmp_path: Path) -> None:
+    """That of `BertModel.forward_packed`."""
+    wide = random_checkpoint(
+        tmp_path, hidden_size=768, num_hidden_layers=2, num_attention_heads=12, intermediate_size=3072
+    )
+    results = {}
+    for texts, tokens, kept in ((1, 512, 1), (32, 128, 1), (64, 64, 3), (8, 512, 2)):
+        program = f"TEXTS, TOKENS, KEPT = {texts}, {tokens}, {kept}\n{BOUND}"
+        results[f"{texts} x {tokens}"] = result = outcomes.run(program, wide, MALLOC_MMAP_THRESHOLD_="65536")
+        REPORT.append(result[1].strip())
+    expect_ok("memory of a forward", results)
+
+
+def test_a_result_that_no_memory_could_hold_is_refused_at_once(model: Path) -> None:
+    program = """
+        from minibert.batch import PackedBatch
+        model = load()
+        lengths = np.array([0, 2**31 - 1], np.int32)
+        start = time.monotonic()
+        ids = np.zeros(1, np.int32)
+        huge = PackedBatch(ids, ids, ids, lengths, np.zeros((1, 1), bool))
+        try:
+            model.forward_packed(huge, hidden_states=range(4))
+        except MemoryError as error:
+            print("MemoryError:", error)
+        assert time.monotonic() - start < 1
+        check(model)
+        """
+    outcome, printed = outcomes.run(program, model)
+    assert "MemoryError: 4 hidden states and 0 attentions of 2,147,483,647 tokens take" in printed
+    expect_ok("an absurd batch", {"": (outcome, printed)})
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the system does not list a process's files so")
+def test_dropped_models_leave_no_threads_and_no_files(model: Path) -> None:
+    program = """
+        import gc
+        def count():
+            gc.collect(); time.sleep(0.3)
+            return len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
+        digest(load(), 0)
+        before = count()
+        for number in range(50): digest(load(num_threads=3), number)
+        after = count()
+        print("50 models: threads and files", before, "->", after)
+        if after != before: print("WRONG NUMBER: something is left")
+        """
+    result = outcomes.run(program, model)
+    REPORT.append(result[1].strip())
+    expect_ok("dropped models", {"": result})
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system does not tell a process's memory so")
+def test_no_memory_for_a_kernels_scratch_is_a_memory_error(model: Path) -> None:
+    """Without a word of it, the helper that meets it would never come out of its chunk, nor its leader."""
+    program = """
+        import resource
+        from minibert.kernels import make_ops
+        from minibert.kernels.attention import describe_attention
+        ops = make_ops(3)
+        team, nothing = ops.attention.args[0], np.zeros(0, np.float32)
+        length = 400_000  # the keys of one head alone take 6.4 MB
+        x = np.zeros((length, 64), np.float32)
+        def attend(length):
+            part, places, first = x[:length], np.array([0, length], np.int32), np.zeros(2, np.int64)
+            team.run(describe_attention, part, part, part, places, part, 16, nothing, nothing, first)
+        attend(10)
+        taken = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        resource.setrlimit(resource.RLIMIT_AS, (taken + 2**27, taken + 2**27))
+        room = []
+        try:
+            while True: room.append(np.zeros(2**22, np.uint8))
+        except MemoryError:
+            room.pop()
+        try:
+            attend(length)
+            print("WRONG NUMBER: there was memory after all")
+        except MemoryError as error:
+            print("MemoryError:", error)
+        del room
+        check(load())
+        crew, = team._crews.values()
+        if crew.state[40] or crew.state[32]: print("WRONG NUMBER: somebody is still inside")
+        """
+    result = outcomes.run(program, model)
+    assert "MemoryError: no memory" in result[1], result
+    expect_ok("no memory for scratch", {"": result})

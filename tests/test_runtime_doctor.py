@@ -1,0 +1,218 @@
+"""The runtime's own verbs (doctor, warmup, bench), and how many cores there are."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from minibert import bench, diagnostics, reference
+from minibert.hub import locate
+from minibert.kernels import make_ops
+from minibert.machine import available_cores, available_memory
+from minibert.ops import AttentionOutput, FloatArray
+from tests import outcomes
+from tests.report import REPORT
+
+ROOT = Path(__file__).parent.parent
+
+
+def minibert(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "minibert", *arguments],
+        env={**os.environ, **environment},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+# --- cores -----------------------------------------------------------------------------------------------------------
+
+
+def affinity() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def write(root: Path, files: dict[str, str]) -> Path:
+    for name, content in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(content)
+    return root
+
+
+MANY = 10**9  # cores of quota
+UNIFIED = {"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/cpu.max": "max 100000\n"}
+QUOTAS: dict[str, tuple[dict[str, str], int]] = {
+    "no proc at all": ({}, MANY),
+    "v2 without a limit": (UNIFIED, MANY),
+    "v2 with one core and a half": ({**UNIFIED, "sys/fs/cgroup/a/b/cpu.max": "150000 100000\n"}, 1),
+    "v2 with half a core": ({**UNIFIED, "sys/fs/cgroup/a/b/cpu.max": "50000 100000\n"}, 1),
+    "v2, the limit further up": ({**UNIFIED, "sys/fs/cgroup/a/cpu.max": "100000 100000\n"}, 1),
+    "v2, mounted as the container's root": (
+        {"proc/self/cgroup": "0::/x\n", "sys/fs/cgroup/cpu.max": "100000 100000"},
+        1,
+    ),
+    "v2, damaged": ({**UNIFIED, "sys/fs/cgroup/a/b/cpu.max": "1e5 x\n"}, MANY),
+    "v1": (
+        {
+            "proc/self/cgroup": "5:memory:/\n4:cpu,cpuacct:/docker/1:2\n0::/\n",
+            "sys/fs/cgroup/cpu,cpuacct/docker/1:2/cpu.cfs_quota_us": "100000\n",
+            "sys/fs/cgroup/cpu,cpuacct/docker/1:2/cpu.cfs_period_us": "100000\n",
+        },
+        1,
+    ),
+    "v1 without a limit, mounted as the root": (
+        {
+            "proc/self/cgroup": "4:cpuacct,cpu:/docker/1\n",
+            "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
+            "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+        },
+        MANY,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", QUOTAS)
+def test_available_cores(case: str, tmp_path: Path) -> None:
+    files, quota = QUOTAS[case]
+    assert available_cores(write(tmp_path, files)) == min(affinity(), quota)
+
+
+MEMORY: dict[str, tuple[dict[str, str], int | None]] = {
+    "no proc at all": ({}, None),
+    "v2 without a limit": ({"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/memory.max": "max\n"}, None),
+    "v2": ({"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/memory.max": "1000000\n"}, 1_000_000),
+    "v1": (
+        {"proc/self/cgroup": "3:memory:/a\n0::/\n", "sys/fs/cgroup/memory/memory.limit_in_bytes": "2000000\n"},
+        2_000_000,
+    ),
+}
+
+
+@pytest.mark.skipif(not hasattr(os, "sysconf"), reason="this system does not tell its memory so")
+@pytest.mark.parametrize("case", MEMORY)
+def test_available_memory(case: str, tmp_path: Path) -> None:
+    files, limit = MEMORY[case]
+    installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert available_memory(write(tmp_path, files)) == (installed if limit is None else limit)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system does not bind processes to cores")
+def test_a_model_takes_the_cores_it_may_use(outcome_model: Path) -> None:
+    program = """
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+        print([BertModel.from_pretrained(HOME, num_threads=n).ops.linear.args[0].num_threads for n in (None, 3)])
+        os.environ["MINIBERT_NUM_THREADS"] = "5"
+        print([BertModel.from_pretrained(HOME, num_threads=n).ops.linear.args[0].num_threads for n in (None, 3)])
+        """
+    assert outcomes.run(program, outcome_model) == ("ok", "[1, 3]\n[5, 3]\n")
+
+
+# --- doctor ----------------------------------------------------------------------------------------------------------
+
+
+def test_doctor_finds_nothing_wrong() -> None:
+    done = minibert("doctor", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    report = json.loads(done.stdout)
+    assert all(check["passed"] for check in report["checks"])
+    names = [check["name"] for check in report["checks"]]
+    assert {"embed", "layer_norm", "linear", "linear, gelu, residual", "attention", "threads", "cache"} <= set(names)
+    assert report["versions"]["numpy"] == np.__version__
+    assert report["processor"]["available_cores"] == available_cores()
+    assert report["processor"]["vector_width"] in (4, 8, 16)
+    assert {"name", "version", "core", "older_than_processor"} == set(report["blas"])
+    text = minibert("doctor")
+    assert text.returncode == 0
+    assert text.stdout.count("\nok ") == len(names)
+    REPORT.append(next(line for line in text.stdout.splitlines() if line.startswith("BLAS")))
+
+
+def test_doctor_fails_where_there_is_no_numba() -> None:
+    done = minibert("doctor", NUMBA_DISABLE_JIT="1")
+    assert done.returncode == 1
+    assert "FAILED     numba: cannot be imported (NUMBA_DISABLE_JIT is set" in done.stdout
+    assert done.stderr == "minibert: 1 of 1 checks failed: numba.\n"
+
+
+@pytest.mark.slow
+def test_doctor_fails_where_kernels_cannot_be_kept(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = minibert("doctor", NUMBA_CACHE_DIR=str(tmp_path / "file"))
+    assert done.returncode == 1
+    assert "FAILED     cache: no folder to keep compiled kernels in" in done.stdout
+    assert done.stderr.endswith("checks failed: cache.\n")
+
+
+@pytest.mark.parametrize("op", ["embed", "layer_norm", "linear", "attention"])
+@pytest.mark.parametrize("fault", [1e-4, float("nan")])
+def test_the_self_check_notices_one_wrong_number(op: str, fault: float) -> None:
+    ops = make_ops(1)
+    right = getattr(ops, op)
+
+    def wrong(*arguments: object, **options: object) -> FloatArray | AttentionOutput:
+        result = right(*arguments, **options)
+        (result.context if op == "attention" else result)[3, 5] += fault
+        return result
+
+    checks = diagnostics.check_ops(ops._replace(**{op: wrong}))
+    assert {check.name.partition(",")[0] for check in checks if not check.passed} == {op}
+    assert all(check.passed for check in diagnostics.check_ops(ops))
+    assert all(check.passed for check in diagnostics.check_ops(reference.OPS))
+
+
+# --- warmup ----------------------------------------------------------------------------------------------------------
+
+EVERYTHING = """
+model = load(num_threads=3)
+for number in range(8): digest(model, number)
+model([[5]])
+model([[5, 6], [7, 8]], output_attentions=True, num_layers=1)
+model(inputs_embeds=model.get_input_embeddings()([[5, 6, 7]]))
+model(inputs_embeds=np.zeros((1, 1, 96)))
+model(np.zeros((0, 4), int))
+model.embeddings([[5, 6]])
+load(backend="numba-blas")([[5, 6], [7, 8]])
+load(backend="numba-blas", add_pooling_layer=False)([[5]])
+"""
+
+
+@pytest.mark.slow
+def test_after_warmup_nothing_is_compiled(outcome_model: Path, tmp_path: Path) -> None:
+    done = minibert("warmup", NUMBA_CACHE_DIR=str(tmp_path))
+    assert (done.returncode, done.stderr) == (0, "")
+    files = sorted(tmp_path.rglob("*.bin"))
+    assert done.stdout.startswith(f"{len(files)} compiled kernels in {files[0].parent}, after ")
+    assert outcomes.run(EVERYTHING, outcome_model, NUMBA_CACHE_DIR=str(tmp_path))[0] == "ok"
+    for command in (["embed", "a text", "-o", os.devnull], ["words", "bank", "the bank, a bank"], ["doctor"]):
+        assert minibert(*command, NUMBA_CACHE_DIR=str(tmp_path)).returncode == 0
+    assert sorted(tmp_path.rglob("*.bin")) == files
+
+
+def test_warmup_without_numba_says_so() -> None:
+    done = minibert("warmup", NUMBA_DISABLE_JIT="1")
+    assert (done.returncode, "there is nothing to compile: numba cannot be imported" in done.stderr) == (1, True)
+
+
+# --- bench -----------------------------------------------------------------------------------------------------------
+
+
+def test_bench_compares_then_times() -> None:
+    said: list[str] = []
+    result = bench.measure(locate("sentence-transformers/all-MiniLM-L6-v2"), 0.0, say=said.append)
+    assert not said
+    assert [(row["texts"], row["tokens"]) for row in result["rows"]] == list(bench.SHAPES)
+    for row in result["rows"]:
+        assert set(row["milliseconds"]) == {"minibert", "transformers sdpa"}
+        assert min(row["milliseconds"].values()) > 0
+    lines = bench.as_table(result).splitlines()
+    assert len(lines) == len(bench.SHAPES) + 2
+    assert all(line.endswith("x)") for line in lines[1:-1])
