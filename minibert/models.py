@@ -35,6 +35,9 @@ BACKENDS = ("numba", "numba-blas", "numpy")
 # between two of them stays in cache. It bounds the memory of a forward beyond its result.
 _TOKENS_PER_STEP = 1024
 
+# Bytes of a result for which nobody asks the system how much there is: asking takes longer than a short text.
+_NEVER_TOO_MUCH = 1 << 28
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PackedOutput:
@@ -325,10 +328,12 @@ class BertModel:
 
     def _check_memory(self, batch: PackedBatch, num_states: int, num_attentions: int) -> None:
         """Refuse a result that cannot be held: on most systems memory runs out by the process being killed."""
+        heads, longest = self.config.num_attention_heads, batch.max_seqlen if num_attentions else 0
+        per_token = self.config.hidden_size * num_states + heads * longest * num_attentions
+        needed = 4 * batch.num_tokens * per_token  # at most
+        if needed < _NEVER_TOO_MUCH:
+            return
         limit = available_memory()
-        lengths = np.diff(batch.cu_seqlens).astype(np.float64)
-        pairs = self.config.num_attention_heads * float((lengths * lengths).sum())
-        needed = 4 * (batch.num_tokens * self.config.hidden_size * num_states + pairs * num_attentions)
         if limit is not None and needed > limit:
             raise MemoryError(
                 f"{num_states} hidden states and {num_attentions} attentions of {batch.num_tokens:,} tokens take "

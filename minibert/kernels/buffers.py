@@ -24,8 +24,8 @@ _SMALLEST = 1 << 16  # floats: less than that, the allocator keeps itself
 class Buffers:
     """Blocks of float32 memory for the results of ops; safe to share between threads, to interrupt, and to fork.
 
-    No lock: whoever looks at a block has taken it out of the deque, in one step that Python does not interrupt, and puts
-    it back. A block that is lost in between is merely not used again.
+    No lock: whoever looks at a block has taken it out of the deque, in one step that Python does not interrupt, and
+    puts it back. A block that is lost in between is merely not used again.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Buffers:
 
 
 def _references_when_free() -> int:
-    """What `sys.getrefcount` says of a block taken out of a deque that no array looks into; it depends on the Python."""
+    """What `sys.getrefcount` says of a block that was taken out and that no array looks into; Pythons differ."""
     blocks = deque([np.empty(0, dtype=np.float32)])
     block = blocks.popleft()
     return sys.getrefcount(block)

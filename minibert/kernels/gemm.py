@@ -130,8 +130,7 @@ def pack(linear: Linear) -> PackedLinear:
 def _micro_kernel(rows: int) -> Any:
     """c[rows, NR] = sum over k of a[rows, k] b[k, NR], plus the bias if added is 1, plus the residual too if it is 2.
 
-    Meanwhile the cache lines at b[ahead], b[ahead + stride], ... are brought into the second cache, one with every
-    second k.
+    Meanwhile the cache lines at b[ahead], b[ahead + stride], ... are brought into the second cache, one with each k.
     """
 
     @intrinsic
@@ -180,8 +179,7 @@ def _micro_kernel(rows: int) -> Any:
             ways_out = []
             for i, step in enumerate(steps):
                 builder.position_at_end(step)
-                if i % 2 == 0:
-                    prefetch_line(builder, builder.gep(ahead_first, [builder.mul(k, stride_)]))
+                prefetch_line(builder, builder.gep(ahead_first, [builder.mul(k, stride_)]))
                 b_row = builder.gep(b_first, [builder.mul(k, whole(NR))])
                 b_lanes = [load_lanes(builder, builder.gep(b_row, [whole(j * WIDTH)])) for j in (0, 1)]
                 a_lanes = [splat(builder, builder.load(builder.gep(a_row, [k]))) for a_row in a_rows]
