@@ -328,12 +328,13 @@ class BertModel:
 
     def _check_memory(self, batch: PackedBatch, num_states: int, num_attentions: int) -> None:
         """Refuse a result that cannot be held: on most systems memory runs out by the process being killed."""
-        heads, longest = self.config.num_attention_heads, batch.max_seqlen if num_attentions else 0
-        per_token = self.config.hidden_size * num_states + heads * longest * num_attentions
-        needed = 4 * batch.num_tokens * per_token  # at most
-        if needed < _NEVER_TOO_MUCH:
+        hidden_size, heads = self.config.hidden_size, self.config.num_attention_heads
+        most = 4 * batch.num_tokens * (hidden_size * num_states + heads * batch.max_seqlen * num_attentions)
+        if most < _NEVER_TOO_MUCH:
             return
         limit = available_memory()
+        pairs = heads * float((np.diff(batch.cu_seqlens).astype(np.float64) ** 2).sum())
+        needed = 4 * (batch.num_tokens * hidden_size * num_states + pairs * num_attentions)
         if limit is not None and needed > limit:
             raise MemoryError(
                 f"{num_states} hidden states and {num_attentions} attentions of {batch.num_tokens:,} tokens take "
