@@ -19,6 +19,23 @@ Compute = Callable[[Any], np.ndarray]
 Maker = Callable[[Path, int, Path], Compute]
 """Make it of a model's folder, a number of threads, and a folder for files of its own."""
 
+
+def make_base(scratch: Path) -> Path:
+    """A model of bert-base's sizes, with random weights."""
+    from tests.checkpoints import random_checkpoint
+
+    return random_checkpoint(
+        scratch / "base",
+        vocab_size=30522,
+        hidden_size=768,
+        num_hidden_layers=12,
+        num_attention_heads=12,
+        intermediate_size=3072,
+        max_position_embeddings=512,
+        initializer_range=0.02,
+    )
+
+
 # --- from ids to the last hidden state -----------------------------------------------------------------------------
 
 

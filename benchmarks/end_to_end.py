@@ -16,11 +16,11 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.contenders import HIDDEN_STATES, Contender, start
-from benchmarks.environment import environment, usable_cores
+from benchmarks.contenders import HIDDEN_STATES, Contender, make_base, start
+from benchmarks.environment import environment
 from benchmarks.readme import write_between
 from minibert.hub import DEFAULT_MODEL, locate
-from tests.checkpoints import random_checkpoint
+from minibert.machine import available_cores
 
 SHAPES = ((1, 22), (1, 128), (8, 128), (32, 128), (4, 512))
 
@@ -62,20 +62,11 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=5, help="runs, of which the median counts (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=2.0, help="of each run and shape (default: %(default)s)")
     options = parser.parse_args()
-    threads = usable_cores()
+    threads = available_cores()
     lines: list[str] = []
     with tempfile.TemporaryDirectory() as scratch_name:
         scratch = Path(scratch_name)
-        base = random_checkpoint(
-            scratch / "base",
-            vocab_size=30522,
-            hidden_size=768,
-            num_hidden_layers=12,
-            num_attention_heads=12,
-            intermediate_size=3072,
-            max_position_embeddings=512,
-            initializer_range=0.02,
-        )
+        base = make_base(scratch)
         folders = {"MiniLM": locate(DEFAULT_MODEL).require("config.json").parent, "bert-base": base}
         for model, folder in folders.items():
             contenders = start(HIDDEN_STATES, folder, threads, scratch)

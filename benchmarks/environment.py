@@ -4,14 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
-import os
 import platform
 from pathlib import Path
-
-
-def usable_cores() -> int:
-    """Cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def environment() -> str:

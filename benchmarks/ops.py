@@ -24,12 +24,13 @@ os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
 
 import numpy as np
 
-from benchmarks.environment import environment, usable_cores
+from benchmarks.environment import environment
 from benchmarks.readme import write_between
 from minibert import reference
 from minibert.kernels import make_ops
 from minibert.kernels.compilation import kernel
 from minibert.kernels.simd import WIDTH, broadcast, fma, number, sum_lanes
+from minibert.machine import available_cores
 from minibert.ops import LayerNorm, Linear
 
 Call = Callable[[], object]
@@ -103,7 +104,7 @@ class Bench:
 
     def __init__(self, rounds: int, least: float) -> None:
         self.rounds, self.least = rounds, least
-        self.threads = usable_cores()
+        self.threads = available_cores()
         self.ops = make_ops(self.threads)
         self.peak = Peak(self.threads)
         self.generator = np.random.default_rng(0)

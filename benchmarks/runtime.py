@@ -1,6 +1,6 @@
 """How minibert behaves beside others on the same machine: a busy core, many callers, the first second, memory.
 
-    python -m benchmarks.runtime
+    python -m benchmarks.runtime [--write]
 
 MiniLM, 8 texts of 128 tokens, beside transformers (sdpa) and onnxruntime (fused BERT graph), each in a process of its
 own with as many threads. Their results are compared first; then they run in turn, one at a time, and each figure is the
@@ -9,7 +9,7 @@ median of the rounds:
 - busy core: forwards per second while another process keeps one of the cores busy, as a share of those without it;
 - many callers: forwards per second by 8 Python threads that share one model, as a share of those by one;
 - first vector: seconds from the start of a process to the sentence vector of one text, everything warm;
-- peak memory: of the process, model and everything else included.
+- peak memory: of the process, model and everything else included; and with a model of bert-base's sizes (12 x 768).
 """
 
 from __future__ import annotations
@@ -29,13 +29,15 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import end_to_end
+from benchmarks.contenders import HIDDEN_STATES, make_base
+from benchmarks.environment import environment
+from benchmarks.readme import write_between
 from minibert.hub import DEFAULT_MODEL, locate
 from minibert.machine import available_cores
 
 SHAPE = (8, 128)
 CALLERS = 8
-FIGURES = ("idle", "busy core", "many callers", "first vector", "peak memory")
+FIGURES = ("idle", "busy core", "many callers", "first vector", "peak memory", "peak memory, bert-base")
 NAMES = ("minibert", "transformers sdpa", "onnxruntime fused")
 
 Forward = Callable[[np.ndarray], np.ndarray]
@@ -69,7 +71,7 @@ vector = vector / np.linalg.norm(vector)
 def load(name: str, folder: Path, threads: int, graph: Path) -> Forward:
     """A contender's forward; onnxruntime's from the graph that is there, so that its process never sees torch."""
     if name != "onnxruntime fused":
-        return end_to_end.CONTENDERS[name](folder, threads, graph.parent)
+        return HIDDEN_STATES[name](folder, threads, graph.parent)
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -87,7 +89,7 @@ def load(name: str, folder: Path, threads: int, graph: Path) -> Forward:
 def make_graph(folder: Path, threads: int, scratch: Path) -> None:
     """In a process of its own: leave onnxruntime's fused graph in `scratch`."""
     warnings.simplefilter("ignore")
-    end_to_end.CONTENDERS["onnxruntime fused"](folder, threads, scratch)
+    HIDDEN_STATES["onnxruntime fused"](folder, threads, scratch)
 
 
 def rate(forward: Forward, ids: np.ndarray, seconds: float, callers: int) -> float:
@@ -124,7 +126,9 @@ def serve(name: str, folder: Path, threads: int, graph: Path, pipe: Connection) 
             pipe.send(result)
         elif order == "peak":
             status = Path("/proc/self/status").read_text().splitlines()
-            pipe.send(next((int(line.split()[1]) / 1024 for line in status if line.startswith("VmHWM")), float("nan")))
+            pipe.send(
+                next((int(line.split()[1]) * 1024 / 1e6 for line in status if line.startswith("VmHWM")), float("nan"))
+            )
         else:
             pipe.send(rate(forward, ids, *order))
 
@@ -166,30 +170,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.runtime")
     parser.add_argument("--rounds", type=int, default=3, help="of which the median counts (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement (default: %(default)s)")
+    parser.add_argument("--write", action="store_true", help="put the table into README.md")
     options = parser.parse_args()
     threads, folder = available_cores(), locate(DEFAULT_MODEL).require("config.json").parent
     context = multiprocessing.get_context("spawn")
-    figures: dict[str, dict[str, list[float]]] = {}
     with tempfile.TemporaryDirectory() as scratch:
-        graph = Path(scratch) / "fused.onnx"
-        maker = context.Process(target=make_graph, args=(folder, threads, Path(scratch)))
-        maker.start()
-        maker.join()
-        pipes: dict[str, Connection] = {}
-        for name in NAMES:
-            if name == "onnxruntime fused" and not graph.exists():
-                print(f"{name}: left out (no graph could be made)", file=sys.stderr)
-                continue
-            pipe, theirs = context.Pipe()
-            context.Process(target=serve, args=(name, folder, threads, graph, theirs), daemon=True).start()
-            absent = pipe.recv()
-            if absent is None:
-                pipes[name] = pipe
-                figures[name] = {
-                    key: [] for key in ("idle", "busy core", "many callers", "first vector", "peak memory")
-                }
-            else:
-                print(absent, file=sys.stderr)
+        graph, pipes = start(folder, threads, Path(scratch) / "MiniLM")
+        figures: dict[str, dict[str, list[float]]] = {name: {key: [] for key in FIGURES} for name in pipes}
+        for name, pipe in start(make_base(Path(scratch)), threads, Path(scratch) / "bert-base")[1].items():
+            pipe.send("peak")
+            figures[name]["peak memory, bert-base"].append(pipe.recv())
+            pipe.send(None)
 
         def ask(name: str, order: object) -> object:
             time.sleep(0.3)  # the threads of the last contender stop waiting for work
@@ -220,19 +211,45 @@ def main() -> int:
                     figures[name]["first vector"].append(seconds)
             check_same("first vector", vectors)
 
-    print("\n".join(table(figures)))
-    print(f"\n{end_to_end.environment()}, {threads} threads each; medians of {options.rounds} rounds.")
+    lines = [*table(figures), "", f"{environment()}, {threads} threads each; medians of {options.rounds} rounds."]
+    print("\n".join(lines))
+    if options.write:
+        write_between(Path(__file__).parent.parent / "README.md", "runtime", "\n".join(lines))
     return 0
+
+
+def start(folder: Path, threads: int, scratch: Path) -> tuple[Path, dict[str, Connection]]:
+    """Start a process for each contender that is installed; the graph of onnxruntime's, and the pipes to them."""
+    context = multiprocessing.get_context("spawn")
+    scratch.mkdir()
+    graph = scratch / "fused.onnx"
+    maker = context.Process(target=make_graph, args=(folder, threads, scratch))
+    maker.start()
+    maker.join()
+    pipes: dict[str, Connection] = {}
+    for name in NAMES:
+        if name == "onnxruntime fused" and not graph.exists():
+            print(f"{name}: left out (no graph could be made)", file=sys.stderr)
+            continue
+        pipe, theirs = context.Pipe()
+        context.Process(target=serve, args=(name, folder, threads, graph, theirs), daemon=True).start()
+        absent = pipe.recv()
+        if absent is None:
+            pipes[name] = pipe
+        else:
+            print(absent, file=sys.stderr)
+    return graph, pipes
 
 
 def table(figures: dict[str, dict[str, list[float]]]) -> list[str]:
     """The rows of the table, one for each contender."""
-    head = ("", "forwards/s", "with a busy core", f"{CALLERS} callers", "first vector", "peak memory")
-    lines = ["| " + " | ".join(head) + " |", "|---|" + "--:|" * 5]
+    head = ("", "forwards/s", "with a busy core", f"{CALLERS} callers", "first vector", *FIGURES[-2:])
+    lines = ["| " + " | ".join(head) + " |", "|---|" + "--:|" * 6]
     for name, found in figures.items():
         busy, many = (np.median(np.divide(found[key], found["idle"])) for key in ("busy core", "many callers"))
-        idle, first, peak = (np.median(found[key]) for key in ("idle", "first vector", "peak memory"))
-        lines.append(f"| {name} | {idle:.1f} | {busy:.2f}x | {many:.2f}x | {first:.2f} s | {peak:.0f} MiB |")
+        idle, first, *peaks = (np.median(found[key]) for key in ("idle", "first vector", *FIGURES[-2:]))
+        cells = [f"{idle:.1f}", f"{busy:.2f}x", f"{many:.2f}x", f"{first:.2f} s", *(f"{peak:.0f} MB" for peak in peaks)]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
     return lines
 
 

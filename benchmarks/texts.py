@@ -16,16 +16,17 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.contenders import VECTORS, start
-from benchmarks.environment import environment, usable_cores
+from benchmarks.environment import environment
 from benchmarks.readme import write_between
 from minibert import BertTokenizer
 from minibert.hub import DEFAULT_MODEL, locate
+from minibert.machine import available_cores
 
 # Quantiles of the lengths, in tokens with [CLS] and [SEP], and how many texts are drawn.
 COLLECTIONS = {
-    "short": (((0, 5), (0.5, 11), (0.9, 24), (0.99, 38), (1, 46)), 512),
-    "news": (((0, 23), (0.5, 52), (0.9, 70), (0.99, 123), (1, 278)), 256),
-    "passages": (((0, 58), (0.5, 143), (0.9, 247), (0.99, 446), (1, 512)), 96),
+    "short": (((0, 5), (0.5, 11), (0.9, 24), (0.99, 38), (1, 46)), 384),
+    "news": (((0, 23), (0.5, 52), (0.9, 70), (0.99, 123), (1, 278)), 160),
+    "passages": (((0, 58), (0.5, 143), (0.9, 247), (0.99, 446), (1, 512)), 64),
 }
 
 
@@ -45,7 +46,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=5, help="runs, of which the median counts (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=0.0, help="of each run, at least three calls")
     options = parser.parse_args()
-    folder, threads = locate(DEFAULT_MODEL).require("config.json").parent, usable_cores()
+    folder, threads = locate(DEFAULT_MODEL).require("config.json").parent, available_cores()
     tokenizer = BertTokenizer.from_pretrained(folder)
     words = [word for word in tokenizer.vocab if word.isascii() and word.isalpha() and len(word) > 2]
     lines: list[str] = []
