@@ -293,9 +293,9 @@ class BertModel:
         Notes
         -----
         Memory, in bytes, beyond the weights: the result, 4 T H for each hidden state kept and 4 A S^2 for each sequence
-        and layer of attentions; plus the larger of the work of one step, 4 t (F + 4 H), and 4 T H while the steps'
-        results are joined. t is 1,024, or the tokens of the longest sequence if it has more; never more than T.
-        `__call__` needs the result a second time where the batch has padding.
+        and layer of attentions; 4 T H more while the results of several steps are joined; and what one step works on,
+        which is kept for the next forward, 4 t (F + 9 H). t is 1,024, or the tokens of the longest sequence if it has
+        more; never more than T. `__call__` needs the result a second time where the batch has padding.
         """
         depth = self.config.num_hidden_layers
         stop = depth if num_layers is None else _check_num_layers(num_layers, depth)

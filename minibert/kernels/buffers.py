@@ -17,7 +17,7 @@ from minibert.ops import FloatArray
 
 __all__ = ["Buffers"]
 
-_MOST_BLOCKS = 12  # a layer has at most six results alive at once
+_MOST_BLOCKS = 8  # a layer has at most six results alive at once
 _SMALLEST = 1 << 16  # floats: less than that, the allocator keeps itself
 
 
