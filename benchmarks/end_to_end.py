@@ -61,6 +61,7 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="put the table into README.md")
     parser.add_argument("--runs", type=int, default=5, help="runs, of which the median counts (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=2.0, help="of each run and shape (default: %(default)s)")
+    parser.add_argument("--only", default="", help="models whose name contains this")
     options = parser.parse_args()
     threads = available_cores()
     lines: list[str] = []
@@ -69,6 +70,8 @@ def main() -> int:
         base = make_base(scratch)
         folders = {"MiniLM": locate(DEFAULT_MODEL).require("config.json").parent, "bert-base": base}
         for model, folder in folders.items():
+            if options.only not in model:
+                continue
             contenders = start(HIDDEN_STATES, folder, threads, scratch)
             if not lines:
                 names = " | ".join(contenders)
