@@ -17,6 +17,9 @@ Loop order  blocks of BLOCK_TILES micro-tiles and groups of panels (the chunks t
 Edges       rows are shared out evenly over micro-tiles (22 = 6 + 6 + 5 + 5), with one micro-kernel for each height
 Epilogue    bias and residual are added to the sums in their registers. For an activation, and in a last panel of fewer
             than NR columns, the tile passes through a small buffer that stays in the first cache
+Prefetch    while a tile is computed, a part of the next panel comes into the second cache, and the lines of the tile's
+            result and residual into the first: with few rows a panel is used before the processor's own prefetcher
+            has fetched it
 Numerics    an output is a sum over blocks of KC products: a chain of fma within a block, then the blocks in order. None
             of that depends on M, the tile or the thread: a row's result is the same bit for bit in any batch. Blocks
             also err less than one chain over all of K
@@ -130,16 +133,16 @@ def pack(linear: Linear) -> PackedLinear:
 def _micro_kernel(rows: int) -> Any:
     """c[rows, NR] = sum over k of a[rows, k] b[k, NR], plus the bias if added is 1, plus the residual too if it is 2.
 
-    Meanwhile the cache lines at b[ahead], b[ahead + stride], ... are brought into the second cache, one with each k.
+    Meanwhile the cache lines at b[ahead], b[ahead + pace], ... are brought into the second cache, one with each k.
     """
 
     @intrinsic
     def micro_kernel(
-        typingctx, a, a_start, lda, b, b_start, depth, c, c_start, ldc, added, bias, bias_start, residual, ahead, stride
+        typingctx, a, a_start, lda, b, b_start, depth, c, c_start, ldc, added, bias, bias_start, residual, ahead, pace
     ):
         def codegen(context, builder, signature, arguments):
             a_, a_start_, lda_, b_, b_start_, depth_, c_, c_start_, ldc_, added_, *rest = arguments
-            bias_, bias_start_, residual_, ahead_, stride_ = rest
+            bias_, bias_start_, residual_, ahead_, pace_ = rest
             word = depth_.type
             lanes = zero_lanes().type
             sums = range(2 * rows)
@@ -179,7 +182,7 @@ def _micro_kernel(rows: int) -> Any:
             ways_out = []
             for i, step in enumerate(steps):
                 builder.position_at_end(step)
-                prefetch_line(builder, builder.gep(ahead_first, [builder.mul(k, stride_)]))
+                prefetch_line(builder, builder.gep(ahead_first, [builder.mul(k, pace_)]))
                 b_row = builder.gep(b_first, [builder.mul(k, whole(NR))])
                 b_lanes = [load_lanes(builder, builder.gep(b_row, [whole(j * WIDTH)])) for j in (0, 1)]
                 a_lanes = [splat(builder, builder.load(builder.gep(a_row, [k]))) for a_row in a_rows]
@@ -263,23 +266,23 @@ def micro_tile(rows, a, a_start, lda, b, b_start, depth, c, c_start, ldc):
 
 @function
 def finished_tile(
-    rows, a, a_start, lda, b, b_start, depth, c, c_start, ldc, added, bias, bias_start, residual, ahead, stride
+    rows, a, a_start, lda, b, b_start, depth, c, c_start, ldc, added, bias, bias_start, residual, ahead, pace
 ):
     """A micro-tile with the bias if added is 1, and with the residual too, which lies as c does, if it is 2."""
     if rows == 7:
-        _7(a, a_start, lda, b, b_start, depth, c, c_start, ldc, added, bias, bias_start, residual, ahead, stride)
+        _7(a, a_start, lda, b, b_start, depth, c, c_start, ldc, added, bias, bias_start, residual, ahead, pace)
     elif rows == 6:
-        _6(a, a_start, lda, b, b_start, depth, c, c_start, ldc, added, bias, bias_start, residual, ahead, stride)
+        _6(a, a_start, lda, b, b_start, depth, c, c_start, ldc, added, bias, bias_start, residual, ahead, pace)
     elif rows == 5:
-        _5(a, a_start, lda, b, b_start, depth, c, c_start, ldc, added, bias, bias_start, residual, ahead, stride)
+        _5(a, a_start, lda, b, b_start, depth, c, c_start, ldc, added, bias, bias_start, residual, ahead, pace)
     elif rows == 4:
-        _4(a, a_start, lda, b, b_start, depth, c, c_start, ldc, added, bias, bias_start, residual, ahead, stride)
+        _4(a, a_start, lda, b, b_start, depth, c, c_start, ldc, added, bias, bias_start, residual, ahead, pace)
     elif rows == 3:
-        _3(a, a_start, lda, b, b_start, depth, c, c_start, ldc, added, bias, bias_start, residual, ahead, stride)
+        _3(a, a_start, lda, b, b_start, depth, c, c_start, ldc, added, bias, bias_start, residual, ahead, pace)
     elif rows == 2:
-        _2(a, a_start, lda, b, b_start, depth, c, c_start, ldc, added, bias, bias_start, residual, ahead, stride)
+        _2(a, a_start, lda, b, b_start, depth, c, c_start, ldc, added, bias, bias_start, residual, ahead, pace)
     elif rows == 1:
-        _1(a, a_start, lda, b, b_start, depth, c, c_start, ldc, added, bias, bias_start, residual, ahead, stride)
+        _1(a, a_start, lda, b, b_start, depth, c, c_start, ldc, added, bias, bias_start, residual, ahead, pace)
 
 
 # --- epilogue --------------------------------------------------------------------------------------------------------
@@ -351,42 +354,25 @@ def linear_chunk(task, chunk):
     height, taller = M // tiles, M % tiles  # the first `taller` tiles have one row more
     first_tile = (chunk // groups) * block_tiles
     first_panel = (chunk % groups) * group
+    part = K * NR // block_tiles  # of the next panel, that each tile fetches: `pace` numbers with each k
+    pace = NR // block_tiles + 1
     buffer = np.empty(MR * NR, np.float32)
     for p in range(first_panel, min(first_panel + group, (N + NR - 1) // NR)):
-        columns = min(NR, N - p * NR)
-        stride = NR // block_tiles + 1
+        panel, column, columns = p * K * NR, p * NR, min(NR, N - p * NR)
         for t in range(first_tile, min(first_tile + block_tiles, tiles)):
             rows, row = height + (t < taller), t * height + min(t, taller)
-            place = row * N + p * NR
-            ahead = (p + 1) * K * NR + (t - first_tile) * (K * NR // block_tiles)
+            start, place, ahead = row * K, row * N + column, panel + K * NR + (t - first_tile) * part
             prefetch_tile(rows, y, place, N)
             if has_residual:
                 prefetch_tile(rows, residual, place, N)
             if columns == NR and code == 0:
                 added = 2 if has_residual else 1
                 finished_tile(
-                    rows,
-                    x,
-                    row * K,
-                    K,
-                    panels,
-                    p * K * NR,
-                    K,
-                    y,
-                    place,
-                    N,
-                    added,
-                    bias,
-                    p * NR,
-                    residual,
-                    ahead,
-                    stride,
+                    rows, x, start, K, panels, panel, K, y, place, N, added, bias, column, residual, ahead, pace
                 )
             else:
-                finished_tile(
-                    rows, x, row * K, K, panels, p * K * NR, K, buffer, 0, NR, 0, bias, 0, bias, ahead, stride
-                )
-                finish_tile(rows, columns, buffer, 0, NR, bias, p * NR, code, residual, y, place, N, has_residual)
+                finished_tile(rows, x, start, K, panels, panel, K, buffer, 0, NR, 0, bias, 0, bias, ahead, pace)
+                finish_tile(rows, columns, buffer, 0, NR, bias, column, code, residual, y, place, N, has_residual)
 
 
 @function
