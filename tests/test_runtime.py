@@ -242,7 +242,7 @@ for turn in range(COUNT):
     check(model, [order.randrange(64)])
 if overwritten: print("WRONG NUMBER: freed memory was written to", overwritten, "times")
 if max(late) > 5: print("HANG:", max(late), "s")
-crew, = model.ops.linear.args[0]._crews.values()
+crew, = model.ops.linear.args[0].team._crews.values()
 print(len(late), "interrupts, the slowest after", round(1000 * max(late)), "ms; callers left inside:", crew.state[40])
 if crew.state[40] or crew.state[32]: print("WRONG NUMBER: somebody is still inside")
 """
@@ -260,12 +260,17 @@ def test_interrupts(seed: int, count: int, model: Path) -> None:
 def test_a_signal_handler_may_compute_in_the_middle_of_a_forward(model: Path) -> None:
     program = """
         model = load(); check(model)
-        calls = []
+        calls, depth = [], 0
         def handler(*_):
+            global depth
             calls.append(1)
+            depth += 1
+            if depth < 4: signal.setitimer(signal.ITIMER_REAL, 0.0005)
             check(model, [len(calls) % 64])
+            depth -= 1
+            signal.setitimer(signal.ITIMER_REAL, 0.002)
         signal.signal(signal.SIGALRM, handler)
-        signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)
+        signal.setitimer(signal.ITIMER_REAL, 0.002)
         end = time.monotonic() + 3
         while time.monotonic() < end: check(model, [random.randrange(64)])
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -274,6 +279,53 @@ def test_a_signal_handler_may_compute_in_the_middle_of_a_forward(model: Path) ->
     result = outcomes.run(program, model)
     REPORT.append(result[1].strip())
     expect_ok("forwards within forwards", {"": result})
+
+
+EVERYWHERE = """
+# At line after line of what Python runs for an op, first with all helpers asleep: another forward, as a signal handler
+# or a finalizer may begin one; or a KeyboardInterrupt, also at each return.
+places = ("kernels/threads.py", "kernels/buffers.py", "/threading.py", "/contextlib.py")
+model = load(num_threads=4); check(model)
+crew, = model.ops.linear.args[0].team._crews.values()
+def let_helpers_sleep():
+    while not all(helper.asleep for helper in crew._helpers): time.sleep(0.001)
+def run(act, events):
+    place = 0
+    def trace(frame, event, argument):
+        nonlocal place
+        if not frame.f_code.co_filename.endswith(places): return None
+        if event in events:
+            place += 1
+            sys.settrace(None)
+            act(place)
+            sys.settrace(trace)
+        return trace
+    let_helpers_sleep()
+    sys.settrace(trace)
+    try: good = check(model, [3])
+    finally: sys.settrace(None)
+    return place
+print(run(lambda place: check(model, [5]), ("line",)), "forwards within one")
+class At:
+    def __init__(self, number): self.number = number
+    def __call__(self, place):
+        if place == self.number: raise KeyboardInterrupt
+stopped = 0
+for number in range(1, INTERRUPTS + 1):
+    try: run(At(number), ("line", "return"))
+    except KeyboardInterrupt: stopped += 1
+    let_helpers_sleep()
+    check(model, [3])
+print(stopped, "interrupts, each at a place of its own")
+if stopped < INTERRUPTS: print("WRONG NUMBER: some interrupts were lost")
+"""
+
+
+@pytest.mark.parametrize("interrupts", [120, pytest.param(600, marks=pytest.mark.slow)])
+def test_whatever_comes_between_two_lines_of_an_op(interrupts: int, model: Path) -> None:
+    result = outcomes.run(f"INTERRUPTS = {interrupts}\n{EVERYWHERE}", model)
+    REPORT.append(result[1].strip())
+    expect_ok("forwards and interrupts between any two lines", {"": result})
 
 
 # --- memory, threads and files ---------------------------------------------------------------------------------------
@@ -383,7 +435,7 @@ def test_no_memory_for_a_kernels_scratch_is_a_memory_error(model: Path) -> None:
         from minibert.kernels import make_ops
         from minibert.kernels.attention import describe_attention
         ops = make_ops(3)
-        team, nothing = ops.attention.args[0], np.zeros(0, np.float32)
+        team, nothing = ops.attention.args[0].team, np.zeros(0, np.float32)
         length = 400_000  # the keys of one head alone take 6.4 MB
         x = np.zeros((length, 64), np.float32)
         def attend(length):

@@ -109,9 +109,9 @@ def test_available_memory(case: str, tmp_path: Path) -> None:
 def test_a_model_takes_the_cores_it_may_use(outcome_model: Path) -> None:
     program = """
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-        print([BertModel.from_pretrained(HOME, num_threads=n).ops.linear.args[0].num_threads for n in (None, 3)])
+        print([BertModel.from_pretrained(HOME, num_threads=n).ops.linear.args[0].team.num_threads for n in (None, 3)])
         os.environ["MINIBERT_NUM_THREADS"] = "5"
-        print([BertModel.from_pretrained(HOME, num_threads=n).ops.linear.args[0].num_threads for n in (None, 3)])
+        print([BertModel.from_pretrained(HOME, num_threads=n).ops.linear.args[0].team.num_threads for n in (None, 3)])
         """
     assert outcomes.run(program, outcome_model) == ("ok", "[1, 3]\n[5, 3]\n")
 
