@@ -366,8 +366,8 @@ output = model.forward_packed(packed, hidden_states=range(config.num_hidden_laye
 taken = peak() - before
 T, H, F = ids.size, config.hidden_size, config.intermediate_size
 t = min(T, max(1024, TOKENS))
-work, joining, result = 4 * t * (F + 4 * H) / 2**20, 4 * T * H / 2**20, 4 * T * H * kept / 2**20
-bound = result + max(work, joining)
+work, result = 4 * t * (F + 7 * H) / 2**20, 4 * T * H * kept / 2**20
+bound = result + work
 print(f"{TEXTS} x {TOKENS} tokens, {kept} states kept: {taken:.1f} MiB taken, {bound:.1f} allowed")
 if taken > bound + 2: print("WRONG NUMBER: more than the formula says")
 if taken < 0.5 * bound: print("WRONG NUMBER: the formula says nothing")
