@@ -233,6 +233,6 @@ class _Helper:
             self.asleep = False
 
     def wake(self) -> None:
-        """Let the helper go on, or not fall asleep again: one step, so that it may be called in the middle of itself."""
+        """Let the helper go on, or not fall asleep: one step, so that it may be called in the middle of itself."""
         with contextlib.suppress(RuntimeError):  # somebody else has just done so
             self._bed.release()
