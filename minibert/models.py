@@ -293,9 +293,9 @@ class BertModel:
         Notes
         -----
         Memory, in bytes, beyond the weights: the result, 4 T H for each hidden state kept and 4 A S^2 for each sequence
-        and layer of attentions; 4 T H more while the results of several steps are joined; and what one step works on,
-        which is kept for the next forward, 4 t (F + 9 H). t is 1,024, or the tokens of the longest sequence if it has
-        more; never more than T. `__call__` needs the result a second time where the batch has padding.
+        and layer of attentions; plus the work of one step, 4 t (F + 7 H), which minibert's kernels keep for the next.
+        t is 1,024, or the tokens of the longest sequence if it has more; never more than T. `__call__` needs the result
+        a second time where the batch has padding.
         """
         depth = self.config.num_hidden_layers
         stop = depth if num_layers is None else _check_num_layers(num_layers, depth)
@@ -305,25 +305,29 @@ class BertModel:
             )
         pooler = self.weights.pooler if pool else None
         self._check_memory(batch, len(hidden_states), len(attentions))
-        states: dict[int, list[FloatArray]] = {i: [] for i in sorted(hidden_states) if i <= stop}
+        kept = [i for i in sorted(hidden_states) if i <= stop]
+        hidden_size = self.config.hidden_size
+        states: dict[int, FloatArray] = {}
         probs: dict[int, list[FloatArray]] = {i: [] for i in sorted(attentions) if i < stop}
         pooled: list[FloatArray] = []
-        for _, step in batch.steps(_TOKENS_PER_STEP):
+        for place, step in batch.steps(_TOKENS_PER_STEP):
             layers = encoder.forward(self.weights, step, self.ops, return_probs=probs)
             for i, (x, layer_probs) in enumerate(layers):
-                if i in states:
-                    states[i].append(x)
+                if i in kept and step.num_tokens == batch.num_tokens:
+                    states[i] = x
+                elif i in kept:
+                    states.setdefault(i, np.empty((batch.num_tokens, hidden_size), dtype=np.float32))[place] = x
                 if i - 1 in probs:
                     probs[i - 1].extend(layer_probs or ())
                 if i == stop:
                     break
             if pooler is not None:
                 pooled.append(encoder.pooler(x, pooler, step, self.ops))
-        hidden_size = self.config.hidden_size
+        nothing = np.zeros((0, hidden_size), dtype=np.float32)
         return PackedOutput(
-            hidden_states={i: _join(states.pop(i), hidden_size) for i in list(states)},
+            hidden_states={i: states.get(i, nothing) for i in kept},
             attentions=probs,
-            pooled=None if pooler is None else _join(pooled, hidden_size),
+            pooled=None if pooler is None else np.concatenate([*pooled, nothing]),
         )
 
     def _check_memory(self, batch: PackedBatch, num_states: int, num_attentions: int) -> None:
@@ -416,12 +420,6 @@ def _check_num_layers(num_layers: int | None, depth: int) -> int:
     if not 0 <= num_layers <= depth:
         raise ValueError(f"num_layers={num_layers}; this model has {depth} layers: expected 0 to {depth}.")
     return int(num_layers)
-
-
-def _join(parts: list[FloatArray], hidden_size: int) -> FloatArray:
-    if len(parts) == 1:
-        return parts[0]
-    return np.concatenate(parts) if parts else np.zeros((0, hidden_size), dtype=np.float32)
 
 
 # --- who computes ----------------------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
-from urllib.request import getproxies
 
 from minibert.errors import DownloadError, ModelFormatError
 from minibert.files import os_reason, printable, within
@@ -37,6 +36,7 @@ _CONVERSION_COMMAND = (
 )
 
 _COMMIT = re.compile("[0-9a-f]{40}")
+_PLAIN_ID = re.compile("(?=.{1,96}$)(WORDS/)?WORDS(?<![.]git)".replace("WORDS", "[A-Za-z0-9]+([-_.][A-Za-z0-9]+)*"))
 
 
 class HubRepository:
@@ -228,6 +228,8 @@ class HubRepository:
 
     def _refuse_unknown_host(self, lacking: str) -> None:
         """Refuse at once a host without an address: with no network the client would try for half a minute."""
+        from urllib.request import getproxies
+
         from huggingface_hub import constants
 
         host = urlsplit(constants.ENDPOINT).hostname
@@ -428,6 +430,8 @@ def _note_commit(reference: Path, commit: str) -> None:
 
 def _checked_repo_id(repo_id: str) -> str:
     """Refuse what cannot be the id of a repository, by the client's own rules."""
+    if _PLAIN_ID.fullmatch(repo_id):  # good by any rules, and the client takes a tenth of a second to import
+        return repo_id
     from huggingface_hub import hf_hub_url
 
     try:

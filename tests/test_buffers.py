@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -55,10 +57,46 @@ def test_arrays_held_at_once_never_overlap(held: int) -> None:
 
 def test_a_large_block_is_not_pinned_by_a_small_array() -> None:
     buffers = Buffers()
-    del_me = buffers.empty(8 * SIZE)
+    del_me = buffers.empty(2 * SIZE)
     where = address(del_me)
     del del_me
     assert address(buffers.empty(SIZE)) != where
+
+
+def test_what_is_larger_than_a_step_of_a_forward_is_not_kept() -> None:
+    buffers = Buffers()
+    assert buffers.empty(1 << 24).base is None
+    assert len(buffers._blocks) == 0
+    for _ in range(40):
+        buffers.empty(SIZE)
+        buffers.empty(2 * SIZE)
+    assert len(buffers._blocks) == 2
+
+
+TRACED = """
+import sys
+
+def trace(frame, event, argument):
+    frame.f_locals  # as debuggers and pure-Python coverage do; until Python 3.12 it leaves references behind
+    return trace
+
+sys.settrace(trace)
+from minibert.kernels.buffers import Buffers
+sys.settrace(None)
+buffers = Buffers()
+first = buffers.empty(SIZE)
+first[:] = 1.0
+second = buffers.empty(SIZE)
+second[:] = 2.0
+print(float(first.max()), float(second.min()))
+"""
+
+
+def test_a_debugger_that_holds_on_to_variables_does_no_harm() -> None:
+    """An expected reference count, learned under its eyes, would call a block free that is in use."""
+    program = f"SIZE = {SIZE}\n{TRACED}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["1.0", "2.0"]
 
 
 def test_threads_never_get_the_same_memory() -> None:

@@ -76,6 +76,20 @@ def test_a_warm_start_compiles_nothing(cache: Path, model: Path) -> None:
     report("warm", outcome)
 
 
+def test_a_first_vector_imports_nothing_that_it_does_not_need(cache: Path, model: Path) -> None:
+    """Neither the hub's client, nor what Numba needs to compile (which imports scipy.linalg where there is one)."""
+    program = """
+        from minibert.cli import main
+        assert main(["embed", "hello", "-o", os.devnull]) == 0
+        needless = ("huggingface_hub.file_download", "httpx", "httpx2", "urllib.request", "http.client", "tqdm",
+                    "numba.np.arraymath", "scipy.linalg", "multiprocessing", "minibert.bench", "minibert.search")
+        print("imported:", *(name for name in needless if name in sys.modules))
+        """
+    variables = {"NUMBA_CACHE_DIR": str(cache), "HF_HUB_CACHE": str(cache / "no hub")}
+    outcome, printed = outcomes.run(program, model, **variables)
+    assert (outcome, printed.splitlines()[-1].split()) == ("ok", ["imported:"]), printed
+
+
 # --- damaged files ---------------------------------------------------------------------------------------------------
 
 

@@ -1,14 +1,18 @@
 """Memory for results, used again as soon as nobody holds them: fresh pages cost more than what is computed in them.
 
 The system gives memory page by page, at the first touch, and clears each page first: for the arrays of a forward that
-takes about a tenth of the time in which they are computed. So an op's result lies in a block that `Buffers` keeps; the
-block is free again when the last array that looks into it is gone, which Python's reference count tells.
+takes about a tenth of the time in which they are computed. So an op's result lies in a block that `Buffers` keeps, and
+gives away again when the last array that looks into it is gone.
+
+An array that looks into another one holds on to the first of them all, and that one to the `_Lease` it was made from:
+the block is free when its lease is gone. A weak reference tells, at no moment too early; a reference count does not
+(debuggers hold references of their own), and a `__del__` would swallow the Ctrl-C that arrives within it.
 """
 
 from __future__ import annotations
 
 import math
-import sys
+import weakref
 from collections import deque
 
 import numpy as np
@@ -17,8 +21,16 @@ from minibert.ops import FloatArray
 
 __all__ = ["Buffers"]
 
-_MOST_BLOCKS = 8  # a layer has at most six results alive at once
-_SMALLEST = 1 << 16  # floats: less than that, the allocator keeps itself
+_MOST_BLOCKS = 12  # a layer has at most six results alive at once
+_SMALLEST, _LARGEST = 1 << 16, 1 << 23  # floats; less, the allocator keeps itself; more, no step of a forward takes
+
+
+class _Lease:
+    """A block in use; `np.asarray` makes the array that uses it."""
+
+    def __init__(self, block: FloatArray, shape: tuple[int, ...]) -> None:
+        self._block = block
+        self.__array_interface__ = {**block.__array_interface__, "shape": shape}
 
 
 class Buffers:
@@ -29,7 +41,7 @@ class Buffers:
     """
 
     def __init__(self) -> None:
-        self._blocks: deque[FloatArray] = deque()
+        self._blocks: deque[tuple[FloatArray, weakref.ref[_Lease]]] = deque()
 
     def __reduce__(self) -> tuple[type[Buffers], tuple[()]]:
         return Buffers, ()
@@ -37,34 +49,24 @@ class Buffers:
     def empty(self, *shape: int) -> FloatArray:
         """An array of this shape with arbitrary contents, in memory that no other array uses."""
         size = math.prod(shape)
-        if size < _SMALLEST:
+        if not _SMALLEST <= size <= _LARGEST:
             return np.empty(shape, dtype=np.float32)
         block = self._take(size)
         if block is None:
             block = np.empty(size, dtype=np.float32)
-        result = block[:size].reshape(shape)
-        self._blocks.append(block)
-        return result
+        lease = _Lease(block, shape)
+        self._blocks.append((block, weakref.ref(lease)))
+        return np.asarray(lease)
 
     def _take(self, size: int) -> FloatArray | None:
-        """Take out a free block that fits, and is not so large that a small array would keep much memory."""
+        """Take out a free block that fits; one much larger would make a result that is kept hold too much memory."""
         for _ in range(len(self._blocks)):
             try:
-                block = self._blocks.popleft()
+                block, lease = self._blocks.popleft()
             except IndexError:  # other threads are looking at the rest
                 return None
-            if size <= block.size <= 2 * size and sys.getrefcount(block) == _REFERENCES_WHEN_FREE:
+            if size <= block.size <= size + size // 4 and lease() is None:
                 return block
             if len(self._blocks) < _MOST_BLOCKS:
-                self._blocks.append(block)
+                self._blocks.append((block, lease))
         return None
-
-
-def _references_when_free() -> int:
-    """What `sys.getrefcount` says of a block that was taken out and that no array looks into; Pythons differ."""
-    blocks = deque([np.empty(0, dtype=np.float32)])
-    block = blocks.popleft()
-    return sys.getrefcount(block)
-
-
-_REFERENCES_WHEN_FREE = _references_when_free()

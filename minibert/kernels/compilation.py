@@ -29,6 +29,7 @@ import numba
 from numba.core.caching import NullCache
 from numba.core.compiler import CompileResult
 from numba.core.compiler_lock import global_compiler_lock
+from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 
 __all__ = ["cache_folders", "function", "inline", "is_private", "kernel", "processor"]
@@ -86,7 +87,7 @@ class _MachineCode(NullCache):
 
     def load_overload(self, signature: Any, target_context: Any) -> Any:
         """The compiled kernel, or None, which makes Numba compile it."""
-        target_context.refresh()
+        rtsys.initialize(target_context)  # all that finished machine code needs; the compiler's registries take longer
         key = self._key(signature, target_context.codegen())
         for folder in cache_folders():
             try:

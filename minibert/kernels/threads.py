@@ -33,7 +33,7 @@ Fork       A child inherits memory but no helpers, and that memory as it was in 
 Memory     A chunk that finds no memory for its scratch is marked (`_FAILED`), and the op raises MemoryError at its end.
 Busy core  A helper may lose its core in the middle of a chunk. The leader that waits for it soon takes short naps: then
            the system may let the helper go on where the leader was.
-Idleness   A helper that has waited in vain for about a millisecond goes to sleep (a Python lock) until a later op.
+Idleness   A helper that has waited in vain for about a millisecond goes to sleep (on a lock) until a later op.
 The end    When a team is dropped, or the interpreter ends, its helpers are told to return.
 """
 
@@ -209,7 +209,7 @@ class _Crew:
 
     def close(self) -> None:
         """Let the helpers end."""
-        if self.process == os.getpid():  # in a child there are none, and their alarms may be locked for ever
+        if self.process == os.getpid():  # in a child there are none
             self.state[_CLOSED] = 1
             for helper in self._helpers:
                 helper.wake()
@@ -220,18 +220,19 @@ class _Helper:
 
     def __init__(self, number: int, state: npt.NDArray[np.int64]) -> None:
         self.asleep = False
-        self._alarm = threading.Lock()  # rings when it is released
-        self._alarm.acquire()
+        # Not an Event: that has a lock of its own, which whoever is interrupted within set() holds, perhaps for ever.
+        self._bed = threading.Lock()
+        self._bed.acquire()
         self.thread = threading.Thread(target=self._help, args=(state, number), name=f"minibert-{number}", daemon=True)
-
-    def wake(self) -> None:
-        """Ring the alarm, in one step that a signal handler cannot find half done, as it could an Event."""
-        with contextlib.suppress(RuntimeError):  # it rings already
-            self._alarm.release()
 
     def _help(self, state: npt.NDArray[np.int64], number: int) -> None:
         while not state[_CLOSED]:
             run_task(state, state, 0, number, _PATIENCE)
             self.asleep = True
-            self._alarm.acquire()
+            self._bed.acquire()
             self.asleep = False
+
+    def wake(self) -> None:
+        """Let the helper go on, or not fall asleep: one step, so that it may be called in the middle of itself."""
+        with contextlib.suppress(RuntimeError):  # somebody else has just done so
+            self._bed.release()
