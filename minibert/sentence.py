@@ -13,13 +13,13 @@ import numpy.typing as npt
 
 from minibert.encodings import Encoding, TokenizedBatch
 from minibert.errors import ModelFormatError
-from minibert.files import read_json_object
-from minibert.hub import DEFAULT_MODEL, ModelFiles, locate
+from minibert.hub import DEFAULT_MODEL, locate
 from minibert.models import BertModel
 from minibert.ops import FloatArray
 from minibert.pipeline import Pipeline, read_modules, read_pipeline
 from minibert.prompts import FAMILIES, builtin_prompts, check_prompts
 from minibert.recipe import Recipe, make_recipe, pool_encodings, token_vectors
+from minibert.sentence_files import check_settings, full_name, read_settings
 from minibert.similarity import (
     PRECISIONS,
     SIMILARITY_FUNCTIONS,
@@ -32,24 +32,12 @@ from minibert.tokenizer import BertTokenizer
 from minibert.vectors import LayerSelection
 from minibert.windows import TokenWindows
 
-__all__ = ["SentenceTransformer", "full_name"]
+__all__ = ["SentenceTransformer"]
 
 _OUTPUT_VALUES = ("sentence_embedding", "token_embeddings", None)
 
 # Texts tokenized together: bounds the memory of a large corpus's encodings.
 _TEXTS_AT_ONCE = 1024
-
-# Hub ids without an organisation that are not sentence-transformers' own.
-_PLAIN_BERT = (
-    "bert-base-uncased",
-    "bert-base-cased",
-    "bert-large-uncased",
-    "bert-large-cased",
-    "bert-base-multilingual-uncased",
-    "bert-base-multilingual-cased",
-    "bert-base-chinese",
-    "bert-base-german-cased",
-)
 
 
 class SentenceTransformer:
@@ -128,7 +116,7 @@ class SentenceTransformer:
                 "the last hidden state; cosines of a plain BERT say little about meaning.",
                 stacklevel=2,
             )
-        stored = _read_settings(files, "config_sentence_transformers.json")
+        stored = read_settings(files, "config_sentence_transformers.json")
         try:
             check_truncate_dim(stored.get("truncate_dim"))
             self.similarity_fn_name = similarity_fn_name or stored.get("similarity_fn_name") or "cosine"
@@ -136,13 +124,13 @@ class SentenceTransformer:
             raise ModelFormatError(f"{files.source}: config_sentence_transformers.json has {error}") from error
         self.truncate_dim: int | None = truncate_dim if truncate_dim is not None else stored.get("truncate_dim")
         bert_files = files.subfolder(modules[0].path) if modules else files
-        names = (os.fspath(model_name_or_path), _read_settings(bert_files, "config.json").get("_name_or_path"))
+        names = (os.fspath(model_name_or_path), read_settings(bert_files, "config.json").get("_name_or_path"))
         self._builtin_prompts = builtin_prompts(*names)
         self._set_prompts(stored, prompts, default_prompt_name, files.source)
 
         self.tokenizer = BertTokenizer.from_files(bert_files)
-        settings = _read_settings(bert_files, "sentence_bert_config.json")
-        _check_settings(settings, self.tokenizer)
+        settings = read_settings(bert_files, "sentence_bert_config.json")
+        check_settings(settings, self.tokenizer)
         self.model = BertModel.from_files(
             bert_files, output_hidden_states=False, backend=backend, num_threads=num_threads
         )
@@ -364,7 +352,7 @@ class SentenceTransformer:
         flat = [window for group in groups for window in group]
         pooled = pool_encodings(self.model, recipe, flat, windows.num_prompt_tokens)
         if len(flat) > len(groups):
-            pooled = _average_windows(pooled, groups, windows)
+            pooled = windows.average(pooled, groups)
         return self.pipeline.finish(pooled)
 
     def _encode_tokens(self, recipe: Recipe, windows: TokenWindows, *, with_ids: bool) -> list[Any]:
@@ -373,6 +361,8 @@ class SentenceTransformer:
         The dict's sentence vector takes a second forward.
         """
         result: list[Any] = []
+        if with_ids:
+            self._width(recipe)
         for _, groups in windows:
             encodings = [group[0] for group in groups]
             tokens = token_vectors(self.model, recipe, encodings)
@@ -395,6 +385,8 @@ class SentenceTransformer:
 
     def _width(self, recipe: Recipe) -> int:
         """Return the length of the vectors that a recipe leads to; refuse one the model's modules cannot take."""
+        if recipe.modes == ("none",):
+            raise ValueError("output_value=None gives a sentence vector too, but pooling='none' makes none.")
         width = recipe.width(self.model.config.hidden_size)
         fixed = [name for name in self.pipeline.names if name != "Normalize"]
         if not fixed:
@@ -462,35 +454,6 @@ class SentenceTransformer:
         return f"SentenceTransformer({steps}, max_seq_length={self.max_seq_length})"
 
 
-# --- reading ---------------------------------------------------------------------------------------------------------
-
-
-def full_name(name_or_path: str | os.PathLike[str]) -> str | os.PathLike[str]:
-    """Put sentence-transformers' organisation before a short hub id, as that library does."""
-    short = isinstance(name_or_path, str) and name_or_path and not set(name_or_path) & set("/\\.")
-    if short and name_or_path not in _PLAIN_BERT and not os.path.exists(name_or_path):
-        return f"sentence-transformers/{name_or_path}"
-    return name_or_path
-
-
-def _read_settings(files: ModelFiles, name: str) -> dict[str, Any]:
-    path = files.find(name)
-    return {} if path is None else read_json_object(path)
-
-
-def _check_settings(settings: dict[str, Any], tokenizer: BertTokenizer) -> None:
-    """Refuse what sentence_bert_config.json may ask for beyond the last hidden state of a text."""
-    limit = settings.get("max_seq_length")
-    least = tokenizer.num_special_tokens_to_add()
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < least):
-        raise ModelFormatError(f"sentence_bert_config.json: max_seq_length={limit!r} must be an int, at least {least}.")
-    if settings.get("do_lower_case") and not tokenizer.do_lower_case:
-        raise ModelFormatError("sentence_bert_config.json lowercases for a cased tokenizer, which is not implemented.")
-    for name, only in (("transformer_task", "feature-extraction"), ("module_output_name", "token_embeddings")):
-        if settings.get(name, only) != only:
-            raise ModelFormatError(f"sentence_bert_config.json: {name}={settings[name]!r} is not implemented.")
-
-
 # --- checking and finishing ------------------------------------------------------------------------------------------
 
 
@@ -540,18 +503,3 @@ def _make_out(out: npt.NDArray[Any] | None, shape: tuple[int, ...], precision: s
     if precision != "float32":
         raise ValueError(f"out= takes vectors as they are computed, precision={precision!r} needs them all first.")
     return out
-
-
-def _average_windows(pooled: FloatArray, groups: list[list[Encoding]], windows: TokenWindows) -> FloatArray:
-    """Average the vectors of each text's windows, weighted by the text's own tokens in each: (windows, W) -> (B, W)."""
-    averaged = np.empty((len(groups), pooled.shape[1]), dtype=np.float32)
-    first = 0
-    for b, group in enumerate(groups):
-        own = pooled[first : first + len(group)]
-        if len(group) == 1:
-            averaged[b] = own[0]
-        else:
-            weights = np.array([windows.num_text_tokens(window) for window in group], dtype=np.float64)
-            averaged[b] = (weights[:, None] * own).sum(axis=0) / weights.sum()
-        first += len(group)
-    return averaged

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from minibert.encodings import Encoding
+from minibert.ops import FloatArray
 from minibert.texts import refuse_lone_surrogate
 from minibert.tokenizer import BertTokenizer
 
@@ -117,9 +118,22 @@ class TokenWindows:
                 end = "\n" if done == len(self._texts) else ""
                 print(f"\r{done} of {len(self._texts)} texts", end=end, file=sys.stderr, flush=True)  # noqa: T201
 
-    def num_text_tokens(self, window: Encoding) -> int:
-        """Count the tokens of a window that are the text's own: neither special nor the prompt's."""
-        return int(self._own(window).sum())
+    def average(self, vectors: FloatArray, groups: Sequence[Sequence[Encoding]]) -> FloatArray:
+        """Average the vectors of each text's windows, weighted by its tokens in each: (windows, W) -> (B, W).
+
+        Neither special tokens nor the prompt's are counted. A text of one window keeps its vector, bit for bit.
+        """
+        averaged = np.empty((len(groups), vectors.shape[1]), dtype=np.float32)
+        first = 0
+        for b, group in enumerate(groups):
+            own = vectors[first : first + len(group)]
+            if len(group) == 1:
+                averaged[b] = own[0]
+            else:
+                weights = np.array([self._own(window).sum() for window in group], dtype=np.float64)
+                averaged[b] = (weights[:, None] * own).sum(axis=0) / weights.sum()
+            first += len(group)
+        return averaged
 
     def _tokenize(self, texts: list[str], first: int) -> list[list[Encoding]]:
         if self._truncation == "split":

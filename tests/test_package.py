@@ -43,7 +43,18 @@ ORDER = (
     *("kernels.rowwise", "kernels.threads", "kernels.buffers", "kernels"),
     *("encoder", "outputs", "embeddings", "models"),
     *("vectors", "similarity", "token_vectors", "tokens", "occurrences", "plot"),
-    *("pooling", "search", "pipeline", "prompts", "recipe", "windows", "sentence", "integrations", "scikit"),
+    *(
+        "pooling",
+        "search",
+        "pipeline",
+        "prompts",
+        "recipe",
+        "windows",
+        "sentence_files",
+        "sentence",
+        "integrations",
+        "scikit",
+    ),
     *("cli.common", "cli.states", "cli.embed", "cli.info", "cli", "__main__"),
 )
 

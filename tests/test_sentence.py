@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import tracemalloc
 import warnings
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +16,8 @@ import pytest
 
 from minibert import ModelFormatError, SentenceTransformer
 from minibert.hub import DEFAULT_MODEL, locate
+from minibert.prompts import builtin_prompts
+from minibert.similarity import quantize_embeddings
 from tests.checkpoints import random_checkpoint
 from tests.report import REPORT
 from tests.text_data import VARIABLE, udhr_lines
@@ -59,9 +64,37 @@ def test_equals_sentence_transformers_on_the_real_model(minilm: SentenceTransfor
     ours = minilm.encode(texts, truncation="silent")
     apart = np.abs(ours - theirs(minilm_folder(), texts)).max()
     REPORT.append(f"SentenceTransformer: {len(texts)} texts, at most {apart:.1e} from sentence-transformers")
-    assert ours.dtype == np.float32
-    assert ours.flags.c_contiguous
     assert apart <= TOLERANCE
+
+
+@pytest.mark.skipif(VARIABLE not in os.environ, reason=f"{VARIABLE} is not set")
+def test_equals_sentence_transformers_on_a_thousand_real_texts(minilm: SentenceTransformer) -> None:
+    """Vectors, scores, bits and integers of 1,000 lines in 45 languages."""
+    texts = [text for text in dict.fromkeys(udhr_lines()) if len(text) <= 70][:1000]
+    assert len(texts) == 1000
+    ours, expected = minilm.encode(texts, truncation="silent"), theirs(minilm_folder(), texts)
+    apart = np.abs(ours - expected).max()
+    assert apart <= TOLERANCE
+    from sentence_transformers import util
+
+    scores = minilm.similarity(ours[:100], ours)
+    np.testing.assert_allclose(scores, util.cos_sim(expected[:100], expected).numpy(), atol=TOLERANCE)
+    differing = 0.0
+    for precision in ("int8", "uint8", "binary", "ubinary"):
+        few = minilm.encode(texts[:100], precision=precision)
+        assert np.array_equal(few, util.quantize_embeddings(ours[:100], precision))
+        quantized = quantize_embeddings(ours, precision)
+        reference = util.quantize_embeddings(expected, precision)
+        assert (quantized.dtype, quantized.shape) == (reference.dtype, reference.shape)
+        if precision.endswith("int8"):
+            steps = np.abs(quantized.astype(int) - reference.astype(int))
+            assert steps.max() <= 1  # where a rounding error lies across a boundary
+            differing = max(differing, float((steps > 0).mean()))
+    REPORT.append(
+        f"SentenceTransformer: {len(texts)} real texts, at most {apart:.1e} from sentence-transformers; "
+        f"{100 * differing:.3f} % of the 8 bit numbers differ by one step"
+    )
+    assert differing < 1e-3
 
 
 def test_each_text_by_itself(minilm: SentenceTransformer) -> None:
@@ -112,6 +145,11 @@ def test_max_seq_length(minilm: SentenceTransformer) -> None:
         (["a", None], TypeError, r"inputs\[1\] is a NoneType"),
         (["a", float("nan")], TypeError, r"inputs\[1\] is a float"),
         ([["a", "b"]], TypeError, r"inputs\[0\] is a list"),
+        (["a", 3], TypeError, r"inputs\[1\] is a int"),
+        (["a", b"b"], TypeError, r"inputs\[1\] is a bytes"),
+        (np.array([["a"], ["b"]]), TypeError, "inputs is a ndarray"),
+        (np.array([1.5]), TypeError, r"inputs\[0\] is a float"),
+        ({"a": "b"}, TypeError, "inputs is a dict"),
         (None, TypeError, "inputs is a NoneType"),
         (7, TypeError, "inputs is a int"),
         ((text for text in ["a"]), TypeError, "inputs is a generator"),
@@ -125,6 +163,305 @@ def test_bad_inputs(minilm: SentenceTransformer, inputs: object, error: type[Exc
         minilm.encode(inputs)
     with pytest.raises(ValueError, match="truncation='cut'"):
         minilm.encode("a", truncation="cut")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"batch_size": 0}, ValueError, "batch_size=0"),
+        ({"batch_size": -3}, ValueError, "batch_size=-3"),
+        ({"batch_size": 2.0}, TypeError, "batch_size=2.0"),
+        ({"convert_to_tensor": True}, TypeError, "torch.from_numpy"),
+        ({"device": "cuda"}, ValueError, "runs on the CPU"),
+        ({"output_value": "sentences"}, ValueError, "output_value='sentences'"),
+        ({"precision": "float16"}, ValueError, "precision='float16'"),
+        ({"truncate_dim": 0}, ValueError, "truncate_dim=0"),
+        ({"truncate_dim": "8"}, TypeError, "truncate_dim='8'"),
+        ({"stride": 3}, ValueError, "needs truncation='split'"),
+        ({"stride": -1, "truncation": "split"}, ValueError, "stride=-1"),
+        ({"stride": 254, "truncation": "split"}, ValueError, r"index 0: text 0 .* stride=254 must be less"),
+        ({"prompt": "long " * 260, "truncation": "split"}, ValueError, "none is left for the text"),
+        ({"prompt": "\ud800"}, ValueError, "prompt holds half a character"),
+        ({"prompt_name": 3}, ValueError, "prompt_name=3"),
+        ({"sentences": "b"}, TypeError, "old name of inputs="),
+        ({"out": np.zeros(383)}, ValueError, r"out has shape \(383,\); the vectors take \(384,\)"),
+        ({"out": np.zeros(384, dtype=int)}, TypeError, "out is ndarray"),
+        ({"out": [0.0] * 384}, TypeError, "out is list"),
+        ({"out": np.zeros(384), "precision": "binary"}, ValueError, "needs them all first"),
+        ({"output_value": "token_embeddings", "precision": "int8"}, ValueError, "for sentence vectors"),
+        ({"pooling": "none", "normalize_embeddings": True}, ValueError, "for sentence vectors"),
+        ({"pooling": "none", "truncation": "split"}, ValueError, "for sentence vectors"),
+        ({"pooling": "none", "output_value": None}, ValueError, "pooling='none' makes none"),
+        ({"precision": "int8"}, ValueError, "single vector"),
+        ({"pool": {}}, TypeError, "pool"),
+    ],
+)
+def test_bad_options(minilm: SentenceTransformer, options: dict, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        minilm.encode("long " * 300, **options)
+
+
+def test_columns_of_texts(minilm: SentenceTransformer) -> None:
+    import pandas
+    import pyarrow
+
+    texts = TEXTS[2:6]
+    expected = minilm.encode(texts)
+    columns = (tuple(texts), np.array(texts), np.array(texts, dtype=object), pandas.Series(texts, index=[3, 2, 1, 0]))
+    for column in (*columns, pyarrow.array(texts), pyarrow.chunked_array([texts[:1], texts[1:]])):
+        np.testing.assert_array_equal(minilm.encode(column), expected)
+    np.testing.assert_array_equal(minilm.encode(sentences=texts), expected)
+    with pytest.raises(TypeError, match=r"inputs\[1\] is a NoneType"):
+        minilm.encode(pyarrow.array(["a", None]))
+
+
+def test_batch_size_and_windows_change_no_bit() -> None:
+    model = SentenceTransformer(backend="numba")
+    texts = [text for text in TEXTS if len(text) < 200] * 20
+    expected = model.encode(texts)
+    for batch_size in (1, 3, 1000):
+        np.testing.assert_array_equal(model.encode(texts, batch_size=batch_size), expected)
+
+
+def test_kinds_of_output(minilm: SentenceTransformer, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = TEXTS[:6]
+    vectors = minilm.encode(texts)
+    listed = minilm.encode(texts, convert_to_numpy=False)
+    assert isinstance(listed, list)
+    np.testing.assert_array_equal(np.stack(listed), vectors)
+    tokens = minilm.encode(texts, output_value="token_embeddings")
+    dicts = minilm.encode(texts, output_value=None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from sentence_transformers import SentenceTransformer as Original
+
+        original = Original(str(minilm_folder()), device="cpu")
+        their_tokens = original.encode(texts, output_value="token_embeddings")
+        their_dicts = original.encode(texts, output_value=None)
+    for ours, one, theirs_, other in zip(tokens, dicts, their_tokens, their_dicts, strict=True):
+        np.testing.assert_allclose(ours, theirs_.numpy(), atol=1e-5)
+        assert set(one) <= set(other)
+        mask = other["attention_mask"].numpy() == 1
+        np.testing.assert_array_equal(one["input_ids"], other["input_ids"].numpy()[mask])
+        np.testing.assert_array_equal(one["token_embeddings"], ours)
+        np.testing.assert_allclose(one["sentence_embedding"], other["sentence_embedding"].numpy(), atol=TOLERANCE)
+    assert minilm.encode("a", output_value="token_embeddings").shape == (3, 384)
+    assert minilm.encode([], output_value="token_embeddings") == []
+    assert minilm.encode([], precision="ubinary").shape == (0, 48)
+    capsys.readouterr()
+    minilm.encode(texts, show_progress_bar=True)
+    assert capsys.readouterr().err == "\r6 of 6 texts\n"
+
+
+def test_out_and_truncate_dim(minilm: SentenceTransformer, tmp_path: Path) -> None:
+    texts = TEXTS[:6]
+    vectors = minilm.encode(texts)
+    file = np.memmap(tmp_path / "vectors", dtype=np.float16, mode="w+", shape=(6, 384))
+    assert minilm.encode(texts, out=file) is file
+    np.testing.assert_array_equal(file, vectors.astype(np.float16))
+    one = np.full(384, np.nan, dtype=np.float32)
+    minilm.encode(texts[3], out=one)
+    np.testing.assert_allclose(one, vectors[3], atol=1e-6)
+
+    np.testing.assert_array_equal(minilm.encode(texts, truncate_dim=10), vectors[:, :10])
+    short = minilm.encode(texts, truncate_dim=10, normalize_embeddings=True)
+    np.testing.assert_allclose(
+        short, theirs(minilm_folder(), texts, truncate_dim=10, normalize_embeddings=True), atol=TOLERANCE
+    )
+    model = SentenceTransformer(truncate_dim=12)
+    assert model.get_embedding_dimension() == model.get_sentence_embedding_dimension() == 12
+    np.testing.assert_array_equal(model.encode(texts), vectors[:, :12])
+    assert model.encode(texts, truncate_dim=500).shape == (6, 384)
+
+
+def test_similarity(minilm: SentenceTransformer) -> None:
+    vectors = minilm.encode(TEXTS[:4])
+    model = SentenceTransformer(similarity_fn_name="euclidean")
+    np.testing.assert_allclose(minilm.similarity(vectors, vectors), vectors @ vectors.T, atol=1e-6)
+    np.testing.assert_allclose(minilm.similarity_pairwise(vectors, vectors), 1, atol=1e-6)
+    distances = np.linalg.norm(vectors[:, None] - vectors, axis=2)
+    np.testing.assert_allclose(model.similarity(vectors, vectors), -distances, atol=1e-6)
+    model.similarity_fn_name = "manhattan"
+    assert model.similarity_pairwise(vectors[0], vectors[3]) < -1
+    for wrong in ("maxsim", None, 3):
+        with pytest.raises(ValueError, match="similarity_fn_name="):
+            model.similarity_fn_name = wrong
+    with pytest.raises(ValueError, match="similarity_fn_name='angle'"):
+        SentenceTransformer(similarity_fn_name="angle")
+
+
+def test_tokenize(minilm: SentenceTransformer) -> None:
+    inputs = minilm.tokenize(["a text", "long " * 300])
+    assert inputs["input_ids"].shape == (2, 256)
+    assert inputs["attention_mask"].sum(axis=1).tolist() == [4, 256]
+
+
+# --- long texts ------------------------------------------------------------------------------------------------------
+
+LONG = " ".join(f"Sentence number {i} tells of bank {i % 7} and the river, naïve café 北京." for i in range(60))
+
+
+def test_return_info_counts_tokens(minilm: SentenceTransformer) -> None:
+    whole = len(minilm.tokenizer.encode(LONG))
+    vectors, info = minilm.encode(["", "two words", LONG], truncation="silent", return_info=True)
+    assert vectors.shape == (3, 384)
+    assert [(one.n_tokens, one.n_truncated) for one in info] == [(2, 0), (4, 0), (whole, whole - 256)]
+    assert [one.windows[0] for one in info[:2]] == [(0, 0), (0, 9)]
+    (start, end), kept = info[2].windows[0], minilm.tokenizer.encodings([LONG], max_length=256)[0]
+    assert (start, end) == (0, kept.offsets[-2, 1])
+    _, one = minilm.encode("two words", prompt="query: ", return_info=True)
+    assert (one.n_tokens, one.windows) == (6, ((0, 9),))
+
+
+@pytest.mark.parametrize("stride", [0, 20])
+@pytest.mark.parametrize("prompt", [None, "query: "])
+def test_split_into_windows(minilm: SentenceTransformer, stride: int, prompt: str | None) -> None:
+    """The windows hold every token, overlap by the stride, and their vectors' weighted mean is the text's."""
+    options = {"truncation": "split", "stride": stride, "prompt": prompt, "return_info": True}
+    vector, info = minilm.encode(LONG, **options)
+    text_tokens = [tuple(offsets) for offsets in minilm.tokenizer.encodings([LONG])[0].offsets[1:-1]]
+    room = 256 - 2 - (2 if prompt else 0)
+    held = [[t for t in text_tokens if start <= t[0] and t[1] <= end] for start, end in info.windows]
+    assert info.n_tokens == len(text_tokens) + 2 + (2 if prompt else 0)
+    assert info.n_truncated == 0
+    assert [len(tokens) for tokens in held[:-1]] == [room] * (len(held) - 1)
+    assert {t for tokens in held for t in tokens} == set(text_tokens)
+    for one, after in pairwise(held):
+        assert len(set(one) & set(after)) == stride
+
+    # The mean of the windows' means, before Normalize; each window stands alone as the tokens it is.
+    model = minilm.model
+    means, weights = [], []
+    for start, end in info.windows:
+        inputs = minilm.tokenizer((prompt or "") + LONG[start:end])
+        means.append(model(**inputs).last_hidden_state[0].mean(axis=0))
+        weights.append(inputs["input_ids"].shape[1] - 2 - (2 if prompt else 0))
+    assert weights == [len(tokens) for tokens in held]
+    mean = np.average(np.stack(means).astype(np.float64), axis=0, weights=weights)
+    np.testing.assert_allclose(vector, mean / np.linalg.norm(mean), atol=TOLERANCE)
+
+
+def test_split_leaves_short_texts_alone() -> None:
+    model = SentenceTransformer(backend="numba")
+    plain = model.encode(TEXTS[:5])
+    together = model.encode([*TEXTS[:5], LONG], truncation="split", stride=5)
+    np.testing.assert_array_equal(together[:5], plain)
+    np.testing.assert_array_equal(model.encode(LONG, truncation="split", stride=5), together[5])
+
+
+def test_memory_stays_bounded(tmp_path: Path) -> None:
+    """Beyond the result, 12,000 texts take no more memory than 2,000."""
+    folder = sentence_model(tmp_path / "model")
+    model = SentenceTransformer(folder)
+    model.encode(["the cat"] * 100)
+    peaks = []
+    for count in (2000, 12000):
+        texts = ["the cat sat on the mat"] * count
+        tracemalloc.start()
+        vectors = model.encode(texts)
+        peaks.append(tracemalloc.get_traced_memory()[1] - vectors.nbytes)
+        tracemalloc.stop()
+    REPORT.append(f"encode: {peaks[0] / 2**20:.1f} and {peaks[1] / 2**20:.1f} MB for 2,000 and 12,000 texts")
+    assert peaks[1] < 1.2 * peaks[0] + 2**20
+
+
+# --- prompts ---------------------------------------------------------------------------------------------------------
+
+
+def test_encode_query_and_document(tmp_path: Path) -> None:
+    prompts = {"prompts": {"query": "the cat ", "document": "on the mat "}, "default_prompt_name": "document"}
+    folder = sentence_model(tmp_path / "model", config_sentence_transformers=prompts)
+    model = SentenceTransformer(folder)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from sentence_transformers import SentenceTransformer as Original
+
+        original = Original(str(folder), device="cpu")
+    assert (model.prompts, model.default_prompt_name) == (original.prompts, original.default_prompt_name)
+    for method in ("encode", "encode_query", "encode_document"):
+        for options in ({}, {"prompt": "hello "}, {"prompt_name": "query"}, {"prompt": ""}):
+            ours, expected = (getattr(m, method)(SMALL_TEXTS, **options) for m in (model, original))
+            np.testing.assert_allclose(ours, expected, atol=TOLERANCE)
+    given = {"prompts": {"query": "", "task": "dog "}, "default_prompt_name": "task"}
+    ours = SentenceTransformer(folder, **given)
+    expected = Original(str(folder), device="cpu", **given)
+    assert ours.prompts == expected.prompts
+    for method in ("encode", "encode_query", "encode_document"):
+        ours_, expected_ = (getattr(m, method)(SMALL_TEXTS) for m in (ours, expected))
+        np.testing.assert_allclose(ours_, expected_, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("stored", "used"),
+    [({"passage": "the "}, "the "), ({"corpus": "a ", "passage": "the "}, "the "), ({"corpus": "a "}, "a "), ({}, "")],
+)
+def test_encode_document_takes_the_first_prompt_there_is(tmp_path: Path, stored: dict[str, str], used: str) -> None:
+    folder = sentence_model(tmp_path / "model", config_sentence_transformers={"prompts": stored})
+    model = SentenceTransformer(folder)
+    np.testing.assert_array_equal(model.encode_document("cat"), model.encode("cat", prompt=used))
+    np.testing.assert_array_equal(model.encode_query("cat"), model.encode("cat"))
+
+
+SEARCH = "Represent this sentence for searching relevant passages: "
+
+
+@pytest.mark.parametrize(
+    ("name", "query", "passage"),
+    [
+        ("intfloat/e5-small", "query: ", "passage: "),
+        ("intfloat/e5-large-v2", "query: ", "passage: "),
+        ("intfloat/multilingual-e5-small", "query: ", "passage: "),
+        ("BAAI/bge-base-en-v1.5", SEARCH, ""),
+        ("baai/bge-small-en", SEARCH, ""),
+        ("BAAI/bge-large-zh-v1.5", "为这个句子生成表示以用于检索相关文章：", ""),
+        ("Snowflake/snowflake-arctic-embed-m-v1.5", SEARCH, ""),
+        ("mixedbread-ai/mxbai-embed-large-v1", SEARCH, ""),
+    ],
+)
+def test_prompts_of_the_card(tmp_path: Path, name: str, query: str, passage: str) -> None:
+    folder = sentence_model(tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "_name_or_path": name}))
+    model = SentenceTransformer(folder)
+    with pytest.warns(UserWarning, match=re.escape(f"trained with {query!r} before each query")):
+        plain = model.encode_query("the cat")
+    np.testing.assert_array_equal(plain, model.encode_query("the cat"))  # warns once
+    if passage:
+        with pytest.warns(UserWarning, match=re.escape(f"{passage!r} before each passage")):
+            model.encode_document("the cat")
+    model.encode_document("the cat")
+    builtin = SentenceTransformer(folder, prompts="builtin")
+    np.testing.assert_array_equal(builtin.encode_query("the cat"), model.encode("the cat", prompt=query))
+    np.testing.assert_array_equal(builtin.encode_document("the cat"), model.encode("the cat", prompt=passage))
+    own = {"prompts": {"query": "mine: "}}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(own))
+    assert SentenceTransformer(folder, prompts="builtin").prompts["query"] == "mine: "
+    SentenceTransformer(folder).encode_query("the cat")
+
+
+@pytest.mark.parametrize("name", ["intfloat/e5-mistral-7b-instruct", "BAAI/bge-m3", "me/e5-small", "e5-small", 3, None])
+def test_other_names_have_no_prompts(name: object) -> None:
+    assert builtin_prompts(name) == {}
+
+
+def test_bad_settings(tmp_path: Path) -> None:
+    folder = sentence_model(tmp_path / "model")
+    cases = [
+        ({"prompts": "builtin"}, ValueError, "minibert knows the prompts of intfloat/e5"),
+        ({"prompts": "other"}, TypeError, "prompts must hold prompts as texts by name"),
+        ({"prompts": {"query": 3}}, TypeError, "prompts must hold prompts"),
+        ({"default_prompt_name": "task"}, ValueError, "default_prompt_name='task'"),
+        ({"truncate_dim": 0}, ValueError, "truncate_dim=0"),
+        ({"device": "cuda:0"}, ValueError, "device='cuda:0'"),
+        ({"backend": "torch"}, ValueError, "backend='torch'"),
+    ]
+    for options, error, message in cases:
+        with pytest.raises(error, match=message):
+            SentenceTransformer(folder, **options)
+    for stored in ({"similarity_fn_name": "maxsim"}, {"truncate_dim": -1}, {"truncate_dim": "8"}):
+        (folder / "config_sentence_transformers.json").write_text(json.dumps(stored))
+        with pytest.raises(ModelFormatError, match=f"config_sentence_transformers.json has {next(iter(stored))}="):
+            SentenceTransformer(folder)
 
 
 # --- models of our own making ----------------------------------------------------------------------------------------

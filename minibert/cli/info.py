@@ -34,7 +34,7 @@ def add_verbs(verbs: Any) -> None:
 
 def _info(arguments: argparse.Namespace) -> None:
     from minibert.hub import locate
-    from minibert.sentence import full_name
+    from minibert.sentence_files import full_name
 
     files = locate(full_name(arguments.model), revision=arguments.revision)
     description = _Description(files, arguments.model)
