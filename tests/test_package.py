@@ -50,6 +50,8 @@ ORDER = (
         "prompts",
         "recipe",
         "windows",
+        "ordering",
+        "progress",
         "sentence_files",
         "sentence",
         "integrations",
@@ -61,7 +63,7 @@ ORDER = (
 # Where each library from outside may be imported.
 HOMES = {
     "huggingface_hub": {"repository"},
-    "tqdm": {"repository"},
+    "tqdm": {"progress"},
     "tokenizers": {"tokenizer_files"},
     "safetensors": {"weights"},
     "numba": {"kernels"},
