@@ -37,7 +37,7 @@ def as_texts(name: str, values: Any) -> tuple[Sequence[Any], bool]:
     ----------
     name : str
         The argument, for the message.
-    values : str, or a sequence, 1-D array, pandas Series or Arrow column of str
+    values : str, or a sequence, 1-D array, or pandas, Arrow or Polars column of str
 
     Raises
     ------
@@ -46,7 +46,7 @@ def as_texts(name: str, values: Any) -> tuple[Sequence[Any], bool]:
     """
     if isinstance(values, str):
         return [values], True
-    for convert in ("to_pylist", "tolist"):  # Arrow's name; that of NumPy and pandas
+    for convert in ("to_pylist", "tolist", "to_list"):  # of Arrow; of NumPy and pandas; of Polars
         if hasattr(values, convert) and getattr(values, "ndim", 1) == 1:
             return getattr(values, convert)(), False
     if not isinstance(values, Sequence) or isinstance(values, bytes | bytearray | memoryview):
