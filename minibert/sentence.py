@@ -347,10 +347,10 @@ class SentenceTransformer:
                 cut.add(window.n_truncated)
                 info += window.info
                 first += len(window.vectors)
-        if truncation == "warn":
-            cut.warn(self.max_seq_length, stacklevel=3)
         result: Any = vectors if precision == "float32" else quantize_embeddings(vectors, precision)
         result = result if single or convert_to_numpy else list(result)
+        if truncation == "warn":
+            cut.warn(self.max_seq_length, stacklevel=3)
         if return_info:
             return result, info[0] if single else info
         return result
@@ -479,6 +479,12 @@ class SentenceTransformer:
     def tokenize(self, texts: str | Sequence[str]) -> TokenizedBatch:
         """Return the ids and masks of texts, cut to `max_seq_length` and padded to the longest: int64 arrays (B, S)."""
         return self.tokenizer(texts, padding=True, truncation=True, max_length=self.max_seq_length)
+
+    def num_tokens(self, texts: Sequence[str], prompt_name: str | None = None, prompt: str | None = None) -> list[int]:
+        """Count the tokens of each text, with its prompt and the special tokens, before anything is cut."""
+        windows = self._token_windows(prompt, prompt_name, "silent", 0, 32)
+        check_inputs(texts)
+        return [count_tokens(group)[0] for _, groups in windows.of(texts, range(len(texts))) for group in groups]
 
     # -- vectors to scores
 

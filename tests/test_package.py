@@ -56,8 +56,14 @@ ORDER = (
         "sentence",
         "integrations",
         "scikit",
+        "readers",
+        "shards",
+        "writers",
+        "corpus",
+        "google_features",
+        "token_features",
     ),
-    *("cli.common", "cli.states", "cli.embed", "cli.info", "cli", "__main__"),
+    *("cli.common", "cli.states", "cli.embed", "cli.extract", "cli.info", "cli", "__main__"),
 )
 
 # Where each library from outside may be imported.
@@ -70,6 +76,7 @@ HOMES = {
     "llvmlite": {"kernels"},
     "sklearn": {"scikit"},
     "matplotlib": {"plot"},
+    "pyarrow": {"writers"},
 }
 
 
@@ -301,9 +308,9 @@ def test_there_are_five_runtime_packages_and_they_are_the_ones_imported() -> Non
     required = {requirement.split(">")[0].replace("-", "_") for requirement in project["dependencies"]}
     assert required == {"numpy", "numba", "safetensors", "tokenizers", "huggingface_hub"}
     imported = {dotted.split(".")[0] for tree in TREES.values() for _, dotted in imports(tree, types_too=True)}
-    extras = [project["optional-dependencies"][extra] for extra in ("plot", "sklearn")]
-    assert extras == [["matplotlib>=3.8"], ["scikit-learn>=1.6"]]
-    optional = {"matplotlib", "sklearn"}
+    extras = [project["optional-dependencies"][extra] for extra in ("plot", "sklearn", "parquet")]
+    assert extras == [["matplotlib>=3.8"], ["scikit-learn>=1.6"], ["pyarrow>=17"]]
+    optional = {"matplotlib", "sklearn", "pyarrow"}
     assert imported - set(sys.stdlib_module_names) - {"minibert"} - required - optional <= {"llvmlite", "tqdm"}, (
         "those two come along"
     )
