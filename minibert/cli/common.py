@@ -19,11 +19,14 @@ __all__ = [
     "add_inputs",
     "add_model_options",
     "add_texts",
+    "natural",
     "open_sources",
+    "positive",
     "read_lines",
     "read_texts",
     "report_problem",
     "report_written",
+    "several_ints",
     "write_file",
 ]
 
@@ -116,6 +119,30 @@ def open_sources(arguments: argparse.Namespace, copy: str, *, keep: bool) -> Ite
 def report_problem(problem: str) -> None:
     """Say on the standard error which record cannot be used."""
     print(f"minibert: {problem}", file=sys.stderr)
+
+
+def several_ints(text: str) -> list[int]:
+    """Read numbers with commas between, for argparse."""
+    try:
+        return [int(number) for number in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers such as -1,-2") from None
+
+
+def positive(text: str) -> int:
+    """Read a whole number of at least 1, for argparse."""
+    return _number(text, 1)
+
+
+def natural(text: str) -> int:
+    """Read a whole number of at least 0, for argparse."""
+    return _number(text, 0)
+
+
+def _number(text: str, least: int) -> int:
+    if not (text.isascii() and text.isdecimal()) or int(text) < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
+    return int(text)
 
 
 def read_texts(texts: list[str]) -> list[str]:

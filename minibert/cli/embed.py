@@ -11,11 +11,14 @@ from minibert.cli.common import (
     add_inputs,
     add_model_options,
     add_texts,
+    natural,
     open_sources,
+    positive,
     read_lines,
     read_texts,
     report_problem,
     report_written,
+    several_ints,
     write_file,
 )
 
@@ -50,7 +53,7 @@ def add_verbs(verbs: Any) -> None:
     )
     embed.add_argument(
         "--shard-size",
-        type=_positive,
+        type=positive,
         default=10_000,
         metavar="N",
         help="texts that are computed and then saved at a time, the most that a crash can lose (default: %(default)s)",
@@ -89,7 +92,7 @@ def add_verbs(verbs: Any) -> None:
     search.add_argument("query", metavar="QUERY", help="what to look for")
     search.add_argument("file", metavar="FILE", help='one text per line; "-" is the standard input')
     search.add_argument(
-        "-k", "--top-k", type=_positive, default=5, metavar="K", help="lines to print (default: %(default)s)"
+        "-k", "--top-k", type=positive, default=5, metavar="K", help="lines to print (default: %(default)s)"
     )
     search.add_argument("--json", action="store_true", help='JSON lines: {"score": ..., "line": ..., "text": ...}')
     _add_vector_options(search)
@@ -107,7 +110,7 @@ def _add_vector_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--layers",
-        type=_several_ints,
+        type=several_ints,
         metavar="LAYERS",
         help="hidden states to pool, with commas between: 0 is the embeddings' output, -1 the last layer (write "
         "--layers=-1,-2; default: -1)",
@@ -127,41 +130,20 @@ def _add_vector_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--stride",
-        type=_natural,
+        type=natural,
         default=0,
         metavar="N",
         help="tokens that a window repeats, with --truncation split (default: 0)",
     )
-    parser.add_argument("--truncate-dim", type=_positive, metavar="N", help="keep the first N features only")
+    parser.add_argument("--truncate-dim", type=positive, metavar="N", help="keep the first N features only")
     parser.add_argument(
-        "--batch-size", type=_positive, default=32, metavar="N", help="bounds the work at a time, not the result"
+        "--batch-size", type=positive, default=32, metavar="N", help="bounds the work at a time, not the result"
     )
     parser.add_argument(
         "--builtin-prompts", action="store_true", help="use the prompts of the model's card, where its files have none"
     )
-    parser.add_argument("--threads", type=_positive, metavar="N", help="default: MINIBERT_NUM_THREADS, else all cores")
+    parser.add_argument("--threads", type=positive, metavar="N", help="default: MINIBERT_NUM_THREADS, else all cores")
     add_model_options(parser)
-
-
-def _several_ints(text: str) -> list[int]:
-    try:
-        return [int(number) for number in text.split(",")]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers such as -1,-2") from None
-
-
-def _positive(text: str) -> int:
-    return _number(text, 1)
-
-
-def _natural(text: str) -> int:
-    return _number(text, 0)
-
-
-def _number(text: str, least: int) -> int:
-    if not (text.isascii() and text.isdecimal()) or int(text) < least:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
-    return int(text)
 
 
 def _load(arguments: argparse.Namespace) -> SentenceTransformer:
