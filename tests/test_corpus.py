@@ -28,23 +28,7 @@ from tests.report import REPORT
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*has no modules.json")
 
-WORDS = [
-    "the",
-    "cat",
-    "dog",
-    "man",
-    "river",
-    "bank",
-    "sat",
-    "on",
-    "mat",
-    "with",
-    "her",
-    "long",
-    "fishing",
-    "hello",
-    "world",
-]
+WORDS = "the cat dog man river bank sat on mat with her long fishing hello world".split()  # noqa: SIM905
 
 
 def texts_of(count: int, seed: int = 0) -> list[str]:
@@ -308,29 +292,29 @@ def command(folder: Path, source: Path, output: Path, *options: object) -> list[
 
 def run_and_kill(moments: int, folder: Path, tmp_path: Path) -> None:
     text_file(tmp_path / "a.txt", texts_of(3000))
-    whole = tmp_path / "whole.npy"
-    start = time.perf_counter()
-    subprocess.run(command(folder, tmp_path / "a.txt", whole), check=True, capture_output=True, timeout=120)
-    seconds = time.perf_counter() - start
+    whole, seconds = tmp_path / "whole.npy", float("inf")
+    for _ in range(2):
+        start = time.perf_counter()
+        subprocess.run(command(folder, tmp_path / "a.txt", whole), check=True, capture_output=True, timeout=120)
+        seconds = min(seconds, time.perf_counter() - start)
     chance, killed, resumed = random.Random(0), 0, 0
     for moment in range(moments):
         output = tmp_path / f"out{moment}.npy"
         process = subprocess.Popen(
             command(folder, tmp_path / "a.txt", output), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
         )
-        time.sleep(seconds * chance.uniform(0.2, 1.0))
+        time.sleep(seconds * chance.uniform(0.3, 1.0))
         process.send_signal(signal.SIGKILL)
         killed += process.wait(timeout=60) == -signal.SIGKILL
         done = len(list(folder_of(output).glob("shard-*.npz")))
         resumed += done > 0
-        again = subprocess.run(
+        subprocess.run(
             command(folder, tmp_path / "a.txt", output, "--resume"),
             check=True,
             capture_output=True,
             timeout=120,
             text=True,
         )
-        assert "75" not in again.stderr
         assert output.read_bytes() == whole.read_bytes()
         assert output.with_suffix(".ids.jsonl").read_bytes() == whole.with_suffix(".ids.jsonl").read_bytes()
         assert not folder_of(output).exists()
@@ -348,7 +332,7 @@ def test_killed_at_twenty_moments(folder: Path, tmp_path: Path) -> None:
     run_and_kill(20, folder, tmp_path)
 
 
-class Stopped(Exception):
+class StoppedError(Exception):
     pass
 
 
@@ -392,8 +376,8 @@ def test_resuming_refuses_to_mix(
     source = text_file(tmp_path / "a.txt", texts_of(50))
     output = str(tmp_path / "out.npy")
     with monkeypatch.context() as patch:
-        stop_after(2, patch, Stopped())
-        with pytest.raises(Stopped):
+        stop_after(2, patch, StoppedError())
+        with pytest.raises(StoppedError):
             embed_corpus(model, [source], output, shard_size=10, settings={"revision": "a"}, truncation="silent")
     same: dict[str, Any] = {"shard_size": 10, "settings": {"revision": "a"}, "truncation": "silent", "resume": True}
     for other, message in (
@@ -482,15 +466,17 @@ sys.exit(main({arguments[5:]!r}))"""
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the peak from /proc")
 def test_memory_does_not_grow_with_the_corpus(folder: Path, tmp_path: Path) -> None:
     """The figures for 100,000 texts are benchmarks/corpus.py's."""
     peaks = []
     for count in (2000, 20_000):
         text_file(tmp_path / "a.txt", [f"{i} cat" for i in range(count)])
+        arguments = command(folder, tmp_path / "a.txt", tmp_path / "out.npy")[5:-1]
         code = (
-            "import resource, sys\nfrom minibert.cli import main\n"
-            f"assert main({command(folder, tmp_path / 'a.txt', tmp_path / 'out.npy')[5:-1] + ['1000']!r}) == 0\n"
-            "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+            "from minibert.cli import main\n"
+            f"assert main({[*arguments, '1000']!r}) == 0\n"
+            "print(next(line for line in open('/proc/self/status') if line.startswith('VmHWM')).split()[1])"
         )
         done = subprocess.run(
             [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True, timeout=120

@@ -146,6 +146,7 @@ def _write_google(
     from minibert.google_features import google_lines
 
     counts = {"texts": 0, "cut": 0}
+    limit = min(128, model.config.max_position_embeddings)
 
     def write(file: BinaryIO) -> None:
         lines = google_lines(
@@ -153,7 +154,7 @@ def _write_google(
             tokenizer,
             ((number, record.text) for number, record in records),
             layers=arguments.layers,
-            max_seq_length=128 if arguments.max_seq_length is None else arguments.max_seq_length,
+            max_seq_length=limit if arguments.max_seq_length is None else arguments.max_seq_length,
             batch_size=arguments.batch_size,
         )
         for line, n_cut in lines:
