@@ -349,8 +349,12 @@ def _too_long(model: SentenceTransformer, options: dict[str, Any]) -> Callable[[
 
 
 def _probe(model: SentenceTransformer, options: dict[str, Any]) -> list[float]:
-    """Compute the vector of a fixed text, which tells whether model and options are those of another run."""
-    encoded = next(model.encode_windows(["minibert " * model.max_seq_length], **options))
+    """Compute the vector of a fixed text, which tells whether model and options are those of another run.
+
+    Where texts are split it is a long one, so that windows without room for a text are met at once.
+    """
+    text = "minibert " * (model.max_seq_length if options.get("truncation") == "split" else 1)
+    encoded = next(model.encode_windows([text], **options))
     return [float(x) for x in encoded.vectors[0]]
 
 

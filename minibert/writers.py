@@ -39,7 +39,7 @@ def index_path(path: str) -> str:
 
 
 def write_shards(path: str, shards: ShardFolder, n: int, width: int, dtype: str, numbered: bool) -> None:
-    """Write n vectors into a file that takes its name only once it is complete; of an .npy file the ids first.
+    """Write n vectors into a file that takes its name only once it is complete; so do the ids beside an .npy file.
 
     Parameters
     ----------
@@ -58,8 +58,12 @@ def write_shards(path: str, shards: ShardFolder, n: int, width: int, dtype: str,
     """
     suffix = output_suffix(path)
     if suffix == ".npy":
-        write_whole(index_path(path), lambda file: _write_ids(file, shards), folder=shards.path)
-        write_whole(path, lambda file: _write_npy(file, shards, n, width, dtype), folder=shards.path)
+
+        def write_both(index: BinaryIO) -> None:
+            _write_ids(index, shards)
+            write_whole(path, lambda file: _write_npy(file, shards, n, width, dtype), folder=shards.path)
+
+        write_whole(index_path(path), write_both, folder=shards.path)
     elif suffix == ".jsonl":
         write_whole(path, lambda file: _write_jsonl(file, shards), folder=shards.path)
     else:

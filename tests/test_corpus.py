@@ -202,6 +202,22 @@ def test_several_files_and_the_standard_input(
     assert {entry.name for entry in tmp_path.iterdir()} == {"a.txt", "out.npy", "out.ids.jsonl"}
 
 
+def test_the_standard_input_is_kept_for_a_run_that_can_be_resumed(
+    folder: Path, model: SentenceTransformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = texts_of(40)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\n".join(texts).encode())))
+    arguments = ("-i", "-", "-o", tmp_path / "out.npy", "--shard-size", 10)
+    with monkeypatch.context() as patch:
+        stop_after(2, patch, OSError("the disk is gone"))
+        assert embed(folder, *arguments) == 1
+    assert {entry.name for entry in tmp_path.iterdir()} == {"out.npy.parts", "out.npy.parts.stdin"}
+    monkeypatch.setattr("sys.stdin", None)
+    assert embed(folder, *arguments, "--resume") == 0
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), model.encode(texts, truncation="silent"))
+    assert {entry.name for entry in tmp_path.iterdir()} == {"out.npy", "out.ids.jsonl"}
+
+
 # --- bad lines --------------------------------------------------------------------------------------------------------
 
 BAD_LINES = (
@@ -422,7 +438,9 @@ def test_input_that_changes_under_way(
 # --- what cannot be written -------------------------------------------------------------------------------------------
 
 
-def test_output_that_cannot_be_written(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_that_cannot_be_written(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     text_file(tmp_path / "a.txt", ["a cat"])
     for output, message in (
         (tmp_path / "nowhere" / "out.npy", "cannot be made: No such file"),
@@ -431,6 +449,8 @@ def test_output_that_cannot_be_written(folder: Path, tmp_path: Path, capsys: pyt
     ):
         assert embed(folder, "-i", tmp_path / "a.txt", "-o", output) == 1
         assert message in capsys.readouterr().err
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a cat")))
+    assert embed(folder, "-i", "-", "-o", tmp_path / "out.txt") == 1
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.txt"]
     assert embed(folder, "-i", tmp_path / "a.txt") == 1
     assert "--input needs --output" in capsys.readouterr().err

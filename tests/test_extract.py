@@ -156,7 +156,8 @@ def test_bad_lines(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
             assert main(["extract", "-m", str(folder), *options]) == code
             assert f"{bad}, line 2: is not UTF-8: byte 0xff at 0" in capsys.readouterr().err
             assert output.exists() == (code == 0)
-    indices = [[json.loads(line) for line in (tmp_path / f"{name}.jsonl").open()] for name in ("skip", "null")]
+    contents = [(tmp_path / f"{name}.jsonl").read_text() for name in ("skip", "null")]
+    indices = [[json.loads(line) for line in content.splitlines()] for content in contents]
     assert [[line["linex_index"] for line in lines] for lines in indices] == [[0, 2], [0, 1, 2]]
     assert indices[1][1] == {"linex_index": 1, "features": None}
     assert TokenFeatures(tmp_path / "skip.npy").ids == [0, 2]

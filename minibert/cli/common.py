@@ -81,7 +81,7 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
 
 
 @contextlib.contextmanager
-def open_sources(arguments: argparse.Namespace, copy: str, *, keep: bool) -> Iterator[list[Source]]:
+def open_sources(arguments: argparse.Namespace, copy: str, *, keep: Callable[[], bool]) -> Iterator[list[Source]]:
     """Give what `add_inputs` asked for as sources; the standard input is copied into a file, since it is read twice.
 
     Parameters
@@ -89,8 +89,8 @@ def open_sources(arguments: argparse.Namespace, copy: str, *, keep: bool) -> Ite
     arguments : argparse.Namespace
     copy : str
         Name of that file. One that is there when a run is resumed is used, and deleted when all is well.
-    keep : bool
-        Leave it there when something goes wrong.
+    keep : callable
+        Whether to leave it there when something goes wrong: there is a run to resume.
     """
     if arguments.input.count("-") > 1:
         raise ValueError("the standard input can be read once only.")
@@ -111,7 +111,7 @@ def open_sources(arguments: argparse.Namespace, copy: str, *, keep: bool) -> Ite
         yield sources
         done = True
     finally:
-        if "-" in arguments.input and (done or not keep):
+        if "-" in arguments.input and (done or not keep()):
             with contextlib.suppress(OSError):
                 os.unlink(copy)
 

@@ -200,7 +200,7 @@ def _embed(arguments: argparse.Namespace) -> None:
 
 def _embed_corpus(arguments: argparse.Namespace) -> None:
     from minibert.corpus import embed_corpus
-    from minibert.shards import folder_of
+    from minibert.shards import ShardFolder, folder_of
 
     if arguments.texts:
         raise ValueError("give texts, or files with --input, not both.")
@@ -212,8 +212,12 @@ def _embed_corpus(arguments: argparse.Namespace) -> None:
         "prompt": arguments.prompt,
         "normalize_embeddings": arguments.normalize,
     }
-    # The model is not loaded yet: a name that cannot be written is said at once.
-    with open_sources(arguments, f"{folder_of(arguments.output)}.stdin", keep=True) as sources:
+    folder = folder_of(arguments.output)
+
+    def unfinished() -> bool:
+        return ShardFolder(folder).manifest() is not None
+
+    with open_sources(arguments, f"{folder}.stdin", keep=unfinished) as sources:
         try:
             summary = embed_corpus(
                 _load(arguments),
@@ -229,8 +233,7 @@ def _embed_corpus(arguments: argparse.Namespace) -> None:
                 **options,
             )
         except KeyboardInterrupt:
-            folder = folder_of(arguments.output)
-            if (folder / "manifest.json").exists():
+            if unfinished():
                 print(
                     f"minibert: what is done is kept in {folder}; the same command with --resume goes on.",
                     file=sys.stderr,

@@ -118,7 +118,7 @@ def _extract(arguments: argparse.Namespace) -> None:
     model = BertModel.from_pretrained(
         arguments.model, revision=arguments.revision, backend=arguments.backend, add_pooling_layer=False
     )
-    with open_sources(arguments, f"{arguments.output}.stdin", keep=False) as sources:
+    with open_sources(arguments, f"{arguments.output}.stdin", keep=lambda: False) as sources:
         found = survey(sources, arguments.on_error)
         show = sys.stderr is not None and sys.stderr.isatty()
         with progress_bar(sum(found.counts), show=show) as bar:
