@@ -159,9 +159,16 @@ def embed_corpus(
     probe = _probe(model, options)
     task = _Task(model, sources, on_error, dtype, shard_size, long_texts, len(probe), options)
     mine = {
-        "minibert": minibert.__version__,
-        "settings": {**(settings or {}), **options, "truncation_error": long_texts, "on_error": on_error}
-        | {"dtype": dtype, "shard_size": shard_size, "max_seq_length": model.max_seq_length},
+        "settings": {
+            **(settings or {}),
+            **options,
+            "minibert": minibert.__version__,
+            "max_seq_length": model.max_seq_length,
+            "too_long": "error" if long_texts else "as truncation says",
+            "on_error": on_error,
+            "dtype": dtype,
+            "shard_size": shard_size,
+        },
         "inputs": [dataclasses.asdict(source) for source in sources],
         "probe": probe,
     }

@@ -267,7 +267,7 @@ class SentenceTransformer:
         return_info: bool = False,
         sentences: str | Sequence[str] | None = None,
     ) -> Any:
-        """Turn texts into vectors.
+        """Turn texts into vectors; equal texts are computed once.
 
         Parameters
         ----------

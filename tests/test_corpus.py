@@ -7,6 +7,7 @@ import io
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ import pytest
 from minibert import SentenceTransformer
 from minibert.cli import main
 from minibert.corpus import embed_corpus
+from minibert.progress import progress_bar
 from minibert.readers import Source, input_format, read_records
 from minibert.shards import folder_of
 from tests.checkpoints import random_checkpoint
@@ -384,6 +386,34 @@ def test_interrupted_it_says_how_to_go_on(
     assert "100 texts, 40 of them by earlier runs" in capsys.readouterr().out
     assert embed(folder, *arguments, "--resume") == 0
     assert "nothing to resume" in capsys.readouterr().out
+
+
+def test_a_true_interrupt_can_be_resumed(folder: Path, tmp_path: Path) -> None:
+    text_file(tmp_path / "a.txt", texts_of(3000))
+    output = tmp_path / "out.npy"
+    process = subprocess.Popen(command(folder, tmp_path / "a.txt", output), stderr=subprocess.PIPE, text=True)
+    deadline = time.perf_counter() + 60
+    while not list(folder_of(output).glob("shard-*.npz")) and time.perf_counter() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    err = process.communicate(timeout=60)[1]
+    assert process.returncode == 1
+    assert "with --resume goes on" in err
+    assert "minibert: interrupted" in err
+    assert "Traceback" not in err
+    subprocess.run([*command(folder, tmp_path / "a.txt", output), "--resume"], check=True, capture_output=True)
+    expected = SentenceTransformer(folder, backend="numpy").encode(texts_of(3000), truncation="silent")
+    np.testing.assert_allclose(np.load(output), expected, atol=1e-6)
+
+
+def test_a_progress_bar_shows_texts_per_second_and_the_time_left(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress_bar(1000, show=True, initial=10) as bar:
+        time.sleep(0.2)
+        bar.update(490)
+    assert re.search(r"50%.*500/1000 \[00:00<00:0\d, +\d+(\.\d+)? texts/s\]", capsys.readouterr().err)
+    with progress_bar(1000, show=False) as bar:
+        bar.update(1)
+    assert capsys.readouterr().err == ""
 
 
 def test_resuming_refuses_to_mix(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -227,7 +228,11 @@ def _embed_corpus(arguments: argparse.Namespace) -> None:
                 on_error=arguments.on_error,
                 dtype=arguments.dtype,
                 shard_size=arguments.shard_size,
-                settings={"model": arguments.model, "revision": arguments.revision},
+                settings={
+                    "model": arguments.model,
+                    "revision": arguments.revision,
+                    "backend": arguments.backend or os.environ.get("MINIBERT_BACKEND"),  # each rounds otherwise
+                },
                 show_progress=sys.stderr is not None and sys.stderr.isatty(),
                 report=report_problem,
                 **options,
