@@ -308,6 +308,12 @@ def command(folder: Path, source: Path, output: Path, *options: object) -> list[
     return [*start, "-i", str(source), "-o", str(output), "--shard-size", "40", *map(str, options)]
 
 
+def wait_for_a_shard(output: Path) -> None:
+    deadline = time.perf_counter() + 60
+    while not list(folder_of(output).glob("shard-*.npz")) and time.perf_counter() < deadline:
+        time.sleep(0.01)
+
+
 def run_and_kill(moments: int, folder: Path, tmp_path: Path) -> None:
     text_file(tmp_path / "a.txt", texts_of(3000))
     whole, seconds = tmp_path / "whole.npy", float("inf")
@@ -321,7 +327,10 @@ def run_and_kill(moments: int, folder: Path, tmp_path: Path) -> None:
         process = subprocess.Popen(
             command(folder, tmp_path / "a.txt", output), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
         )
-        time.sleep(seconds * chance.uniform(0.3, 1.0))
+        if moment == 0:  # at least once in the midst of it, however busy the machine is
+            wait_for_a_shard(output)
+        else:
+            time.sleep(seconds * chance.uniform(0.3, 1.0))
         process.send_signal(signal.SIGKILL)
         killed += process.wait(timeout=60) == -signal.SIGKILL
         done = len(list(folder_of(output).glob("shard-*.npz")))
@@ -392,9 +401,7 @@ def test_a_true_interrupt_can_be_resumed(folder: Path, tmp_path: Path) -> None:
     text_file(tmp_path / "a.txt", texts_of(3000))
     output = tmp_path / "out.npy"
     process = subprocess.Popen(command(folder, tmp_path / "a.txt", output), stderr=subprocess.PIPE, text=True)
-    deadline = time.perf_counter() + 60
-    while not list(folder_of(output).glob("shard-*.npz")) and time.perf_counter() < deadline:
-        time.sleep(0.01)
+    wait_for_a_shard(output)
     process.send_signal(signal.SIGINT)
     err = process.communicate(timeout=60)[1]
     assert process.returncode == 1
