@@ -1,4 +1,4 @@
-"""Reading the files of a model as data: regular files only, JSON strictly and within limits."""
+"""Reading the files of a model as data: regular files only, JSON strictly and within limits; writing files whole."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import json
 import math
 import os
 import stat
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 from minibert.errors import ModelFormatError
 
-__all__ = ["is_regular_file", "os_reason", "printable", "read_json", "read_json_object", "within"]
+__all__ = ["is_regular_file", "os_reason", "printable", "read_json", "read_json_object", "within", "write_whole"]
 
 _JSON_LIMIT = 16 * 2**20  # bytes; the largest real one is the index of a sharded model, well below 1 MB
 
@@ -136,3 +137,41 @@ def printable(text: str) -> str:
 def within(prefix: str, names: Iterable[str]) -> list[str]:
     """Keep the names in a folder (prefix "folder/", or "" for all), as seen from there."""
     return sorted(name.removeprefix(prefix) for name in names if name.startswith(prefix))
+
+
+def write_whole(
+    path: str | os.PathLike[str], write: Callable[[BinaryIO], object], *, folder: str | os.PathLike[str] | None = None
+) -> None:
+    """Let `write` fill a file that takes its name only once it is complete and on the disk; a link is followed.
+
+    Parameters
+    ----------
+    path : str or path
+    write : callable
+    folder : str or path, optional
+        Where the file is until it is complete, on the same file system; default: beside it.
+
+    Raises
+    ------
+    OSError
+        The file cannot be written; nothing is left under `path` that was not there before.
+    """
+    target = os.path.realpath(path)
+    try:
+        descriptor, partial = tempfile.mkstemp(dir=folder or os.path.dirname(target), prefix=".minibert-")
+    except OSError as error:
+        raise OSError(f"{path} cannot be written: {os_reason(error)}.") from error
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(descriptor)
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(partial, 0o666 & ~umask)  # mkstemp's files are private, the user's are as usual
+        os.replace(partial, target)
+    except BaseException as error:
+        os.unlink(partial)
+        if isinstance(error, OSError):
+            raise OSError(f"{path} cannot be written: {os_reason(error)}.") from error
+        raise

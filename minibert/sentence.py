@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,10 @@ from minibert.encodings import Encoding, TokenizedBatch
 from minibert.errors import ModelFormatError
 from minibert.hub import DEFAULT_MODEL, locate
 from minibert.models import BertModel
-from minibert.ops import FloatArray
+from minibert.ops import FloatArray, IntArray
+from minibert.ordering import distinct_longest_first, in_windows
 from minibert.pipeline import Pipeline, read_modules, read_pipeline
+from minibert.progress import progress_bar
 from minibert.prompts import FAMILIES, builtin_prompts, check_prompts
 from minibert.recipe import Recipe, make_recipe, pool_encodings, token_vectors
 from minibert.sentence_files import check_settings, full_name, read_settings
@@ -30,14 +33,74 @@ from minibert.similarity import normalize_embeddings as normalize
 from minibert.texts import as_texts
 from minibert.tokenizer import BertTokenizer
 from minibert.vectors import LayerSelection
-from minibert.windows import TokenWindows
+from minibert.windows import TextInfo, TokenWindows, check_inputs, check_positive, count_tokens
 
-__all__ = ["SentenceTransformer"]
+__all__ = ["WINDOW", "EncodedTexts", "SentenceTransformer"]
 
 _OUTPUT_VALUES = ("sentence_embedding", "token_embeddings", None)
 
+WINDOW = 10_000
+"""Texts within which equal ones are computed once, and sorted by length."""
+
 # Texts tokenized together: bounds the memory of a large corpus's encodings.
 _TEXTS_AT_ONCE = 1024
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class EncodedTexts:
+    """Some texts that were computed together, n of them, in the order in which they came.
+
+    Parameters
+    ----------
+    vectors : ndarray of shape (n, width), float32
+    n_tokens : int ndarray of shape (n,)
+        Tokens of each whole text, with its prompt and the special tokens.
+    n_truncated : int ndarray of shape (n,)
+        How many of them were cut off.
+    info : tuple of n TextInfo
+        Empty where nobody asked for it.
+    """
+
+    vectors: FloatArray
+    n_tokens: IntArray
+    n_truncated: IntArray
+    info: tuple[TextInfo, ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Task:
+    """What one call computes for each text; `width` features are kept."""
+
+    recipe: Recipe
+    windows: TokenWindows
+    width: int
+    normalize_embeddings: bool
+    with_info: bool
+
+
+@dataclasses.dataclass
+class _CutTexts:
+    """Counts the texts that were cut, as they come."""
+
+    num_texts: int = 0
+    num_cut: int = 0
+    first: int = 0
+
+    def add(self, n_truncated: IntArray) -> None:
+        cut = np.flatnonzero(n_truncated)
+        if len(cut) and not self.num_cut:
+            self.first = self.num_texts + int(cut[0])
+        self.num_texts += len(n_truncated)
+        self.num_cut += len(cut)
+
+    def warn(self, max_seq_length: int, *, stacklevel: int) -> None:
+        if self.num_cut:
+            warnings.warn(
+                f"{self.num_cut} of {self.num_texts} texts have more than {max_seq_length} tokens and were cut (the "
+                f"first is at index {self.first}). Silence this with truncation='silent', or use all of a text with "
+                "truncation='split'.",
+                stacklevel=stacklevel,
+            )
 
 
 class SentenceTransformer:
@@ -204,7 +267,7 @@ class SentenceTransformer:
         return_info: bool = False,
         sentences: str | Sequence[str] | None = None,
     ) -> Any:
-        """Turn texts into vectors.
+        """Turn texts into vectors; equal texts are computed once.
 
         Parameters
         ----------
@@ -218,7 +281,7 @@ class SentenceTransformer:
             Bounds the work at a time: 32 batches of texts, at most 1024, are tokenized together. The result never
             depends on it.
         show_progress_bar : bool, optional
-            Count the texts on the standard error.
+            Count the texts on the standard error, with the time left.
         output_value : {"sentence_embedding", "token_embeddings", None}
             One vector per text; one per token; or a dict of both with the ids.
         precision : {"float32", "int8", "uint8", "binary", "ubinary"}
@@ -269,51 +332,133 @@ class SentenceTransformer:
         texts, single = as_texts("inputs", inputs)
         _check_device(device)
         _check_output(convert_to_tensor, output_value, precision)
-        recipe = make_recipe(
-            self.model,
-            pooling=self.pipeline.pooling if pooling is None else pooling,
-            layers=layers,
-            layer_pooling=layer_pooling,
-            special_tokens=special_tokens,
-            include_prompt=self.pipeline.include_prompt,
-        )
-        windows = TokenWindows(
-            self.tokenizer,
-            texts,
-            prompt=self._resolve_prompt(prompt, prompt_name),
-            max_length=self.max_seq_length,
-            truncation=truncation,
-            stride=stride,
-            texts_at_once=min(_TEXTS_AT_ONCE, 32 * _check_batch_size(batch_size)),
-            with_info=return_info,
-            show_progress=bool(show_progress_bar),
-        )
-        result: Any
+        recipe = self._recipe(pooling, layers, layer_pooling, special_tokens)
+        windows = self._token_windows(prompt, prompt_name, truncation, stride, batch_size)
         if output_value != "sentence_embedding" or recipe.modes == ("none",):
             _check_for_tokens(out, precision, normalize_embeddings, truncation)
-            result = self._encode_tokens(recipe, windows, with_ids=output_value is None)
-            result = result[0] if single else result
-        else:
-            check_truncate_dim(truncate_dim)
-            truncate_dim = self.truncate_dim if truncate_dim is None else truncate_dim
-            width = min(self._width(recipe), truncate_dim or sys.maxsize)
-            vectors = _make_out(out, (width,) if single else (len(texts), width), precision)
-            rows = vectors[None] if single else vectors
-            for place, groups in windows:
-                found = self._sentence_vectors(recipe, windows, groups)[:, :truncate_dim]
-                rows[place] = normalize(found) if normalize_embeddings else found
-            result = vectors if precision == "float32" else quantize_embeddings(vectors, precision)
-            result = result if single or convert_to_numpy else list(result)
-        if windows.cut and truncation == "warn":
-            warnings.warn(
-                f"{len(windows.cut)} of {len(texts)} texts have more than {self.max_seq_length} tokens and were cut "
-                f"(the first is at index {windows.cut[0]}). Silence this with truncation='silent', or use all of a "
-                "text with truncation='split'.",
-                stacklevel=2,
-            )
+            return self._encode_tokens(recipe, windows, texts, single, truncation, output_value is None, return_info)
+        task = _Task(recipe, windows, self._width(recipe, truncate_dim), normalize_embeddings, return_info)
+        vectors = _make_out(out, (task.width,) if single else (len(texts), task.width), precision)
+        rows = vectors[None] if single else vectors
+        cut, info, first = _CutTexts(), list[TextInfo](), 0
+        with progress_bar(len(texts), show=bool(show_progress_bar)) as bar:
+            for window in self._encode_windows(texts, task, WINDOW, bar.update):
+                rows[first : first + len(window.vectors)] = window.vectors
+                cut.add(window.n_truncated)
+                info += window.info
+                first += len(window.vectors)
+        result: Any = vectors if precision == "float32" else quantize_embeddings(vectors, precision)
+        result = result if single or convert_to_numpy else list(result)
+        if truncation == "warn":
+            cut.warn(self.max_seq_length, stacklevel=3)
         if return_info:
-            return result, windows.info[0] if single else windows.info
+            return result, info[0] if single else info
         return result
+
+    def encode_iter(
+        self, inputs: Iterable[str], *, out: npt.NDArray[Any] | None = None, **options: Any
+    ) -> Iterator[FloatArray]:
+        """Turn any iterable of texts into vectors, one per text and in order; memory does not grow with their number.
+
+        Parameters
+        ----------
+        inputs : iterable of str
+            Such as a generator, or the lines of a file. It is read a window at a time.
+        out : ndarray of shape (at least the number of texts, width), float, optional
+            Write the vectors there too, for example into a np.memmap.
+        **options
+            As in `encode_windows`.
+
+        Yields
+        ------
+        ndarray of shape (width,), float32
+
+        Raises
+        ------
+        TypeError, ValueError
+            As in `encode`; with more texts than rows in `out`.
+
+        Examples
+        --------
+        >>> from minibert import SentenceTransformer
+        >>> model = SentenceTransformer()
+        >>> sum(float(vector @ vector) for vector in model.encode_iter(f"text {i % 10}" for i in range(100)))
+        100.0
+        """
+        truncation = options.get("truncation", "warn")
+        windows = self.encode_windows(inputs, **options)
+        if out is not None:
+            _check_out(out)
+
+        def rows() -> Iterator[FloatArray]:
+            cut, first = _CutTexts(), 0
+            for window in windows:
+                if out is not None:
+                    last = first + len(window.vectors)
+                    if last > len(out) or out.shape[1:] != window.vectors.shape[1:]:
+                        raise ValueError(
+                            f"out has shape {out.shape}; the vectors of {last} texts, or more, take "
+                            f"({last}, {window.vectors.shape[1]})."
+                        )
+                    out[first:last] = window.vectors
+                    first = last
+                cut.add(window.n_truncated)
+                yield from window.vectors
+            if truncation == "warn":
+                cut.warn(self.max_seq_length, stacklevel=3)
+
+        return rows()
+
+    def encode_windows(
+        self,
+        inputs: Iterable[str],
+        *,
+        window: int = WINDOW,
+        progress: Callable[[int], object] | None = None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int = 32,
+        normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
+        layers: LayerSelection | None = None,
+        layer_pooling: str = "concat",
+        pooling: str | Sequence[str] | None = None,
+        special_tokens: bool = True,
+        truncation: str = "warn",
+        stride: int = 0,
+        return_info: bool = False,
+    ) -> Iterator[EncodedTexts]:
+        """Turn any iterable of texts into vectors, a window of texts at a time: what `encode` and `encode_iter` share.
+
+        Within a window each distinct text is computed once and texts of like length together.
+
+        Parameters
+        ----------
+        inputs : iterable of str
+        window : int
+            Texts read, and held, at a time.
+        progress : callable, optional
+            Is given the number of texts done since it was last called.
+        prompt_name, prompt, batch_size, normalize_embeddings, truncate_dim, layers, layer_pooling, pooling
+            As in `encode`, and so are the next three.
+        special_tokens, truncation, stride
+            With "warn" the caller has to say what `n_truncated` tells.
+        return_info : bool
+            Also give a `TextInfo` per text.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As in `encode`.
+        """
+        if isinstance(inputs, str | bytes) or not isinstance(inputs, Iterable):
+            raise TypeError(f"inputs is a {type(inputs).__name__}; expected an iterable of str. For one text: encode.")
+        recipe = self._recipe(pooling, layers, layer_pooling, special_tokens)
+        if recipe.modes == ("none",):
+            raise ValueError("pooling='none' gives the vectors of tokens; here one vector per text is computed.")
+        windows = self._token_windows(prompt, prompt_name, truncation, stride, batch_size)
+        task = _Task(recipe, windows, self._width(recipe, truncate_dim), normalize_embeddings, return_info)
+        return self._encode_windows(inputs, task, check_positive("window", window), progress or (lambda _: None))
 
     def encode_query(self, inputs: Any = None, prompt_name: str | None = None, **options: Any) -> Any:
         """Turn queries into vectors: `encode` with the prompt "query", unless another is given."""
@@ -335,6 +480,12 @@ class SentenceTransformer:
         """Return the ids and masks of texts, cut to `max_seq_length` and padded to the longest: int64 arrays (B, S)."""
         return self.tokenizer(texts, padding=True, truncation=True, max_length=self.max_seq_length)
 
+    def num_tokens(self, texts: Sequence[str], prompt_name: str | None = None, prompt: str | None = None) -> list[int]:
+        """Count the tokens of each text, with its prompt and the special tokens, before anything is cut."""
+        windows = self._token_windows(prompt, prompt_name, "silent", 0, 32)
+        check_inputs(texts)
+        return [count_tokens(group)[0] for _, groups in windows.of(texts, range(len(texts))) for group in groups]
+
     # -- vectors to scores
 
     def similarity(self, embeddings1: npt.ArrayLike, embeddings2: npt.ArrayLike) -> FloatArray:
@@ -355,15 +506,50 @@ class SentenceTransformer:
             pooled = windows.average(pooled, groups)
         return self.pipeline.finish(pooled)
 
-    def _encode_tokens(self, recipe: Recipe, windows: TokenWindows, *, with_ids: bool) -> list[Any]:
+    def _encode_windows(
+        self, texts: Iterable[str], task: _Task, size: int, progress: Callable[[int], object]
+    ) -> Iterator[EncodedTexts]:
+        """Compute the vectors of some texts after the other, each distinct one once."""
+        first = 0
+        for window in in_windows(texts, size):
+            check_inputs(window, first)
+            chosen, rows = distinct_longest_first(window)
+            times = np.bincount(rows, minlength=len(chosen))
+            vectors = np.empty((len(chosen), task.width), dtype=np.float32)
+            counts, info = list[tuple[int, int]](), list[TextInfo]()
+            for place, groups in task.windows.of([window[i] for i in chosen], [first + i for i in chosen]):
+                found = self._sentence_vectors(task.recipe, task.windows, groups)[:, : task.width]
+                vectors[place] = normalize(found) if task.normalize_embeddings else found
+                counts += map(count_tokens, groups)
+                if task.with_info:
+                    info += map(task.windows.describe, groups)
+                progress(int(times[place].sum()))
+            n_tokens, n_truncated = np.array(counts, dtype=np.int64)[rows].T
+            own_info = tuple(info[row] for row in rows) if task.with_info else ()
+            yield EncodedTexts(vectors[rows], n_tokens, n_truncated, own_info)
+            first += len(window)
+
+    def _encode_tokens(
+        self,
+        recipe: Recipe,
+        windows: TokenWindows,
+        texts: Sequence[str],
+        single: bool,
+        truncation: str,
+        with_ids: bool,
+        with_info: bool,
+    ) -> Any:
         """Compute the vectors of all tokens, one array (S, width) per text, or a dict of it and of what belongs to it.
 
         The dict's sentence vector takes a second forward.
         """
-        result: list[Any] = []
+        result, cut, info = list[Any](), _CutTexts(), list[TextInfo]()
         if with_ids:
-            self._width(recipe)
-        for _, groups in windows:
+            self._width(recipe, None)
+        check_inputs(texts)
+        for _, groups in windows.of(texts, range(len(texts))):
+            cut.add(np.array([count_tokens(group)[1] for group in groups]))
+            info += map(windows.describe, groups) if with_info else ()
             encodings = [group[0] for group in groups]
             tokens = token_vectors(self.model, recipe, encodings)
             if not with_ids:
@@ -381,22 +567,55 @@ class SentenceTransformer:
                         "sentence_embedding": sentence[: self.truncate_dim],
                     }
                 )
-        return result
+        if truncation == "warn":
+            cut.warn(self.max_seq_length, stacklevel=4)
+        chosen = result[0] if single else result
+        return (chosen, info[0] if single else info) if with_info else chosen
 
-    def _width(self, recipe: Recipe) -> int:
+    def _recipe(
+        self,
+        pooling: str | Sequence[str] | None,
+        layers: LayerSelection | None,
+        layer_pooling: str,
+        special_tokens: bool,
+    ) -> Recipe:
+        return make_recipe(
+            self.model,
+            pooling=self.pipeline.pooling if pooling is None else pooling,
+            layers=layers,
+            layer_pooling=layer_pooling,
+            special_tokens=special_tokens,
+            include_prompt=self.pipeline.include_prompt,
+        )
+
+    def _token_windows(
+        self, prompt: str | None, prompt_name: str | None, truncation: str, stride: int, batch_size: int
+    ) -> TokenWindows:
+        return TokenWindows(
+            self.tokenizer,
+            prompt=self._resolve_prompt(prompt, prompt_name),
+            max_length=self.max_seq_length,
+            truncation=truncation,
+            stride=stride,
+            texts_at_once=min(_TEXTS_AT_ONCE, 32 * check_positive("batch_size", batch_size)),
+        )
+
+    def _width(self, recipe: Recipe, truncate_dim: int | None) -> int:
         """Return the length of the vectors that a recipe leads to; refuse one the model's modules cannot take."""
         if recipe.modes == ("none",):
             raise ValueError("output_value=None gives a sentence vector too, but pooling='none' makes none.")
+        check_truncate_dim(truncate_dim)
+        truncate_dim = self.truncate_dim if truncate_dim is None else truncate_dim
         width = recipe.width(self.model.config.hidden_size)
         fixed = [name for name in self.pipeline.names if name != "Normalize"]
-        if not fixed:
-            return width
-        if width != self.pipeline.widths[0]:
-            raise ValueError(
-                f"This pooling gives vectors of {width}, but the model's {fixed[0]} behind it takes "
-                f"{self.pipeline.widths[0]}; choose layers= and pooling= that fit."
-            )
-        return self.pipeline.widths[-1]
+        if fixed:
+            if width != self.pipeline.widths[0]:
+                raise ValueError(
+                    f"This pooling gives vectors of {width}, but the model's {fixed[0]} behind it takes "
+                    f"{self.pipeline.widths[0]}; choose layers= and pooling= that fit."
+                )
+            width = self.pipeline.widths[-1]
+        return min(width, truncate_dim or sys.maxsize)
 
     def _resolve_prompt(self, prompt: str | None, prompt_name: str | None) -> str:
         if prompt is not None:
@@ -484,22 +703,18 @@ def _check_for_tokens(out: object, precision: str, normalized: bool, truncation:
             raise ValueError(f"{wish} is for sentence vectors; here the vectors of tokens are asked for.")
 
 
-def _check_batch_size(batch_size: int) -> int:
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer):
-        raise TypeError(f"batch_size={batch_size!r}; expected an int of at least 1.")
-    if batch_size < 1:
-        raise ValueError(f"batch_size={batch_size}; expected at least 1.")
-    return int(batch_size)
-
-
 def _make_out(out: npt.NDArray[Any] | None, shape: tuple[int, ...], precision: str) -> npt.NDArray[Any]:
     """Return the array to fill: a new one, or the caller's after checking it."""
     if out is None:
         return np.empty(shape, dtype=np.float32)
-    if not isinstance(out, np.ndarray) or out.dtype.kind != "f" or not out.flags.writeable:
-        raise TypeError(f"out is {type(out).__name__}; expected a writeable array of floats.")
+    _check_out(out)
     if out.shape != shape:
         raise ValueError(f"out has shape {out.shape}; the vectors take {shape}.")
     if precision != "float32":
         raise ValueError(f"out= takes vectors as they are computed, precision={precision!r} needs them all first.")
     return out
+
+
+def _check_out(out: object) -> None:
+    if not isinstance(out, np.ndarray) or out.dtype.kind != "f" or not out.flags.writeable:
+        raise TypeError(f"out is {type(out).__name__}; expected a writeable array of floats.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -13,10 +12,13 @@ from minibert.ops import FloatArray
 from minibert.texts import refuse_lone_surrogate
 from minibert.tokenizer import BertTokenizer
 
-__all__ = ["TRUNCATION", "TextInfo", "TokenWindows"]
+__all__ = ["TRUNCATION", "TextInfo", "TokenWindows", "check_inputs", "check_positive", "count_tokens"]
 
 TRUNCATION = ("warn", "error", "split", "silent")
 """What to do with a text that is too long: cut it and say so, refuse it, make several windows of it, or cut it."""
+
+# Characters tokenized together, at most: a token has one at least, so this bounds the memory of the encodings.
+_CHARACTERS_AT_ONCE = 2**20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,32 +42,24 @@ class TextInfo:
 
 
 class TokenWindows:
-    """Iterate over texts, some at a time: their place, and for each text its windows (one, unless they are split).
+    """Tokenize texts, some at a time: for each text its windows (one, unless they are split).
 
     Parameters
     ----------
     tokenizer : BertTokenizer
-    texts : sequence of str
-        Each is checked when its turn comes.
     prompt : str
         Put before every text, and into every window.
     max_length : int
         Tokens of a window, special ones and the prompt's included.
     truncation : {"warn", "error", "split", "silent"}
-        The warning itself is the caller's: see `cut`.
+        The warning itself is the caller's.
     stride : int
         Tokens that a window repeats from the one before, for "split".
     texts_at_once : int
-    with_info : bool
-        Keep a `TextInfo` of each text.
-    show_progress : bool
-        Count the texts on the standard error.
+        At most so many are tokenized together, fewer where they are long.
 
     Attributes
     ----------
-    cut : list of int
-        Texts that were cut so far.
-    info : list of TextInfo
     num_prompt_tokens : int
         Tokens that stand before the text's own where there is a prompt, [CLS] included, as sentence-transformers
         counts them; 0 without a prompt.
@@ -74,15 +68,12 @@ class TokenWindows:
     def __init__(
         self,
         tokenizer: BertTokenizer,
-        texts: Sequence[str],
         *,
         prompt: str,
         max_length: int,
         truncation: str,
         stride: int,
         texts_at_once: int,
-        with_info: bool,
-        show_progress: bool,
     ) -> None:
         if truncation not in TRUNCATION:
             raise ValueError(f"truncation={truncation!r}; expected one of {', '.join(map(repr, TRUNCATION))}.")
@@ -91,32 +82,43 @@ class TokenWindows:
         if stride and truncation != "split":
             raise ValueError(f"stride={stride} overlaps windows; it needs truncation='split', not {truncation!r}.")
         refuse_lone_surrogate(prompt, "prompt")
-        self._tokenizer, self._texts, self._prompt = tokenizer, texts, prompt
+        self._tokenizer, self._prompt, self._texts_at_once = tokenizer, prompt, texts_at_once
         self._max_length, self._truncation, self._stride = max_length, truncation, int(stride)
-        self._texts_at_once, self._with_info, self._show_progress = texts_at_once, with_info, show_progress
-        self.cut: list[int] = []
-        self.info: list[TextInfo] = []
         self.num_prompt_tokens = 0
         if prompt:
             encoding = tokenizer.encodings([prompt], max_length=max_length)[0]
             self.num_prompt_tokens = len(encoding) - int(encoding.special_tokens_mask[-1])
 
-    def __iter__(self) -> Iterator[tuple[slice, list[list[Encoding]]]]:
-        """Yield the place of some texts, and the windows of each."""
-        for first in range(0, len(self._texts), self._texts_at_once):
-            texts = list(self._texts[first : first + self._texts_at_once])
-            for index, text in enumerate(texts, first):
-                if not isinstance(text, str):
-                    raise TypeError(f"inputs[{index}] is a {type(text).__name__}; expected a str.")
-                refuse_lone_surrogate(text, f"inputs[{index}]")
-            windows = self._tokenize(texts, first)
-            if self._with_info:
-                self.info += map(self._describe, windows)
-            yield slice(first, first + len(texts)), windows
-            if self._show_progress and sys.stderr is not None:
-                done = first + len(texts)
-                end = "\n" if done == len(self._texts) else ""
-                print(f"\r{done} of {len(self._texts)} texts", end=end, file=sys.stderr, flush=True)  # noqa: T201
+    def of(self, texts: Sequence[str], indices: Sequence[int]) -> Iterator[tuple[slice, list[list[Encoding]]]]:
+        """Yield the place of some texts among those given, and the windows of each.
+
+        Parameters
+        ----------
+        texts : sequence of str
+            Checked: see `check_inputs`.
+        indices : sequence of int
+            The caller's number of each, for messages.
+
+        Raises
+        ------
+        ValueError
+            A text is too long with truncation="error", or its windows would have no room.
+        """
+        first = 0
+        while first < len(texts):
+            last, characters = first + 1, len(texts[first])
+            while last < min(first + self._texts_at_once, len(texts)):
+                characters += len(texts[last])
+                if characters > _CHARACTERS_AT_ONCE:
+                    break
+                last += 1
+            yield slice(first, last), self._tokenize(list(texts[first:last]), indices[first:last])
+            first = last
+
+    def describe(self, windows: Sequence[Encoding]) -> TextInfo:
+        """Say what became of a text that has these windows."""
+        n_tokens, n_truncated = count_tokens(windows)
+        return TextInfo(n_tokens, n_truncated, tuple(map(self._span, windows)))
 
     def average(self, vectors: FloatArray, groups: Sequence[Sequence[Encoding]]) -> FloatArray:
         """Average the vectors of each text's windows, weighted by its tokens in each: (windows, W) -> (B, W).
@@ -135,29 +137,27 @@ class TokenWindows:
             first += len(group)
         return averaged
 
-    def _tokenize(self, texts: list[str], first: int) -> list[list[Encoding]]:
+    def _tokenize(self, texts: list[str], indices: Sequence[int]) -> list[list[Encoding]]:
         if self._truncation == "split":
             try:
                 return self._tokenizer.windows(
                     texts, max_length=self._max_length, stride=self._stride, prompt=self._prompt
                 )
             except ValueError as error:
-                raise ValueError(f"truncation='split', inputs from index {first}: {error}") from error
+                raise ValueError(f"truncation='split', inputs from index {min(indices)}: {error}") from error
         encodings = self._tokenizer.encodings([self._prompt + text for text in texts], max_length=self._max_length)
-        cut = [index for index, encoding in enumerate(encodings) if encoding.n_truncated]
-        if cut and self._truncation == "error":
-            tokens = self._max_length + encodings[cut[0]].n_truncated
-            raise ValueError(
-                f"inputs[{first + cut[0]}] has {tokens} tokens, the limit is {self._max_length} (max_seq_length). "
-                "Shorten it, or say what to do: truncation='warn' cuts it, 'split' makes several windows of it."
-            )
-        self.cut += [first + index for index in cut]
+        if self._truncation == "error":
+            cut = [
+                (index, encoding) for index, encoding in zip(indices, encodings, strict=True) if encoding.n_truncated
+            ]
+            if cut:
+                index, encoding = min(cut, key=lambda one: one[0])
+                raise ValueError(
+                    f"inputs[{index}] has {self._max_length + encoding.n_truncated} tokens, the limit is "
+                    f"{self._max_length} (max_seq_length). Shorten it, or say what to do: truncation='warn' cuts it, "
+                    "'split' makes several windows of it."
+                )
         return [[encoding] for encoding in encodings]
-
-    def _describe(self, windows: list[Encoding]) -> TextInfo:
-        n_tokens = len(windows[0]) + windows[0].n_truncated
-        n_truncated = windows[0].n_truncated if len(windows) == 1 else 0
-        return TextInfo(n_tokens, n_truncated, tuple(map(self._span, windows)))
 
     def _span(self, window: Encoding) -> tuple[int, int]:
         offsets = window.offsets[self._own(window)] - len(self._prompt)
@@ -165,3 +165,37 @@ class TokenWindows:
 
     def _own(self, window: Encoding) -> np.ndarray:
         return (window.special_tokens_mask == 0) & (window.offsets[:, 1] > len(self._prompt))
+
+
+def check_inputs(texts: Sequence[str], first: int = 0) -> None:
+    """Refuse what is not a text, or no file could hold; `first` is the caller's number of the first one.
+
+    Raises
+    ------
+    TypeError, ValueError
+        The index is named.
+    """
+    for index, text in enumerate(texts, first):
+        if not isinstance(text, str):
+            raise TypeError(f"inputs[{index}] is a {type(text).__name__}; expected a str.")
+        refuse_lone_surrogate(text, f"inputs[{index}]")
+
+
+def count_tokens(windows: Sequence[Encoding]) -> tuple[int, int]:
+    """Count the tokens of a text that has these windows, and how many of them were cut off."""
+    n_truncated = windows[0].n_truncated
+    return len(windows[0]) + n_truncated, n_truncated if len(windows) == 1 else 0
+
+
+def check_positive(name: str, value: object) -> int:
+    """Return a number of texts or of tokens after checking that it is an int of at least 1.
+
+    Raises
+    ------
+    TypeError, ValueError
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{name}={value!r}; expected an int of at least 1.")
+    if value < 1:
+        raise ValueError(f"{name}={value}; expected at least 1.")
+    return int(value)

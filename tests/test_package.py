@@ -44,15 +44,17 @@ ORDER = (
     *("kernels.rowwise", "kernels.threads", "kernels.buffers", "kernels"),
     *("encoder", "outputs", "embeddings", "models"),
     *("vectors", "similarity", "token_vectors", "tokens", "occurrences", "plot"),
-    *("pooling", "search", "pipeline", "prompts", "recipe", "windows", "sentence_files", "sentence"),
-    *("integrations", "scikit", "diagnostics", "bench"),
-    *("cli.common", "cli.states", "cli.embed", "cli.info", "cli.doctor", "cli", "__main__"),
+    *("pooling", "search", "pipeline", "prompts", "recipe", "windows", "ordering", "progress"),
+    *("sentence_files", "sentence", "integrations", "scikit"),
+    *("readers", "shards", "writers", "corpus", "google_features", "token_features"),
+    *("diagnostics", "bench"),
+    *("cli.common", "cli.states", "cli.embed", "cli.extract", "cli.info", "cli.doctor", "cli", "__main__"),
 )
 
 # Where each library from outside may be imported.
 HOMES = {
     "huggingface_hub": {"repository"},
-    "tqdm": {"repository"},
+    "tqdm": {"progress"},
     "tokenizers": {"tokenizer_files"},
     "safetensors": {"weights"},
     "numba": {"kernels"},
@@ -61,6 +63,7 @@ HOMES = {
     "matplotlib": {"plot"},
     "torch": {"bench"},
     "transformers": {"bench"},  # both timed beside minibert where they are installed
+    "pyarrow": {"writers"},
 }
 
 
@@ -296,9 +299,9 @@ def test_there_are_five_runtime_packages_and_they_are_the_ones_imported() -> Non
     required = {requirement.split(">")[0].replace("-", "_") for requirement in project["dependencies"]}
     assert required == {"numpy", "numba", "safetensors", "tokenizers", "huggingface_hub"}
     imported = {dotted.split(".")[0] for tree in TREES.values() for _, dotted in imports(tree, types_too=True)}
-    extras = [project["optional-dependencies"][extra] for extra in ("plot", "sklearn")]
-    assert extras == [["matplotlib>=3.8"], ["scikit-learn>=1.6"]]
-    optional = {"matplotlib", "sklearn"}
+    extras = [project["optional-dependencies"][extra] for extra in ("plot", "sklearn", "parquet")]
+    assert extras == [["matplotlib>=3.8"], ["scikit-learn>=1.6"], ["pyarrow>=17"]]
+    optional = {"matplotlib", "sklearn", "pyarrow"}
     assert imported - set(sys.stdlib_module_names) - {"minibert"} - required - optional <= {
         "llvmlite",
         "tqdm",

@@ -61,6 +61,7 @@ def _minibert_lines() -> list[tuple[list[str], str | None]]:
 
 @pytest.mark.parametrize(("command", "shown"), _minibert_lines(), ids=lambda value: value[1] if value else "")
 def test_command_lines(command: list[str], shown: str | None, tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_text("A cat sleeps.\nA kitten naps.\n", encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-m", *command],
         capture_output=True,
@@ -77,6 +78,13 @@ def test_command_lines(command: list[str], shown: str | None, tmp_path: Path) ->
 
 def test_every_kind_of_block_was_found() -> None:
     assert len(_with_output("python")) >= 2
-    assert [command[1] for command, _ in _minibert_lines()] == ["words", "tokens", "hidden", "embed"]
+    assert [command[1] for command, _ in _minibert_lines()] == [
+        "words",
+        "tokens",
+        "hidden",
+        "embed",
+        "embed",
+        "extract",
+    ]
     for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", README):
         assert (Path(__file__).parent.parent / target).exists(), target

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Sequence
 
 import minibert
-from minibert.cli import doctor, embed, info, states
+from minibert.cli import doctor, embed, extract, info, states
 from minibert.errors import DownloadError, ModelFormatError
 
 __all__ = ["main"]
@@ -37,6 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     verbs = parser.add_subparsers(metavar="VERB", required=True)
     states.add_verbs(verbs)
     embed.add_verbs(verbs)
+    extract.add_verbs(verbs)
     info.add_verbs(verbs)
     doctor.add_verbs(verbs)
     arguments = parser.parse_args(argv)

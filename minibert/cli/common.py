@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import os
+import shutil
 import sys
-import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
+from minibert.files import write_whole
 from minibert.hub import DEFAULT_MODEL
+from minibert.readers import Source, input_format
 
-__all__ = ["add_model_options", "add_texts", "read_lines", "read_texts", "report_written", "write_file"]
+__all__ = [
+    "add_inputs",
+    "add_model_options",
+    "add_texts",
+    "natural",
+    "open_sources",
+    "positive",
+    "read_lines",
+    "read_texts",
+    "report_problem",
+    "report_written",
+    "several_ints",
+    "write_file",
+]
 
 
 def add_model_options(parser: argparse.ArgumentParser, *, backend: bool = True) -> None:
@@ -29,9 +45,104 @@ def add_model_options(parser: argparse.ArgumentParser, *, backend: bool = True) 
         )
 
 
-def add_texts(parser: argparse.ArgumentParser) -> None:
+def add_texts(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
     """Add the positional texts."""
-    parser.add_argument("texts", nargs="+", metavar="TEXT", help='a text; "-" for the lines of the standard input')
+    nargs = "*" if optional else "+"
+    parser.add_argument("texts", nargs=nargs, metavar="TEXT", help='a text; "-" for the lines of the standard input')
+
+
+def add_inputs(parser: argparse.ArgumentParser) -> None:
+    """Add the files of texts, and how they are read."""
+    parser.add_argument(
+        "-i",
+        "--input",
+        "--input_file",
+        nargs="+",
+        action="extend",
+        metavar="FILE",
+        help='files of texts: one per line, .jsonl, .csv or .tsv, each also as .gz; "-" is the standard input',
+    )
+    parser.add_argument(
+        "--input-format",
+        choices=("text", "jsonl", "csv", "tsv"),
+        help="default: what each file's name says, else text",
+    )
+    parser.add_argument(
+        "--text-column", default="text", metavar="NAME", help="column or key of the texts (default: %(default)s)"
+    )
+    parser.add_argument("--id-column", metavar="NAME", help="column or key of the ids (default: records are numbered)")
+    parser.add_argument(
+        "--on-error",
+        choices=("stop", "skip", "null"),
+        default="stop",
+        help="about lines that cannot be used: compute nothing before they are corrected, leave them out, or keep "
+        "their places empty (default: %(default)s)",
+    )
+
+
+@contextlib.contextmanager
+def open_sources(arguments: argparse.Namespace, copy: str, *, keep: Callable[[], bool]) -> Iterator[list[Source]]:
+    """Give what `add_inputs` asked for as sources; the standard input is copied into a file, since it is read twice.
+
+    Parameters
+    ----------
+    arguments : argparse.Namespace
+    copy : str
+        Name of that file. One that is there when a run is resumed is used, and deleted when all is well.
+    keep : callable
+        Whether to leave it there when something goes wrong: there is a run to resume.
+    """
+    if arguments.input.count("-") > 1:
+        raise ValueError("the standard input can be read once only.")
+    sources = []
+    for path in arguments.input:
+        kind = arguments.input_format or input_format(path)
+        id_column = None if kind == "text" else arguments.id_column
+        if path != "-":
+            sources.append(Source(path, kind, arguments.text_column, id_column, path))
+            continue
+        if not (getattr(arguments, "resume", False) and os.path.exists(copy)):
+            if sys.stdin is None:
+                raise ValueError("the standard input is closed.")
+            write_whole(copy, lambda file: shutil.copyfileobj(sys.stdin.buffer, file))
+        sources.append(Source(copy, kind, arguments.text_column, id_column, "standard input"))
+    done = False
+    try:
+        yield sources
+        done = True
+    finally:
+        if "-" in arguments.input and (done or not keep()):
+            with contextlib.suppress(OSError):
+                os.unlink(copy)
+
+
+def report_problem(problem: str) -> None:
+    """Say on the standard error which record cannot be used."""
+    print(f"minibert: {problem}", file=sys.stderr)
+
+
+def several_ints(text: str) -> list[int]:
+    """Read numbers with commas between, for argparse."""
+    try:
+        return [int(number) for number in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers such as -1,-2") from None
+
+
+def positive(text: str) -> int:
+    """Read a whole number of at least 1, for argparse."""
+    return _number(text, 1)
+
+
+def natural(text: str) -> int:
+    """Read a whole number of at least 0, for argparse."""
+    return _number(text, 0)
+
+
+def _number(text: str, least: int) -> int:
+    if not (text.isascii() and text.isdecimal()) or int(text) < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
+    return int(text)
 
 
 def read_texts(texts: list[str]) -> list[str]:
@@ -111,23 +222,7 @@ def write_file(path: str, write: Callable[[BinaryIO], None]) -> None:
         except OSError as error:
             raise OSError(f"{path} cannot be written: {error.strerror or error}.") from error
         return
-    target = os.path.realpath(path)
-    try:
-        descriptor, partial = tempfile.mkstemp(dir=os.path.dirname(target), prefix=".minibert-")
-    except OSError as error:
-        raise OSError(f"{path} cannot be written: {error.strerror or error}.") from error
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            write(file)
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(partial, 0o666 & ~umask)  # mkstemp's files are private, the user's are as usual
-        os.replace(partial, target)
-    except BaseException as error:
-        os.unlink(partial)
-        if isinstance(error, OSError):
-            raise OSError(f"{path} cannot be written: {error.strerror or error}.") from error
-        raise
+    write_whole(path, write)
 
 
 def report_written(path: str, what: str) -> None:

@@ -4,9 +4,24 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import sys
 from typing import TYPE_CHECKING, Any
 
-from minibert.cli.common import add_model_options, add_texts, read_lines, read_texts, report_written, write_file
+from minibert.cli.common import (
+    add_inputs,
+    add_model_options,
+    add_texts,
+    natural,
+    open_sources,
+    positive,
+    read_lines,
+    read_texts,
+    report_problem,
+    report_written,
+    several_ints,
+    write_file,
+)
 
 if TYPE_CHECKING:
     from minibert.sentence import SentenceTransformer
@@ -19,11 +34,30 @@ def add_verbs(verbs: Any) -> None:
     embed = verbs.add_parser(
         "embed",
         help="turn texts into sentence vectors",
-        description="Print one JSON object per text, with its vector, or save all vectors as an array.",
+        description="Print one JSON object per text, with its vector, or save all vectors as an array. With --input "
+        "a corpus is read from files, in bounded memory; a run that was interrupted goes on with --resume.",
     )
-    add_texts(embed)
+    add_texts(embed, optional=True)
     embed.add_argument(
-        "-o", "--output", metavar="FILE.npy", help="save an array (texts, dimension) instead of printing"
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="save an array (texts, dimension) instead of printing; with --input the name says the format: .npy (the "
+        "ids beside it, in .ids.jsonl), .jsonl, .parquet",
+    )
+    add_inputs(embed)
+    embed.add_argument(
+        "--resume", action="store_true", help="go on with what an interrupted run has left; start, if there is nothing"
+    )
+    embed.add_argument(
+        "--dtype", choices=("float32", "float16"), default="float32", help="with --input (default: %(default)s)"
+    )
+    embed.add_argument(
+        "--shard-size",
+        type=positive,
+        default=10_000,
+        metavar="N",
+        help="texts that are computed and then saved at a time, the most that a crash can lose (default: %(default)s)",
     )
     prompt = embed.add_mutually_exclusive_group()
     prompt.add_argument("--prompt-name", metavar="NAME", help="a prompt of the model's, such as query")
@@ -59,7 +93,7 @@ def add_verbs(verbs: Any) -> None:
     search.add_argument("query", metavar="QUERY", help="what to look for")
     search.add_argument("file", metavar="FILE", help='one text per line; "-" is the standard input')
     search.add_argument(
-        "-k", "--top-k", type=_positive, default=5, metavar="K", help="lines to print (default: %(default)s)"
+        "-k", "--top-k", type=positive, default=5, metavar="K", help="lines to print (default: %(default)s)"
     )
     search.add_argument("--json", action="store_true", help='JSON lines: {"score": ..., "line": ..., "text": ...}')
     _add_vector_options(search)
@@ -77,7 +111,7 @@ def _add_vector_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--layers",
-        type=_several_ints,
+        type=several_ints,
         metavar="LAYERS",
         help="hidden states to pool, with commas between: 0 is the embeddings' output, -1 the last layer (write "
         "--layers=-1,-2; default: -1)",
@@ -97,41 +131,20 @@ def _add_vector_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--stride",
-        type=_natural,
+        type=natural,
         default=0,
         metavar="N",
         help="tokens that a window repeats, with --truncation split (default: 0)",
     )
-    parser.add_argument("--truncate-dim", type=_positive, metavar="N", help="keep the first N features only")
+    parser.add_argument("--truncate-dim", type=positive, metavar="N", help="keep the first N features only")
     parser.add_argument(
-        "--batch-size", type=_positive, default=32, metavar="N", help="bounds the work at a time, not the result"
+        "--batch-size", type=positive, default=32, metavar="N", help="bounds the work at a time, not the result"
     )
     parser.add_argument(
         "--builtin-prompts", action="store_true", help="use the prompts of the model's card, where its files have none"
     )
-    parser.add_argument("--threads", type=_positive, metavar="N", help="default: MINIBERT_NUM_THREADS, else all cores")
+    parser.add_argument("--threads", type=positive, metavar="N", help="default: MINIBERT_NUM_THREADS, else all cores")
     add_model_options(parser)
-
-
-def _several_ints(text: str) -> list[int]:
-    try:
-        return [int(number) for number in text.split(",")]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers such as -1,-2") from None
-
-
-def _positive(text: str) -> int:
-    return _number(text, 1)
-
-
-def _natural(text: str) -> int:
-    return _number(text, 0)
-
-
-def _number(text: str, least: int) -> int:
-    if not (text.isascii() and text.isdecimal()) or int(text) < least:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
-    return int(text)
 
 
 def _load(arguments: argparse.Namespace) -> SentenceTransformer:
@@ -160,6 +173,13 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
 def _embed(arguments: argparse.Namespace) -> None:
     import numpy as np
 
+    if arguments.input:
+        _embed_corpus(arguments)
+        return
+    if not arguments.texts:
+        raise ValueError("there is no text: give some, or a file with --input.")
+    if arguments.resume:
+        raise ValueError("--resume goes on with a run that reads files: give them with --input.")
     texts = read_texts(arguments.texts)
     vectors = _load(arguments).encode(
         texts,
@@ -177,6 +197,63 @@ def _embed(arguments: argparse.Namespace) -> None:
         # str() of a float32 has just the digits that bring it back; the float64 beneath would print eight more.
         numbers = [float(str(x)) for x in vector] if vector.dtype.kind == "f" else vector.tolist()
         print(json.dumps({"text": text, "embedding": numbers}, ensure_ascii=False))
+
+
+def _embed_corpus(arguments: argparse.Namespace) -> None:
+    from minibert.corpus import embed_corpus
+    from minibert.shards import ShardFolder, folder_of
+
+    if arguments.texts:
+        raise ValueError("give texts, or files with --input, not both.")
+    if arguments.output is None or arguments.precision != "float32":
+        raise ValueError("--input needs --output FILE, and --dtype instead of --precision.")
+    options = {
+        **_options(arguments),
+        "prompt_name": arguments.prompt_name,
+        "prompt": arguments.prompt,
+        "normalize_embeddings": arguments.normalize,
+    }
+    folder = folder_of(arguments.output)
+
+    def unfinished() -> bool:
+        return ShardFolder(folder).manifest() is not None
+
+    with open_sources(arguments, f"{folder}.stdin", keep=unfinished) as sources:
+        try:
+            summary = embed_corpus(
+                _load(arguments),
+                sources,
+                arguments.output,
+                resume=arguments.resume,
+                on_error=arguments.on_error,
+                dtype=arguments.dtype,
+                shard_size=arguments.shard_size,
+                settings={
+                    "model": arguments.model,
+                    "revision": arguments.revision,
+                    "backend": arguments.backend or os.environ.get("MINIBERT_BACKEND"),  # each rounds otherwise
+                },
+                show_progress=sys.stderr is not None and sys.stderr.isatty(),
+                report=report_problem,
+                **options,
+            )
+        except KeyboardInterrupt:
+            if unfinished():
+                print(
+                    f"minibert: what is done is kept in {folder}; the same command with --resume goes on.",
+                    file=sys.stderr,
+                )
+            raise
+    if summary is None:
+        print(f"{arguments.output}: complete; there is nothing to resume")
+        return
+    left_out = f", {summary.n_left_out} records left out" if summary.n_left_out else ""
+    resumed = f", {summary.n_resumed} of them by earlier runs" if summary.n_resumed else ""
+    report_written(
+        arguments.output,
+        f"vectors ({summary.n_texts}, {summary.width}) {arguments.dtype}; {summary.n_texts} texts{resumed}, "
+        f"{summary.n_tokens} tokens, {summary.n_cut} texts cut{left_out}, {summary.seconds:.1f} seconds",
+    )
 
 
 def _similarity(arguments: argparse.Namespace) -> None:

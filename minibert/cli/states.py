@@ -11,7 +11,14 @@ from collections.abc import Iterator
 from itertools import accumulate, combinations, islice
 from typing import TYPE_CHECKING, Any
 
-from minibert.cli.common import add_model_options, add_texts, read_texts, report_written, write_file
+from minibert.cli.common import (
+    add_model_options,
+    add_texts,
+    read_texts,
+    report_written,
+    several_ints,
+    write_file,
+)
 
 if TYPE_CHECKING:
     from minibert.token_vectors import TokenVectors
@@ -78,7 +85,7 @@ def add_verbs(verbs: Any) -> None:
 def _add_layers(parser: argparse.ArgumentParser, default: str) -> None:
     parser.add_argument(
         "--layers",
-        type=_several_ints,
+        type=several_ints,
         metavar="LAYERS",
         help="hidden states by number, with commas between: 0 is the embeddings' output, 1 that of the first layer, -1 "
         f"that of the last (write --layers=-1,-2); {default}",
@@ -102,13 +109,6 @@ def _at_least_two(text: str) -> int:
     if not text.isdecimal() or int(text) < 2:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 2, which comparing takes")
     return int(text)
-
-
-def _several_ints(text: str) -> list[int]:
-    try:
-        return [int(number) for number in text.split(",")]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers such as -1,-2") from None
 
 
 def _picture(path: str) -> str:

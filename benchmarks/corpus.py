@@ -1,0 +1,270 @@
+"""Corpora: peak memory of `minibert embed` as the corpus grows, and its texts per second beside its peers'.
+
+    python -m benchmarks.corpus [--write] [--texts FILE]
+
+Memory: one process per size on a small random checkpoint, the peak that Linux reports for it. Speed: the same file of
+texts from the file to an array on disk, on all-MiniLM-L6-v2, each contender in a process of its own that is given the
+same number of threads; `encode` has the texts in memory already and is the bound. Results are compared before any time
+counts. The peers are what people run: sentence-transformers' encode, and onnxruntime and OpenVINO behind the same
+tokenizer, batches of 32 sorted by length, padded to the longest, mean pooling.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import multiprocessing
+import random
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.contenders import export, feed
+from benchmarks.environment import environment
+from benchmarks.readme import write_between
+from minibert.hub import DEFAULT_MODEL, locate
+from minibert.machine import available_cores
+from tests.checkpoints import random_checkpoint
+
+SIZES = (1_000, 10_000, 100_000)
+WORDS = ("the", "cat", "sat", "on", "a", "mat", "by", "the", "river", "bank", "while", "people", "walked", "home")
+
+# A contender: loads, then turns a file of texts into a file of vectors.
+Run = Callable[[Path, Path], None]
+
+
+def made_texts(count: int) -> list[str]:
+    """Texts of 3 to 40 words, no two alike."""
+    chance = random.Random(0)
+    return [f"{i} " + " ".join(chance.choices(WORDS, k=chance.randint(3, 40))) for i in range(count)]
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+def _embed_and_report(folder: Path, texts: Path, output: Path, pipe: Connection) -> None:
+    from minibert.cli import main
+
+    warnings.simplefilter("ignore")
+    with contextlib.redirect_stdout(None), contextlib.redirect_stderr(None):
+        code = main(["embed", "-m", str(folder), "-i", str(texts), "-o", str(output)])
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    peak = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
+    pipe.send((code, peak / 1024))
+
+
+def memory_rows(scratch: Path) -> list[str]:
+    """Measure the peak of each size."""
+    folder = random_checkpoint(scratch / "small")
+    rows = ["| texts | peak memory of `minibert embed` |", "|--:|--:|"]
+    for size in SIZES:
+        texts = scratch / "texts.txt"
+        texts.write_text("\n".join(made_texts(size)), encoding="utf-8")
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_embed_and_report, args=(folder, texts, scratch / "vectors.npy", theirs))
+        process.start()
+        code, peak = ours.recv()
+        process.join()
+        if code != 0 or np.load(scratch / "vectors.npy", mmap_mode="r").shape[0] != size:
+            raise RuntimeError(f"embed of {size} texts ended with {code}")
+        rows.append(f"| {size:,} | {peak:.0f} MB |")
+        print(rows[-1], flush=True)
+    return rows
+
+
+# --- speed ------------------------------------------------------------------------------------------------------------
+
+
+def _read(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines()
+
+
+def _embed(folder: Path, threads: int, scratch: Path) -> Run:
+    from minibert import SentenceTransformer
+    from minibert.corpus import embed_corpus
+    from minibert.readers import Source
+
+    model = SentenceTransformer(folder, num_threads=threads)
+
+    def run(texts: Path, output: Path) -> None:
+        source = Source(str(texts), "text", "text", None, texts.name)
+        embed_corpus(model, [source], str(output), truncation="silent")
+
+    return run
+
+
+def _encode(folder: Path, threads: int, scratch: Path) -> Run:
+    from minibert import SentenceTransformer
+
+    model, held = SentenceTransformer(folder, num_threads=threads), dict[Path, list[str]]()
+
+    def run(texts: Path, output: Path) -> None:
+        if texts not in held:
+            held[texts] = _read(texts)
+        vectors = model.encode(held[texts], truncation="silent")
+        if not output.exists():
+            np.save(output, vectors)
+
+    return run
+
+
+def _sentence_transformers(folder: Path, threads: int, scratch: Path) -> Run:
+    import torch
+    from sentence_transformers import SentenceTransformer
+
+    torch.set_num_threads(threads)
+    model = SentenceTransformer(str(folder), device="cpu")
+    return lambda texts, output: np.save(output, model.encode(_read(texts)))
+
+
+def _padded_pipeline(folder: Path, infer: Callable[[dict[str, np.ndarray]], np.ndarray]) -> Run:
+    """Tokenize, sort by length, pad batches of 32, average over the tokens and normalise."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.enable_truncation(256)
+    tokenizer.enable_padding()
+
+    def run(texts: Path, output: Path) -> None:
+        read = _read(texts)
+        order = np.argsort([-len(text) for text in read], kind="stable")
+        vectors = np.empty((len(read), 384), dtype=np.float32)
+        for first in range(0, len(read), 32):
+            places = order[first : first + 32]
+            batch = tokenizer.encode_batch([read[place] for place in places])
+            feed = feed(np.array([one.ids for one in batch], dtype=np.int64))
+            feed["attention_mask"] = np.array([one.attention_mask for one in batch], dtype=np.int64)
+            mask = feed["attention_mask"][..., None].astype(np.float32)
+            mean = (infer(feed) * mask).sum(axis=1) / mask.sum(axis=1)
+            vectors[places] = mean / np.linalg.norm(mean, axis=1, keepdims=True)
+        np.save(output, vectors)
+
+    return run
+
+
+def _onnxruntime(folder: Path, threads: int, scratch: Path) -> Run:
+    import onnxruntime
+    from onnxruntime.transformers import optimizer
+
+    graph, config = export(folder, scratch)
+    fused = optimizer.optimize_model(
+        str(graph), model_type="bert", num_heads=config.num_attention_heads, hidden_size=config.hidden_size
+    )
+    fused.save_model_to_file(str(scratch / "fused.onnx"))
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(str(scratch / "fused.onnx"), options, providers=["CPUExecutionProvider"])
+    wanted = {node.name for node in session.get_inputs()}
+    return _padded_pipeline(
+        folder, lambda feed: session.run(None, {name: feed[name] for name in feed if name in wanted})[0]
+    )
+
+
+def _openvino(folder: Path, threads: int, scratch: Path) -> Run:
+    import openvino
+
+    graph, _ = export(folder, scratch)
+    core = openvino.Core()
+    options = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
+    request = core.compile_model(core.read_model(str(graph)), "CPU", options).create_infer_request()
+    return _padded_pipeline(folder, lambda feed: request.infer(feed)[0])
+
+
+CONTENDERS = {
+    "minibert embed": _embed,
+    "minibert encode, in memory": _encode,
+    "sentence-transformers": _sentence_transformers,
+    "onnxruntime fused": _onnxruntime,
+    "OpenVINO f32": _openvino,
+}
+
+
+def _serve(name: str, folder: Path, threads: int, scratch: Path, pipe: Connection) -> None:
+    """A contender's process: answer each order (texts, output) with the seconds it took."""
+    warnings.simplefilter("ignore")
+    try:
+        run = CONTENDERS[name](folder, threads, scratch)
+    except ImportError as error:
+        pipe.send(f"{name}: left out ({error})")
+        return
+    pipe.send(None)
+    while (order := pipe.recv()) is not None:
+        start = time.perf_counter()
+        run(*order)
+        pipe.send(time.perf_counter() - start)
+
+
+def speed_rows(texts: Path, scratch: Path, threads: int, runs: int) -> list[str]:
+    """Compare, then time in turn, every contender on one file."""
+    folder = locate(DEFAULT_MODEL).require("config.json").parent
+    count = len(_read(texts))
+    warm = scratch / "warm.txt"
+    warm.write_text("\n".join(_read(texts)[:64]), encoding="utf-8")
+    context = multiprocessing.get_context("spawn")
+    pipes: dict[str, Connection] = {}
+    for name in CONTENDERS:
+        own = scratch / name
+        own.mkdir()
+        pipe, theirs = context.Pipe()
+        context.Process(target=_serve, args=(name, folder, threads, own, theirs), daemon=True).start()
+        if (absent := pipe.recv()) is not None:
+            print(absent, file=sys.stderr)
+            continue
+        pipe.send((warm, own / "warm.npy"))
+        pipe.recv()
+        pipes[name] = pipe
+    times: dict[str, list[float]] = {name: [] for name in pipes}
+    for turn in range(runs):
+        for name, pipe in pipes.items():
+            time.sleep(0.3)  # the threads of the last contender stop waiting for work
+            pipe.send((texts, scratch / name / "vectors.npy"))
+            times[name].append(pipe.recv())
+            if turn == 0:
+                vectors = np.load(scratch / name / "vectors.npy")
+                if name == "minibert embed":
+                    expected = vectors
+                elif np.abs(vectors - expected).max() > 1e-4:
+                    raise RuntimeError(f"{name} computes something else.")
+    for pipe in pipes.values():
+        pipe.send(None)
+    rows = [f"| {count:,} texts, file to file | texts per second | ratio |", "|---|--:|--:|"]
+    ours = times["minibert embed"]
+    for name, own in times.items():
+        ratio = float(np.median(np.divide(ours, own)))
+        rows.append(f"| {name} | {count / float(np.median(own)):.0f} | {ratio:.2f} |")
+        print(rows[-1], flush=True)
+    return rows
+
+
+def main() -> int:
+    """Measure, print the tables, perhaps write the README's."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.corpus")
+    parser.add_argument("--write", action="store_true", help="put the tables into README.md")
+    parser.add_argument("--texts", type=Path, help="one text per line (default: 4,000 made ones)")
+    parser.add_argument("--runs", type=int, default=5, help="runs, of which the median counts (default: %(default)s)")
+    options = parser.parse_args()
+    threads = available_cores()
+    with tempfile.TemporaryDirectory() as name:
+        scratch = Path(name)
+        rows = memory_rows(scratch)
+        texts = scratch / "corpus.txt"
+        source = _read(options.texts) if options.texts else made_texts(4000)
+        texts.write_text("\n".join(source), encoding="utf-8")
+        rows += ["", *speed_rows(texts, scratch, threads, options.runs)]
+    rows += ["", f"{environment()}, {threads} threads each; medians of {options.runs} runs."]
+    print(json.dumps(rows[-1]))
+    if options.write:
+        write_between(Path(__file__).parent.parent / "README.md", "corpus", "\n".join(rows))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,40 @@
+"""Any iterable of texts -> windows of bounded size, in which each distinct text is computed once, the longest first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import TypeVar
+
+import numpy as np
+
+from minibert.ops import IntArray
+
+__all__ = ["distinct_longest_first", "in_windows"]
+
+Item = TypeVar("Item")
+
+
+def in_windows(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Yield lists of `size` items, the last one shorter; nothing else is read ahead."""
+    iterator = iter(items)
+    while window := list(islice(iterator, size)):
+        yield window
+
+
+def distinct_longest_first(texts: Sequence[str]) -> tuple[list[int], IntArray]:
+    """Choose one of each group of equal texts and sort by length: texts of like length share their batches.
+
+    Returns
+    -------
+    chosen : list of D int
+        Where each distinct text first stands, longest texts first, equal lengths in the order given.
+    rows : int ndarray of shape (B,)
+        For each text the place of its equal among the chosen: ``vectors_of_chosen[rows]`` restores the order.
+    """
+    first_places: dict[str, int] = {}
+    for place, text in enumerate(texts):
+        first_places.setdefault(text, place)
+    chosen = sorted(first_places.values(), key=lambda place: -len(texts[place]))
+    rows = {texts[place]: row for row, place in enumerate(chosen)}
+    return chosen, np.array([rows[text] for text in texts], dtype=np.int64)

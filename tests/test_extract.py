@@ -1,0 +1,182 @@
+"""minibert extract: Google's JSON lines against transformers in the documented format; the memory map read back."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minibert import BertModel, BertTokenizer, embed_tokens
+from minibert.cli import main
+from minibert.google_features import google_layers, google_lines
+from minibert.token_features import TokenFeatures
+from tests.checkpoints import random_checkpoint
+from tests.report import REPORT
+
+TEXTS = [
+    "the cat sat on the mat",
+    "  hello world \t",
+    "",
+    "the man ||| the river bank of the dog",
+    "the long river with her cat ||| a fish",
+    "a ||| b ||| c",
+    "short|||no pair",
+    "dog " * 60,
+    "dog " * 60 + "||| " + "cat " * 60,
+    "cat " * 4 + "||| " + "dog " * 60,
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return random_checkpoint(tmp_path_factory.mktemp("model"), num_hidden_layers=4, max_position_embeddings=64)
+
+
+def expected_lines(folder: Path, texts: list[str], layers: list[int], limit: int) -> list[dict[str, Any]]:
+    """What extract_features.py documents, with transformers' model and tokenizer."""
+    import torch
+    from transformers import BertModel as Original
+    from transformers import BertTokenizer as OriginalTokenizer
+
+    tokenizer, model = OriginalTokenizer.from_pretrained(folder), Original.from_pretrained(folder).eval()
+    lines = []
+    for number, text in enumerate(texts):
+        match = re.match(r"^(.*) \|\|\| (.*)$", text.strip())
+        first, second = (match.group(1), match.group(2)) if match else (text.strip(), None)
+        tokens_a, tokens_b = tokenizer.tokenize(first), None if second is None else tokenizer.tokenize(second)
+        if tokens_b is None:
+            tokens_a = tokens_a[: limit - 2]
+        else:
+            while len(tokens_a) + len(tokens_b) > limit - 3:
+                (tokens_a if len(tokens_a) > len(tokens_b) else tokens_b).pop()
+        tokens = ["[CLS]", *tokens_a, "[SEP]"]
+        types = [0] * len(tokens)
+        if tokens_b is not None:
+            tokens += [*tokens_b, "[SEP]"]
+            types += [1] * (len(tokens_b) + 1)
+        ids = torch.tensor([tokenizer.convert_tokens_to_ids(tokens)])
+        with torch.inference_mode():
+            states = model(ids, token_type_ids=torch.tensor([types]), output_hidden_states=True).hidden_states
+        all_encoder_layers = [state[0].numpy() for state in states[1:]]
+        features = [
+            {
+                "token": token,
+                "layers": [
+                    {"index": i, "values": [round(float(x), 6) for x in all_encoder_layers[i][place]]} for i in layers
+                ],
+            }
+            for place, token in enumerate(tokens)
+        ]
+        lines.append({"linex_index": number, "features": features})
+    return lines
+
+
+@pytest.mark.parametrize(("layers", "limit"), [([-1, -2, -3, -4], 16), ([0, 3, -2], 31), ([1], 64)])
+def test_googles_lines_field_by_field(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], layers: list[int], limit: int
+) -> None:
+    (tmp_path / "in.txt").write_text("".join(f"{text}\n" for text in TEXTS))
+    options = [f"--layers={','.join(map(str, layers))}", f"--max_seq_length={limit}", "--batch_size=3"]
+    options += [f"--input_file={tmp_path / 'in.txt'}", f"--output_file={tmp_path / 'out.jsonl'}", "--do_lower_case"]
+    assert main(["extract", "-m", str(folder), "--format", "google", *options]) == 0
+    assert re.search(r"10 texts, \d texts cut", capsys.readouterr().out)
+    found_lines = (tmp_path / "out.jsonl").read_text().splitlines()
+    worst, n_values = 0.0, 0
+    for line, expected in zip(found_lines, expected_lines(folder, TEXTS, layers, limit), strict=True):
+        found = json.loads(line)
+        assert list(found) == ["linex_index", "features"]
+        assert found["linex_index"] == expected["linex_index"]
+        for ours, theirs in zip(found["features"], expected["features"], strict=True):
+            assert list(ours) == ["token", "layers"]
+            assert ours["token"] == theirs["token"]
+            for own, other in zip(ours["layers"], theirs["layers"], strict=True):
+                assert list(own) == ["index", "values"]
+                assert own["index"] == other["index"]
+                assert all(round(x, 6) == x for x in own["values"])
+                np.testing.assert_allclose(own["values"], other["values"], atol=1.2e-5)
+                worst = max(worst, float(np.abs(np.subtract(own["values"], other["values"])).max()))
+                n_values += len(own["values"])
+        assert line == json.dumps(found)  # the separators, too, are those of json.dumps
+    REPORT.append(
+        f"extract --format google: {n_values} values, at most {worst:.1e} from transformers, rounded to 6 places"
+    )
+
+
+def test_layers_in_googles_numbering(folder: Path) -> None:
+    assert google_layers([0, 3, -1, -4], 4) == (1, 4, 4, 1)
+    for layer in (4, -5):
+        with pytest.raises(ValueError, match="0 to 3, or -4 to -1, in Google's numbering"):
+            google_layers([layer], 4)
+    model, tokenizer = BertModel.from_pretrained(folder), BertTokenizer.from_pretrained(folder)
+    for limit in (2, 65):
+        with pytest.raises(ValueError, match="expected 3 to 64"):
+            list(google_lines(model, tokenizer, [(0, "a")], max_seq_length=limit))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_the_binary_format_is_read_back(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], dtype: str
+) -> None:
+    (tmp_path / "in.txt").write_text("".join(f"{text}\n" for text in TEXTS))
+    output = tmp_path / "states.npy"
+    options = [*f"--layers=-1,0 --dtype {dtype} --batch-size 3 -o".split(), str(output), "-i", str(tmp_path / "in.txt")]
+    assert main(["extract", "-m", str(folder), *options]) == 0
+    assert "10 texts, 2 texts cut" in capsys.readouterr().out
+    features = TokenFeatures(output)
+    assert isinstance(features.vectors, np.memmap)
+    assert (len(features), features.layers, features.ids) == (10, (4, 0), list(range(10)))
+    model, tokenizer = BertModel.from_pretrained(folder), BertTokenizer.from_pretrained(folder)
+    expected = embed_tokens(model, tokenizer, TEXTS, layers=[-1, 0], layer_pooling="tokens_first", truncation="silent")
+    for found, one in zip(features, expected, strict=True):
+        assert found is not None
+        np.testing.assert_array_equal(found.vectors, one.vectors.astype(dtype))
+        np.testing.assert_array_equal(found.offsets, one.offsets)
+        for name in ("text", "tokens", "word_ids", "layers", "n_truncated", "cut_words"):
+            assert getattr(found, name) == getattr(one, name), name
+        assert found.words().words == one.words().words
+    assert {entry.name for entry in tmp_path.iterdir()} == {"in.txt", "states.npy", "states.tokens.jsonl"}
+    np.save(output, np.zeros((3, 2, 24)))
+    with pytest.raises(ValueError, match="do not belong together"):
+        TokenFeatures(output)
+    with pytest.raises(OSError, match=r"missing\.npy cannot be read"):
+        TokenFeatures(tmp_path / "missing.npy")
+
+
+def test_bad_lines(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad = tmp_path / "bad.txt"
+    bad.write_bytes(b"a cat\n\xff\na dog\n")
+    for kind, suffix in (("google", "jsonl"), ("binary", "npy")):
+        for on_error, code in (("stop", 1), ("skip", 0), ("null", 0)):
+            output = tmp_path / f"{on_error}.{suffix}"
+            options = ["-i", str(bad), "-o", str(output), "--format", kind, "--on-error", on_error, "--layers=-1"]
+            assert main(["extract", "-m", str(folder), *options]) == code
+            assert f"{bad}, line 2: is not UTF-8: byte 0xff at 0" in capsys.readouterr().err
+            assert output.exists() == (code == 0)
+    contents = [(tmp_path / f"{name}.jsonl").read_text() for name in ("skip", "null")]
+    indices = [[json.loads(line) for line in content.splitlines()] for content in contents]
+    assert [[line["linex_index"] for line in lines] for lines in indices] == [[0, 2], [0, 1, 2]]
+    assert indices[1][1] == {"linex_index": 1, "features": None}
+    assert TokenFeatures(tmp_path / "skip.npy").ids == [0, 2]
+    null = TokenFeatures(tmp_path / "null.npy")
+    assert null[1] is None
+    assert null[2] is not None
+
+
+def test_options_that_cannot_be_meant(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "in.txt").write_text("a\n")
+    start = ["extract", "-m", str(folder), "-i", str(tmp_path / "in.txt")]
+    for options, message in (
+        (["-o", str(tmp_path / "o.npy"), "--init_checkpoint=bert_model.ckpt"], "TensorFlow checkpoint"),
+        (["-o", str(tmp_path / "o.npy"), "--do_lower_case=False"], "leave it out"),
+        (["-o", str(tmp_path / "o.txt")], "must end in .npy"),
+        (["-o", str(tmp_path / "o.npy"), "--layers=9"], "9"),
+        (["-o", str(tmp_path / "no" / "o.npy")], "cannot be written"),
+        ([], "needs --input FILE and --output FILE"),
+    ):
+        assert main([*start, *options]) == 1
+        assert message in capsys.readouterr().err
+    assert [entry.name for entry in tmp_path.iterdir()] == ["in.txt"]
