@@ -60,7 +60,7 @@ def _transformers(folder: Path, threads: int, scratch: Path) -> Compute:
     return forward
 
 
-def export(folder: Path, scratch: Path) -> tuple[Path, object]:
+def _export(folder: Path, scratch: Path) -> tuple[Path, object]:
     """The model as an ONNX graph of three inputs, with free batch and length; and its config."""
     import torch
     import transformers
@@ -95,7 +95,7 @@ def export(folder: Path, scratch: Path) -> tuple[Path, object]:
     return path, model.config
 
 
-def feed(inputs: np.ndarray | tuple[np.ndarray, np.ndarray]) -> dict[str, np.ndarray]:
+def _feed(inputs: np.ndarray | tuple[np.ndarray, np.ndarray]) -> dict[str, np.ndarray]:
     """Name the graph's inputs, given ids or ids and their mask."""
     ids, mask = inputs if isinstance(inputs, tuple) else (inputs, np.ones_like(inputs))
     return {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
@@ -105,7 +105,7 @@ def _onnxruntime(folder: Path, threads: int, scratch: Path) -> Compute:
     import onnxruntime
     from onnxruntime.transformers import optimizer
 
-    graph, config = export(folder, scratch)
+    graph, config = _export(folder, scratch)
     fused = optimizer.optimize_model(
         str(graph), model_type="bert", num_heads=config.num_attention_heads, hidden_size=config.hidden_size
     )
@@ -117,17 +117,17 @@ def _onnxruntime(folder: Path, threads: int, scratch: Path) -> Compute:
     options.intra_op_num_threads = threads
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     wanted = {node.name for node in session.get_inputs()}
-    return lambda inputs: session.run(None, {k: v for k, v in feed(inputs).items() if k in wanted})[0]
+    return lambda inputs: session.run(None, {k: v for k, v in _feed(inputs).items() if k in wanted})[0]
 
 
 def _openvino(folder: Path, threads: int, scratch: Path) -> Compute:
     import openvino
 
-    graph, _ = export(folder, scratch)
+    graph, _ = _export(folder, scratch)
     core = openvino.Core()
     options = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
     request = core.compile_model(core.read_model(str(graph)), "CPU", options).create_infer_request()
-    return lambda inputs: request.infer(feed(inputs))[0]
+    return lambda inputs: request.infer(_feed(inputs))[0]
 
 
 HIDDEN_STATES: dict[str, Maker] = {

@@ -5,8 +5,7 @@
 Memory: one process per size on a small random checkpoint, the peak that Linux reports for it. Speed: the same file of
 texts from the file to an array on disk, on all-MiniLM-L6-v2, each contender in a process of its own that is given the
 same number of threads; `encode` has the texts in memory already and is the bound. Results are compared before any time
-counts. The peers are what people run: sentence-transformers' encode, and onnxruntime and OpenVINO behind the same
-tokenizer, batches of 32 sorted by length, padded to the longest, mean pooling.
+counts. The peers are what people run (contenders.py).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.contenders import export, feed
+from benchmarks.contenders import VECTORS, Maker
 from benchmarks.environment import environment
 from benchmarks.readme import write_between
 from minibert.hub import DEFAULT_MODEL, locate
@@ -116,74 +115,18 @@ def _encode(folder: Path, threads: int, scratch: Path) -> Run:
     return run
 
 
-def _sentence_transformers(folder: Path, threads: int, scratch: Path) -> Run:
-    import torch
-    from sentence_transformers import SentenceTransformer
+def _through_files(make: Maker) -> Callable[[Path, int, Path], Run]:
+    def make_run(folder: Path, threads: int, scratch: Path) -> Run:
+        encode = make(folder, threads, scratch)
+        return lambda texts, output: np.save(output, encode(_read(texts)))
 
-    torch.set_num_threads(threads)
-    model = SentenceTransformer(str(folder), device="cpu")
-    return lambda texts, output: np.save(output, model.encode(_read(texts)))
-
-
-def _padded_pipeline(folder: Path, infer: Callable[[dict[str, np.ndarray]], np.ndarray]) -> Run:
-    """Tokenize, sort by length, pad batches of 32, average over the tokens and normalise."""
-    from tokenizers import Tokenizer
-
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    tokenizer.enable_truncation(256)
-    tokenizer.enable_padding()
-
-    def run(texts: Path, output: Path) -> None:
-        read = _read(texts)
-        order = np.argsort([-len(text) for text in read], kind="stable")
-        vectors = np.empty((len(read), 384), dtype=np.float32)
-        for first in range(0, len(read), 32):
-            places = order[first : first + 32]
-            batch = tokenizer.encode_batch([read[place] for place in places])
-            feed = feed(np.array([one.ids for one in batch], dtype=np.int64))
-            feed["attention_mask"] = np.array([one.attention_mask for one in batch], dtype=np.int64)
-            mask = feed["attention_mask"][..., None].astype(np.float32)
-            mean = (infer(feed) * mask).sum(axis=1) / mask.sum(axis=1)
-            vectors[places] = mean / np.linalg.norm(mean, axis=1, keepdims=True)
-        np.save(output, vectors)
-
-    return run
-
-
-def _onnxruntime(folder: Path, threads: int, scratch: Path) -> Run:
-    import onnxruntime
-    from onnxruntime.transformers import optimizer
-
-    graph, config = export(folder, scratch)
-    fused = optimizer.optimize_model(
-        str(graph), model_type="bert", num_heads=config.num_attention_heads, hidden_size=config.hidden_size
-    )
-    fused.save_model_to_file(str(scratch / "fused.onnx"))
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    session = onnxruntime.InferenceSession(str(scratch / "fused.onnx"), options, providers=["CPUExecutionProvider"])
-    wanted = {node.name for node in session.get_inputs()}
-    return _padded_pipeline(
-        folder, lambda feed: session.run(None, {name: feed[name] for name in feed if name in wanted})[0]
-    )
-
-
-def _openvino(folder: Path, threads: int, scratch: Path) -> Run:
-    import openvino
-
-    graph, _ = export(folder, scratch)
-    core = openvino.Core()
-    options = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
-    request = core.compile_model(core.read_model(str(graph)), "CPU", options).create_infer_request()
-    return _padded_pipeline(folder, lambda feed: request.infer(feed)[0])
+    return make_run
 
 
 CONTENDERS = {
     "minibert embed": _embed,
     "minibert encode, in memory": _encode,
-    "sentence-transformers": _sentence_transformers,
-    "onnxruntime fused": _onnxruntime,
-    "OpenVINO f32": _openvino,
+    **{name: _through_files(make) for name, make in VECTORS.items() if name != "minibert"},
 }
 
 
@@ -248,15 +191,15 @@ def main() -> int:
     """Measure, print the tables, perhaps write the README's."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.corpus")
     parser.add_argument("--write", action="store_true", help="put the tables into README.md")
-    parser.add_argument("--texts", type=Path, help="one text per line (default: 4,000 made ones)")
-    parser.add_argument("--runs", type=int, default=5, help="runs, of which the median counts (default: %(default)s)")
+    parser.add_argument("--texts", type=Path, help="one text per line (default: 2,000 made ones)")
+    parser.add_argument("--runs", type=int, default=3, help="runs, of which the median counts (default: %(default)s)")
     options = parser.parse_args()
     threads = available_cores()
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
         rows = memory_rows(scratch)
         texts = scratch / "corpus.txt"
-        source = _read(options.texts) if options.texts else made_texts(4000)
+        source = _read(options.texts) if options.texts else made_texts(2000)
         texts.write_text("\n".join(source), encoding="utf-8")
         rows += ["", *speed_rows(texts, scratch, threads, options.runs)]
     rows += ["", f"{environment()}, {threads} threads each; medians of {options.runs} runs."]
