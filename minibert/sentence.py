@@ -135,8 +135,10 @@ class SentenceTransformer:
             bert_files, output_hidden_states=False, backend=backend, num_threads=num_threads
         )
         self.pipeline: Pipeline = read_pipeline(files, modules, self.model.config.hidden_size, self.model.ops)
-        limits = [self.tokenizer.model_max_length, self.model.config.max_position_embeddings]
-        self._max_seq_length = min(limit for limit in (settings.get("max_seq_length"), *limits) if limit is not None)
+        # What stands in sentence_bert_config.json replaces the tokenizer's limit, even a lower one.
+        limits = [self.model.config.max_position_embeddings]
+        limits += [settings.get("max_seq_length") or self.tokenizer.model_max_length or limits[0]]
+        self._max_seq_length = min(limits)
 
     # -- settings
 
@@ -230,7 +232,7 @@ class SentenceTransformer:
         normalize_embeddings : bool
             Scale the vectors to length 1 even where the model does not.
         truncate_dim : int, optional
-            Keep the first features only; default: as the model is set.
+            Keep the first features of sentence vectors only; default: as the model is set.
         layers : int or ints, optional
             Hidden states to pool, numbered as in transformers: 0 (the embeddings) to L, or -(L + 1) to -1. The forward
             stops after the deepest one. Default: the last.
@@ -269,6 +271,8 @@ class SentenceTransformer:
         texts, single = as_texts("inputs", inputs)
         _check_device(device)
         _check_output(convert_to_tensor, output_value, precision)
+        check_truncate_dim(truncate_dim)
+        truncate_dim = self.truncate_dim if truncate_dim is None else truncate_dim
         recipe = make_recipe(
             self.model,
             pooling=self.pipeline.pooling if pooling is None else pooling,
@@ -291,11 +295,9 @@ class SentenceTransformer:
         result: Any
         if output_value != "sentence_embedding" or recipe.modes == ("none",):
             _check_for_tokens(out, precision, normalize_embeddings, truncation)
-            result = self._encode_tokens(recipe, windows, with_ids=output_value is None)
+            result = self._encode_tokens(recipe, windows, with_ids=output_value is None, truncate_dim=truncate_dim)
             result = result[0] if single else result
         else:
-            check_truncate_dim(truncate_dim)
-            truncate_dim = self.truncate_dim if truncate_dim is None else truncate_dim
             width = min(self._width(recipe), truncate_dim or sys.maxsize)
             vectors = _make_out(out, (width,) if single else (len(texts), width), precision)
             rows = vectors[None] if single else vectors
@@ -355,7 +357,9 @@ class SentenceTransformer:
             pooled = windows.average(pooled, groups)
         return self.pipeline.finish(pooled)
 
-    def _encode_tokens(self, recipe: Recipe, windows: TokenWindows, *, with_ids: bool) -> list[Any]:
+    def _encode_tokens(
+        self, recipe: Recipe, windows: TokenWindows, *, with_ids: bool, truncate_dim: int | None
+    ) -> list[Any]:
         """Compute the vectors of all tokens, one array (S, width) per text, or a dict of it and of what belongs to it.
 
         The dict's sentence vector takes a second forward.
@@ -378,7 +382,7 @@ class SentenceTransformer:
                         "token_type_ids": encoding.token_types,
                         "attention_mask": np.ones(len(encoding), dtype=np.int64),
                         "token_embeddings": vectors,
-                        "sentence_embedding": sentence[: self.truncate_dim],
+                        "sentence_embedding": sentence[:truncate_dim],
                     }
                 )
         return result

@@ -150,8 +150,8 @@ class _Description:
 
         settings = self._settings(self._files.subfolder(self._folder), "sentence_bert_config.json")
         limit = settings.get("max_seq_length")
-        if isinstance(limit, int) and not isinstance(limit, bool):
-            limits = [(limit, self._in_folder("sentence_bert_config.json")), *limits]
+        if isinstance(limit, int) and not isinstance(limit, bool):  # it replaces the tokenizer's
+            limits = [(limit, self._in_folder("sentence_bert_config.json")), *limits[:1]]
         if limits:
             self._add("max_seq_length", *min(limits, key=lambda pair: pair[0]))
         self._add("modules", [module.kind for module in modules or ()], "modules.json" if modules else "")
