@@ -151,12 +151,12 @@ class SentenceTransformer:
     def max_seq_length(self, value: int) -> None:
         most = self.model.config.max_position_embeddings
         least = self.tokenizer.num_special_tokens_to_add()
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= most:
             raise ValueError(
                 f"max_seq_length={value!r}; expected an int, {least} (the special tokens) to {most} "
                 "(max_position_embeddings)."
             )
-        self._max_seq_length = value
+        self._max_seq_length = int(value)
 
     @property
     def similarity_fn_name(self) -> str:
@@ -223,7 +223,7 @@ class SentenceTransformer:
             Count the texts on the standard error.
         output_value : {"sentence_embedding", "token_embeddings", None}
             One vector per text; one per token; or a dict of both with the ids.
-        precision : {"float32", "int8", "uint8", "binary", "ubinary"}
+        precision : {"float32", "float16", "int8", "uint8", "binary", "ubinary"}
             See `quantize_embeddings`.
         convert_to_numpy : bool
             False gives a list of vectors instead of one array.
@@ -317,21 +317,25 @@ class SentenceTransformer:
             return result, windows.info[0] if single else windows.info
         return result
 
-    def encode_query(self, inputs: Any = None, prompt_name: str | None = None, **options: Any) -> Any:
+    def encode_query(
+        self, inputs: Any = None, prompt_name: str | None = None, prompt: str | None = None, **options: Any
+    ) -> Any:
         """Turn queries into vectors: `encode` with the prompt "query", unless another is given."""
-        if prompt_name is None and options.get("prompt") is None:
+        if prompt_name is None and prompt is None:
             prompt_name = self._prompt_name_for("query")
-        return self.encode(inputs, prompt_name, **options)
+        return self.encode(inputs, prompt_name, prompt, **options)
 
-    def encode_document(self, inputs: Any = None, prompt_name: str | None = None, **options: Any) -> Any:
+    def encode_document(
+        self, inputs: Any = None, prompt_name: str | None = None, prompt: str | None = None, **options: Any
+    ) -> Any:
         """Turn documents into vectors: `encode` with the first of the prompts "document", "passage" and "corpus".
 
         The "document" that `prompts` always has counts only if somebody gave it; in sentence-transformers 6.2 that
         empty one keeps a model's "passage" from ever being used.
         """
-        if prompt_name is None and options.get("prompt") is None:
+        if prompt_name is None and prompt is None:
             prompt_name = self._prompt_name_for("document", "passage", "corpus")
-        return self.encode(inputs, prompt_name, **options)
+        return self.encode(inputs, prompt_name, prompt, **options)
 
     def tokenize(self, texts: str | Sequence[str]) -> TokenizedBatch:
         """Return the ids and masks of texts, cut to `max_seq_length` and padded to the longest: int64 arrays (B, S)."""

@@ -35,6 +35,7 @@ def small(tmp_path: Path) -> Path:
         (["--prompt-name", "query"], {"prompt_name": "query"}),
         (["--prompt", "dog "], {"prompt": "dog "}),
         (["--precision", "ubinary", "--batch-size", "2", "--threads", "1"], {"precision": "ubinary"}),
+        (["--precision", "float16"], {"precision": "float16"}),
         (["--backend", "numpy"], {}),
     ],
 )

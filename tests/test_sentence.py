@@ -136,6 +136,8 @@ def test_max_seq_length(minilm: SentenceTransformer) -> None:
     np.testing.assert_allclose(
         model.encode("one two three four", truncation="silent"), minilm.encode("one two"), atol=1e-6
     )
+    model.max_seq_length = np.int64(5)
+    assert type(model.max_seq_length) is int
     for wrong in (0, 1, 513, True, 2.0, None):
         with pytest.raises(ValueError, match="max_seq_length="):
             model.max_seq_length = wrong
@@ -203,7 +205,7 @@ def test_bad_inputs(minilm: SentenceTransformer, inputs: object, error: type[Exc
         ({"convert_to_tensor": True}, TypeError, "torch.from_numpy"),
         ({"device": "cuda"}, ValueError, "runs on the CPU"),
         ({"output_value": "sentences"}, ValueError, "output_value='sentences'"),
-        ({"precision": "float16"}, ValueError, "precision='float16'"),
+        ({"precision": "float64"}, ValueError, "precision='float64'"),
         ({"truncate_dim": 0}, ValueError, "truncate_dim=0"),
         ({"truncate_dim": "8"}, TypeError, "truncate_dim='8'"),
         ({"stride": 3}, ValueError, "needs truncation='split'"),
@@ -280,6 +282,9 @@ def test_kinds_of_output(minilm: SentenceTransformer, capsys: pytest.CaptureFixt
     assert minilm.encode("a", output_value="token_embeddings").shape == (3, 384)
     assert minilm.encode([], output_value="token_embeddings") == []
     assert minilm.encode([], precision="ubinary").shape == (0, 48)
+    half = minilm.encode(texts, precision="float16")
+    assert half.dtype == np.float16
+    np.testing.assert_array_equal(half, vectors.astype(np.float16))
     capsys.readouterr()
     minilm.encode(texts, show_progress_bar=True)
     assert capsys.readouterr().err == "\r6 of 6 texts\n"
@@ -414,6 +419,9 @@ def test_encode_query_and_document(tmp_path: Path) -> None:
         for options in ({}, {"prompt": "hello "}, {"prompt_name": "query"}, {"prompt": ""}):
             ours, expected = (getattr(m, method)(SMALL_TEXTS, **options) for m in (model, original))
             np.testing.assert_allclose(ours, expected, atol=TOLERANCE)
+    for method in ("encode_query", "encode_document"):
+        ours, expected = (getattr(m, method)(SMALL_TEXTS, None, "dog ") for m in (model, original))
+        np.testing.assert_allclose(ours, expected, atol=TOLERANCE)
     given = {"prompts": {"query": "", "task": "dog "}, "default_prompt_name": "task"}
     ours = SentenceTransformer(folder, **given)
     expected = Original(str(folder), device="cpu", **given)
