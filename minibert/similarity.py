@@ -181,8 +181,9 @@ def quantize_embeddings(
     ----------
     embeddings : array-like of shape (n, H), or (H,); floats
     precision : {"float32", "float16", "int8", "uint8", "binary", "ubinary"}
-        float16, which sentence-transformers does not have, rounds each number to 11 bits; int8 and uint8 divide the range of each feature into 256 steps; binary and ubinary keep one bit per feature,
-        whether it is above 0, packed into bytes.
+        float16, which sentence-transformers does not have, rounds each number to 11 bits; int8 and uint8 divide the
+        range of each feature into 256 steps; binary and ubinary keep one bit per feature, whether it is above 0,
+        packed into bytes.
     ranges : array-like of shape (2, H), optional
         Least and greatest value of each feature, for int8 and uint8.
     calibration_embeddings : array-like of shape (m, H), optional
