@@ -360,7 +360,7 @@ def test_a_linked_folder_is_read_as_data(tmp_path: Path) -> None:
     (folder / "1_Pooling").symlink_to(tmp_path / "elsewhere")
     assert read_modules(locate(folder))[1].path == "1_Pooling"
     assert SentenceTransformer(folder).pipeline.pooling == ("mean",)
-    for path, folder_read in (("./1_Pooling", "1_Pooling"), ("1_Pooling/", "1_Pooling"), (".1_Pooling", ".1_Pooling")):
+    for path, folder_read in ((".1_Pooling", ".1_Pooling"), ("./1_Pooling", "1_Pooling"), ("1_Pooling/", "1_Pooling")):
         write_json(folder / "modules.json", listed(("models.Transformer", "."), ("models.Pooling", path)))
         assert [module.path for module in read_modules(locate(folder))] == ["", folder_read]
     (tmp_path / "elsewhere" / "config.json").unlink()
