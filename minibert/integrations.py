@@ -6,6 +6,7 @@ Neither library is imported. Sources: langchain_core, embeddings/embeddings.py (
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -40,6 +41,14 @@ class LangChainEmbeddings:
         """Return the vector of one text, with the model's prompt for queries."""
         vector: list[float] = self.model.encode_query(text, **self.encode_options).tolist()
         return vector
+
+    async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
+        """Return what `embed_documents` does, computed in a thread."""
+        return await asyncio.to_thread(self.embed_documents, texts)
+
+    async def aembed_query(self, text: str) -> list[float]:
+        """Return what `embed_query` does, computed in a thread."""
+        return await asyncio.to_thread(self.embed_query, text)
 
 
 class ChromaEmbeddingFunction:
@@ -91,6 +100,21 @@ class ChromaEmbeddingFunction:
     def build_from_config(config: Mapping[str, Any]) -> ChromaEmbeddingFunction:
         """Make the same function again."""
         return ChromaEmbeddingFunction(**config)
+
+    def validate_config_update(self, old_config: Mapping[str, Any], new_config: Mapping[str, Any]) -> None:
+        """Refuse, with a ValueError, another configuration than the one a collection was made with."""
+        if dict(old_config) != dict(new_config):
+            raise ValueError(f"the collection's vectors come from {dict(old_config)}, not from {dict(new_config)}.")
+
+    @staticmethod
+    def validate_config(config: Mapping[str, Any]) -> None:
+        """Refuse, with a ValueError, what `build_from_config` cannot use."""
+        if not isinstance(config.get("model_name_or_path"), str):
+            raise ValueError(f"the configuration {dict(config)} names no model (model_name_or_path).")
+
+    def is_legacy(self) -> bool:
+        """Return False: Chroma stores the name and the configuration."""
+        return False
 
     def default_space(self) -> str:
         """Return the distance that fits the model's own similarity, in Chroma's words."""

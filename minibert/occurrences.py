@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -122,6 +122,8 @@ def word_occurrences(
             "a word (str), embedded texts and a BertTokenizer."
         )
     check_choice("subwords", subwords, SUBWORD_POOLING)
+    if not isinstance(texts, TokenVectors | Iterable) or isinstance(texts, str):
+        raise TypeError(f"texts is {shown(texts)}; expected TokenVectors, or several, as embed_tokens gives them.")
     embedded = [texts] if isinstance(texts, TokenVectors) else list(texts)
     for i, text in enumerate(embedded):
         if not isinstance(text, TokenVectors):

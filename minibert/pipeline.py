@@ -98,7 +98,8 @@ def _read_module(entry: object, name: str) -> Module:
         raise ModelFormatError(f"{name} asks for {kind}: code of the repository's own, which is never run.")
     if folder.startswith(("/", "\\")) or ".." in folder.replace("\\", "/").split("/"):
         raise ModelFormatError(f"{name} has the path {folder!r}, which leaves the model.")
-    return Module(kind.rpartition(".")[2], folder.strip("/").removeprefix("./").removeprefix("."))
+    folder = folder.strip("/").removeprefix("./")
+    return Module(kind.rpartition(".")[2], "" if folder == "." else folder)
 
 
 def read_pipeline(files: ModelFiles, modules: list[Module], hidden_size: int, ops: Ops) -> Pipeline:

@@ -86,6 +86,8 @@ def make_recipe(
     if modes[0] in ("first_last", "pooler") and (layers is not None or not special_tokens):
         raise ValueError(f"pooling={modes[0]!r} says itself which layers and tokens count; leave out layers= and such.")
     if modes == ("first_last",):
+        if layer_pooling not in ("concat", "mean"):  # the default, and what it is
+            raise ValueError(f"pooling='first_last' takes the mean of two layers; layer_pooling={layer_pooling!r}.")
         return Recipe((min(1, depth), depth), "mean", ("mean",), True, include_prompt)
     if modes == ("pooler",) and model.weights.pooler is None:
         raise ValueError("pooling='pooler', but this checkpoint has no pooler, and minibert makes no random ones.")

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert.ops import FloatArray
-from minibert.similarity import cos_sim, normalize_embeddings
+from minibert.similarity import as_array, cos_sim, normalize_embeddings
 
 __all__ = ["community_detection", "paraphrase_mining", "paraphrase_mining_embeddings", "semantic_search"]
 
@@ -90,7 +90,16 @@ def paraphrase_mining(
     """Encode texts with a `SentenceTransformer` and find the pairs that are most alike.
 
     The parameters are those of its `encode`, and of `paraphrase_mining_embeddings`, which says what is returned.
+
+    Raises
+    ------
+    TypeError, ValueError
+        `model` is no model, `sentences` is a single str, or as `encode` and `paraphrase_mining_embeddings`.
     """
+    if isinstance(model, str) or not hasattr(model, "encode"):
+        raise TypeError(f"model is a {type(model).__name__}; expected a SentenceTransformer.")
+    if isinstance(sentences, str):
+        raise TypeError("sentences is one str; pairs are found among several: give a list of them.")
     embeddings = model.encode(
         sentences,
         show_progress_bar=show_progress_bar,
@@ -177,10 +186,19 @@ def community_detection(
     -------
     list of list of int
         Largest group first, its central vector first; no vector is in two.
+
+    Raises
+    ------
+    TypeError, ValueError
+        They are no vectors of finite numbers, `threshold` is no number, or a count is below 1.
     """
+    if isinstance(threshold, bool) or not isinstance(threshold, int | float | np.number) or np.isnan(threshold):
+        raise TypeError(f"threshold={threshold!r}; expected a number, the least cosine.")
     _check_count("min_community_size", min_community_size)
     _check_count("batch_size", batch_size)
     x = _matrix("embeddings", embeddings)
+    if not np.isfinite(x).all():
+        raise ValueError("embeddings holds NaN or infinity, which has no cosine.")
     if len(x) < min_community_size:
         return []
     unit = normalize_embeddings(x)
@@ -210,6 +228,8 @@ def _best(
     queries: FloatArray, corpus: FloatArray, top_k: int, corpus_chunk_size: int, score_function: ScoreFunction
 ) -> tuple[IntArray, FloatArray]:
     """Ids and scores of the best `top_k` of the corpus for each query, best first: (m, min(top_k, n)) each."""
+    if not callable(score_function):
+        raise TypeError(f"score_function={score_function!r}; expected a function, such as cos_sim or dot_score.")
     m, n = len(queries), len(corpus)
     ids, best = np.zeros((m, 0), dtype=np.int64), np.zeros((m, 0), dtype=np.float32)
     rows = max(1, min(corpus_chunk_size, _SCORES // max(1, m), _NUMBERS // max(1, corpus.shape[1])))
@@ -241,12 +261,7 @@ def _first_columns(scores: FloatArray, threshold: FloatArray, count: int) -> Int
 
 def _matrix(name: str, values: npt.ArrayLike) -> FloatArray:
     """Return vectors as rows, in their own dtype: converting a whole corpus would take its memory again."""
-    try:
-        array = np.asarray(values)
-    except Exception as error:  # ragged lists; what another library's __array__ raises
-        raise ValueError(f"{name} is not an array of vectors ({error}); all of them must have one length.") from error
-    if array.dtype.kind not in "biuf":
-        raise TypeError(f"{name} holds {array.dtype} values ({type(values).__name__}); expected vectors of numbers.")
+    array = as_array(name, values)
     if array.size == 0 and array.ndim == 1:
         return array.reshape(0, 1)
     if array.ndim == 1:

@@ -198,8 +198,10 @@ class SentenceTransformer:
             bert_files, output_hidden_states=False, backend=backend, num_threads=num_threads
         )
         self.pipeline: Pipeline = read_pipeline(files, modules, self.model.config.hidden_size, self.model.ops)
-        limits = [self.tokenizer.model_max_length, self.model.config.max_position_embeddings]
-        self._max_seq_length = min(limit for limit in (settings.get("max_seq_length"), *limits) if limit is not None)
+        # What stands in sentence_bert_config.json replaces the tokenizer's limit, even a lower one.
+        limits = [self.model.config.max_position_embeddings]
+        limits += [settings.get("max_seq_length") or self.tokenizer.model_max_length or limits[0]]
+        self._max_seq_length = min(limits)
 
     # -- settings
 
@@ -212,12 +214,12 @@ class SentenceTransformer:
     def max_seq_length(self, value: int) -> None:
         most = self.model.config.max_position_embeddings
         least = self.tokenizer.num_special_tokens_to_add()
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= most:
             raise ValueError(
                 f"max_seq_length={value!r}; expected an int, {least} (the special tokens) to {most} "
                 "(max_position_embeddings)."
             )
-        self._max_seq_length = value
+        self._max_seq_length = int(value)
 
     @property
     def similarity_fn_name(self) -> str:
@@ -284,7 +286,7 @@ class SentenceTransformer:
             Count the texts on the standard error, with the time left.
         output_value : {"sentence_embedding", "token_embeddings", None}
             One vector per text; one per token; or a dict of both with the ids.
-        precision : {"float32", "int8", "uint8", "binary", "ubinary"}
+        precision : {"float32", "float16", "int8", "uint8", "binary", "ubinary"}
             See `quantize_embeddings`.
         convert_to_numpy : bool
             False gives a list of vectors instead of one array.
@@ -293,7 +295,7 @@ class SentenceTransformer:
         normalize_embeddings : bool
             Scale the vectors to length 1 even where the model does not.
         truncate_dim : int, optional
-            Keep the first features only; default: as the model is set.
+            Keep the first features of sentence vectors only; default: as the model is set.
         layers : int or ints, optional
             Hidden states to pool, numbered as in transformers: 0 (the embeddings) to L, or -(L + 1) to -1. The forward
             stops after the deepest one. Default: the last.
@@ -336,7 +338,8 @@ class SentenceTransformer:
         windows = self._token_windows(prompt, prompt_name, truncation, stride, batch_size)
         if output_value != "sentence_embedding" or recipe.modes == ("none",):
             _check_for_tokens(out, precision, normalize_embeddings, truncation)
-            return self._encode_tokens(recipe, windows, texts, single, truncation, output_value is None, return_info)
+            width = self._width(recipe, truncate_dim) if output_value is None else None
+            return self._encode_tokens(recipe, windows, texts, single, truncation, width, return_info)
         task = _Task(recipe, windows, self._width(recipe, truncate_dim), normalize_embeddings, return_info)
         vectors = _make_out(out, (task.width,) if single else (len(texts), task.width), precision)
         rows = vectors[None] if single else vectors
@@ -460,21 +463,25 @@ class SentenceTransformer:
         task = _Task(recipe, windows, self._width(recipe, truncate_dim), normalize_embeddings, return_info)
         return self._encode_windows(inputs, task, check_positive("window", window), progress or (lambda _: None))
 
-    def encode_query(self, inputs: Any = None, prompt_name: str | None = None, **options: Any) -> Any:
+    def encode_query(
+        self, inputs: Any = None, prompt_name: str | None = None, prompt: str | None = None, **options: Any
+    ) -> Any:
         """Turn queries into vectors: `encode` with the prompt "query", unless another is given."""
-        if prompt_name is None and options.get("prompt") is None:
+        if prompt_name is None and prompt is None:
             prompt_name = self._prompt_name_for("query")
-        return self.encode(inputs, prompt_name, **options)
+        return self.encode(inputs, prompt_name, prompt, **options)
 
-    def encode_document(self, inputs: Any = None, prompt_name: str | None = None, **options: Any) -> Any:
+    def encode_document(
+        self, inputs: Any = None, prompt_name: str | None = None, prompt: str | None = None, **options: Any
+    ) -> Any:
         """Turn documents into vectors: `encode` with the first of the prompts "document", "passage" and "corpus".
 
         The "document" that `prompts` always has counts only if somebody gave it; in sentence-transformers 6.2 that
         empty one keeps a model's "passage" from ever being used.
         """
-        if prompt_name is None and options.get("prompt") is None:
+        if prompt_name is None and prompt is None:
             prompt_name = self._prompt_name_for("document", "passage", "corpus")
-        return self.encode(inputs, prompt_name, **options)
+        return self.encode(inputs, prompt_name, prompt, **options)
 
     def tokenize(self, texts: str | Sequence[str]) -> TokenizedBatch:
         """Return the ids and masks of texts, cut to `max_seq_length` and padded to the longest: int64 arrays (B, S)."""
@@ -536,23 +543,21 @@ class SentenceTransformer:
         texts: Sequence[str],
         single: bool,
         truncation: str,
-        with_ids: bool,
+        sentence_width: int | None,
         with_info: bool,
     ) -> Any:
         """Compute the vectors of all tokens, one array (S, width) per text, or a dict of it and of what belongs to it.
 
-        The dict's sentence vector takes a second forward.
+        The dict's sentence vector, of `sentence_width` numbers, takes a second forward.
         """
         result, cut, info = list[Any](), _CutTexts(), list[TextInfo]()
-        if with_ids:
-            self._width(recipe, None)
         check_inputs(texts)
         for _, groups in windows.of(texts, range(len(texts))):
             cut.add(np.array([count_tokens(group)[1] for group in groups]))
             info += map(windows.describe, groups) if with_info else ()
             encodings = [group[0] for group in groups]
             tokens = token_vectors(self.model, recipe, encodings)
-            if not with_ids:
+            if sentence_width is None:
                 result += tokens
                 continue
             for encoding, vectors, sentence in zip(
@@ -564,7 +569,7 @@ class SentenceTransformer:
                         "token_type_ids": encoding.token_types,
                         "attention_mask": np.ones(len(encoding), dtype=np.int64),
                         "token_embeddings": vectors,
-                        "sentence_embedding": sentence[: self.truncate_dim],
+                        "sentence_embedding": sentence[:sentence_width],
                     }
                 )
         if truncation == "warn":

@@ -12,23 +12,31 @@ from minibert.tokenizer import BertTokenizer
 
 __all__ = ["check_settings", "full_name", "read_settings"]
 
-# Hub ids without an organisation that are not sentence-transformers' own.
+# Hub ids without an organisation that are not sentence-transformers' own: the BERT models among those it lists.
 _PLAIN_BERT = (
     "bert-base-uncased",
     "bert-base-cased",
+    "bert-base-cased-finetuned-mrpc",
     "bert-large-uncased",
+    "bert-large-uncased-whole-word-masking",
+    "bert-large-uncased-whole-word-masking-finetuned-squad",
     "bert-large-cased",
+    "bert-large-cased-whole-word-masking",
+    "bert-large-cased-whole-word-masking-finetuned-squad",
     "bert-base-multilingual-uncased",
     "bert-base-multilingual-cased",
     "bert-base-chinese",
     "bert-base-german-cased",
+    "bert-base-german-dbmdz-cased",
+    "bert-base-german-dbmdz-uncased",
 )
 
 
 def full_name(name_or_path: str | os.PathLike[str]) -> str | os.PathLike[str]:
     """Put sentence-transformers' organisation before a short hub id, as that library does."""
-    short = isinstance(name_or_path, str) and name_or_path and not set(name_or_path) & set("/\\.")
-    if short and name_or_path not in _PLAIN_BERT and not os.path.exists(name_or_path):
+    if not isinstance(name_or_path, str) or not name_or_path or set(name_or_path) & set("/\\."):
+        return name_or_path
+    if name_or_path.lower() not in _PLAIN_BERT and not os.path.exists(name_or_path):
         return f"sentence-transformers/{name_or_path}"
     return name_or_path
 
@@ -49,4 +57,7 @@ def check_settings(settings: dict[str, Any], tokenizer: BertTokenizer) -> None:
         raise ModelFormatError("sentence_bert_config.json lowercases for a cased tokenizer, which is not implemented.")
     for name, only in (("transformer_task", "feature-extraction"), ("module_output_name", "token_embeddings")):
         if settings.get(name, only) != only:
+            raise ModelFormatError(f"sentence_bert_config.json: {name}={settings[name]!r} is not implemented.")
+    for name in ("processing_kwargs", "query_length", "document_length", "query_expansion"):
+        if settings.get(name):
             raise ModelFormatError(f"sentence_bert_config.json: {name}={settings[name]!r} is not implemented.")

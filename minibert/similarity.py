@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ from minibert.ops import FloatArray
 __all__ = [
     "PRECISIONS",
     "SIMILARITY_FUNCTIONS",
+    "as_array",
     "as_vectors",
     "check_truncate_dim",
     "cos_sim",
@@ -32,7 +34,7 @@ __all__ = [
     "truncate_embeddings",
 ]
 
-PRECISIONS = ("float32", "int8", "uint8", "binary", "ubinary")
+PRECISIONS = ("float32", "float16", "int8", "uint8", "binary", "ubinary")
 """What `quantize_embeddings` can make."""
 
 # Numbers in a block of differences (rows x rows x features) that manhattan_sim and euclidean_sim hold at a time.
@@ -154,7 +156,7 @@ def truncate_embeddings(embeddings: npt.ArrayLike, truncate_dim: int | None) -> 
     ndarray of shape (..., min(truncate_dim, H)), a view where `embeddings` is an array
     """
     check_truncate_dim(truncate_dim)
-    return np.asarray(embeddings)[..., :truncate_dim]
+    return as_array("embeddings", embeddings)[..., :truncate_dim]
 
 
 def check_truncate_dim(truncate_dim: int | None) -> None:
@@ -178,9 +180,10 @@ def quantize_embeddings(
     Parameters
     ----------
     embeddings : array-like of shape (n, H), or (H,); floats
-    precision : {"float32", "int8", "uint8", "binary", "ubinary"}
-        int8 and uint8 divide the range of each feature into 256 steps; binary and ubinary keep one bit per feature,
-        whether it is above 0, packed into bytes.
+    precision : {"float32", "float16", "int8", "uint8", "binary", "ubinary"}
+        float16, which sentence-transformers does not have, rounds each number to 11 bits; int8 and uint8 divide the
+        range of each feature into 256 steps; binary and ubinary keep one bit per feature, whether it is above 0,
+        packed into bytes.
     ranges : array-like of shape (2, H), optional
         Least and greatest value of each feature, for int8 and uint8.
     calibration_embeddings : array-like of shape (m, H), optional
@@ -194,7 +197,8 @@ def quantize_embeddings(
     Raises
     ------
     TypeError, ValueError
-        No floats, an unknown precision, or ranges that would have to come from a single vector.
+        No floats, NaN or infinity among them, a number too large for float16, an unknown precision, or ranges that
+        would have to come from a single vector.
 
     Warns
     -----
@@ -203,11 +207,18 @@ def quantize_embeddings(
     """
     if precision not in PRECISIONS:
         raise ValueError(f"precision={precision!r}; expected {', '.join(map(repr, PRECISIONS))}.")
-    x = np.asarray(embeddings)
+    x = as_array("embeddings", embeddings)
     if x.dtype.kind != "f" or x.ndim not in (1, 2):
         raise TypeError(f"embeddings is {x.dtype} of shape {x.shape}; expected floats of shape (n, H) or (H,).")
     if precision == "float32":
         return x.astype(np.float32)
+    if not np.isfinite(x).all():
+        raise ValueError(f"embeddings holds NaN or infinity, which {precision} does not have.")
+    if precision == "float16":
+        greatest = float(np.finfo(np.float16).max)
+        if x.size and np.abs(x).max() > greatest:
+            raise ValueError(f"embeddings holds {np.abs(x).max():.6g}; the greatest number of float16 is {greatest:g}.")
+        return x.astype(np.float16)
     if precision in ("binary", "ubinary"):
         packed = np.packbits(x > 0, axis=-1)
         return packed if precision == "ubinary" else (packed.astype(np.int16) - 128).astype(np.int8)
@@ -225,17 +236,21 @@ def _ranges(
 ) -> FloatArray:
     """Least and greatest value of each feature, float32 of shape (2, H)."""
     if ranges is not None:
-        given = np.asarray(ranges, dtype=np.float32)
+        given = as_vectors("ranges", ranges).astype(np.float32)
         if given.shape != (2, x.shape[-1]):
             raise ValueError(f"ranges has shape {given.shape}; expected (2, {x.shape[-1]}): least and greatest values.")
+        if not (given[0] <= given[1]).all():
+            raise ValueError("ranges[0] must hold the least values of the features, ranges[1] the greatest.")
         return given
     source = x
     if calibration_embeddings is not None:
-        source = np.asarray(calibration_embeddings)
+        source = as_vectors("calibration_embeddings", calibration_embeddings)
         if source.ndim != 2 or source.shape[1] != x.shape[-1] or not len(source):
             raise ValueError(
                 f"calibration_embeddings has shape {source.shape}; expected (m, {x.shape[-1]}) with m at least 1."
             )
+        if not np.isfinite(source).all():
+            raise ValueError("calibration_embeddings holds NaN or infinity.")
     elif x.ndim == 1 or len(x) == 1:
         raise ValueError(
             f"{precision} needs the range of each feature, which a single vector does not have: give ranges= or "
@@ -253,14 +268,20 @@ def _ranges(
 # --- checks ----------------------------------------------------------------------------------------------------------
 
 
-def as_vectors(name: str, values: npt.ArrayLike) -> FloatArray:
-    """Return `values` as an array of floats with at least one dimension; `TypeError` or `ValueError` names it."""
+def as_array(name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
+    """Return `values` as an array of numbers, in their own dtype; `TypeError` or `ValueError` names it."""
     try:
         array = np.asarray(values)
     except Exception as error:  # ragged lists; what another library's __array__ raises
         raise ValueError(f"{name} is not an array of vectors ({error}); all of them must have one length.") from error
     if array.dtype.kind not in "biuf":
         raise TypeError(f"{name} holds {array.dtype} values ({type(values).__name__}); expected vectors of numbers.")
+    return array
+
+
+def as_vectors(name: str, values: npt.ArrayLike) -> FloatArray:
+    """Return `values` as an array of floats with at least one dimension; `TypeError` or `ValueError` names it."""
+    array = as_array(name, values)
     if array.ndim == 0:
         raise ValueError(f"{name} is a single number; expected vectors of shape (n, H), or one of shape (H,).")
     if array.dtype.kind != "f" or array.dtype.itemsize < 4:

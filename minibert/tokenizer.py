@@ -7,9 +7,9 @@ cut or pad: encodings.py does that with the whole encoding. So threads can share
 from __future__ import annotations
 
 import operator
+import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -86,10 +86,10 @@ class BertTokenizer:
     @classmethod
     def from_pretrained(
         cls,
-        name_or_path: str | Path,
+        name_or_path: str | os.PathLike[str],
         *,
         revision: str | None = None,
-        cache_dir: str | Path | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
         token: str | bool | None = None,
         local_files_only: bool = False,
         subfolder: str = "",
@@ -104,11 +104,11 @@ class BertTokenizer:
 
         Parameters
         ----------
-        name_or_path : str or Path
+        name_or_path : str or path
             Hub id, such as "bert-base-uncased", or folder.
         revision : str, optional
             Branch, tag or commit on the hub.
-        cache_dir : str or Path, optional
+        cache_dir : str or path, optional
             Folder for downloads instead of the hub's usual cache.
         token : str or bool, optional
             Hub token for private models.

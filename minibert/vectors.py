@@ -151,6 +151,8 @@ def combine_layers(hidden_states: Sequence[FloatArray], how: str = "concat") -> 
         `how` is unknown; there is no hidden state, one is None or no array, or their shapes differ.
     """
     check_choice("how", how, LAYER_POOLING)
+    if not isinstance(hidden_states, Iterable):
+        raise TypeError(f"hidden_states is a {_described(hidden_states)}; expected a sequence of arrays.")
     states = list(hidden_states)
     if not states:
         raise ValueError("hidden_states is empty; expected at least one array.")

@@ -35,6 +35,7 @@ def small(tmp_path: Path) -> Path:
         (["--prompt-name", "query"], {"prompt_name": "query"}),
         (["--prompt", "dog "], {"prompt": "dog "}),
         (["--precision", "ubinary", "--batch-size", "2", "--threads", "1"], {"precision": "ubinary"}),
+        (["--precision", "float16"], {"precision": "float16"}),
         (["--backend", "numpy"], {}),
     ],
 )
@@ -115,6 +116,8 @@ def test_info_of_the_real_model(capsys: pytest.CaptureFixture[str]) -> None:
     facts = {name: (fact["value"], fact["file"]) for name, fact in found["facts"].items()}
     assert facts["hidden_size"] == (384, "config.json")
     assert facts["parameters"] == (22713216, "model.safetensors")
+    assert facts["embedding_dimension"] == (384, "config.json")
+    assert facts["similarity_fn_name"][0] == "cosine"
     assert facts["max_seq_length"] == (256, "sentence_bert_config.json")
     assert facts["pooling"] == (["mean"], "1_Pooling/config.json")
     assert facts["modules"] == (["Transformer", "Pooling", "Normalize"], "modules.json")
@@ -124,13 +127,19 @@ def test_info_of_the_real_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert any(line.split() == ["max_seq_length", "256", "sentence_bert_config.json"] for line in out.splitlines())
 
 
+def test_short_names_are_understood_by_every_verb(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for verb in (["info"], ["tokens", "a"], ["words", "a", "a b a"], ["hidden", "a", "-o", str(tmp_path / "x.npz")]):
+        assert run(capsys, *verb, "-m", "all-MiniLM-L6-v2") == run(capsys, *verb)
+
+
 def test_info_of_other_models(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """A model that cannot be loaded is described all the same, with the reasons."""
     folder = model_folder(tmp_path / "model", [MEAN, dense(24, 13)])
     (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": {"query": "q: "}}))
     facts = json.loads(run(capsys, "info", "-m", str(folder), "--json")[1])["facts"]
     assert facts["after pooling"]["value"] == ["Dense(24, 13, Tanh)"]
-    assert facts["embedding_dimension"]["value"] == 13
+    assert facts["embedding_dimension"] == {"value": 13, "file": "2_Dense/config.json"}
+    assert facts["similarity_fn_name"]["value"] == "cosine"
     assert facts["prompts"] == {"value": {"query": "q: "}, "file": "config_sentence_transformers.json"}
 
     def unsupported() -> str:

@@ -107,8 +107,8 @@ def test_langchain(prompted: Path) -> None:
     unit = LangChainEmbeddings(model, normalize_embeddings=True).embed_query("a")
     assert np.linalg.norm(unit) == pytest.approx(1)
     assert embeddings.embed_documents([]) == []
-    in_a_thread = asyncio.run(asyncio.to_thread(embeddings.embed_query, "a"))  # what aembed_query does there
-    assert in_a_thread == embeddings.embed_query("a")
+    assert asyncio.run(embeddings.aembed_query("a")) == embeddings.embed_query("a")
+    assert asyncio.run(embeddings.aembed_documents(["a", "b c"])) == documents
 
 
 def test_chroma(prompted: Path) -> None:
@@ -128,5 +128,13 @@ def test_chroma(prompted: Path) -> None:
     assert function.default_space() in function.supported_spaces()
     dot = ChromaEmbeddingFunction(str(prompted), similarity_fn_name="dot")
     assert (function.default_space(), dot.default_space()) == ("cosine", "ip")
+    # Without these, as EmbeddingFunction of chromadb 1.5 has them, Chroma keeps neither name nor configuration.
+    assert function.is_legacy() is False
+    function.validate_config(config)
+    function.validate_config_update(config, function.get_config())
+    with pytest.raises(ValueError, match="names no model"):
+        function.validate_config({})
+    with pytest.raises(ValueError, match="the collection's vectors come from"):
+        function.validate_config_update(config, dot.get_config())
     with pytest.raises(ValueError, match="store the token"):
         ChromaEmbeddingFunction(str(prompted), token="secret")

@@ -17,7 +17,9 @@ from minibert import ModelFormatError, SentenceTransformer
 from minibert.hub import DEFAULT_MODEL, locate
 from minibert.pipeline import read_modules
 from tests.checkpoints import random_checkpoint
+from tests.report import REPORT
 from tests.test_sentence import theirs
+from tests.text_data import VARIABLE, udhr_lines
 
 TOLERANCE = 2e-6
 TEXTS = ["", "the cat", "a b c d e f g", "the the the", "cat sat on the mat " * 4]
@@ -169,6 +171,8 @@ def test_files_that_sentence_transformers_itself_saved(tmp_path: Path) -> None:
     np.testing.assert_allclose(model.similarity(ours, ours), original.similarity(ours, ours).numpy(), atol=1e-6)
 
 
+SAFETENSORS = "model.safetensors"
+MODES = ["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
 OLD_MODES = ["cls_token", "max_tokens", "mean_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken"]
 
 
@@ -178,7 +182,43 @@ def test_old_pooling_switches(tmp_path: Path, modes: list[str]) -> None:
     assert_equal_to_theirs(model_folder(tmp_path / "model", [("Pooling", config, None)]))
 
 
-@pytest.mark.parametrize("mode", ["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"])
+@pytest.mark.slow
+@pytest.mark.skipif(VARIABLE not in os.environ, reason=f"{VARIABLE} is not set")
+@pytest.mark.parametrize("files", ["old", "v6", "prompt", "Dense"])
+def test_all_modes_on_a_thousand_real_texts(tmp_path: Path, files: str) -> None:
+    """The real weights with other modules behind them; each mode's vectors scaled to length 1, as with Normalize."""
+    folder = tmp_path / "model"
+    shutil.copytree(locate(DEFAULT_MODEL).require("config.json").parent, folder)
+    if files == "old":
+        pooling: dict[str, Any] = {f"pooling_mode_{mode}": True for mode in OLD_MODES}
+    else:
+        pooling = {"pooling_mode": MODES, "include_prompt": files != "prompt"}
+    width = "word_embedding_dimension" if files == "old" else "embedding_dimension"
+    write_json(folder / "1_Pooling" / "config.json", {width: 384, **pooling})
+    names = [f"{OLD}.Transformer", f"{OLD}.Pooling"]
+    if files != "old":
+        names = [f"{NEW}.{NEW_HOMES[kind]}.{kind}" for kind in ("Transformer", "Pooling")]
+    modules = [{"type": names[0], "path": ""}, {"type": names[1], "path": "1_Pooling"}]
+    if files == "Dense":
+        _, config, tensors = dense(6 * 384, 6 * 32)
+        write_json(folder / "2_Dense" / "config.json", config)
+        save_file({name: tensor / np.float32(8) for name, tensor in tensors.items()}, folder / "2_Dense" / SAFETENSORS)
+        modules.append({"type": f"{NEW}.{NEW_HOMES['Dense']}.Dense", "path": "2_Dense"})
+    write_json(folder / "modules.json", [{"idx": i, "name": str(i), **one} for i, one in enumerate(modules)])
+    texts = [text for text in dict.fromkeys(udhr_lines()) if len(text) <= 60][:1000]
+    assert len(texts) == 1000
+    options = {"prompt": "query: "} if files == "prompt" else {}
+    ours, expected = SentenceTransformer(folder).encode(texts, **options), theirs(folder, texts, **options)
+    assert ours.shape == expected.shape
+    units = [
+        x.reshape(1000, 6, -1) / np.linalg.norm(x.reshape(1000, 6, -1), axis=2)[..., None] for x in (ours, expected)
+    ]
+    apart = np.abs(units[0] - units[1]).max(axis=(0, 2))
+    REPORT.append(f"all pooling modes, {files}: {len(texts)} real texts, at most {apart.max():.1e} apart")
+    assert (apart <= TOLERANCE).all(), dict(zip(MODES, apart, strict=True))
+
+
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("include_prompt", [True, False])
 def test_pooling_modes_with_and_without_the_prompt(tmp_path: Path, mode: str, include_prompt: bool) -> None:
     config = {"embedding_dimension": 24, "pooling_mode": mode, "include_prompt": include_prompt}
@@ -320,6 +360,9 @@ def test_a_linked_folder_is_read_as_data(tmp_path: Path) -> None:
     (folder / "1_Pooling").symlink_to(tmp_path / "elsewhere")
     assert read_modules(locate(folder))[1].path == "1_Pooling"
     assert SentenceTransformer(folder).pipeline.pooling == ("mean",)
+    for path, folder_read in ((".1_Pooling", ".1_Pooling"), ("./1_Pooling", "1_Pooling"), ("1_Pooling/", "1_Pooling")):
+        write_json(folder / "modules.json", listed(("models.Transformer", "."), ("models.Pooling", path)))
+        assert [module.path for module in read_modules(locate(folder))] == ["", folder_read]
     (tmp_path / "elsewhere" / "config.json").unlink()
     os.mkfifo(tmp_path / "elsewhere" / "config.json")
     with pytest.raises(ModelFormatError, match="a device, pipe or socket"):

@@ -173,6 +173,7 @@ def test_bit_for_bit_whatever_the_batch(pooling: str) -> None:
         ({"pooling": ["mean", "pooler"]}, ValueError, "'pooler' cannot be combined"),
         ({"pooling": ["none", "mean"]}, ValueError, "'none' cannot be combined"),
         ({"pooling": "first_last", "layers": -1}, ValueError, "first_last"),
+        ({"pooling": "first_last", "layer_pooling": "sum"}, ValueError, "mean of two layers"),
         ({"pooling": "pooler", "special_tokens": False}, ValueError, "pooler"),
         ({"layers": 7}, ValueError, "layers names 7; this model has 7 hidden states"),
         ({"layers": -8}, ValueError, "layers names -8"),

@@ -49,18 +49,20 @@ def test_python_blocks(code: str, shown: str | None, tmp_path: Path) -> None:
     _assert_same_output(done.stdout, shown)
 
 
-def _minibert_lines() -> list[tuple[list[str], str | None]]:
+def _minibert_lines() -> list[tuple[str, list[str], str | None]]:
+    """Each line of a shell block that ends in a minibert command: what makes its files, the command, its output."""
     lines = []
     for block, shown in _with_output("sh"):
         for line in block.splitlines():
-            command = line.rpartition("&& ")[2]
+            before, _, command = line.rpartition(" && ")
             if command.startswith("minibert "):
-                lines.append((shlex.split(command), shown))
+                lines.append((before if before.startswith("printf ") else "", shlex.split(command), shown))
     return lines
 
 
-@pytest.mark.parametrize(("command", "shown"), _minibert_lines(), ids=lambda value: value[1] if value else "")
-def test_command_lines(command: list[str], shown: str | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("before", "command", "shown"), _minibert_lines())
+def test_command_lines(before: str, command: list[str], shown: str | None, tmp_path: Path) -> None:
+    subprocess.run(before, shell=True, check=True, timeout=10, cwd=tmp_path)
     (tmp_path / "texts.txt").write_text("A cat sleeps.\nA kitten naps.\n", encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-m", *command],
@@ -78,13 +80,7 @@ def test_command_lines(command: list[str], shown: str | None, tmp_path: Path) ->
 
 def test_every_kind_of_block_was_found() -> None:
     assert len(_with_output("python")) >= 2
-    assert [command[1] for command, _ in _minibert_lines()] == [
-        "words",
-        "tokens",
-        "hidden",
-        "embed",
-        "embed",
-        "extract",
-    ]
+    verbs = ["words", "tokens", "hidden", "embed", "similarity", "search", "embed", "info", "embed", "extract"]
+    assert [command[1] for _, command, _ in _minibert_lines()] == verbs
     for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", README):
         assert (Path(__file__).parent.parent / target).exists(), target

@@ -15,8 +15,10 @@ import numpy as np
 import pytest
 
 from minibert import ModelFormatError, SentenceTransformer
+from minibert.cli import main
 from minibert.hub import DEFAULT_MODEL, locate
 from minibert.prompts import builtin_prompts
+from minibert.sentence_files import full_name
 from minibert.similarity import quantize_embeddings
 from tests.checkpoints import random_checkpoint
 from tests.report import REPORT
@@ -134,9 +136,38 @@ def test_max_seq_length(minilm: SentenceTransformer) -> None:
     np.testing.assert_allclose(
         model.encode("one two three four", truncation="silent"), minilm.encode("one two"), atol=1e-6
     )
+    model.max_seq_length = np.int64(5)
+    assert type(model.max_seq_length) is int
     for wrong in (0, 1, 513, True, 2.0, None):
         with pytest.raises(ValueError, match="max_seq_length="):
             model.max_seq_length = wrong
+
+
+@pytest.mark.parametrize("of_the_tokenizer", [8, 24, 10**30])
+@pytest.mark.parametrize("of_the_model", [None, 6, 16])
+def test_the_limit_is_the_one_sentence_transformers_takes(
+    tmp_path: Path, of_the_tokenizer: int, of_the_model: int | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """sentence_bert_config.json replaces the tokenizer's limit, be it lower or higher."""
+    folder = sentence_model(tmp_path / "model", sentence_bert_config={"max_seq_length": of_the_model})
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "model_max_length": of_the_tokenizer}))
+    model = SentenceTransformer(folder)
+    assert model.max_seq_length == (of_the_model or min(of_the_tokenizer, model.model.config.max_position_embeddings))
+    texts = ["cat sat on the mat " * 3]
+    np.testing.assert_allclose(model.encode(texts, truncation="silent"), theirs(folder, texts), atol=TOLERANCE)
+    assert main(["info", "-m", str(folder), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["facts"]["max_seq_length"]["value"] == model.max_seq_length
+
+
+@pytest.mark.parametrize(
+    "name", ["bert-base-german-dbmdz-cased", "BERT-base-uncased", "all-MiniLM-L6-v2", "tests", "a/b", "", "e5"]
+)
+def test_short_names_are_completed_as_theirs(name: str) -> None:
+    from sentence_transformers.util.misc import ORIGINAL_TRANSFORMER_MODELS
+
+    plain = "/" in name or not name or Path(name).exists() or name.lower() in ORIGINAL_TRANSFORMER_MODELS
+    assert full_name(name) == (name if plain else f"sentence-transformers/{name}")
 
 
 @pytest.mark.parametrize(
@@ -174,7 +205,7 @@ def test_bad_inputs(minilm: SentenceTransformer, inputs: object, error: type[Exc
         ({"convert_to_tensor": True}, TypeError, "torch.from_numpy"),
         ({"device": "cuda"}, ValueError, "runs on the CPU"),
         ({"output_value": "sentences"}, ValueError, "output_value='sentences'"),
-        ({"precision": "float16"}, ValueError, "precision='float16'"),
+        ({"precision": "float64"}, ValueError, "precision='float64'"),
         ({"truncate_dim": 0}, ValueError, "truncate_dim=0"),
         ({"truncate_dim": "8"}, TypeError, "truncate_dim='8'"),
         ({"stride": 3}, ValueError, "needs truncation='split'"),
@@ -245,9 +276,15 @@ def test_kinds_of_output(minilm: SentenceTransformer, capsys: pytest.CaptureFixt
         np.testing.assert_array_equal(one["input_ids"], other["input_ids"].numpy()[mask])
         np.testing.assert_array_equal(one["token_embeddings"], ours)
         np.testing.assert_allclose(one["sentence_embedding"], other["sentence_embedding"].numpy(), atol=TOLERANCE)
+    short = minilm.encode(texts, output_value=None, truncate_dim=5)
+    np.testing.assert_array_equal([one["sentence_embedding"] for one in short], [v[:5] for v in vectors])
+    assert short[1]["token_embeddings"].shape == dicts[1]["token_embeddings"].shape
     assert minilm.encode("a", output_value="token_embeddings").shape == (3, 384)
     assert minilm.encode([], output_value="token_embeddings") == []
     assert minilm.encode([], precision="ubinary").shape == (0, 48)
+    half = minilm.encode(texts, precision="float16")
+    assert half.dtype == np.float16
+    np.testing.assert_array_equal(half, vectors.astype(np.float16))
     capsys.readouterr()
     minilm.encode(texts, show_progress_bar=True)
     assert "100%" in (shown := capsys.readouterr().err)
@@ -383,6 +420,9 @@ def test_encode_query_and_document(tmp_path: Path) -> None:
         for options in ({}, {"prompt": "hello "}, {"prompt_name": "query"}, {"prompt": ""}):
             ours, expected = (getattr(m, method)(SMALL_TEXTS, **options) for m in (model, original))
             np.testing.assert_allclose(ours, expected, atol=TOLERANCE)
+    for method in ("encode_query", "encode_document"):
+        ours, expected = (getattr(m, method)(SMALL_TEXTS, None, "dog ") for m in (model, original))
+        np.testing.assert_allclose(ours, expected, atol=TOLERANCE)
     given = {"prompts": {"query": "", "task": "dog "}, "default_prompt_name": "task"}
     ours = SentenceTransformer(folder, **given)
     expected = Original(str(folder), device="cpu", **given)
@@ -575,6 +615,8 @@ def test_without_modules_json_mean_pooling_with_a_warning(tmp_path: Path) -> Non
         ({"sentence_bert_config": {"max_seq_length": 0}}, "max_seq_length=0"),
         ({"sentence_bert_config": {"max_seq_length": "256"}}, "max_seq_length='256'"),
         ({"sentence_bert_config": {"transformer_task": "fill-mask"}}, "transformer_task='fill-mask'"),
+        ({"sentence_bert_config": {"processing_kwargs": {"text": {"max_length": 8}}}}, "processing_kwargs="),
+        ({"sentence_bert_config": {"query_length": 32}}, "query_length=32"),
         ({"sentence_bert_config": []}, "sentence_bert_config.json"),
         ({"config_sentence_transformers": {"prompts": ["a"]}}, "prompts"),
         ({"config_sentence_transformers": {"prompts": {"q": 3}}}, "prompts"),

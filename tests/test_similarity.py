@@ -103,7 +103,7 @@ def test_normalize_and_truncate() -> None:
 MANY = RNG.standard_normal((300, 43)).astype(np.float32)
 
 
-@pytest.mark.parametrize("precision", similarity.PRECISIONS)
+@pytest.mark.parametrize("precision", [name for name in similarity.PRECISIONS if name != "float16"])
 def test_quantized_as_theirs(precision: str) -> None:
     ours, theirs = quantize_embeddings(MANY, precision), util.quantize_embeddings(MANY, precision)
     assert ours.dtype == theirs.dtype
@@ -117,7 +117,25 @@ def test_quantized_as_theirs(precision: str) -> None:
             )
 
 
+def test_float16_is_rounded_once() -> None:
+    np.testing.assert_array_equal(quantize_embeddings(MANY, "float16"), MANY.astype(np.float16))
+    assert quantize_embeddings(MANY[0], "float16").dtype == np.float16
+    with pytest.raises(ValueError, match=r"holds 70000; the greatest number of float16 is 65504"):
+        quantize_embeddings(MANY * 0 + 70000, "float16")
+
+
 def test_what_cannot_be_quantized() -> None:
+    for precision in similarity.PRECISIONS[1:]:
+        with pytest.raises(ValueError, match=f"NaN or infinity, which {precision}"):
+            quantize_embeddings(np.where(MANY > 2, np.nan, MANY), precision)
+    with pytest.raises(ValueError, match="least values"):
+        quantize_embeddings(MANY, "int8", ranges=[MANY.max(0), MANY.min(0)])
+    with pytest.raises(TypeError, match="ranges holds"):
+        quantize_embeddings(MANY, "int8", ranges="wide")
+    with pytest.raises(ValueError, match="calibration_embeddings holds NaN"):
+        quantize_embeddings(MANY, "int8", calibration_embeddings=MANY * np.nan)
+    with pytest.raises(ValueError, match="embeddings is not an array of vectors"):
+        quantize_embeddings([[1.0, 2.0], [3.0]], "int8")
     with pytest.raises(ValueError, match="single vector"):
         quantize_embeddings(MANY[0], "int8")
     with pytest.raises(ValueError, match="single vector"):
@@ -222,16 +240,27 @@ def test_community_detection_equals_theirs(threshold: float, batch_size: int) ->
 @pytest.mark.skipif(VARIABLE not in os.environ, reason=f"{VARIABLE} is not set")
 def test_paraphrases_and_communities_of_real_texts() -> None:
     """The declaration's articles: the same pairs and groups from our vectors and functions as from theirs."""
+    import torch
+
     from minibert import SentenceTransformer
 
-    texts = list(dict.fromkeys(udhr_lines()))[:150]
+    texts = [text for text in dict.fromkeys(udhr_lines()) if len(text) < 200][:150]
     model = SentenceTransformer()
-    vectors = model.encode(texts, truncation="silent")
+    vectors = model.encode(texts)
     ours, theirs = search.community_detection(vectors, 0.6, 3), util.community_detection(vectors, 0.6, 3)
     assert [set(group) for group in ours] == [set(group) for group in theirs]
-    pairs = search.paraphrase_mining(model, texts[:40], top_k=2)
-    expected = {tuple(pair[1:]) for pair in search.paraphrase_mining_embeddings(vectors[:40], top_k=2)}
-    assert {tuple(pair[1:]) for pair in pairs} == expected
+    # Where scores are equal theirs leaves the order open, and texts of unknown words only have equal vectors.
+    firsts = np.flatnonzero(np.triu(vectors @ vectors.T > 0.999, 1).sum(axis=0) == 0)
+    assert len(firsts) > 50
+    pairs = search.paraphrase_mining(model, [texts[i] for i in firsts], top_k=2)
+    expected = util.paraphrase_mining_embeddings(torch.from_numpy(vectors[firsts]), top_k=2)
+    assert {tuple(pair[1:]) for pair in pairs} == {tuple(pair[1:]) for pair in expected}
+    np.testing.assert_allclose([pair[0] for pair in pairs], [pair[0] for pair in expected], atol=2e-6)
+
+
+class _Encodes:
+    def encode(self, texts: list[str], **_: Any) -> np.ndarray:
+        return A[: len(texts)]
 
 
 @pytest.mark.parametrize(
@@ -249,6 +278,12 @@ def test_paraphrases_and_communities_of_real_texts() -> None:
         (lambda: search.paraphrase_mining_embeddings([[1.0], [1.0, 2.0]]), ValueError, "one length"),
         (lambda: search.community_detection(A, min_community_size=0), ValueError, "min_community_size=0"),
         (lambda: search.community_detection(A, batch_size=True), TypeError, "batch_size=True"),
+        (lambda: search.community_detection(A, threshold="high"), TypeError, "threshold='high'"),
+        (lambda: search.community_detection(A, threshold=np.nan), TypeError, "threshold=nan"),
+        (lambda: search.community_detection(A * np.nan), ValueError, "NaN"),
+        (lambda: search.semantic_search(A, B, score_function="cos"), TypeError, "score_function='cos'"),
+        (lambda: search.paraphrase_mining("all-MiniLM-L6-v2", ["a", "b"]), TypeError, "model is a str"),
+        (lambda: search.paraphrase_mining(_Encodes(), "abc"), TypeError, "sentences is one str"),
     ],
 )
 def test_bad_searches(call: Any, error: type[Exception], message: str) -> None:

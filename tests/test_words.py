@@ -503,6 +503,8 @@ def test_bad_words(text: TokenVectors, tokenizer: BertTokenizer, model: BertMode
         (" ", text, ValueError, "the word ' ' has no token"),
         ("🐈", text, ValueError, "not in the vocabulary"),
         (5, text, TypeError, "given int 5"),
+        ("one", "one bank", TypeError, "texts is str 'one bank'"),
+        ("one", 3, TypeError, "texts is int 3"),
         ("one", ["one bank"], TypeError, r"texts\[0\] is str 'one bank'; expected TokenVectors"),
         ("one", [text, embed_tokens(model, tokenizer, "one", layers=0)], ValueError, "not embedded as the first"),
     ]
@@ -527,6 +529,7 @@ def test_bad_hidden_states(model: BertModel, tokenizer: BertTokenizer, states: l
     cases: list[tuple[Any, str, type[Exception], str]] = [
         (states, "median", ValueError, "how='median'; expected one of 'concat'"),
         ([], "sum", ValueError, "hidden_states is empty"),
+        (3, "sum", TypeError, "hidden_states is a int"),
         (kept, "sum", ValueError, r"hidden_states\[0\] is None: it was not kept"),
         ([[1.0]], "sum", TypeError, r"hidden_states\[0\] is a list"),
         ([states[0][0]], "sum", TypeError, r"float32 array of shape \(8,\)"),

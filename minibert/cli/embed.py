@@ -67,7 +67,7 @@ def add_verbs(verbs: Any) -> None:
     )
     embed.add_argument(
         "--precision",
-        choices=("float32", "int8", "uint8", "binary", "ubinary"),
+        choices=("float32", "float16", "int8", "uint8", "binary", "ubinary"),
         default="float32",
         help="of the numbers (default: %(default)s)",
     )

@@ -150,8 +150,8 @@ class _Description:
 
         settings = self._settings(self._files.subfolder(self._folder), "sentence_bert_config.json")
         limit = settings.get("max_seq_length")
-        if isinstance(limit, int) and not isinstance(limit, bool):
-            limits = [(limit, self._in_folder("sentence_bert_config.json")), *limits]
+        if isinstance(limit, int) and not isinstance(limit, bool):  # it replaces the tokenizer's
+            limits = [(limit, self._in_folder("sentence_bert_config.json")), *limits[:1]]
         if limits:
             self._add("max_seq_length", *min(limits, key=lambda pair: pair[0]))
         self._add("modules", [module.kind for module in modules or ()], "modules.json" if modules else "")
@@ -164,12 +164,19 @@ class _Description:
                 if not pipeline.include_prompt:
                     self._add("prompts count in pooling", False, file)
                 self._add("after pooling", list(pipeline.names), "modules.json" if modules else "")
-                self._add("embedding_dimension", pipeline.widths[-1], "")
+                last = next((m.path for m in reversed(modules) if m.kind == "Dense"), None)
+                self._add(
+                    "embedding_dimension",
+                    pipeline.widths[-1],
+                    self._in_folder("config.json") if last is None else f"{last}/config.json",
+                )
         file = "config_sentence_transformers.json"
         stored = self._settings(self._files, file)
         prompts = self._try(lambda: check_prompts(stored.get("prompts") or {}, file, ModelFormatError)) or {}
         self._add("prompts", prompts, file if stored else "")
-        for name in ("default_prompt_name", "similarity_fn_name", "truncate_dim"):
+        similarity = stored.get("similarity_fn_name")
+        self._add("similarity_fn_name", similarity or "cosine", file if similarity else "the default")
+        for name in ("default_prompt_name", "truncate_dim"):
             if stored.get(name) is not None:
                 self._add(name, stored[name], file)
         base = self._settings(self._files.subfolder(self._folder), "config.json").get("_name_or_path")

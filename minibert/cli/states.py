@@ -257,6 +257,7 @@ def _print_tokens(texts: list[TokenVectors]) -> None:
 def _embed(arguments: argparse.Namespace, tokenizer: BertTokenizer) -> list[TokenVectors]:
     """Compute the hidden states that are asked for, kept apart, of every text."""
     from minibert.models import BertModel
+    from minibert.sentence_files import full_name
     from minibert.tokens import embed_tokens
 
     texts = read_texts(arguments.texts)
@@ -265,7 +266,7 @@ def _embed(arguments: argparse.Namespace, tokenizer: BertTokenizer) -> list[Toke
 
         require_matplotlib()  # before anything long begins
     model = BertModel.from_pretrained(
-        arguments.model, revision=arguments.revision, backend=arguments.backend, add_pooling_layer=False
+        full_name(arguments.model), revision=arguments.revision, backend=arguments.backend, add_pooling_layer=False
     )
     layers = range(model.config.num_hidden_layers + 1) if arguments.layers is None else arguments.layers
     return embed_tokens(
@@ -281,6 +282,7 @@ def _save_picture(figure: Any, path: str) -> None:
 
 
 def _load_tokenizer(arguments: argparse.Namespace) -> BertTokenizer:
+    from minibert.sentence_files import full_name
     from minibert.tokenizer import BertTokenizer
 
-    return BertTokenizer.from_pretrained(arguments.model, revision=arguments.revision)
+    return BertTokenizer.from_pretrained(full_name(arguments.model), revision=arguments.revision)
