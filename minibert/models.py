@@ -35,6 +35,9 @@ BACKENDS = ("numba", "numba-blas", "numpy")
 # between two of them stays in cache. It bounds the memory of a forward beyond its result.
 _TOKENS_PER_STEP = 1024
 
+# More than any machine has cores for; a slip of the finger must not start threads until the system has no more.
+_MOST_THREADS = 1024
+
 # Bytes of a result for which nobody asks the system how much there is: asking takes longer than a short text.
 _NEVER_TOO_MUCH = 1 << 28
 
@@ -135,8 +138,8 @@ class BertModel:
             MINIBERT_BACKEND, else "numba" where it can be imported. With "numba" a text's result is the same bit for
             bit in any batch and with any number of threads, on one machine; with the others it is not.
         num_threads : int, optional
-            Threads of minibert's kernels; default: MINIBERT_NUM_THREADS, else the cores this process may use. A BLAS
-            takes its threads from its own variables (OPENBLAS_NUM_THREADS, ...).
+            Threads of minibert's kernels, 1 to 1,024; default: MINIBERT_NUM_THREADS, else the cores this process may
+            use. A BLAS takes its threads from its own variables (OPENBLAS_NUM_THREADS, ...).
 
         Raises
         ------
@@ -463,11 +466,11 @@ def _check_num_threads(num_threads: int | None) -> int:
         try:
             value = int(text)
         except ValueError:
-            raise ValueError(f"{name}={text!r}; expected a whole number, at least 1.") from None
+            raise ValueError(f"{name}={text!r}; expected a whole number, 1 to {_MOST_THREADS:,}.") from None
     if value is None:
         return available_cores()
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{name}={value!r}; expected an int, at least 1.")
-    if value < 1:
-        raise ValueError(f"{name}={value}; expected at least 1.")
+        raise TypeError(f"{name}={value!r}; expected an int, 1 to {_MOST_THREADS:,}.")
+    if not 1 <= value <= _MOST_THREADS:
+        raise ValueError(f"{name}={value}; expected an int, 1 to {_MOST_THREADS:,}.")
     return int(value)
