@@ -285,4 +285,4 @@ def _load_tokenizer(arguments: argparse.Namespace) -> BertTokenizer:
     from minibert.sentence_files import full_name
     from minibert.tokenizer import BertTokenizer
 
-    return BertTokenizer.from_pretrained(full_name(arguments.model), revision=arguments.revision)
+    return BertTokenizer.from_pretrained(str(full_name(arguments.model)), revision=arguments.revision)
