@@ -44,7 +44,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.texts")
     parser.add_argument("--write", action="store_true", help="put the table into README.md")
     parser.add_argument("--runs", type=int, default=5, help="runs, of which the median counts (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=0.0, help="of each run, at least three calls")
+    parser.add_argument("--seconds", type=float, default=0.0, help="of each run, at least one call")
     options = parser.parse_args()
     folder, threads = locate(DEFAULT_MODEL).require("config.json").parent, available_cores()
     tokenizer = BertTokenizer.from_pretrained(folder)
