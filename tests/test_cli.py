@@ -73,10 +73,10 @@ def test_words_that_cannot_be_compared(capsys: pytest.CaptureFixture[str]) -> No
     assert (code, "'money' occurs nowhere" in err) == (1, True)
     code, _, err = run(capsys, "words", "", "one bank")
     assert (code, "WORD is empty" in err) == (1, True)
-    code, _, err = run(capsys, "words", "a", "a " * 600)
+    code, _, err = run(capsys, "words", "a", "a " * 600, "--truncation", "error")
     assert (code, "602 tokens, the model takes 512" in err, "truncation='warn'" in err) == (1, True, True)
-    for truncation, warned in (("warn", True), ("silent", False)):
-        code, out, err = run(capsys, "words", "a", "a " * 600, "--truncation", truncation)
+    for options, warned in (((), True), (("--truncation", "silent"), False)):
+        code, out, err = run(capsys, "words", "a", "a " * 600, *options)
         assert (code, "'a' occurs 510 times, the first 5 compared" in out) == (0, True)
         assert ("warning: 1 of 1 texts have more than 512 tokens and were cut" in err) == warned
 

@@ -96,7 +96,7 @@ def _add_truncation(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--truncation",
         choices=("warn", "error", "silent"),
-        default="error",
+        default="warn",
         help="what to do with a text that is longer than the model allows, before it is cut (default: %(default)s)",
     )
 
