@@ -135,7 +135,8 @@ def test_micro_tile(rows: int, depth: int) -> None:
     a = generator.standard_normal((rows, depth + 2)).astype(np.float32)
     b = generator.standard_normal((depth, gemm.NR)).astype(np.float32)
     c = np.full((rows + 1, gemm.NR + 3), np.nan, dtype=np.float32)
-    gemm.micro_tile(rows, a.reshape(-1), 1, depth + 2, b.reshape(-1), 0, depth, c.reshape(-1), 2, gemm.NR + 3)
+    a_first, c_first = a[:, 1:].ctypes.data, c[:, 2:].ctypes.data
+    gemm.micro_tile(rows, a_first, depth + 2, b.ctypes.data, depth, c_first, gemm.NR + 3)
     exact = a[:, 1:-1].astype(np.float64) @ b
     scale = np.abs(a[:, 1:-1]).astype(np.float64) @ np.abs(b)
     assert (np.abs(c[:rows, 2:-1] - exact) <= 4 * oracle.EPSILON * scale).all()

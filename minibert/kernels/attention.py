@@ -14,8 +14,8 @@ from __future__ import annotations
 import numpy as np
 
 from minibert.kernels.compilation import function, kernel
-from minibert.kernels.gemm import MR, NR, micro_tile, prefetch_tile
-from minibert.kernels.memory import floats_at, ints_at, longs_at
+from minibert.kernels.gemm import FLOAT, MR, NR, micro_tile, prefetch_tile
+from minibert.kernels.memory import floats_at, ints_at, longs_at, scratch
 from minibert.kernels.simd import (
     WIDTH,
     broadcast,
@@ -41,7 +41,7 @@ _BITS_PER_E = np.float32(1.4426950408889634)  # 1 / ln 2: e^x = 2^(x / ln 2)
 @function
 def attention_chunk(task, chunk):
     """One head of one sequence; the fields of `task` are those of `describe_attention`."""
-    query, key, value = floats_at(task[1]), floats_at(task[2]), floats_at(task[3])
+    key, value = floats_at(task[2]), floats_at(task[3])
     cu_seqlens, context = ints_at(task[4]), floats_at(task[5])
     num_heads, D, stride = task[6], task[7], task[8]
     b, head = chunk // num_heads, chunk % num_heads
@@ -53,12 +53,10 @@ def attention_chunk(task, chunk):
     start = first * stride + head * D
     columns = (S + NR - 1) // NR * NR
     value_panels = (D + NR - 1) // NR
-    keys = np.empty(columns * D, np.float32)
-    values = np.empty(value_panels * S * NR, np.float32)
+    keys, values = scratch(columns * D), scratch(value_panels * S * NR)
     pack_keys(key, start, stride, S, D, keys)
     pack_values(value, start, stride, S, D, values)
-    scores, norms = np.empty(MR * columns, np.float32), np.empty(MR, np.float32)
-    tile = np.empty(MR * NR, np.float32)
+    scores, norms, tile = scratch(MR * columns), scratch(MR), scratch(MR * NR)
     scale = np.float32(1.0) / np.sqrt(np.float32(D))
     kept_scores, kept_probs = task[9], task[10]
     pairs = np.int64(0)
@@ -72,10 +70,11 @@ def attention_chunk(task, chunk):
         rows = height + 1 if t < taller else height
         place = (first + row) * H + head * D
         for p in range(value_panels):
-            prefetch_tile(rows, query, start + (row + rows) * stride + p * NR, stride)  # the next tile's
-            prefetch_tile(rows, context, place + p * NR, H)
+            prefetch_tile(rows, task[1] + (start + (row + rows) * stride + p * NR) * FLOAT, stride)  # the next tile's
+            prefetch_tile(rows, task[5] + (place + p * NR) * FLOAT, H)
         for p in range(columns // NR):
-            micro_tile(rows, query, start + row * stride, stride, keys, p * D * NR, D, scores, p * NR, columns)
+            panel, c = keys.ctypes.data + p * D * NR * FLOAT, scores.ctypes.data + p * NR * FLOAT
+            micro_tile(rows, task[1] + (start + row * stride) * FLOAT, stride, panel, D, c, columns)
         for i in range(rows):
             if kept_scores != 0:
                 keep_row(scores, i * columns, S, scale, floats_at(kept_scores), pairs + (row + i) * S)
@@ -84,7 +83,8 @@ def attention_chunk(task, chunk):
             if kept_probs != 0:
                 keep_row(scores, i * columns, S, norms[i], floats_at(kept_probs), pairs + (row + i) * S)
         for p in range(value_panels):
-            micro_tile(rows, scores, 0, columns, values, p * S * NR, S, tile, 0, NR)
+            panel = values.ctypes.data + p * S * NR * FLOAT
+            micro_tile(rows, scores.ctypes.data, columns, panel, S, tile.ctypes.data, NR)
             for i in range(rows):
                 norm, features = broadcast(norms[i]), place + i * H + p * NR
                 for j in range(0, min(NR, D - p * NR), WIDTH):

@@ -1,6 +1,9 @@
-"""Memory for results, used again as soon as nobody holds them: fresh pages cost more than what is computed in them.
+"""Memory for arrays of floats: on the borders of cache lines, and used again as soon as nobody holds it.
 
-The system gives memory page by page, at the first touch, and clears each page first: for the arrays of a forward that
+A vector that lies across two cache lines costs as much as two. The allocator aligns to 16 bytes, a line has 64: so
+arrays that kernels read and write begin where a line does, which `aligned_empty` sees to.
+
+Fresh pages cost more than what is computed in them. The system gives memory page by page, at the first touch, and clears each page first: for the arrays of a forward that
 takes about a tenth of the time in which they are computed. So an op's result lies in a block that `Buffers` keeps, and
 gives away again when the last array that looks into it is gone.
 
@@ -19,10 +22,17 @@ import numpy as np
 
 from minibert.ops import FloatArray
 
-__all__ = ["Buffers"]
+__all__ = ["Buffers", "aligned_empty"]
 
+_CACHE_LINE = 64  # bytes
 _MOST_BLOCKS = 12  # a layer has at most six results alive at once
 _SMALLEST, _LARGEST = 1 << 16, 1 << 23  # floats; less, the allocator keeps itself; more, no step of a forward takes
+
+
+def aligned_empty(*shape: int) -> FloatArray:
+    """A float32 array of this shape with arbitrary contents, which begins where a cache line does."""
+    raw = np.empty(4 * math.prod(shape) + _CACHE_LINE, dtype=np.uint8)
+    return np.ndarray(shape, np.float32, raw, -raw.ctypes.data % _CACHE_LINE)
 
 
 class _Lease:
@@ -53,7 +63,7 @@ class Buffers:
             return np.empty(shape, dtype=np.float32)
         block = self._take(size)
         if block is None:
-            block = np.empty(size, dtype=np.float32)
+            block = aligned_empty(size)
         lease = _Lease(block, shape)
         self._blocks.append((block, weakref.ref(lease)))
         return np.asarray(lease)

@@ -37,12 +37,12 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from minibert.kernels.buffers import aligned_empty
 from minibert.kernels.compilation import function, kernel
-from minibert.kernels.memory import floats_at
+from minibert.kernels.memory import floats_at, scratch
 from minibert.kernels.simd import (
     REGISTERS,
     WIDTH,
-    element_pointer,
     fma,
     fma_lanes,
     gelu,
@@ -65,6 +65,7 @@ from minibert.ops import FloatArray, Linear
 __all__ = [
     "ACTIVATION_CODES",
     "EPILOGUE",
+    "FLOAT",
     "LINEAR",
     "MR",
     "NR",
@@ -85,6 +86,7 @@ NR = 2 * WIDTH  # columns of a micro-tile and of a panel
 KC = 128  # products of one partial sum
 UNROLL = 2  # steps of k between two jumps back
 BLOCK_TILES = 7  # micro-tiles whose rows stay in the second cache while all panels pass by
+FLOAT = 4  # bytes
 EPILOGUE_ROWS = 32  # rows of one chunk where a BLAS multiplies
 
 
@@ -119,10 +121,11 @@ class PackedLinear:
 def pack(linear: Linear) -> PackedLinear:
     """Lay a weight out in panels of NR columns, the last one filled up with zeros."""
     N, K = linear.weight.shape
-    panels = np.zeros((-(-N // NR), K, NR), dtype=np.float32)
+    panels = aligned_empty(-(-N // NR), K, NR)
     for p, panel in enumerate(panels):
         rows = linear.weight[p * NR : (p + 1) * NR]
         panel[:, : len(rows)] = rows.T
+        panel[:, len(rows) :] = 0.0
     panels.flags.writeable = False
     return PackedLinear(linear.paths, linear.shape, panels.reshape(-1), linear.bias)
 
@@ -133,16 +136,15 @@ def pack(linear: Linear) -> PackedLinear:
 def _micro_kernel(rows: int) -> Any:
     """c[rows, NR] = sum over k of a[rows, k] b[k, NR], plus the bias if added is 1, plus the residual too if it is 2.
 
-    Meanwhile the cache lines at b[ahead], b[ahead + pace], ... are brought into the second cache, one with each k.
+    The residual lies as c does. Meanwhile the cache lines at ahead, ahead + pace floats, ... are brought into the
+    second cache, one with each k. Arrays are given as addresses: eleven whole numbers cost less to hand over than five
+    arrays, of seven fields each.
     """
 
     @intrinsic
-    def micro_kernel(
-        typingctx, a, a_start, lda, b, b_start, depth, c, c_start, ldc, added, bias, bias_start, residual, ahead, pace
-    ):
+    def micro_kernel(typingctx, a, lda, b, depth, c, ldc, added, bias, residual, ahead, pace):
         def codegen(context, builder, signature, arguments):
-            a_, a_start_, lda_, b_, b_start_, depth_, c_, c_start_, ldc_, added_, *rest = arguments
-            bias_, bias_start_, residual_, ahead_, pace_ = rest
+            a_, lda_, b_, depth_, c_, ldc_, added_, bias_, residual_, ahead_, pace_ = arguments
             word = depth_.type
             lanes = zero_lanes().type
             sums = range(2 * rows)
@@ -150,8 +152,8 @@ def _micro_kernel(rows: int) -> Any:
             def whole(number):
                 return ir.Constant(word, number)
 
-            def pointer(position, array, start):
-                return element_pointer(context, builder, signature.args[position], array, start)
+            def pointer(address):
+                return builder.inttoptr(address, ir.FloatType().as_pointer())
 
             def tile(first):
                 """The 2 rows vectors of a tile that lies as c does, as pointers."""
@@ -160,8 +162,7 @@ def _micro_kernel(rows: int) -> Any:
                 ]
                 return [builder.gep(first, [place]) for place in places]
 
-            a_first, b_first = pointer(0, a_, a_start_), pointer(3, b_, b_start_)
-            ahead_first = pointer(3, b_, ahead_)
+            a_first, b_first, ahead_first = pointer(a_), pointer(b_), pointer(ahead_)
             a_rows = [builder.gep(a_first, [builder.mul(lda_, whole(i))]) for i in range(rows)]
             entry = builder.basic_block
             names = ("k.block", "k.added", "bias", "residual", "store")
@@ -217,13 +218,13 @@ def _micro_kernel(rows: int) -> Any:
             builder.cbranch(builder.icmp_signed("==", added_, whole(0)), store, add_bias)
 
             builder.position_at_end(add_bias)
-            bias_first = pointer(10, bias_, bias_start_)
+            bias_first = pointer(bias_)
             bias_lanes = [load_lanes(builder, builder.gep(bias_first, [whole(j * WIDTH)])) for j in (0, 1)]
             biased = [builder.fadd(total, bias_lanes[i % 2]) for i, total in enumerate(grown)]
             builder.cbranch(builder.icmp_signed("==", added_, whole(1)), store, add_residual)
 
             builder.position_at_end(add_residual)
-            before = [load_lanes(builder, place) for place in tile(pointer(12, residual_, c_start_))]
+            before = [load_lanes(builder, place) for place in tile(pointer(residual_))]
             summed = [builder.fadd(x, y) for x, y in zip(biased, before, strict=True)]
             builder.branch(store)
 
@@ -232,25 +233,11 @@ def _micro_kernel(rows: int) -> Any:
             for values, source in ((grown, finish), (biased, add_bias), (summed, add_residual)):
                 for result, value in zip(results, values, strict=True):
                     result.add_incoming(value, source)
-            for result, place in zip(results, tile(pointer(6, c_, c_start_)), strict=True):
+            for result, place in zip(results, tile(pointer(c_)), strict=True):
                 store_lanes(builder, result, place)
             return context.get_dummy_value()
 
-        whole_numbers = (types.intp,) * 2
-        arrays = (
-            a,
-            *whole_numbers,
-            b,
-            *whole_numbers,
-            c,
-            *whole_numbers,
-            types.intp,
-            bias,
-            types.intp,
-            residual,
-            *whole_numbers,
-        )
-        return types.void(*arrays), codegen
+        return types.void(*(types.int64,) * 11), codegen
 
     return micro_kernel
 
@@ -259,30 +246,28 @@ _1, _2, _3, _4, _5, _6, _7 = (_micro_kernel(rows) for rows in range(1, 8))
 
 
 @function
-def micro_tile(rows, a, a_start, lda, b, b_start, depth, c, c_start, ldc):
-    """c[rows, NR] = a[rows, depth] b[depth, NR] for 1 to MR rows, b being one panel."""
-    finished_tile(rows, a, a_start, lda, b, b_start, depth, c, c_start, ldc, 0, c, 0, c, b_start, 0)
+def micro_tile(rows, a, lda, b, depth, c, ldc):
+    """c[rows, NR] = a[rows, depth] b[depth, NR] for 1 to MR rows, b being one panel; a, b and c are addresses."""
+    finished_tile(rows, a, lda, b, depth, c, ldc, 0, b, b, b, 0)
 
 
 @function
-def finished_tile(
-    rows, a, a_start, lda, b, b_start, depth, c, c_start, ldc, added, bias, bias_start, residual, ahead, pace
-):
-    """A micro-tile with the bias if added is 1, and with the residual too, which lies as c does, if it is 2."""
+def finished_tile(rows, a, lda, b, depth, c, ldc, added, bias, residual, ahead, pace):
+    """A micro-tile with the bias if added is 1, and with the residual too if it is 2."""
     if rows == 7:
-        _7(a, a_start, lda, b, b_start, depth, c, c_start, ldc, added, bias, bias_start, residual, ahead, pace)
+        _7(a, lda, b, depth, c, ldc, added, bias, residual, ahead, pace)
     elif rows == 6:
-        _6(a, a_start, lda, b, b_start, depth, c, c_start, ldc, added, bias, bias_start, residual, ahead, pace)
+        _6(a, lda, b, depth, c, ldc, added, bias, residual, ahead, pace)
     elif rows == 5:
-        _5(a, a_start, lda, b, b_start, depth, c, c_start, ldc, added, bias, bias_start, residual, ahead, pace)
+        _5(a, lda, b, depth, c, ldc, added, bias, residual, ahead, pace)
     elif rows == 4:
-        _4(a, a_start, lda, b, b_start, depth, c, c_start, ldc, added, bias, bias_start, residual, ahead, pace)
+        _4(a, lda, b, depth, c, ldc, added, bias, residual, ahead, pace)
     elif rows == 3:
-        _3(a, a_start, lda, b, b_start, depth, c, c_start, ldc, added, bias, bias_start, residual, ahead, pace)
+        _3(a, lda, b, depth, c, ldc, added, bias, residual, ahead, pace)
     elif rows == 2:
-        _2(a, a_start, lda, b, b_start, depth, c, c_start, ldc, added, bias, bias_start, residual, ahead, pace)
+        _2(a, lda, b, depth, c, ldc, added, bias, residual, ahead, pace)
     elif rows == 1:
-        _1(a, a_start, lda, b, b_start, depth, c, c_start, ldc, added, bias, bias_start, residual, ahead, pace)
+        _1(a, lda, b, depth, c, ldc, added, bias, residual, ahead, pace)
 
 
 # --- epilogue --------------------------------------------------------------------------------------------------------
@@ -346,8 +331,7 @@ def finish_tile(rows, columns, tile, start, ldt, bias, bias_start, code, residua
 @function
 def linear_chunk(task, chunk):
     """A block of micro-tiles times a group of panels; the fields of `task` are those of `describe_linear`."""
-    x, panels, bias = floats_at(task[1]), floats_at(task[2]), floats_at(task[3])
-    residual, y = floats_at(task[4]), floats_at(task[5])
+    x, panels, bias, residual, y = task[1], task[2], task[3], task[4], task[5]
     M, N, K, code, has_residual = task[6], task[7], task[8], task[9], task[10] != 0
     tiles, block_tiles, group, groups = task[11], task[12], task[13], task[14]
 
@@ -356,31 +340,35 @@ def linear_chunk(task, chunk):
     first_panel = (chunk % groups) * group
     part = K * NR // block_tiles  # of the next panel, that each tile fetches: `pace` numbers with each k
     pace = NR // block_tiles + 1
-    buffer = np.empty(MR * NR, np.float32)
+    buffer = scratch(MR * NR)
     for p in range(first_panel, min(first_panel + group, (N + NR - 1) // NR)):
-        panel, column, columns = p * K * NR, p * NR, min(NR, N - p * NR)
+        panel, column, columns = panels + p * K * NR * FLOAT, p * NR, min(NR, N - p * NR)
+        ahead = panel + K * NR * FLOAT
         for t in range(first_tile, min(first_tile + block_tiles, tiles)):
             rows, row = height + (t < taller), t * height + min(t, taller)
-            start, place, ahead = row * K, row * N + column, panel + K * NR + (t - first_tile) * part
-            prefetch_tile(rows, y, place, N)
+            a, place = x + row * K * FLOAT, row * N + column
+            c, r = y + place * FLOAT, residual + place * FLOAT
+            prefetch_tile(rows, c, N)
             if has_residual:
-                prefetch_tile(rows, residual, place, N)
+                prefetch_tile(rows, r, N)
             if columns == NR and code == 0:
                 added = 2 if has_residual else 1
-                finished_tile(
-                    rows, x, start, K, panels, panel, K, y, place, N, added, bias, column, residual, ahead, pace
-                )
+                finished_tile(rows, a, K, panel, K, c, N, added, bias + column * FLOAT, r, ahead, pace)
             else:
-                finished_tile(rows, x, start, K, panels, panel, K, buffer, 0, NR, 0, bias, 0, bias, ahead, pace)
-                finish_tile(rows, columns, buffer, 0, NR, bias, column, code, residual, y, place, N, has_residual)
+                finished_tile(rows, a, K, panel, K, buffer.ctypes.data, NR, 0, bias, r, ahead, pace)
+                finish_tile(
+                    rows, columns, buffer, 0, NR, floats_at(bias), column, code, floats_at(residual), floats_at(y),
+                    place, N, has_residual
+                )  # fmt: skip
+            ahead += part * FLOAT
 
 
 @function
-def prefetch_tile(rows, array, start, stride):
+def prefetch_tile(rows, address, stride):
     """Have a tile brought into the first cache while something else is computed."""
     for i in range(rows):
         for j in range(0, NR, 16):
-            prefetch(array, start + i * stride + j)
+            prefetch(address + (i * stride + j) * FLOAT)
 
 
 @function

@@ -1,4 +1,4 @@
-"""What the threads of a team share: atomics, and arrays made of addresses."""
+"""Memory in compiled code: atomics for what threads share, arrays made of addresses, scratch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from numba.extending import intrinsic
 from minibert.kernels.compilation import inline
 from minibert.kernels.simd import call_llvm, element_pointer
 
-__all__ = ["atomic_add", "atomic_load", "atomic_store", "floats_at", "ints_at", "longs_at", "nap", "relax"]
+__all__ = ["atomic_add", "atomic_load", "atomic_store", "floats_at", "ints_at", "longs_at", "nap", "relax", "scratch"]
 
 
 @intrinsic
@@ -105,3 +105,13 @@ def ints_at(address):
 def longs_at(address):
     """The int64 memory that begins at an address, as a flat array; the caller keeps it alive."""
     return carray(_pointer(address), (_LENGTH,), np.int64)
+
+
+@inline
+def scratch(size):
+    """A flat float32 array with arbitrary contents, which begins where a cache line does.
+
+    Raises MemoryError where there is none.
+    """
+    raw = np.empty(size + 16, np.float32)
+    return raw[-raw.ctypes.data % 64 // 4 :]

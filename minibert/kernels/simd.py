@@ -225,14 +225,14 @@ def store_first(typingctx: Any, array: Any, index: Any, value: Any, count: Any) 
 
 
 @intrinsic
-def prefetch(typingctx: Any, array: Any, index: Any) -> Any:
-    """Have the cache line of array[index] brought into the first cache; a hint, which changes no result."""
+def prefetch(typingctx: Any, address: Any) -> Any:
+    """Have the cache line of an address brought into the first cache; a hint, which changes no result."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        prefetch_line(builder, element_pointer(context, builder, signature.args[0], *arguments), cache=1)
+        prefetch_line(builder, builder.inttoptr(arguments[0], cgutils.voidptr_t), cache=1)
         return context.get_dummy_value()
 
-    return types.void(array, types.intp), codegen
+    return types.void(types.int64), codegen
 
 
 @intrinsic
