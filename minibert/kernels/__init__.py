@@ -12,7 +12,7 @@ import numpy as np
 
 from minibert import reference
 from minibert.kernels.attention import describe_attention
-from minibert.kernels.buffers import Buffers
+from minibert.kernels.buffers import Buffers, Slabs
 from minibert.kernels.gemm import ACTIVATION_CODES, PackedLinear, describe_epilogue, describe_linear, pack
 from minibert.kernels.rowwise import describe_embed, describe_layer_norm
 from minibert.kernels.threads import Team
@@ -38,7 +38,7 @@ def make_ops(num_threads: int, *, use_blas: bool = False) -> Ops:
     platforms have better (Apple's Accelerate); results then depend on the batch, as a BLAS's do.
     """
     shop = Workshop(Team(num_threads), Buffers())
-    prepare, multiply = (reference.prepare, blas_linear) if use_blas else (pack, linear)
+    prepare, multiply = (reference.prepare, blas_linear) if use_blas else (functools.partial(pack, Slabs()), linear)
     return Ops(
         prepare=prepare,
         embed=functools.partial(embed, shop),

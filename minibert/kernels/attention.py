@@ -20,6 +20,7 @@ from minibert.kernels.simd import (
     WIDTH,
     broadcast,
     exp2,
+    first_lanes,
     fma,
     largest,
     load,
@@ -35,6 +36,7 @@ from minibert.kernels.simd import (
 __all__ = ["ATTENTION", "attention_chunk", "describe_attention"]
 
 ATTENTION = 2  # kind of task
+LOWEST = -3.4e38  # below every score
 _BITS_PER_E = np.float32(1.4426950408889634)  # 1 / ln 2: e^x = 2^(x / ln 2)
 
 
@@ -75,12 +77,12 @@ def attention_chunk(task, chunk):
         for p in range(columns // NR):
             panel, c = keys.ctypes.data + p * D * NR * FLOAT, scores.ctypes.data + p * NR * FLOAT
             micro_tile(rows, task[1] + (start + row * stride) * FLOAT, stride, panel, D, c, columns)
-        for i in range(rows):
-            if kept_scores != 0:
+        if kept_scores != 0:
+            for i in range(rows):
                 keep_row(scores, i * columns, S, scale, floats_at(kept_scores), pairs + (row + i) * S)
-            total = exponentiate_row(scores, i * columns, S, columns, scale * _BITS_PER_E)
-            norms[i] = np.float32(1.0) / total
-            if kept_probs != 0:
+        exponentiate_rows(scores, rows, S, columns, scale * _BITS_PER_E, norms)
+        if kept_probs != 0:
+            for i in range(rows):
                 keep_row(scores, i * columns, S, norms[i], floats_at(kept_probs), pairs + (row + i) * S)
         for p in range(value_panels):
             panel = values.ctypes.data + p * S * NR * FLOAT
@@ -133,21 +135,37 @@ def pack_values(value, start, stride, S, D, values):
 
 
 @function
-def exponentiate_row(scores, start, S, columns, factor):
-    """scores = 2^(factor (scores - max)) over the first S of `columns`, 0 beyond; returns their sum."""
-    for j in range(S, columns):
-        scores[start + j] = np.float32(-3.4e38)
-    top = load(scores, start)
-    for j in range(WIDTH, columns, WIDTH):
-        top = maximum(top, load(scores, start + j))
-    shift = broadcast(-factor * largest(top))
+def exponentiate_rows(scores, rows, S, columns, factor, norms):
+    """scores = 2^(factor (scores - max)) over the first S of `columns` of each row; norms = 1 / their sums.
+
+    The maximum of a row is found while the row before is exponentiated, which would have to wait for it otherwise.
+    """
+    whole = S - S % WIDTH
+    if whole < S:
+        for i in range(rows):
+            last = i * columns + whole
+            store(scores, last, first_lanes(load(scores, last), S - whole, number(LOWEST)))
+    count = (S + WIDTH - 1) // WIDTH * WIDTH
     scale, least = broadcast(factor), number(-127.0)
-    total = number(0.0)
-    for j in range(0, columns, WIDTH):
-        power = exp2(maximum(fma(load(scores, start + j), scale, shift), least))
-        store(scores, start + j, power)
-        total = total + power
-    return sum_lanes(total)
+    shift = broadcast(-factor * row_maximum(scores, 0, count))
+    for i in range(rows):
+        next_shift = broadcast(-factor * row_maximum(scores, min(i + 1, rows - 1) * columns, count))
+        total = number(0.0)
+        for j in range(i * columns, i * columns + count, WIDTH):
+            power = exp2(maximum(fma(load(scores, j), scale, shift), least))
+            store(scores, j, power)
+            total = total + power
+        norms[i] = np.float32(1.0) / sum_lanes(total)
+        shift = next_shift
+
+
+@function
+def row_maximum(scores, start, count):
+    """The largest of `count` scores, a multiple of WIDTH."""
+    top = load(scores, start)
+    for j in range(WIDTH, count, WIDTH):
+        top = maximum(top, load(scores, start + j))
+    return largest(top)
 
 
 @kernel

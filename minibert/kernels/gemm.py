@@ -32,12 +32,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from minibert.kernels.buffers import aligned_empty
+from minibert.kernels.buffers import Slabs
 from minibert.kernels.compilation import function, kernel
 from minibert.kernels.memory import floats_at, scratch
 from minibert.kernels.simd import (
@@ -118,10 +117,10 @@ class PackedLinear:
         return self.panels.reshape(num_panels, K, NR).transpose(0, 2, 1).reshape(num_panels * NR, K)[:N]
 
 
-def pack(linear: Linear) -> PackedLinear:
+def pack(slabs: Slabs, linear: Linear) -> PackedLinear:
     """Lay a weight out in panels of NR columns, the last one filled up with zeros."""
     N, K = linear.weight.shape
-    panels = aligned_empty(-(-N // NR), K, NR)
+    panels = slabs.empty(-(-N // NR), K, NR)
     for p, panel in enumerate(panels):
         rows = linear.weight[p * NR : (p + 1) * NR]
         panel[:, : len(rows)] = rows.T

@@ -48,6 +48,7 @@ __all__ = [
     "call_llvm",
     "element_pointer",
     "exp2",
+    "first_lanes",
     "fma",
     "fma_lanes",
     "gelu",
@@ -222,6 +223,16 @@ def store_first(typingctx: Any, array: Any, index: Any, value: Any, count: Any) 
         return context.get_dummy_value()
 
     return types.void(array, types.intp, vector, types.intp), codegen
+
+
+@intrinsic
+def first_lanes(typingctx: Any, x: Any, count: Any, others: Any) -> Any:
+    """The first `count` lanes of x, then those of `others`."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.select(_first_lanes(builder, arguments[1]), arguments[0], arguments[2])
+
+    return vector(vector, types.intp, vector), codegen
 
 
 @intrinsic
