@@ -45,7 +45,7 @@ ORDER = (
     *("encoder", "outputs", "embeddings", "models"),
     *("vectors", "similarity", "token_vectors", "tokens", "occurrences", "plot"),
     *("pooling", "search", "pipeline", "prompts", "recipe", "windows", "ordering", "progress"),
-    *("sentence_files", "sentence", "integrations", "scikit"),
+    *("sentence_files", "sentence_vectors", "encode_options", "sentence", "integrations", "scikit"),
     *("readers", "shards", "writers", "corpus", "google_features", "token_features"),
     *("diagnostics", "bench"),
     *("cli.common", "cli.states", "cli.embed", "cli.extract", "cli.info", "cli.doctor", "cli", "__main__"),
