@@ -6,7 +6,6 @@ import dataclasses
 import math
 import operator
 import os
-import warnings
 from collections.abc import Collection, Iterable
 from typing import Any, TypeAlias
 
@@ -21,6 +20,7 @@ from minibert.hub import ModelFiles, locate
 from minibert.machine import available_cores, available_memory
 from minibert.ops import FloatArray, LayerNorm, Ops
 from minibert.outputs import BertModelOutput
+from minibert.warn import warn_caller
 from minibert.weights import Weights, load_weights
 
 __all__ = ["BACKENDS", "BertModel", "PackedOutput", "Selection"]
@@ -450,12 +450,11 @@ def _choose_ops(backend: str | None, num_threads: int | None) -> Ops:
 
 
 def _warn_no_numba(reason: str) -> None:
-    # Python shows one warning per place and text, so many models warn once.
-    warnings.warn(
+    # Python shows one warning per place and text, so models made in a loop warn once.
+    warn_caller(
         f"numba cannot be imported ({reason}): minibert computes with NumPy alone, slower but equal. "
         "pip install numba, or ask for backend='numpy' to silence this.",
         RuntimeWarning,
-        stacklevel=4,
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -33,6 +32,7 @@ from minibert.similarity import SIMILARITY_FUNCTIONS, check_truncate_dim, quanti
 from minibert.texts import as_texts
 from minibert.tokenizer import BertTokenizer
 from minibert.vectors import LayerSelection
+from minibert.warn import warn_caller
 from minibert.windows import TextInfo, TokenWindows, check_inputs, check_positive, count_tokens
 
 __all__ = ["WINDOW", "SentenceTransformer"]
@@ -115,10 +115,9 @@ class SentenceTransformer:
         )
         modules = read_modules(files)
         if not modules:
-            warnings.warn(
+            warn_caller(
                 f"{files.source} has no modules.json: it is not a sentence-embedding model. Using mean pooling over "
                 "the last hidden state; cosines of a plain BERT say little about meaning.",
-                stacklevel=2,
             )
         stored = read_settings(files, "config_sentence_transformers.json")
         try:
@@ -309,7 +308,7 @@ class SentenceTransformer:
             result = vectors if precision == "float32" else quantize_embeddings(vectors, precision)
             result = result if single or convert_to_numpy else list(result)
         if truncation == "warn":
-            cut.warn(self.max_seq_length, stacklevel=3)
+            cut.warn(self.max_seq_length)
         if return_info:
             return result, info[0] if single else info
         return result
@@ -364,7 +363,7 @@ class SentenceTransformer:
                 cut.add(window.n_truncated)
                 yield from window.vectors
             if truncation == "warn":
-                cut.warn(self.max_seq_length, stacklevel=3)
+                cut.warn(self.max_seq_length)
 
         return rows()
 
@@ -514,11 +513,10 @@ class SentenceTransformer:
         needed = next((name for name in names if self._builtin_prompts.get(name)), None)
         if not given and needed is not None and needed not in self._warned:
             self._warned.add(needed)
-            warnings.warn(
+            warn_caller(
                 f"This model was trained with {self._builtin_prompts[needed]!r} before each {needed}, which its files "
                 f"do not say, so nothing is put there. SentenceTransformer(..., prompts='builtin') does; "
                 f"prompt='' silences this.",
-                stacklevel=3,
             )
         return given[0] if given else (names[0] if names[0] in self.prompts else None)
 

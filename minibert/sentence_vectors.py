@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from minibert.ordering import distinct_longest_first, in_windows
 from minibert.pipeline import Pipeline
 from minibert.recipe import Recipe, pool_encodings, token_vectors
 from minibert.similarity import check_truncate_dim, normalize_embeddings
+from minibert.warn import warn_caller
 from minibert.windows import TextInfo, TokenWindows, check_inputs, count_tokens
 
 __all__ = ["CutTexts", "EncodeTask", "EncodedTexts", "encode_texts", "encode_tokens", "sentence_width"]
@@ -80,14 +80,13 @@ class CutTexts:
         self.num_texts += len(n_truncated)
         self.num_cut += len(cut)
 
-    def warn(self, max_seq_length: int, *, stacklevel: int) -> None:
+    def warn(self, max_seq_length: int) -> None:
         """Say how many texts were cut, if there is one."""
         if self.num_cut:
-            warnings.warn(
+            warn_caller(
                 f"{self.num_cut} of {self.num_texts} texts have more than {max_seq_length} tokens and were cut (the "
                 f"first is at index {self.first}). Silence this with truncation='silent', or use all of a text with "
                 "truncation='split'.",
-                stacklevel=stacklevel,
             )
 
 

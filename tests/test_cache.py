@@ -216,6 +216,7 @@ def test_no_place_at_all(cache_dir: str, model: Path, tmp_path: Path, cache: Pat
     outcome, printed = outcomes.run(limit + PROGRAM, model, **variables)
     assert (outcome, compiled(printed)) == ("ok", SMALL if limit else ALL), printed
     assert printed.count("RuntimeWarning: minibert's compiled kernels cannot be kept") == 1
+    assert re.search(r"/program-[\d-]+\.py:\d+: RuntimeWarning: minibert's compiled", printed), "not the caller's line"
     assert not list(cache.rglob("*.partial"))
     report(f"no place for it ({cache_dir or 'none'})", outcome)
 

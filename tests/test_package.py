@@ -25,6 +25,7 @@ PACKAGE = Path(minibert.__file__).parent
 ORDER = (
     *(
         "errors",
+        "warn",
         "display",
         "files",
         "repository",

@@ -19,7 +19,6 @@ import os
 import pickle
 import sys
 import tempfile
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,8 @@ from numba.core.compiler import CompileResult
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
+
+from minibert.warn import warn_caller
 
 __all__ = ["cache_folders", "function", "inline", "is_private", "kernel", "processor"]
 
@@ -193,9 +194,8 @@ def _announce() -> None:
 
 @functools.cache
 def _warn_not_saved(reasons: str) -> None:
-    warnings.warn(
+    warn_caller(
         f"minibert's compiled kernels cannot be kept ({reasons}), so every start compiles them anew, which takes some "
         "seconds. Let NUMBA_CACHE_DIR name a folder of your own that can be written to.",
         RuntimeWarning,
-        stacklevel=2,
     )
