@@ -20,12 +20,12 @@ Maker = Callable[[Path, int, Path], Compute]
 """Make it of a model's folder, a number of threads, and a folder for files of its own."""
 
 
-def make_base(scratch: Path) -> Path:
+def make_base(folder: Path) -> Path:
     """A model of bert-base's sizes, with random weights."""
     from tests.checkpoints import random_checkpoint
 
     return random_checkpoint(
-        scratch / "base",
+        folder,
         vocab_size=30522,
         hidden_size=768,
         num_hidden_layers=12,
@@ -226,16 +226,25 @@ def _serve(name: str, make: Maker, folder: Path, threads: int, scratch: Path, pi
         pipe.send((float(np.median(times)), np.array(result)))
 
 
+def start_process(serve: Callable[..., None], *arguments: Any) -> Connection | None:
+    """Start a contender's process: the pipe to it, or, after saying so, None where it is not installed.
+
+    ``serve(*arguments, pipe)`` sends why it is left out, or None, and then answers orders until it is given None.
+    """
+    context = multiprocessing.get_context("spawn")
+    pipe, theirs = context.Pipe()
+    context.Process(target=serve, args=(*arguments, theirs), daemon=True).start()
+    if (absent := pipe.recv()) is not None:
+        print(absent, file=sys.stderr)
+        return None
+    return pipe
+
+
 class Contender:
     """A contender in a process of its own, which waits without computing between two orders."""
 
-    def __init__(self, name: str, make: Maker, folder: Path, threads: int, scratch: Path) -> None:
-        context = multiprocessing.get_context("spawn")
-        own = scratch / f"{name} {folder.name}"
-        own.mkdir()
-        self._pipe, theirs = context.Pipe()
-        context.Process(target=_serve, args=(name, make, folder, threads, own, theirs), daemon=True).start()
-        self.absent: str | None = self._pipe.recv()
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
 
     def run(self, inputs: Any, seconds: float) -> tuple[float, np.ndarray]:
         """Median seconds of one call, and its result."""
@@ -245,13 +254,16 @@ class Contender:
 
     def close(self) -> None:
         """End the process."""
-        if self.absent is None:
-            self._pipe.send(None)
+        self._pipe.send(None)
 
 
 def start(makers: Mapping[str, Maker], folder: Path, threads: int, scratch: Path) -> dict[str, Contender]:
     """Start a process for each contender that is installed, and say which are not."""
-    contenders = {name: Contender(name, make, folder, threads, scratch) for name, make in makers.items()}
-    for name in [name for name, contender in contenders.items() if contender.absent]:
-        print(contenders.pop(name).absent, file=sys.stderr)
+    contenders = {}
+    for name, make in makers.items():
+        own = scratch / f"{name} {folder.name}"
+        own.mkdir()
+        pipe = start_process(_serve, name, make, folder, threads, own)
+        if pipe is not None:
+            contenders[name] = Contender(pipe)
     return contenders

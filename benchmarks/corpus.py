@@ -10,12 +10,9 @@ counts. The peers are what people run (contenders.py).
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import json
 import multiprocessing
 import random
-import sys
 import tempfile
 import time
 import warnings
@@ -25,9 +22,9 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.contenders import VECTORS, Maker
-from benchmarks.environment import environment
-from benchmarks.readme import write_between
+from benchmarks.contenders import VECTORS, Maker, start_process
+from benchmarks.environment import peak_memory
+from benchmarks.readme import publish, table_parser
 from minibert.hub import DEFAULT_MODEL, locate
 from minibert.machine import available_cores
 from tests.checkpoints import random_checkpoint
@@ -54,9 +51,7 @@ def _embed_and_report(folder: Path, texts: Path, output: Path, pipe: Connection)
     warnings.simplefilter("ignore")
     with contextlib.redirect_stdout(None), contextlib.redirect_stderr(None):
         code = main(["embed", "-m", str(folder), "-i", str(texts), "-o", str(output)])
-    status = Path("/proc/self/status").read_text(encoding="utf-8")
-    peak = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
-    pipe.send((code, peak / 1024))
+    pipe.send((code, peak_memory() / 2**20))
 
 
 def memory_rows(scratch: Path) -> list[str]:
@@ -151,19 +146,15 @@ def speed_rows(texts: Path, scratch: Path, threads: int, runs: int) -> list[str]
     count = len(_read(texts))
     warm = scratch / "warm.txt"
     warm.write_text("\n".join(_read(texts)[:64]), encoding="utf-8")
-    context = multiprocessing.get_context("spawn")
     pipes: dict[str, Connection] = {}
     for name in CONTENDERS:
         own = scratch / name
         own.mkdir()
-        pipe, theirs = context.Pipe()
-        context.Process(target=_serve, args=(name, folder, threads, own, theirs), daemon=True).start()
-        if (absent := pipe.recv()) is not None:
-            print(absent, file=sys.stderr)
-            continue
-        pipe.send((warm, own / "warm.npy"))
-        pipe.recv()
-        pipes[name] = pipe
+        pipe = start_process(_serve, name, folder, threads, own)
+        if pipe is not None:
+            pipe.send((warm, own / "warm.npy"))
+            pipe.recv()
+            pipes[name] = pipe
     times: dict[str, list[float]] = {name: [] for name in pipes}
     for turn in range(runs):
         for name, pipe in pipes.items():
@@ -189,8 +180,7 @@ def speed_rows(texts: Path, scratch: Path, threads: int, runs: int) -> list[str]
 
 def main() -> int:
     """Measure, print the tables, perhaps write the README's."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.corpus")
-    parser.add_argument("--write", action="store_true", help="put the tables into README.md")
+    parser = table_parser("corpus")
     parser.add_argument("--texts", type=Path, help="one text per line (default: 2,000 made ones)")
     parser.add_argument("--runs", type=int, default=3, help="runs, of which the median counts (default: %(default)s)")
     options = parser.parse_args()
@@ -202,10 +192,7 @@ def main() -> int:
         source = _read(options.texts) if options.texts else made_texts(2000)
         texts.write_text("\n".join(source), encoding="utf-8")
         rows += ["", *speed_rows(texts, scratch, threads, options.runs)]
-    rows += ["", f"{environment()}, {threads} threads each; medians of {options.runs} runs."]
-    print(json.dumps(rows[-1]))
-    if options.write:
-        write_between(Path(__file__).parent.parent / "README.md", "corpus", "\n".join(rows))
+    publish("corpus", rows, f"{threads} threads each; medians of {options.runs} runs", write=options.write)
     return 0
 
 

@@ -9,7 +9,6 @@ Only the forward pass is timed: ids in, hidden state out.
 
 from __future__ import annotations
 
-import argparse
 import math
 import tempfile
 from pathlib import Path
@@ -17,8 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.contenders import HIDDEN_STATES, Contender, make_base, start
-from benchmarks.environment import environment
-from benchmarks.readme import write_between
+from benchmarks.readme import publish, table_parser
 from minibert.hub import DEFAULT_MODEL, locate
 from minibert.machine import available_cores
 
@@ -57,8 +55,7 @@ def table(model: str, contenders: dict[str, Contender], runs: int, seconds: floa
 
 def main() -> int:
     """Measure both models, print the table, perhaps write the README's."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.end_to_end")
-    parser.add_argument("--write", action="store_true", help="put the table into README.md")
+    parser = table_parser("end_to_end")
     parser.add_argument("--runs", type=int, default=5, help="runs, of which the median counts (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=2.0, help="of each run and shape (default: %(default)s)")
     parser.add_argument("--only", default="", help="models whose name contains this")
@@ -67,7 +64,7 @@ def main() -> int:
     lines: list[str] = []
     with tempfile.TemporaryDirectory() as scratch_name:
         scratch = Path(scratch_name)
-        base = make_base(scratch)
+        base = make_base(scratch / "base")
         folders = {"MiniLM": locate(DEFAULT_MODEL).require("config.json").parent, "bert-base": base}
         for model, folder in folders.items():
             if options.only not in model:
@@ -80,10 +77,7 @@ def main() -> int:
             lines += table(model, contenders, options.runs, options.seconds)
             for contender in contenders.values():
                 contender.close()
-    lines += ["", f"{environment()}, {threads} threads each; medians of {options.runs} runs."]
-    print(lines[-1])
-    if options.write:
-        write_between(Path(__file__).parent.parent / "README.md", "speed", "\n".join(lines))
+    publish("speed", lines, f"{threads} threads each; medians of {options.runs} runs", write=options.write)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Where and with what the figures were measured."""
+"""Where and with what the figures were measured, and what the system tells of a process."""
 
 from __future__ import annotations
 
@@ -16,6 +16,15 @@ def environment() -> str:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found.append(f"{name} {importlib.metadata.version(name)}")
     return f"{', '.join(found)}; {processor()}"
+
+
+def peak_memory() -> float:
+    """The most bytes that this process has held so far, as Linux reports it; nan elsewhere."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
+            if line.startswith("VmHWM"):
+                return int(line.split()[1]) * 1024
+    return float("nan")
 
 
 def processor() -> str:

@@ -12,20 +12,17 @@ goes through its layers.
 
 from __future__ import annotations
 
-import argparse
 import os
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 # Threads of NumPy's BLAS look for work for a while before they leave the cores to others; here, for a very short while.
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
 
 import numpy as np
 
-from benchmarks.environment import environment
-from benchmarks.readme import write_between
+from benchmarks.readme import publish, table_parser
 from minibert import reference
 from minibert.kernels import make_ops
 from minibert.kernels.compilation import kernel
@@ -198,8 +195,7 @@ def check(found: np.ndarray, expected: np.ndarray) -> None:
 
 def main() -> int:
     """Measure every op, print the table, perhaps write the README's."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.ops")
-    parser.add_argument("--write", action="store_true", help="put the table into README.md")
+    parser = table_parser("ops")
     parser.add_argument("--rounds", type=int, default=15, help="rounds, of which the median counts")
     parser.add_argument("--seconds", type=float, default=0.02, help="of each contender in each round")
     parser.add_argument("--only", default="", help="rows whose name begins with this")
@@ -219,10 +215,7 @@ def main() -> int:
         if "rowwise".startswith(options.only):
             for T in (22, 1024):
                 bench.rowwise(model, T)
-    bench.lines += ["", f"{environment()}, {bench.threads} threads; medians of {options.rounds} rounds."]
-    print(bench.lines[-1])
-    if options.write:
-        write_between(Path(__file__).parent.parent / "README.md", "ops", "\n".join(bench.lines))
+    publish("ops", bench.lines, f"{bench.threads} threads; medians of {options.rounds} rounds", write=options.write)
     return 0
 
 

@@ -10,25 +10,22 @@ The aim is half their RMS.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import importlib.metadata
 import os
-import platform
-import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
-import minibert
-from benchmarks.readme import write_between
+from benchmarks.contenders import make_base
+from benchmarks.readme import publish, table_parser
 from minibert import BertConfig, BertModel, BertTokenizer, encoder
 from minibert.batch import pack
 from minibert.hub import DEFAULT_MODEL, locate
+from minibert.machine import available_cores
 from minibert.ops import FloatArray
 from minibert.weights import load_weights
 from tests import oracle
@@ -47,7 +44,6 @@ __all__ = [
     "summary",
     "table",
     "udhr_texts",
-    "write_into",
 ]
 
 MIN_TOKENS = 2000
@@ -56,7 +52,6 @@ MIN_TOKENS = 2000
 MINIBERT, TRANSFORMERS = ("numba", "numpy"), ("eager", "sdpa")
 CONTENDERS = (*MINIBERT, *TRANSFORMERS)
 
-_README = Path(__file__).resolve().parents[1] / "README.md"
 _OTHER_LANGUAGES = ("deu_1996", "fra", "spa", "pol", "tur", "rus", "vie")
 _BATCH_SIZE = 16
 
@@ -206,26 +201,16 @@ _INPUT_NAMES = ("input_ids", "token_type_ids", "attention_mask")
 
 def base_subject(folder: Path) -> Subject:
     """A randomly initialised BERT of the size of bert-base: transformers' defaults."""
-    return _random_subject("random 12 x 768", folder, _BASE_LENGTHS, **_BERT_BASE)
+    return _random_subject("random 12 x 768", make_base(folder), _BASE_LENGTHS)
 
 
 _BASE_LENGTHS = ((512, 511), (257, 256, 251), (128, 101, 22, 1))
-_BERT_BASE: dict[str, Any] = {
-    "vocab_size": 30522,
-    "hidden_size": 768,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "intermediate_size": 3072,
-    "initializer_range": 0.02,
-}
 
 
 def odd_subject(folder: Path) -> Subject:
     """An odd-shaped BERT: 7 heads of 12, and every other field unusual too."""
-    return _random_subject(
-        "odd 3 x 84, gelu_new",
+    random_checkpoint(
         folder,
-        [(37, 101, 2, 64, 89, 1, 53, 128)] * 5,
         vocab_size=997,
         hidden_size=84,
         num_hidden_layers=3,
@@ -236,14 +221,13 @@ def odd_subject(folder: Path) -> Subject:
         type_vocab_size=3,
         layer_norm_eps=1e-5,
     )
+    return _random_subject("odd 3 x 84, gelu_new", folder, [(37, 101, 2, 64, 89, 1, 53, 128)] * 5)
 
 
 def narrow_subject(folder: Path) -> Subject:
     """Another: one head of 65, 65 words, relu."""
-    return _random_subject(
-        "odd 2 x 65, relu",
+    random_checkpoint(
         folder,
-        [(65, 33, 7, 31, 17)] * 14,
         vocab_size=65,
         hidden_size=65,
         num_hidden_layers=2,
@@ -254,13 +238,11 @@ def narrow_subject(folder: Path) -> Subject:
         type_vocab_size=1,
         layer_norm_eps=1e-12,
     )
+    return _random_subject("odd 2 x 65, relu", folder, [(65, 33, 7, 31, 17)] * 14)
 
 
-def _random_subject(
-    name: str, folder: Path, batches_of_lengths: Sequence[Sequence[int]], **config_fields: Any
-) -> Subject:
-    """A random model on random ids and token types; the first sequence of each batch has holes in its mask."""
-    random_checkpoint(folder, **config_fields)
+def _random_subject(name: str, folder: Path, batches_of_lengths: Sequence[Sequence[int]]) -> Subject:
+    """A model on random ids and token types; the first sequence of each batch has holes in its mask."""
     config = BertConfig.from_pretrained(folder)
     generator = np.random.default_rng(0)
     batches: list[Inputs] = []
@@ -329,42 +311,14 @@ def summary(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def circumstances(num_threads: int) -> str:
-    """Versions, processor and threads, in one line."""
-    packages = ("numpy", "numba", "torch", "transformers")
-    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
-    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]["name"]
-    return (
-        f"minibert {minibert.__version__}, Python {platform.python_version()}, {versions}; NumPy's BLAS: {blas}; "
-        f"{processor()}, {num_threads} threads each"
-    )
-
-
-def processor() -> str:
-    """The processor's name, as far as the system tells."""
-    try:
-        described = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        described = ""
-    match = re.search(r"^model name\s*:\s*(.+)$", described, re.MULTILINE)
-    return f"{match[1] if match else platform.processor() or 'unknown processor'} ({platform.machine()})"
-
-
-def write_into(path: Path, text: str) -> None:
-    """Replace the parity table of a file: see `write_between`."""
-    write_between(path, "parity", text)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure all subjects, print the tables, perhaps write the README's; return 1 where a budget is not held."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.parity", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--write", action="store_true", help="put the table into README.md")
-    options = parser.parse_args(arguments)
+    options = table_parser("parity").parse_args(arguments)
     data = os.environ.get("MINIBERT_TEST_DATA")
     if not data or not (Path(data) / "udhr.tsv").is_file():
         print("MINIBERT_TEST_DATA must name the folder with udhr.tsv, the real texts this measures on", file=sys.stderr)
         return 2
-    num_threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    num_threads = available_cores()
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
         makers: list[Callable[[], Subject]] = [
@@ -375,12 +329,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ]
         for make in makers:
             rows += measure(make(), num_threads=num_threads)
-    described = circumstances(num_threads)
     held = all(row.held(backend) for row in rows for backend in MINIBERT)
-    print(table(rows), "", described, "", *summary(rows), "", sep="\n")
+    print(table(rows), "", *summary(rows), "", sep="\n")
     print("The budget is held everywhere." if held else "THE BUDGET IS NOT HELD EVERYWHERE.")
-    if options.write:
-        write_into(_README, f"{table(rows)}\n\n{described}.")
+    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]["name"]
+    publish("parity", [table(rows)], f"{num_threads} threads each; NumPy's BLAS: {blas}", write=options.write)
     return 0 if held else 1
 
 

@@ -14,7 +14,6 @@ median of the rounds:
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import os
 import subprocess
@@ -29,9 +28,9 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.contenders import HIDDEN_STATES, make_base
-from benchmarks.environment import environment
-from benchmarks.readme import write_between
+from benchmarks.contenders import HIDDEN_STATES, make_base, start_process
+from benchmarks.environment import peak_memory
+from benchmarks.readme import publish, table_parser
 from minibert.hub import DEFAULT_MODEL, locate
 from minibert.machine import available_cores
 
@@ -125,10 +124,7 @@ def serve(name: str, folder: Path, threads: int, graph: Path, pipe: Connection) 
         if order == "result":
             pipe.send(result)
         elif order == "peak":
-            status = Path("/proc/self/status").read_text().splitlines()
-            pipe.send(
-                next((int(line.split()[1]) * 1024 / 1e6 for line in status if line.startswith("VmHWM")), float("nan"))
-            )
+            pipe.send(peak_memory() / 1e6)
         else:
             pipe.send(rate(forward, ids, *order))
 
@@ -167,17 +163,16 @@ def check_same(what: str, results: dict[str, np.ndarray]) -> None:
 
 def main() -> int:
     """Measure, and print the table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.runtime")
+    parser = table_parser("runtime")
     parser.add_argument("--rounds", type=int, default=3, help="of which the median counts (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement (default: %(default)s)")
-    parser.add_argument("--write", action="store_true", help="put the table into README.md")
     options = parser.parse_args()
     threads, folder = available_cores(), locate(DEFAULT_MODEL).require("config.json").parent
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as scratch:
         graph, pipes = start(folder, threads, Path(scratch) / "MiniLM")
         figures: dict[str, dict[str, list[float]]] = {name: {key: [] for key in FIGURES} for name in pipes}
-        for name, pipe in start(make_base(Path(scratch)), threads, Path(scratch) / "bert-base")[1].items():
+        for name, pipe in start(make_base(Path(scratch) / "base"), threads, Path(scratch) / "bert-base")[1].items():
             pipe.send("peak")
             figures[name]["peak memory, bert-base"].append(pipe.recv())
             pipe.send(None)
@@ -211,10 +206,9 @@ def main() -> int:
                     figures[name]["first vector"].append(seconds)
             check_same("first vector", vectors)
 
-    lines = [*table(figures), "", f"{environment()}, {threads} threads each; medians of {options.rounds} rounds."]
+    lines = table(figures)
     print("\n".join(lines))
-    if options.write:
-        write_between(Path(__file__).parent.parent / "README.md", "runtime", "\n".join(lines))
+    publish("runtime", lines, f"{threads} threads each; medians of {options.rounds} rounds", write=options.write)
     return 0
 
 
@@ -231,13 +225,9 @@ def start(folder: Path, threads: int, scratch: Path) -> tuple[Path, dict[str, Co
         if name == "onnxruntime fused" and not graph.exists():
             print(f"{name}: left out (no graph could be made)", file=sys.stderr)
             continue
-        pipe, theirs = context.Pipe()
-        context.Process(target=serve, args=(name, folder, threads, graph, theirs), daemon=True).start()
-        absent = pipe.recv()
-        if absent is None:
+        pipe = start_process(serve, name, folder, threads, graph)
+        if pipe is not None:
             pipes[name] = pipe
-        else:
-            print(absent, file=sys.stderr)
     return graph, pipes
 
 

@@ -9,15 +9,13 @@ padding. The vectors are compared before anything is timed; each contender runs 
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.contenders import VECTORS, start
-from benchmarks.environment import environment
-from benchmarks.readme import write_between
+from benchmarks.readme import publish, table_parser
 from minibert import BertTokenizer
 from minibert.hub import DEFAULT_MODEL, locate
 from minibert.machine import available_cores
@@ -41,8 +39,7 @@ def make_texts(name: str, words: list[str]) -> tuple[list[str], np.ndarray]:
 
 def main() -> int:
     """Measure the three collections, print the table, perhaps write the README's."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.texts")
-    parser.add_argument("--write", action="store_true", help="put the table into README.md")
+    parser = table_parser("texts")
     parser.add_argument("--runs", type=int, default=5, help="runs, of which the median counts (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=0.0, help="of each run, at least one call")
     options = parser.parse_args()
@@ -79,10 +76,7 @@ def main() -> int:
             say(f"| {name} | {lengths.mean():.0f} | {' | '.join(cells)} |")
         for contender in contenders.values():
             contender.close()
-    lines += ["", f"{environment()}, {threads} threads each; medians of {options.runs} runs."]
-    print(lines[-1])
-    if options.write:
-        write_between(Path(__file__).parent.parent / "README.md", "texts", "\n".join(lines))
+    publish("texts", lines, f"{threads} threads each; medians of {options.runs} runs", write=options.write)
     return 0
 
 

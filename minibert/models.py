@@ -1,4 +1,4 @@
-"""`BertModel`: what users call. The choice of ops, and the way from padded arrays through the forward and back."""
+"""`BertModel`: what users call. The way from padded arrays through the forward and back."""
 
 from __future__ import annotations
 
@@ -6,37 +6,31 @@ import dataclasses
 import math
 import operator
 import os
-import warnings
 from collections.abc import Collection, Iterable
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from minibert import encoder, reference
+from minibert import encoder
+from minibert.backend import choose_ops
 from minibert.batch import PackedBatch, pack
 from minibert.config import BertConfig
 from minibert.embeddings import BertEmbeddings, Embedding
 from minibert.hub import ModelFiles, locate
-from minibert.machine import available_cores, available_memory
+from minibert.machine import available_memory
 from minibert.ops import FloatArray, LayerNorm, Ops
 from minibert.outputs import BertModelOutput
 from minibert.weights import Weights, load_weights
 
-__all__ = ["BACKENDS", "BertModel", "PackedOutput", "Selection"]
+__all__ = ["BertModel", "PackedOutput", "Selection"]
 
 Selection: TypeAlias = bool | int | Iterable[int]
 """Which layers to keep: True all, False none, an int or several name them (negative ones count from the end)."""
 
-BACKENDS = ("numba", "numba-blas", "numpy")
-"""Who computes: minibert's kernels; the same, but with matrix products by NumPy's BLAS; NumPy alone."""
-
 # Tokens that go through the encoder together: enough to keep the matrix products busy, few enough that what lies
 # between two of them stays in cache. It bounds the memory of a forward beyond its result.
 _TOKENS_PER_STEP = 1024
-
-# More than any machine has cores for; a slip of the finger must not start threads until the system has no more.
-_MOST_THREADS = 1024
 
 # Bytes of a result for which nobody asks the system how much there is: asking takes longer than a short text.
 _NEVER_TOO_MUCH = 1 << 28
@@ -181,7 +175,7 @@ class BertModel:
         """Load a model from files that were located already; otherwise as `from_pretrained`."""
         if config is not None and not isinstance(config, BertConfig):
             raise TypeError(f"config is a {type(config).__name__}; expected a minibert.BertConfig.")
-        ops = _choose_ops(backend, num_threads)
+        ops = choose_ops(backend, num_threads)
         weights = load_weights(
             files, config or BertConfig.from_files(files), ops.prepare, add_pooling_layer=add_pooling_layer
         )
@@ -423,54 +417,3 @@ def _check_num_layers(num_layers: int | None, depth: int) -> int:
     if not 0 <= num_layers <= depth:
         raise ValueError(f"num_layers={num_layers}; this model has {depth} layers: expected 0 to {depth}.")
     return int(num_layers)
-
-
-# --- who computes ----------------------------------------------------------------------------------------------------
-
-
-def _choose_ops(backend: str | None, num_threads: int | None) -> Ops:
-    """Turn the arguments, or the environment, into a set of ops."""
-    threads = _check_num_threads(num_threads)
-    source = "backend" if backend is not None else "MINIBERT_BACKEND"
-    chosen = backend if backend is not None else os.environ.get("MINIBERT_BACKEND") or None
-    if chosen not in (None, *BACKENDS):
-        raise ValueError(f"{source}={chosen!r}; expected {', '.join(map(repr, BACKENDS))}.")
-    if chosen == "numpy":
-        return reference.OPS
-    try:
-        from minibert.kernels import make_ops
-    except ImportError as error:
-        if chosen is not None:
-            raise ValueError(
-                f"{source}={chosen!r}, but numba cannot be imported ({error}); pip install numba."
-            ) from error
-        _warn_no_numba(str(error))
-        return reference.OPS
-    return make_ops(threads, use_blas=chosen == "numba-blas")
-
-
-def _warn_no_numba(reason: str) -> None:
-    # Python shows one warning per place and text, so many models warn once.
-    warnings.warn(
-        f"numba cannot be imported ({reason}): minibert computes with NumPy alone, slower but equal. "
-        "pip install numba, or ask for backend='numpy' to silence this.",
-        RuntimeWarning,
-        stacklevel=4,
-    )
-
-
-def _check_num_threads(num_threads: int | None) -> int:
-    name, value = "num_threads", num_threads
-    if value is None and (text := os.environ.get("MINIBERT_NUM_THREADS")):
-        name = "MINIBERT_NUM_THREADS"
-        try:
-            value = int(text)
-        except ValueError:
-            raise ValueError(f"{name}={text!r}; expected a whole number, 1 to {_MOST_THREADS:,}.") from None
-    if value is None:
-        return available_cores()
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{name}={value!r}; expected an int, 1 to {_MOST_THREADS:,}.")
-    if not 1 <= value <= _MOST_THREADS:
-        raise ValueError(f"{name}={value}; expected an int, 1 to {_MOST_THREADS:,}.")
-    return int(value)

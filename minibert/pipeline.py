@@ -18,7 +18,7 @@ from minibert.hub import ModelFiles
 from minibert.ops import FloatArray, LayerNorm, Linear, Ops, PreparedLinear
 from minibert.pooling import POOLING_MODES
 from minibert.similarity import normalize_embeddings
-from minibert.weights import load_tensors
+from minibert.tensors import load_tensors
 
 __all__ = ["Module", "Pipeline", "read_modules", "read_pipeline"]
 

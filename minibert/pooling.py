@@ -42,7 +42,7 @@ _ALIASES: dict[str, tuple[str, ...]] = {
     "LAST_TOKEN": ("lasttoken",),
 }
 
-# These need more than the token vectors of one hidden state, or give no single vector: sentence.py knows how.
+# These need more than the token vectors of one hidden state, or give no single vector: recipe.py knows how.
 _ALONE = ("first_last", "pooler", "none")
 
 

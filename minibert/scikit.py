@@ -23,7 +23,10 @@ except ImportError as error:
 __all__ = ["MinibertTransformer"]
 
 _OF_THE_MODEL = ("prompts", "truncate_dim", "revision", "backend", "num_threads")
-_OF_ENCODE = ("pooling", "layers", "layer_pooling", "normalize_embeddings", "prompt_name", "prompt", "truncation")
+_OF_ENCODE = (
+    *("pooling", "layers", "layer_pooling", "normalize_embeddings"),
+    *("prompt_name", "prompt", "truncation", "stride"),
+)
 
 
 class MinibertTransformer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -36,7 +39,7 @@ class MinibertTransformer(TransformerMixin, BaseEstimator):  # type: ignore[misc
     ----------
     model_name_or_path, prompts, truncate_dim, revision, backend, num_threads
         As in `SentenceTransformer`.
-    pooling, layers, layer_pooling, normalize_embeddings, prompt_name, prompt, truncation, batch_size
+    pooling, layers, layer_pooling, normalize_embeddings, prompt_name, prompt, truncation, stride, batch_size
         As in `SentenceTransformer.encode`.
     """
 
@@ -56,6 +59,7 @@ class MinibertTransformer(TransformerMixin, BaseEstimator):  # type: ignore[misc
         prompt_name: str | None = None,
         prompt: str | None = None,
         truncation: str = "warn",
+        stride: int = 0,
         batch_size: int = 32,
     ) -> None:
         self.model_name_or_path = model_name_or_path
@@ -71,6 +75,7 @@ class MinibertTransformer(TransformerMixin, BaseEstimator):  # type: ignore[misc
         self.prompt_name = prompt_name
         self.prompt = prompt
         self.truncation = truncation
+        self.stride = stride
         self.batch_size = batch_size
 
     def fit(self, X: Any, y: Any = None) -> MinibertTransformer:

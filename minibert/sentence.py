@@ -2,105 +2,46 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
-import sys
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from minibert.encodings import Encoding, TokenizedBatch
+from minibert.encode_options import check_device, check_for_tokens, check_out, check_output, make_out
+from minibert.encodings import TokenizedBatch
 from minibert.errors import ModelFormatError
 from minibert.hub import DEFAULT_MODEL, locate
 from minibert.models import BertModel
-from minibert.ops import FloatArray, IntArray
-from minibert.ordering import distinct_longest_first, in_windows
+from minibert.ops import FloatArray
 from minibert.pipeline import Pipeline, read_modules, read_pipeline
 from minibert.progress import progress_bar
-from minibert.prompts import FAMILIES, builtin_prompts, check_prompts
-from minibert.recipe import Recipe, make_recipe, pool_encodings, token_vectors
+from minibert.prompts import builtin_prompts, choose_default, merge_prompts, resolve_prompt
+from minibert.recipe import make_recipe
 from minibert.sentence_files import check_settings, full_name, read_settings
-from minibert.similarity import (
-    PRECISIONS,
-    SIMILARITY_FUNCTIONS,
-    check_truncate_dim,
-    quantize_embeddings,
+from minibert.sentence_vectors import (
+    CutTexts,
+    EncodedTexts,
+    EncodeTask,
+    encode_texts,
+    encode_tokens,
+    sentence_width,
 )
-from minibert.similarity import normalize_embeddings as normalize
+from minibert.similarity import SIMILARITY_FUNCTIONS, check_truncate_dim, quantize_embeddings
 from minibert.texts import as_texts
 from minibert.tokenizer import BertTokenizer
 from minibert.vectors import LayerSelection
+from minibert.warn import warn_caller
 from minibert.windows import TextInfo, TokenWindows, check_inputs, check_positive, count_tokens
 
-__all__ = ["WINDOW", "EncodedTexts", "SentenceTransformer"]
-
-_OUTPUT_VALUES = ("sentence_embedding", "token_embeddings", None)
+__all__ = ["WINDOW", "SentenceTransformer"]
 
 WINDOW = 10_000
 """Texts within which equal ones are computed once, and sorted by length."""
 
 # Texts tokenized together: bounds the memory of a large corpus's encodings.
 _TEXTS_AT_ONCE = 1024
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class EncodedTexts:
-    """Some texts that were computed together, n of them, in the order in which they came.
-
-    Parameters
-    ----------
-    vectors : ndarray of shape (n, width), float32
-    n_tokens : int ndarray of shape (n,)
-        Tokens of each whole text, with its prompt and the special tokens.
-    n_truncated : int ndarray of shape (n,)
-        How many of them were cut off.
-    info : tuple of n TextInfo
-        Empty where nobody asked for it.
-    """
-
-    vectors: FloatArray
-    n_tokens: IntArray
-    n_truncated: IntArray
-    info: tuple[TextInfo, ...]
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Task:
-    """What one call computes for each text; `width` features are kept."""
-
-    recipe: Recipe
-    windows: TokenWindows
-    width: int
-    normalize_embeddings: bool
-    with_info: bool
-
-
-@dataclasses.dataclass
-class _CutTexts:
-    """Counts the texts that were cut, as they come."""
-
-    num_texts: int = 0
-    num_cut: int = 0
-    first: int = 0
-
-    def add(self, n_truncated: IntArray) -> None:
-        cut = np.flatnonzero(n_truncated)
-        if len(cut) and not self.num_cut:
-            self.first = self.num_texts + int(cut[0])
-        self.num_texts += len(n_truncated)
-        self.num_cut += len(cut)
-
-    def warn(self, max_seq_length: int, *, stacklevel: int) -> None:
-        if self.num_cut:
-            warnings.warn(
-                f"{self.num_cut} of {self.num_texts} texts have more than {max_seq_length} tokens and were cut (the "
-                f"first is at index {self.first}). Silence this with truncation='silent', or use all of a text with "
-                "truncation='split'.",
-                stacklevel=stacklevel,
-            )
 
 
 class SentenceTransformer:
@@ -161,7 +102,7 @@ class SentenceTransformer:
         backend: str | None = None,
         num_threads: int | None = None,
     ) -> None:
-        _check_device(device)
+        check_device(device)
         check_truncate_dim(truncate_dim)
         if similarity_fn_name is not None:  # before anything is fetched
             self.similarity_fn_name = similarity_fn_name
@@ -174,10 +115,9 @@ class SentenceTransformer:
         )
         modules = read_modules(files)
         if not modules:
-            warnings.warn(
+            warn_caller(
                 f"{files.source} has no modules.json: it is not a sentence-embedding model. Using mean pooling over "
                 "the last hidden state; cosines of a plain BERT say little about meaning.",
-                stacklevel=2,
             )
         stored = read_settings(files, "config_sentence_transformers.json")
         try:
@@ -189,7 +129,10 @@ class SentenceTransformer:
         bert_files = files.subfolder(modules[0].path) if modules else files
         names = (os.fspath(model_name_or_path), read_settings(bert_files, "config.json").get("_name_or_path"))
         self._builtin_prompts = builtin_prompts(*names)
-        self._set_prompts(stored, prompts, default_prompt_name, files.source)
+        self.prompts = merge_prompts(stored, prompts, self._builtin_prompts, files.source)
+        self.default_prompt_name = choose_default(self.prompts, stored, default_prompt_name, files.source)
+        self._given_prompts = frozenset(prompts) if isinstance(prompts, Mapping) else frozenset()
+        self._warned: set[str] = set()
 
         self.tokenizer = BertTokenizer.from_files(bert_files)
         settings = read_settings(bert_files, "sentence_bert_config.json")
@@ -332,28 +275,40 @@ class SentenceTransformer:
                 raise TypeError("sentences= is the old name of inputs=; give one of them.")
             inputs = sentences
         texts, single = as_texts("inputs", inputs)
-        _check_device(device)
-        _check_output(convert_to_tensor, output_value, precision)
-        recipe = self._recipe(pooling, layers, layer_pooling, special_tokens)
-        windows = self._token_windows(prompt, prompt_name, truncation, stride, batch_size)
-        if output_value != "sentence_embedding" or recipe.modes == ("none",):
-            _check_for_tokens(out, precision, normalize_embeddings, truncation)
-            width = self._width(recipe, truncate_dim) if output_value is None else None
-            return self._encode_tokens(recipe, windows, texts, single, truncation, width, return_info)
-        task = _Task(recipe, windows, self._width(recipe, truncate_dim), normalize_embeddings, return_info)
-        vectors = _make_out(out, (task.width,) if single else (len(texts), task.width), precision)
-        rows = vectors[None] if single else vectors
-        cut, info, first = _CutTexts(), list[TextInfo](), 0
-        with progress_bar(len(texts), show=bool(show_progress_bar)) as bar:
-            for window in self._encode_windows(texts, task, WINDOW, bar.update):
-                rows[first : first + len(window.vectors)] = window.vectors
-                cut.add(window.n_truncated)
-                info += window.info
-                first += len(window.vectors)
-        result: Any = vectors if precision == "float32" else quantize_embeddings(vectors, precision)
-        result = result if single or convert_to_numpy else list(result)
+        check_device(device)
+        check_output(convert_to_tensor, output_value, precision)
+        task = self._task(
+            self._token_windows(prompt, prompt_name, truncation, stride, batch_size),
+            pooling=pooling,
+            layers=layers,
+            layer_pooling=layer_pooling,
+            special_tokens=special_tokens,
+            return_info=return_info,
+        )
+        result: Any
+        cut, info = CutTexts(), list[TextInfo]()
+        if output_value != "sentence_embedding" or task.recipe.modes == ("none",):
+            check_for_tokens(out, precision, normalize_embeddings, truncation)
+            width = self._width(task, truncate_dim) if output_value is None else None
+            tokens, n_truncated, info = encode_tokens(task, texts, width)
+            cut.add(n_truncated)
+            result = tokens[0] if single else tokens
+        else:
+            width = self._width(task, truncate_dim)
+            vectors = make_out(out, (width,) if single else (len(texts), width), precision)
+            rows, first = vectors[None] if single else vectors, 0
+            with progress_bar(len(texts), show=bool(show_progress_bar)) as bar:
+                for window in encode_texts(
+                    task, texts, width=width, normalize=normalize_embeddings, size=WINDOW, progress=bar.update
+                ):
+                    rows[first : first + len(window.vectors)] = window.vectors
+                    cut.add(window.n_truncated)
+                    info += window.info
+                    first += len(window.vectors)
+            result = vectors if precision == "float32" else quantize_embeddings(vectors, precision)
+            result = result if single or convert_to_numpy else list(result)
         if truncation == "warn":
-            cut.warn(self.max_seq_length, stacklevel=3)
+            cut.warn(self.max_seq_length)
         if return_info:
             return result, info[0] if single else info
         return result
@@ -391,10 +346,10 @@ class SentenceTransformer:
         truncation = options.get("truncation", "warn")
         windows = self.encode_windows(inputs, **options)
         if out is not None:
-            _check_out(out)
+            check_out(out)
 
         def rows() -> Iterator[FloatArray]:
-            cut, first = _CutTexts(), 0
+            cut, first = CutTexts(), 0
             for window in windows:
                 if out is not None:
                     last = first + len(window.vectors)
@@ -408,7 +363,7 @@ class SentenceTransformer:
                 cut.add(window.n_truncated)
                 yield from window.vectors
             if truncation == "warn":
-                cut.warn(self.max_seq_length, stacklevel=3)
+                cut.warn(self.max_seq_length)
 
         return rows()
 
@@ -456,12 +411,24 @@ class SentenceTransformer:
         """
         if isinstance(inputs, str | bytes) or not isinstance(inputs, Iterable):
             raise TypeError(f"inputs is a {type(inputs).__name__}; expected an iterable of str. For one text: encode.")
-        recipe = self._recipe(pooling, layers, layer_pooling, special_tokens)
-        if recipe.modes == ("none",):
+        task = self._task(
+            self._token_windows(prompt, prompt_name, truncation, stride, batch_size),
+            pooling=pooling,
+            layers=layers,
+            layer_pooling=layer_pooling,
+            special_tokens=special_tokens,
+            return_info=return_info,
+        )
+        if task.recipe.modes == ("none",):
             raise ValueError("pooling='none' gives the vectors of tokens; here one vector per text is computed.")
-        windows = self._token_windows(prompt, prompt_name, truncation, stride, batch_size)
-        task = _Task(recipe, windows, self._width(recipe, truncate_dim), normalize_embeddings, return_info)
-        return self._encode_windows(inputs, task, check_positive("window", window), progress or (lambda _: None))
+        return encode_texts(
+            task,
+            inputs,
+            width=self._width(task, truncate_dim),
+            normalize=normalize_embeddings,
+            size=check_positive("window", window),
+            progress=progress or (lambda _: None),
+        )
 
     def encode_query(
         self, inputs: Any = None, prompt_name: str | None = None, prompt: str | None = None, **options: Any
@@ -505,86 +472,17 @@ class SentenceTransformer:
 
     # -- how it is done
 
-    def _sentence_vectors(self, recipe: Recipe, windows: TokenWindows, groups: list[list[Encoding]]) -> FloatArray:
-        """Compute one vector per text of its windows, and run the modules behind the pooling: (texts, width)."""
-        flat = [window for group in groups for window in group]
-        pooled = pool_encodings(self.model, recipe, flat, windows.num_prompt_tokens)
-        if len(flat) > len(groups):
-            pooled = windows.average(pooled, groups)
-        return self.pipeline.finish(pooled)
-
-    def _encode_windows(
-        self, texts: Iterable[str], task: _Task, size: int, progress: Callable[[int], object]
-    ) -> Iterator[EncodedTexts]:
-        """Compute the vectors of some texts after the other, each distinct one once."""
-        first = 0
-        for window in in_windows(texts, size):
-            check_inputs(window, first)
-            chosen, rows = distinct_longest_first(window)
-            times = np.bincount(rows, minlength=len(chosen))
-            vectors = np.empty((len(chosen), task.width), dtype=np.float32)
-            counts, info = list[tuple[int, int]](), list[TextInfo]()
-            for place, groups in task.windows.of([window[i] for i in chosen], [first + i for i in chosen]):
-                found = self._sentence_vectors(task.recipe, task.windows, groups)[:, : task.width]
-                vectors[place] = normalize(found) if task.normalize_embeddings else found
-                counts += map(count_tokens, groups)
-                if task.with_info:
-                    info += map(task.windows.describe, groups)
-                progress(int(times[place].sum()))
-            n_tokens, n_truncated = np.array(counts, dtype=np.int64)[rows].T
-            own_info = tuple(info[row] for row in rows) if task.with_info else ()
-            yield EncodedTexts(vectors[rows], n_tokens, n_truncated, own_info)
-            first += len(window)
-
-    def _encode_tokens(
+    def _task(
         self,
-        recipe: Recipe,
         windows: TokenWindows,
-        texts: Sequence[str],
-        single: bool,
-        truncation: str,
-        sentence_width: int | None,
-        with_info: bool,
-    ) -> Any:
-        """Compute the vectors of all tokens, one array (S, width) per text, or a dict of it and of what belongs to it.
-
-        The dict's sentence vector, of `sentence_width` numbers, takes a second forward.
-        """
-        result, cut, info = list[Any](), _CutTexts(), list[TextInfo]()
-        check_inputs(texts)
-        for _, groups in windows.of(texts, range(len(texts))):
-            cut.add(np.array([count_tokens(group)[1] for group in groups]))
-            info += map(windows.describe, groups) if with_info else ()
-            encodings = [group[0] for group in groups]
-            tokens = token_vectors(self.model, recipe, encodings)
-            if sentence_width is None:
-                result += tokens
-                continue
-            for encoding, vectors, sentence in zip(
-                encodings, tokens, self._sentence_vectors(recipe, windows, groups), strict=True
-            ):
-                result.append(
-                    {
-                        "input_ids": encoding.ids,
-                        "token_type_ids": encoding.token_types,
-                        "attention_mask": np.ones(len(encoding), dtype=np.int64),
-                        "token_embeddings": vectors,
-                        "sentence_embedding": sentence[:sentence_width],
-                    }
-                )
-        if truncation == "warn":
-            cut.warn(self.max_seq_length, stacklevel=4)
-        chosen = result[0] if single else result
-        return (chosen, info[0] if single else info) if with_info else chosen
-
-    def _recipe(
-        self,
+        *,
         pooling: str | Sequence[str] | None,
         layers: LayerSelection | None,
         layer_pooling: str,
         special_tokens: bool,
-    ) -> Recipe:
-        return make_recipe(
+        return_info: bool,
+    ) -> EncodeTask:
+        recipe = make_recipe(
             self.model,
             pooling=self.pipeline.pooling if pooling is None else pooling,
             layers=layers,
@@ -592,47 +490,22 @@ class SentenceTransformer:
             special_tokens=special_tokens,
             include_prompt=self.pipeline.include_prompt,
         )
+        return EncodeTask(self.model, self.pipeline, recipe, windows, return_info)
 
     def _token_windows(
         self, prompt: str | None, prompt_name: str | None, truncation: str, stride: int, batch_size: int
     ) -> TokenWindows:
         return TokenWindows(
             self.tokenizer,
-            prompt=self._resolve_prompt(prompt, prompt_name),
+            prompt=resolve_prompt(self.prompts, prompt, prompt_name, self.default_prompt_name),
             max_length=self.max_seq_length,
             truncation=truncation,
             stride=stride,
             texts_at_once=min(_TEXTS_AT_ONCE, 32 * check_positive("batch_size", batch_size)),
         )
 
-    def _width(self, recipe: Recipe, truncate_dim: int | None) -> int:
-        """Return the length of the vectors that a recipe leads to; refuse one the model's modules cannot take."""
-        if recipe.modes == ("none",):
-            raise ValueError("output_value=None gives a sentence vector too, but pooling='none' makes none.")
-        check_truncate_dim(truncate_dim)
-        truncate_dim = self.truncate_dim if truncate_dim is None else truncate_dim
-        width = recipe.width(self.model.config.hidden_size)
-        fixed = [name for name in self.pipeline.names if name != "Normalize"]
-        if fixed:
-            if width != self.pipeline.widths[0]:
-                raise ValueError(
-                    f"This pooling gives vectors of {width}, but the model's {fixed[0]} behind it takes "
-                    f"{self.pipeline.widths[0]}; choose layers= and pooling= that fit."
-                )
-            width = self.pipeline.widths[-1]
-        return min(width, truncate_dim or sys.maxsize)
-
-    def _resolve_prompt(self, prompt: str | None, prompt_name: str | None) -> str:
-        if prompt is not None:
-            if not isinstance(prompt, str):
-                raise TypeError(f"prompt is a {type(prompt).__name__}; expected a str.")
-            return prompt
-        name = prompt_name if prompt_name is not None else self.default_prompt_name
-        if name is None:
-            return ""
-        if not isinstance(name, str) or name not in self.prompts:
-            raise ValueError(f"prompt_name={name!r}; this model has {', '.join(map(repr, self.prompts)) or 'none'}.")
-        return self.prompts[name]
+    def _width(self, task: EncodeTask, truncate_dim: int | None) -> int:
+        return sentence_width(task, self.truncate_dim if truncate_dim is None else truncate_dim)
 
     def _prompt_name_for(self, *names: str) -> str | None:
         """Choose the first of some prompts that somebody gave; say so once where the model's card asks for another."""
@@ -640,86 +513,13 @@ class SentenceTransformer:
         needed = next((name for name in names if self._builtin_prompts.get(name)), None)
         if not given and needed is not None and needed not in self._warned:
             self._warned.add(needed)
-            warnings.warn(
+            warn_caller(
                 f"This model was trained with {self._builtin_prompts[needed]!r} before each {needed}, which its files "
                 f"do not say, so nothing is put there. SentenceTransformer(..., prompts='builtin') does; "
                 f"prompt='' silences this.",
-                stacklevel=3,
             )
         return given[0] if given else (names[0] if names[0] in self.prompts else None)
-
-    def _set_prompts(
-        self, stored: dict[str, Any], given: Mapping[str, str] | str | None, default: str | None, source: str
-    ) -> None:
-        """Merge the prompts of the caller, of the model's files, and of its card if they are asked for."""
-        file = f"{source}: config_sentence_transformers.json"
-        mine = check_prompts(stored.get("prompts") or {}, file, ModelFormatError)
-        if given == "builtin":
-            if not self._builtin_prompts:
-                raise ValueError(
-                    f"prompts='builtin': minibert knows the prompts of {', '.join(FAMILIES)} models, and {source} is "
-                    "none of them. Give them as prompts={'query': ..., 'document': ...}."
-                )
-            mine = {**self._builtin_prompts, **{name: text for name, text in mine.items() if text}}
-        elif given is not None:
-            mine = {**mine, **check_prompts(given, "prompts", TypeError)}
-        self.prompts = {"query": "", "document": "", **mine}
-        self._given_prompts = frozenset(given) if isinstance(given, Mapping) else frozenset()
-        self._warned: set[str] = set()
-        name = default if default is not None else stored.get("default_prompt_name")
-        if name is not None and (not isinstance(name, str) or name not in self.prompts):
-            error = ModelFormatError if default is None else ValueError
-            where = f"{file} has " if default is None else ""
-            raise error(f"{where}default_prompt_name={name!r}, which is not a prompt; there are {[*self.prompts]}.")
-        self.default_prompt_name: str | None = name
 
     def __repr__(self) -> str:
         steps = ", ".join([f"{self.model!r}", f"{' + '.join(self.pipeline.pooling)} pooling", *self.pipeline.names])
         return f"SentenceTransformer({steps}, max_seq_length={self.max_seq_length})"
-
-
-# --- checking and finishing ------------------------------------------------------------------------------------------
-
-
-def _check_device(device: object) -> None:
-    if device is not None and str(device) != "cpu":
-        raise ValueError(f"device={device!r}: minibert runs on the CPU; leave device= out, or give 'cpu'.")
-
-
-def _check_output(convert_to_tensor: bool, output_value: str | None, precision: str) -> None:
-    if convert_to_tensor:
-        raise TypeError("convert_to_tensor=True: minibert gives NumPy arrays only; torch.from_numpy makes tensors.")
-    if output_value not in _OUTPUT_VALUES:
-        raise ValueError(f"output_value={output_value!r}; expected {', '.join(map(repr, _OUTPUT_VALUES))}.")
-    if precision not in PRECISIONS:
-        raise ValueError(f"precision={precision!r}; expected {', '.join(map(repr, PRECISIONS))}.")
-
-
-def _check_for_tokens(out: object, precision: str, normalized: bool, truncation: str) -> None:
-    """Refuse what only sentence vectors can have."""
-    wishes = {
-        "out=": out is not None,
-        f"precision={precision!r}": precision != "float32",
-        "normalize_embeddings=True": normalized,
-        "truncation='split'": truncation == "split",
-    }
-    for wish, wished in wishes.items():
-        if wished:
-            raise ValueError(f"{wish} is for sentence vectors; here the vectors of tokens are asked for.")
-
-
-def _make_out(out: npt.NDArray[Any] | None, shape: tuple[int, ...], precision: str) -> npt.NDArray[Any]:
-    """Return the array to fill: a new one, or the caller's after checking it."""
-    if out is None:
-        return np.empty(shape, dtype=np.float32)
-    _check_out(out)
-    if out.shape != shape:
-        raise ValueError(f"out has shape {out.shape}; the vectors take {shape}.")
-    if precision != "float32":
-        raise ValueError(f"out= takes vectors as they are computed, precision={precision!r} needs them all first.")
-    return out
-
-
-def _check_out(out: object) -> None:
-    if not isinstance(out, np.ndarray) or out.dtype.kind != "f" or not out.flags.writeable:
-        raise TypeError(f"out is {type(out).__name__}; expected a writeable array of floats.")

@@ -6,7 +6,6 @@ Floats are computed in their own precision, at least float32; integers, such as 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert.ops import FloatArray
+from minibert.warn import warn_caller
 
 __all__ = [
     "PRECISIONS",
@@ -257,10 +257,9 @@ def _ranges(
             "calibration_embeddings= from a representative set to quantize_embeddings."
         )
     elif len(x) < 100:
-        warnings.warn(
+        warn_caller(
             f"The {precision} ranges come from {len(x)} vectors only; they are steadier from 100 and more, or from "
             "ranges= or calibration_embeddings= of quantize_embeddings.",
-            stacklevel=3,
         )
     return np.stack([source.min(axis=0), source.max(axis=0)]).astype(np.float32)
 

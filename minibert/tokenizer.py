@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import operator
 import os
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ from minibert.encodings import Encoding, NoRoomError, RawEncoding, TokenizedBatc
 from minibert.hub import ModelFiles, locate
 from minibert.texts import Texts, as_batch, refuse_lone_surrogate, shown, strings
 from minibert.tokenizer_files import SIDES, LoadedTokenizer, is_library_error, library_errors, load_tokenizer
+from minibert.warn import warn_caller
 
 __all__ = ["BertTokenizer"]
 
@@ -487,10 +487,9 @@ class BertTokenizer:
         if max_length is not None:
             max_length = _integer("max_length", max_length, minimum=1)
             if not needed:
-                warnings.warn(
+                warn_caller(
                     f"max_length={max_length} has no effect: add truncation=True to cut texts to it, "
                     "or padding='max_length' to fill them up to it",
-                    stacklevel=3,
                 )
             return strategy, max_length
         if needed and self.model_max_length is None:

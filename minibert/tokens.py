@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, overload
@@ -18,6 +17,7 @@ from minibert.texts import as_batch, as_texts, shown
 from minibert.token_vectors import TokenVectors, word_starts
 from minibert.tokenizer import BertTokenizer
 from minibert.vectors import LAYER_POOLING, LayerSelection, check_choice, combine_layers, resolve_layers
+from minibert.warn import warn_caller
 
 __all__ = ["embed_tokens"]
 
@@ -172,10 +172,9 @@ def _encode(
         lost = Counter(whole[i].word_ids) - Counter(encodings[i].word_ids)
         cut_words[i] = frozenset(word for word in lost if word is not None)
     if long and truncation == "warn":
-        warnings.warn(
+        warn_caller(
             f"{len(long)} of {len(texts)} texts have more than {limit} tokens and were cut (the first is at index "
             f"{long[0]}). Silence this with truncation='silent'.",
-            stacklevel=3,
         )
     return encodings, cut_words
 

@@ -216,6 +216,7 @@ def test_no_place_at_all(cache_dir: str, model: Path, tmp_path: Path, cache: Pat
     outcome, printed = outcomes.run(limit + PROGRAM, model, **variables)
     assert (outcome, compiled(printed)) == ("ok", SMALL if limit else ALL), printed
     assert printed.count("RuntimeWarning: minibert's compiled kernels cannot be kept") == 1
+    assert re.search(r"/program-[\d-]+\.py:\d+: RuntimeWarning: minibert's compiled", printed), "not the caller's line"
     assert not list(cache.rglob("*.partial"))
     report(f"no place for it ({cache_dir or 'none'})", outcome)
 
@@ -362,6 +363,66 @@ def test_a_change_of_an_intrinsic_alone_is_noticed(model: Path, tmp_path: Path) 
         f"{new} compiled 0",
     ]
     report("an intrinsic changed", outcome)
+
+
+def old_folder(cache: Path, name: str, *, days: float = 31, holds: tuple[str, ...] = ("a-1.bin",)) -> Path:
+    folder = cache / name
+    folder.mkdir(parents=True)
+    for file in holds:
+        (folder / file).write_bytes(b"machine code")
+    used = time.time() - days * 24 * 3600
+    os.utime(folder, (used, used))
+    return folder
+
+
+@pytest.mark.skipif(os.unlink not in os.supports_dir_fd, reason="nothing is deleted on this system")
+def test_what_other_sources_left_is_deleted_after_a_month(cache: Path, model: Path, tmp_path: Path) -> None:
+    """Only folders of exactly our names, our own, that hold nothing else; links are never followed."""
+    elsewhere = old_folder(tmp_path / "elsewhere", "kernels-1111111111111111")
+    deleted = [
+        old_folder(cache, "kernels-0123456789abcdef", holds=("a-1.bin", ".x.partial")),
+        old_folder(cache, "kernels-0000000000000000", holds=(), days=400),
+    ]
+    kept = [
+        old_folder(cache, "kernels-1234567890abcdef", days=29),
+        old_folder(cache, "kernels-2234567890abcdef", days=-400),
+        old_folder(cache, "kernels-3234567890abcdef", holds=("a-1.bin", "mine.txt")),
+        old_folder(cache, "kernels-4234567890abcde"),
+        old_folder(cache, "kernels-5234567890abcdef0"),
+        old_folder(cache, "kernels-6234567890ABCDEF"),
+        old_folder(cache, "my-kernels-7234567890abcdef"),
+    ]
+    if os.geteuid() == 0:
+        kept.append(old_folder(cache, "kernels-8234567890abcdef"))
+        os.chown(kept[-1], 12345, 12345)
+    link = cache / "kernels-9234567890abcdef"
+    link.symlink_to(elsewhere, target_is_directory=True)
+    (cache / "kernels-a234567890abcdef").write_text("a file")
+    inner = old_folder(cache, "kernels-b234567890abcdef", holds=())
+    (inner / "folder.bin").mkdir()
+    os.utime(inner, (0, 0))
+    before = {path: sorted(os.listdir(path)) for path in [*kept, inner, elsewhere]}
+
+    outcome, printed = outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))
+    assert (outcome, compiled(printed)) == ("ok", "")
+    assert all(path.exists() for path in deleted), "a start that compiles nothing deletes nothing"
+
+    files(cache, SMALL)[0].unlink()
+    outcome, printed = outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))
+    assert (outcome, compiled(printed)) == ("ok", SMALL), printed
+    assert not any(path.exists() for path in deleted)
+    assert {path: sorted(os.listdir(path)) for path in before} == before
+    assert link.is_symlink()
+    assert (cache / "kernels-a234567890abcdef").read_text() == "a file"
+    report("folders of other sources", outcome)
+
+
+def test_a_start_says_that_the_folder_is_in_use(cache: Path, model: Path) -> None:
+    folder = files(cache)[0].parent
+    os.utime(folder, (0, 0))
+    outcome, printed = outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))
+    assert (outcome, compiled(printed)) == ("ok", "")
+    assert time.time() - folder.stat().st_mtime < 300
 
 
 def test_sources_in_an_archive_are_never_cached(model: Path, tmp_path: Path) -> None:

@@ -50,6 +50,23 @@ def test_transform_is_encode(vectors: np.ndarray) -> None:
     assert len(short.get_feature_names_out()) == 8
 
 
+def test_options_of_encode() -> None:
+    """They have the defaults that they have there, and do what they do there."""
+    mine = inspect.signature(MinibertTransformer.__init__).parameters
+    of_encode = inspect.signature(SentenceTransformer.encode).parameters
+    shared = [name for name in mine if name in of_encode and name != "self"]
+    assert {"truncation", "stride", "pooling", "batch_size"} <= set(shared)
+    assert [mine[name].default for name in shared] == [of_encode[name].default for name in shared]
+    long = ["the cat sat on the mat " * 100]
+    windows = {"truncation": "split", "stride": 50}
+    np.testing.assert_array_equal(
+        MinibertTransformer(**windows).transform(long), SentenceTransformer().encode(long, **windows)
+    )
+    assert not np.array_equal(
+        MinibertTransformer(**windows).transform(long), MinibertTransformer(truncation="split").transform(long)
+    )
+
+
 def test_in_a_pipeline() -> None:
     pipeline = make_pipeline(MinibertTransformer(normalize_embeddings=True), LogisticRegression(C=100))
     assert pipeline.fit(TEXTS, ANIMALS).predict(TEXTS).tolist() == ANIMALS

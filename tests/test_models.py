@@ -807,6 +807,10 @@ def test_without_numba_there_is_one_warning_and_numpy(folder: Path, model: BertM
     printed, errors = without_numba(folder, "")
     assert errors.count("RuntimeWarning") == errors.count("numba cannot be imported (llvmlite is blocked)") == 1
     assert "pip install numba" in errors
+    line = (
+        WITHOUT_NUMBA.splitlines().index("    model = BertModel.from_pretrained(folder, backend=backend or None)") + 1
+    )
+    assert errors.startswith(f"<string>:{line}: ")
     assert float(printed) == pytest.approx(float(model([[1, 2, 3]]).last_hidden_state[0, 2, 5]), abs=TOLERANCE)
 
 

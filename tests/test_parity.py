@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks import parity
+from benchmarks.readme import write_between
 from tests.oracle import Error, measure, rms
 from tests.report import REPORT
 from tests.text_data import VARIABLE
@@ -100,7 +101,7 @@ def test_the_table_goes_between_the_markers(tmp_path: Path) -> None:
     readme = tmp_path / "README.md"
     readme.write_text("Größe\n<!-- parity -->\nold\n<!-- /parity -->\nafter\n", encoding="utf-8")
     for _ in range(2):
-        parity.write_into(readme, "| new |\n")
+        write_between(readme, "parity", "| new |\n")
         assert readme.read_text(encoding="utf-8") == ("Größe\n<!-- parity -->\n| new |\n<!-- /parity -->\nafter\n")
 
 
@@ -112,7 +113,7 @@ def test_a_readme_without_its_markers_is_left_alone(text: str, tmp_path: Path) -
     readme = tmp_path / "README.md"
     readme.write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match=r"README.md must hold <!-- parity --> and then"):
-        parity.write_into(readme, "table")
+        write_between(readme, "parity", "table")
     assert readme.read_text(encoding="utf-8") == text
 
 

@@ -887,7 +887,7 @@ def test_loading_takes_little_more_memory_than_the_loaded_model(tmp_path: Path, 
 def test_a_file_that_is_replaced_while_it_is_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not a model mixed from two."""
     folder, other = random_checkpoint(tmp_path / "one", seed=1), random_checkpoint(tmp_path / "other", seed=2)
-    read, calls = weights_module._read_tensor, []
+    read, calls = weights_module.read_tensor, []
 
     def replace_before_the_tenth(*arguments: object) -> None:
         calls.append(arguments)
@@ -895,7 +895,7 @@ def test_a_file_that_is_replaced_while_it_is_read_is_an_error(tmp_path: Path, mo
             (other / "model.safetensors").replace(folder / "model.safetensors")
         read(*arguments)
 
-    monkeypatch.setattr(weights_module, "_read_tensor", replace_before_the_tenth)
+    monkeypatch.setattr(weights_module, "read_tensor", replace_before_the_tenth)
     files = locate(folder)
     with pytest.raises(ModelFormatError, match="changed while it was being read"):
         load_weights(files, BertConfig.from_files(files), lambda linear: linear)

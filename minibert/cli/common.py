@@ -17,6 +17,8 @@ from minibert.readers import Source, input_format
 
 __all__ = [
     "add_inputs",
+    "add_layer_pooling",
+    "add_layers",
     "add_model_options",
     "add_texts",
     "natural",
@@ -77,6 +79,27 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
         default="stop",
         help="about lines that cannot be used: compute nothing before they are corrected, leave them out, or keep "
         "their places empty (default: %(default)s)",
+    )
+
+
+def add_layers(parser: argparse.ArgumentParser, default: str) -> None:
+    """Add --layers: hidden states by number. `default` ends the help."""
+    parser.add_argument(
+        "--layers",
+        type=several_ints,
+        metavar="LAYERS",
+        help="hidden states by number, with commas between: 0 is the embeddings' output, 1 that of the first layer, -1 "
+        f"that of the last (write --layers=-1,-2); {default}",
+    )
+
+
+def add_layer_pooling(parser: argparse.ArgumentParser, default: str) -> None:
+    """Add --layer-pooling: how several hidden states become one."""
+    parser.add_argument(
+        "--layer-pooling",
+        choices=("concat", "sum", "mean"),
+        default=default,
+        help="how several layers are made one (default: %(default)s)",
     )
 
 

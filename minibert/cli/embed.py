@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from minibert.cli.common import (
     add_inputs,
+    add_layer_pooling,
+    add_layers,
     add_model_options,
     add_texts,
     natural,
@@ -19,7 +21,6 @@ from minibert.cli.common import (
     read_texts,
     report_problem,
     report_written,
-    several_ints,
     write_file,
 )
 
@@ -109,19 +110,8 @@ def _add_vector_options(parser: argparse.ArgumentParser) -> None:
         help="instead of the model's own: mean, max, cls, lasttoken, weightedmean, mean_sqrt_len_tokens, first_last, "
         "pooler, or several with commas between, side by side",
     )
-    parser.add_argument(
-        "--layers",
-        type=several_ints,
-        metavar="LAYERS",
-        help="hidden states to pool, with commas between: 0 is the embeddings' output, -1 the last layer (write "
-        "--layers=-1,-2; default: -1)",
-    )
-    parser.add_argument(
-        "--layer-pooling",
-        choices=("concat", "sum", "mean"),
-        default="concat",
-        help="how several layers are made one (default: %(default)s)",
-    )
+    add_layers(parser, "default: -1")
+    add_layer_pooling(parser, "concat")
     parser.add_argument(
         "--truncation",
         choices=("warn", "error", "split", "silent"),

@@ -12,11 +12,12 @@ from itertools import accumulate, combinations, islice
 from typing import TYPE_CHECKING, Any
 
 from minibert.cli.common import (
+    add_layer_pooling,
+    add_layers,
     add_model_options,
     add_texts,
     read_texts,
     report_written,
-    several_ints,
     write_file,
 )
 
@@ -44,13 +45,8 @@ def add_verbs(verbs: Any) -> None:
     words.add_argument("word", metavar="WORD", help="the word to look for")
     add_texts(words)
     words.add_argument("--most", type=_at_least_two, default=5, help="occurrences to compare (default: %(default)s)")
-    _add_layers(words, "default: all are shown, the last four are made one")
-    words.add_argument(
-        "--layer-pooling",
-        choices=("sum", "mean", "concat"),
-        default="sum",
-        help="how several layers are made one (default: %(default)s)",
-    )
+    add_layers(words, "default: all are shown, the last four are made one")
+    add_layer_pooling(words, "sum")
     words.add_argument(
         "--subwords",
         choices=("mean", "first", "last", "max", "sum"),
@@ -71,7 +67,7 @@ def add_verbs(verbs: Any) -> None:
     )
     add_texts(hidden)
     hidden.add_argument("-o", "--output", required=True, metavar="FILE.npz", help="the file to write")
-    _add_layers(hidden, "default: all")
+    add_layers(hidden, "default: all")
     _add_truncation(hidden)
     _add_plot(
         hidden,
@@ -80,16 +76,6 @@ def add_verbs(verbs: Any) -> None:
     )
     add_model_options(hidden)
     hidden.set_defaults(run=_hidden)
-
-
-def _add_layers(parser: argparse.ArgumentParser, default: str) -> None:
-    parser.add_argument(
-        "--layers",
-        type=several_ints,
-        metavar="LAYERS",
-        help="hidden states by number, with commas between: 0 is the embeddings' output, 1 that of the first layer, -1 "
-        f"that of the last (write --layers=-1,-2); {default}",
-    )
 
 
 def _add_truncation(parser: argparse.ArgumentParser) -> None:

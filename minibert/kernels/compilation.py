@@ -9,17 +9,20 @@ change in a helper's file goes unnoticed. `_MachineCode` keeps them instead. Wha
 - A file appears under its name whole or not at all, so any number of processes may start, or be killed, at once.
 - Machine code is read only from a folder that nobody but the user, or the owner of the package itself, can write to.
 - What cannot be saved is compiled at every start, and a single warning says so.
+- What other versions of the sources left is deleted once nobody has used it for a month.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
 import pickle
+import re
 import sys
 import tempfile
-import warnings
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +35,8 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 
+from minibert.warn import warn_caller
+
 __all__ = ["cache_folders", "function", "inline", "is_private", "kernel", "processor"]
 
 if numba.config.DISABLE_JIT:  # an ImportError, since it means what a missing Numba means
@@ -39,6 +44,9 @@ if numba.config.DISABLE_JIT:  # an ImportError, since it means what a missing Nu
 
 # No fastmath anywhere: a result must not depend on how a loop was compiled. nogil: other threads go on meanwhile.
 _OPTIONS: dict[str, Any] = {"nogil": True, "fastmath": False, "error_model": "numpy", "boundscheck": False}
+
+# A folder of other sources that nobody has used for so long is deleted.
+_UNUSED_SECONDS = 30 * 24 * 3600
 
 _DIGEST_SIZE = hashlib.sha256().digest_size
 
@@ -98,6 +106,7 @@ class _MachineCode(NullCache):
                 if hashlib.sha256(payload).digest() == digest:
                     found, parts = pickle.loads(payload)
                     if found == key:
+                        _mark_used(folder)
                         return CompileResult._rebuild(target_context, *parts)
             except Exception:  # whatever may be wrong with a file, compiling is the answer
                 continue
@@ -114,9 +123,11 @@ class _MachineCode(NullCache):
         for folder in cache_folders():
             try:
                 _write(folder, self._file_name(key), hashlib.sha256(payload).digest() + payload)
-                return
             except OSError as error:
                 reasons.append(f"{folder}: {error.strerror or error}")
+            else:
+                _delete_unused(folder)
+                return
         _warn_not_saved("; ".join(reasons) or "there is no place for them")
 
     def _file_name(self, key: str) -> str:
@@ -185,17 +196,53 @@ def _write(folder: Path, name: str, content: bytes) -> None:
 
 
 @functools.cache
+def _mark_used(folder: Path) -> None:
+    """Let a folder's time of modification say when it was used last, once in each process."""
+    with contextlib.suppress(OSError):
+        os.utime(folder)
+
+
+@functools.cache
+def _delete_unused(folder: Path) -> None:
+    """Delete what other sources left beside a folder and nobody has used for `_UNUSED_SECONDS`; never raise.
+
+    Where an older version still runs, it keeps what it has loaded, and compiles again what it finds no more.
+    """
+    if os.unlink not in os.supports_dir_fd:  # nothing could be held on to while it is looked at, then emptied
+        return
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder.parent):
+            if name != folder.name and re.fullmatch(r"kernels-[0-9a-f]{16}", name):
+                with contextlib.suppress(OSError):
+                    _delete_if_unused(folder.parent / name)
+
+
+def _delete_if_unused(folder: Path) -> None:
+    """Delete a folder of the user's own that holds machine code only and has not been used for long."""
+    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        state, names = os.fstat(held), os.listdir(held)
+        if state.st_uid != os.geteuid() or time.time() - state.st_mtime < _UNUSED_SECONDS:
+            return
+        if all(name.endswith((".bin", ".partial")) for name in names):
+            for name in names:
+                os.unlink(name, dir_fd=held)
+            os.rmdir(folder)
+    finally:
+        os.close(held)
+
+
+@functools.cache
 def _announce() -> None:
     """Say once, to whoever sits before a terminal, why nothing happens for a while."""
     if sys.stderr is not None and sys.stderr.isatty():
-        sys.stderr.write("minibert: compiling the kernels for this machine, once; this takes about ten seconds\n")
+        sys.stderr.write("minibert: compiling the kernels for this machine, once; this takes about 5 to 15 seconds\n")
 
 
 @functools.cache
 def _warn_not_saved(reasons: str) -> None:
-    warnings.warn(
-        f"minibert's compiled kernels cannot be kept ({reasons}), so every start compiles them anew, which takes some "
-        "seconds. Let NUMBA_CACHE_DIR name a folder of your own that can be written to.",
+    warn_caller(
+        f"minibert's compiled kernels cannot be kept ({reasons}), so every start compiles them anew, which takes about "
+        "5 to 15 seconds. Let NUMBA_CACHE_DIR name a folder of your own that can be written to.",
         RuntimeWarning,
-        stacklevel=2,
     )

@@ -1,0 +1,203 @@
+"""safetensors files -> tensors: where each one lies, found before anything is allocated; then read as float32."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, BinaryIO
+
+import numpy as np
+
+from minibert.errors import ModelFormatError
+from minibert.hub import ModelFiles
+from minibert.ops import FloatArray
+
+__all__ = ["DTYPES", "StoredTensor", "load_tensors", "open_checkpoint", "read_tensor"]
+
+_BUFFER_BYTES = 4 * 2**20
+
+# Every dtype a safetensors file can hold, in bits: needed to find where each tensor begins.
+_BITS = {
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
+    **dict.fromkeys(("U16", "I16", "F16", "BF16"), 16),
+    **dict.fromkeys(("U32", "I32", "F32"), 32),
+    **dict.fromkeys(("U64", "I64", "F64", "C64"), 64),
+    **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
+    "F4": 4,
+}
+
+
+def _widen_bfloat16(stored: np.ndarray[tuple[int], np.dtype[np.uint16]]) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
+    return stored.astype(np.uint32) << np.uint32(16)  # a bfloat16 is the upper half of a float32
+
+
+# The dtypes minibert reads: how the file stores one value, and how it becomes float32.
+_READERS: dict[str, tuple[np.dtype, Callable[[np.ndarray], np.ndarray]]] = {
+    "F32": (np.dtype("<f4"), lambda stored: stored),
+    "F16": (np.dtype("<f2"), lambda stored: stored.astype(np.float32)),
+    "BF16": (np.dtype("<u2"), lambda stored: _widen_bfloat16(stored).view(np.float32)),
+}
+
+DTYPES = tuple(_READERS)
+"""The dtypes minibert reads, by safetensors' names."""
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredTensor:
+    """Where one tensor lies: its file and that file's state, its name and dtype there, its shape, its first byte."""
+
+    path: Path
+    state: tuple[int, ...]
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+
+
+def open_checkpoint(files: ModelFiles) -> dict[str, StoredTensor]:
+    """Read the headers of all files of a checkpoint; no tensor is read yet.
+
+    Raises
+    ------
+    ModelFormatError
+        A file is missing, damaged or no safetensors file, or the files and their index do not agree.
+    """
+    tensors: dict[str, StoredTensor] = {}
+    for path in files.checkpoint():
+        for tensor in _read_header(path):
+            if tensor.name in tensors:
+                raise ModelFormatError(
+                    f"{tensor.name} is in two files, {tensors[tensor.name].path.name} and {path.name}."
+                )
+            tensors[tensor.name] = tensor
+    for name, shard in (files.index() or {}).items():
+        if name not in tensors or tensors[name].path.name != shard:
+            raise ModelFormatError(f"model.safetensors.index.json says {name} is in {shard}, but it is not there.")
+    return tensors
+
+
+def read_tensor(tensor: StoredTensor, target: FloatArray) -> None:
+    """Fill `target` with one tensor of `DTYPES`, buffer by buffer.
+
+    Raises
+    ------
+    ModelFormatError
+        It holds NaN or infinity; the file cannot be read, or was changed since its header was.
+    """
+    stored, to_float32 = _READERS[tensor.dtype]
+    flat = target.reshape(-1)
+    step = _BUFFER_BYTES // stored.itemsize
+    try:
+        with open(tensor.path, "rb", buffering=0) as file:
+            file.seek(tensor.offset)
+            for first in range(0, flat.size, step):
+                part = flat[first : first + step]
+                part[:] = to_float32(np.frombuffer(_read_exactly(file, part.size * stored.itemsize), dtype=stored))
+                finite = np.isfinite(part)
+                if not finite.all():
+                    place = np.unravel_index(first + int(np.argmin(finite)), target.shape)
+                    raise ModelFormatError(
+                        f"{tensor.path}: tensor {tensor.name} holds {part[np.argmin(finite)]} at "
+                        f"{[int(i) for i in place]}; a weight must be finite. The file was saved from a broken model."
+                    )
+            if _file_state(file) != tensor.state:
+                raise ModelFormatError(f"{tensor.path} changed while it was being read; load the model again.")
+    except OSError as error:
+        raise ModelFormatError(f"{tensor.path}: reading tensor {tensor.name} failed: {error}") from error
+
+
+def load_tensors(files: ModelFiles, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, FloatArray]:
+    """Read the safetensors of a small module, such as a Dense layer, that must hold exactly these tensors.
+
+    Parameters
+    ----------
+    files : ModelFiles
+        The module's own folder.
+    shapes : tensor name -> expected shape
+
+    Returns
+    -------
+    dict of str to ndarray, float32, read-only
+
+    Raises
+    ------
+    ModelFormatError
+        A file is missing or damaged, the weights are only there as a pickle, which is never opened, or the tensors are
+        not those: all that is wrong is listed.
+    """
+    tensors = open_checkpoint(files)
+    faults = [f"{name} is unexpected" for name in tensors if name not in shapes]
+    for name, shape in shapes.items():
+        if name not in tensors:
+            faults.append(f"{name} is missing")
+        elif tensors[name].shape != shape:
+            faults.append(f"{name} has shape {list(tensors[name].shape)}, expected {list(shape)}")
+        elif tensors[name].dtype not in DTYPES:
+            faults.append(f"{name} is {tensors[name].dtype}, minibert reads {', '.join(DTYPES)}")
+    if faults:
+        raise ModelFormatError(f"The tensors of {files.source} are not those of its config.json: {'; '.join(faults)}.")
+    arrays = {}
+    for name, shape in shapes.items():
+        arrays[name] = np.empty(shape, dtype=np.float32)
+        read_tensor(tensors[name], arrays[name])
+        arrays[name].flags.writeable = False
+    return arrays
+
+
+def _read_header(path: Path) -> list[StoredTensor]:
+    """List the tensors of one file with their first byte, as safetensors' own parser understands the header."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        # Tensors lie without gaps in the order of offset_keys (the parser refuses other files), so the offsets follow
+        # from the sizes; the header is not parsed a second time by other rules.
+        with safe_open(path, framework="numpy") as file:
+            slices = [(name, file.get_slice(name)) for name in file.offset_keys()]
+            listed = [(name, piece.get_dtype(), tuple(piece.get_shape())) for name, piece in slices]
+        with open(path, "rb") as raw:
+            state = _file_state(raw)
+            offset = 8 + int.from_bytes(raw.read(8), "little")
+    except (SafetensorError, OSError, ValueError, TypeError, KeyError, OverflowError) as error:
+        # The parser's own error, and what its Python layer raises on odd files.
+        if _is_lfs_pointer(path):
+            raise ModelFormatError(f"{path} is a git-lfs pointer, not the weights: git lfs pull.") from error
+        raise ModelFormatError(f"{path} is not a whole safetensors file: {error}. Fetch or copy it again.") from error
+    tensors, bits = [], 0
+    for name, dtype, shape in listed:
+        if dtype not in _BITS:
+            raise ModelFormatError(f"{path}: tensor {name} has the dtype {dtype}, which minibert does not know.")
+        tensors.append(StoredTensor(path, state, name, dtype, shape, offset + bits // 8))
+        bits += math.prod(shape) * _BITS[dtype]
+    size = state[2]
+    if offset + bits // 8 != size:
+        raise ModelFormatError(f"{path} is {size} bytes long; its tensors need {offset + bits // 8}. Fetch it again.")
+    return tensors
+
+
+def _file_state(file: IO[bytes]) -> tuple[int, ...]:
+    """What changes when a file is replaced or written to."""
+    status = os.fstat(file.fileno())
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _is_lfs_pointer(path: Path) -> bool:
+    """Whether git left a note in place of the file, as it does where git-lfs is not installed."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(24).startswith(b"version https://git-lfs")
+    except OSError:
+        return False
+
+
+def _read_exactly(file: BinaryIO, count: int) -> bytearray:
+    data = bytearray(count)
+    view, filled = memoryview(data), 0
+    while filled < count:
+        got = file.readinto(view[filled:])  # type: ignore[attr-defined]
+        if not got:
+            raise OSError(f"the file ends {count - filled} bytes early; it was cut while being read")
+        filled += got
+    return data

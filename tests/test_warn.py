@@ -1,0 +1,148 @@
+"""Every warning names the line of whoever called minibert, whichever way it was called."""
+
+from __future__ import annotations
+
+import _thread
+import ast
+import json
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas
+import pytest
+from sklearn.compose import ColumnTransformer
+from sklearn.pipeline import make_pipeline
+
+import minibert
+from minibert import SentenceTransformer, embed_tokens
+from minibert.integrations import ChromaEmbeddingFunction, LangChainEmbeddings
+from minibert.scikit import MinibertTransformer
+from minibert.similarity import quantize_embeddings
+from minibert.warn import warn_caller
+from tests.checkpoints import random_checkpoint
+from tests.test_sentence import sentence_model
+
+LONG = ["the cat", "the cat sat on the mat " * 3]
+FEW = ["the cat", "a b c"]
+MANY = pandas.DataFrame({"text": LONG})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that takes five tokens, of a family whose prompts minibert knows."""
+    folder = sentence_model(tmp_path_factory.mktemp("warn") / "model", sentence_bert_config={"max_seq_length": 5})
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "_name_or_path": "intfloat/e5-base"}))
+    return folder
+
+
+@pytest.fixture
+def model(folder: Path) -> SentenceTransformer:
+    return SentenceTransformer(folder)
+
+
+def place_of(message: str, call: Callable[[], object]) -> tuple[str, int]:
+    """File and line that the one warning of a call names."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        call()
+    (found,) = [one for one in caught if message in str(one.message)]
+    return found.filename, found.lineno
+
+
+def here() -> int:
+    return sys._getframe(1).f_lineno
+
+
+CUT = "were cut"
+CALLS: dict[str, tuple[str, Callable[[SentenceTransformer], object]]] = {
+    "encode": (CUT, lambda model: model.encode(LONG)),
+    "encode, tokens": (CUT, lambda model: model.encode(LONG, output_value="token_embeddings")),
+    "encode, dicts": (CUT, lambda model: model.encode(LONG, output_value=None)),
+    "encode, int8": ("ranges come from 2 vectors", lambda model: model.encode(FEW, precision="int8")),
+    "encode_query": (CUT, lambda model: model.encode_query(LONG)),
+    "encode_document": (CUT, lambda model: model.encode_document(LONG)),
+    "encode_query, no prompt": ("before each query", lambda model: model.encode_query(FEW)),
+    "encode_document, no prompt": ("before each passage", lambda model: model.encode_document(FEW)),
+    "encode_iter": (CUT, lambda model: list(model.encode_iter(LONG))),
+    "LangChain, documents": (CUT, lambda model: LangChainEmbeddings(model).embed_documents(LONG)),
+    "LangChain, query": (CUT, lambda model: LangChainEmbeddings(model).embed_query(LONG[1])),
+    "tokenizer": ("max_length=3 has no effect", lambda model: model.tokenizer(FEW, max_length=3, padding=True)),
+    "encodings": (
+        "max_length=3 has no effect",
+        lambda model: model.tokenizer.encodings(FEW, max_length=3, truncation=False),
+    ),
+    "tokenizer.encode": (
+        "max_length=3 has no effect",
+        lambda model: model.tokenizer.encode("the cat", max_length=3, truncation=False),
+    ),
+    "embed_tokens": (CUT, lambda model: embed_tokens(model.model, model.tokenizer, LONG, max_length=5)),
+    "quantize_embeddings": (
+        "ranges come from 2 vectors",
+        lambda model: quantize_embeddings(np.eye(2, dtype=np.float32), "uint8"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_warning_names_the_line_that_called(model: SentenceTransformer, name: str) -> None:
+    message, call = CALLS[name]
+    code = call.__code__  # type: ignore[attr-defined]
+    lines = {line for _, _, line in code.co_lines()}
+    filename, line = place_of(message, lambda: call(model))
+    assert (filename, line in lines) == (__file__, True)
+
+
+def test_of_objects_that_load_the_model_themselves(folder: Path) -> None:
+    def columns(transformer: MinibertTransformer) -> ColumnTransformer:
+        return ColumnTransformer([("text", transformer, "text")])
+
+    for call in (
+        lambda: MinibertTransformer(str(folder)).transform(LONG),
+        lambda: MinibertTransformer(str(folder)).fit_transform(LONG),
+        lambda: make_pipeline(MinibertTransformer(str(folder))).fit_transform(LONG),
+        lambda: columns(MinibertTransformer(str(folder))).fit_transform(MANY),
+        lambda: ChromaEmbeddingFunction(str(folder))(LONG),
+        lambda: ChromaEmbeddingFunction(str(folder)).embed_query(LONG),
+    ):
+        assert place_of(CUT, call) == (__file__, call.__code__.co_firstlineno)
+
+
+def test_of_a_model_without_modules(tmp_path: Path) -> None:
+    plain = random_checkpoint(tmp_path / "plain", num_hidden_layers=1)
+    assert place_of("no modules.json", lambda: SentenceTransformer(plain)) == (__file__, here())
+    assert place_of("no modules.json", lambda: MinibertTransformer(str(plain)).transform(FEW)) == (__file__, here())
+
+
+def test_each_place_warns_once(model: SentenceTransformer) -> None:
+    """Python's own rule, by file and line: it holds only if the warning knows its caller."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for _ in range(3):
+            model.encode(LONG)
+        model.encode(LONG)
+    assert len([one for one in caught if CUT in str(one.message)]) == 2
+
+
+def test_without_anybody_behind_it_a_warning_is_still_given() -> None:
+    """In a thread of minibert's own there is no caller: the outermost line will do."""
+    names = {"__name__": "minibert.thread", "warn_caller": warn_caller, "done": threading.Event()}
+    exec(compile("\ndef work():\n  warn_caller('told', RuntimeWarning)\n  done.set()", "<thread>", "exec"), names)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        _thread.start_new_thread(names["work"], ())  # threading's own frames would stand behind it
+        assert names["done"].wait(10)
+    (found,) = caught
+    assert (str(found.message), found.category, found.filename, found.lineno) == ("told", RuntimeWarning, "<thread>", 3)
+
+
+def test_no_module_warns_by_itself() -> None:
+    """`warnings.warn` would name a line of minibert's wherever one function more lies between."""
+    package = Path(minibert.__file__).parent
+    for path in sorted(package.rglob("*.py")):
+        calls = {ast.unparse(node.func) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)}
+        assert "warnings.warn" not in calls, path
