@@ -27,6 +27,7 @@ ORDER = (
         "errors",
         "display",
         "files",
+        "locks",
         "repository",
         "hub",
         "config",
@@ -46,7 +47,7 @@ ORDER = (
     *("vectors", "similarity", "token_vectors", "tokens", "occurrences", "plot"),
     *("pooling", "search", "pipeline", "prompts", "recipe", "windows", "ordering", "progress"),
     *("sentence_files", "sentence", "integrations", "scikit"),
-    *("readers", "shards", "writers", "corpus", "google_features", "token_features"),
+    *("readers", "shards", "writers", "runs", "corpus", "google_features", "token_features", "extraction"),
     *("diagnostics", "bench"),
     *("cli.common", "cli.states", "cli.embed", "cli.extract", "cli.info", "cli.doctor", "cli", "__main__"),
 )
