@@ -530,6 +530,7 @@ class SentenceTransformer:
                 counts += map(count_tokens, groups)
                 if task.with_info:
                     info += map(task.windows.describe, groups)
+                del groups  # before the next texts are tokenized
                 progress(int(times[place].sum()))
             n_tokens, n_truncated = np.array(counts, dtype=np.int64)[rows].T
             own_info = tuple(info[row] for row in rows) if task.with_info else ()
