@@ -521,20 +521,22 @@ class SentenceTransformer:
         for window in in_windows(texts, size):
             check_inputs(window, first)
             chosen, rows = distinct_longest_first(window)
-            times = np.bincount(rows, minlength=len(chosen))
-            vectors = np.empty((len(chosen), task.width), dtype=np.float32)
+            places = np.argsort(rows, kind="stable")  # of the texts, those of the first chosen text first
+            starts = np.searchsorted(rows[places], np.arange(len(chosen) + 1))
+            vectors = np.empty((len(window), task.width), dtype=np.float32)
             counts, info = list[tuple[int, int]](), list[TextInfo]()
             for place, groups in task.windows.of([window[i] for i in chosen], [first + i for i in chosen]):
                 found = self._sentence_vectors(task.recipe, task.windows, groups)[:, : task.width]
-                vectors[place] = normalize(found) if task.normalize_embeddings else found
+                own = places[starts[place.start] : starts[place.stop]]
+                vectors[own] = (normalize(found) if task.normalize_embeddings else found)[rows[own] - place.start]
                 counts += map(count_tokens, groups)
                 if task.with_info:
                     info += map(task.windows.describe, groups)
                 del groups  # before the next texts are tokenized
-                progress(int(times[place].sum()))
+                progress(len(own))
             n_tokens, n_truncated = np.array(counts, dtype=np.int64)[rows].T
             own_info = tuple(info[row] for row in rows) if task.with_info else ()
-            yield EncodedTexts(vectors[rows], n_tokens, n_truncated, own_info)
+            yield EncodedTexts(vectors, n_tokens, n_truncated, own_info)
             first += len(window)
 
     def _encode_tokens(
