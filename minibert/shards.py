@@ -291,13 +291,13 @@ class ShardFolder:
     # -- how it is done
 
     def _open(self, part: Part, mode: str) -> None:
+        header = part.header(Counts())
+        self._ends[part.name] = len(header)
         with self._writing(self.path / part.name):
             file: IO[bytes] = open(self.path / part.name, mode)  # noqa: SIM115 (closed by _close)
             self._files[part.name] = self._open_files.enter_context(file)
-            header = part.header(Counts())
             file.write(header)
             file.flush()
-        self._ends[part.name] = len(header)
 
     def _whole_shard(self, line: bytes) -> dict[str, Any] | None:
         """Return what the journal says of the next shard, or None if that, or the shard, is damaged."""
@@ -337,8 +337,14 @@ class ShardFolder:
             raise OSError(message) from error
 
     def _close(self) -> None:
-        with contextlib.suppress(OSError):  # what could not be written was said already, or is cut off
+        """Close the parts; of a shard that was interrupted nothing is left in them."""
+        with contextlib.suppress(OSError):  # what could not be written was said already
             self._open_files.close()
+        for part in self._parts:
+            with contextlib.suppress(OSError):  # it has its final name by now
+                if part.name in self._files:
+                    os.truncate(self.path / part.name, self._ends[part.name])
+        self._files = {}
 
     def _clear(self) -> None:
         """Delete what runs leave here, and nothing else."""

@@ -28,7 +28,7 @@ from minibert.writers import json_line, npy_header
 
 __all__ = ["TokenFeatureWriter", "TokenFeatures", "tokens_path"]
 
-_VECTORS, _INDEX = "part-tokens.npy", "part-tokens.jsonl"
+_VECTORS, _INDEX = "part-states.npy", "part-states.tokens.jsonl"
 
 
 def tokens_path(path: str | os.PathLike[str]) -> str:
