@@ -31,7 +31,8 @@ def add_verbs(verbs: Any) -> None:
         description="Save the hidden states of every token of the texts in files, in bounded memory. The binary format "
         "is an .npy array (tokens, layers, hidden_size) and an index, .tokens.jsonl, which "
         "minibert.token_features.TokenFeatures reads back; google is the JSON lines of extract_features.py, for which "
-        "' ||| ' separates the two texts of a pair. Google's spellings of the options, with underscores, work too.",
+        "' ||| ' separates the two texts of a pair. Google's spellings of the options, with underscores, work too. A record of the "
+        "run, .manifest.json, is put beside the output; a run that was interrupted goes on with --resume.",
     )
     add_inputs(extract, shard_size=1000)
     extract.add_argument("-o", "--output", "--output_file", metavar="FILE", help="the file to write")
@@ -98,6 +99,8 @@ def _extract(arguments: argparse.Namespace) -> None:
             )
     if not arguments.input or not arguments.output:
         raise ValueError("extract needs --input FILE and --output FILE.")
+    if arguments.output == "-":
+        raise ValueError("a run that can be resumed needs a file to write, not the standard output.")
     tokenizer = BertTokenizer.from_pretrained(arguments.model, revision=arguments.revision)
     if arguments.do_lower_case not in (None, tokenizer.do_lower_case):
         raise ValueError(
