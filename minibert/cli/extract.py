@@ -31,8 +31,9 @@ def add_verbs(verbs: Any) -> None:
         description="Save the hidden states of every token of the texts in files, in bounded memory. The binary format "
         "is an .npy array (tokens, layers, hidden_size) and an index, .tokens.jsonl, which "
         "minibert.token_features.TokenFeatures reads back; google is the JSON lines of extract_features.py, for which "
-        "' ||| ' separates the two texts of a pair. Google's spellings of the options, with underscores, work too. A record of the "
-        "run, .manifest.json, is put beside the output; a run that was interrupted goes on with --resume.",
+        "' ||| ' separates the two texts of a pair. Google's spellings of the options, with underscores, work too. A "
+        "record of the run, .manifest.json, is put beside the output; a run that was interrupted goes on with "
+        "--resume.",
     )
     add_inputs(extract, shard_size=1000)
     extract.add_argument("-o", "--output", "--output_file", metavar="FILE", help="the file to write")
