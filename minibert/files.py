@@ -139,17 +139,13 @@ def within(prefix: str, names: Iterable[str]) -> list[str]:
     return sorted(name.removeprefix(prefix) for name in names if name.startswith(prefix))
 
 
-def write_whole(
-    path: str | os.PathLike[str], write: Callable[[BinaryIO], object], *, folder: str | os.PathLike[str] | None = None
-) -> None:
+def write_whole(path: str | os.PathLike[str], write: Callable[[BinaryIO], object]) -> None:
     """Let `write` fill a file that takes its name only once it is complete and on the disk; a link is followed.
 
     Parameters
     ----------
     path : str or path
     write : callable
-    folder : str or path, optional
-        Where the file is until it is complete, on the same file system; default: beside it.
 
     Raises
     ------
@@ -158,7 +154,7 @@ def write_whole(
     """
     target = os.path.realpath(path)
     try:
-        descriptor, partial = tempfile.mkstemp(dir=folder or os.path.dirname(target), prefix=".minibert-")
+        descriptor, partial = tempfile.mkstemp(dir=os.path.dirname(target), prefix=".minibert-")
     except OSError as error:
         raise OSError(f"{path} cannot be written: {os_reason(error)}.") from error
     try:

@@ -50,8 +50,8 @@ def google_lines(
     layers: Sequence[int] = (-1, -2, -3, -4),
     max_seq_length: int = 128,
     batch_size: int = 32,
-) -> Iterator[tuple[str, int]]:
-    """Yield for each text its line of JSON, without the line's end, and how many of its tokens were cut off.
+) -> Iterator[tuple[str, int, int]]:
+    """Yield for each text its line of JSON, without the line's end, its tokens, and how many more were cut off.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def google_lines(
         found = iter(zip(made, computed, strict=True))
         for number, text in window:
             if text is None:
-                yield json.dumps({"linex_index": number, "features": None}), 0
+                yield json.dumps({"linex_index": number, "features": None}), 0, 0
                 continue
             (tokens, _, _, n_cut), values = next(found)
             features = [
@@ -94,7 +94,7 @@ def google_lines(
                 }
                 for token, of_token in zip(tokens, values, strict=True)
             ]
-            yield json.dumps({"linex_index": number, "features": features}), n_cut
+            yield json.dumps({"linex_index": number, "features": features}), len(tokens), n_cut
 
 
 def _make(tokenizer: BertTokenizer, text: str, limit: int) -> tuple[list[str], IntArray, IntArray, int]:

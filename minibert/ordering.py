@@ -20,6 +20,7 @@ def in_windows(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     iterator = iter(items)
     while window := list(islice(iterator, size)):
         yield window
+        del window  # before the next one is read
 
 
 def distinct_longest_first(texts: Sequence[str]) -> tuple[list[int], IntArray]:

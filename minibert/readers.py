@@ -35,6 +35,7 @@ class Source:
     Parameters
     ----------
     path : str
+        "-" is the standard input, where a run reads it (see runs.py).
     format : {"text", "jsonl", "csv", "tsv"}
     text_column : str
         The column, or the key, that holds the text; plain text has none.
@@ -51,7 +52,7 @@ class Source:
     name: str
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Record:
     """One text of a file, or what stands in its place.
 
@@ -94,7 +95,8 @@ def read_records(source: Source, checksum: hashlib._Hash | None = None) -> Itera
     OSError
         The file cannot be read, or its gzip data are damaged.
     ValueError
-        Its structure is broken, so that the rest of it cannot be told apart: the file and the line are named.
+        Its structure is broken, so that the rest of it cannot be told apart: the file and the line are named. So is a
+        CSV file with a broken quote in a text of several lines; one in a record of one line spoils that record only.
     """
     try:
         with open(source.path, "rb", buffering=0) as raw:
@@ -132,7 +134,6 @@ def _read_lines(source: Source, stream: Any) -> Iterator[Record]:
         try:
             decoded = data.decode("utf-8-sig" if number == 1 else "utf-8")
             text, own_id = parse(source, decoded)
-            refuse_lone_surrogate(text, "the text")
         except UnicodeDecodeError as error:
             problem = f"is not UTF-8: byte 0x{data[error.start]:02x} at {error.start}"
             yield Record(None, None, source.name, number, problem)
@@ -153,6 +154,7 @@ def _parse_json(source: Source, line: str) -> tuple[str, str | int | None]:
     except json.JSONDecodeError as error:
         raise ValueError(f"is not JSON: {error.msg} at column {error.colno}") from None
     if isinstance(value, str) and source.id_column is None:
+        refuse_lone_surrogate(value, "the text")
         return value, None
     if not isinstance(value, dict):
         raise ValueError(f"holds no JSON object, but {type(value).__name__}")
@@ -166,6 +168,7 @@ def _parse_json(source: Source, line: str) -> tuple[str, str | int | None]:
     text = value[source.text_column]
     if not isinstance(text, str):
         raise ValueError(f"holds {'null' if text is None else type(text).__name__} as {source.text_column!r}, no text")
+    refuse_lone_surrogate(text, "the text")
     return text, own_id
 
 
@@ -190,12 +193,17 @@ def _read_table(source: Source, stream: Any) -> Iterator[Record]:
         try:
             row = next(rows, None)
         except csv.Error as error:
-            # Where the next record begins nobody can say any more.
-            raise ValueError(f"{source.name}, line {line}: {error}. From there on it cannot be read.") from error
-        if row is None:
-            return
-        if row:  # an empty line is no record
-            yield _table_record(source, row, len(header), text_place, id_place, line)
+            if rows.line_num > line:  # where the next record begins would be a guess
+                raise ValueError(
+                    f"{source.name}, line {line}: {error}. The record runs over several lines, so what follows it "
+                    "cannot be told apart, whatever --on-error says."
+                ) from error
+            yield Record(None, None, source.name, line, f"is no row of a table: {error}")
+        else:
+            if row is None:
+                return
+            if row:  # an empty line is no record
+                yield _table_record(source, row, len(header), text_place, id_place, line)
         line = rows.line_num + 1
 
 

@@ -8,22 +8,27 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
-from minibert.files import os_reason, write_whole
+from minibert.files import os_reason
 from minibert.models import BertModel
 from minibert.ordering import in_windows
 from minibert.readers import Record
+from minibert.runs import row_of
+from minibert.shards import Part
 from minibert.token_vectors import TokenVectors
 from minibert.tokenizer import BertTokenizer
 from minibert.tokens import embed_tokens
 from minibert.vectors import LayerSelection, resolve_layers
+from minibert.writers import json_line, npy_header
 
-__all__ = ["TokenFeatures", "tokens_path", "write_token_features"]
+__all__ = ["TokenFeatureWriter", "TokenFeatures", "tokens_path"]
+
+_VECTORS, _INDEX = "part-states.npy", "part-states.tokens.jsonl"
 
 
 def tokens_path(path: str | os.PathLike[str]) -> str:
@@ -31,27 +36,13 @@ def tokens_path(path: str | os.PathLike[str]) -> str:
     return f"{os.path.splitext(path)[0]}.tokens.jsonl"
 
 
-def write_token_features(
-    path: str,
-    model: BertModel,
-    tokenizer: BertTokenizer,
-    numbered_records: Iterable[tuple[int, Record]],
-    *,
-    layers: LayerSelection,
-    dtype: str = "float32",
-    max_length: int | None = None,
-    batch_size: int = 32,
-) -> tuple[int, int, int]:
-    """Write the hidden states of every token, a batch of texts at a time; both files appear whole or not at all.
+class TokenFeatureWriter:
+    """Compute hidden states of every token, a batch of texts at a time -> the parts of a file (see shards.py).
 
     Parameters
     ----------
-    path : str
-        Of the .npy file: an array (tokens, layers, H). The index is `tokens_path`.
     model, tokenizer
         Of the same model.
-    numbered_records : iterable of (int, Record)
-        A record without a text is named in the index, and has no tokens.
     layers : int or ints
         Numbered as in transformers.
     dtype : {"float32", "float16"}
@@ -60,53 +51,89 @@ def write_token_features(
     batch_size : int
         Texts computed together.
 
-    Returns
-    -------
-    n_texts, n_tokens, n_cut : int
-        `n_cut` texts lost some of their tokens.
+    Raises
+    ------
+    TypeError, ValueError
+        A layer is not the model's.
     """
-    chosen = resolve_layers(layers, model.config.num_hidden_layers)
-    counts = [0, 0, 0]
 
-    def write(index: BinaryIO, array: BinaryIO) -> None:
-        index.write(_json_line({"layers": list(chosen), "dtype": dtype}))
-        shape = (len(chosen), model.config.hidden_size)
-        _write_header(array, (0, *shape), dtype)
-        for window in in_windows(numbered_records, batch_size):
-            texts = [record.text for _, record in window if record.text is not None]
-            embedded = iter(
-                embed_tokens(
-                    model,
-                    tokenizer,
-                    texts,
-                    layers=chosen,
-                    layer_pooling="tokens_first",
-                    truncation="silent",
-                    max_length=max_length,
-                )
-            )
+    def __init__(
+        self,
+        model: BertModel,
+        tokenizer: BertTokenizer,
+        layers: LayerSelection,
+        dtype: str,
+        max_length: int | None,
+        batch_size: int,
+    ) -> None:
+        self._model, self._tokenizer, self._max_length = model, tokenizer, max_length
+        self._layers = resolve_layers(layers, model.config.num_hidden_layers)
+        self._dtype, self._batch_size = dtype, batch_size
+
+    def parts(self, path: str) -> tuple[Part, ...]:
+        """Return the array and the index of an .npy file; where the index has its name, the array has its own."""
+        shape = (len(self._layers), self._model.config.hidden_size)
+        index_header = json_line({"layers": list(self._layers), "dtype": self._dtype})
+        return (
+            Part(_VECTORS, path, lambda counts: npy_header((counts.n_tokens, *shape), self._dtype)),
+            Part(_INDEX, tokens_path(path), lambda counts: index_header),
+        )
+
+    def probe(self) -> npt.NDArray[Any]:
+        """Compute the vectors of a fixed text's first token."""
+        return self._embed(["minibert"])[0].vectors[0].reshape(-1)
+
+    def write(
+        self,
+        append: Callable[[str, bytes | memoryview], None],
+        first_token: int,
+        records: Iterable[tuple[int, Record]],
+    ) -> Iterator[tuple[int, int, int]]:
+        """Append records to the parts; one without a text is named in the index, and has no tokens.
+
+        Parameters
+        ----------
+        append : callable
+            Takes the name of a part, and bytes.
+        first_token : int
+            Number of the first token in the array.
+        records : iterable of (int, Record)
+
+        Yields
+        ------
+        n_texts, n_tokens, n_cut : int
+            Of one batch: its records, its tokens, its texts that lost some of theirs.
+        """
+        for window in in_windows(records, self._batch_size):
+            embedded = iter(self._embed([record.text for _, record in window if record.text is not None]))
+            n_tokens = n_cut = 0
             for number, record in window:
-                line: dict[str, Any] = {"id": number if record.id is None else record.id}
-                line |= {"file": record.file, "line": record.line}
+                row = row_of(number, record)
                 if record.text is None:
-                    index.write(_json_line({**line, "null": record.problem}))
+                    append(_INDEX, json_line(row))
                     continue
                 one = next(embedded)
-                index.write(_json_line({**line, "first_token": counts[1], **_description(one)}))
-                array.write(one.vectors.astype(dtype).tobytes())
-                counts[0] += 1
-                counts[1] += len(one)
-                counts[2] += one.n_truncated > 0
-        array.seek(0)  # NumPy leaves room in the header for a first dimension of any size
-        _write_header(array, (counts[1], *shape), dtype)
+                append(_INDEX, json_line({**row, "first_token": first_token + n_tokens, **_description(one)}))
+                append(_VECTORS, one.vectors.astype(self._dtype).tobytes())
+                n_tokens += len(one)
+                n_cut += one.n_truncated > 0
+            first_token += n_tokens
+            yield len(window), n_tokens, n_cut
 
-    # The index takes its name last: where it is, the array is complete.
-    write_whole(tokens_path(path), lambda index: write_whole(path, lambda array: write(index, array)))
-    return counts[0], counts[1], counts[2]
+    def _embed(self, texts: list[str]) -> list[TokenVectors]:
+        return embed_tokens(
+            self._model,
+            self._tokenizer,
+            texts,
+            layers=self._layers,
+            layer_pooling="tokens_first",
+            truncation="silent",
+            max_length=self._max_length,
+        )
 
 
 class TokenFeatures:
-    """Read what `write_token_features` wrote: a sequence of `TokenVectors`, of which only the parts used are read.
+    """Read what `minibert extract` wrote: a sequence of `TokenVectors`, of which only the parts used are read.
 
     Parameters
     ----------
@@ -208,16 +235,3 @@ def _lines(file: BinaryIO) -> Iterator[tuple[int, dict[str, Any]]]:
     for line in file:
         yield place, json.loads(line)
         place += len(line)
-
-
-def _write_header(file: BinaryIO, shape: tuple[int, ...], dtype: str) -> None:
-    header: dict[str, Any] = {
-        "descr": np.lib.format.dtype_to_descr(np.dtype(dtype)),
-        "fortran_order": False,
-        "shape": shape,
-    }
-    np.lib.format.write_array_header_1_0(file, header)
-
-
-def _json_line(value: dict[str, Any]) -> bytes:
-    return (json.dumps(value, ensure_ascii=False) + "\n").encode()

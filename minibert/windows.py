@@ -17,8 +17,8 @@ __all__ = ["TRUNCATION", "TextInfo", "TokenWindows", "check_inputs", "check_posi
 TRUNCATION = ("warn", "error", "split", "silent")
 """What to do with a text that is too long: cut it and say so, refuse it, make several windows of it, or cut it."""
 
-# Characters tokenized together, at most: a token has one at least, so this bounds the memory of the encodings.
-_CHARACTERS_AT_ONCE = 2**20
+# Characters tokenized together, at most: the library takes some hundred bytes for each token of its encodings.
+_CHARACTERS_AT_ONCE = 2**16
 
 
 @dataclasses.dataclass(frozen=True)

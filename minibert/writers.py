@@ -1,20 +1,31 @@
-"""Shards -> the file that was asked for: .npy, .jsonl or .parquet. The only import of pyarrow."""
+"""The bytes of vectors and their ids: .npy with an index beside it, .jsonl, .parquet. The only import of pyarrow."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
+from itertools import islice
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+import numpy.typing as npt
 
 from minibert.files import write_whole
-from minibert.shards import Shard, ShardFolder
+from minibert.ops import FloatArray
+from minibert.shards import Counts, Part
 
-__all__ = ["OUTPUT_SUFFIXES", "index_path", "output_suffix", "write_shards"]
+__all__ = ["OUTPUT_SUFFIXES", "VectorWriter", "index_path", "json_line", "npy_header", "output_suffix"]
 
 OUTPUT_SUFFIXES = (".npy", ".jsonl", ".parquet")
+
+_VECTORS, _IDS, _LINES, _TABLE = "part-vectors.npy", "part-ids.jsonl", "part-vectors.jsonl", "part-vectors.parquet"
+_ROW_GROUP = 10_000  # rows of a Parquet file that are written, and held, at a time
+
+# json.dumps makes an encoder for each call.
+_encode = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def output_suffix(path: str) -> str:
@@ -38,84 +49,117 @@ def index_path(path: str) -> str:
     return f"{os.path.splitext(path)[0]}.ids.jsonl"
 
 
-def write_shards(path: str, shards: ShardFolder, n: int, width: int, dtype: str, numbered: bool) -> None:
-    """Write n vectors into a file that takes its name only once it is complete; so do the ids beside an .npy file.
+def npy_header(shape: tuple[int, ...], dtype: str) -> bytes:
+    """Return what stands before an array's numbers in an .npy file; as many bytes for any first dimension."""
+    header = _Bytes()
+    np.lib.format.write_array_header_1_0(
+        header,
+        {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape},
+    )
+    return bytes(header)
+
+
+def json_line(value: dict[str, Any]) -> bytes:
+    """Return an object as a line of UTF-8, the line's end included."""
+    return f"{_encode(value)}\n".encode()
+
+
+@dataclasses.dataclass(frozen=True)
+class VectorWriter:
+    """Vectors and their rows -> the parts of a file (see shards.py).
 
     Parameters
     ----------
     path : str
-    shards : ShardFolder
-        Also holds what is not complete yet.
-    n, width : int
+        Of the file; its suffix is one of `OUTPUT_SUFFIXES`.
+    width : int
     dtype : {"float32", "float16"}
     numbered : bool
         The ids are the numbers of the records, not the input's own: integers in a Parquet file, else strings.
-
-    Raises
-    ------
-    OSError
-        It cannot be written.
     """
-    suffix = output_suffix(path)
-    if suffix == ".npy":
 
-        def write_both(index: BinaryIO) -> None:
-            _write_ids(index, shards)
-            write_whole(path, lambda file: _write_npy(file, shards, n, width, dtype), folder=shards.path)
+    path: str
+    width: int
+    dtype: str
+    numbered: bool
 
-        write_whole(index_path(path), write_both, folder=shards.path)
-    elif suffix == ".jsonl":
-        write_whole(path, lambda file: _write_jsonl(file, shards), folder=shards.path)
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The array first: where the index has its name, the array has its own."""
+        suffix = output_suffix(self.path)
+        if suffix == ".jsonl":
+            return (Part(_LINES, self.path),)
+        array, index = (self.path, index_path(self.path)) if suffix == ".npy" else (None, None)
+        return Part(_VECTORS, array, self._header), Part(_IDS, index)
+
+    @property
+    def assemble(self) -> Callable[[Path, Counts], Sequence[Part]] | None:
+        """What makes a Parquet file, which cannot grow by shards, of an array and an index."""
+        return self._make_parquet if output_suffix(self.path) == ".parquet" else None
+
+    def write(
+        self, append: Callable[[str, bytes], None], first: int, rows: Sequence[dict[str, Any]], vectors: FloatArray
+    ) -> None:
+        """Append rows to the parts.
+
+        Parameters
+        ----------
+        append : callable
+            Takes the name of a part, and bytes.
+        first : int
+            Number of the first row.
+        rows : sequence of n dict
+            See `minibert.runs.row_of`: the id, the place; "null" where there is no text.
+        vectors : ndarray of shape (n, width)
+        """
+        own = vectors.astype(self.dtype)
+        if output_suffix(self.path) == ".jsonl":
+            append(_LINES, b"".join(map(_vector_line, rows, own)))
+        else:
+            append(_VECTORS, own.tobytes())
+            append(_IDS, b"".join(json_line({"row": number, **row}) for number, row in enumerate(rows, first)))
+
+    def _header(self, counts: Counts) -> bytes:
+        return npy_header((counts.n_texts, self.width), self.dtype)
+
+    def _make_parquet(self, folder: Path, counts: Counts) -> Sequence[Part]:
+        with open(folder / _VECTORS, "rb") as vectors, open(folder / _IDS, "rb") as index:
+            vectors.seek(len(self._header(counts)))
+            write_whole(folder / _TABLE, lambda file: self._write_parquet(file, vectors, index))
+        return (Part(_TABLE, self.path),)
+
+    def _write_parquet(self, file: BinaryIO, vectors: BinaryIO, index: BinaryIO) -> None:
+        arrow = _pyarrow()
+        from pyarrow import parquet
+
+        numbers = arrow.float32() if self.dtype == "float32" else arrow.float16()
+        kind = arrow.list_(numbers, self.width)
+        id_kind = arrow.int64() if self.numbered else arrow.string()
+        schema = arrow.schema([("id", id_kind), ("embedding", kind)])
+        with parquet.ParquetWriter(file, schema) as writer:
+            while rows := [json.loads(line) for line in islice(index, _ROW_GROUP)]:
+                ids = [row["id"] if self.numbered else str(row["id"]) for row in rows]
+                null = np.array(["null" in row for row in rows], dtype=np.bool_)
+                flat = arrow.array(np.fromfile(vectors, self.dtype, len(rows) * self.width), type=numbers)
+                column = arrow.FixedSizeListArray.from_arrays(flat, type=kind, mask=arrow.array(null))
+                writer.write_table(arrow.Table.from_arrays([arrow.array(ids, type=id_kind), column], schema=schema))
+
+
+class _Bytes(bytearray):
+    """A file in memory of which NumPy uses `write` only."""
+
+    write = bytearray.extend
+
+
+def _vector_line(row: dict[str, Any], vector: npt.NDArray[Any]) -> bytes:
+    if "null" in row:
+        numbers = "null"
+    elif np.isfinite(vector).all():
+        # NumPy's text of a float has just the digits that bring it back, of float16 and float32 too.
+        numbers = f"[{', '.join(vector.astype(np.str_).tolist())}]"
     else:
-        write_whole(path, lambda file: _write_parquet(file, shards, width, dtype, numbered), folder=shards.path)
-
-
-def _write_ids(file: BinaryIO, shards: Iterable[Shard]) -> None:
-    number = 0
-    for shard in shards:
-        for row in shard.rows:
-            file.write(_json_line({"row": number, **row}))
-            number += 1
-
-
-def _write_npy(file: BinaryIO, shards: ShardFolder, n: int, width: int, dtype: str) -> None:
-    header: dict[str, Any] = {
-        "descr": np.lib.format.dtype_to_descr(np.dtype(dtype)),
-        "fortran_order": False,
-        "shape": (n, width),
-    }
-    np.lib.format.write_array_header_1_0(file, header)
-    for shard in shards:
-        file.write(shard.vectors.tobytes())
-
-
-def _write_jsonl(file: BinaryIO, shards: Iterable[Shard]) -> None:
-    for shard in shards:
-        for row, vector in zip(shard.rows, shard.vectors, strict=True):
-            # str() of a float has just the digits that bring it back, of float16 and float32 too.
-            numbers = None if "null" in row else [float(str(x)) for x in vector]
-            file.write(_json_line({"id": row["id"], "embedding": numbers}))
-
-
-def _write_parquet(file: BinaryIO, shards: Iterable[Shard], width: int, dtype: str, numbered: bool) -> None:
-    arrow = _pyarrow()
-    from pyarrow import parquet
-
-    numbers = arrow.float32() if dtype == "float32" else arrow.float16()
-    kind = arrow.list_(numbers, width)
-    id_kind = arrow.int64() if numbered else arrow.string()
-    schema = arrow.schema([("id", id_kind), ("embedding", kind)])
-    with parquet.ParquetWriter(file, schema) as writer:
-        for shard in shards:
-            ids = [row["id"] if numbered else str(row["id"]) for row in shard.rows]
-            null = np.array(["null" in row for row in shard.rows], dtype=np.bool_)
-            flat = arrow.array(shard.vectors.reshape(-1), type=numbers)
-            vectors = arrow.FixedSizeListArray.from_arrays(flat, type=kind, mask=arrow.array(null))
-            writer.write_table(arrow.Table.from_arrays([arrow.array(ids, type=id_kind), vectors], schema=schema))
-
-
-def _json_line(value: dict[str, Any]) -> bytes:
-    return (json.dumps(value, ensure_ascii=False) + "\n").encode()
+        numbers = json.dumps(vector.tolist())
+    return f'{{"id": {_encode(row["id"])}, "embedding": {numbers}}}\n'.encode()
 
 
 def _pyarrow() -> Any:

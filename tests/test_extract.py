@@ -83,7 +83,7 @@ def test_googles_lines_field_by_field(
     options = [f"--layers={','.join(map(str, layers))}", f"--max_seq_length={limit}", "--batch_size=3"]
     options += [f"--input_file={tmp_path / 'in.txt'}", f"--output_file={tmp_path / 'out.jsonl'}", "--do_lower_case"]
     assert main(["extract", "-m", str(folder), "--format", "google", *options]) == 0
-    assert re.search(r"10 texts, \d texts cut", capsys.readouterr().out)
+    assert re.search(r"10 texts, \d+ tokens, \d texts cut", capsys.readouterr().out)
     found_lines = (tmp_path / "out.jsonl").read_text().splitlines()
     worst, n_values = 0.0, 0
     for line, expected in zip(found_lines, expected_lines(folder, TEXTS, layers, limit), strict=True):
@@ -125,7 +125,7 @@ def test_the_binary_format_is_read_back(
     output = tmp_path / "states.npy"
     options = [*f"--layers=-1,0 --dtype {dtype} --batch-size 3 -o".split(), str(output), "-i", str(tmp_path / "in.txt")]
     assert main(["extract", "-m", str(folder), *options]) == 0
-    assert "10 texts, 2 texts cut" in capsys.readouterr().out
+    assert "10 texts, 256 tokens, 2 texts cut" in capsys.readouterr().out
     features = TokenFeatures(output)
     assert isinstance(features.vectors, np.memmap)
     assert (len(features), features.layers, features.ids) == (10, (4, 0), list(range(10)))
@@ -138,7 +138,12 @@ def test_the_binary_format_is_read_back(
         for name in ("text", "tokens", "word_ids", "layers", "n_truncated", "cut_words"):
             assert getattr(found, name) == getattr(one, name), name
         assert found.words().words == one.words().words
-    assert {entry.name for entry in tmp_path.iterdir()} == {"in.txt", "states.npy", "states.tokens.jsonl"}
+    assert {entry.name for entry in tmp_path.iterdir()} == {
+        "in.txt",
+        "states.npy",
+        "states.npy.manifest.json",
+        "states.tokens.jsonl",
+    }
     np.save(output, np.zeros((3, 2, 24)))
     with pytest.raises(ValueError, match="do not belong together"):
         TokenFeatures(output)
@@ -174,7 +179,11 @@ def test_options_that_cannot_be_meant(folder: Path, tmp_path: Path, capsys: pyte
         (["-o", str(tmp_path / "o.npy"), "--do_lower_case=False"], "leave it out"),
         (["-o", str(tmp_path / "o.txt")], "must end in .npy"),
         (["-o", str(tmp_path / "o.npy"), "--layers=9"], "9"),
-        (["-o", str(tmp_path / "no" / "o.npy")], "cannot be written"),
+        (["-o", str(tmp_path / "no" / "o.npy")], f"cannot be written: there is no folder {tmp_path / 'no'}"),
+        (["-o", str(tmp_path / "o"), "--format", "google", "--layers=4"], "0 to 3, or -4 to -1"),
+        (["-o", str(tmp_path / "o"), "--format", "google", "--max_seq_length=2"], "expected 3 to 64"),
+        (["-o", str(tmp_path), "--format", "google"], "is a folder"),
+        (["-o", "-", "--format", "google"], "not the standard output"),
         ([], "needs --input FILE and --output FILE"),
     ):
         assert main([*start, *options]) == 1

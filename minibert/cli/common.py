@@ -6,14 +6,17 @@ import argparse
 import contextlib
 import io
 import os
-import shutil
 import sys
 from collections.abc import Callable, Iterator
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from minibert.files import write_whole
 from minibert.hub import DEFAULT_MODEL
 from minibert.readers import Source, input_format
+from minibert.shards import folder_of, is_unfinished
+
+if TYPE_CHECKING:
+    from minibert.runs import Summary
 
 __all__ = [
     "add_inputs",
@@ -22,13 +25,15 @@ __all__ = [
     "add_model_options",
     "add_texts",
     "natural",
-    "open_sources",
     "positive",
     "read_lines",
     "read_texts",
     "report_problem",
+    "report_run",
     "report_written",
+    "resumable",
     "several_ints",
+    "sources_of",
     "write_file",
 ]
 
@@ -53,8 +58,8 @@ def add_texts(parser: argparse.ArgumentParser, *, optional: bool = False) -> Non
     parser.add_argument("texts", nargs=nargs, metavar="TEXT", help='a text; "-" for the lines of the standard input')
 
 
-def add_inputs(parser: argparse.ArgumentParser) -> None:
-    """Add the files of texts, and how they are read."""
+def add_inputs(parser: argparse.ArgumentParser, *, shard_size: int) -> None:
+    """Add the files of texts, how they are read, and how a run over them goes on."""
     parser.add_argument(
         "-i",
         "--input",
@@ -80,6 +85,16 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
         help="about lines that cannot be used: compute nothing before they are corrected, leave them out, or keep "
         "their places empty (default: %(default)s)",
     )
+    parser.add_argument(
+        "--resume", action="store_true", help="go on with what an interrupted run has left; start, if there is nothing"
+    )
+    parser.add_argument(
+        "--shard-size",
+        type=positive,
+        default=shard_size,
+        metavar="N",
+        help="texts that are computed and then saved at a time, the most that a crash can lose (default: %(default)s)",
+    )
 
 
 def add_layers(parser: argparse.ArgumentParser, default: str) -> None:
@@ -103,40 +118,45 @@ def add_layer_pooling(parser: argparse.ArgumentParser, default: str) -> None:
     )
 
 
-@contextlib.contextmanager
-def open_sources(arguments: argparse.Namespace, copy: str, *, keep: Callable[[], bool]) -> Iterator[list[Source]]:
-    """Give what `add_inputs` asked for as sources; the standard input is copied into a file, since it is read twice.
-
-    Parameters
-    ----------
-    arguments : argparse.Namespace
-    copy : str
-        Name of that file. One that is there when a run is resumed is used, and deleted when all is well.
-    keep : callable
-        Whether to leave it there when something goes wrong: there is a run to resume.
-    """
+def sources_of(arguments: argparse.Namespace) -> list[Source]:
+    """Return what `add_inputs` asked for."""
     if arguments.input.count("-") > 1:
         raise ValueError("the standard input can be read once only.")
     sources = []
     for path in arguments.input:
         kind = arguments.input_format or input_format(path)
         id_column = None if kind == "text" else arguments.id_column
-        if path != "-":
-            sources.append(Source(path, kind, arguments.text_column, id_column, path))
-            continue
-        if not (getattr(arguments, "resume", False) and os.path.exists(copy)):
-            if sys.stdin is None:
-                raise ValueError("the standard input is closed.")
-            write_whole(copy, lambda file: shutil.copyfileobj(sys.stdin.buffer, file))
-        sources.append(Source(copy, kind, arguments.text_column, id_column, "standard input"))
-    done = False
+        name = "standard input" if path == "-" else path
+        sources.append(Source(path, kind, arguments.text_column, id_column, name))
+    return sources
+
+
+@contextlib.contextmanager
+def resumable(output: str) -> Iterator[None]:
+    """Say how to go on where a run is interrupted."""
     try:
-        yield sources
-        done = True
-    finally:
-        if "-" in arguments.input and (done or not keep()):
-            with contextlib.suppress(OSError):
-                os.unlink(copy)
+        yield
+    except KeyboardInterrupt:
+        if is_unfinished(output):
+            print(
+                f"minibert: what is done is kept in {folder_of(output)}; the same command with --resume goes on.",
+                file=sys.stderr,
+            )
+        raise
+
+
+def report_run(output: str, what: str, summary: Summary | None) -> None:
+    """Say what a run did; `what` is the shape of what was written."""
+    if summary is None:
+        print(f"{output}: complete, by this very run; there is nothing to resume")
+        return
+    left_out = f", {summary.n_left_out} records left out" if summary.n_left_out else ""
+    resumed = f", {summary.n_resumed} of them by earlier runs" if summary.n_resumed else ""
+    report_written(
+        output,
+        f"{what}; {summary.n_texts} texts{resumed}, {summary.n_tokens} tokens, {summary.n_cut} texts cut{left_out}, "
+        f"{summary.seconds:.1f} seconds",
+    )
 
 
 def report_problem(problem: str) -> None:

@@ -15,12 +15,14 @@ from minibert.cli.common import (
     add_model_options,
     add_texts,
     natural,
-    open_sources,
     positive,
     read_lines,
     read_texts,
     report_problem,
+    report_run,
     report_written,
+    resumable,
+    sources_of,
     write_file,
 )
 
@@ -36,7 +38,8 @@ def add_verbs(verbs: Any) -> None:
         "embed",
         help="turn texts into sentence vectors",
         description="Print one JSON object per text, with its vector, or save all vectors as an array. With --input "
-        "a corpus is read from files, in bounded memory; a run that was interrupted goes on with --resume.",
+        "a corpus is read from files, in bounded memory: a record of the run, .manifest.json, is put beside the "
+        "output, and a run that was interrupted goes on with --resume.",
     )
     add_texts(embed, optional=True)
     embed.add_argument(
@@ -46,19 +49,9 @@ def add_verbs(verbs: Any) -> None:
         help="save an array (texts, dimension) instead of printing; with --input the name says the format: .npy (the "
         "ids beside it, in .ids.jsonl), .jsonl, .parquet",
     )
-    add_inputs(embed)
-    embed.add_argument(
-        "--resume", action="store_true", help="go on with what an interrupted run has left; start, if there is nothing"
-    )
+    add_inputs(embed, shard_size=10_000)
     embed.add_argument(
         "--dtype", choices=("float32", "float16"), default="float32", help="with --input (default: %(default)s)"
-    )
-    embed.add_argument(
-        "--shard-size",
-        type=positive,
-        default=10_000,
-        metavar="N",
-        help="texts that are computed and then saved at a time, the most that a crash can lose (default: %(default)s)",
     )
     prompt = embed.add_mutually_exclusive_group()
     prompt.add_argument("--prompt-name", metavar="NAME", help="a prompt of the model's, such as query")
@@ -191,59 +184,34 @@ def _embed(arguments: argparse.Namespace) -> None:
 
 def _embed_corpus(arguments: argparse.Namespace) -> None:
     from minibert.corpus import embed_corpus
-    from minibert.shards import ShardFolder, folder_of
 
     if arguments.texts:
         raise ValueError("give texts, or files with --input, not both.")
     if arguments.output is None or arguments.precision != "float32":
         raise ValueError("--input needs --output FILE, and --dtype instead of --precision.")
-    options = {
-        **_options(arguments),
-        "prompt_name": arguments.prompt_name,
-        "prompt": arguments.prompt,
-        "normalize_embeddings": arguments.normalize,
-    }
-    folder = folder_of(arguments.output)
-
-    def unfinished() -> bool:
-        return ShardFolder(folder).manifest() is not None
-
-    with open_sources(arguments, f"{folder}.stdin", keep=unfinished) as sources:
-        try:
-            summary = embed_corpus(
-                _load(arguments),
-                sources,
-                arguments.output,
-                resume=arguments.resume,
-                on_error=arguments.on_error,
-                dtype=arguments.dtype,
-                shard_size=arguments.shard_size,
-                settings={
-                    "model": arguments.model,
-                    "revision": arguments.revision,
-                    "backend": arguments.backend or os.environ.get("MINIBERT_BACKEND"),  # each rounds otherwise
-                },
-                show_progress=sys.stderr is not None and sys.stderr.isatty(),
-                report=report_problem,
-                **options,
-            )
-        except KeyboardInterrupt:
-            if unfinished():
-                print(
-                    f"minibert: what is done is kept in {folder}; the same command with --resume goes on.",
-                    file=sys.stderr,
-                )
-            raise
-    if summary is None:
-        print(f"{arguments.output}: complete; there is nothing to resume")
-        return
-    left_out = f", {summary.n_left_out} records left out" if summary.n_left_out else ""
-    resumed = f", {summary.n_resumed} of them by earlier runs" if summary.n_resumed else ""
-    report_written(
-        arguments.output,
-        f"vectors ({summary.n_texts}, {summary.width}) {arguments.dtype}; {summary.n_texts} texts{resumed}, "
-        f"{summary.n_tokens} tokens, {summary.n_cut} texts cut{left_out}, {summary.seconds:.1f} seconds",
-    )
+    with resumable(arguments.output):
+        summary = embed_corpus(
+            _load(arguments),
+            sources_of(arguments),
+            arguments.output,
+            resume=arguments.resume,
+            on_error=arguments.on_error,
+            dtype=arguments.dtype,
+            shard_size=arguments.shard_size,
+            settings={
+                "model": arguments.model,
+                "revision": arguments.revision,
+                "backend": arguments.backend or os.environ.get("MINIBERT_BACKEND"),  # each rounds otherwise
+            },
+            show_progress=sys.stderr is not None and sys.stderr.isatty(),
+            report=report_problem,
+            prompt_name=arguments.prompt_name,
+            prompt=arguments.prompt,
+            normalize_embeddings=arguments.normalize,
+            **_options(arguments),
+        )
+    shape = "" if summary is None else f"vectors ({summary.n_texts}, {summary.width}) {arguments.dtype}"
+    report_run(arguments.output, shape, summary)
 
 
 def _similarity(arguments: argparse.Namespace) -> None:

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any
 
 from minibert.cli.common import (
     add_inputs,
     add_model_options,
-    open_sources,
     positive,
     report_problem,
-    report_written,
+    report_run,
+    resumable,
     several_ints,
-    write_file,
+    sources_of,
 )
-
-if TYPE_CHECKING:
-    from minibert.corpus import Survey
-    from minibert.readers import Record, Source
 
 __all__ = ["add_verbs"]
 
@@ -35,9 +31,11 @@ def add_verbs(verbs: Any) -> None:
         description="Save the hidden states of every token of the texts in files, in bounded memory. The binary format "
         "is an .npy array (tokens, layers, hidden_size) and an index, .tokens.jsonl, which "
         "minibert.token_features.TokenFeatures reads back; google is the JSON lines of extract_features.py, for which "
-        "' ||| ' separates the two texts of a pair. Google's spellings of the options, with underscores, work too.",
+        "' ||| ' separates the two texts of a pair. Google's spellings of the options, with underscores, work too. A "
+        "record of the run, .manifest.json, is put beside the output; a run that was interrupted goes on with "
+        "--resume.",
     )
-    add_inputs(extract)
+    add_inputs(extract, shard_size=1000)
     extract.add_argument("-o", "--output", "--output_file", metavar="FILE", help="the file to write")
     extract.add_argument(
         "--format", choices=("binary", "google"), default="binary", help="of the output (default: %(default)s)"
@@ -90,10 +88,8 @@ def _boolean(text: str) -> bool:
 
 
 def _extract(arguments: argparse.Namespace) -> None:
-    from minibert.corpus import numbered_records, survey
+    from minibert.extraction import extract_corpus
     from minibert.models import BertModel
-    from minibert.progress import progress_bar
-    from minibert.token_features import write_token_features
     from minibert.tokenizer import BertTokenizer
 
     for name in _TENSORFLOW:
@@ -104,11 +100,8 @@ def _extract(arguments: argparse.Namespace) -> None:
             )
     if not arguments.input or not arguments.output:
         raise ValueError("extract needs --input FILE and --output FILE.")
-    google = arguments.format == "google"
-    if not google and not arguments.output.endswith(".npy"):
-        raise ValueError(
-            f"{arguments.output!r} must end in .npy: the binary format is an array and an index beside it."
-        )
+    if arguments.output == "-":
+        raise ValueError("a run that can be resumed needs a file to write, not the standard output.")
     tokenizer = BertTokenizer.from_pretrained(arguments.model, revision=arguments.revision)
     if arguments.do_lower_case not in (None, tokenizer.do_lower_case):
         raise ValueError(
@@ -118,65 +111,29 @@ def _extract(arguments: argparse.Namespace) -> None:
     model = BertModel.from_pretrained(
         arguments.model, revision=arguments.revision, backend=arguments.backend, add_pooling_layer=False
     )
-    with open_sources(arguments, f"{arguments.output}.stdin", keep=lambda: False) as sources:
-        found = survey(sources, arguments.on_error)
-        show = sys.stderr is not None and sys.stderr.isatty()
-        with progress_bar(sum(found.counts), show=show) as bar:
-            records = _usable(arguments, sources, found, numbered_records, bar.update)
-            if google:
-                _write_google(arguments, model, tokenizer, records)
-                return
-            n_texts, n_tokens, n_cut = write_token_features(
-                arguments.output,
-                model,
-                tokenizer,
-                records,
-                layers=arguments.layers,
-                dtype=arguments.dtype,
-                max_length=arguments.max_seq_length,
-                batch_size=arguments.batch_size,
-            )
-    shape = (n_tokens, len(arguments.layers), model.config.hidden_size)
-    report_written(arguments.output, f"vectors {shape} {arguments.dtype}; {n_texts} texts, {n_cut} texts cut")
-
-
-def _write_google(
-    arguments: argparse.Namespace, model: Any, tokenizer: Any, records: Iterator[tuple[int, Record]]
-) -> None:
-    from minibert.google_features import google_lines
-
-    counts = {"texts": 0, "cut": 0}
-    limit = min(128, model.config.max_position_embeddings)
-
-    def write(file: BinaryIO) -> None:
-        lines = google_lines(
+    with resumable(arguments.output):
+        summary = extract_corpus(
             model,
             tokenizer,
-            ((number, record.text) for number, record in records),
+            sources_of(arguments),
+            arguments.output,
+            format=arguments.format,
             layers=arguments.layers,
-            max_seq_length=limit if arguments.max_seq_length is None else arguments.max_seq_length,
+            dtype=arguments.dtype,
+            max_length=arguments.max_seq_length,
             batch_size=arguments.batch_size,
+            resume=arguments.resume,
+            on_error=arguments.on_error,
+            shard_size=arguments.shard_size,
+            settings={
+                "model": arguments.model,
+                "revision": arguments.revision,
+                "backend": arguments.backend or os.environ.get("MINIBERT_BACKEND"),  # each rounds otherwise
+            },
+            show_progress=sys.stderr is not None and sys.stderr.isatty(),
+            report=report_problem,
         )
-        for line, n_cut in lines:
-            file.write(line.encode() + b"\n")
-            counts["texts"] += 1
-            counts["cut"] += n_cut > 0
-
-    write_file(arguments.output, write)
-    report_written(arguments.output, f"{counts['texts']} texts, {counts['cut']} texts cut")
-
-
-def _usable(
-    arguments: argparse.Namespace, sources: list[Source], found: Survey, numbered_records: Any, progress: Any
-) -> Iterator[tuple[int, Record]]:
-    """The records with a text, and, with --on-error null, the others too."""
-    from minibert.corpus import describe_problem
-
-    for number, record in numbered_records(sources, found.checksums):
-        progress(1)
-        if record.problem is not None:
-            if arguments.on_error == "stop":
-                raise ValueError(f"{describe_problem(record)}. The file was changed while it was read.")
-            report_problem(describe_problem(record))
-        if record.problem is None or arguments.on_error == "null":
-            yield number, record
+    shape = "JSON lines"
+    if summary is not None and arguments.format == "binary":
+        shape = f"vectors ({summary.n_tokens}, {len(arguments.layers)}, {summary.width}) {arguments.dtype}"
+    report_run(arguments.output, shape, summary)
