@@ -85,6 +85,7 @@ NR = 2 * WIDTH  # columns of a micro-tile and of a panel
 KC = 128  # products of one partial sum
 UNROLL = 2  # steps of k between two jumps back
 BLOCK_TILES = 7  # micro-tiles whose rows stay in the second cache while all panels pass by
+FEW_TILES = 20  # that are one block: with so few rows, to read each panel once is worth more
 FLOAT = 4  # bytes
 EPILOGUE_ROWS = 32  # rows of one chunk where a BLAS multiplies
 
@@ -403,7 +404,7 @@ def describe_linear(task, x, panels, bias, residual, y, code, has_residual, num_
     """
     M, N = y.shape
     tiles = (M + MR - 1) // MR
-    blocks = (tiles + BLOCK_TILES - 1) // BLOCK_TILES
+    blocks = 1 if tiles <= FEW_TILES else (tiles + BLOCK_TILES - 1) // BLOCK_TILES
     num_panels = (N + NR - 1) // NR
     block_tiles = (tiles + blocks - 1) // blocks
     # Chunks small enough that no thread waits long for the last of another, large enough to be worth taking.
