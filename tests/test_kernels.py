@@ -18,6 +18,7 @@ import pytest
 import minibert
 from minibert import kernels, reference
 from minibert.kernels import gemm, make_ops, rowwise, simd, threads
+from minibert.kernels.buffers import Slabs
 from minibert.ops import FloatArray, LayerNorm, Linear, Ops
 from tests import oracle
 from tests.cases import OP_CASES, Arguments, OpCase
@@ -230,7 +231,7 @@ def test_op_fills_its_result_and_nothing_else(case: OpCase, use_blas: bool, monk
 def test_a_packed_weight_gives_the_weight_back(N: int, K: int) -> None:
     generator = np.random.default_rng(0)
     linear = Linear(("some.dense",), generator.standard_normal((N, K)).astype(np.float32), np.zeros(N, np.float32))
-    packed = gemm.pack(linear)
+    packed = gemm.pack(Slabs(), linear)
     assert (packed.paths, packed.shape) == (linear.paths, linear.shape)
     np.testing.assert_array_equal(packed.weight, linear.weight)
 

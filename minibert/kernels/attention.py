@@ -36,7 +36,6 @@ from minibert.kernels.simd import (
 __all__ = ["ATTENTION", "attention_chunk", "describe_attention"]
 
 ATTENTION = 2  # kind of task
-LOWEST = -3.4e38  # below every score
 _BITS_PER_E = np.float32(1.4426950408889634)  # 1 / ln 2: e^x = 2^(x / ln 2)
 
 
@@ -144,7 +143,7 @@ def exponentiate_rows(scores, rows, S, columns, factor, norms):
     if whole < S:
         for i in range(rows):
             last = i * columns + whole
-            store(scores, last, first_lanes(load(scores, last), S - whole, number(LOWEST)))
+            store(scores, last, first_lanes(load(scores, last), S - whole, number(-np.inf)))
     count = (S + WIDTH - 1) // WIDTH * WIDTH
     scale, least = broadcast(factor), number(-127.0)
     shift = broadcast(-factor * row_maximum(scores, 0, count))
