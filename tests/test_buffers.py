@@ -1,17 +1,25 @@
-"""Memory that is used again: never while somebody looks into it."""
+"""Memory for arrays: where it begins, who else has it, and when it is given back."""
 
 from __future__ import annotations
 
+import copy
 import pickle
 import subprocess
 import sys
 import threading
+import weakref
+from typing import Any
 
 import numpy as np
 import pytest
 
-from minibert.kernels.buffers import Buffers
+from minibert.kernels import make_ops
+from minibert.kernels.buffers import Buffers, Slabs, aligned_empty
+from minibert.kernels.compilation import function
+from minibert.kernels.memory import scratch
+from minibert.ops import Linear
 
+LINE = 64  # bytes
 SIZE = 1 << 17
 
 
@@ -122,3 +130,121 @@ def test_they_can_be_pickled_without_what_they_hold() -> None:
     buffers = Buffers()
     buffers.empty(SIZE)
     assert len(pickle.dumps(buffers)) < 200
+
+
+# --- where memory begins ---------------------------------------------------------------------------------------------
+
+
+def root(array: np.ndarray) -> np.ndarray:
+    """The array that owns the memory another one looks into."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
+@pytest.mark.parametrize("shape", [(0,), (1,), (3, 5), (7, 0), (1000, 3), (2, 3, 4)])
+def test_aligned_arrays_begin_with_a_cache_line(shape: tuple[int, ...]) -> None:
+    arrays = [aligned_empty(*shape) for _ in range(20)]
+    for number, array in enumerate(arrays):
+        assert (array.shape, array.dtype) == (shape, np.float32)
+        assert array.flags.c_contiguous
+        assert array.flags.writeable
+        assert array.size == 0 or address(array) % LINE == 0
+        array[...] = number
+    for number, array in enumerate(arrays):
+        assert (array == number).all()
+
+
+def test_large_results_begin_with_a_cache_line() -> None:
+    buffers = Buffers()
+    for number in range(40):
+        assert address(buffers.empty(SIZE + number)) % LINE == 0
+
+
+def test_scratch_begins_with_a_cache_line_and_is_long_enough() -> None:
+    @function
+    def run(size, places, sizes):
+        arrays = scratch(size), scratch(size), scratch(size)
+        for i in range(3):
+            for j in range(size):
+                arrays[i][j] = i
+        for i in range(3):
+            places[i], sizes[i] = arrays[i].ctypes.data, arrays[i].size
+            for j in range(size):
+                if arrays[i][j] != i:
+                    sizes[i] = -1
+
+    places, sizes = np.empty((2, 3), dtype=np.int64)
+    for size in (*range(1, 70), 1000, 100_003):
+        run(size, places, sizes)
+        assert (places % LINE == 0).all()
+        assert (sizes >= size).all()
+
+
+# --- weights ---------------------------------------------------------------------------------------------------------
+
+
+def test_weights_lie_one_behind_the_other_and_never_overlap() -> None:
+    slabs = Slabs()
+    shapes = [(1, 1), (3, 7, 32), (0, 5), (5,), (1000, 3000), (3000, 1000), (1, 1), (4000, 3000), (2, 2)]
+    arrays = [slabs.empty(*shape) for shape in shapes]
+    for number, array in enumerate(arrays):
+        assert (array.shape, array.dtype) == (shapes[number], np.float32)
+        assert array.size == 0 or address(array) % LINE == 0
+        array[...] = number
+    for number, array in enumerate(arrays):
+        assert (array == number).all()
+    assert address(arrays[1]) == address(arrays[0]) + LINE
+
+
+def test_threads_never_get_the_same_weights() -> None:
+    slabs = Slabs()
+    arrays: list[tuple[int, np.ndarray]] = []
+
+    def work(number: int) -> None:
+        for _ in range(200):
+            array = slabs.empty(1000)
+            array[:] = number
+            arrays.append((number, array))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(arrays) == 1600
+    assert all((array == number).all() for number, array in arrays)
+
+
+def test_slabs_can_be_pickled_without_what_they_hold() -> None:
+    slabs = Slabs()
+    array = slabs.empty(SIZE)
+    assert len(pickle.dumps(slabs)) < 200
+    assert not np.shares_memory(root(array), copy.deepcopy(slabs).empty(SIZE))
+
+
+def prepared(num_maps: int) -> tuple[Any, list[Any]]:
+    """Ops, and some small linear maps that they prepared."""
+    weight, bias = np.ones((64, 32), dtype=np.float32), np.zeros(64, dtype=np.float32)
+    ops = make_ops(1)
+    return ops, [ops.prepare(Linear((f"{number}",), weight, bias)) for number in range(num_maps)]
+
+
+def test_the_memory_of_weights_goes_with_the_last_of_them() -> None:
+    ops, maps = prepared(3)
+    slab = weakref.ref(root(maps[0].panels))
+    assert slab() is root(maps[2].panels)
+    del ops, maps[1:]
+    assert slab() is not None
+    np.testing.assert_array_equal(maps[0].weight, 1.0)
+    maps.clear()
+    assert slab() is None
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_a_copy_of_a_weight_has_memory_of_its_own(duplicate: Any) -> None:
+    _, [linear] = prepared(1)
+    other = duplicate(linear)
+    assert len(pickle.dumps(linear)) < 2 * linear.panels.nbytes  # and not the slab
+    assert not np.shares_memory(other.panels, root(linear.panels))
+    np.testing.assert_array_equal(other.weight, linear.weight)

@@ -18,6 +18,7 @@ import pytest
 import minibert
 from minibert import kernels, reference
 from minibert.kernels import gemm, make_ops, rowwise, simd, threads
+from minibert.kernels.buffers import Slabs
 from minibert.ops import FloatArray, LayerNorm, Linear, Ops
 from tests import oracle
 from tests.cases import OP_CASES, Arguments, OpCase
@@ -225,14 +226,112 @@ def test_op_fills_its_result_and_nothing_else(case: OpCase, use_blas: bool, monk
         assert (block[-guarded.MARGIN :] == GUARD).all()
 
 
+FENCED = """
+import ctypes, dataclasses, mmap, sys
+import numpy as np
+from minibert import kernels
+from minibert.kernels import make_ops
+from minibert.kernels.gemm import PackedLinear
+from minibert.ops import LayerNorm
+from tests.cases import OP_CASES
+
+protect = ctypes.CDLL(None).mprotect
+
+def fence(value, at_end):
+    # A copy between two pages that nobody may touch: it begins where one ends, or ends where the other begins.
+    if isinstance(value, PackedLinear):
+        return dataclasses.replace(value, panels=fence(value.panels, at_end), bias=fence(value.bias, at_end))
+    if isinstance(value, LayerNorm):
+        return dataclasses.replace(value, weight=fence(value.weight, at_end), bias=fence(value.bias, at_end))
+    if not isinstance(value, np.ndarray) or not value.size:
+        return value
+    page = mmap.PAGESIZE
+    size = -(-value.nbytes // page) * page
+    memory = mmap.mmap(-1, size + 2 * page)
+    first = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    for place in (first, first + page + size):
+        if protect(ctypes.c_void_p(place), ctypes.c_size_t(page), 0):
+            raise OSError("mprotect")
+    start = page + (size - value.nbytes if at_end else 0)
+    fenced = np.frombuffer(memory, value.dtype, value.size, start).reshape(value.shape)
+    fenced[...] = value
+    return fenced
+
+count = 0
+for case in OP_CASES:
+    for at_end in (False, True):
+        kernels.Buffers.empty = lambda _, *shape: fence(np.empty(shape, np.float32), at_end)
+        ops = make_ops(1)
+        arguments = {name: fence(value, at_end) for name, value in case.prepare(ops, case.arguments()).items()}
+        print(case, at_end, file=sys.stderr)  # the last line tells which one broke off
+        getattr(ops, case.op)(**arguments)
+        count += 1
+print(count)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="protects pages as Linux does")
+def test_kernels_touch_nothing_before_or_behind_their_arrays() -> None:
+    """Not even to read: a number read from beyond and then ignored would be seen by nothing else."""
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
+    done = subprocess.run(
+        [sys.executable, "-c", FENCED], env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr[-300:]
+    assert int(done.stdout) == 2 * len(OP_CASES)
+
+
 @pytest.mark.parametrize("K", [1, 7, 127, 128, 129, 384])
 @pytest.mark.parametrize("N", [1, 15, 16, 31, 32, 33, 95])
 def test_a_packed_weight_gives_the_weight_back(N: int, K: int) -> None:
     generator = np.random.default_rng(0)
     linear = Linear(("some.dense",), generator.standard_normal((N, K)).astype(np.float32), np.zeros(N, np.float32))
-    packed = gemm.pack(linear)
+    packed = gemm.pack(Slabs(), linear)
     assert (packed.paths, packed.shape) == (linear.paths, linear.shape)
     np.testing.assert_array_equal(packed.weight, linear.weight)
+
+
+# --- numbers at the edges --------------------------------------------------------------------------------------------
+
+LENGTHS = (1, simd.WIDTH - 1, simd.WIDTH, simd.WIDTH + 1, 2 * simd.WIDTH + 3)
+
+
+def assert_attention_equals_its_twin(query: FloatArray, key: FloatArray, value: FloatArray) -> None:
+    arguments = (query, key, value, np.array([0, len(query)], np.int32), 1)
+    with np.errstate(all="ignore"):
+        twins = reference.attention(*arguments, return_scores=True, return_probs=True)
+    found = make_ops(1).attention(*arguments, return_scores=True, return_probs=True)
+    for array, expected in zip(oracle.arrays(found), oracle.arrays(twins), strict=True):
+        np.testing.assert_allclose(array, expected, rtol=1e-4, atol=1e-5)  # and not a number in the same places
+
+
+@pytest.mark.parametrize("S", LENGTHS)
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("which", range(3))
+def test_attention_does_not_hide_what_is_not_finite(which: int, bad: float, S: int) -> None:
+    generator = np.random.default_rng(S)
+    for place in (0, S - 1):
+        arrays = generator.standard_normal((3, S, 8)).astype(np.float32)
+        arrays[which, place, 3] = bad
+        assert_attention_equals_its_twin(*arrays)
+
+
+@pytest.mark.parametrize("S", LENGTHS)
+@pytest.mark.parametrize("score", [0.0, 1e4, -1e4, 1e8, -1e8, 1e10, -1e10, -1e30, 1e30, 3.4e38, -3.4e38, 1e39, -1e39])
+def test_equal_scores_are_equal_probs_however_large(score: float, S: int) -> None:
+    """Until they overflow, as NumPy's do."""
+    query, key, value = np.random.default_rng(S).standard_normal((3, S, 8)).astype(np.float32)
+    query[:], key[:] = 0.0, 0.0
+    query[:, 5], key[:, 5] = abs(score) ** 0.5, np.sign(score) * abs(score) ** 0.5
+    assert_attention_equals_its_twin(query, key, value)
+
+
+@pytest.mark.parametrize("S", LENGTHS)
+@pytest.mark.parametrize("size", [1e6, 1e9, 1e15])
+@pytest.mark.parametrize("D", [1, 8])
+def test_the_largest_of_very_large_scores_takes_all(D: int, size: float, S: int) -> None:
+    query, key, value = np.random.default_rng(S).standard_normal((3, S, D)).astype(np.float32)
+    assert_attention_equals_its_twin(query * np.float32(size), key * np.float32(size), value)
 
 
 @pytest.mark.parametrize("H", [1, 2, 5, 7, 8, 9, 384])

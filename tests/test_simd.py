@@ -116,6 +116,18 @@ def test_partial_loads_and_stores_touch_nothing_beyond(count: int) -> None:
     np.testing.assert_array_equal(np.delete(y, np.s_[1 : count + 1]), -1)
 
 
+@pytest.mark.parametrize("count", range(WIDTH + 1))
+def test_first_lanes(count: int) -> None:
+    @function
+    def run(x, others, y, count):
+        simd.store(y, 0, simd.first_lanes(simd.load(x, 0), count, simd.load(others, 0)))
+
+    x, others = np.random.default_rng(0).standard_normal((2, WIDTH)).astype(np.float32)
+    y = np.empty(WIDTH, dtype=np.float32)
+    run(x, others, y, count)
+    np.testing.assert_array_equal(y, [*x[:count], *others[count:]])
+
+
 def test_transpose_block() -> None:
     @function
     def run(x, y):

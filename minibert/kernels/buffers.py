@@ -1,7 +1,8 @@
 """Memory for arrays of floats: where cache lines begin, on large pages, and used again as soon as nobody holds it.
 
 Lines   A vector that lies across two cache lines costs as much as two. The allocator aligns to 16 bytes, a line has 64:
-        so what kernels read and write begins where a line does (`aligned_empty`).
+        so weights, scratch (memory.py) and large results begin where a line does (`aligned_empty`). Small results are
+        the allocator's, and so is a copied or unpickled weight: they compute the same.
 Pages   The weights of a model pass through the processor once in every forward, and it looks up the place of each page
         on the way: with pages of 2 MB (Linux), which need long pieces of memory, 1 to 3 % less time than with those of
         4 KB. So they are cut from `Slabs`.
