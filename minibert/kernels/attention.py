@@ -21,7 +21,6 @@ from minibert.kernels.simd import (
     broadcast,
     exp2,
     first_lanes,
-    fma,
     largest,
     load,
     load_first,
@@ -36,7 +35,6 @@ from minibert.kernels.simd import (
 __all__ = ["ATTENTION", "attention_chunk", "describe_attention"]
 
 ATTENTION = 2  # kind of task
-LARGE = 1e8  # a score beyond which rounding alone might leave more than exp2 can bear
 _BITS_PER_E = np.float32(1.4426950408889634)  # 1 / ln 2: e^x = 2^(x / ln 2)
 
 
@@ -147,27 +145,16 @@ def exponentiate_rows(scores, rows, S, columns, factor, norms):
             store(scores, last, first_lanes(load(scores, last), S - whole, number(-np.inf)))
     count = (S + WIDTH - 1) // WIDTH * WIDTH
     scale, least = broadcast(factor), number(-127.0)
-    shift = broadcast(row_shift(scores, 0, count, factor))
+    top = broadcast(row_maximum(scores, 0, count))
     for i in range(rows):
-        next_shift = broadcast(row_shift(scores, min(i + 1, rows - 1) * columns, count, factor))
+        next_top = broadcast(row_maximum(scores, min(i + 1, rows - 1) * columns, count))
         total = number(0.0)
         for j in range(i * columns, i * columns + count, WIDTH):
-            power = exp2(maximum(fma(load(scores, j), scale, shift), least))
+            power = exp2(maximum((load(scores, j) - top) * scale, least))
             store(scores, j, power)
             total = total + power
         norms[i] = np.float32(1.0) / sum_lanes(total)
-        shift = next_shift
-
-
-@function
-def row_shift(scores, start, count, factor):
-    """What makes factor times the largest of `count` scores 0; very large ones have the largest taken off first."""
-    top = row_maximum(scores, start, count)
-    if not abs(top) < LARGE:
-        for j in range(start, start + count, WIDTH):
-            store(scores, j, load(scores, j) - top)
-        top = np.float32(0.0)
-    return -factor * top
+        top = next_top
 
 
 @function

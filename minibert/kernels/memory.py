@@ -111,7 +111,8 @@ def longs_at(address):
 def scratch(size):
     """A flat float32 array with arbitrary contents, which begins where a cache line does.
 
-    Raises MemoryError where there is none.
+    Raises MemoryError where there is none. Whoever uses its address names the array after the last such use (in a loop,
+    anywhere inside it): Numba frees an array that is not named again.
     """
     raw = np.empty(size + 16, np.float32)
     return raw[-raw.ctypes.data % 64 // 4 :]
