@@ -6,6 +6,7 @@ Distinct texts are shared and sorted by length within a shard only.
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,7 +29,7 @@ _ROWS_AT_ONCE = 512
 def embed_corpus(
     model: SentenceTransformer,
     sources: Sequence[Source],
-    output: str,
+    output: str | os.PathLike[str],
     *,
     resume: bool = False,
     on_error: str = "stop",
@@ -45,7 +46,7 @@ def embed_corpus(
     ----------
     model : SentenceTransformer
     sources : sequence of Source
-    output : str
+    output : str or path
         Name of the file: .npy (with the ids beside it), .jsonl or .parquet. A record of the run,
         ``<output>.manifest.json``, is put beside it.
     resume : bool
@@ -78,7 +79,7 @@ def embed_corpus(
         A file cannot be read or written, or another process writes this output. What was computed stays in the folder
         ``<output>.parts``.
     """
-    bad_records = BadRecords(on_error, report)
+    bad_records, output = BadRecords(on_error, report), os.fspath(output)
     if dtype not in ("float32", "float16"):
         raise ValueError(f"dtype={dtype!r}; expected 'float32' or 'float16'.")
     output_suffix(output)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -34,7 +35,7 @@ def extract_corpus(
     model: BertModel,
     tokenizer: BertTokenizer,
     sources: Sequence[Source],
-    output: str,
+    output: str | os.PathLike[str],
     *,
     format: str = "binary",
     layers: LayerSelection = (-1, -2, -3, -4),
@@ -55,7 +56,7 @@ def extract_corpus(
     model, tokenizer
         Of the same model.
     sources : sequence of Source
-    output : str
+    output : str or path
         Name of the file. The binary format's ends in .npy: an array (tokens, layers, H), with the index
         `minibert.token_features.tokens_path` beside it. So is a record of the run, ``<output>.manifest.json``.
     format : {"binary", "google"}
@@ -83,7 +84,7 @@ def extract_corpus(
     TypeError, ValueError, OSError
         As in `minibert.corpus.embed_corpus`.
     """
-    bad_records = BadRecords(on_error, report)
+    bad_records, output = BadRecords(on_error, report), os.fspath(output)
     if format not in EXTRACT_FORMATS:
         raise ValueError(f"format={format!r}; expected one of {', '.join(map(repr, EXTRACT_FORMATS))}.")
     if dtype not in ("float32", "float16"):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import stat
+import sys
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -13,7 +15,16 @@ from typing import Any, BinaryIO, NoReturn
 
 from minibert.errors import ModelFormatError
 
-__all__ = ["is_regular_file", "os_reason", "printable", "read_json", "read_json_object", "within", "write_whole"]
+__all__ = [
+    "is_regular_file",
+    "os_reason",
+    "printable",
+    "read_json",
+    "read_json_object",
+    "sync_folder",
+    "within",
+    "write_whole",
+]
 
 _JSON_LIMIT = 16 * 2**20  # bytes; the largest real one is the index of a sharded model, well below 1 MB
 
@@ -171,3 +182,19 @@ def write_whole(path: str | os.PathLike[str], write: Callable[[BinaryIO], object
         if isinstance(error, OSError):
             raise OSError(f"{path} cannot be written: {os_reason(error)}.") from error
         raise
+    sync_folder(os.path.dirname(target))
+
+
+def sync_folder(path: str | os.PathLike[str]) -> None:
+    """Put the names in a folder on the disk, as fsync does with the bytes of a file, where the system has a way to.
+
+    Until then a power cut can take back that a file was made, or got its name.
+    """
+    if sys.platform == "win32":
+        return
+    with contextlib.suppress(OSError):  # some network drives cannot; the names are there, if not for certain
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -27,6 +27,12 @@ INPUT_FORMATS = ("text", "jsonl", "csv", "tsv")
 
 _BY_SUFFIX = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv"}
 
+_GZIP = b"\x1f\x8b"  # what gzip data begin with, and no UTF-8 text
+
+# Characters of a CSV field. The csv module's own limit, 131,072, is less than a book; without one a quote that is never
+# closed would bring the rest of the file into memory.
+_FIELD_LIMIT = 2**24
+
 
 @dataclasses.dataclass(frozen=True)
 class Source:
@@ -43,6 +49,11 @@ class Source:
         The one that holds the id; default: records are numbered.
     name : str
         What messages and ids call the file.
+
+    Raises
+    ------
+    ValueError
+        The format is none of these, or has no ids.
     """
 
     path: str
@@ -50,6 +61,12 @@ class Source:
     text_column: str
     id_column: str | None
     name: str
+
+    def __post_init__(self) -> None:
+        if self.format not in INPUT_FORMATS:
+            raise ValueError(f"format={self.format!r}; expected one of {', '.join(map(repr, INPUT_FORMATS))}.")
+        if self.format == "text" and self.id_column is not None:
+            raise ValueError(f"id_column={self.id_column!r}, but plain text has no columns; expected None.")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -61,12 +78,14 @@ class Record:
     text : str or None
         None where there is none to be had.
     id : str, int or None
-        None where the source has no ids.
+        None where the source has no ids, or this one cannot be read.
     file : str
     line : int
         Its first line in the file, from 1.
     problem : str or None
         Why there is no text.
+    numbered : bool
+        The source has no ids: a record is called by its number.
     """
 
     text: str | None
@@ -74,6 +93,7 @@ class Record:
     file: str
     line: int
     problem: str | None = None
+    numbered: bool = True
 
 
 def input_format(path: str) -> str:
@@ -101,7 +121,9 @@ def read_records(source: Source, checksum: hashlib._Hash | None = None) -> Itera
     try:
         with open(source.path, "rb", buffering=0) as raw:
             file = io.BufferedReader(_Counted(raw, checksum), 2**16)
-            stream: Any = gzip.GzipFile(fileobj=file) if source.path.endswith(".gz") else file
+            # The standard input has no name that could tell.
+            compressed = source.path.endswith(".gz") or file.peek(len(_GZIP)).startswith(_GZIP)
+            stream: Any = gzip.GzipFile(fileobj=file) if compressed else file
             if source.format in ("csv", "tsv"):
                 yield from _read_table(source, stream)
             else:
@@ -128,53 +150,66 @@ class _Counted(io.RawIOBase):
 
 
 def _read_lines(source: Source, stream: Any) -> Iterator[Record]:
-    parse = _parse_text if source.format == "text" else _parse_json
     for number, line in enumerate(stream, 1):
         data = line.removesuffix(b"\n").removesuffix(b"\r")
+        text: str | None = None
+        own_id: str | int | None = None
+        problem = None
         try:
             decoded = data.decode("utf-8-sig" if number == 1 else "utf-8")
-            text, own_id = parse(source, decoded)
+            if source.format == "text":
+                text = decoded
+            else:
+                value = _json_value(source, decoded)
+                own_id = _json_id(source, value)
+                text = _json_text(source, value)
         except UnicodeDecodeError as error:
             problem = f"is not UTF-8: byte 0x{data[error.start]:02x} at {error.start}"
-            yield Record(None, None, source.name, number, problem)
         except (ValueError, RecursionError) as error:
             problem = "is nested too deeply" if isinstance(error, RecursionError) else str(error)
-            yield Record(None, None, source.name, number, problem)
-        else:
-            yield Record(text, own_id, source.name, number)
+        yield Record(text, own_id, source.name, number, problem, source.id_column is None)
 
 
-def _parse_text(source: Source, line: str) -> tuple[str, None]:
-    return line, None
-
-
-def _parse_json(source: Source, line: str) -> tuple[str, str | int | None]:
+def _json_value(source: Source, line: str) -> str | dict[str, Any]:
+    """Return what a line holds: an object or, where no ids are asked for, a text."""
+    if not line.strip():
+        raise ValueError("is empty; expected a JSON object")
     try:
         value = json.loads(line)
     except json.JSONDecodeError as error:
         raise ValueError(f"is not JSON: {error.msg} at column {error.colno}") from None
-    if isinstance(value, str) and source.id_column is None:
-        refuse_lone_surrogate(value, "the text")
-        return value, None
-    if not isinstance(value, dict):
-        raise ValueError(f"holds no JSON object, but {type(value).__name__}")
-    own_id = None
-    if source.id_column is not None:
-        own_id = value.get(source.id_column)
-        if isinstance(own_id, bool) or not isinstance(own_id, str | int):
-            raise ValueError(f"has no id, a string or a whole number, under {source.id_column!r}")
-    if source.text_column not in value:
-        raise ValueError(f"has no {source.text_column!r}; it has {', '.join(map(repr, value)) or 'nothing'}")
-    text = value[source.text_column]
+    if isinstance(value, dict) or (isinstance(value, str) and source.id_column is None):
+        return value
+    raise ValueError(f"holds no JSON object, but {type(value).__name__}")
+
+
+def _json_id(source: Source, value: str | dict[str, Any]) -> str | int | None:
+    if isinstance(value, str) or source.id_column is None:
+        return None
+    own_id = value.get(source.id_column)
+    if isinstance(own_id, bool) or not isinstance(own_id, str | int):
+        raise ValueError(f"has no id, a string or a whole number, under {source.id_column!r}")
+    if isinstance(own_id, str):
+        refuse_lone_surrogate(own_id, "the id")
+    return own_id
+
+
+def _json_text(source: Source, value: str | dict[str, Any]) -> str:
+    text: Any = value
+    if isinstance(value, dict):
+        if source.text_column not in value:
+            raise ValueError(f"has no {source.text_column!r}; it has {', '.join(map(repr, value)) or 'nothing'}")
+        text = value[source.text_column]
     if not isinstance(text, str):
         raise ValueError(f"holds {'null' if text is None else type(text).__name__} as {source.text_column!r}, no text")
     refuse_lone_surrogate(text, "the text")
-    return text, own_id
+    return text
 
 
 def _read_table(source: Source, stream: Any) -> Iterator[Record]:
     # What is not UTF-8 comes through as lone surrogates, and is found in the one record that has it.
     lines = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
+    csv.field_size_limit(max(csv.field_size_limit(), _FIELD_LIMIT))  # of the process: there is no other
     rows = csv.reader(lines, delimiter="\t" if source.format == "tsv" else ",", strict=True)
     try:
         header = next(rows, None)
@@ -198,7 +233,8 @@ def _read_table(source: Source, stream: Any) -> Iterator[Record]:
                     f"{source.name}, line {line}: {error}. The record runs over several lines, so what follows it "
                     "cannot be told apart, whatever --on-error says."
                 ) from error
-            yield Record(None, None, source.name, line, f"is no row of a table: {error}")
+            problem = f"is no row of a table: {error}"
+            yield Record(None, None, source.name, line, problem, source.id_column is None)
         else:
             if row is None:
                 return
@@ -210,15 +246,22 @@ def _read_table(source: Source, stream: Any) -> Iterator[Record]:
 def _table_record(
     source: Source, row: list[str], width: int, text_place: int, id_place: int | None, line: int
 ) -> Record:
+    text: str | None = None
+    own_id: str | None = None
     problem = None
-    if len(row) != width:
-        problem = f"has {len(row)} columns, the header has {width}"
-    else:
-        try:
-            for place in (text_place, *([] if id_place is None else [id_place])):
-                row[place].encode("utf-8")
-        except UnicodeEncodeError as error:
-            problem = f"is not UTF-8: byte 0x{ord(error.object[error.start]) & 0xFF:02x}"
-    if problem is not None:
-        return Record(None, None, source.name, line, problem)
-    return Record(row[text_place], None if id_place is None else row[id_place], source.name, line)
+    try:
+        if len(row) != width:
+            raise ValueError(f"has {len(row)} columns, the header has {width}")
+        own_id = None if id_place is None else _checked_field(row[id_place])
+        text = _checked_field(row[text_place])
+    except ValueError as error:
+        problem = str(error)
+    return Record(text, own_id, source.name, line, problem, id_place is None)
+
+
+def _checked_field(field: str) -> str:
+    try:
+        field.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ValueError(f"is not UTF-8: byte 0x{ord(field[error.start]) & 0xFF:02x}") from None
+    return field

@@ -188,6 +188,7 @@ def run_shards(
     if os.path.exists(output) and not os.path.isfile(output):
         raise OSError(f"{output} is a device or a pipe; a run that can be resumed needs a file.")
     target = os.path.realpath(output)
+    _refuse_names(target, sources, settings)
     task = make(target)
     _refuse_inputs(sources, [record_path(target), *(part.final for part in task.parts if part.final), target])
     with ShardFolder(target, task.parts) as folder:
@@ -201,7 +202,9 @@ def run_shards(
             else source
             for source in sources
         ]
+        before = [_state(source) for source in files]
         found = _survey(files, bad_records, too_long)
+        _refuse_changes(files, before)
         mine = {
             "settings": {**settings, "minibert": minibert.__version__, "shard_size": shard_size},
             "inputs": [dataclasses.asdict(source) for source in sources],
@@ -225,8 +228,8 @@ def run_shards(
                 folder.resume(bad_records.report)
             n_resumed = folder.counts.n_texts
             done = folder.n_shards * shard_size
-            with progress_bar(sum(found.counts), show=show_progress, initial=done) as bar:
-                _compute(task, folder, files, found, shard_size, bar.update)
+            with progress_bar(sum(found.counts), show=show_progress, initial=min(done, sum(found.counts))) as bar:
+                _compute(task, folder, files, before, found, shard_size, bar.update)
             folder.finish(task.assemble)
         else:
             folder.finish()
@@ -237,8 +240,12 @@ def run_shards(
 
 
 def row_of(number: int, record: Record) -> dict[str, Any]:
-    """Return what an index says of a record: its id, or its number where it has none, its place, why it has no text."""
-    row: dict[str, Any] = {"id": number if record.id is None else record.id, "file": record.file, "line": record.line}
+    """Return what an index says of a record: its id, its place, why it has no text.
+
+    The id is the record's number where its source has no ids; None where it has, and this one cannot be read: a number
+    might be that of another record.
+    """
+    row: dict[str, Any] = {"id": number if record.numbered else record.id, "file": record.file, "line": record.line}
     return row if record.problem is None else {**row, "null": record.problem}
 
 
@@ -299,21 +306,17 @@ def _compute(
     task: Output,
     folder: ShardFolder,
     sources: Sequence[Source],
+    before: Sequence[tuple[int, int]],
     found: _Survey,
     shard_size: int,
     progress: Callable[[int], object],
 ) -> None:
     """Compute the shards that are not done yet; the records of those that are, are read over."""
-    before = [_state(source) for source in sources]
     records = _numbered_records(sources, found.checksums)
     next(islice(records, folder.n_shards * shard_size, folder.n_shards * shard_size), None)
     for window in in_windows(records, shard_size):
         counts = task.compute(window, folder.counts, folder.append, progress)
-        for source, state in zip(sources, before, strict=True):
-            if _state(source) != state:
-                raise ValueError(
-                    f"{source.name} was changed while it was read; bring it back as it was, or start again."
-                )
+        _refuse_changes(sources, before)
         folder.commit(counts)
         del window  # before the next one is read
 
@@ -333,6 +336,13 @@ def _numbered_records(sources: Sequence[Source], checksums: Sequence[str]) -> It
             )
 
 
+def _refuse_changes(sources: Sequence[Source], before: Sequence[tuple[int, int]]) -> None:
+    """Refuse files that are not as they were before the first look, so that no shard is of another state than it."""
+    for source, state in zip(sources, before, strict=True):
+        if _state(source) != state:
+            raise ValueError(f"{source.name} was changed while it was read; bring it back as it was, or start again.")
+
+
 def _state(source: Source) -> tuple[int, int]:
     try:
         status = os.stat(source.path)
@@ -344,10 +354,28 @@ def _state(source: Source) -> tuple[int, int]:
 # --- what must not be mixed -------------------------------------------------------------------------------------------
 
 
+def _refuse_names(output: str, sources: Sequence[Source], settings: dict[str, Any]) -> None:
+    """Refuse what the record of a run, which is UTF-8, cannot hold: names of files in another encoding, mostly."""
+    names = [os.path.basename(output), *(source.path for source in sources), *settings.values()]
+    for name in filter(lambda name: isinstance(name, str), names):
+        try:
+            name.encode("utf-8")
+        except UnicodeEncodeError:
+            raise ValueError(
+                f"{name!r} is not UTF-8, in which the record of a run is written; give another name."
+            ) from None
+
+
 def _refuse_inputs(sources: Sequence[Source], outputs: Sequence[str]) -> None:
     for source in sources:
+        path = source.path
+        if path != "-" and os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+            raise ValueError(
+                f"{source.name} is a pipe or a device, but the input is read twice; give it as the standard input, -, "
+                "which is copied first."
+            )
         for output in outputs:
-            if os.path.exists(source.path) and os.path.exists(output) and os.path.samefile(source.path, output):
+            if os.path.exists(path) and os.path.exists(output) and os.path.samefile(path, output):
                 raise ValueError(f"{output} is the input, and would be written over; give another output.")
 
 

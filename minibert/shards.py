@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO, Self
 
 from minibert.errors import ModelFormatError
-from minibert.files import os_reason, read_json_object, write_whole
+from minibert.files import os_reason, read_json_object, sync_folder, write_whole
 from minibert.locks import FileLock
 
 __all__ = ["Counts", "Part", "ShardFolder", "folder_of", "is_unfinished", "read_record", "record_path"]
@@ -177,6 +177,7 @@ class ShardFolder:
             self._open(part, "w+b")
         self._open(Part(_JOURNAL, None), "w+b")
         self._write_manifest(manifest)
+        sync_folder(self.path.parent)
 
     def resume(self, report: Callable[[str], object]) -> None:
         """Find the shards that are done and whole; what stands behind them is cut off.
@@ -287,6 +288,7 @@ class ShardFolder:
         _check_outputs(manifest, self.path.parent, f"Delete {self.path} to start again.")
         with self._writing(record):
             os.replace(self.path / _MANIFEST, record)
+        sync_folder(self.path.parent)  # before the folder is deleted, from which a run could be finished
 
     # -- how it is done
 

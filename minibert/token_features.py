@@ -144,8 +144,8 @@ class TokenFeatures:
     ----------
     vectors : memory map of shape (tokens, layers, H)
     layers : tuple of int
-    ids : list of str or int
-        Of each text.
+    ids : list of str, int or None
+        Of each text; None where it could not be read.
 
     Raises
     ------
@@ -162,7 +162,7 @@ class TokenFeatures:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._index = tokens_path(path)
         self.layers: tuple[int, ...] = ()
-        self.ids: list[str | int] = []
+        self.ids: list[str | int | None] = []
         self._places: list[int] = []
         n_tokens = 0
         try:

@@ -138,7 +138,7 @@ class VectorWriter:
         schema = arrow.schema([("id", id_kind), ("embedding", kind)])
         with parquet.ParquetWriter(file, schema) as writer:
             while rows := [json.loads(line) for line in islice(index, _ROW_GROUP)]:
-                ids = [row["id"] if self.numbered else str(row["id"]) for row in rows]
+                ids = [row["id"] if self.numbered or row["id"] is None else str(row["id"]) for row in rows]
                 null = np.array(["null" in row for row in rows], dtype=np.bool_)
                 flat = arrow.array(np.fromfile(vectors, self.dtype, len(rows) * self.width), type=numbers)
                 column = arrow.FixedSizeListArray.from_arrays(flat, type=kind, mask=arrow.array(null))

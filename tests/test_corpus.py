@@ -300,6 +300,74 @@ def test_csv_rows_that_cannot_be_used(tmp_path: Path) -> None:
     assert [record.line for record in records] == [2, 3, 4, 5, 6]
 
 
+IDS_OF_BAD_LINES = (
+    '{"id": "a", "text": "a cat"}',
+    '{"id": "b", "text": null}',
+    '{"id": 1, "text": "a dog"}',
+    r'{"id": "\ud800", "text": "a fish"}',
+    '{"text": "no id"}',
+    "",
+    '{"id": 3, broken',
+)
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "npy", "parquet"])
+def test_a_record_without_a_text_keeps_its_own_id_and_never_gets_one_of_another(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], suffix: str
+) -> None:
+    (tmp_path / "a.jsonl").write_text("\n".join(IDS_OF_BAD_LINES))
+    output = tmp_path / f"out.{suffix}"
+    arguments = ("-i", tmp_path / "a.jsonl", "-o", output, "--id-column", "id", "--on-error")
+    assert embed(folder, *arguments, "stop") == 1
+    err = capsys.readouterr().err
+    assert "5 records cannot be used; nothing was computed" in err
+    assert "a.jsonl, line 4: the id holds half a character" in err
+    assert "a.jsonl, line 6: is empty; expected a JSON object" in err
+    assert embed(folder, *arguments, "null") == 0
+    ids: list[Any] = ["a", "b", 1, None, None, None, None]
+    if suffix == "parquet":
+        table = pytest.importorskip("pyarrow.parquet").read_table(output)
+        assert table["id"].to_pylist() == ["a", "b", "1", None, None, None, None]
+    else:
+        rows = lines_of(output if suffix == "jsonl" else tmp_path / "out.ids.jsonl")
+        assert [row["id"] for row in rows] == ids
+
+
+def test_a_csv_record_without_a_text_keeps_its_own_id(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b"id,text\n1,a\n2,\xff\n\xff,b\n4\n")
+    records = list(read_records(Source(str(tmp_path / "a.csv"), "csv", "text", "id", "a.csv")))
+    assert [record.id for record in records] == ["1", "2", None, None]
+    assert [record.text for record in records] == ["a", None, None, None]
+    assert not any(record.numbered for record in records)
+
+
+def test_a_csv_field_may_be_as_long_as_a_book(tmp_path: Path) -> None:
+    book = "word " * 100_000
+    (tmp_path / "a.csv").write_text(f'text\nfirst\n{book}\n"two\n{book}"\nlast\n')
+    records = list(read_records(Source(str(tmp_path / "a.csv"), "csv", "text", None, "a.csv")))
+    assert [record.text for record in records] == ["first", book, f"two\n{book}", "last"]
+
+
+def test_gzip_data_are_known_without_their_name(tmp_path: Path) -> None:
+    for name in ("a.GZ", "standard-input"):
+        (tmp_path / name).write_bytes(gzip.compress(b"a cat\na dog\n"))
+        records = list(read_records(Source(str(tmp_path / name), "text", "text", None, name)))
+        assert [record.text for record in records] == ["a cat", "a dog"]
+
+
+def test_a_source_that_cannot_be_meant(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError, match=r"format='xml'; expected one of 'text', 'jsonl', 'csv', 'tsv'"):
+        Source("a.xml", "xml", "text", None, "a.xml")
+    with pytest.raises(ValueError, match=r"id_column='id', but plain text has no columns"):
+        Source("a.txt", "text", "text", "id", "a.txt")
+    text_file(tmp_path / "a.txt", ['{"id": 1, "body": "a cat"}'])
+    for option in ("--id-column", "--text-column"):
+        assert embed(folder, "-i", tmp_path / "a.txt", "-o", tmp_path / "out.npy", option, "body") == 1
+        err = capsys.readouterr().err
+        assert f"{option} names a column, but {tmp_path / 'a.txt'} is read as plain text" in err
+    assert not (tmp_path / "out.npy").exists()
+
+
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 

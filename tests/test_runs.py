@@ -464,6 +464,84 @@ def test_input_that_changes_under_way(
     np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), model.encode(texts_of(50), truncation="silent"))
 
 
+def test_input_that_changes_between_the_first_look_and_the_first_shard(
+    model: SentenceTransformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No shard may be made of another state: with the old one brought back, --resume would take it for good."""
+    source = text_file(tmp_path / "a.txt", texts_of(50))
+    begin = ShardFolder.start
+
+    def start_and_change(self: ShardFolder, manifest: dict[str, Any]) -> None:
+        begin(self, manifest)
+        text_file(tmp_path / "a.txt", texts_of(60, seed=1))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ShardFolder, "start", start_and_change)
+        with pytest.raises(ValueError, match=r"a\.txt was changed while it was read"):
+            embed_corpus(model, [source], tmp_path / "out.npy", shard_size=10, truncation="silent")
+    text_file(tmp_path / "a.txt", texts_of(50))
+    embed_corpus(model, [source], tmp_path / "out.npy", shard_size=10, truncation="silent", resume=True)
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), model.encode(texts_of(50), truncation="silent"))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with a name")
+def test_a_pipe_is_refused_since_it_can_be_read_once_only(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert main(["embed", "-m", str(folder), "-i", str(tmp_path / "pipe"), "-o", str(tmp_path / "out.npy")]) == 1
+    assert "pipe is a pipe or a device, but the input is read twice; give it as the standard input" in (
+        capsys.readouterr().err
+    )
+    assert [entry.name for entry in tmp_path.iterdir()] == ["pipe"]
+
+
+@pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="names are Unicode")
+def test_names_that_are_not_utf_8_are_refused_before_anything_is_computed(
+    model: SentenceTransformer, tmp_path: Path
+) -> None:
+    name = os.fsdecode(b"caf\xe9")
+    odd, usual = text_file(tmp_path / f"{name}.txt", ["a cat"]), text_file(tmp_path / "a.txt", ["a cat"])
+    before = sorted(tmp_path.iterdir())
+    for source, output in ((odd, "out.npy"), (usual, f"{name}.npy")):
+        with pytest.raises(ValueError, match=r"caf.*is not UTF-8, in which the record of a run is written"):
+            embed_corpus(model, [source], tmp_path / output)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="folders cannot be synced")
+def test_names_are_on_the_disk_before_what_they_are_made_of_is_deleted(
+    model: SentenceTransformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    replace, fsync, unlink = os.replace, os.fsync, Path.unlink
+
+    def noted_replace(source: Any, target: Any) -> None:
+        replace(source, target)
+        done.append(f"rename to {Path(target).name}")
+
+    def noted_fsync(descriptor: int) -> None:
+        fsync(descriptor)
+        for folder in (tmp_path, tmp_path / "out.npy.parts"):
+            if folder.exists() and os.path.samestat(folder.stat(), os.fstat(descriptor)):
+                done.append(f"sync {folder.name}")
+
+    def noted_unlink(self: Path, missing_ok: bool = False) -> None:
+        unlink(self, missing_ok)
+        done.append(f"delete {self.name}")
+
+    monkeypatch.setattr(os, "replace", noted_replace)
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(Path, "unlink", noted_unlink)
+    embed_corpus(model, [text_file(tmp_path / "a.txt", ["a cat"])], tmp_path / "out.npy")
+    begun = done.index("rename to manifest.json")
+    assert done[begun + 1 : begun + 3] == ["sync out.npy.parts", f"sync {tmp_path.name}"]
+    named = done.index("rename to out.npy.manifest.json")
+    assert {"rename to out.npy", "rename to out.ids.jsonl"} < set(done[:named])
+    assert done[named + 1] == f"sync {tmp_path.name}"
+    assert done.index("delete shards.jsonl") > named
+
+
 # --- what cannot be written -------------------------------------------------------------------------------------------
 
 

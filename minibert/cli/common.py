@@ -128,6 +128,15 @@ def sources_of(arguments: argparse.Namespace) -> list[Source]:
         id_column = None if kind == "text" else arguments.id_column
         name = "standard input" if path == "-" else path
         sources.append(Source(path, kind, arguments.text_column, id_column, name))
+    for option, given in (
+        ("--text-column", arguments.text_column != "text"),
+        ("--id-column", arguments.id_column is not None),
+    ):
+        if given and all(source.format == "text" for source in sources):
+            raise ValueError(
+                f"{option} names a column, but {sources[0].name} is read as plain text, which has none; say what it is "
+                "by --input-format jsonl, csv or tsv."
+            )
     return sources
 
 
