@@ -109,7 +109,7 @@ def _embed(folder: Path, threads: int, scratch: Path) -> Run:
     model.max_seq_length = MAX_SEQ_LENGTH
 
     def run(texts: Path, output: Path) -> None:
-        source = Source(str(texts), "text", "text", None, texts.name)
+        source = Source(str(texts), "text")
         embed_corpus(model, [source], str(output), truncation="silent")
 
     return run

@@ -47,8 +47,8 @@ class Source:
         The column, or the key, that holds the text; plain text has none.
     id_column : str, optional
         The one that holds the id; default: records are numbered.
-    name : str
-        What messages and ids call the file.
+    name : str, optional
+        What messages and the record of a run call the file; default: its path.
 
     Raises
     ------
@@ -58,11 +58,12 @@ class Source:
 
     path: str
     format: str
-    text_column: str
-    id_column: str | None
-    name: str
+    text_column: str = "text"
+    id_column: str | None = None
+    name: str = ""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.name or self.path)
         if self.format not in INPUT_FORMATS:
             raise ValueError(f"format={self.format!r}; expected one of {', '.join(map(repr, INPUT_FORMATS))}.")
         if self.format == "text" and self.id_column is not None:
