@@ -8,7 +8,7 @@ import io
 import os
 import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from minibert.files import write_whole
 from minibert.hub import DEFAULT_MODEL
@@ -32,6 +32,7 @@ __all__ = [
     "report_run",
     "report_written",
     "resumable",
+    "run_options",
     "several_ints",
     "sources_of",
     "write_file",
@@ -116,6 +117,23 @@ def add_layer_pooling(parser: argparse.ArgumentParser, default: str) -> None:
         default=default,
         help="how several layers are made one (default: %(default)s)",
     )
+
+
+def run_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments that every run over a corpus has, as `embed_corpus` and `extract_corpus` take them."""
+    return {
+        "dtype": arguments.dtype,
+        "resume": arguments.resume,
+        "on_error": arguments.on_error,
+        "shard_size": arguments.shard_size,
+        "settings": {
+            "model": arguments.model,
+            "revision": arguments.revision,
+            "backend": arguments.backend or os.environ.get("MINIBERT_BACKEND"),  # each rounds otherwise
+        },
+        "show_progress": sys.stderr is not None and sys.stderr.isatty(),
+        "report": report_problem,
+    }
 
 
 def sources_of(arguments: argparse.Namespace) -> list[Source]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import sys
 from typing import TYPE_CHECKING, Any
 
 from minibert.cli.common import (
@@ -18,10 +16,10 @@ from minibert.cli.common import (
     positive,
     read_lines,
     read_texts,
-    report_problem,
     report_run,
     report_written,
     resumable,
+    run_options,
     sources_of,
     write_file,
 )
@@ -194,17 +192,7 @@ def _embed_corpus(arguments: argparse.Namespace) -> None:
             _load(arguments),
             sources_of(arguments),
             arguments.output,
-            resume=arguments.resume,
-            on_error=arguments.on_error,
-            dtype=arguments.dtype,
-            shard_size=arguments.shard_size,
-            settings={
-                "model": arguments.model,
-                "revision": arguments.revision,
-                "backend": arguments.backend or os.environ.get("MINIBERT_BACKEND"),  # each rounds otherwise
-            },
-            show_progress=sys.stderr is not None and sys.stderr.isatty(),
-            report=report_problem,
+            **run_options(arguments),
             prompt_name=arguments.prompt_name,
             prompt=arguments.prompt,
             normalize_embeddings=arguments.normalize,

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 from typing import Any
 
 from minibert.cli.common import (
     add_inputs,
     add_model_options,
     positive,
-    report_problem,
     report_run,
     resumable,
+    run_options,
     several_ints,
     sources_of,
 )
@@ -119,19 +117,9 @@ def _extract(arguments: argparse.Namespace) -> None:
             arguments.output,
             format=arguments.format,
             layers=arguments.layers,
-            dtype=arguments.dtype,
             max_length=arguments.max_seq_length,
             batch_size=arguments.batch_size,
-            resume=arguments.resume,
-            on_error=arguments.on_error,
-            shard_size=arguments.shard_size,
-            settings={
-                "model": arguments.model,
-                "revision": arguments.revision,
-                "backend": arguments.backend or os.environ.get("MINIBERT_BACKEND"),  # each rounds otherwise
-            },
-            show_progress=sys.stderr is not None and sys.stderr.isatty(),
-            report=report_problem,
+            **run_options(arguments),
         )
     shape = "JSON lines"
     if summary is not None and arguments.format == "binary":
