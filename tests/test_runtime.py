@@ -436,7 +436,7 @@ def test_no_memory_for_a_kernels_scratch_is_a_memory_error(model: Path) -> None:
         from minibert.kernels.attention import describe_attention
         ops = make_ops(3)
         team, nothing = ops.attention.args[0].team, np.zeros(0, np.float32)
-        length = 400_000  # the keys of one head alone take 6.4 MB
+        length = 4_500_000  # the keys of one head alone take 72 MB, more than malloc sets aside for a thread (64)
         x = np.zeros((length, 64), np.float32)
         def attend(length):
             part, places, first = x[:length], np.array([0, length], np.int32), np.zeros(2, np.int64)

@@ -53,10 +53,14 @@ def attention_chunk(task, chunk):
     start = first * stride + head * D
     columns = (S + NR - 1) // NR * NR
     value_panels = (D + NR - 1) // NR
-    keys, values = scratch(columns * D), scratch(value_panels * S * NR)
+    # All in one piece: where a second found no memory, nobody would free the first (compiled code does not unwind).
+    keys = scratch(columns * D + value_panels * S * NR + MR * (columns + NR + 1))
+    values = keys[columns * D :]
+    scores = values[value_panels * S * NR :]
+    tile = scores[MR * columns :]
+    norms = tile[MR * NR :]
     pack_keys(key, start, stride, S, D, keys)
     pack_values(value, start, stride, S, D, values)
-    scores, norms, tile = scratch(MR * columns), scratch(MR), scratch(MR * NR)
     scale = np.float32(1.0) / np.sqrt(np.float32(D))
     kept_scores, kept_probs = task[9], task[10]
     pairs = np.int64(0)
