@@ -17,9 +17,9 @@ Loop order  blocks of BLOCK_TILES micro-tiles and groups of panels (the chunks t
 Edges       rows are shared out evenly over micro-tiles (22 = 6 + 6 + 5 + 5), with one micro-kernel for each height
 Epilogue    bias and residual are added to the sums in their registers. For an activation, and in a last panel of fewer
             than NR columns, the tile passes through a small buffer that stays in the first cache
-Prefetch    while a tile is computed, a part of the next panel comes into the second cache, and the lines of the tile's
-            result and residual into the first: with few rows a panel is used before the processor's own prefetcher
-            has fetched it
+Prefetch    while a tile is computed, a part of the next panel comes into the second cache: with few rows a panel is
+            used before the processor's own prefetcher has fetched it. The lines of the tile's result come into the
+            first cache when the tile begins, those of its residual later, for all at once would hold up the loads of k
 Numerics    an output is a sum over blocks of KC products: a chain of fma within a block, then the blocks in order. None
             of that depends on M, the tile or the thread: a row's result is the same bit for bit in any batch. Blocks
             also err less than one chain over all of K
@@ -137,8 +137,9 @@ def _micro_kernel(rows: int) -> Any:
     """c[rows, NR] = sum over k of a[rows, k] b[k, NR], plus the bias if added is 1, plus the residual too if it is 2.
 
     The residual lies as c does. Meanwhile the cache lines at ahead, ahead + pace floats, ... are brought into the
-    second cache, one with each k. Arrays are given as addresses: eleven whole numbers cost less to hand over than five
-    arrays, of seven fields each.
+    second cache, one with each k; and those of the residual into the first, half of its rows after one block of k,
+    half after the next. Arrays are given as addresses: eleven whole numbers cost less to hand over than five arrays, of
+    seven fields each.
     """
 
     @intrinsic
@@ -162,7 +163,7 @@ def _micro_kernel(rows: int) -> Any:
                 ]
                 return [builder.gep(first, [place]) for place in places]
 
-            a_first, b_first, ahead_first = pointer(a_), pointer(b_), pointer(ahead_)
+            a_first, b_first, residual_first, ahead_first = map(pointer, (a_, b_, residual_, ahead_))
             a_rows = [builder.gep(a_first, [builder.mul(lda_, whole(i))]) for i in range(rows)]
             entry = builder.basic_block
             names = ("k.block", "k.added", "bias", "residual", "store")
@@ -201,18 +202,28 @@ def _micro_kernel(rows: int) -> Any:
                     sum_.add_incoming(values[i], source)
                 grown.append((total, sum_))
             grown = [builder.fadd(total, sum_) for total, sum_ in grown]
-            finish = builder.append_basic_block("finish")
-            builder.cbranch(builder.icmp_signed("<", stop, depth_), block, finish)
+            next_block, finish = map(builder.append_basic_block, ("k.next", "finish"))
+            builder.cbranch(builder.icmp_signed("<", stop, depth_), next_block, finish)
+
+            builder.position_at_end(next_block)
+            half = (rows + 1) // 2
+            odd = builder.icmp_signed("!=", builder.and_(start, whole(KC)), whole(0))
+            place = builder.select(odd, builder.mul(ldc_, whole(half)), whole(0))
+            for _ in range(half):
+                for j in range(0, NR, 16):
+                    prefetch_line(builder, builder.gep(residual_first, [builder.add(place, whole(j))]), cache=1)
+                place = builder.add(place, ldc_)
+            builder.branch(block)
 
             first_k.add_incoming(start, block)
             first_k.add_incoming(k, steps[-1])
             start.add_incoming(whole(0), entry)
-            start.add_incoming(stop, end_of_block)
+            start.add_incoming(stop, next_block)
             for i in sums:
                 first[i].add_incoming(zero_lanes(), block)
                 first[i].add_incoming(accumulators[i], steps[-1])
                 totals[i].add_incoming(zero_lanes(), entry)
-                totals[i].add_incoming(grown[i], end_of_block)
+                totals[i].add_incoming(grown[i], next_block)
 
             builder.position_at_end(finish)
             builder.cbranch(builder.icmp_signed("==", added_, whole(0)), store, add_bias)
@@ -224,7 +235,7 @@ def _micro_kernel(rows: int) -> Any:
             builder.cbranch(builder.icmp_signed("==", added_, whole(1)), store, add_residual)
 
             builder.position_at_end(add_residual)
-            before = [load_lanes(builder, place) for place in tile(pointer(residual_))]
+            before = [load_lanes(builder, place) for place in tile(residual_first)]
             summed = [builder.fadd(x, y) for x, y in zip(biased, before, strict=True)]
             builder.branch(store)
 
@@ -341,21 +352,21 @@ def linear_chunk(task, chunk):
     part = K * NR // block_tiles  # of the next panel, that each tile fetches: `pace` numbers with each k
     pace = NR // block_tiles + 1
     buffer = scratch(MR * NR)
+    hot = buffer.ctypes.data
     for p in range(first_panel, min(first_panel + group, (N + NR - 1) // NR)):
         panel, column, columns = panels + p * K * NR * FLOAT, p * NR, min(NR, N - p * NR)
         ahead = panel + K * NR * FLOAT
         for t in range(first_tile, min(first_tile + block_tiles, tiles)):
             rows, row = height + (t < taller), t * height + min(t, taller)
             a, place = x + row * K * FLOAT, row * N + column
-            c, r = y + place * FLOAT, residual + place * FLOAT
+            c = y + place * FLOAT
+            r = residual + place * FLOAT if has_residual else c
             prefetch_tile(rows, c, N)
-            if has_residual:
-                prefetch_tile(rows, r, N)
             if columns == NR and code == 0:
                 added = 2 if has_residual else 1
                 finished_tile(rows, a, K, panel, K, c, N, added, bias + column * FLOAT, r, ahead, pace)
             else:
-                finished_tile(rows, a, K, panel, K, buffer.ctypes.data, NR, 0, bias, r, ahead, pace)
+                finished_tile(rows, a, K, panel, K, hot, NR, 0, bias, hot, ahead, pace)
                 finish_tile(
                     rows, columns, buffer, 0, NR, floats_at(bias), column, code, floats_at(residual), floats_at(y),
                     place, N, has_residual
