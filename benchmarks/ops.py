@@ -3,8 +3,9 @@
     python -m benchmarks.ops [--write]
 
 The peak is measured, not looked up: a loop of fma that touches nothing but registers, on as many threads, in the same
-run. Results are compared before anything is timed. Then the contenders run in turn, again and again, and each ratio is
-the median of the ratios of single rounds, so that a machine whose speed drifts disturbs all of them alike.
+run. Results are compared before anything is timed. Then the contenders of a row run in turn, for some rounds, and so do
+all the rows, for some passes; each ratio is the median of the ratios of single rounds. So a machine whose speed drifts
+disturbs all contenders alike, and one that is disturbed for seconds does not disturb one row for good.
 
 "warm" uses one weight again and again; "cold" goes through copies of it that together exceed every cache, as a forward
 goes through its layers.
@@ -13,8 +14,10 @@ goes through its layers.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable
 
 # Threads of NumPy's BLAS look for work for a while before they leave the cores to others; here, for a very short while.
@@ -87,17 +90,17 @@ def seconds_of(call: Call, least: float) -> float:
             return took / count
 
 
-def in_turn(calls: dict[str, Call], rounds: int, least: float) -> dict[str, np.ndarray]:
+def in_turn(calls: dict[str, Call], rounds: int, least: float) -> dict[str, list[float]]:
     """Seconds of each call in each round."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
             times[name].append(seconds_of(call, least))
-    return {name: np.array(values) for name, values in times.items()}
+    return times
 
 
 class Bench:
-    """The table, row by row."""
+    """The rows of the table: what each op took in every round so far."""
 
     def __init__(self, rounds: int, least: float) -> None:
         self.rounds, self.least = rounds, least
@@ -105,30 +108,35 @@ class Bench:
         self.ops = make_ops(self.threads)
         self.peak = Peak(self.threads)
         self.generator = np.random.default_rng(0)
-        self.lines: list[str] = []
-
-    def print(self, line: str) -> None:
-        print(line, flush=True)
-        self.lines.append(line)
+        self.work: dict[str, float] = {}  # operations of each row, 0 where the peak is nothing to compare with
+        self.seconds: dict[tuple[str, str], list[float]] = defaultdict(list)  # of each row's contenders, by round
 
     def floats(self, *shape: int, scale: float = 1.0) -> np.ndarray:
         return (self.generator.standard_normal(shape) * scale).astype(np.float32)
 
-    def row(self, name: str, work: float, ours: Call, numpy: Call, *, peak: bool) -> None:
-        calls: dict[str, Call] = {"minibert": ours, "numpy": numpy, **({"peak": self.peak} if peak else {})}
-        times = in_turn(calls, self.rounds, self.least)
-        ratio = float(np.median(times["numpy"] / times["minibert"]))
-        cells = [name, f"{np.median(times['minibert']) * 1e6:,.0f}", f"{ratio:.2f}x"]
-        if peak:
-            rate, best = work / times["minibert"], self.peak.flops / times["peak"]
-            cells += [f"{np.median(rate) / 1e9:.0f}", f"{100 * float(np.median(rate / best)):.0f} %"]
-        else:
-            cells += ["", ""]
-        self.print("| " + " | ".join(cells) + " |")
+    def row(self, name: str, work: float, ours: Call, numpy: Call) -> None:
+        """Time a row for some rounds more."""
+        calls: dict[str, Call] = {"minibert": ours, "numpy": numpy, **({"peak": self.peak} if work else {})}
+        self.work[name] = work
+        for contender, seconds in in_turn(calls, self.rounds, self.least).items():
+            self.seconds[name, contender] += seconds
+
+    def table(self) -> list[str]:
+        """The table, of the medians of all rounds."""
+        lines = ["| op, rows x N x K | microseconds | NumPy needs | GFLOP/s | of the peak |", "|---|--:|--:|--:|--:|"]
+        for name, work in self.work.items():
+            ours, numpy = np.array(self.seconds[name, "minibert"]), np.array(self.seconds[name, "numpy"])
+            cells = [name, f"{np.median(ours) * 1e6:,.0f}", f"{np.median(numpy / ours):.2f}x", "", ""]
+            if work:
+                best = self.peak.flops / np.array(self.seconds[name, "peak"])
+                cells[3:] = f"{np.median(work / ours) / 1e9:.0f}", f"{100 * np.median(work / ours / best):.0f} %"
+            lines.append("| " + " | ".join(cells) + " |")
+        return lines
 
     def gemm(self, model: str, M: int, N: int, K: int, *, cold: bool) -> None:
         copies = max(1, int(COLD_BYTES / (4 * N * K))) if cold else 1
-        plain = [Linear(("w",), self.floats(N, K, scale=K**-0.5), np.zeros(N, np.float32)) for _ in range(copies)]
+        weight, bias = self.floats(N, K, scale=K**-0.5), np.zeros(N, np.float32)
+        plain = [Linear(("w",), weight.copy(), bias) for _ in range(copies)]
         packed = [self.ops.prepare(linear) for linear in plain]
         x = self.floats(M, K)
         expected = x.astype(np.float64) @ plain[0].weight.astype(np.float64).T
@@ -144,7 +152,7 @@ class Bench:
             return x @ plain[turn["numpy"] % copies].weight.T
 
         name = f"GEMM {model} {M} x {N} x {K}{', cold' if cold else ''}"
-        self.row(name, 2.0 * M * N * K, ours, numpy, peak=True)
+        self.row(name, 2.0 * M * N * K, ours, numpy)
 
     def attention(self, model: str, sequences: int, S: int) -> None:
         heads, D = HEADS[model]
@@ -159,7 +167,7 @@ class Bench:
             return reference.attention(query, key, value, cu_seqlens, heads).context
 
         check(ours(), numpy())
-        self.row(f"attention {model} {sequences} x {S}", 4.0 * S * T * H, ours, numpy, peak=True)
+        self.row(f"attention {model} {sequences} x {S}", 4.0 * S * T * H, ours, numpy)
 
     def rowwise(self, model: str, T: int) -> None:
         H = WEIGHTS[model][1][0]
@@ -170,7 +178,6 @@ class Bench:
             0.0,
             lambda: self.ops.layer_norm(x, norm),
             lambda: reference.layer_norm(x, norm),
-            peak=False,
         )
         words, types, positions = self.floats(30522, H), self.floats(2, H), self.floats(512, H)
         ids = self.generator.integers(0, 30522, T).astype(np.int32)
@@ -182,7 +189,6 @@ class Bench:
             0.0,
             lambda: self.ops.embed(*tables),
             lambda: reference.embed(*tables),
-            peak=False,
         )
 
 
@@ -196,27 +202,36 @@ def check(found: np.ndarray, expected: np.ndarray) -> None:
 def main() -> int:
     """Measure every op, print the table, perhaps write the README's."""
     parser = table_parser("ops")
-    parser.add_argument("--rounds", type=int, default=15, help="rounds, of which the median counts")
+    parser.add_argument("--passes", type=int, default=5, help="passes over all rows (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="of each row in each pass (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=0.02, help="of each contender in each round")
     parser.add_argument("--only", choices=("GEMM", "attention", "rowwise"), help="these rows alone")
     options = parser.parse_args()
     bench = Bench(options.rounds, options.seconds)
-    bench.print("| op, rows x N x K | microseconds | NumPy needs | GFLOP/s | of the peak |")
-    bench.print("|---|--:|--:|--:|--:|")
+    for done in range(options.passes):
+        print(f"pass {done + 1} of {options.passes}", file=sys.stderr, flush=True)
+        measure(bench, options.only)
+    lines = bench.table()
+    print("\n".join(lines))
+    rounds = options.passes * options.rounds
+    publish("ops", lines, f"{bench.threads} threads; medians of {rounds} rounds", write=options.write)
+    return 0
+
+
+def measure(bench: Bench, only: str | None) -> None:
+    """One pass over all rows."""
     for model, weights in WEIGHTS.items():
         for M in ROWS:
             for N, K in weights:
                 for cold in (False, True):
-                    if options.only in (None, "GEMM") and not (cold and M > 128):
+                    if only in (None, "GEMM") and not (cold and M > 128):
                         bench.gemm(model, M, N, K, cold=cold)
-        if options.only in (None, "attention"):
+        if only in (None, "attention"):
             for sequences, S in LENGTHS:
                 bench.attention(model, sequences, S)
-        if options.only in (None, "rowwise"):
+        if only in (None, "rowwise"):
             for T in (22, 1024):
                 bench.rowwise(model, T)
-    publish("ops", bench.lines, f"{bench.threads} threads; medians of {options.rounds} rounds", write=options.write)
-    return 0
 
 
 if __name__ == "__main__":
