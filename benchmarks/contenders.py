@@ -141,6 +141,7 @@ HIDDEN_STATES: dict[str, Maker] = {
 # --- from texts to vectors -------------------------------------------------------------------------------------------
 
 MAX_SEQ_LENGTH = 512
+BATCH_SIZE = 32  # sentence-transformers' default
 
 
 def _minibert_texts(folder: Path, threads: int, scratch: Path) -> Compute:
@@ -162,7 +163,7 @@ def _sentence_transformers(folder: Path, threads: int, scratch: Path) -> Compute
 
 
 def _pipeline(folder: Path, forward: Compute) -> Compute:
-    """Tokenize, sort by length, batches of 32 padded to their longest, mean of the tokens, length 1."""
+    """Tokenize, sort by length, batches padded to their longest, mean of the tokens, length 1."""
     import tokenizers
 
     tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -173,8 +174,8 @@ def _pipeline(folder: Path, forward: Compute) -> Compute:
         rows = [encoding.ids for encoding in tokenizer.encode_batch(texts)]
         order = sorted(range(len(rows)), key=lambda index: -len(rows[index]))
         vectors = np.empty((len(rows), 384), dtype=np.float32)
-        for first in range(0, len(order), 32):
-            chosen = order[first : first + 32]
+        for first in range(0, len(order), BATCH_SIZE):
+            chosen = order[first : first + BATCH_SIZE]
             ids = np.zeros((len(chosen), len(rows[chosen[0]])), dtype=np.int64)
             mask = np.zeros_like(ids)
             for place, index in enumerate(chosen):
