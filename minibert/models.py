@@ -23,14 +23,15 @@ from minibert.ops import FloatArray, LayerNorm, Ops
 from minibert.outputs import BertModelOutput
 from minibert.weights import Weights, load_weights
 
-__all__ = ["BertModel", "PackedOutput", "Selection"]
+__all__ = ["TOKENS_PER_STEP", "BertModel", "PackedOutput", "Selection"]
 
 Selection: TypeAlias = bool | int | Iterable[int]
 """Which layers to keep: True all, False none, an int or several name them (negative ones count from the end)."""
 
 # Tokens that go through the encoder together: enough to keep the matrix products busy, few enough that what lies
-# between two of them stays in cache. It bounds the memory of a forward beyond its result.
-_TOKENS_PER_STEP = 1024
+# between two of them stays in cache. It bounds the memory of a forward beyond its result; who pools a step before the
+# next one is computed spares that result too.
+TOKENS_PER_STEP = 1024
 
 # Bytes of a result for which nobody asks the system how much there is: asking takes longer than a short text.
 _NEVER_TOO_MUCH = 1 << 28
@@ -307,7 +308,7 @@ class BertModel:
         states: dict[int, FloatArray] = {}
         probs: dict[int, list[FloatArray]] = {i: [] for i in sorted(attentions) if i < stop}
         pooled: list[FloatArray] = []
-        for place, step in batch.steps(_TOKENS_PER_STEP):
+        for place, step in batch.steps(TOKENS_PER_STEP):
             layers = encoder.forward(self.weights, step, self.ops, return_probs=probs)
             for i, (x, layer_probs) in enumerate(layers):
                 if i in kept and step.num_tokens == batch.num_tokens:

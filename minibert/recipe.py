@@ -12,15 +12,12 @@ import numpy as np
 
 from minibert.batch import PackedBatch
 from minibert.encodings import Encoding
-from minibert.models import BertModel
+from minibert.models import TOKENS_PER_STEP, BertModel
 from minibert.ops import FloatArray
 from minibert.pooling import pool, pooling_modes
 from minibert.vectors import LayerSelection, check_choice, combine_layers, resolve_layers
 
 __all__ = ["Recipe", "make_recipe", "pool_encodings", "token_vectors"]
-
-# Tokens whose hidden states are held before they are pooled.
-_TOKENS_PER_STEP = 8192
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,7 +148,7 @@ def _run(
     batch = PackedBatch.from_sequences([e.ids for e in encodings], [e.token_types for e in encodings])
     from_pooler = recipe.modes == ("pooler",)
     first = 0
-    for _, step in batch.steps(_TOKENS_PER_STEP):
+    for _, step in batch.steps(TOKENS_PER_STEP):
         output = model.forward_packed(
             step, hidden_states=recipe.layers, num_layers=max(recipe.layers), pool=from_pooler
         )

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from minibert.batch import PackedBatch, check_ids
 from minibert.encodings import Encoding
-from minibert.models import BertModel
+from minibert.models import TOKENS_PER_STEP, BertModel
 from minibert.ops import FloatArray
 from minibert.texts import as_batch, as_texts, shown
 from minibert.token_vectors import TokenVectors, word_starts
@@ -22,9 +22,6 @@ from minibert.warn import warn_caller
 __all__ = ["embed_tokens"]
 
 _TRUNCATION = ("warn", "error", "silent")
-
-# Tokens whose layers are held before they are combined.
-_TOKENS_PER_STEP = 8192
 
 
 @overload
@@ -186,7 +183,7 @@ def _run(model: BertModel, encodings: list[Encoding], layers: tuple[int, ...], l
         check_ids(f"the ids of text {i}", own_ids, model.config.vocab_size, "vocab_size", ndim=1)
         check_ids(f"the token types of text {i}", own_types, model.config.type_vocab_size, "type_vocab_size", ndim=1)
     vectors: list[FloatArray] = []
-    for _, step in PackedBatch.from_sequences(ids, token_types).steps(_TOKENS_PER_STEP):
+    for _, step in PackedBatch.from_sequences(ids, token_types).steps(TOKENS_PER_STEP):
         states = model.forward_packed(step, hidden_states=layers, num_layers=max(layers)).hidden_states
         combined = combine_layers([states[i] for i in layers], layer_pooling)
         vectors += np.split(combined, step.cu_seqlens[1:-1])

@@ -18,7 +18,7 @@ import torch
 import transformers
 
 from minibert import BertModel, BertModelOutput, reference
-from minibert.models import _TOKENS_PER_STEP
+from minibert.models import TOKENS_PER_STEP
 from minibert.ops import Ops
 from tests.checkpoints import random_checkpoint
 from tests.report import REPORT
@@ -204,7 +204,7 @@ def test_many_steps_with_rows_of_all_lengths_equal_single_runs(folder: Path, bac
     model = BertModel.from_pretrained(folder, backend=backend)
     lengths = RANDOM.integers(0, P + 1, size=90)
     mask = np.arange(P) < lengths[:, None]
-    assert mask.sum() > 2 * _TOKENS_PER_STEP
+    assert mask.sum() > 2 * TOKENS_PER_STEP
     ids, types = RANDOM.integers(V, size=mask.shape), RANDOM.integers(3, size=mask.shape)
     together = model(ids, mask, types, output_attentions=[1])
     worst = 0.0
@@ -224,7 +224,7 @@ def test_one_sequence_longer_than_a_step(tmp_path: Path) -> None:
     random_checkpoint(tmp_path, max_position_embeddings=1100)
     model = BertModel.from_pretrained(tmp_path)
     ids = RANDOM.integers(model.config.vocab_size, size=(2, 1100))
-    assert ids.shape[1] > _TOKENS_PER_STEP
+    assert ids.shape[1] > TOKENS_PER_STEP
     expected = run(transformers.BertModel.from_pretrained(tmp_path).eval(), {"input_ids": ids})
     np.testing.assert_allclose(model(ids).last_hidden_state, expected.last_hidden_state.numpy(), rtol=0, atol=TOLERANCE)
 
@@ -443,7 +443,7 @@ def test_only_the_last_state_of_a_selection_needs_work_to_be_kept(prepared: Bert
 
 def test_every_step_passes_the_wrapped_ops(prepared: BertModel) -> None:
     seen: list[str] = []
-    ids = RANDOM.integers(V, size=(_TOKENS_PER_STEP // 32 + 1, 32))
+    ids = RANDOM.integers(V, size=(TOKENS_PER_STEP // 32 + 1, 32))
     BertModel(prepared.weights, recording(prepared.ops, seen))(ids)
     assert set(Counter(seen).values()) == {2}
 
