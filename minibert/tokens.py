@@ -64,8 +64,8 @@ def embed_tokens(
 ) -> TokenVectors | list[TokenVectors]:
     """Turn texts into the vectors of their tokens, from any layers; words and spans are had from the result.
 
-    Many texts are one packed batch; with the backend "numba" each one's vectors are, bit for bit, those it has alone.
-    Layers above the highest one asked for are never computed.
+    Many texts are packed, 1,024 tokens at a time; with the backend "numba" each one's vectors are, bit for bit, those
+    it has alone. Layers above the highest one asked for are never computed.
 
     Parameters
     ----------
@@ -177,7 +177,7 @@ def _encode(
 
 
 def _run(model: BertModel, encodings: list[Encoding], layers: tuple[int, ...], layer_pooling: str) -> list[FloatArray]:
-    """Vectors of each text's tokens, computed on one packed batch."""
+    """Vectors of each text's tokens."""
     ids, token_types = [encoding.ids for encoding in encodings], [encoding.token_types for encoding in encodings]
     for i, (own_ids, own_types) in enumerate(zip(ids, token_types, strict=True)):
         check_ids(f"the ids of text {i}", own_ids, model.config.vocab_size, "vocab_size", ndim=1)

@@ -122,6 +122,8 @@ _LINEAR_SHAPES = (
     (127, 64, 65),
     (128, 384, 384),
     (129, 65, 127),
+    (300, 65, 127),  # more than one block of tiles
+    (301, 300, 97),
 )
 _LARGE_LINEAR_SHAPES = (
     (1, 768, 768),

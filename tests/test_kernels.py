@@ -45,6 +45,26 @@ def contents(arguments: Arguments) -> dict[str, bytes]:
 # --- ops -------------------------------------------------------------------------------------------------------------
 
 
+def test_arrays_that_are_not_contiguous() -> None:
+    """Whoever wraps an op may hand over a slice: it is computed like its copy."""
+    generator = np.random.default_rng(0)
+    wide, other = generator.standard_normal((2, 9, 96)).astype(np.float32)
+    x, residual, bias = wide[:, 5:69], other[:, ::2][:, :32], wide[0, ::3]
+    ops = make_ops(2)
+    linear = Linear(("w",), generator.standard_normal((64, 32)).astype(np.float32).T, bias)
+    found = ops.linear(x, ops.prepare(linear), residual=residual)
+    np.testing.assert_allclose(found, reference.linear(x, linear, residual=residual), rtol=1e-5, atol=1e-5)
+
+    norm = LayerNorm("n", other[0, :64], other[1, :64], 1e-12)
+    np.testing.assert_allclose(ops.layer_norm(x, norm), reference.layer_norm(x, norm), rtol=1e-5, atol=1e-5)
+
+    cu_seqlens = np.array([0, 4, 9], dtype=np.int32)
+    for query, key, value in ((x, other[:, :64].copy(), other[:, 32:]), (wide[::-1, :64], x, x), (wide[:, ::2],) * 3):
+        found = ops.attention(query, key, value, cu_seqlens, 4).context
+        expected = reference.attention(query, key, value, cu_seqlens, 4).context
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize(("num_threads", "use_blas"), [(1, False), (2, False), (2, True)])
 @pytest.mark.parametrize("case", OP_CASES, ids=str)
 def test_op_equals_its_twin_and_its_definition(case: OpCase, num_threads: int, use_blas: bool) -> None:

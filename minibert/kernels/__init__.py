@@ -77,7 +77,7 @@ def linear(
     y = shop.buffers.empty(len(x), packed.shape[0])
     code = ACTIVATION_CODES[activation]
     added = _NOTHING if residual is None else residual.reshape(-1)
-    arrays = (x, packed.panels, packed.bias, added, y)
+    arrays = (np.ascontiguousarray(x), packed.panels, packed.bias, added, y)
     shop.team.run(describe_linear, *arrays, code, residual is not None, shop.team.num_threads)
     return y
 
@@ -101,7 +101,7 @@ def blas_linear(
 def layer_norm(shop: Workshop, x: FloatArray, norm: LayerNorm) -> FloatArray:
     """Twin of `reference.layer_norm`."""
     y = shop.buffers.empty(*x.shape)
-    shop.team.run(describe_layer_norm, x, norm.weight, norm.bias, y, norm.eps)
+    shop.team.run(describe_layer_norm, np.ascontiguousarray(x), norm.weight, norm.bias, y, norm.eps)
     return y
 
 
@@ -118,6 +118,8 @@ def attention(
     return_probs: bool = False,
 ) -> AttentionOutput:
     """Twin of `reference.attention`."""
+    if not query.strides == key.strides == value.strides or query.strides[1] != query.itemsize:
+        query, key, value = map(np.ascontiguousarray, (query, key, value))
     context = shop.buffers.empty(*query.shape)
     first, scores, probs = _NOWHERE, _NOTHING, _NOTHING
     if return_scores or return_probs:

@@ -32,6 +32,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
@@ -127,7 +128,7 @@ def pack(slabs: Slabs, linear: Linear) -> PackedLinear:
         panel[:, : len(rows)] = rows.T
         panel[:, len(rows) :] = 0.0
     panels.flags.writeable = False
-    return PackedLinear(linear.paths, linear.shape, panels.reshape(-1), linear.bias)
+    return PackedLinear(linear.paths, linear.shape, panels.reshape(-1), np.ascontiguousarray(linear.bias))
 
 
 # --- micro-kernel ----------------------------------------------------------------------------------------------------
@@ -137,9 +138,9 @@ def _micro_kernel(rows: int) -> Any:
     """c[rows, NR] = sum over k of a[rows, k] b[k, NR], plus the bias if added is 1, plus the residual too if it is 2.
 
     The residual lies as c does. Meanwhile the cache lines at ahead, ahead + pace floats, ... are brought into the
-    second cache, one with each k; and those of the residual into the first, half of its rows after one block of k,
-    half after the next. Arrays are given as addresses: eleven whole numbers cost less to hand over than five arrays, of
-    seven fields each.
+    second cache, one with each k; and those of the residual into the first, half of its rows after the first block of
+    k, half after the second, as long as another block follows. Arrays are given as addresses: eleven whole numbers cost
+    less to hand over than five arrays, of seven fields each.
     """
 
     @intrinsic
@@ -202,10 +203,15 @@ def _micro_kernel(rows: int) -> Any:
                     sum_.add_incoming(values[i], source)
                 grown.append((total, sum_))
             grown = [builder.fadd(total, sum_) for total, sum_ in grown]
-            next_block, finish = map(builder.append_basic_block, ("k.next", "finish"))
-            builder.cbranch(builder.icmp_signed("<", stop, depth_), next_block, finish)
+            again, fetch, next_block, finish = map(builder.append_basic_block, ("again", "fetch", "k.next", "finish"))
+            builder.cbranch(builder.icmp_signed("<", stop, depth_), again, finish)
 
-            builder.position_at_end(next_block)
+            builder.position_at_end(again)
+            early = builder.icmp_signed("<", start, whole(2 * KC))
+            wanted = builder.and_(early, builder.icmp_signed("==", added_, whole(2)))
+            builder.cbranch(wanted, fetch, next_block)
+
+            builder.position_at_end(fetch)
             half = (rows + 1) // 2
             odd = builder.icmp_signed("!=", builder.and_(start, whole(KC)), whole(0))
             place = builder.select(odd, builder.mul(ldc_, whole(half)), whole(0))
@@ -213,6 +219,8 @@ def _micro_kernel(rows: int) -> Any:
                 for j in range(0, NR, 16):
                     prefetch_line(builder, builder.gep(residual_first, [builder.add(place, whole(j))]), cache=1)
                 place = builder.add(place, ldc_)
+            builder.branch(next_block)
+            builder.position_at_end(next_block)
             builder.branch(block)
 
             first_k.add_incoming(start, block)
@@ -359,14 +367,13 @@ def linear_chunk(task, chunk):
         for t in range(first_tile, min(first_tile + block_tiles, tiles)):
             rows, row = height + (t < taller), t * height + min(t, taller)
             a, place = x + row * K * FLOAT, row * N + column
-            c = y + place * FLOAT
-            r = residual + place * FLOAT if has_residual else c
+            c, r = y + place * FLOAT, residual + place * FLOAT
             prefetch_tile(rows, c, N)
             if columns == NR and code == 0:
                 added = 2 if has_residual else 1
                 finished_tile(rows, a, K, panel, K, c, N, added, bias + column * FLOAT, r, ahead, pace)
             else:
-                finished_tile(rows, a, K, panel, K, hot, NR, 0, bias, hot, ahead, pace)
+                finished_tile(rows, a, K, panel, K, hot, NR, 0, bias, r, ahead, pace)
                 finish_tile(
                     rows, columns, buffer, 0, NR, floats_at(bias), column, code, floats_at(residual), floats_at(y),
                     place, N, has_residual

@@ -463,8 +463,7 @@ def gelu(x):
     Phi(-a) = e^(-a^2 / 2) P(a) / Q(a), polynomials of degree 3 and 4 fitted for minibert on [0, 6.5] so that a Phi(-a)
     is within 3e-10; beyond, the power itself is less than that.
     """
-    size = absolute(x)
-    a = minimum(size, number(13.27))  # where the power is 0
+    a = minimum(absolute(x), number(13.27))  # where the power is 0
     power = exp2(a * a * -0.72134752)  # -1 / (2 ln 2)
     p = fma(number(-1.047552577e-2), a, number(-8.921241189e-2))
     p = fma(p, a, number(-3.037392176e-1))
@@ -473,7 +472,7 @@ def gelu(x):
     q = fma(q, a, number(7.997445996e-1))
     q = fma(q, a, number(1.40536282))
     q = fma(q, a, number(1.0))
-    return fma(a * power, p / q, (x + size) * 0.5)
+    return fma(a * power, p / q, maximum(x, number(0.0)))
 
 
 @inline
@@ -495,4 +494,4 @@ def tanh(x):
     q = fma(q, s, number(2.920102904e-2))
     q = fma(q, s, number(4.743252935e-1))
     q = fma(q, s, number(1.0))
-    return x * p / q
+    return maximum(minimum(x * p / q, number(1.0)), number(-1.0))  # rounding may lead beyond
