@@ -127,7 +127,7 @@ def _openvino(folder: Path, threads: int, scratch: Path) -> Compute:
     core = openvino.Core()
     options = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
     request = core.compile_model(core.read_model(str(graph)), "CPU", options).create_infer_request()
-    return lambda inputs: request.infer(_feed(inputs))[0]
+    return lambda inputs: request.infer(_feed(inputs), share_outputs=True)[0]
 
 
 HIDDEN_STATES: dict[str, Maker] = {
@@ -177,12 +177,11 @@ def _pipeline(folder: Path, forward: Compute) -> Compute:
         for first in range(0, len(order), BATCH_SIZE):
             chosen = order[first : first + BATCH_SIZE]
             ids = np.zeros((len(chosen), len(rows[chosen[0]])), dtype=np.int64)
-            mask = np.zeros_like(ids)
+            mask, counted = np.zeros_like(ids), np.zeros(ids.shape, np.float32)
             for place, index in enumerate(chosen):
                 ids[place, : len(rows[index])] = rows[index]
-                mask[place, : len(rows[index])] = 1
-            states = forward((ids, mask)) * mask[..., None]
-            means = states.sum(axis=1) / mask.sum(axis=1, keepdims=True)
+                mask[place, : len(rows[index])] = counted[place, : len(rows[index])] = 1
+            means = (counted[:, None] @ forward((ids, mask)))[:, 0] / counted.sum(axis=1, keepdims=True)
             vectors[chosen] = means / np.linalg.norm(means, axis=1, keepdims=True)
         return vectors
 

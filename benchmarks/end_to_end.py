@@ -56,8 +56,8 @@ def table(model: str, contenders: dict[str, Contender], runs: int, seconds: floa
 def main() -> int:
     """Measure both models, print the table, perhaps write the README's."""
     parser = table_parser("end_to_end")
-    parser.add_argument("--runs", type=int, default=5, help="runs, of which the median counts (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each run and shape (default: %(default)s)")
+    parser.add_argument("--runs", type=int, default=9, help="runs, of which the median counts (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=0.5, help="of each run and shape (default: %(default)s)")
     parser.add_argument("--only", default="", help="models whose name contains this")
     options = parser.parse_args()
     threads = available_cores()

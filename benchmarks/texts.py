@@ -3,9 +3,10 @@
     python -m benchmarks.texts [--write]
 
 MiniLM on texts of whole words whose lengths in tokens follow three real collections: questions and captions (mean 14),
-news (54), passages (163, cut at 512). Everybody sorts by length or does not need to; batches of 32 where there is
+news (54) and passages (163). Everybody sorts by length or does not need to; batches of 32 where there is
 padding. In a large collection, a sorted batch has hardly any; in a few hundred texts, the batch of the longest would be
-half padding. So what is timed are some of a large collection's sorted batches, evenly chosen. The vectors are compared
+half padding. So what is timed are some of a large collection's sorted batches: of each stretch of 20, 40 or 48 of them
+the middle one. (The longest texts of all, of 46, 278 and 512 tokens, are in none of those.) The vectors are compared
 before anything is timed; each contender runs in a process of its own, in turn.
 """
 
