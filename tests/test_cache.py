@@ -266,9 +266,8 @@ def test_machine_code_that_others_could_have_put_there_is_not_touched(cache: Pat
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files away")
 def test_machine_code_of_another_owner_is_not_touched(cache: Path, model: Path) -> None:
-    if not hasattr(os, "geteuid") or os.geteuid() != 0:
-        pytest.skip("only root can give files away")
     for path in [*cache.iterdir(), *files(cache)]:
         os.chown(path, 65534, 65534)
     outcome, printed = outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))

@@ -360,7 +360,6 @@ def linear_chunk(task, chunk):
     part = K * NR // block_tiles  # of the next panel, that each tile fetches: `pace` numbers with each k
     pace = NR // block_tiles + 1
     buffer = scratch(MR * NR)
-    hot = buffer.ctypes.data
     for p in range(first_panel, min(first_panel + group, (N + NR - 1) // NR)):
         panel, column, columns = panels + p * K * NR * FLOAT, p * NR, min(NR, N - p * NR)
         ahead = panel + K * NR * FLOAT
@@ -373,7 +372,7 @@ def linear_chunk(task, chunk):
                 added = 2 if has_residual else 1
                 finished_tile(rows, a, K, panel, K, c, N, added, bias + column * FLOAT, r, ahead, pace)
             else:
-                finished_tile(rows, a, K, panel, K, hot, NR, 0, bias, r, ahead, pace)
+                finished_tile(rows, a, K, panel, K, buffer.ctypes.data, NR, 0, bias, r, ahead, pace)
                 finish_tile(
                     rows, columns, buffer, 0, NR, floats_at(bias), column, code, floats_at(residual), floats_at(y),
                     place, N, has_residual
