@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert import reference
+from minibert.backend import choose_num_threads
 from minibert.config import ACTIVATIONS, BertConfig
 from minibert.machine import available_cores
 from minibert.models import BertModel
@@ -61,7 +62,7 @@ def versions() -> dict[str, str | None]:
 
 
 def processor() -> dict[str, Any]:
-    """The processor as the kernels' compiler sees it, and the floats that one of its vectors holds.
+    """The processor as the kernels' compiler sees it, the floats of one of its vectors, the threads and their rule.
 
     Raises
     ------
@@ -78,6 +79,7 @@ def processor() -> dict[str, Any]:
         "vector_width": simd.WIDTH,
         "cores": os.cpu_count(),
         "available_cores": available_cores(),
+        **choose_num_threads()._asdict(),
     }
 
 

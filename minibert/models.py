@@ -6,7 +6,7 @@ import dataclasses
 import math
 import operator
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -133,8 +133,8 @@ class BertModel:
             MINIBERT_BACKEND, else "numba" where it can be imported. With "numba" a text's result is the same bit for
             bit in any batch and with any number of threads, on one machine; with the others it is not.
         num_threads : int, optional
-            Threads of minibert's kernels, 1 to 1,024; default: MINIBERT_NUM_THREADS, else the cores this process may
-            use. A BLAS takes its threads from its own variables (OPENBLAS_NUM_THREADS, ...).
+            Threads of minibert's kernels, 1 to 1,024. Default: MINIBERT_NUM_THREADS, else the cores this process may
+            use, but at most OMP_NUM_THREADS. A BLAS takes its threads from its own variables (OPENBLAS_NUM_THREADS).
 
         Raises
         ------
@@ -271,7 +271,7 @@ class BertModel:
         Parameters
         ----------
         batch : PackedBatch
-            Checked: see `pack` and `PackedBatch.from_sequences`.
+            Checked here against the model: see `PackedBatch.check`.
         hidden_states : indices to keep, 0 (the embeddings' output) to L
         attentions : layers whose attention probs to keep, 0 to L - 1
         num_layers : int, optional
@@ -285,6 +285,8 @@ class BertModel:
 
         Raises
         ------
+        ValueError
+            An id, a token type or a position is not in the model's tables; nothing has been computed then.
         MemoryError
             The result alone would not fit into the memory this process may use; nothing has been computed then.
 
@@ -308,18 +310,14 @@ class BertModel:
         states: dict[int, FloatArray] = {}
         probs: dict[int, list[FloatArray]] = {i: [] for i in sorted(attentions) if i < stop}
         pooled: list[FloatArray] = []
-        for place, step in batch.steps(TOKENS_PER_STEP):
-            layers = encoder.forward(self.weights, step, self.ops, return_probs=probs)
-            for i, (x, layer_probs) in enumerate(layers):
-                if i in kept and step.num_tokens == batch.num_tokens:
-                    states[i] = x
-                elif i in kept:
-                    states.setdefault(i, np.empty((batch.num_tokens, hidden_size), dtype=np.float32))[place] = x
-                if i - 1 in probs:
-                    probs[i - 1].extend(layer_probs or ())
-                if i == stop:
-                    break
-            if pooler is not None:
+        for place, step, i, (x, layer_probs) in self._run(batch, stop, probs):
+            if i in kept and step.num_tokens == batch.num_tokens:
+                states[i] = x
+            elif i in kept:
+                states.setdefault(i, np.empty((batch.num_tokens, hidden_size), dtype=np.float32))[place] = x
+            if i - 1 in probs:
+                probs[i - 1].extend(layer_probs or ())
+            if i == stop and pooler is not None:
                 pooled.append(encoder.pooler(x, pooler, step, self.ops))
         nothing = np.zeros((0, hidden_size), dtype=np.float32)
         return PackedOutput(
@@ -327,6 +325,50 @@ class BertModel:
             attentions=probs,
             pooled=None if pooler is None else np.concatenate([*pooled, nothing]),
         )
+
+    def states(
+        self, batch: PackedBatch, layers: Collection[int]
+    ) -> Iterator[tuple[PackedBatch, dict[int, FloatArray]]]:
+        """Run the encoder step by step, up to the highest of some layers; give each step's hidden states.
+
+        A caller that pools or writes each step before it takes the next one needs memory for one step only.
+
+        Parameters
+        ----------
+        batch : PackedBatch
+        layers : indices of hidden states, 0 (the embeddings' output) to L
+
+        Yields
+        ------
+        (PackedBatch, dict of int to ndarray of shape (t, H))
+            A step of t tokens, about 1,024, and its hidden states by index; steps come in the order of the batch.
+
+        Raises
+        ------
+        ValueError
+            As `forward_packed`.
+        """
+        last, found = max(layers), dict[int, FloatArray]()
+        for _, step, i, state in self._run(batch, last, ()):
+            if i in layers:
+                found[i] = state.hidden_state
+            if i == last:
+                yield step, found
+                found = {}
+
+    def _run(
+        self, batch: PackedBatch, stop: int, return_probs: Collection[int]
+    ) -> Iterator[tuple[slice, PackedBatch, int, encoder.HiddenState]]:
+        """Yield the hidden states 0 to `stop` of each step, with the step's place among the T tokens.
+
+        Every forward of the model goes through here, so this is where its ids are compared with its tables.
+        """
+        batch.check(self.config)
+        for place, step in batch.steps(TOKENS_PER_STEP):
+            for i, state in enumerate(encoder.forward(self.weights, step, self.ops, return_probs=return_probs)):
+                yield place, step, i, state
+                if i == stop:
+                    break
 
     def _check_memory(self, batch: PackedBatch, num_states: int, num_attentions: int) -> None:
         """Refuse a result that cannot be held: on most systems memory runs out by the process being killed."""

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from minibert import encoder
 from minibert.batch import PackedBatch
 from minibert.encodings import Encoding
-from minibert.models import TOKENS_PER_STEP, BertModel
+from minibert.models import BertModel
 from minibert.ops import FloatArray
 from minibert.pooling import pool, pooling_modes
 from minibert.vectors import LayerSelection, check_choice, combine_layers, resolve_layers
@@ -146,13 +147,10 @@ def _run(
     if not encodings:
         return
     batch = PackedBatch.from_sequences([e.ids for e in encodings], [e.token_types for e in encodings])
-    from_pooler = recipe.modes == ("pooler",)
+    pooler = model.weights.pooler if recipe.modes == ("pooler",) else None
     first = 0
-    for _, step in batch.steps(TOKENS_PER_STEP):
-        output = model.forward_packed(
-            step, hidden_states=recipe.layers, num_layers=max(recipe.layers), pool=from_pooler
-        )
-        states = [output.hidden_states[layer] for layer in recipe.layers]
+    for step, found in model.states(batch, recipe.layers):
+        states = [found[layer] for layer in recipe.layers]
         state = states[0] if len(states) == 1 else combine_layers(states, recipe.layer_pooling)
-        yield first, step, state, output.pooled
+        yield first, step, state, None if pooler is None else encoder.pooler(state, pooler, step, model.ops)
         first += step.num_sequences

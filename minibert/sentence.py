@@ -151,7 +151,7 @@ class SentenceTransformer:
     @property
     def max_seq_length(self) -> int:
         """Tokens of one text, special tokens included; more are cut. Settable, up to the model's positions."""
-        return self._max_seq_length
+        return min(self._max_seq_length, self.model.config.max_position_embeddings)  # `model` may be another one now
 
     @max_seq_length.setter
     def max_seq_length(self, value: int) -> None:

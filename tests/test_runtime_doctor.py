@@ -116,6 +116,16 @@ def test_a_model_takes_the_cores_it_may_use(outcome_model: Path) -> None:
     assert outcomes.run(program, outcome_model) == ("ok", "[1, 3]\n[5, 3]\n")
 
 
+def test_a_model_takes_no_more_threads_than_omp_num_threads(outcome_model: Path) -> None:
+    """Ray, Spark, Dask and joblib set it for each worker."""
+    program = (
+        "print(load(num_threads=None).ops.linear.args[0].team.num_threads, load(2).ops.linear.args[0].team.num_threads)"
+    )
+    assert outcomes.run(program, outcome_model, OMP_NUM_THREADS="1") == ("ok", "1 2\n")
+    assert "threads    1: " in minibert("doctor", OMP_NUM_THREADS="1").stdout
+    assert "threads    3: MINIBERT_NUM_THREADS=3 (" in minibert("doctor", MINIBERT_NUM_THREADS="3").stdout
+
+
 # --- doctor ----------------------------------------------------------------------------------------------------------
 
 

@@ -22,7 +22,8 @@ A text of "-" stands for the lines of the standard input, one text per line."""
 
 _EPILOG = """\
 Exit codes: 0 all is well; 1 something could not be done (a model, a text or a file); 2 the command line is wrong.
-Environment: HF_HOME, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE (the hub's); MINIBERT_BACKEND, MINIBERT_NUM_THREADS."""
+Environment: HF_HOME, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE (the hub's); MINIBERT_BACKEND, MINIBERT_NUM_THREADS;
+OMP_NUM_THREADS (a cap on the threads where nothing else says how many)."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

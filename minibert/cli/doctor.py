@@ -76,7 +76,8 @@ def _as_text(report: dict[str, Any]) -> str:
         cpu = report["processor"]
         vectors = f"vectors of {cpu['vector_width']} floats"
         lines.append(f"processor  {cpu['name']} ({cpu['machine']}), {vectors}")
-        lines.append(f"threads    {cpu['available_cores']} of {cpu['cores']} cores may be used")
+        cores = f"{cpu['available_cores']} of {cpu['cores']} cores may be used"
+        lines.append(f"threads    {cpu['num_threads']}: {cpu['rule']} ({cores})")
         for state in report["cache"]:
             warmth = f"warm, {state['kernels']} kernels" if state["kernels"] else "cold"
             access = "writable" if state["writable"] else "not writable"
