@@ -99,7 +99,8 @@ def locate(
     if isinstance(name_or_path, os.PathLike) or _looks_like_a_path(name):
         _refuse_path(name)
 
-    is_default = name in (DEFAULT_MODEL, DEFAULT_MODEL.rpartition("/")[2])
+    default = DEFAULT_MODEL.lower()  # the hub itself takes ids in any case
+    is_default = name.lower() in (default, default.rpartition("/")[2])
     repository = HubRepository(
         DEFAULT_MODEL if is_default else name,
         revision="main" if revision is None else revision,
