@@ -29,6 +29,7 @@ ORDER = (
         "display",
         "files",
         "locks",
+        "hub_answers",
         "repository",
         "hub",
         "config",
@@ -56,7 +57,7 @@ ORDER = (
 
 # Where each library from outside may be imported.
 HOMES = {
-    "huggingface_hub": {"repository"},
+    "huggingface_hub": {"hub_answers", "repository"},
     "tqdm": {"progress"},
     "tokenizers": {"tokenizer_files"},
     "safetensors": {"tensors"},
