@@ -46,6 +46,11 @@ def choose_ops(backend: str | None, num_threads: int | None) -> Ops:
             ) from error
         _warn_no_numba(str(error))
         return reference.OPS
+    except Exception as error:  # Python keeps half of the modules of an import that was interrupted
+        raise ValueError(
+            f"numba cannot be imported ({type(error).__name__}: {error}). An earlier import of it may have been "
+            "interrupted: restart Python."
+        ) from error
     return make_ops(threads, use_blas=chosen == "numba-blas")
 
 

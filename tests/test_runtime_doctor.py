@@ -8,10 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numba
 import numpy as np
 import pytest
 
 from minibert import bench, diagnostics, reference
+from minibert.cli.doctor import _as_text
 from minibert.hub import locate
 from minibert.kernels import make_ops
 from minibert.machine import available_cores, available_memory
@@ -160,6 +162,32 @@ def test_doctor_fails_where_kernels_cannot_be_kept(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "FAILED     cache: no folder to keep compiled kernels in" in done.stdout
     assert done.stderr.endswith("checks failed: cache.\n")
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="this system has no owners")
+def test_doctor_says_why_a_folder_is_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "open" / "base"))
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o755)
+    (state,) = diagnostics.cache_state()
+    assert (state["untrusted"], state["writable"], diagnostics.check_cache().passed) == (None, True, True)
+    (tmp_path / "open").chmod(0o777)
+    (state,) = diagnostics.cache_state()
+    reason = f"others can write to {tmp_path / 'open'}"
+    assert state["untrusted"] == reason
+    check = diagnostics.check_cache()
+    assert not check.passed
+    assert (
+        f"no folder to keep compiled kernels in ({state['folder']}: {reason}), so every start is slow" in check.detail
+    )
+    report = {
+        "versions": diagnostics.versions(),
+        "blas": diagnostics.blas(),
+        "processor": diagnostics.processor(),
+        "cache": [state],
+        "checks": [vars(check)],
+    }
+    assert f"cache      {state['folder']}: cold, writable, ignored: {reason}\n" in _as_text(report)
 
 
 @pytest.mark.parametrize("op", ["embed", "layer_norm", "linear", "attention"])

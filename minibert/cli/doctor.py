@@ -81,8 +81,8 @@ def _as_text(report: dict[str, Any]) -> str:
         for state in report["cache"]:
             warmth = f"warm, {state['kernels']} kernels" if state["kernels"] else "cold"
             access = "writable" if state["writable"] else "not writable"
-            ours = "" if state["private"] else ", ignored: others can write to it"
-            lines.append(f"cache      {state['folder']}: {warmth}, {access}{ours}")
+            ignored = f", ignored: {state['untrusted']}" if state["untrusted"] else ""
+            lines.append(f"cache      {state['folder']}: {warmth}, {access}{ignored}")
     blas = report["blas"]
     core = f", running its code for {blas['core']}" if blas["core"] else ""
     older = ", older than this processor (OpenBLAS#6029)" if blas["older_than_processor"] else ""
