@@ -355,7 +355,8 @@ class BertTokenizer:
             An id is not in the vocabulary; the message names it.
         """
         ids = self._checked_ids([token_ids] if _is_one_id(token_ids) else token_ids)
-        text: str = self._tokenizer.decode(ids, skip_special_tokens=bool(skip_special_tokens))
+        with library_errors(ValueError, "the token ids cannot be decoded"):
+            text: str = self._tokenizer.decode(ids, skip_special_tokens=bool(skip_special_tokens))
         if clean_up_tokenization_spaces is None:
             clean_up_tokenization_spaces = self._clean_up_tokenization_spaces
         return _clean_up(text) if clean_up_tokenization_spaces else text
