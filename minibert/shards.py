@@ -2,7 +2,7 @@
 
 The folder ``<output>.parts`` holds
 
-- ``lock``: whoever has it may write here (see locks.py);
+- ``lock``: the run that holds it may write here (see locks.py);
 - ``manifest.json``: what the run was begun with. Where it is, there is a run to resume;
 - ``part-*``: the output as far as it is computed. A shard is appended to each part, and never changed again;
 - ``shards.jsonl``: the journal. Once all of a shard is on the disk, a line is added that says where it ends in each
