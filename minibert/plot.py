@@ -1,4 +1,4 @@
-"""Pictures of hidden states, words and sentences. The only import of matplotlib, which the extra `plot` installs.
+"""Pictures of hidden states, words and sentences. The only import of matplotlib.
 
 Every function returns a matplotlib Figure, which a notebook shows and ``figure.savefig(path)`` saves. pyplot, with its
 global state and its windows, is never touched.
@@ -38,7 +38,7 @@ def require_matplotlib() -> type[Figure]:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ValueError(f"pictures need matplotlib ({error}): pip install 'minibert[plot]'.") from error
+        raise ValueError(f"pictures need matplotlib ({error}): pip install matplotlib.") from error
     return Figure
 
 

@@ -7,10 +7,12 @@ or by `_name_or_path` in config.json.
 from __future__ import annotations
 
 import re
+import reprlib
 from collections.abc import Mapping
 from typing import Any
 
 from minibert.errors import ModelFormatError
+from minibert.warn import warn_caller
 
 __all__ = ["builtin_prompts", "check_prompts", "choose_default", "merge_prompts", "resolve_prompt"]
 
@@ -108,11 +110,21 @@ def resolve_prompt(
     Raises
     ------
     TypeError, ValueError
-        The prompt is no text, or the name is none of the prompts.
+        The prompt is not a text, or the name is not one of the prompts.
+
+    Warns
+    -----
+    UserWarning
+        There are a prompt and a name: the name is ignored.
     """
     if prompt is not None:
         if not isinstance(prompt, str):
             raise TypeError(f"prompt is a {type(prompt).__name__}; expected a str.")
+        if prompt_name is not None:
+            warn_caller(
+                f"prompt={reprlib.repr(prompt)} and prompt_name={prompt_name!r} are both given; the prompt is used, "
+                "and prompt_name is ignored. Give one of them."
+            )
         return prompt
     name = prompt_name if prompt_name is not None else default_prompt_name
     if name is None:

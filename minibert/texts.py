@@ -50,6 +50,13 @@ def as_texts(name: str, values: Any) -> tuple[Sequence[Any], bool]:
         if hasattr(values, convert) and getattr(values, "ndim", 1) == 1:
             return getattr(values, convert)(), False
     if not isinstance(values, Sequence) or isinstance(values, bytes | bytearray | memoryview):
+        shape = getattr(values, "shape", None)
+        if getattr(values, "ndim", 1) != 1 and isinstance(shape, tuple):
+            raise TypeError(
+                f"{name} is a {type(values).__name__} of shape {shape}; expected a str, or a list, array or column of "
+                "str, of one dimension. Give one column, df['text'] or x[:, 0]; in a ColumnTransformer name it as "
+                "'text', not ['text']."
+            )
         raise TypeError(
             f"{name} is a {type(values).__name__}; expected a str, or a list, array or column of str. "
             "Of other iterables make a list: list(...)."

@@ -435,8 +435,11 @@ def test_resuming_takes_no_other_file_for_the_finished_one(model: SentenceTransf
     with pytest.raises(ValueError, match=r"out\.ids\.jsonl is missing"):
         embed_corpus(model, [source], str(output), resume=True, truncation="silent")
     (tmp_path / "out.npy.manifest.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"manifest\.json is damaged.* Without --resume .* it is made anew"):
-        embed_corpus(model, [source], str(output), resume=True, truncation="silent")
+    for resume in (True, False):  # it may as well be a file of another program
+        with pytest.raises(ValueError, match=r"manifest\.json is damaged.* delete it or move it elsewhere"):
+            embed_corpus(model, [source], str(output), resume=resume, truncation="silent")
+    assert not folder_of(output).exists()
+    (tmp_path / "out.npy.manifest.json").unlink()
     assert embed_corpus(model, [source], str(output), truncation="silent") is not None
 
 
@@ -598,14 +601,160 @@ def test_an_output_is_never_the_input(
     assert not list(tmp_path.glob("*.parts"))
 
 
-def test_what_is_not_its_own_is_never_deleted(model: SentenceTransformer, tmp_path: Path) -> None:
-    source = text_file(tmp_path / "a.txt", ["a cat"])
-    mine = tmp_path / "out.npy.parts" / "mine.txt"
-    mine.parent.mkdir()
-    mine.write_text("precious")
-    embed_corpus(model, [source], str(tmp_path / "out.npy"))
-    assert mine.read_text() == "precious"
-    assert [entry.name for entry in mine.parent.iterdir()] == ["mine.txt"]
+# What may be in a folder called out.npy.parts that is not minibert's, name -> content; None is a folder.
+FOREIGN: dict[str, dict[str, str | None]] = {
+    "of Spark": {"part-00000.parquet": "precious", "_SUCCESS": ""},
+    "with our names": {
+        **dict.fromkeys(("part-vectors.npy", "part-mine", "standard-input", "shards.jsonl"), "precious"),
+        **dict.fromkeys((".minibert-abcdefgh", ".minibert-mine", "lock", "other"), "precious"),
+    },
+    "our names without a lock": {"part-vectors.npy": "precious", "standard-input": "precious"},
+    "a temporary file without a lock": {".minibert-abcdefgh": "precious"},
+    "a lock alone": {"lock": "held by Emacs"},
+    "a folder called lock": {"lock": None},
+    "a manifest": {"manifest.json": '{"files": []}'},
+    "a manifest that is not JSON": {"manifest.json": "# files", "lock": "precious"},
+    "beside an empty lock": {"lock": "", "part-00000.parquet": "precious"},
+    "beside a lock of ours": {"lock": "process 1 on host", "standard-input": "left", "notes.txt": "precious"},
+    "a folder called as a part": {"lock": "process 1 on host", "part-vectors.npy": None},
+}
+
+
+def fill(folder: Path, files: dict[str, str | None]) -> None:
+    folder.mkdir()
+    for name, content in files.items():
+        if content is None:
+            (folder / name).mkdir()
+        else:
+            (folder / name).write_text(content)
+
+
+def listing(folder: Path) -> dict[str, bytes | None]:
+    return {entry.name: None if entry.is_dir() else entry.read_bytes() for entry in folder.iterdir()}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+@pytest.mark.parametrize("options", [[], ["--resume"]])
+@pytest.mark.parametrize("content", [b"a cat", b"a cat\n\xff"])
+def test_a_folder_of_something_else_is_refused_and_nothing_in_it_changes(
+    folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    kind: str,
+    options: list[str],
+    content: bytes,
+) -> None:
+    (tmp_path / "a.txt").write_bytes(content)
+    parts = tmp_path / "out.npy.parts"
+    fill(parts, FOREIGN[kind])
+    before = listing(parts)
+    assert main([*arguments_of("npy", folder, tmp_path / "a.txt", tmp_path, 10), *options]) == 1
+    err = capsys.readouterr().err
+    assert f"{parts} is where the run would keep what it has done, but it holds files of something else: " in err
+    assert "Move this folder elsewhere, or give another output." in err
+    assert any(name in err for name in FOREIGN[kind])
+    assert listing(parts) == before
+    assert {entry.name for entry in tmp_path.iterdir()} == {"a.txt", "out.npy.parts"}
+
+
+@pytest.mark.skipif(not hasattr(os, "symlink"), reason="there are no links")
+def test_a_link_or_a_file_is_not_taken_for_the_folder(model: SentenceTransformer, tmp_path: Path) -> None:
+    source, parts = text_file(tmp_path / "a.txt", ["a cat"]), tmp_path / "out.npy.parts"
+    (tmp_path / "elsewhere").mkdir()
+    for target in ("elsewhere", "nowhere", "a.txt"):
+        parts.symlink_to(tmp_path / target)
+        with pytest.raises(FileExistsError, match=r"out\.npy\.parts is a link, but the run makes a folder"):
+            embed_corpus(model, [source], tmp_path / "out.npy")
+        assert parts.is_symlink()
+        parts.unlink()
+    parts.write_text("precious")
+    with pytest.raises(FileExistsError, match=r"out\.npy\.parts is a file, but the run makes a folder.*Move it"):
+        embed_corpus(model, [source], tmp_path / "out.npy")
+    assert parts.read_text() == "precious"
+    parts.unlink()
+    parts.mkdir()
+    (parts / "lock").symlink_to(tmp_path / "a.txt")
+    with pytest.raises(FileExistsError, match=r"it holds files of something else: lock\."):
+        embed_corpus(model, [source], tmp_path / "out.npy")
+    assert (tmp_path / "a.txt").read_text() == "a cat\n"
+    assert not any((tmp_path / "elsewhere").iterdir())
+
+
+@pytest.mark.parametrize("options", [{}, {"resume": True}])
+@pytest.mark.parametrize(
+    "left",
+    [
+        {},
+        {"lock": ""},
+        {"lock": "process 1 on host"},
+        {"lock": "process 1 on host", ".minibert-ab_c0123": "half a copy"},
+        {"lock": "process 1 on host", "standard-input": "other texts", ".minibert-ab_c0123": "half a manifest"},
+        {"lock": "process 1 on host", "shards.jsonl": "{", "part-vectors.npy": "x", "part-ids.jsonl": "y"},
+    ],
+)
+def test_what_a_killed_run_left_before_its_manifest_is_used_and_deleted(
+    model: SentenceTransformer, tmp_path: Path, left: dict[str, str | None], options: dict[str, Any]
+) -> None:
+    """Other moments of this kind: test_killed_whenever_something_becomes_final."""
+    source = text_file(tmp_path / "a.txt", ["a cat", "a dog"])
+    fill(tmp_path / "out.npy.parts", left)
+    embed_corpus(model, [source], tmp_path / "out.npy", **options)
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), model.encode(["a cat", "a dog"]))
+    assert not (tmp_path / "out.npy.parts").exists()
+
+
+def test_a_run_deletes_no_file_that_came_into_its_folder(
+    model: SentenceTransformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, parts = text_file(tmp_path / "a.txt", texts_of(40)), tmp_path / "out.npy.parts"
+    with monkeypatch.context() as patch:
+        stop_after(2, patch, StoppedError())
+        with pytest.raises(StoppedError):
+            embed_corpus(model, [source], tmp_path / "out.npy", shard_size=10, truncation="silent")
+    foreign = {"part-00000.parquet": "precious", "part-mine": "precious", ".minibert-mine": "precious"}
+    for name, content in foreign.items():
+        (parts / name).write_text(content)
+    embed_corpus(model, [source], tmp_path / "out.npy", shard_size=10, truncation="silent", resume=True)
+    assert listing(parts) == {name: content.encode() for name, content in foreign.items()}
+    with pytest.raises(FileExistsError, match="holds files of something else"):
+        embed_corpus(model, [source], tmp_path / "out.npy", truncation="silent")
+    assert len(np.load(tmp_path / "out.npy")) == 40
+
+
+def test_a_run_makes_its_manifest_before_its_parts(
+    model: SentenceTransformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that there are never parts of which nobody knows whose they are: the next run may have other ones."""
+    source, parts = text_file(tmp_path / "a.txt", texts_of(40)), tmp_path / "out.npy.parts"
+
+    def stop(self: ShardFolder, manifest: dict[str, Any]) -> None:
+        assert {entry.name for entry in parts.iterdir()} == {"lock"}
+        raise StoppedError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ShardFolder, "_write_manifest", stop)
+        with pytest.raises(StoppedError):
+            embed_corpus(model, [source], tmp_path / "out.npy", truncation="silent")
+    assert not parts.exists()
+
+
+@pytest.mark.parametrize("name", ["out.ids.jsonl", "out.npy.manifest.json"])
+@pytest.mark.parametrize("content", ['{"id": 1}\n', "not JSON", None])
+def test_a_second_output_that_nobody_named_replaces_no_file_of_something_else(
+    model: SentenceTransformer, tmp_path: Path, name: str, content: str | None
+) -> None:
+    source, output = text_file(tmp_path / "a.txt", ["a cat"]), tmp_path / "out.npy"
+    if content is None:
+        (tmp_path / name).mkdir()
+    else:
+        (tmp_path / name).write_text(content)
+    with pytest.raises((FileExistsError, ValueError), match=rf"{name} .* elsewhere, or give another output"):
+        embed_corpus(model, [source], output)
+    assert listing(tmp_path)[name] == (None if content is None else content.encode())
+    assert {entry.name for entry in tmp_path.iterdir()} == {"a.txt", name}
+    (tmp_path / name).rename(tmp_path / "mine")
+    for _ in range(2):  # what minibert has written itself, it replaces
+        embed_corpus(model, [source], output)
 
 
 @pytest.mark.skipif(not hasattr(os, "symlink"), reason="there are no links")
