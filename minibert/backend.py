@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 
-import numpy as np
-
 from minibert import reference
+from minibert.checks import brief, check_int
 from minibert.machine import available_cores
 from minibert.ops import Ops
 from minibert.warn import warn_caller
@@ -32,7 +31,7 @@ def choose_ops(backend: str | None, num_threads: int | None) -> Ops:
     source = "backend" if backend is not None else "MINIBERT_BACKEND"
     chosen = backend if backend is not None else os.environ.get("MINIBERT_BACKEND") or None
     if chosen not in (None, *BACKENDS):
-        raise ValueError(f"{source}={chosen!r}; expected {', '.join(map(repr, BACKENDS))}.")
+        raise ValueError(f"{source}={brief(chosen)}; expected {', '.join(map(repr, BACKENDS))}.")
     if chosen == "numpy":
         return reference.OPS
     try:
@@ -66,8 +65,4 @@ def _check_num_threads(num_threads: int | None) -> int:
             raise ValueError(f"{name}={text!r}; expected a whole number, 1 to {_MOST_THREADS:,}.") from None
     if value is None:
         return available_cores()
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{name}={value!r}; expected an int, 1 to {_MOST_THREADS:,}.")
-    if not 1 <= value <= _MOST_THREADS:
-        raise ValueError(f"{name}={value}; expected an int, 1 to {_MOST_THREADS:,}.")
-    return int(value)
+    return check_int(name, value, 1, _MOST_THREADS)

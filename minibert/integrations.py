@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from minibert.checks import brief
 from minibert.hub import DEFAULT_MODEL
 from minibert.ops import FloatArray
 from minibert.sentence import SentenceTransformer
@@ -109,8 +110,8 @@ class ChromaEmbeddingFunction:
     @staticmethod
     def validate_config(config: Mapping[str, Any]) -> None:
         """Refuse, with a ValueError, what `build_from_config` cannot use."""
-        if not isinstance(config.get("model_name_or_path"), str):
-            raise ValueError(f"the configuration {dict(config)} names no model (model_name_or_path).")
+        if not isinstance(config, Mapping) or not isinstance(config.get("model_name_or_path"), str):
+            raise ValueError(f"the configuration {brief(config)} names no model (model_name_or_path).")
 
     def is_legacy(self) -> bool:
         """Return False: Chroma stores the name and the configuration."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from minibert.checks import check_int
 from minibert.occurrences import WordOccurrences
 from minibert.ops import FloatArray
 from minibert.vectors import layer_name
@@ -30,6 +31,8 @@ __all__ = [
 # As many labels as a picture has room for.
 _MAX_LABELS = 12
 _LABEL_LENGTH = 28
+# More bars than any picture has dots beside each other.
+_MAX_BINS = 10_000
 _MARKERS = "osD^v"
 
 
@@ -52,13 +55,12 @@ def plot_hidden_values(vectors: FloatArray, layers: Sequence[int] | None = None,
     layers : k indices of hidden states, optional
         For the titles.
     bins : int
-        Bars of each histogram, at least 1.
+        Bars of each histogram, 1 to 10,000.
     """
     values = _checked("vectors", vectors, (1, 2, 3))
-    if isinstance(bins, bool) or not isinstance(bins, int | np.integer) or bins < 1:
-        raise ValueError(f"bins={bins!r}; expected an int, at least 1.")
+    bins = check_int("bins", bins, 1, _MAX_BINS)
     panels = [values] if values.ndim < 3 else list(np.moveaxis(values, 1, 0))
-    edges = np.histogram_bin_edges(values, int(bins)).tolist()  # the same in each panel, so that heights compare
+    edges = np.histogram_bin_edges(values, bins).tolist()  # the same in each panel, so that heights compare
     figure, axes = _grid(len(panels), 3.2, 2.4, share=True)
     for axis, panel, title in zip(axes, panels, _titles(layers, len(panels)), strict=True):
         axis.hist(panel.ravel(), bins=edges, color="tab:blue")

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from minibert.checks import brief
 from minibert.errors import ModelFormatError
 
 __all__ = ["builtin_prompts", "check_prompts", "choose_default", "merge_prompts", "resolve_prompt"]
@@ -118,14 +119,17 @@ def resolve_prompt(
     if name is None:
         return ""
     if not isinstance(name, str) or name not in prompts:
-        raise ValueError(f"prompt_name={name!r}; this model has {', '.join(map(repr, prompts)) or 'none'}.")
-    return prompts[name]
+        raise ValueError(f"prompt_name={brief(name)}; this model has {', '.join(map(repr, prompts)) or 'none'}.")
+    text = prompts[name]
+    if not isinstance(text, str):  # the dict is the caller's to change
+        raise TypeError(f"prompts[{name!r}] is a {type(text).__name__}; expected a str.")
+    return text
 
 
 def check_prompts(prompts: object, where: str, error: type[Exception]) -> dict[str, str]:
     """Return prompts as a new dict; raise `error`, naming the place, for what are no texts by name."""
     if not isinstance(prompts, Mapping) or not all(isinstance(x, str) for x in [*prompts, *prompts.values()]):
-        raise error(f"{where} must hold prompts as texts by name, not {prompts!r}.")
+        raise error(f"{where} must hold prompts as texts by name, not {brief(prompts)}.")
     return dict(prompts)
 
 

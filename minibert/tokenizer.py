@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from minibert.checks import brief
 from minibert.encodings import Encoding, NoRoomError, RawEncoding, TokenizedBatch, cut, cut_windows, padded_array
-from minibert.hub import ModelFiles, locate
+from minibert.hub import ModelFiles, check_files, locate
 from minibert.texts import Texts, as_batch, refuse_lone_surrogate, shown, strings
 from minibert.tokenizer_files import SIDES, LoadedTokenizer, is_library_error, library_errors, load_tokenizer
 from minibert.warn import warn_caller
@@ -137,7 +138,7 @@ class BertTokenizer:
     @classmethod
     def from_files(cls, files: ModelFiles) -> BertTokenizer:
         """Load the tokenizer from files that are already located; the work of `from_pretrained`."""
-        return cls(load_tokenizer(files))
+        return cls(load_tokenizer(check_files(files)))
 
     # -- Text to ids
 
@@ -302,12 +303,16 @@ class BertTokenizer:
 
         Raises
         ------
-        ValueError
-            The text of a window would have no room, or no more than `stride` tokens.
+        TypeError, ValueError
+            `texts` is one str, or one of them is not a str; the text of a window would have no room, or no more than
+            `stride` tokens.
         """
-        stride = _integer("stride", stride, minimum=0)
+        max_length, stride = _integer("max_length", max_length, minimum=1), _integer("stride", stride, minimum=0)
+        if isinstance(texts, str) or not isinstance(prompt, str):
+            raise TypeError(f"texts is {shown(texts)}, prompt is {shown(prompt)}; expected a list of str, and a str")
         found = []
-        for index, raw in enumerate(self._encode_whole([prompt + text for text in texts], True, False)):
+        inputs = [prompt + text for text in as_batch(texts, None, False)[0]]
+        for index, raw in enumerate(self._encode_whole(inputs, True, False)):
             try:
                 found.append(cut_windows(raw, max_length, stride, len(prompt)))
             except NoRoomError as reason:
@@ -474,7 +479,9 @@ class BertTokenizer:
             token_id = _integer(f"token id {position}", value)
             if not 0 <= token_id < 2**32 or self._tokenizer.id_to_token(token_id) is None:
                 last = next(reversed(self._vocab.values()))
-                raise ValueError(f"token id {token_id} at position {position} has no token; ids run from 0 to {last}")
+                raise ValueError(
+                    f"token id {brief(token_id)} at position {position} has no token; ids run from 0 to {last}"
+                )
             checked.append(token_id)
         return checked
 
@@ -597,7 +604,7 @@ def _integer(name: str, value: Any, minimum: int | None = None) -> int:
     except TypeError:
         raise TypeError(f"{name} is {shown(value)}; expected an integer") from None
     if minimum is not None and integer < minimum:
-        raise ValueError(f"{name} is {integer}; expected at least {minimum}")
+        raise ValueError(f"{name} is {brief(integer)}; expected at least {minimum}")
     return integer
 
 
@@ -614,7 +621,7 @@ def _strategy(name: str, value: bool | str, choices: tuple[str, ...]) -> str:
 
 def _choice(name: str, value: str, choices: tuple[str, ...]) -> str:
     if value not in choices:
-        raise ValueError(f"{name} is {value!r}; expected one of {', '.join(map(repr, choices))}")
+        raise ValueError(f"{name} is {brief(value)}; expected one of {', '.join(map(repr, choices))}")
     return value
 
 

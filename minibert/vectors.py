@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from minibert.checks import brief
 from minibert.ops import FloatArray
 
 __all__ = [
@@ -91,19 +92,21 @@ def resolve_layers(layers: LayerSelection, num_hidden_layers: int) -> tuple[int,
             raise TypeError
         indices = [operator.index(index) for index in asked]
     except TypeError:
-        raise TypeError(f"layers={layers!r}; expected an int or several, such as -1 or [-4, -3, -2, -1].") from None
+        raise TypeError(
+            f"layers={brief(layers)}; expected an int or several, such as -1 or [-4, -3, -2, -1]."
+        ) from None
     if not indices:
-        raise ValueError(f"layers={layers!r} names none; expected at least one, 0 to {num_hidden_layers}.")
+        raise ValueError(f"layers={brief(layers)} names none; expected at least one, 0 to {num_hidden_layers}.")
     for index in indices:
         if not -count <= index < count:
             raise ValueError(
-                f"layers names {index}; this model has {count} hidden states: 0 (the embeddings' output) to "
+                f"layers names {brief(index)}; this model has {count} hidden states: 0 (the embeddings' output) to "
                 f"{num_hidden_layers} (the last layer), or -{count} to -1."
             )
     resolved = tuple(index % count for index in indices)
     for place, index in enumerate(resolved):
         if index in resolved[:place]:
-            raise ValueError(f"layers={indices} names hidden state {index} twice; name each once.")
+            raise ValueError(f"layers={brief(indices)} names hidden state {index} twice; name each once.")
     return resolved
 
 
@@ -190,10 +193,12 @@ def join_subwords(vectors: FloatArray, how: str = "mean") -> FloatArray:
 
     Raises
     ------
-    ValueError
-        `how` is unknown, or there is no token.
+    TypeError, ValueError
+        `how` is unknown, `vectors` is not an array of floats, or there is no token.
     """
     check_choice("subwords", how, SUBWORD_POOLING)
+    if not isinstance(vectors, np.ndarray) or vectors.dtype.kind != "f" or not vectors.ndim:
+        raise TypeError(f"vectors is a {_described(vectors)}; expected a float array, one vector for each token.")
     if not len(vectors):
         raise ValueError("there are no tokens to join; a word has at least one.")
     return SUBWORD_POOLING[how](vectors)
@@ -202,7 +207,7 @@ def join_subwords(vectors: FloatArray, how: str = "mean") -> FloatArray:
 def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
     """Refuse, with a ValueError, whatever is not among the choices of a parameter."""
     if not isinstance(value, str) or value not in set(choices):
-        raise ValueError(f"{name}={value!r}; expected one of {', '.join(map(repr, choices))}.")
+        raise ValueError(f"{name}={brief(value)}; expected one of {', '.join(map(repr, choices))}.")
 
 
 def _described(value: Any) -> str:
