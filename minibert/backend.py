@@ -30,7 +30,7 @@ def choose_ops(backend: str | None, num_threads: int | None) -> Ops:
     threads = _check_num_threads(num_threads)
     source = "backend" if backend is not None else "MINIBERT_BACKEND"
     chosen = backend if backend is not None else os.environ.get("MINIBERT_BACKEND") or None
-    if chosen not in (None, *BACKENDS):
+    if chosen is not None and (not isinstance(chosen, str) or chosen not in BACKENDS):
         raise ValueError(f"{source}={brief(chosen)}; expected {', '.join(map(repr, BACKENDS))}.")
     if chosen == "numpy":
         return reference.OPS

@@ -6,7 +6,7 @@ import reprlib
 
 import numpy as np
 
-__all__ = ["brief", "check_int"]
+__all__ = ["brief", "check_int", "is_cpu"]
 
 
 class _Brief(reprlib.Repr):
@@ -25,6 +25,14 @@ def brief(value: object) -> str:
         return _BRIEF.repr(value)
     except Exception:  # reprlib goes by the name of the type: a foreign class can have the name of a built-in one
         return f"<a {type(value).__name__}>"
+
+
+def is_cpu(device: object) -> bool:
+    """Whether a device is the CPU: "cpu", or another library's object that is written so, such as torch's."""
+    try:
+        return str(device) == "cpu"
+    except Exception:  # an integer of thousands of digits, or an object that cannot be written
+        return False
 
 
 def check_int(name: str, value: object, least: int | None = None, most: int | None = None, *, also: str = "") -> int:

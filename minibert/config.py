@@ -174,7 +174,7 @@ class BertConfig:
         if missing:
             raise ModelFormatError(
                 f"the fields {', '.join(missing)} are absent; a BERT config must state its sizes. "
-                f"Found: {', '.join(sorted(map(str, fields))[:20]) or 'nothing'}."
+                f"Found: {', '.join(sorted(map(_field_name, fields))[:20]) or 'nothing'}."
             )
         known = {field.name for field in dataclasses.fields(cls)}
         return cls(**{name: value for name, value in fields.items() if name in known})
@@ -191,6 +191,10 @@ def _require_int(name: str, value: object, smallest: int | None) -> None:
         raise ModelFormatError(f"{name}={brief(value)} must be at least {smallest}.")
     if abs(value) >= 2**31:
         raise ModelFormatError(f"{name}={brief(value)} is beyond any BERT model (limit 2**31 - 1).")
+
+
+def _field_name(name: object) -> str:
+    return name if isinstance(name, str) else brief(name)
 
 
 def _refuse_unimplemented(fields: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minibert.checks import brief
+from minibert.checks import brief, is_cpu
 from minibert.similarity import PRECISIONS
 from minibert.vectors import check_choice
 
@@ -19,7 +19,7 @@ OUTPUT_VALUES = ("sentence_embedding", "token_embeddings", None)
 
 def check_device(device: object) -> None:
     """Refuse any device but the CPU."""
-    if device is not None and str(device) != "cpu":
+    if device is not None and not is_cpu(device):
         raise ValueError(f"device={brief(device)}: minibert runs on the CPU; leave device= out, or give 'cpu'.")
 
 

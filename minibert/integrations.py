@@ -52,6 +52,10 @@ class LangChainEmbeddings:
         return await asyncio.to_thread(self.embed_query, text)
 
 
+def _written(config: Mapping[str, Any]) -> str:
+    return ", ".join(f"{brief(name)}: {brief(value)}" for name, value in config.items())
+
+
 class ChromaEmbeddingFunction:
     """A `SentenceTransformer` as Chroma asks for it: called with documents, named, and built anew from its config.
 
@@ -104,8 +108,11 @@ class ChromaEmbeddingFunction:
 
     def validate_config_update(self, old_config: Mapping[str, Any], new_config: Mapping[str, Any]) -> None:
         """Refuse, with a ValueError, another configuration than the one a collection was made with."""
-        if dict(old_config) != dict(new_config):
-            raise ValueError(f"the collection's vectors come from {dict(old_config)}, not from {dict(new_config)}.")
+        for config in (old_config, new_config):
+            self.validate_config(config)
+        old, new = dict(old_config), dict(new_config)
+        if old != new:
+            raise ValueError(f"the collection's vectors come from {_written(old)}, not from {_written(new)}.")
 
     @staticmethod
     def validate_config(config: Mapping[str, Any]) -> None:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from minibert import encoder
 from minibert.backend import choose_ops
 from minibert.batch import PackedBatch, pack
-from minibert.checks import brief
+from minibert.checks import brief, is_cpu
 from minibert.config import BertConfig
 from minibert.embeddings import BertEmbeddings, Embedding
 from minibert.hub import ModelFiles, check_files, locate
@@ -374,8 +374,10 @@ class BertModel:
 
     def to(self, device: object) -> BertModel:
         """Return the model itself for "cpu"; refuse any other device."""
-        if str(device) != "cpu":
-            raise ValueError(f"minibert runs on the CPU in float32; .to({device!r}) is not possible, .to('cpu') is.")
+        if not is_cpu(device):
+            raise ValueError(
+                f"minibert runs on the CPU in float32; .to({brief(device)}) is not possible, .to('cpu') is."
+            )
         return self
 
     def __repr__(self) -> str:

@@ -33,6 +33,8 @@ _MAX_LABELS = 12
 _LABEL_LENGTH = 28
 # More bars than any picture has dots beside each other.
 _MAX_BINS = 10_000
+# The difference of two larger values would not always be a float32.
+_LARGEST = 1e38
 _MARKERS = "osD^v"
 
 
@@ -160,7 +162,9 @@ def principal_components(x: FloatArray, n_components: int = 2) -> FloatArray:
     The rows, less their mean, are U diag(s) V^T; the coordinates are the first columns of U diag(s), each with the sign
     that makes its largest entry positive. Where there are fewer components than asked for, zeros stand.
     """
-    centred = np.asarray(x, dtype=np.float64) - np.mean(x, axis=0, dtype=np.float64)
+    values = _checked("x", x, (2,)).astype(np.float64)
+    n_components = check_int("n_components", n_components, 1, _MAX_BINS)
+    centred = values - values.mean(axis=0)
     u, s, _ = np.linalg.svd(centred, full_matrices=False)
     points = np.zeros((len(centred), n_components))
     count = min(n_components, len(s))
@@ -178,14 +182,14 @@ def _groups(labels: Sequence[str]) -> dict[str, Any]:
 
 
 def _checked(name: str, vectors: object, ndims: tuple[int, ...]) -> FloatArray:
-    if not isinstance(vectors, np.ndarray) or vectors.dtype.kind != "f":
+    if not isinstance(vectors, np.ndarray) or vectors.dtype.kind != "f" or isinstance(vectors, np.ma.MaskedArray):
         raise TypeError(f"{name} is a {type(vectors).__name__}; expected a float array.")
     if vectors.ndim not in ndims or not vectors.size:
         expected = " or ".join(map(str, ndims))
         raise ValueError(f"{name} has shape {vectors.shape}; expected {expected} dimensions, none of them empty.")
-    if not np.isfinite(vectors).all():
-        raise ValueError(f"{name} holds NaN or infinity, which cannot be drawn.")
-    return vectors
+    if not (np.abs(vectors, dtype=np.result_type(vectors, np.float32)) <= _LARGEST).all():
+        raise ValueError(f"{name} holds NaN or infinity, or a value beyond {_LARGEST:g}, which cannot be drawn.")
+    return np.asarray(vectors)
 
 
 def _titles(layers: Sequence[int] | None, count: int) -> list[str]:

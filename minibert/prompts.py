@@ -97,7 +97,7 @@ def choose_default(prompts: Mapping[str, str], stored: Mapping[str, Any], given:
     if name is not None and (not isinstance(name, str) or name not in prompts):
         error = ModelFormatError if given is None else ValueError
         where = f"{_file(source)} has " if given is None else ""
-        raise error(f"{where}default_prompt_name={name!r}, which is not a prompt; there are {[*prompts]}.")
+        raise error(f"{where}default_prompt_name={brief(name)}, which is not a prompt; there are {[*prompts]}.")
     return name
 
 

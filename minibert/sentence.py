@@ -428,6 +428,8 @@ class SentenceTransformer:
         """
         if isinstance(inputs, str | bytes) or not isinstance(inputs, Iterable):
             raise TypeError(f"inputs is a {type(inputs).__name__}; expected an iterable of str. For one text: encode.")
+        if progress is not None and not callable(progress):
+            raise TypeError(f"progress={brief(progress)}; expected a function that takes a number of texts, or None.")
         task = self._task(
             self._token_windows(prompt, prompt_name, truncation, stride, batch_size),
             pooling=pooling,

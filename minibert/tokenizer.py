@@ -27,6 +27,9 @@ IntArray = npt.NDArray[np.int64]
 PADDING = ("longest", "max_length", "do_not_pad")
 TRUNCATION = ("longest_first", "only_first", "only_second", "do_not_truncate")
 
+# Sequences of ints that nobody means as ids.
+_BUFFERS = (bytes, bytearray, memoryview)
+
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The tokenizer
@@ -218,7 +221,7 @@ class BertTokenizer:
         """
         if return_tensors not in (None, "np"):
             raise ValueError(
-                f"return_tensors={return_tensors!r}: minibert's only arrays are NumPy's; give 'np' or None"
+                f"return_tensors={brief(return_tensors)}: minibert's only arrays are NumPy's; give 'np' or None"
             )
         padding = _strategy("padding", padding, PADDING)
         strategy, max_length = self._limit(truncation, max_length, padding)
@@ -372,6 +375,8 @@ class BertTokenizer:
         clean_up_tokenization_spaces: bool | None = None,
     ) -> list[str]:
         """Texts of B sequences of ids; see `decode`."""
+        if isinstance(sequences, (str, *_BUFFERS, Mapping)):
+            raise TypeError(f"sequences is {shown(sequences)}; expected a list or array of sequences of ids")
         return [self.decode(ids, skip_special_tokens, clean_up_tokenization_spaces) for ids in sequences]
 
     # -- The vocabulary
@@ -470,7 +475,7 @@ class BertTokenizer:
 
     def _checked_ids(self, ids: Any) -> list[int]:
         """Refuse anything but ids of the vocabulary: the library would leave them out without a word."""
-        if isinstance(ids, (str, bytes, Mapping)) or not isinstance(ids, (Sequence, np.ndarray)):
+        if isinstance(ids, (str, *_BUFFERS, Mapping)) or not isinstance(ids, (Sequence, np.ndarray)):
             raise TypeError(f"token ids are {shown(ids)}; expected int, or a list or array of them")
         checked = []
         for position, value in enumerate(ids):
@@ -495,7 +500,7 @@ class BertTokenizer:
             max_length = _integer("max_length", max_length, minimum=1)
             if not needed:
                 warn_caller(
-                    f"max_length={max_length} has no effect: add truncation=True to cut texts to it, "
+                    f"max_length={brief(max_length)} has no effect: add truncation=True to cut texts to it, "
                     "or padding='max_length' to fill them up to it",
                 )
             return strategy, max_length
@@ -534,7 +539,7 @@ class BertTokenizer:
             try:
                 parts.append(cut(raw, max_length, strategy, side, stride, overflowing))
             except NoRoomError as reason:
-                raise ValueError(f"text {index} cannot be cut to max_length={max_length}: {reason}") from None
+                raise ValueError(f"text {index} cannot be cut to max_length={brief(max_length)}: {reason}") from None
         return parts
 
     def _encode_whole(
@@ -578,7 +583,9 @@ class BertTokenizer:
             if multiple is not None:
                 multiple = _integer("pad_to_multiple_of", multiple, minimum=1)
                 if strategy != "do_not_truncate" and max_length is not None and max_length % multiple:
-                    raise ValueError(f"max_length={max_length} is not a multiple of pad_to_multiple_of={multiple}")
+                    raise ValueError(
+                        f"max_length={brief(max_length)} is not a multiple of pad_to_multiple_of={brief(multiple)}"
+                    )
                 width = -(-width // multiple) * multiple
         elif min(lengths, default=0) < width:
             shortest = lengths.index(min(lengths))

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from minibert.checks import brief
+from minibert.checks import brief, check_int
 from minibert.ops import FloatArray
 
 __all__ = [
@@ -112,7 +112,7 @@ def resolve_layers(layers: LayerSelection, num_hidden_layers: int) -> tuple[int,
 
 def layer_name(index: int) -> str:
     """Name a hidden state: "embeddings" for 0, "layer i" for i."""
-    return f"layer {index}" if index else "embeddings"
+    return f"layer {index}" if check_int("layer", index) else "embeddings"
 
 
 def _sum_layers(states: Sequence[FloatArray]) -> npt.NDArray[np.float64]:
@@ -122,10 +122,16 @@ def _sum_layers(states: Sequence[FloatArray]) -> npt.NDArray[np.float64]:
     return total
 
 
+def _float32(sums: npt.NDArray[np.float64]) -> FloatArray:
+    """Round to float32; what lies beyond its range becomes infinity, without NumPy's warning."""
+    with np.errstate(over="ignore", under="ignore"):
+        return sums.astype(np.float32)
+
+
 LAYER_POOLING: dict[str, Callable[[Sequence[FloatArray]], FloatArray]] = {
     "concat": lambda states: np.concatenate(states, axis=-1),
-    "sum": lambda states: _sum_layers(states).astype(np.float32),
-    "mean": lambda states: (_sum_layers(states) / len(states)).astype(np.float32),
+    "sum": lambda states: _float32(_sum_layers(states)),
+    "mean": lambda states: _float32(_sum_layers(states) / len(states)),
     "stack": lambda states: np.stack(states, axis=0),
     "tokens_first": lambda states: np.stack(states, axis=-2),
 }
@@ -162,7 +168,7 @@ def combine_layers(hidden_states: Sequence[FloatArray], how: str = "concat") -> 
     for i, state in enumerate(states):
         if state is None:
             raise ValueError(f"hidden_states[{i}] is None: it was not kept. Ask for it with output_hidden_states=.")
-        if not isinstance(state, np.ndarray) or state.dtype.kind != "f" or state.ndim < 2:
+        if not _is_floats(state) or state.ndim < 2:
             raise TypeError(f"hidden_states[{i}] is a {_described(state)}; expected a float array (T, H) or (B, S, H).")
         if state.shape != states[0].shape:
             raise ValueError(f"hidden_states[{i}] has shape {state.shape}, the first has {states[0].shape}.")
@@ -173,11 +179,11 @@ def combine_layers(hidden_states: Sequence[FloatArray], how: str = "concat") -> 
 
 
 SUBWORD_POOLING: dict[str, Callable[[FloatArray], FloatArray]] = {
-    "mean": lambda vectors: vectors.mean(axis=0, dtype=np.float64).astype(np.float32),
+    "mean": lambda vectors: _float32(vectors.mean(axis=0, dtype=np.float64)),
     "first": lambda vectors: vectors[0].copy(),
     "last": lambda vectors: vectors[-1].copy(),
     "max": lambda vectors: vectors.max(axis=0),
-    "sum": lambda vectors: vectors.sum(axis=0, dtype=np.float64).astype(np.float32),
+    "sum": lambda vectors: _float32(vectors.sum(axis=0, dtype=np.float64)),
 }
 """Ways to make one vector of the vectors of a word's tokens, by name."""
 
@@ -197,8 +203,9 @@ def join_subwords(vectors: FloatArray, how: str = "mean") -> FloatArray:
         `how` is unknown, `vectors` is not an array of floats, or there is no token.
     """
     check_choice("subwords", how, SUBWORD_POOLING)
-    if not isinstance(vectors, np.ndarray) or vectors.dtype.kind != "f" or not vectors.ndim:
+    if not _is_floats(vectors) or not vectors.ndim:
         raise TypeError(f"vectors is a {_described(vectors)}; expected a float array, one vector for each token.")
+    vectors = np.asarray(vectors)  # the rows of a np.matrix would stay 2-D
     if not len(vectors):
         raise ValueError("there are no tokens to join; a word has at least one.")
     return SUBWORD_POOLING[how](vectors)
@@ -210,5 +217,12 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
         raise ValueError(f"{name}={brief(value)}; expected one of {', '.join(map(repr, choices))}.")
 
 
+def _is_floats(value: Any) -> bool:
+    """Whether a value is an array of floats; a masked array is not, because its hidden numbers would count."""
+    return isinstance(value, np.ndarray) and value.dtype.kind == "f" and not isinstance(value, np.ma.MaskedArray)
+
+
 def _described(value: Any) -> str:
+    if isinstance(value, np.ma.MaskedArray):
+        return "masked array"
     return f"{value.dtype} array of shape {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__

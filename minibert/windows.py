@@ -12,6 +12,7 @@ from minibert.encodings import Encoding
 from minibert.ops import FloatArray
 from minibert.texts import refuse_lone_surrogate
 from minibert.tokenizer import BertTokenizer
+from minibert.vectors import check_choice
 
 __all__ = ["TRUNCATION", "TextInfo", "TokenWindows", "check_inputs", "count_tokens"]
 
@@ -76,8 +77,7 @@ class TokenWindows:
         stride: int,
         texts_at_once: int,
     ) -> None:
-        if truncation not in TRUNCATION:
-            raise ValueError(f"truncation={truncation!r}; expected one of {', '.join(map(repr, TRUNCATION))}.")
+        check_choice("truncation", truncation, TRUNCATION)
         stride = check_int("stride", stride, 0)
         if stride and truncation != "split":
             raise ValueError(
