@@ -269,7 +269,7 @@ def check_files(files: object) -> ModelFiles:
     """Return the argument of a `from_files` after checking it; `TypeError` for a name or a path."""
     if not isinstance(files, ModelFiles):
         raise TypeError(
-            f"files is a {type(files).__name__}; expected ModelFiles. For a name or a folder: from_pretrained."
+            f"files is a {type(files).__name__}; expected ModelFiles. For a name or a folder call from_pretrained."
         )
     return files
 
