@@ -6,9 +6,8 @@ import os
 import re
 from typing import NamedTuple
 
-import numpy as np
-
 from minibert import reference
+from minibert.checks import brief, check_int
 from minibert.machine import available_cores
 from minibert.ops import Ops
 from minibert.warn import warn_caller
@@ -33,8 +32,8 @@ def choose_ops(backend: str | None, num_threads: int | None) -> Ops:
     threads = choose_num_threads(num_threads).num_threads
     source = "backend" if backend is not None else "MINIBERT_BACKEND"
     chosen = backend if backend is not None else os.environ.get("MINIBERT_BACKEND") or None
-    if chosen not in (None, *BACKENDS):
-        raise ValueError(f"{source}={chosen!r}; expected {', '.join(map(repr, BACKENDS))}.")
+    if chosen is not None and (not isinstance(chosen, str) or chosen not in BACKENDS):
+        raise ValueError(f"{source}={brief(chosen)}; expected {', '.join(map(repr, BACKENDS))}.")
     if chosen == "numpy":
         return reference.OPS
     try:
@@ -82,7 +81,7 @@ def choose_num_threads(num_threads: int | None = None) -> ThreadChoice:
         The argument or MINIBERT_NUM_THREADS is not a whole number, 1 to 1,024.
     """
     if num_threads is not None:
-        return ThreadChoice(_checked("num_threads", num_threads), "num_threads=")
+        return ThreadChoice(check_int("num_threads", num_threads, 1, _MOST_THREADS), "num_threads=")
     if text := os.environ.get("MINIBERT_NUM_THREADS"):
         try:
             value = int(text)
@@ -90,7 +89,7 @@ def choose_num_threads(num_threads: int | None = None) -> ThreadChoice:
             raise ValueError(
                 f"MINIBERT_NUM_THREADS={text!r}; expected a whole number, 1 to {_MOST_THREADS:,}."
             ) from None
-        return ThreadChoice(_checked("MINIBERT_NUM_THREADS", value), f"MINIBERT_NUM_THREADS={text}")
+        return ThreadChoice(check_int("MINIBERT_NUM_THREADS", value, 1, _MOST_THREADS), f"MINIBERT_NUM_THREADS={text}")
     cores = available_cores()
     # OpenMP allows a list, one number for each level of nested teams; the first one counts here. What is not such a
     # list is ignored, as OpenMP ignores it.
@@ -99,11 +98,3 @@ def choose_num_threads(num_threads: int | None = None) -> ThreadChoice:
     if found and int(found[1]) < cores:
         return ThreadChoice(int(found[1]), f"OMP_NUM_THREADS={text} caps the {cores} cores that may be used")
     return ThreadChoice(cores, "all cores that may be used")
-
-
-def _checked(name: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{name}={value!r}; expected an int, 1 to {_MOST_THREADS:,}.")
-    if not 1 <= value <= _MOST_THREADS:
-        raise ValueError(f"{name}={value}; expected an int, 1 to {_MOST_THREADS:,}.")
-    return int(value)

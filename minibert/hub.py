@@ -19,7 +19,7 @@ from minibert.errors import DownloadError, ModelFormatError
 from minibert.files import is_regular_file, os_reason, printable, read_json_object, within
 from minibert.repository import PICKLES, WEIGHTS, WEIGHTS_INDEX, HubRepository, only_a_pickle
 
-__all__ = ["DEFAULT_MODEL", "ModelFiles", "locate"]
+__all__ = ["DEFAULT_MODEL", "ModelFiles", "check_files", "locate"]
 
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 
@@ -264,6 +264,15 @@ class ModelFiles:
                 f"{filename!r} cannot name a file in {self.source}: expected plain names with '/' between them."
             )
         return filename
+
+
+def check_files(files: object) -> ModelFiles:
+    """Return the argument of a `from_files` after checking it; `TypeError` for a name or a path."""
+    if not isinstance(files, ModelFiles):
+        raise TypeError(
+            f"files is a {type(files).__name__}; expected ModelFiles. For a name or a folder call from_pretrained."
+        )
+    return files
 
 
 def _no_weights(source: str, names: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from minibert.checks import brief
 from minibert.hub import DEFAULT_MODEL
 from minibert.ops import FloatArray
 from minibert.sentence import SentenceTransformer
@@ -65,6 +66,10 @@ class LangChainEmbeddings:
     async def aembed_query(self, text: str) -> list[float]:
         """Return what `embed_query` does, computed in a thread."""
         return await asyncio.to_thread(self.embed_query, text)
+
+
+def _written(config: Mapping[str, Any]) -> str:
+    return ", ".join(f"{brief(name)}: {brief(value)}" for name, value in config.items())
 
 
 class ChromaEmbeddingFunction:
@@ -126,14 +131,17 @@ class ChromaEmbeddingFunction:
 
     def validate_config_update(self, old_config: Mapping[str, Any], new_config: Mapping[str, Any]) -> None:
         """Refuse, with a ValueError, another configuration than the one a collection was made with."""
-        if dict(old_config) != dict(new_config):
-            raise ValueError(f"the collection's vectors come from {dict(old_config)}, not from {dict(new_config)}.")
+        for config in (old_config, new_config):
+            self.validate_config(config)
+        old, new = dict(old_config), dict(new_config)
+        if old != new:
+            raise ValueError(f"the collection's vectors come from {_written(old)}, not from {_written(new)}.")
 
     @staticmethod
     def validate_config(config: Mapping[str, Any]) -> None:
         """Refuse, with a ValueError, what `build_from_config` cannot use."""
-        if not isinstance(config.get("model_name_or_path"), str):
-            raise ValueError(f"the configuration {dict(config)} names no model (model_name_or_path).")
+        if not isinstance(config, Mapping) or not isinstance(config.get("model_name_or_path"), str):
+            raise ValueError(f"the configuration {brief(config)} names no model (model_name_or_path).")
 
     def is_legacy(self) -> bool:
         """Return False: Chroma stores the name and the configuration."""

@@ -15,9 +15,10 @@ import numpy.typing as npt
 from minibert import encoder
 from minibert.backend import choose_ops
 from minibert.batch import PackedBatch, pack
+from minibert.checks import brief, is_cpu
 from minibert.config import BertConfig
 from minibert.embeddings import BertEmbeddings, Embedding
-from minibert.hub import ModelFiles, locate
+from minibert.hub import ModelFiles, check_files, locate
 from minibert.machine import available_memory
 from minibert.ops import FloatArray, LayerNorm, Ops
 from minibert.outputs import BertModelOutput
@@ -176,6 +177,7 @@ class BertModel:
         """Load a model from files that were located already; otherwise as `from_pretrained`."""
         if config is not None and not isinstance(config, BertConfig):
             raise TypeError(f"config is a {type(config).__name__}; expected a minibert.BertConfig.")
+        check_files(files)
         ops = choose_ops(backend, num_threads)
         weights = load_weights(
             files, config or BertConfig.from_files(files), ops.prepare, add_pooling_layer=add_pooling_layer
@@ -414,8 +416,10 @@ class BertModel:
 
     def to(self, device: object) -> BertModel:
         """Return the model itself for "cpu"; refuse any other device."""
-        if str(device) != "cpu":
-            raise ValueError(f"minibert runs on the CPU in float32; .to({device!r}) is not possible, .to('cpu') is.")
+        if not is_cpu(device):
+            raise ValueError(
+                f"minibert runs on the CPU in float32; .to({brief(device)}) is not possible, .to('cpu') is."
+            )
         return self
 
     def __repr__(self) -> str:
@@ -434,7 +438,7 @@ def _select(name: str, selection: Selection, count: int, *, reach: int | None = 
     if isinstance(selection, bool | np.bool_):
         return frozenset(range(count)) if selection else None
     if isinstance(selection, str | bytes):
-        raise TypeError(f"{name}={selection!r}; expected True, False, an int or several ints.")
+        raise TypeError(f"{name}={brief(selection)}; expected True, False, an int or several ints.")
     indices = []
     try:
         asked = list(selection) if isinstance(selection, Iterable) else [selection]
@@ -443,10 +447,12 @@ def _select(name: str, selection: Selection, count: int, *, reach: int | None = 
                 raise TypeError
             indices.append(operator.index(value))
     except TypeError:
-        raise TypeError(f"{name}={selection!r}; expected True, False, an int or several ints.") from None
+        raise TypeError(f"{name}={brief(selection)}; expected True, False, an int or several ints.") from None
     for index in indices:
         if not -count <= index < count:
-            raise ValueError(f"{name} asks for {index}; this model has {count}: 0 to {count - 1}, or -{count} to -1.")
+            raise ValueError(
+                f"{name} asks for {brief(index)}; this model has {count}: 0 to {count - 1}, or -{count} to -1."
+            )
         if reach is not None and index % count > reach:
             raise ValueError(f"{name} asks for {index}, which is never computed with this num_layers=.")
     return frozenset(index % count for index in indices)
@@ -456,7 +462,7 @@ def _check_num_layers(num_layers: int | None, depth: int) -> int:
     if num_layers is None:
         return depth
     if isinstance(num_layers, bool) or not isinstance(num_layers, int | np.integer):
-        raise TypeError(f"num_layers={num_layers!r}; expected an int, 0 to {depth}.")
+        raise TypeError(f"num_layers={brief(num_layers)}; expected an int, 0 to {depth}.")
     if not 0 <= num_layers <= depth:
-        raise ValueError(f"num_layers={num_layers}; this model has {depth} layers: expected 0 to {depth}.")
+        raise ValueError(f"num_layers={brief(num_layers)}; this model has {depth} layers: expected 0 to {depth}.")
     return int(num_layers)

@@ -12,6 +12,7 @@ import numpy as np
 
 from minibert import encoder
 from minibert.batch import PackedBatch
+from minibert.checks import brief
 from minibert.encodings import Encoding
 from minibert.models import BertModel
 from minibert.ops import FloatArray
@@ -80,7 +81,7 @@ def make_recipe(
     chosen = (depth,) if layers is None else resolve_layers(layers, depth)
     check_choice("layer_pooling", layer_pooling, ("concat", "sum", "mean"))
     if not isinstance(special_tokens, bool | np.bool_):
-        raise TypeError(f"special_tokens={special_tokens!r}; expected True or False.")
+        raise TypeError(f"special_tokens={brief(special_tokens)}; expected True or False.")
     if modes[0] in ("first_last", "pooler") and (layers is not None or not special_tokens):
         raise ValueError(f"pooling={modes[0]!r} says itself which layers and tokens count; leave out layers= and such.")
     if modes == ("first_last",):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-import reprlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from minibert.checks import brief
 
 __all__ = ["Texts", "as_batch", "as_texts", "refuse_lone_surrogate", "shown", "strings"]
 
@@ -126,4 +127,4 @@ def strings(one: Any) -> Iterator[str]:
 
 def shown(value: object) -> str:
     """A value's type and the start of the value, for a message."""
-    return f"{type(value).__name__} {reprlib.repr(value)}"
+    return f"{type(value).__name__} {brief(value)}"

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert.batch import PackedBatch
+from minibert.checks import check_int
 from minibert.encodings import Encoding
 from minibert.models import BertModel
 from minibert.ops import FloatArray
@@ -141,13 +142,9 @@ def _limit(model: BertModel, tokenizer: BertTokenizer, max_length: int | None) -
     if max_length is None:
         return most
     least = tokenizer.num_special_tokens_to_add()
-    if isinstance(max_length, bool) or not isinstance(max_length, int | np.integer):
-        raise TypeError(f"max_length={max_length!r}; expected an int, {least} to {most}.")
-    if not least <= max_length <= most:
-        raise ValueError(
-            f"max_length={max_length}; expected {least} (the special tokens) to {most}, what tokenizer and model take."
-        )
-    return int(max_length)
+    return check_int(
+        "max_length", max_length, least, most, also=": the special tokens, and what tokenizer and model take"
+    )
 
 
 def _encode(

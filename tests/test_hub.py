@@ -26,7 +26,7 @@ from minibert import hub
 from minibert.errors import DownloadError, ModelFormatError
 from minibert.files import read_json, read_json_object
 from minibert.hub import DEFAULT_MODEL, locate
-from minibert.hub_answers import _checking, checked_answers
+from minibert.hub_answers import _TAG, UnsafeAnswerError, _check, checked_answers
 from minibert.sentence_files import full_name
 from tests import hub_server
 from tests.hub_server import HubServer, Loader, Outcome, Repository
@@ -1133,16 +1133,16 @@ def test_a_repository_or_its_blobs_may_be_on_another_disk(
 
 
 def test_other_users_of_the_client_are_not_affected() -> None:
-    """The check is put around a function of the client, and looks only at downloads of ours."""
-    import huggingface_hub
+    """The check is put around a function of the client once, and looks only at downloads of ours."""
     from huggingface_hub import file_download
 
     with checked_answers():
-        assert _checking.get()
-    assert not _checking.get()
-    assert file_download.get_hf_file_metadata.__wrapped__ is huggingface_hub.get_hf_file_metadata
+        wrapped = file_download.get_hf_file_metadata
     with checked_answers():
-        assert file_download.get_hf_file_metadata.__wrapped__ is huggingface_hub.get_hf_file_metadata, "wrapped once"
+        assert file_download.get_hf_file_metadata is wrapped
+        with pytest.raises(UnsafeAnswerError, match=r"ETag '\.\./x'"):
+            _check("ETag", "../x", _TAG)
+    _check("ETag", "../x", _TAG)
 
 
 # --- offline: what the cache knows ---
