@@ -27,6 +27,7 @@ from numba.core.registry import cpu_target
 import minibert
 from minibert.kernels import compilation
 from tests import outcomes
+from tests.outcomes import PATIENCE
 from tests.report import REPORT
 
 PACKAGE = Path(minibert.__file__).parent
@@ -585,7 +586,7 @@ def test_processes_that_start_cold_at_once(count: int, cache: Path, model: Path)
             sys.exit()
         """
     program = outcomes.textwrap.dedent(script) + PROGRAM
-    outcome, printed = outcomes.run(program, model, NUMBA_CACHE_DIR=str(cache), timeout=280)
+    outcome, printed = outcomes.run(program, model, NUMBA_CACHE_DIR=str(cache), timeout=PATIENCE)
     assert outcome == "ok", printed
     assert not list(cache.rglob("*.partial"))
     report(f"{count} processes starting cold at once", outcome)

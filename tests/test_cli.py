@@ -21,6 +21,7 @@ from minibert import BertModel, BertTokenizer, SentenceTransformer, embed_tokens
 from minibert.cli import main
 from minibert.hub import DEFAULT_MODEL
 from tests.checkpoints import random_checkpoint
+from tests.outcomes import PATIENCE
 
 BANK = "After stealing money from the bank vault, the bank robber was seen fishing on the Mississippi river bank."
 
@@ -246,7 +247,7 @@ def test_what_is_no_regular_file_is_written_to_and_links_are_followed(
     reader = threading.Thread(target=lambda: received.append(pipe.read_bytes()))
     reader.start()
     assert run(capsys, "embed", "text", "-o", str(pipe))[0] == 0
-    reader.join(timeout=60)
+    reader.join(timeout=PATIENCE)
     assert stat.S_ISFIFO(pipe.stat().st_mode)
     assert np.load(io.BytesIO(received[0])).shape == (1, 384)
 
@@ -302,7 +303,7 @@ def in_a_shell(arguments: list[str], closed: str) -> subprocess.CompletedProcess
         text=True,
         errors="replace",
         check=False,
-        timeout=300,
+        timeout=PATIENCE,
     )
 
 
@@ -342,7 +343,7 @@ def test_closed_streams_never_get_into_a_file(small: Path, tmp_path: Path, verb:
     for closed in ("", ">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"):
         arguments = [*arguments_for(template, small, tmp_path), "-m", str(small), "--backend", "numpy"]
         command = ["sh", "-c", f'exec "$0" -c "$@" {closed}', sys.executable, printing, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
         assert done.returncode == 0, done.stderr
         assert ("vectors (" in done.stdout or "hidden_states (" in done.stdout) == (">&-" not in closed.split())
         assert ("noise" in done.stderr) == ("2>&-" not in closed.split())
@@ -420,11 +421,11 @@ def test_layers_from_the_end_need_no_equals_sign(
 def test_as_processes(tmp_path: Path) -> None:
     """The installed command, a closed pipe, a stdout that knows ASCII only."""
     command = [sys.executable, "-m", "minibert"]
-    version = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True, timeout=60)
+    version = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True, timeout=PATIENCE)
     assert version.stdout == f"minibert {minibert.__version__}\n"
     plain = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
     done = subprocess.run(
-        [*command, "tokens", "北"], capture_output=True, text=True, env=plain, check=False, timeout=60
+        [*command, "tokens", "北"], capture_output=True, text=True, env=plain, check=False, timeout=PATIENCE
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "\\u5317" in done.stdout
@@ -440,5 +441,5 @@ def test_as_processes(tmp_path: Path) -> None:
     piped.stdout.readline()
     piped.stdout.close()
     assert piped.stderr.read() == ""
-    assert piped.wait(timeout=60) == 1
+    assert piped.wait(timeout=PATIENCE) == 1
     piped.stderr.close()

@@ -30,6 +30,7 @@ from minibert.hub_answers import _TAG, UnsafeAnswerError, _check, checked_answer
 from minibert.sentence_files import full_name
 from tests import hub_server
 from tests.hub_server import HubServer, Loader, Outcome, Repository
+from tests.outcomes import PATIENCE
 
 CONFIG = b'{"model_type": "bert"}'
 FILES = {"config.json": CONFIG, "model.safetensors": b"w" * 3000, "1_Pooling/config.json": b"{}"}
@@ -1719,6 +1720,6 @@ def test_the_clients_real_patience(environment: dict[str, str], server: HubServe
         cwd=Path(hub.__file__).parent.parent,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
     )
     assert "status 500" in finished.stdout

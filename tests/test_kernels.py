@@ -22,6 +22,7 @@ from minibert.kernels.buffers import Slabs
 from minibert.ops import FloatArray, LayerNorm, Linear, Ops
 from tests import oracle
 from tests.cases import OP_CASES, Arguments, OpCase
+from tests.outcomes import PATIENCE
 
 # Greatest error allowed where the reference happens to be better, in units of EPSILON x magnitude. LayerNorm is
 # computed in float64 and rounded once: half a unit.
@@ -185,7 +186,7 @@ def run_script(script: str, **environment: str) -> subprocess.CompletedProcess[s
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
         check=False,
     )
 
@@ -300,7 +301,7 @@ def test_kernels_touch_nothing_before_or_behind_their_arrays() -> None:
     """Not even to read: a number read from beyond and then ignored would be seen by nothing else."""
     environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
     done = subprocess.run(
-        [sys.executable, "-c", FENCED], env=environment, capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-c", FENCED], env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE
     )
     assert done.returncode == 0, done.stderr[-300:]
     assert int(done.stdout) == 2 * len(OP_CASES)

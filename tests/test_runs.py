@@ -28,6 +28,7 @@ from minibert.shards import ShardFolder, folder_of
 from minibert.token_features import TokenFeatures
 from tests.checkpoints import random_checkpoint
 from tests.crash_program import JOBS, arguments_of, contents, texts_of
+from tests.outcomes import PATIENCE
 from tests.report import REPORT
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*has no modules.json")
@@ -61,16 +62,32 @@ def shards_done(output: Path) -> int:
 
 
 def run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*PROGRAM, *arguments], capture_output=True, text=True, check=False, timeout=120, cwd=ROOT)
+    return subprocess.run(
+        [*PROGRAM, *arguments], capture_output=True, text=True, check=False, timeout=PATIENCE, cwd=ROOT
+    )
 
 
-def start(arguments: list[str]) -> subprocess.Popen[str]:
-    return subprocess.Popen([*PROGRAM, *arguments], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+def start(arguments: list[str], program: list[str] = PROGRAM) -> subprocess.Popen[str]:
+    return subprocess.Popen([*program, *arguments], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+
+
+# The command line with a run that does not end by itself, however late it is stopped.
+ENDLESS = """
+import sys, time
+from minibert.cli import main
+from minibert.shards import ShardFolder
+ShardFolder.finish = lambda *_: time.sleep(1e6)
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def start_endless(arguments: list[str]) -> subprocess.Popen[str]:
+    return start(arguments, [sys.executable, "-W", "ignore", "-c", ENDLESS])
 
 
 def wait_for(happened: Callable[[], object], process: subprocess.Popen[str]) -> None:
-    deadline = time.perf_counter() + 60
-    while not happened() and process.poll() is None and time.perf_counter() < deadline:
+    deadline = time.monotonic() + PATIENCE
+    while not happened() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.0005)
 
 
@@ -97,7 +114,7 @@ def run_and_kill(kills: int, job: str, folder: Path, scratch: Path) -> None:
         wait_for(lambda output=output, moment=moment: shards_done(output) >= moment, process)  # type: ignore[misc]
         time.sleep(0 if moment == shards else chance.uniform(0, 0.02))
         process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=60)
+        process.communicate(timeout=PATIENCE)
         tried += 1
         done = shards_done(output)
         if process.returncode == -signal.SIGKILL and contents(own) != expected:
@@ -128,7 +145,7 @@ def test_killed_twenty_times(folder: Path, tmp_path: Path, job: str) -> None:
 
 def crash(mode: str, folder: Path, scratch: Path, step: int, job: str, *before: str) -> dict[str, Any]:
     command = [*before, sys.executable, "-m", "tests.crash_program", mode, str(folder), str(scratch), str(step), job]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, cwd=ROOT)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     counted: dict[str, Any] = json.loads(done.stdout)[job]
     return counted
@@ -190,10 +207,10 @@ def test_interrupted_it_says_how_to_go_on_and_what_is_done_is_usable(
 def test_a_true_interrupt_can_be_resumed(folder: Path, tmp_path: Path) -> None:
     text_file(tmp_path / "a.txt", texts_of(3000))
     output, arguments = tmp_path / "out.npy", arguments_of("npy", folder, tmp_path / "a.txt", tmp_path, 40)
-    process = start(arguments)
+    process = start_endless(arguments)
     wait_for(lambda: shards_done(output), process)
     process.send_signal(signal.SIGINT)
-    err = process.communicate(timeout=60)[1]
+    err = process.communicate(timeout=PATIENCE)[1]
     assert process.returncode == 1
     assert "with --resume goes on" in err
     assert "minibert: interrupted" in err
@@ -236,7 +253,7 @@ def test_a_progress_bar_shows_texts_per_second_and_the_time_left(capsys: pytest.
 def test_a_second_run_on_one_output_is_refused_and_a_dead_one_never_blocks(folder: Path, tmp_path: Path) -> None:
     text_file(tmp_path / "a.txt", texts_of(3000))
     output, arguments = tmp_path / "out.npy", arguments_of("npy", folder, tmp_path / "a.txt", tmp_path, 40)
-    holder = start(arguments)
+    holder = start_endless(arguments)
     wait_for(lambda: shards_done(output), holder)
     holder.send_signal(signal.SIGSTOP)
     before = {name: content for name, content in contents(tmp_path).items() if "part-" not in name}
@@ -247,7 +264,7 @@ def test_a_second_run_on_one_output_is_refused_and_a_dead_one_never_blocks(folde
         assert "Wait until that run has ended, or stop it" in second.stderr
     assert {name: content for name, content in contents(tmp_path).items() if "part-" not in name} == before
     holder.kill()
-    holder.communicate(timeout=60)
+    holder.communicate(timeout=PATIENCE)
     resumed = run([*arguments, "--resume"])
     assert resumed.returncode == 0, resumed.stderr
     assert np.load(output).shape == (3000, 24)
@@ -257,7 +274,7 @@ def test_of_several_runs_that_begin_together_one_writes(folder: Path, tmp_path: 
     text_file(tmp_path / "a.txt", texts_of(2000))
     arguments = arguments_of("npy", folder, tmp_path / "a.txt", tmp_path, 200)
     processes = [start(arguments) for _ in range(4)]
-    errors = [process.communicate(timeout=120)[1] for process in processes]
+    errors = [process.communicate(timeout=PATIENCE)[1] for process in processes]
     for process, err in zip(processes, errors, strict=True):
         assert process.returncode == 0 or "is being written by process" in err, err
     assert any(process.returncode == 0 for process in processes)
@@ -808,7 +825,7 @@ from minibert.cli import main
 resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
 sys.exit(main({arguments!r}))"""
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", limited], capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-W", "ignore", "-c", limited], capture_output=True, text=True, check=False, timeout=PATIENCE
     )
     assert done.returncode == 1
     assert re.search(message, done.stderr), done.stderr

@@ -19,6 +19,7 @@ from minibert.kernels import make_ops
 from minibert.machine import available_cores, available_memory
 from minibert.ops import AttentionOutput, FloatArray
 from tests import outcomes
+from tests.outcomes import PATIENCE
 from tests.report import REPORT
 
 ROOT = Path(__file__).parent.parent
@@ -31,7 +32,7 @@ def minibert(*arguments: str, **environment: str) -> subprocess.CompletedProcess
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
         check=False,
     )
 
