@@ -81,10 +81,9 @@ class LongTexts:
         self._rule = _rule_of(tokenizer)
         self.possible = self._rule is not None
 
-    def last_place(self, text: str) -> int:
-        """Return the last place where a text can be cut, among its last characters; 0 if there is none."""
-        first = max(0, len(text) - LONG_TEXT)
-        return 0 if self._rule is None else _last_place(self._rule, text, first, len(text)) or 0
+    def last_place(self, text: str) -> int | None:
+        """Return the last place where a text can be cut, whatever follows it; None if there is none near its end."""
+        return None if self._rule is None else _last_place(self._rule, text, max(0, len(text) - LONG_TEXT), len(text))
 
     def encode(
         self, text: str, *, add_special_tokens: bool, most: int | None = None, side: str = "right", exact: bool = True

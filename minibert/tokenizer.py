@@ -330,6 +330,14 @@ class BertTokenizer:
                 raise ValueError(f"text {index} cannot be cut into windows of {max_length} tokens: {reason}") from None
         return found
 
+    def last_cut(self, text: str) -> int | None:
+        """Return the last place where a text can be cut, so that the parts have the tokens of the whole.
+
+        That is so whatever follows the text. None: there is no such place near its end, or none is known because the
+        tokenizer is not BERT's.
+        """
+        return self._long_texts.last_place(text)
+
     def tokenize(self, text: str, pair: str | None = None, add_special_tokens: bool = False) -> list[str]:
         """Tokens of one text, without [CLS] and [SEP] unless they are asked for."""
         return self._single(text, pair, add_special_tokens, None, None).tokens
