@@ -56,7 +56,8 @@ def embed_corpus(
     dtype : {"float32", "float16"}
         Of the numbers that are written.
     shard_size : int
-        Texts that are computed, and then saved, at a time: at most so many are lost by a crash.
+        Texts that are computed, and then saved, at a time, fewer where they are long: at most so many are lost by a
+        crash.
     settings : dict, optional
         What else must be the same to resume, such as the model's name and revision.
     show_progress : bool
@@ -91,7 +92,10 @@ def embed_corpus(
 
     def make(path: str) -> Output:
         writer = VectorWriter(path, len(probe), dtype, numbered)
-        task = _Task(model, writer, bad_records, long_texts, options)
+        # Only whether a text is cut counts, except where it is bad for that: then its problem says how long it is.
+        how = {"silent": "warn"} if long_texts else {"warn": "silent"}
+        wanted = options.get("truncation", "warn")
+        task = _Task(model, writer, bad_records, long_texts, {**options, "truncation": how.get(wanted, wanted)})
         return Output(writer.parts, task.compute, writer.width, writer.assemble)
 
     return run_shards(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,29 +16,46 @@ import numpy.typing as npt
 from minibert.checks import brief, check_int, is_cpu
 from minibert.display import html_table, token_table
 
-__all__ = ["Encoding", "NoRoomError", "RawEncoding", "TokenizedBatch", "cut", "cut_windows", "padded_array"]
+__all__ = [
+    "PLACES",
+    "WORD",
+    "Columns",
+    "Encoding",
+    "JoinedEncoding",
+    "NoRoomError",
+    "RawEncoding",
+    "TokenizedBatch",
+    "cut",
+    "cut_windows",
+    "joined_columns",
+    "padded_array",
+]
 
 IntArray = npt.NDArray[np.int64]
+Columns: TypeAlias = npt.NDArray[np.signedinteger[Any]]
 Element = TypeVar("Element")
 
 
 class RawEncoding(Protocol):
-    """What is read of the library's encoding; each attribute is a new list of S values, made when it is asked for."""
+    """What is read of the library's encoding; each attribute is a new list of S values, made when it is asked for.
+
+    Those of a `JoinedEncoding` that are numbers are arrays.
+    """
 
     @property
-    def ids(self) -> list[int]:
+    def ids(self) -> list[int] | Columns:
         """Row of each token in the vocabulary."""
 
     @property
-    def type_ids(self) -> list[int]:
+    def type_ids(self) -> list[int] | Columns:
         """Which text each token belongs to, 0 or 1."""
 
     @property
-    def special_tokens_mask(self) -> list[int]:
+    def special_tokens_mask(self) -> list[int] | Columns:
         """1 for a token of the tokenizer's own."""
 
     @property
-    def offsets(self) -> list[tuple[int, int]]:
+    def offsets(self) -> list[tuple[int, int]] | Columns:
         """First character, and the one after the last."""
 
     @property
@@ -121,12 +138,109 @@ class Encoding:
         """The text that each token comes from, 0 or 1; None for [CLS] and [SEP]."""
         return self._kept_list(self._raw.sequence_ids)
 
-    def _kept_array(self, values: list[Any]) -> IntArray:
+    def _kept_array(self, values: list[Any] | Columns) -> IntArray:
         array = np.array(values, dtype=np.int64)
         return array if self._kept is None else array[self._kept]
 
     def _kept_list(self, values: list[Element]) -> list[Element]:
         return values if self._kept is None else [values[position] for position in self._kept]
+
+
+# The columns of a JoinedEncoding.
+ID, TYPE, SPECIAL, PLACES, WORD, SEQUENCE, NAME = 0, 1, 2, slice(3, 5), 5, 6, 7
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class JoinedEncoding:
+    """The encoding of a text that was tokenized in pieces (see long_texts.py), in one array.
+
+    Parameters
+    ----------
+    columns : int ndarray of shape (S, 8)
+        Of each token: id, token type, whether it is a special one, its first character and the one after its last, its
+        word and its text (-1: none), the number of its name.
+    names : tuple of str
+        The tokens that occur.
+    n_missing : int
+        Tokens of the text that are not held.
+    """
+
+    columns: Columns
+    names: tuple[str, ...]
+    n_missing: int = 0
+
+    @classmethod
+    def join(
+        cls,
+        around: Sequence[Columns],
+        pieces: list[Columns],
+        most: int | None,
+        side: str,
+        n_own: int,
+        names: tuple[str, ...],
+    ) -> JoinedEncoding:
+        """Put pieces of a text together, at most `most` of its `n_own` tokens, and the special tokens around them."""
+        before, after = around
+        own = np.concatenate(pieces)
+        pieces.clear()
+        if most is not None:
+            own = own[:most] if side == "right" else own[max(0, len(own) - most) :]
+        return cls(np.concatenate([before, own, after]), names, n_own - len(own))
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    def take(self, positions: IntArray) -> JoinedEncoding:
+        """Return the encoding of some of the tokens, which does not keep the others in memory."""
+        return JoinedEncoding(self.columns[positions], self.names, self.n_missing)
+
+    @property
+    def ids(self) -> Columns:
+        """Row of each token in the vocabulary."""
+        return self.columns[:, ID]
+
+    @property
+    def type_ids(self) -> Columns:
+        """Which text each token belongs to, 0 or 1."""
+        return self.columns[:, TYPE]
+
+    @property
+    def special_tokens_mask(self) -> Columns:
+        """1 for a token of the tokenizer's own."""
+        return self.columns[:, SPECIAL]
+
+    @property
+    def offsets(self) -> Columns:
+        """First character, and the one after the last."""
+        return self.columns[:, PLACES]
+
+    @property
+    def tokens(self) -> list[str]:
+        """The tokens as the vocabulary has them."""
+        return [self.names[name] for name in self.columns[:, NAME]]
+
+    @property
+    def word_ids(self) -> list[int | None]:
+        """The word each token is part of."""
+        return [None if word < 0 else word for word in self.columns[:, WORD].tolist()]
+
+    @property
+    def sequence_ids(self) -> list[int | None]:
+        """The text each token comes from."""
+        return [None if sequence < 0 else sequence for sequence in self.columns[:, SEQUENCE].tolist()]
+
+
+def joined_columns(raw: RawEncoding, names: dict[str, int], num_characters: int) -> Columns:
+    """Return the columns of one piece of a text of so many characters; tokens that are new are added to `names`."""
+    columns = np.empty((len(raw), 8), dtype=np.int32 if num_characters < 2**31 else np.int64)
+    columns[:, ID] = raw.ids
+    columns[:, TYPE] = raw.type_ids
+    columns[:, SPECIAL] = raw.special_tokens_mask
+    columns[:, PLACES] = np.array(raw.offsets, dtype=np.int64).reshape(-1, 2)
+    columns[:, WORD] = [-1 if word is None else word for word in raw.word_ids]
+    columns[:, SEQUENCE] = [-1 if sequence is None else sequence for sequence in raw.sequence_ids]
+    columns[:, NAME] = [names.setdefault(token, len(names)) for token in raw.tokens]
+    return columns
 
 
 class TokenizedBatch(Mapping[str, IntArray]):
@@ -230,7 +344,7 @@ class NoRoomError(Exception):
 def cut(raw: RawEncoding, max_length: int, strategy: str, side: str, stride: int, overflowing: bool) -> list[Encoding]:
     """Cut one encoding to `max_length` tokens; the parts cut off follow it if `overflowing`."""
     if len(raw) <= max_length:
-        return [Encoding(raw)]
+        return [Encoding(raw, n_truncated=raw.n_missing if isinstance(raw, JoinedEncoding) else 0)]
     sequences = np.array([-1 if sequence is None else sequence for sequence in raw.sequence_ids])
     special, first, second = (np.flatnonzero(sequences == sequence) for sequence in (-1, 0, 1))
     room = max_length - len(special)
@@ -241,8 +355,7 @@ def cut(raw: RawEncoding, max_length: int, strategy: str, side: str, stride: int
     pairs = [(first_parts[0], second_parts[0])]
     pairs += [(part, other) for part in first_parts[1:] for other in second_parts]
     pairs += [(first_parts[0], other) for other in second_parts[1:]]
-    kept = [np.sort(np.concatenate([special, *pair])) for pair in pairs]
-    return [Encoding(raw, positions, len(raw) - len(positions)) for positions in kept]
+    return [_taken(raw, np.sort(np.concatenate([special, *pair]))) for pair in pairs]
 
 
 def cut_windows(raw: RawEncoding, max_length: int, stride: int, prompt_length: int) -> list[Encoding]:
@@ -272,8 +385,15 @@ def cut_windows(raw: RawEncoding, max_length: int, stride: int, prompt_length: i
     if room < 1:
         raise NoRoomError(f"its special tokens and its prompt take {len(always)} tokens, so none is left for the text")
     parts = _windows(np.flatnonzero(~(special | prompt)), room, "right", stride, overflowing=True)
-    kept = [np.sort(np.concatenate([always, part])) for part in parts]
-    return [Encoding(raw, positions, len(raw) - len(positions)) for positions in kept]
+    return [_taken(raw, np.sort(np.concatenate([always, part]))) for part in parts]
+
+
+def _taken(raw: RawEncoding, positions: IntArray) -> Encoding:
+    """Return the encoding of some tokens; the many windows of a long text must not each go through all of it."""
+    n_truncated = len(raw) - len(positions)
+    if isinstance(raw, JoinedEncoding):
+        return Encoding(raw.take(positions), None, n_truncated)
+    return Encoding(raw, positions, n_truncated)
 
 
 def _lengths_to_keep(first: int, second: int, room: int, strategy: str) -> tuple[int, int]:

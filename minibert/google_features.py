@@ -102,18 +102,21 @@ def _make(tokenizer: BertTokenizer, text: str, limit: int) -> tuple[list[str], I
     stripped = text.strip()
     pair = _PAIR.match(stripped)
     parts = [
-        (list(encoding.tokens), list(encoding.ids))
+        (list(encoding.tokens), list(encoding.ids), len(encoding) + encoding.n_truncated)
         for encoding in tokenizer.encodings(
-            list(pair.groups()) if pair else [stripped], truncation=False, add_special_tokens=False
+            list(pair.groups()) if pair else [stripped],
+            max_length=limit,
+            truncation_side="right",
+            add_special_tokens=False,
         )
     ]
-    lengths = [len(tokens) for tokens, _ in parts]
-    kept = list(lengths)
+    lengths = [length for _, _, length in parts]
+    kept = [min(length, limit) for length in lengths]
     while sum(kept) > limit - 1 - len(parts):
         longest = 0 if len(kept) == 1 or kept[0] > kept[1] else 1  # of two equally long ones the second is cut
         kept[longest] -= 1
     tokens, ids, types = [str(tokenizer.cls_token)], [tokenizer.cls_token_id], [0]
-    for number, ((own_tokens, own_ids), length) in enumerate(zip(parts, kept, strict=True)):
+    for number, ((own_tokens, own_ids, _), length) in enumerate(zip(parts, kept, strict=True)):
         tokens += [*own_tokens[:length], str(tokenizer.sep_token)]
         ids += [*own_ids[:length], tokenizer.sep_token_id]
         types += [number] * (length + 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TypeVar
 
@@ -15,12 +15,35 @@ __all__ = ["distinct_longest_first", "in_windows"]
 Item = TypeVar("Item")
 
 
-def in_windows(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """Yield lists of `size` items, the last one shorter; nothing else is read ahead."""
+def in_windows(
+    items: Iterable[Item], size: int, weight: Callable[[Item], int] | None = None, most: int = 0
+) -> Iterator[list[Item]]:
+    """Yield lists of `size` items, the last one shorter; nothing else is read ahead.
+
+    Parameters
+    ----------
+    items : iterable
+    size : int
+    weight : callable, optional
+        Says what an item weighs.
+    most : int
+        A list ends before it has `size` items once those that it has weigh so much. It weighs less than this without
+        its last item.
+    """
     iterator = iter(items)
-    while window := list(islice(iterator, size)):
+    while window := list(islice(iterator, size) if weight is None else _weighed(iterator, size, weight, most)):
         yield window
         del window  # before the next one is read
+
+
+def _weighed(items: Iterator[Item], size: int, weight: Callable[[Item], int], most: int) -> Iterator[Item]:
+    total = 0
+    for item in islice(items, size):
+        total += weight(item)
+        yield item
+        del item
+        if total >= most:
+            return
 
 
 def distinct_longest_first(texts: Sequence[str]) -> tuple[list[int], IntArray]:

@@ -1,6 +1,7 @@
 """Texts in files -> records, one at a time: plain text, JSON lines, CSV and TSV, each also gzipped.
 
-A record that cannot be used is still a record: it says what is wrong with it, and where. Bytes are counted into a
+A record that cannot be used is still a record: it says what is wrong with it, and where. So is one that is too long to
+be held in memory, of which the rest is passed over. Bytes are counted into a
 checksum as they are read, so that a run can tell whether its input is still the same.
 """
 
@@ -13,8 +14,10 @@ import hashlib
 import io
 import json
 import os
+import reprlib
 import zlib
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from minibert.files import os_reason
@@ -29,9 +32,13 @@ _BY_SUFFIX = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv
 
 _GZIP = b"\x1f\x8b"  # what gzip data begin with, and no UTF-8 text
 
-# Characters of a CSV field. The csv module's own limit, 131,072, is less than a book; without one a quote that is never
-# closed would bring the rest of the file into memory.
-_FIELD_LIMIT = 2**24
+# Bytes of a line, or characters of a CSV record, without its end. The csv module's own limit, of a field, is 131,072,
+# less than a book; without one a quote that is never closed would bring the rest of the file into memory, and so would
+# a line that never ends, which gzip makes of a small file.
+_RECORD_LIMIT = 2**24
+
+_BLOCK = 2**16  # of what is passed over
+_KEYS_SHOWN = 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,8 +158,14 @@ class _Counted(io.RawIOBase):
 
 
 def _read_lines(source: Source, stream: Any) -> Iterator[Record]:
-    for number, line in enumerate(stream, 1):
+    for number, line in enumerate(iter(lambda: stream.readline(_RECORD_LIMIT + len(b"\r\n")), b""), 1):
         data = line.removesuffix(b"\n").removesuffix(b"\r")
+        if len(data) > _RECORD_LIMIT:
+            while line and not line.endswith(b"\n"):
+                line = stream.readline(_BLOCK)
+            too_long = f"has more than {_RECORD_LIMIT:,} bytes"
+            yield Record(None, None, source.name, number, too_long, source.id_column is None)
+            continue
         text: str | None = None
         own_id: str | int | None = None
         problem = None
@@ -199,7 +212,9 @@ def _json_text(source: Source, value: str | dict[str, Any]) -> str:
     text: Any = value
     if isinstance(value, dict):
         if source.text_column not in value:
-            raise ValueError(f"has no {source.text_column!r}; it has {', '.join(map(repr, value)) or 'nothing'}")
+            keys = [reprlib.repr(key) for key in islice(value, _KEYS_SHOWN)] or ["nothing"]
+            keys += ["..."] if len(value) > _KEYS_SHOWN else []
+            raise ValueError(f"has no {source.text_column!r}; it has {', '.join(keys)}")
         text = value[source.text_column]
     if not isinstance(text, str):
         raise ValueError(f"holds {'null' if text is None else type(text).__name__} as {source.text_column!r}, no text")
@@ -209,8 +224,8 @@ def _json_text(source: Source, value: str | dict[str, Any]) -> str:
 
 def _read_table(source: Source, stream: Any) -> Iterator[Record]:
     # What is not UTF-8 comes through as lone surrogates, and is found in the one record that has it.
-    lines = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
-    csv.field_size_limit(max(csv.field_size_limit(), _FIELD_LIMIT))  # of the process: there is no other
+    lines = _TableLines(io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline=""))
+    csv.field_size_limit(max(csv.field_size_limit(), _RECORD_LIMIT))  # of the process: there is no other
     rows = csv.reader(lines, delimiter="\t" if source.format == "tsv" else ",", strict=True)
     try:
         header = next(rows, None)
@@ -224,12 +239,12 @@ def _read_table(source: Source, stream: Any) -> Iterator[Record]:
     assert header is not None  # or something would be missing
     text_place = header.index(source.text_column)
     id_place = None if source.id_column is None else header.index(source.id_column)
-    line = rows.line_num + 1
     while True:
+        line = lines.begin_record()
         try:
             row = next(rows, None)
         except csv.Error as error:
-            if rows.line_num > line:  # where the next record begins would be a guess
+            if lines.number > line:  # where the next record begins would be a guess
                 raise ValueError(
                     f"{source.name}, line {line}: {error}. The record runs over several lines, so what follows it "
                     "cannot be told apart, whatever --on-error says."
@@ -241,7 +256,51 @@ def _read_table(source: Source, stream: Any) -> Iterator[Record]:
                 return
             if row:  # an empty line is no record
                 yield _table_record(source, row, len(header), text_place, id_place, line)
-        line = rows.line_num + 1
+
+
+class _TableLines:
+    """Hands lines to the csv module, and refuses those of a record that is too long.
+
+    Attributes
+    ----------
+    number : int
+        Of the line that was read last, from 1.
+    """
+
+    def __init__(self, file: io.TextIOWrapper) -> None:
+        self._file, self._next = file, ""
+        self.number = self._characters = 0
+
+    def begin_record(self) -> int:
+        """Return the number of the line that comes next, with which a record begins."""
+        self._characters = 0
+        return self.number + 1
+
+    def __iter__(self) -> _TableLines:
+        return self
+
+    def __next__(self) -> str:
+        line = self._line(max(1, _RECORD_LIMIT + len("\r\n") - self._characters))
+        if not line:
+            raise StopIteration
+        self.number += 1
+        if self._characters + len(line.rstrip("\r\n")) > _RECORD_LIMIT:
+            while line and not line.endswith(("\n", "\r")):
+                line = self._line(_BLOCK)
+            raise csv.Error(f"it has more than {_RECORD_LIMIT:,} characters")
+        self._characters += len(line)
+        return line
+
+    def _line(self, size: int) -> str:
+        """Read a line, or what comes first of a longer one; no end of a line is cut in two."""
+        line, self._next = self._next, ""
+        if not line.endswith("\r"):
+            line += self._file.readline(size)
+        if line.endswith("\r"):
+            self._next = self._file.readline(1)
+            if self._next == "\n":
+                line, self._next = line + "\n", ""
+        return line
 
 
 def _table_record(

@@ -35,6 +35,9 @@ __all__ = ["ON_ERROR", "Append", "BadRecords", "Output", "Summary", "row_of", "r
 ON_ERROR = ("stop", "skip", "null")
 """What to do about a record that cannot be used: compute nothing at all, leave it out, keep its place empty."""
 
+# Characters of the records that are held at a time; one more record may come on top of them.
+_CHARACTERS_AT_ONCE = 2**25
+
 # A run that stops says so about as many records, and counts the rest.
 _PROBLEMS_SHOWN = 20
 
@@ -164,7 +167,7 @@ def run_shards(
     too_long : callable, optional
         Says of some texts what is wrong with each; these are bad records too.
     shard_size : int
-        Records of a shard, the most that a crash can lose.
+        Records of a shard, fewer where they are long: the most that a crash can lose.
     resume : bool
         Go on with what an earlier run of the same model, options and input has left; start, if there is nothing.
     show_progress : bool
@@ -227,7 +230,7 @@ def run_shards(
             if unfinished is not None:
                 folder.resume(bad_records.report)
             n_resumed = folder.counts.n_texts
-            done = folder.n_shards * shard_size
+            done = n_resumed + folder.counts.n_left_out
             with progress_bar(sum(found.counts), show=show_progress, initial=min(done, sum(found.counts))) as bar:
                 _compute(task, folder, files, before, found, shard_size, bar.update)
             folder.finish(task.assemble)
@@ -268,7 +271,7 @@ def _survey(
     checksums, counts, n_problems = [], [], 0
     for source in sources:
         checksum, count = hashlib.sha256(), 0
-        for window in in_windows(read_records(source, checksum), 1024):
+        for window in in_windows(read_records(source, checksum), 1024, _weight, _CHARACTERS_AT_ONCE):
             count += len(window)
             if bad_records.on_error != "stop":
                 continue
@@ -295,6 +298,11 @@ def _survey(
     return _Survey(checksums, counts)
 
 
+def _weight(record: Record) -> int:
+    """Count the characters of a record."""
+    return sum(len(value) for value in (record.text, record.id, record.problem) if isinstance(value, str))
+
+
 def _describe(record: Record) -> str:
     return f"{record.file}, line {record.line}: {record.problem}"
 
@@ -313,8 +321,10 @@ def _compute(
 ) -> None:
     """Compute the shards that are not done yet; the records of those that are, are read over."""
     records = _numbered_records(sources, found.checksums)
-    next(islice(records, folder.n_shards * shard_size, folder.n_shards * shard_size), None)
-    for window in in_windows(records, shard_size):
+    # Not the number of shards times their size: a shard of long records has fewer.
+    done = folder.counts.n_texts + folder.counts.n_left_out
+    next(islice(records, done, done), None)
+    for window in in_windows(records, shard_size, lambda numbered: _weight(numbered[1]), _CHARACTERS_AT_ONCE):
         counts = task.compute(window, folder.counts, folder.append, progress)
         _refuse_changes(sources, before)
         folder.commit(counts)

@@ -52,7 +52,8 @@ class EncodedTexts:
     n_tokens : int ndarray of shape (n,)
         Tokens of each whole text, with its prompt and the special tokens.
     n_truncated : int ndarray of shape (n,)
-        How many of them were cut off.
+        How many of them were cut off. With truncation="silent", and if nobody asked for `info`, a long text is not
+        read to its end: of one that was cut this is at least 1, and `n_tokens` is that much more than its window has.
     info : tuple of n TextInfo
         Empty where nobody asked for it.
     """
@@ -149,7 +150,8 @@ def encode_texts(
         starts = np.searchsorted(rows[places], np.arange(len(chosen) + 1))
         vectors = np.empty((len(window), width), dtype=np.float32)
         counts, info = list[tuple[int, int]](), list[TextInfo]()
-        for place, groups in task.windows.of([window[i] for i in chosen], [first + i for i in chosen]):
+        chosen_texts, indices = [window[i] for i in chosen], [first + i for i in chosen]
+        for place, groups in task.windows.of(chosen_texts, indices, exact=task.with_info):
             found = _sentence_vectors(task, groups)[:, :width]
             own = places[starts[place.start] : starts[place.stop]]
             vectors[own] = (normalize_embeddings(found) if normalize else found)[rows[own] - place.start]
@@ -192,7 +194,7 @@ def encode_tokens(
     """
     result, n_truncated, info = list[Any](), list[int](), list[TextInfo]()
     check_inputs(texts)
-    for _, groups in task.windows.of(texts, range(len(texts))):
+    for _, groups in task.windows.of(texts, range(len(texts)), exact=task.with_info):
         n_truncated += (count_tokens(group)[1] for group in groups)
         info += map(task.windows.describe, groups) if task.with_info else ()
         encodings = [group[0] for group in groups]

@@ -24,6 +24,7 @@ from minibert.token_vectors import TokenVectors
 from minibert.tokenizer import BertTokenizer
 from minibert.tokens import embed_tokens
 from minibert.vectors import LayerSelection, resolve_layers
+from minibert.windows import CHARACTERS_AT_ONCE
 from minibert.writers import json_line, npy_header
 
 __all__ = ["TokenFeatureWriter", "TokenFeatures", "tokens_path"]
@@ -104,7 +105,7 @@ class TokenFeatureWriter:
         n_texts, n_tokens, n_cut : int
             Of one batch: its records, its tokens, its texts that lost some of theirs.
         """
-        for window in in_windows(records, self._batch_size):
+        for window in in_windows(records, self._batch_size, _characters, CHARACTERS_AT_ONCE):
             embedded = iter(self._embed([record.text for _, record in window if record.text is not None]))
             n_tokens = n_cut = 0
             for number, record in window:
@@ -214,6 +215,10 @@ class TokenFeatures:
 
     def __repr__(self) -> str:
         return f"TokenFeatures({len(self)} texts, vectors {self.vectors.shape} {self.vectors.dtype})"
+
+
+def _characters(numbered: tuple[int, Record]) -> int:
+    return len(numbered[1].text or "")
 
 
 def _description(one: TokenVectors) -> dict[str, Any]:

@@ -6,6 +6,7 @@ cut or pad: encodings.py does that with the whole encoding. So threads can share
 
 from __future__ import annotations
 
+import functools
 import operator
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,6 +18,7 @@ import numpy.typing as npt
 from minibert.checks import brief
 from minibert.encodings import Encoding, NoRoomError, RawEncoding, TokenizedBatch, cut, cut_windows, padded_array
 from minibert.hub import ModelFiles, check_files, locate
+from minibert.long_texts import LONG_TEXT, LongTexts
 from minibert.texts import Texts, as_batch, refuse_lone_surrogate, shown, strings
 from minibert.tokenizer_files import SIDES, LoadedTokenizer, is_library_error, library_errors, load_tokenizer
 from minibert.warn import warn_caller
@@ -232,6 +234,8 @@ class BertTokenizer:
             stride=_integer("stride", stride, minimum=0),
             add_special_tokens=add_special_tokens,
             is_split_into_words=is_split_into_words,
+            side=self.truncation_side,
+            exact=True,
             overflowing=return_overflowing_tokens,
         )
         encodings = [encoding for row in parts for encoding in row]
@@ -267,10 +271,20 @@ class BertTokenizer:
         truncation: bool | str | None = None,
         add_special_tokens: bool = True,
         is_split_into_words: bool = False,
+        truncation_side: str | None = None,
+        exact: bool = True,
     ) -> list[Encoding]:
         """Tokenize texts for a packed batch: one `Encoding` per text, cut as asked, never padded.
 
         Parameters are those of `__call__`; each encoding's `n_truncated` counts the tokens that were cut off.
+
+        Parameters
+        ----------
+        truncation_side : {"right", "left"}, optional
+            Default: the tokenizer's.
+        exact : bool
+            Count all of the tokens that are cut off. Otherwise a long text is read no further than needed, and
+            `n_truncated` says only whether it was cut: it is at least 1 then.
         """
         strategy, max_length = self._limit(truncation, max_length, "do_not_pad")
         parts = self._encode(
@@ -280,6 +294,8 @@ class BertTokenizer:
             stride=0,
             add_special_tokens=add_special_tokens,
             is_split_into_words=is_split_into_words,
+            side=self.truncation_side if truncation_side is None else truncation_side,
+            exact=exact,
             overflowing=False,
         )
         return [row[0] for row in parts]
@@ -315,12 +331,20 @@ class BertTokenizer:
             raise TypeError(f"texts is {shown(texts)}, prompt is {shown(prompt)}; expected a list of str, and a str")
         found = []
         inputs = [prompt + text for text in as_batch(texts, None, False)[0]]
-        for index, raw in enumerate(self._encode_whole(inputs, True, False)):
+        for index, raw in enumerate(self._encode_raw(inputs, True, False)):
             try:
                 found.append(cut_windows(raw, max_length, stride, len(prompt)))
             except NoRoomError as reason:
                 raise ValueError(f"text {index} cannot be cut into windows of {max_length} tokens: {reason}") from None
         return found
+
+    def last_cut(self, text: str) -> int | None:
+        """Return the last place where a text can be cut, so that the parts have the tokens of the whole.
+
+        That is so whatever follows the text. None: there is no such place near its end, or none is known because the
+        tokenizer is not BERT's.
+        """
+        return self._long_texts.last_place(text)
 
     def tokenize(self, text: str, pair: str | None = None, add_special_tokens: bool = False) -> list[str]:
         """Tokens of one text, without [CLS] and [SEP] unless they are asked for."""
@@ -522,20 +546,24 @@ class BertTokenizer:
         stride: int,
         add_special_tokens: bool,
         is_split_into_words: bool,
+        side: str,
+        exact: bool,
         overflowing: bool,
     ) -> list[list[Encoding]]:
         """Tokenize checked texts; each gives its encoding and, if `overflowing`, those of what was cut off."""
         if strategy == "only_second" and pairs is None:
             raise ValueError("truncation='only_second' needs text_pair=; for single texts use truncation=True")
         inputs = texts if pairs is None else list(zip(texts, pairs, strict=True))
-        raw_encodings = self._encode_whole(inputs, add_special_tokens, is_split_into_words)
         if strategy == "do_not_truncate" or max_length is None:
+            raw_encodings = self._encode_raw(inputs, add_special_tokens, is_split_into_words)
             return [[Encoding(raw)] for raw in raw_encodings]
         num_special = self.num_special_tokens_to_add(pair=pairs is not None) if add_special_tokens else 0
         if max_length < num_special:
             raise ValueError(f"max_length={max_length} has no room for the {num_special} special tokens of each row")
-        side = _choice("truncation_side", self.truncation_side, SIDES)
+        side = _choice("truncation_side", side, SIDES)
+        most = None if overflowing else max_length - num_special
         parts = []
+        raw_encodings = self._encode_raw(inputs, add_special_tokens, is_split_into_words, most, side, exact)
         for index, raw in enumerate(raw_encodings):
             try:
                 parts.append(cut(raw, max_length, strategy, side, stride, overflowing))
@@ -543,18 +571,37 @@ class BertTokenizer:
                 raise ValueError(f"text {index} cannot be cut to max_length={brief(max_length)}: {reason}") from None
         return parts
 
-    def _encode_whole(
-        self, inputs: list[Any], add_special_tokens: bool, is_split_into_words: bool
+    def _encode_raw(
+        self,
+        inputs: list[Any],
+        add_special_tokens: bool,
+        is_split_into_words: bool,
+        most: int | None = None,
+        side: str = "right",
+        exact: bool = True,
     ) -> Sequence[RawEncoding]:
-        """Let the library tokenize; where it fails, say at which text."""
+        """Let the library tokenize; where it fails, say at which text. Of a long text only `most` tokens are kept."""
 
         def encode(some: list[Any]) -> Sequence[RawEncoding]:
             return self._tokenizer.encode_batch(
                 some, is_pretokenized=bool(is_split_into_words), add_special_tokens=bool(add_special_tokens)
             )
 
+        def encode_long(text: str) -> RawEncoding:
+            refuse_lone_surrogate(text, "the text")  # it may be in what is not read
+            return self._long_texts.encode(
+                text, add_special_tokens=bool(add_special_tokens), most=most, side=side, exact=exact
+            )
+
+        def encode_all(some: list[Any]) -> Sequence[RawEncoding]:
+            long = {i for i, one in enumerate(some) if isinstance(one, str) and len(one) > LONG_TEXT}
+            if not long or is_split_into_words or not self._long_texts.possible:
+                return encode(some)
+            others = iter(encode([one for i, one in enumerate(some) if i not in long]))
+            return [encode_long(one) if i in long else next(others) for i, one in enumerate(some)]
+
         try:
-            return encode(inputs)
+            return encode_all(inputs)
         except BaseException as reason:
             if not is_library_error(reason):
                 raise
@@ -564,8 +611,12 @@ class BertTokenizer:
             for text in strings(one):
                 refuse_lone_surrogate(text, f"text {index}")
             with library_errors(ValueError, f"text {index} cannot be tokenized"):
-                raw_encodings += encode([one])
+                raw_encodings += encode_all([one])
         return raw_encodings
+
+    @functools.cached_property
+    def _long_texts(self) -> LongTexts:
+        return LongTexts(self._tokenizer)
 
     def _places(
         self, encodings: list[Encoding], padding: str, strategy: str, max_length: int | None, multiple: int | None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any, overload
 
@@ -151,26 +150,31 @@ def _encode(
     tokenizer: BertTokenizer, texts: list[Any], limit: int, truncation: str, is_split_into_words: bool
 ) -> tuple[list[Encoding], list[frozenset[int]]]:
     """Tokenize; cut what is too long, and say so; name the words that lost tokens by that."""
-    whole = tokenizer.encodings(texts, truncation=False, is_split_into_words=is_split_into_words)
-    encodings, cut_words = list(whole), [frozenset[int]()] * len(texts)
-    long = [i for i, encoding in enumerate(whole) if len(encoding) > limit]
+    encodings = tokenizer.encodings(texts, max_length=limit, truncation=True, is_split_into_words=is_split_into_words)
+    cut_words = [frozenset[int]()] * len(texts)
+    long = [i for i, encoding in enumerate(encodings) if encoding.n_truncated]
     for i in long:
         if truncation == "error":
             raise ValueError(
-                f"text {i} has {len(whole[i])} tokens, the model takes {limit}. Shorten it, or let it be cut: "
+                f"text {i} has {limit + encodings[i].n_truncated} tokens, the model takes {limit}. Shorten it, or let "
+                "it be cut: "
                 "truncation='warn'."
             )
-        encodings[i] = tokenizer.encodings(
-            [texts[i]], max_length=limit, truncation=True, is_split_into_words=is_split_into_words
-        )[0]
-        lost = Counter(whole[i].word_ids) - Counter(encodings[i].word_ids)
-        cut_words[i] = frozenset(word for word in lost if word is not None)
+        whole = tokenizer.encodings([texts[i]], truncation=False, is_split_into_words=is_split_into_words)[0]
+        before, after = (np.bincount(_words(encoding)) for encoding in (whole, encodings[i]))
+        before[: len(after)] -= after
+        cut_words[i] = frozenset(np.flatnonzero(before).tolist())
     if long and truncation == "warn":
         warn_caller(
             f"{len(long)} of {len(texts)} texts have more than {limit} tokens and were cut (the first is at index "
             f"{long[0]}). Silence this with truncation='silent'.",
         )
     return encodings, cut_words
+
+
+def _words(encoding: Encoding) -> npt.NDArray[np.int64]:
+    """Return the word of each token that has one."""
+    return np.fromiter((word for word in encoding.word_ids if word is not None), dtype=np.int64)
 
 
 def _run(model: BertModel, encodings: list[Encoding], layers: tuple[int, ...], layer_pooling: str) -> list[FloatArray]:

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from minibert.checks import brief, check_int
 from minibert.encodings import Encoding
+from minibert.long_texts import LONG_TEXT
 from minibert.ops import FloatArray
 from minibert.texts import refuse_lone_surrogate
 from minibert.tokenizer import BertTokenizer
 from minibert.vectors import check_choice
 
-__all__ = ["TRUNCATION", "TextInfo", "TokenWindows", "check_inputs", "count_tokens"]
+__all__ = ["CHARACTERS_AT_ONCE", "TRUNCATION", "TextInfo", "TokenWindows", "check_inputs", "count_tokens"]
 
 TRUNCATION = ("warn", "error", "split", "silent")
 """What to do with a text that is too long: cut it and say so, refuse it, make several windows of it, or cut it."""
 
-# Characters tokenized together, at most: the library takes some hundred bytes for each token of its encodings.
-_CHARACTERS_AT_ONCE = 2**16
+CHARACTERS_AT_ONCE = 2**16
+"""Characters tokenized together, at most: the library takes some hundred bytes for each token of its encodings."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,11 +89,16 @@ class TokenWindows:
         self._tokenizer, self._prompt, self._texts_at_once = tokenizer, prompt, texts_at_once
         self._max_length, self._truncation, self._stride = max_length, truncation, stride
         self.num_prompt_tokens = 0
+        self._full: Encoding | None = None
         if prompt:
-            encoding = tokenizer.encodings([prompt], max_length=max_length)[0]
+            encoding = tokenizer.encodings([prompt], max_length=max_length, exact=False)[0]
             self.num_prompt_tokens = len(encoding) - int(encoding.special_tokens_mask[-1])
+            if len(prompt) > LONG_TEXT and truncation != "split" and tokenizer.truncation_side == "right":
+                self._full = self._full_of_prompt()
 
-    def of(self, texts: Sequence[str], indices: Sequence[int]) -> Iterator[tuple[slice, list[list[Encoding]]]]:
+    def of(
+        self, texts: Sequence[str], indices: Sequence[int], *, exact: bool = True
+    ) -> Iterator[tuple[slice, list[list[Encoding]]]]:
         """Yield the place of some texts among those given, and the windows of each.
 
         Parameters
@@ -100,6 +107,9 @@ class TokenWindows:
             Checked: see `check_inputs`.
         indices : sequence of int
             The caller's number of each, for messages.
+        exact : bool
+            Count all tokens that are cut off with truncation="silent" too. Otherwise a long text is read no further
+            than needed, and `n_truncated` is at least 1 if it is cut.
 
         Raises
         ------
@@ -108,13 +118,13 @@ class TokenWindows:
         """
         first = 0
         while first < len(texts):
-            last, characters = first + 1, len(texts[first])
+            last, characters = first + 1, len(self._prompt) + len(texts[first])
             while last < min(first + self._texts_at_once, len(texts)):
-                characters += len(texts[last])
-                if characters > _CHARACTERS_AT_ONCE:
+                characters += len(self._prompt) + len(texts[last])
+                if characters > CHARACTERS_AT_ONCE:
                     break
                 last += 1
-            yield slice(first, last), self._tokenize(list(texts[first:last]), indices[first:last])
+            yield slice(first, last), self._tokenize(list(texts[first:last]), indices[first:last], exact)
             first = last
 
     def describe(self, windows: Sequence[Encoding]) -> TextInfo:
@@ -139,7 +149,7 @@ class TokenWindows:
             first += len(group)
         return averaged
 
-    def _tokenize(self, texts: list[str], indices: Sequence[int]) -> list[list[Encoding]]:
+    def _tokenize(self, texts: list[str], indices: Sequence[int], exact: bool) -> list[list[Encoding]]:
         if self._truncation == "split":
             try:
                 return self._tokenizer.windows(
@@ -147,7 +157,12 @@ class TokenWindows:
                 )
             except ValueError as error:
                 raise ValueError(f"truncation='split', inputs from index {min(indices)}: {error}") from error
-        encodings = self._tokenizer.encodings([self._prompt + text for text in texts], max_length=self._max_length)
+        exact = exact or self._truncation != "silent"
+        if self._full is not None:
+            encodings = [self._behind_prompt(self._full, text, exact) for text in texts]
+        else:
+            whole = [self._prompt + text for text in texts]
+            encodings = self._tokenizer.encodings(whole, max_length=self._max_length, exact=exact)
         if self._truncation == "error":
             cut = [
                 (index, encoding) for index, encoding in zip(indices, encodings, strict=True) if encoding.n_truncated
@@ -160,6 +175,28 @@ class TokenWindows:
                     "'split' makes several windows of it."
                 )
         return [[encoding] for encoding in encodings]
+
+    def _full_of_prompt(self) -> Encoding | None:
+        """Return the tokens of a long prompt if no text behind it could change them; None if one could, or might."""
+        self._head = self._tokenizer.last_cut(self._prompt) or 0
+        encoding = self._tokenizer.encodings([self._prompt[: self._head]], max_length=self._max_length, exact=False)[0]
+        return encoding if encoding.n_truncated else None
+
+    def _behind_prompt(self, full: Encoding, text: str, exact: bool) -> Encoding:
+        """Return the encoding of a text behind a prompt that leaves no room for it: that of the prompt."""
+        if not exact:
+            return full
+        n_special = self._tokenizer.num_special_tokens_to_add()
+        n_tokens = self._n_head_tokens + self._count(self._prompt[self._head :] + text) - n_special
+        return dataclasses.replace(full, n_truncated=n_tokens - len(full))
+
+    @functools.cached_property
+    def _n_head_tokens(self) -> int:
+        return self._count(self._prompt[: self._head])
+
+    def _count(self, text: str) -> int:
+        encoding = self._tokenizer.encodings([text], max_length=self._max_length)[0]
+        return len(encoding) + encoding.n_truncated
 
     def _span(self, window: Encoding) -> tuple[int, int]:
         offsets = window.offsets[self._own(window)] - len(self._prompt)
