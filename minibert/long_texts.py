@@ -10,8 +10,9 @@ from __future__ import annotations
 import dataclasses
 import re
 import string
+import unicodedata
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from minibert.encodings import PLACES, WORD, Columns, JoinedEncoding, RawEncoding, joined_columns
@@ -20,7 +21,7 @@ from minibert.ordering import in_windows
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-__all__ = ["LONG_TEXT", "LongTexts"]
+__all__ = ["LONG_TEXT", "LongTexts", "is_within_word"]
 
 LONG_TEXT = 2**14
 """Characters of a piece; a shorter text is never cut."""
@@ -30,8 +31,11 @@ _PIECES_AT_ONCE = 4  # the library tokenizes them in threads of its own
 _SPACES = r"(?=[ \t\n\r])"
 # The library's BertPreTokenizer makes a token of each of these, whatever is beside it. "_" is left out, because it is
 # a letter for an added token with single_word.
-_PUNCTUATION = frozenset(string.punctuation) - {"_"} | frozenset("。、！，：；？")
+_ASCII_PUNCTUATION = frozenset(string.punctuation)
+_PUNCTUATION = _ASCII_PUNCTUATION - {"_"} | frozenset("。、！，：；？")
 _CHINESE = "\u3400-\u4dbf\u4e00-\u9fff"
+# All that the normalizer takes for Chinese, and more.
+_IDEOGRAPH = re.compile(f"[{_CHINESE}\uf900-\ufaff\U00020000-\U0003ffff]")
 
 # A word of so many characters is shortened before the library sees it; so many are left at each of its ends.
 _LONG_WORD, _WORD_END = 2**16, 2**12
@@ -49,18 +53,21 @@ class _Rule:
         Finds the first place of any kind.
     n_before, n_after : int
         Special tokens around a text.
-    added : tuple of str
-        What added tokens look like, small letters only.
+    normalize : callable
+        The normalizer.
     word_limit : int
         A word of more characters becomes the unknown token.
+    shortens : bool
+        Whether very long words may be shortened.
     """
 
     last_places: tuple[re.Pattern[str], ...]
     next_place: re.Pattern[str]
     n_before: int
     n_after: int
-    added: tuple[str, ...]
+    normalize: Callable[[str], str]
     word_limit: int
+    shortens: bool
 
 
 class LongTexts:
@@ -118,7 +125,7 @@ class LongTexts:
                 n_words = int(own[:, WORD].max(initial=n_words - 1)) + 1
                 held.append(own)
                 n_held += n_piece
-                while most is not None and side == "left" and n_held - len(held[0]) >= most:
+                while most is not None and side == "left" and len(held) > 1 and n_held - len(held[0]) >= most:
                     n_held -= len(held.popleft())
             if not whole and most is not None and n_own > most:
                 break
@@ -181,7 +188,8 @@ def _rule_of(tokenizer: Tokenizer) -> _Rule | None:
     if sequences[n_before : n_before + n_own] != [0] * n_own or not n_own:
         return None  # the special tokens are not around the text
     tokens = list(tokenizer.get_added_tokens_decoder().values())
-    added = [form for token in tokens for form in (token.content, normalizer.normalize_str(token.content))]
+    added = [token.content for token in tokens]
+    added += [normalizer.normalize_str(token.content) for token in tokens if token.normalized]
     if any(token.rstrip for token in tokens) or any(not form or re.search(r"\s", form) for form in added):
         return None
     in_tokens = {character for form in added for character in form}
@@ -196,8 +204,9 @@ def _rule_of(tokenizer: Tokenizer) -> _Rule | None:
         next_place=re.compile("|".join(kinds_of_places)),
         n_before=n_before,
         n_after=len(sequences) - n_before - n_own,
-        added=tuple(form.lower() for form in added),
+        normalize=normalizer.normalize_str,
         word_limit=tokenizer.model.max_input_chars_per_word,
+        shortens=all(len(form) <= _WORD_END and not _ASCII_PUNCTUATION.isdisjoint(form) for form in added),
     )
 
 
@@ -226,17 +235,24 @@ def _last_place(rule: _Rule, text: str, first: int, last: int) -> int | None:
 def _shorten_word(rule: _Rule, piece: str) -> tuple[str, _Joint]:
     """Leave out the middle of a very long word, which has one token, the unknown one, with its middle or without.
 
-    Known only of ASCII letters and digits: the normalizer leaves each of them what it is. What is left has to be too
-    long for a word still, and no added token may be in what is left out, or come of the joint.
+    What is left has to be too long for a word still. No added token is in the middle: each holds punctuation, and is
+    shorter than what is left on either side of the joint.
     """
     end = _WORD_END
-    if len(piece) <= _LONG_WORD or rule.word_limit >= end or any(len(form) > end for form in rule.added):
-        return piece, _Joint()
-    middle = piece[end:-end]
-    if not (middle.isascii() and middle.isalnum()):
+    if len(piece) <= _LONG_WORD or not rule.shortens or not is_within_word(set(piece[end:-end])):
         return piece, _Joint()
     short = piece[: 2 * end] + piece[-2 * end :]
-    for searched in (middle.lower(), short[end:-end].lower()):
-        if any(form in searched for form in rule.added):
-            return piece, _Joint()
+    if len(rule.normalize(short[end:-end])) <= rule.word_limit:
+        return piece, _Joint()
     return short, _Joint(2 * end, len(piece) - len(short))
+
+
+def is_within_word(characters: Iterable[str]) -> bool:
+    """Whether no word begins or ends at any of some characters, whatever is beside it.
+
+    So it is with letters, digits, accents and invisible marks: the normalizer takes them out or leaves such as these.
+    """
+    return all(
+        (category[0] in "LMN" or category == "Cf") and not _IDEOGRAPH.match(character)
+        for character, category in ((character, unicodedata.category(character)) for character in characters)
+    )
