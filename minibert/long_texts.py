@@ -10,9 +10,8 @@ from __future__ import annotations
 import dataclasses
 import re
 import string
-import unicodedata
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from minibert.encodings import PLACES, WORD, Columns, JoinedEncoding, RawEncoding, joined_columns
@@ -21,7 +20,7 @@ from minibert.ordering import in_windows
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-__all__ = ["LONG_TEXT", "LongTexts", "is_within_word"]
+__all__ = ["LONG_TEXT", "LongTexts"]
 
 LONG_TEXT = 2**14
 """Characters of a piece; a shorter text is never cut."""
@@ -34,8 +33,6 @@ _SPACES = r"(?=[ \t\n\r])"
 _ASCII_PUNCTUATION = frozenset(string.punctuation)
 _PUNCTUATION = _ASCII_PUNCTUATION - {"_"} | frozenset("。、！，：；？")
 _CHINESE = "\u3400-\u4dbf\u4e00-\u9fff"
-# All that the normalizer takes for Chinese, and more.
-_IDEOGRAPH = re.compile(f"[{_CHINESE}\uf900-\ufaff\U00020000-\U0003ffff]")
 
 # A word of so many characters is shortened before the library sees it; so many are left at each of its ends.
 _LONG_WORD, _WORD_END = 2**16, 2**12
@@ -53,10 +50,8 @@ class _Rule:
         Finds the first place of any kind.
     n_before, n_after : int
         Special tokens around a text.
-    normalize : callable
-        The normalizer.
-    word_limit : int
-        A word of more characters becomes the unknown token.
+    longest : int
+        A word of more characters becomes the unknown token, and no added token has more.
     shortens : bool
         Whether very long words may be shortened.
     """
@@ -65,8 +60,7 @@ class _Rule:
     next_place: re.Pattern[str]
     n_before: int
     n_after: int
-    normalize: Callable[[str], str]
-    word_limit: int
+    longest: int
     shortens: bool
 
 
@@ -135,7 +129,7 @@ class LongTexts:
         """Yield of each piece its first character, what was left out of it, and its encoding."""
         assert self._rule is not None
         for some in in_windows(_cut(self._rule, text), at_once):
-            shortened = [_shorten_word(self._rule, piece) for _, piece in some]
+            shortened = [_shorten_word(self._tokenizer, self._rule, piece) for _, piece in some]
             raws = self._tokenizer.encode_batch(
                 [piece for piece, _ in shortened], add_special_tokens=add_special_tokens
             )
@@ -204,9 +198,8 @@ def _rule_of(tokenizer: Tokenizer) -> _Rule | None:
         next_place=re.compile("|".join(kinds_of_places)),
         n_before=n_before,
         n_after=len(sequences) - n_before - n_own,
-        normalize=normalizer.normalize_str,
-        word_limit=tokenizer.model.max_input_chars_per_word,
-        shortens=all(len(form) <= _WORD_END and not _ASCII_PUNCTUATION.isdisjoint(form) for form in added),
+        longest=max([tokenizer.model.max_input_chars_per_word, *map(len, added)]),
+        shortens=all(not _ASCII_PUNCTUATION.isdisjoint(form) for form in added),
     )
 
 
@@ -232,27 +225,20 @@ def _last_place(rule: _Rule, text: str, first: int, last: int) -> int | None:
     return None
 
 
-def _shorten_word(rule: _Rule, piece: str) -> tuple[str, _Joint]:
+def _shorten_word(tokenizer: Tokenizer, rule: _Rule, piece: str) -> tuple[str, _Joint]:
     """Leave out the middle of a very long word, which has one token, the unknown one, with its middle or without.
 
-    What is left has to be too long for a word still. No added token is in the middle: each holds punctuation, and is
-    shorter than what is left on either side of the joint.
+    The library itself says that no character of the middle parts words. What is left on either side of the joint has to
+    be longer than words and added tokens may be. An added token cannot be in the middle, because each holds punctuation.
     """
     end = _WORD_END
-    if len(piece) <= _LONG_WORD or not rule.shortens or not is_within_word(set(piece[end:-end])):
+    if len(piece) <= _LONG_WORD or not rule.shortens:
         return piece, _Joint()
-    short = piece[: 2 * end] + piece[-2 * end :]
-    if len(rule.normalize(short[end:-end])) <= rule.word_limit:
+    normalize = tokenizer.normalizer.normalize_str
+    characters = "a".join(["", *sorted(set(piece[end:-end])), ""])
+    if len(tokenizer.pre_tokenizer.pre_tokenize_str(normalize(characters))) != 1:
         return piece, _Joint()
-    return short, _Joint(2 * end, len(piece) - len(short))
-
-
-def is_within_word(characters: Iterable[str]) -> bool:
-    """Whether no word begins or ends at any of some characters, whatever is beside it.
-
-    So it is with letters, digits, accents and invisible marks: the normalizer takes them out or leaves such as these.
-    """
-    return all(
-        (category[0] in "LMN" or category == "Cf") and not _IDEOGRAPH.match(character)
-        for character, category in ((character, unicodedata.category(character)) for character in characters)
-    )
+    sides = piece[end : 2 * end], piece[-2 * end : -end]
+    if min(len(normalize(side)) for side in sides) <= rule.longest:
+        return piece, _Joint()
+    return piece[: 2 * end] + piece[-2 * end :], _Joint(2 * end, len(piece) - 4 * end)
