@@ -181,11 +181,11 @@ class JoinedEncoding:
     ) -> JoinedEncoding:
         """Put pieces of a text together, at most `most` of its `n_own` tokens, and the special tokens around them."""
         before, after = around
-        own = np.concatenate(pieces)
-        pieces.clear()
         if most is not None:
-            own = own[:most] if side == "right" else own[max(0, len(own) - most) :]
-        return cls(np.concatenate([before, own, after]), names, n_own - len(own))
+            own = np.concatenate(pieces)
+            pieces = [own[:most] if side == "right" else own[max(0, len(own) - most) :]]
+        columns = np.concatenate([before, *pieces, after])
+        return cls(columns, names, len(before) + n_own + len(after) - len(columns))
 
     def __len__(self) -> int:
         return len(self.columns)

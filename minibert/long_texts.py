@@ -30,7 +30,8 @@ _PIECES_AT_ONCE = 4  # the library tokenizes them in threads of its own
 _SPACES = r"(?=[ \t\n\r])"
 # The library's BertPreTokenizer makes a token of each of these, whatever is beside it. "_" is left out, because it is
 # a letter for an added token with single_word.
-_PUNCTUATION = frozenset(string.punctuation) - {"_"} | frozenset("。、！，：；？")
+_ASCII_PUNCTUATION = frozenset(string.punctuation)
+_PUNCTUATION = _ASCII_PUNCTUATION - {"_"} | frozenset("。、！，：；？")
 _CHINESE = "\u3400-\u4dbf\u4e00-\u9fff"
 
 # A word of so many characters is shortened before the library sees it; so many are left at each of its ends.
@@ -49,18 +50,18 @@ class _Rule:
         Finds the first place of any kind.
     n_before, n_after : int
         Special tokens around a text.
-    added : tuple of str
-        What added tokens look like, small letters only.
-    word_limit : int
-        A word of more characters becomes the unknown token.
+    longest : int
+        A word of more characters becomes the unknown token, and no added token has more.
+    shortens : bool
+        Whether very long words may be shortened.
     """
 
     last_places: tuple[re.Pattern[str], ...]
     next_place: re.Pattern[str]
     n_before: int
     n_after: int
-    added: tuple[str, ...]
-    word_limit: int
+    longest: int
+    shortens: bool
 
 
 class LongTexts:
@@ -118,7 +119,7 @@ class LongTexts:
                 n_words = int(own[:, WORD].max(initial=n_words - 1)) + 1
                 held.append(own)
                 n_held += n_piece
-                while most is not None and side == "left" and n_held - len(held[0]) >= most:
+                while most is not None and side == "left" and len(held) > 1 and n_held - len(held[0]) >= most:
                     n_held -= len(held.popleft())
             if not whole and most is not None and n_own > most:
                 break
@@ -128,7 +129,7 @@ class LongTexts:
         """Yield of each piece its first character, what was left out of it, and its encoding."""
         assert self._rule is not None
         for some in in_windows(_cut(self._rule, text), at_once):
-            shortened = [_shorten_word(self._rule, piece) for _, piece in some]
+            shortened = [_shorten_word(self._tokenizer, self._rule, piece) for _, piece in some]
             raws = self._tokenizer.encode_batch(
                 [piece for piece, _ in shortened], add_special_tokens=add_special_tokens
             )
@@ -181,7 +182,8 @@ def _rule_of(tokenizer: Tokenizer) -> _Rule | None:
     if sequences[n_before : n_before + n_own] != [0] * n_own or not n_own:
         return None  # the special tokens are not around the text
     tokens = list(tokenizer.get_added_tokens_decoder().values())
-    added = [form for token in tokens for form in (token.content, normalizer.normalize_str(token.content))]
+    added = [token.content for token in tokens]
+    added += [normalizer.normalize_str(token.content) for token in tokens if token.normalized]
     if any(token.rstrip for token in tokens) or any(not form or re.search(r"\s", form) for form in added):
         return None
     in_tokens = {character for form in added for character in form}
@@ -196,8 +198,8 @@ def _rule_of(tokenizer: Tokenizer) -> _Rule | None:
         next_place=re.compile("|".join(kinds_of_places)),
         n_before=n_before,
         n_after=len(sequences) - n_before - n_own,
-        added=tuple(form.lower() for form in added),
-        word_limit=tokenizer.model.max_input_chars_per_word,
+        longest=max([tokenizer.model.max_input_chars_per_word, *map(len, added)]),
+        shortens=all(not _ASCII_PUNCTUATION.isdisjoint(form) for form in added),
     )
 
 
@@ -223,20 +225,20 @@ def _last_place(rule: _Rule, text: str, first: int, last: int) -> int | None:
     return None
 
 
-def _shorten_word(rule: _Rule, piece: str) -> tuple[str, _Joint]:
+def _shorten_word(tokenizer: Tokenizer, rule: _Rule, piece: str) -> tuple[str, _Joint]:
     """Leave out the middle of a very long word, which has one token, the unknown one, with its middle or without.
 
-    Known only of ASCII letters and digits: the normalizer leaves each of them what it is. What is left has to be too
-    long for a word still, and no added token may be in what is left out, or come of the joint.
+    The library itself says that no character of the middle parts words. What is left on either side of the joint has to
+    be longer than words and added tokens may be. An added token cannot be in the middle, because each holds punctuation.
     """
     end = _WORD_END
-    if len(piece) <= _LONG_WORD or rule.word_limit >= end or any(len(form) > end for form in rule.added):
+    if len(piece) <= _LONG_WORD or not rule.shortens:
         return piece, _Joint()
-    middle = piece[end:-end]
-    if not (middle.isascii() and middle.isalnum()):
+    normalize = tokenizer.normalizer.normalize_str
+    characters = "a".join(["", *sorted(set(piece[end:-end])), ""])
+    if len(tokenizer.pre_tokenizer.pre_tokenize_str(normalize(characters))) != 1:
         return piece, _Joint()
-    short = piece[: 2 * end] + piece[-2 * end :]
-    for searched in (middle.lower(), short[end:-end].lower()):
-        if any(form in searched for form in rule.added):
-            return piece, _Joint()
-    return short, _Joint(2 * end, len(piece) - len(short))
+    sides = piece[end : 2 * end], piece[-2 * end : -end]
+    if min(len(normalize(side)) for side in sides) <= rule.longest:
+        return piece, _Joint()
+    return piece[: 2 * end] + piece[-2 * end :], _Joint(2 * end, len(piece) - 4 * end)

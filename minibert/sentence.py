@@ -301,6 +301,7 @@ class SentenceTransformer:
             layer_pooling=layer_pooling,
             special_tokens=special_tokens,
             return_info=return_info,
+            exact=return_info,
         )
         result: Any
         cut, info = CutTexts(), list[TextInfo]()
@@ -437,6 +438,7 @@ class SentenceTransformer:
             layer_pooling=layer_pooling,
             special_tokens=special_tokens,
             return_info=return_info,
+            exact=return_info or truncation != "silent",
         )
         if task.recipe.modes == ("none",):
             raise ValueError("pooling='none' gives the vectors of tokens; here one vector per text is computed.")
@@ -503,6 +505,7 @@ class SentenceTransformer:
         layer_pooling: str,
         special_tokens: bool,
         return_info: bool,
+        exact: bool,
     ) -> EncodeTask:
         recipe = make_recipe(
             self.model,
@@ -512,7 +515,7 @@ class SentenceTransformer:
             special_tokens=special_tokens,
             include_prompt=self.pipeline.include_prompt,
         )
-        return EncodeTask(self.model, self.pipeline, recipe, windows, return_info)
+        return EncodeTask(self.model, self.pipeline, recipe, windows, return_info, exact)
 
     def _token_windows(
         self, prompt: str | None, prompt_name: str | None, truncation: str, stride: int, batch_size: int

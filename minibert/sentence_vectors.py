@@ -33,6 +33,8 @@ class EncodeTask:
     windows : TokenWindows
     with_info : bool
         Also make a `TextInfo` per text.
+    exact : bool
+        Count all tokens of the texts that are cut: see `TokenWindows.of`.
     """
 
     model: BertModel
@@ -40,6 +42,7 @@ class EncodeTask:
     recipe: Recipe
     windows: TokenWindows
     with_info: bool
+    exact: bool
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -151,7 +154,7 @@ def encode_texts(
         vectors = np.empty((len(window), width), dtype=np.float32)
         counts, info = list[tuple[int, int]](), list[TextInfo]()
         chosen_texts, indices = [window[i] for i in chosen], [first + i for i in chosen]
-        for place, groups in task.windows.of(chosen_texts, indices, exact=task.with_info):
+        for place, groups in task.windows.of(chosen_texts, indices, exact=task.exact):
             found = _sentence_vectors(task, groups)[:, :width]
             own = places[starts[place.start] : starts[place.stop]]
             vectors[own] = (normalize_embeddings(found) if normalize else found)[rows[own] - place.start]
@@ -194,7 +197,7 @@ def encode_tokens(
     """
     result, n_truncated, info = list[Any](), list[int](), list[TextInfo]()
     check_inputs(texts)
-    for _, groups in task.windows.of(texts, range(len(texts)), exact=task.with_info):
+    for _, groups in task.windows.of(texts, range(len(texts)), exact=task.exact):
         n_truncated += (count_tokens(group)[1] for group in groups)
         info += map(task.windows.describe, groups) if task.with_info else ()
         encodings = [group[0] for group in groups]

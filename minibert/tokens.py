@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, overload
 
@@ -150,20 +151,22 @@ def _encode(
     tokenizer: BertTokenizer, texts: list[Any], limit: int, truncation: str, is_split_into_words: bool
 ) -> tuple[list[Encoding], list[frozenset[int]]]:
     """Tokenize; cut what is too long, and say so; name the words that lost tokens by that."""
-    encodings = tokenizer.encodings(texts, max_length=limit, truncation=True, is_split_into_words=is_split_into_words)
+    encodings = tokenizer.encodings(
+        texts, max_length=limit, truncation=True, is_split_into_words=is_split_into_words, exact=False
+    )
     cut_words = [frozenset[int]()] * len(texts)
     long = [i for i, encoding in enumerate(encodings) if encoding.n_truncated]
     for i in long:
+        whole = tokenizer.encodings([texts[i]], truncation=False, is_split_into_words=is_split_into_words)[0]
         if truncation == "error":
             raise ValueError(
-                f"text {i} has {limit + encodings[i].n_truncated} tokens, the model takes {limit}. Shorten it, or let "
-                "it be cut: "
+                f"text {i} has {len(whole)} tokens, the model takes {limit}. Shorten it, or let it be cut: "
                 "truncation='warn'."
             )
-        whole = tokenizer.encodings([texts[i]], truncation=False, is_split_into_words=is_split_into_words)[0]
         before, after = (np.bincount(_words(encoding)) for encoding in (whole, encodings[i]))
         before[: len(after)] -= after
         cut_words[i] = frozenset(np.flatnonzero(before).tolist())
+        encodings[i] = dataclasses.replace(encodings[i], n_truncated=len(whole) - len(encodings[i]))
     if long and truncation == "warn":
         warn_caller(
             f"{len(long)} of {len(texts)} texts have more than {limit} tokens and were cut (the first is at index "

@@ -108,8 +108,8 @@ class TokenWindows:
         indices : sequence of int
             The caller's number of each, for messages.
         exact : bool
-            Count all tokens that are cut off with truncation="silent" too. Otherwise a long text is read no further
-            than needed, and `n_truncated` is at least 1 if it is cut.
+            Count all tokens that are cut off. Otherwise a long text is read no further than needed, and `n_truncated`
+            is at least 1 if it is cut; with truncation="error" all are counted.
 
         Raises
         ------
@@ -157,7 +157,7 @@ class TokenWindows:
                 )
             except ValueError as error:
                 raise ValueError(f"truncation='split', inputs from index {min(indices)}: {error}") from error
-        exact = exact or self._truncation != "silent"
+        exact = exact or self._truncation == "error"  # its message says how many
         if self._full is not None:
             encodings = [self._behind_prompt(self._full, text, exact) for text in texts]
         else:

@@ -1,0 +1,581 @@
+"""Long texts and long lines: their tokens are those of the whole text, and the memory they take is bounded."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minibert import BertTokenizer, SentenceTransformer, embed_tokens, long_texts, readers, runs
+from minibert import tokenizer as tokenizers_users
+from minibert import windows as windows_module
+from minibert.cli import main
+from minibert.encodings import Encoding, JoinedEncoding
+from minibert.google_features import google_lines
+from minibert.models import BertModel
+from minibert.ordering import in_windows
+from minibert.readers import Source, read_records
+from tests.checkpoints import SPECIAL_TOKENS, VOCABULARY, random_checkpoint
+from tests.crash_program import texts_of
+from tests.report import REPORT
+from tests.text_data import data_path, naughty_lines, needs_data, udhr_lines
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*has no modules.json")
+
+WHOLE = 10**9  # characters: no text is cut
+
+# What may be taken for a space, or for nothing, by one of Python, Rust, BERT and Unicode.
+SPACES = (
+    *(" ", "\n", "\r\n", "\r", "\t", "\x0b", "\x0c", "\x1c", "\x1f", "\x85", "\xa0", "\u1680", "\u2000", "\u200a"),
+    *("\u2028", "\u2029", "\u202f", "\u205f", "\u3000", "\u180e", "\u200b", "\u200d", "\ufeff", "\x00", "\u2060"),
+)
+BETWEEN = (*SPACES, "", "\u0301", " \u0301", "!\u0338", "[MASK]", " [SEP] ", "_", "!", "\u3002", "\u5317", "foo", "<X>")
+
+
+@pytest.fixture
+def pieces_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Set the number of characters from which on a text is cut."""
+
+    def set_length(characters: int) -> None:
+        for module in (long_texts, tokenizers_users, windows_module):
+            monkeypatch.setattr(module, "LONG_TEXT", characters)
+
+    return set_length
+
+
+def tokenizer_of(
+    folder: Path, vocabulary: Sequence[str] = VOCABULARY, added: Sequence[dict[str, Any]] = (), **settings: Any
+) -> BertTokenizer:
+    folder.mkdir(exist_ok=True)
+    (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in vocabulary), encoding="utf-8")
+    tokens = {str(len(vocabulary) + i): token for i, token in enumerate(added)}
+    tokens |= {str(i): {"content": token, "special": True} for i, token in enumerate(SPECIAL_TOKENS)} if added else {}
+    settings |= {"added_tokens_decoder": tokens} if added else {}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return BertTokenizer.from_pretrained(folder)
+
+
+def made_texts(samples: Sequence[str], count: int, seed: int) -> Iterator[str]:
+    """Make texts of some thousand characters of parts of the samples, with anything between and among them."""
+    rng = random.Random(seed)
+    for _ in range(count):
+        parts = []
+        for _ in range(rng.randrange(5, 60)):
+            sample = rng.choice(samples)
+            first = rng.randrange(len(sample) + 1)
+            parts += [sample[first : first + rng.randrange(120)], rng.choice(BETWEEN) * rng.choice([1, 1, 2, 50])]
+            if rng.random() < 0.1:
+                ranges = [(1, 0x250), (0x250, 0x3100), (0x3100, 0xD800), (0xE000, 0x30000)]
+                parts += [chr(rng.randrange(*rng.choice(ranges))) for _ in range(20)]
+        yield "".join(parts)
+
+
+def assert_same(found: Encoding, expected: Encoding) -> None:
+    for name in ("ids", "token_types", "special_tokens_mask", "offsets"):
+        array = getattr(found, name)
+        assert array.dtype == np.int64
+        np.testing.assert_array_equal(array, getattr(expected, name), err_msg=name)
+    for name in ("tokens", "word_ids", "sequence_ids", "n_truncated"):
+        assert getattr(found, name) == getattr(expected, name), name
+
+
+def calls_of(tokenizer: BertTokenizer, text: str) -> Iterator[list[Encoding]]:
+    """Tokenize a text in every way that there is."""
+    yield tokenizer.encodings([text], truncation=False)
+    yield tokenizer.encodings(["a cat", text, "a dog"], truncation=False, add_special_tokens=False)
+    for length in (2, 3, 20, 150):
+        for side in ("right", "left"):
+            yield tokenizer.encodings([text, "a"], max_length=length, truncation_side=side)
+            yield tokenizer.encodings([text], max_length=length, truncation_side=side, add_special_tokens=False)
+    yield list(tokenizer(text, max_length=30, truncation=True, stride=7, return_overflowing_tokens=True, padding=True))
+    for stride in (0, 5):
+        prompt = "a cat: "
+        yield [one for row in tokenizer.windows([text], max_length=40, stride=stride, prompt=prompt) for one in row]
+
+
+TOKENIZERS: dict[str, dict[str, Any]] = {
+    "lower": {},
+    "cased": {"do_lower_case": False},
+    "accents": {"do_lower_case": True, "strip_accents": False, "tokenize_chinese_chars": False},
+    "added": {
+        "added": [
+            {"content": "<X>", "lstrip": True},
+            {"content": "foo", "normalized": True},
+            {"content": "Caf\u00e9", "normalized": True},
+            {"content": "bar", "single_word": True},
+            {"content": "!?", "normalized": False},
+            {"content": "\u5317", "normalized": False},
+        ]
+    },
+}
+
+
+def compare(tokenizer: BertTokenizer, texts: Iterator[str], pieces_of: Callable[[int], None]) -> int:
+    n_cut = 0
+    for number, text in enumerate(texts):
+        pieces_of(WHOLE)
+        expected = [one for call in calls_of(tokenizer, text) for one in call if isinstance(one, Encoding)]
+        pieces_of((20, 64, 300)[number % 3])
+        found = [one for call in calls_of(tokenizer, text) for one in call if isinstance(one, Encoding)]
+        for one, other in zip(found, expected, strict=True):
+            assert_same(one, other)
+        n_cut += isinstance(found[0]._raw, JoinedEncoding)
+    return n_cut
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_pieces_have_the_tokens_of_the_whole_text(
+    tmp_path: Path, pieces_of: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(long_texts, "_LONG_WORD", 400)
+    monkeypatch.setattr(long_texts, "_WORD_END", 120)
+    tokenizer = tokenizer_of(tmp_path / name, **TOKENIZERS[name])
+    samples = [
+        "the cat sat on the mat, first! " * 3,
+        "x" * 900,
+        "foobar bar, Caf\u00e9 CAFE !? \u5317\u4eac<X>",
+        *texts_of(40),
+    ]
+    assert compare(tokenizer, made_texts(samples, 25, 1), pieces_of) > 15
+
+
+@needs_data
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_pieces_have_the_tokens_of_whole_real_texts(
+    tmp_path: Path, pieces_of: Callable[[int], None], name: str
+) -> None:
+    vocabulary = data_path("vocab/bert-base-multilingual-cased.txt").read_text(encoding="utf-8").split("\n")[:-1]
+    options = {**TOKENIZERS[name]}
+    if options.pop("added", None):
+        options["do_lower_case"] = False
+    tokenizer = tokenizer_of(tmp_path / name, vocabulary, **options)
+    samples = [*udhr_lines(), *naughty_lines()]
+    assert compare(tokenizer, made_texts(samples, 30, 2), pieces_of) > 20
+    pieces_of(WHOLE)
+    joined = [separator.join(samples) for separator in (" ", "\n", "\u3000", "")]
+    for length in (None, 200):
+        pieces_of(WHOLE)
+        expected = tokenizer.encodings(joined, max_length=length)
+        pieces_of(2**14)
+        for one, other in zip(tokenizer.encodings(joined, max_length=length), expected, strict=True):
+            assert isinstance(one._raw, JoinedEncoding)
+            assert_same(one, other)
+
+
+@pytest.mark.parametrize(
+    ("added", "file"),
+    [
+        ([{"content": "a b", "special": False}], None),
+        ([{"content": "X", "rstrip": True}], None),
+        ([{"content": "\u5317", "normalized": True}], None),  # the normalizer puts spaces around it
+        ([], {"pre_tokenizer": {"type": "Whitespace"}}),
+        ([], {"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFKC"}]}}),
+        ([], {"normalizer": None}),
+        ([], {"post_processor": {"type": "RobertaProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2],
+                                 "trim_offsets": True, "add_prefix_space": False}}),
+    ],
+)  # fmt: skip
+def test_where_pieces_might_differ_nothing_is_cut(
+    tmp_path: Path, pieces_of: Callable[[int], None], added: list[dict[str, Any]], file: dict[str, Any] | None
+) -> None:
+    tokenizer = tokenizer_of(tmp_path / "model", added=added)
+    if file is not None:
+        changed = json.loads(tokenizer._tokenizer.to_str()) | file
+        (tmp_path / "model" / "tokenizer.json").write_text(json.dumps(changed))
+        (tmp_path / "model" / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+        tokenizer = BertTokenizer.from_pretrained(tmp_path / "model")
+    assert not tokenizer._long_texts.possible
+    assert tokenizer.last_cut("a cat " * 9) is None
+    pieces_of(20)
+    encoding = tokenizer.encodings(["a b X " * 50], truncation=False)[0]
+    assert not isinstance(encoding._raw, JoinedEncoding)
+
+
+def test_a_text_that_is_cut_is_read_no_further_than_needed(
+    tmp_path: Path, pieces_of: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = tokenizer_of(tmp_path / "model")
+    pieces_of(100)
+    read: list[int] = []
+    pieces = long_texts._cut
+
+    def counted(*arguments: Any) -> Iterator[tuple[int, str]]:
+        for first, piece in pieces(*arguments):
+            read.append(first + len(piece))
+            yield first, piece
+
+    monkeypatch.setattr(long_texts, "_cut", counted)
+    text = "a cat " * 1000
+    exact = tokenizer.encodings([text], max_length=60)[0]
+    assert (read[-1], exact.n_truncated) == (6000, 1942)
+    read.clear()
+    quick = tokenizer.encodings([text], max_length=60, exact=False)[0]
+    assert read[-1] < 300
+    assert quick.n_truncated >= 1
+    np.testing.assert_array_equal(quick.ids, exact.ids)
+    read.clear()
+    short = tokenizer.encodings(["a cat " * 20], max_length=60, exact=False)[0]
+    assert (len(short), short.n_truncated) == (42, 0)
+    with pytest.raises(ValueError, match="text 1 holds half a character"):
+        tokenizer.encodings(["a", text + "\ud800"], max_length=60, exact=False)
+
+
+@pytest.mark.parametrize(
+    ("character", "shortened"),
+    [
+        ("a", True),
+        ("7", True),
+        ("\u304b", True),
+        ("\u0e01\u0e34", True),
+        ("\u00c9", True),
+        ("\x00", False),  # the normalizer takes it out
+        ("\x00\u0301", False),
+        ("\x00" * 9999 + "a", False),  # which ends of such a word are left would matter
+        ("\U000111c9", False),  # punctuation for the library, an accent for newer versions of Unicode
+        ("\U0001f600", True),
+    ],
+)
+def test_a_very_long_word_is_shortened_if_that_changes_nothing(
+    tmp_path: Path, pieces_of: Callable[[int], None], character: str, shortened: bool
+) -> None:
+    added = [{"content": "[abc]", "normalized": True}, {"content": "<x>", "lstrip": True}]
+    tokenizer = tokenizer_of(tmp_path / "model", added=added)
+    word = character * (70_000 // len(character))
+    around = [("", ""), ("a cat ", " <x>"), ("[MASK]!", "[SEP]. a"), ("a [ab", "c]")]
+    texts = [before + word + after for before, after in around]
+    pieces_of(WHOLE)
+    expected = tokenizer.encodings(texts, truncation=False)
+    pieces_of(2**14)
+    seen = long_texts._shorten_word(tokenizer._tokenizer, tokenizer._long_texts._rule, texts[0])[0]  # type: ignore[arg-type]
+    assert (len(seen) < 20_000) == shortened
+    for found, other in zip(tokenizer.encodings(texts, truncation=False), expected, strict=True):
+        assert_same(found, other)
+
+
+@pytest.mark.parametrize("token", ["foo", "a" * 5000 + "]"])
+def test_a_long_word_that_may_hold_an_added_token_stays(
+    tmp_path: Path, pieces_of: Callable[[int], None], token: str
+) -> None:
+    tokenizer = tokenizer_of(tmp_path / "model", added=[{"content": token}])
+    text = "x" * 50_000 + token + "x" * 50_000
+    pieces_of(WHOLE)
+    expected = tokenizer.encodings([text], truncation=False)[0]
+    assert expected.tokens.count(token) == 1
+    pieces_of(2**14)
+    assert_same(tokenizer.encodings([text], truncation=False)[0], expected)
+
+
+# --- the models -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return random_checkpoint(tmp_path_factory.mktemp("model"), max_position_embeddings=32)
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> SentenceTransformer:
+    return SentenceTransformer(folder)
+
+
+@pytest.mark.parametrize("truncation", ["warn", "silent", "split"])
+@pytest.mark.parametrize("prompt", ["", "a cat: ", "cat dog, " * 80, "cat dog, " * 80 + "x" * 150])
+@pytest.mark.filterwarnings("ignore:.* texts have more than 32 tokens")
+def test_vectors_and_counts_are_those_of_the_whole_text(
+    model: SentenceTransformer, pieces_of: Callable[[int], None], truncation: str, prompt: str
+) -> None:
+    texts = [*made_texts(texts_of(40), 6, 3), "a cat", ""]
+
+    def compute() -> tuple[Any, ...]:
+        vectors, info = model.encode(texts, prompt=prompt, truncation=truncation, return_info=True)
+        plain = model.encode(texts, prompt=prompt, truncation=truncation)
+        np.testing.assert_array_equal(plain, vectors)
+        return vectors, info, model.num_tokens(texts, prompt=prompt)
+
+    if len(prompt) > 100 and truncation == "split":
+        for length in (WHOLE, 60):
+            pieces_of(length)
+            with pytest.raises(ValueError, match=r"its prompt take \d+ tokens, so none is left"):
+                compute()
+        return
+    pieces_of(WHOLE)
+    expected = compute()
+    pieces_of(60)
+    found = compute()
+    np.testing.assert_array_equal(found[0], expected[0])
+    assert found[1:] == expected[1:]
+
+
+def test_a_long_prompt_is_tokenized_once(
+    model: SentenceTransformer, pieces_of: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pieces_of(100)
+    prompt, seen = "a cat, " * 2000, []
+    pieces = long_texts._cut
+
+    def counted(*arguments: Any) -> Iterator[tuple[int, str]]:
+        for first, piece in pieces(*arguments):
+            seen.append(len(piece))
+            yield first, piece
+
+    monkeypatch.setattr(long_texts, "_cut", counted)
+    texts = [f"a dog {i}" for i in range(100)]
+    model.encode(texts, prompt=prompt, truncation="silent")
+    assert sum(seen) < 1000
+    seen.clear()
+    counts = model.num_tokens(texts, prompt=prompt)
+    assert sum(seen) < 2 * len(prompt)
+    pieces_of(WHOLE)
+    assert counts == model.num_tokens(texts, prompt=prompt)
+    with pytest.raises(ValueError, match=r"inputs\[0\] has 6005 tokens, the limit is 32"):
+        model.encode(texts[:1], prompt=prompt, truncation="error")
+    pieces_of(100)
+    with pytest.raises(ValueError, match=r"inputs\[0\] has 6005 tokens, the limit is 32"):
+        model.encode(texts[:1], prompt=prompt, truncation="error")
+
+
+def test_tokens_and_googles_lines_are_those_of_the_whole_text(folder: Path, pieces_of: Callable[[int], None]) -> None:
+    model, tokenizer = BertModel.from_pretrained(folder), BertTokenizer.from_pretrained(folder)
+    texts = list(made_texts(texts_of(40), 6, 4))
+    pairs = [f"{a} ||| {b}" for a, b in zip(texts, ["a cat", *texts], strict=False)]
+    results = []
+    for length in (WHOLE, 60):
+        pieces_of(length)
+        embedded = embed_tokens(model, tokenizer, texts, truncation="silent")
+        lines = list(google_lines(model, tokenizer, enumerate([*texts, *pairs]), layers=(-1,), max_seq_length=30))
+        with pytest.raises(ValueError, match=r"text 0 has \d+ tokens, the model takes 32") as error:
+            embed_tokens(model, tokenizer, texts, truncation="error")
+        results.append((embedded, lines, str(error.value)))
+    assert results[0][1:] == results[1][1:]
+    for one, other in zip(results[0][0], results[1][0], strict=True):
+        np.testing.assert_array_equal(one.vectors, other.vectors)
+        for name in ("tokens", "word_ids", "n_truncated", "cut_words"):
+            assert getattr(one, name) == getattr(other, name), name
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def records_of(path: Path, kind: str) -> list[tuple[str | None, int, str | None]]:
+    source = Source(str(path), kind, "text", None, path.name)
+    return [(record.text, record.line, record.problem) for record in read_records(source)]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("kind", ["text", "jsonl", "csv", "tsv"])
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_long_line_is_a_bad_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, kind: str, compressed: bool
+) -> None:
+    limit = 1000
+    monkeypatch.setattr(readers, "_RECORD_LIMIT", limit)
+    monkeypatch.setattr(readers, "_BLOCK", 64)
+    frame = ('{"text": "', '"}') if kind == "jsonl" else ("", "")
+    room = limit - len("".join(frame))
+    lengths = [3, room, room + 1, 0, room + 2, room + 3, 7 * limit, room - 1, 64 * 20 + limit + 2, 5]
+    texts = ["x" * length for length in lengths]
+    lines = [f"{frame[0]}{text}{frame[1]}" for text in texts]
+    header = ["text"] if kind in ("csv", "tsv") else []
+    unit = "characters" if header else "bytes"
+    for last in ("", end):
+        data = (end.join([*header, *lines]) + last).encode()
+        (tmp_path / "a").write_bytes(gzip.compress(data) if compressed else data)
+        expected: list[tuple[str | None, int, str | None]] = []
+        for number, (text, length) in enumerate(zip(texts, lengths, strict=True), 1 + len(header)):
+            problem = f"has more than 1,000 {unit}" if length > room else None
+            if header:
+                problem = problem and f"is no row of a table: it {problem}"
+                if not text:
+                    continue  # an empty line is not a row
+            expected.append((None if problem else text, number, problem))
+        assert records_of(tmp_path / "a", kind) == expected
+
+
+def test_a_long_record_of_several_lines_ends_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "_RECORD_LIMIT", 100)
+    path = tmp_path / "a.csv"
+    path.write_text('text,more\n"' + "x\n" * 40 + '","' + "y\n" * 5 + '"\n"' + "x\n" * 40 + '","' + "y\n" * 10 + '"\n')
+    source = read_records(Source(str(path), "csv", "text", None, path.name))
+    assert str(next(source).text) == "x\n" * 40
+    with pytest.raises(ValueError, match=r"a\.csv, line 48: it has more than 100 characters\. The record runs over"):
+        next(source)
+    path.write_text("text" * 100 + "\nx\n")
+    with pytest.raises(ValueError, match="the header is broken: it has more than 100 characters"):
+        next(read_records(Source(str(path), "csv", "text", None, path.name)))
+
+
+def test_lines_that_end_as_on_old_computers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "_RECORD_LIMIT", 100)
+    monkeypatch.setattr(readers, "_BLOCK", 16)
+    lengths = [100, 101, 5, 102, 103, 116, 117, 118, 132, 7]
+    (tmp_path / "a.csv").write_bytes("\r".join(["text", *("x" * length for length in lengths)]).encode())
+    found = records_of(tmp_path / "a.csv", "csv")
+    assert [(len(text) if text else None, line) for text, line, _ in found] == [
+        (length if length <= 100 else None, line) for line, length in enumerate(lengths, 2)
+    ]
+
+
+def test_a_message_does_not_hold_all_of_a_long_line(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps({f"{i}{'x' * 500}": i for i in range(1000)}) + "\n")
+    ((_, _, problem),) = records_of(tmp_path / "a.jsonl", "jsonl")
+    assert problem is not None
+    assert len(problem) < 2000
+
+
+def test_windows_are_bounded_by_weight() -> None:
+    items = ["a" * n for n in (3, 3, 3, 20, 1, 1, 1, 1, 9, 2)]
+    read = []
+
+    def each() -> Iterator[str]:
+        for item in items:
+            read.append(item)
+            yield item
+
+    found = in_windows(each(), 3, len, 9)
+    assert [len(item) for item in next(found)] == [3, 3, 3]
+    assert len(read) == 3
+    assert [[len(item) for item in window] for window in found] == [[20], [1, 1, 1], [1, 9], [2]]
+    assert list(in_windows([], 3, len, 9)) == []
+    assert list(in_windows("abcde", 2, len, 1)) == [["a"], ["b"], ["c"], ["d"], ["e"]]
+
+
+class StoppedError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("shards_of_before", [False, True])
+@pytest.mark.parametrize("on_error", ["skip", "null"])
+def test_shards_of_long_records_are_resumed(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_error: str, shards_of_before: bool
+) -> None:
+    """Also a run whose shards all have as many records, as they had before they were bounded by characters."""
+    lines = [json.dumps({"text": "cat " * (i % 9)}) if i % 7 else "{" for i in range(100)]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    arguments = ["embed", "-m", str(folder), "-i", str(tmp_path / "a.jsonl"), "--on-error", on_error]
+    arguments += ["--shard-size", "6", "-o"]
+    monkeypatch.setattr(runs, "_CHARACTERS_AT_ONCE", 60)
+    sizes = []
+    commit = runs.ShardFolder.commit
+
+    def counted(self: Any, counts: Any) -> None:
+        if len(sizes) == stop:
+            raise StoppedError
+        commit(self, counts)
+        sizes.append(counts.n_texts + counts.n_left_out)
+
+    monkeypatch.setattr(runs.ShardFolder, "commit", counted)
+    stop = -1
+    assert main([*arguments, str(tmp_path / "whole.npy")]) == 0
+    assert sum(sizes) == 100
+    assert max(sizes) <= 6
+    assert len(set(sizes)) > 1
+    for stop in (1, 4, 16):
+        sizes.clear()
+        output = tmp_path / f"{stop}.npy"
+        with monkeypatch.context() as before:
+            if shards_of_before:
+                before.setattr(runs, "_CHARACTERS_AT_ONCE", 10**9)
+            with pytest.raises(StoppedError):
+                main([*arguments, str(output)])
+        stop = -1
+        assert main([*arguments, str(output), "--resume"]) == 0
+        assert sum(sizes) == 100
+        for suffix in (".npy", ".ids.jsonl"):
+            whole = (tmp_path / "whole.npy").with_suffix(suffix).read_bytes()
+            assert output.with_suffix(suffix).read_bytes() == whole
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+_PROGRAM = """
+import json, resource, sys
+limit, arguments = json.loads(sys.argv[1])
+if limit:
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+from minibert.cli import main
+status = main(arguments)
+peak = {line.split()[0]: int(line.split()[1]) // 1024 for line in open("/proc/self/status") if line.startswith("Vm")}
+print(json.dumps(peak))
+sys.exit(status)
+"""
+
+
+def run_within(limit: int, arguments: list[str]) -> tuple[int, dict[str, int], str]:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _PROGRAM, json.dumps([limit, arguments])],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    return done.returncode, json.loads(done.stdout.splitlines()[-1]) if done.stdout else {}, done.stderr
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the peak from /proc, limits the addresses")
+@pytest.mark.parametrize("truncation", ["warn", "silent", "split"])
+def test_a_file_with_long_lines_is_embedded_within_bounded_memory(
+    folder: Path, tmp_path: Path, truncation: str
+) -> None:
+    """Lines of 6 MB, that is as much as a tokenized line may take, and of 20 MB, which is left out."""
+    (tmp_path / "short.txt").write_text("a cat\n")
+    options = [
+        "embed",
+        "-m",
+        str(folder),
+        "--truncation",
+        truncation,
+        "--on-error",
+        "skip",
+        "-o",
+        str(tmp_path / "o.npy"),
+    ]
+    status, start, err = run_within(0, [*options, "-i", str(tmp_path / "short.txt")])
+    assert status == 0, err
+    megabytes = 16 if truncation != "split" else 6
+    line = "cat dog, " * (megabytes * 2**20 // 9 - 1)
+    (tmp_path / "long.txt").write_text(f"a cat\n{line}\n{line + 'x' * 4 * 2**20 + line}\na dog\n")
+    room = 400  # MB; the library alone would take 800 or more
+    status, peak, err = run_within((start["VmPeak:"] + room) * 2**20, [*options, "-i", str(tmp_path / "long.txt")])
+    assert status == 0, err
+    REPORT.append(f"a line of {megabytes} MB, {truncation}: peak {peak['VmHWM:']} MB, {start['VmHWM:']} without")
+    vectors = np.load(tmp_path / "o.npy")
+    assert len(vectors) == (3 if megabytes == 16 else 4)
+    assert ("line 3: has more than 16,777,216 bytes" in err) == (megabytes == 16)
+    assert main([*options, "-i", str(tmp_path / "long.txt"), "--on-error", "null"]) == 0
+    null = np.load(tmp_path / "o.npy")
+    np.testing.assert_array_equal(null[:2], vectors[:2])
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the peak from /proc")
+@pytest.mark.parametrize("name", ["a.txt.gz", "a.jsonl.gz", "a.csv.gz"])
+def test_a_line_of_gzip_that_does_not_end_is_not_held(folder: Path, tmp_path: Path, name: str) -> None:
+    with gzip.open(tmp_path / name, "wb", compresslevel=1) as file:
+        file.write(b'{"text": "a cat"}\n' if "jsonl" in name else b"text\n")
+        for _ in range(400):
+            file.write(bytes(2**20))
+        file.write(b'\n{"text": "a dog"}\n' if "jsonl" in name else b"\na dog\n")
+    options = [
+        "embed",
+        "-m",
+        str(folder),
+        "--on-error",
+        "skip",
+        "-i",
+        str(tmp_path / name),
+        "-o",
+        str(tmp_path / "o.npy"),
+    ]
+    status, peak, err = run_within(0, options)
+    assert status == 0, err
+    assert "line 2: " in err
+    assert "has more than 16,777,216" in err
+    assert peak["VmHWM:"] < 400
+    assert len(np.load(tmp_path / "o.npy")) == (1 if "csv" in name else 2)
