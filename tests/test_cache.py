@@ -121,8 +121,10 @@ def become_a_dead_link(path: Path) -> None:
 
 
 def become_another_kernels(path: Path) -> None:
-    others = [other for other in files(path.parent) if other != path and other.is_file()]
-    shutil.copy(others[0], path)
+    every = files(path.parent)
+    shutil.copy(
+        every[(every.index(path) + 1) % len(every)], path
+    )  # the next: done to all in turn, each gets a wrong one
 
 
 DAMAGE: dict[str, Callable[[Path], object]] = {
