@@ -26,6 +26,7 @@ ORDER = (
     *(
         "errors",
         "warn",
+        "checks",
         "display",
         "files",
         "locks",
