@@ -194,7 +194,6 @@ def check_truncate_dim(truncate_dim: int | None) -> int | None:
     return None if truncate_dim is None else check_int("truncate_dim", truncate_dim, 1, also=", or None")
 
 
-@_quietly
 def quantize_embeddings(
     embeddings: npt.ArrayLike,
     precision: str,
@@ -248,6 +247,7 @@ def quantize_embeddings(
     return levels.astype(np.uint8) if precision == "uint8" else (levels - 128).astype(np.int8)
 
 
+@_quietly
 def _rounded(x: FloatArray, dtype: np.dtype[Any]) -> FloatArray:
     """Convert to a float type; ValueError where a finite number would become infinity."""
     if x.dtype.itemsize > dtype.itemsize:
@@ -260,6 +260,7 @@ def _rounded(x: FloatArray, dtype: np.dtype[Any]) -> FloatArray:
     return x.astype(dtype)
 
 
+@_quietly
 def _levels(x: FloatArray, ranges: FloatArray) -> FloatArray:
     """Which of the 255 steps of its feature's range each number lies in, unlimited: (..., H), (2, H) -> (..., H).
 

@@ -27,6 +27,7 @@ ORDER = (
     *(
         "errors",
         "warn",
+        "checks",
         "display",
         "files",
         "locks",
