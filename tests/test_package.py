@@ -37,13 +37,13 @@ ORDER = (
         "config",
         "machine",
         "batch",
+        "ops",
         "ordering",
         "texts",
         "encodings",
         "long_texts",
         "tokenizer_files",
         "tokenizer",
-        "ops",
         "tensors",
         "weights",
         "reference",
@@ -63,7 +63,7 @@ ORDER = (
 HOMES = {
     "huggingface_hub": {"hub_answers", "repository"},
     "tqdm": {"progress"},
-    "tokenizers": {"tokenizer_files"},
+    "tokenizers": {"tokenizer_files", "long_texts"},  # the latter for types only
     "safetensors": {"tensors"},
     "numba": {"kernels"},
     "llvmlite": {"kernels"},
