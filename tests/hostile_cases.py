@@ -7,6 +7,7 @@ runs cases in processes of their own, and prints a line of JSON for each.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -509,13 +510,13 @@ def _put_special_file(path: Path, chance: random.Random) -> None:
 # --- all lists --------------------------------------------------------------------------------------------------------
 
 
-def _lists() -> dict[str, Callable[[], Case]]:
+def _lists() -> dict[str, Callable[[contextlib.ExitStack], Case]]:
     """By name: a function that the driver calls once, before it forks, and that returns the case."""
     from tests.hostile_corpora import corpus_case
     from tests.hostile_hub import hub_case
 
-    def prepared(case: Case) -> Callable[[], Case]:
-        def prepare() -> Case:
+    def prepared(case: Case) -> Callable[[contextlib.ExitStack], Case]:
+        def prepare(_: contextlib.ExitStack) -> Case:
             check_model(intact())  # whatever is imported and compiled once
             return case
 
@@ -531,11 +532,9 @@ def _lists() -> dict[str, Callable[[], Case]]:
 
 
 def main(name: str, *numbers: str) -> None:
-    case = _lists()[name]()
-    try:
-        drive(case, map(int, numbers))
-    finally:
-        shutil.rmtree(intact())
+    with contextlib.ExitStack() as stack:
+        stack.callback(lambda: shutil.rmtree(intact()))
+        drive(_lists()[name](stack), map(int, numbers))
 
 
 if __name__ == "__main__":

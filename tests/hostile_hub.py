@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import os
@@ -50,10 +51,9 @@ _STATUS = (
 )
 
 
-def hub_case() -> Case:
-    """Start a server, and return the case that loads a model from it in a child."""
-    server = HubServer()
-    server.__enter__()  # until the driver ends
+def hub_case(stack: contextlib.ExitStack) -> Case:
+    """Start a server, which runs until the stack is closed; return the case that loads a model from it in a child."""
+    server = stack.enter_context(HubServer())
     os.environ["HF_ENDPOINT"] = server.endpoint
     os.environ["HF_HUB_DISABLE_XET"] = "1"
     import huggingface_hub

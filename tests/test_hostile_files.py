@@ -64,17 +64,15 @@ def test_the_largest_weights_give_finite_numbers_and_larger_ones_are_refused(bac
         rng = np.random.default_rng(draw)
         # All of one sign, so that no sum is smaller than it can be; or of any.
         signs = {name: 1 if draw == 0 else rng.choice([-1, 1], tensor.shape) for name, tensor in tensors.items()}
-        largest = {
+        full = {
             name: np.full(tensor.shape, 1e6, np.float32) * np.float32(signs[name]) for name, tensor in tensors.items()
         }
-        save_file(largest, folder / "model.safetensors")
+        save_file(full, folder / "model.safetensors")
         output = BertModel.from_pretrained(folder, backend=backend)(np.arange(40).reshape(2, 20))
         assert all(np.isfinite(state).all() for state in output.hidden_states)
         assert np.isfinite(output.pooler_output).all()
     name = "encoder.layer.0.attention.output.LayerNorm.weight"
     tensors[name][3] = 1.001e6
     save_file(tensors, folder / "model.safetensors")
-    with pytest.raises(
-        ModelFormatError, match=rf"{name} holds 1001000.0 at \[3\]; a weight must be .* -1e\+06 and 1e\+06"
-    ):
+    with pytest.raises(ModelFormatError, match=rf"{name} holds 1001000.0 at \[3\]; .* between -1e\+06 and 1e\+06"):
         BertModel.from_pretrained(folder, backend=backend)
