@@ -46,6 +46,10 @@ _READERS: dict[str, tuple[np.dtype, Callable[[np.ndarray], np.ndarray]]] = {
 DTYPES = tuple(_READERS)
 """The dtypes minibert reads, by safetensors' names."""
 
+# Beyond it a product of query and key, which grows with the fourth power of the weights, may leave float32: the model
+# would give NaN. Up to it no hidden state can, whatever the text and however wide the model.
+_LARGEST_WEIGHT = 1e6
+
 
 @dataclasses.dataclass(frozen=True)
 class StoredTensor:
@@ -98,12 +102,13 @@ def read_tensor(tensor: StoredTensor, target: FloatArray) -> None:
             for first in range(0, flat.size, step):
                 part = flat[first : first + step]
                 part[:] = to_float32(np.frombuffer(_read_exactly(file, part.size * stored.itemsize), dtype=stored))
-                finite = np.isfinite(part)
-                if not finite.all():
-                    place = np.unravel_index(first + int(np.argmin(finite)), target.shape)
+                usable = np.abs(part) <= _LARGEST_WEIGHT  # False for NaN
+                if not usable.all():
+                    place = np.unravel_index(first + int(np.argmin(usable)), target.shape)
                     raise ModelFormatError(
-                        f"{tensor.path}: tensor {tensor.name} holds {part[np.argmin(finite)]} at "
-                        f"{[int(i) for i in place]}; a weight must be finite. The file was saved from a broken model."
+                        f"{tensor.path}: tensor {tensor.name} holds {part[np.argmin(usable)]} at "
+                        f"{[int(i) for i in place]}; a weight must be finite, and between -{_LARGEST_WEIGHT:g} and "
+                        f"{_LARGEST_WEIGHT:g}. The file was saved from a broken model."
                     )
             if _file_state(file) != tensor.state:
                 raise ModelFormatError(f"{tensor.path} changed while it was being read; load the model again.")
@@ -228,7 +233,8 @@ def _is_lfs_pointer(path: Path) -> bool:
     """Whether git left a note in place of the file, as it does where git-lfs is not installed."""
     try:
         with open(path, "rb") as file:
-            return file.read(24).startswith(b"version https://git-lfs")
+            size = os.fstat(file.fileno()).st_size  # 0 for the files of /proc: a read of some of them waits for ever
+            return file.read(min(24, size)).startswith(b"version https://git-lfs")
     except OSError:
         return False
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 PATIENCE = 900.0
 """Seconds after which a process is taken to hang: one of a few seconds takes less on a machine with a load of 15."""
 
-OUTCOMES = ("ok", "typed error", "foreign exception", "signal", "hang", "wrong number")
+OUTCOMES = ("ok", "typed error", "foreign exception", "signal", "hang", "wrong number", "lost file")
 
 # What may come out of minibert: see errors.py and the style of the whole project.
 _TYPED = ("TypeError", "ValueError", "OSError", "MemoryError", "minibert.errors.")
@@ -121,6 +121,8 @@ def judge(code: int, printed: str) -> str:
         return "hang"
     if "WRONG NUMBER" in printed:
         return "wrong number"
+    if "LOST FILE" in printed:
+        return "lost file"
     if code == 0 and "Traceback" not in printed and "Exception ignored" not in printed:
         return "ok"
     last = next((line for line in reversed(printed.splitlines()) if line.strip()), "")
