@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minibert.checks import brief, check_int
-from minibert.ops import FloatArray
+from minibert.base.checks import brief, check_int
+from minibert.bert.ops import FloatArray
 from minibert.similarity import as_array, cos_sim, normalize_embeddings
 
 __all__ = ["community_detection", "paraphrase_mining", "paraphrase_mining_embeddings", "semantic_search"]

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minibert.checks import check_int
-from minibert.ops import FloatArray, IntArray
-from minibert.vectors import check_choice
-from minibert.warn import warn_caller
+from minibert.base.checks import check_int
+from minibert.base.warn import warn_caller
+from minibert.bert.ops import FloatArray, IntArray
+from minibert.tokens.layers import check_choice
 
 __all__ = [
     "PRECISIONS",

@@ -486,7 +486,7 @@ def _interrupted(
 
 def _kill_at(shard: int) -> None:
     """Let this process end itself once that many shards are done."""
-    from minibert.shards import ShardFolder
+    from minibert.corpus.shards import ShardFolder
 
     commit, done = ShardFolder.commit, 0
 

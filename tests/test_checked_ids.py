@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from minibert import BertModel
-from minibert.batch import PackedBatch
+from minibert.bert.packed import PackedBatch
 from tests import outcomes
 from tests.checkpoints import VOCABULARY, random_checkpoint
 from tests.report import REPORT
@@ -195,7 +195,7 @@ def test_a_template_with_a_type_that_the_model_does_not_have_is_refused_at_load(
 
 SWAPPED = """
 from minibert import BertModel, BertTokenizer, SentenceTransformer, embed_tokens
-from minibert.batch import PackedBatch
+from minibert.bert.packed import PackedBatch
 st = SentenceTransformer(HOME)
 print(st.encode(["a", "the cat sat"]).shape)
 """
@@ -212,13 +212,13 @@ WAYS = {
         embed_tokens(st.model, BertTokenizer.from_pretrained("sentence-transformers/all-MiniLM-L6-v2"), "embeddings")
         """,
     "google features by a tokenizer of more words": """
-        from minibert.google_features import google_lines
+        from minibert.corpus.google_features import google_lines
         big = BertTokenizer.from_pretrained("sentence-transformers/all-MiniLM-L6-v2")
         list(google_lines(st.model, big, [(0, "embeddings")], layers=[-1]))
         """,
     "a corpus by a tokenizer of more words": """
-        from minibert.corpus import embed_corpus
-        from minibert.readers import Source
+        from minibert.corpus.embed import embed_corpus
+        from minibert.corpus.readers import Source
         st.tokenizer = BertTokenizer.from_pretrained("sentence-transformers/all-MiniLM-L6-v2")
         (HOME / "a.txt").write_text("embeddings")
         embed_corpus(st, [Source(str(HOME / "a.txt"), "text")], HOME / "out.npy")

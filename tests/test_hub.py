@@ -22,12 +22,12 @@ from typing import Any
 
 import pytest
 
-from minibert import hub
+from minibert.base.files import read_json, read_json_object
+from minibert.checkpoint import hub
+from minibert.checkpoint.hub import DEFAULT_MODEL, locate
+from minibert.checkpoint.hub_answers import _TAG, UnsafeAnswerError, _check, checked_answers
 from minibert.errors import DownloadError, ModelFormatError
-from minibert.files import read_json, read_json_object
-from minibert.hub import DEFAULT_MODEL, locate
-from minibert.hub_answers import _TAG, UnsafeAnswerError, _check, checked_answers
-from minibert.sentence_files import full_name
+from minibert.sentence.settings import full_name
 from tests import hub_server
 from tests.hub_server import HubServer, Loader, Outcome, Repository
 from tests.outcomes import PATIENCE
@@ -1661,7 +1661,7 @@ def test_a_progress_bar_on_a_terminal(
     import termios
 
     server.add(name, {"model.safetensors": bytes(3_000_000)})
-    code = f"from minibert.hub import locate; locate({name!r}, cache_dir={str(tmp_path)!r}).checkpoint()"
+    code = f"from minibert.checkpoint.hub import locate; locate({name!r}, cache_dir={str(tmp_path)!r}).checkpoint()"
     reader, writer = pty.openpty() if terminal else os.pipe()
     if terminal:
         termios.tcsetwinsize(writer, (24, 100))  # on a terminal without width there is no bar
@@ -1710,7 +1710,7 @@ def test_the_clients_real_patience(environment: dict[str, str], server: HubServe
     server.add(name, FILES)
     server.misbehave(f"/{name}/", hub_server.status(500))
     code = (
-        "from minibert.hub import locate\nfrom minibert.errors import DownloadError\n"
+        "from minibert.checkpoint.hub import locate\nfrom minibert.errors import DownloadError\n"
         f"try: locate({name!r}, cache_dir={str(tmp_path)!r}).find('config.json')\n"
         "except DownloadError as error: print(error)"
     )

@@ -14,15 +14,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minibert import BertTokenizer, SentenceTransformer, embed_tokens, long_texts, readers, runs
-from minibert import tokenizer as tokenizers_users
-from minibert import windows as windows_module
+from minibert import BertTokenizer, SentenceTransformer, embed_tokens
+from minibert.base.ordering import in_windows
 from minibert.cli import main
-from minibert.encodings import Encoding, JoinedEncoding
-from minibert.google_features import google_lines
-from minibert.models import BertModel
-from minibert.ordering import in_windows
-from minibert.readers import Source, read_records
+from minibert.corpus import readers, runs
+from minibert.corpus.google_features import google_lines
+from minibert.corpus.readers import Source, read_records
+from minibert.models.bert_model import BertModel
+from minibert.tokenizer import bert_tokenizer as tokenizers_users
+from minibert.tokenizer import long_texts
+from minibert.tokenizer import windows as windows_module
+from minibert.tokenizer.encodings import Encoding, JoinedEncoding
 from tests.checkpoints import SPECIAL_TOKENS, VOCABULARY, random_checkpoint
 from tests.crash_program import texts_of
 from tests.report import REPORT

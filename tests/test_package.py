@@ -342,7 +342,7 @@ def test_nothing_tells_anybody_to_install_the_other_project_of_this_name() -> No
     [
         ("sklearn", "scikit-learn", "import minibert.scikit"),
         ("matplotlib", "matplotlib", "from minibert.plot import require_matplotlib; require_matplotlib()"),
-        ("pyarrow", "pyarrow", "from minibert.writers import output_suffix; output_suffix('x.parquet')"),
+        ("pyarrow", "pyarrow", "from minibert.corpus.writers import output_suffix; output_suffix('x.parquet')"),
     ],
 )
 def test_a_library_that_is_missing_is_named(library: str, install: str, statement: str) -> None:

@@ -359,7 +359,7 @@ model = load(threads, add_pooling_layer=False)
 config = model.config
 model([[5, 6, 7]])
 ids = np.full(shape, 7)
-from minibert.batch import pack
+from minibert.bert.packed import pack
 packed = pack(config, ids)
 def peak():
     return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) / 1024
@@ -392,8 +392,8 @@ def test_memory_of_a_forward_is_bounded_by_the_formula(tmp_path: Path) -> None:
 
 def test_a_result_that_no_memory_could_hold_is_refused_at_once(model: Path) -> None:
     program = """
-        from minibert import models
-        from minibert.batch import PackedBatch
+        from minibert.models import bert_model as models
+        from minibert.bert.packed import PackedBatch
         model = load()
         models.available_memory = lambda: 2**30
         ids = np.full((2000, 500), 7)

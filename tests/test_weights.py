@@ -23,11 +23,11 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from minibert import BertConfig, BertModel, ModelFormatError
-from minibert import tensors as tensors_module
-from minibert import weights as weights_module
-from minibert.hub import locate
-from minibert.outputs import BertModelOutput
-from minibert.weights import load_weights
+from minibert.bert import weights as weights_module
+from minibert.bert.weights import load_weights
+from minibert.checkpoint import tensors as tensors_module
+from minibert.checkpoint.hub import locate
+from minibert.models.outputs import BertModelOutput
 from tests.checkpoints import random_checkpoint
 from tests.report import REPORT
 
@@ -825,8 +825,8 @@ def test_a_file_that_is_cut_between_any_two_reads_is_refused(
 OPEN_WHILE_IT_IS_CUT = """
 import sys
 from minibert import ModelFormatError
-from minibert.hub import locate
-from minibert.tensors import open_checkpoint
+from minibert.checkpoint.hub import locate
+from minibert.checkpoint.tensors import open_checkpoint
 
 files, refused = locate(sys.argv[1]), 0
 print("ready", flush=True)
