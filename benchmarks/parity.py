@@ -23,12 +23,12 @@ import numpy as np
 from benchmarks.contenders import make_base
 from benchmarks.readme import publish, table_parser
 from minibert import BertConfig, BertModel, BertTokenizer
+from minibert.base.arrays import FloatArray
 from minibert.base.machine import available_cores
 from minibert.bert import encoder
-from minibert.bert.ops import FloatArray
-from minibert.bert.packed import pack
-from minibert.bert.weights import load_weights
 from minibert.checkpoint.hub import DEFAULT_MODEL, locate
+from minibert.models.inputs import pack
+from minibert.models.loading import load_weights
 from tests import oracle
 from tests.checkpoints import random_checkpoint
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from minibert.base.arrays import FloatArray
 from minibert.base.checks import brief
-from minibert.bert.ops import FloatArray
 from minibert.checkpoint.hub import DEFAULT_MODEL
 from minibert.sentence.sentence_transformer import SentenceTransformer
 

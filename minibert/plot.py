@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from minibert.base.arrays import FloatArray
 from minibert.base.checks import check_int
-from minibert.bert.ops import FloatArray
 from minibert.tokens.layers import layer_name
 from minibert.tokens.occurrences import WordOccurrences
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minibert.bert.ops import FloatArray
+from minibert.base.arrays import FloatArray
 from minibert.checkpoint.hub import DEFAULT_MODEL
 from minibert.sentence.sentence_transformer import SentenceTransformer
 from minibert.tokens.layers import LayerSelection

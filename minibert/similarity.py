@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base.checks import check_int
+from minibert.base.arrays import FloatArray, IntArray
+from minibert.base.checks import check_choice, check_int
 from minibert.base.warn import warn_caller
-from minibert.bert.ops import FloatArray, IntArray
-from minibert.tokens.layers import check_choice
 
 __all__ = [
     "PRECISIONS",

@@ -12,7 +12,8 @@ import torch
 
 from minibert import BertModel
 from minibert.bert.config import BertConfig
-from minibert.bert.packed import PackedBatch, check_ids, pack
+from minibert.bert.packed import PackedBatch
+from minibert.models.inputs import check_ids, pack
 from tests.checkpoints import random_checkpoint
 from tests.report import REPORT
 

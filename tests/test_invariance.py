@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from minibert import BertModel, BertTokenizer
-from minibert.bert.ops import FloatArray
+from minibert.base.arrays import FloatArray
 from minibert.checkpoint.hub import DEFAULT_MODEL
 from tests.report import REPORT
 from tests.text_data import VARIABLE, udhr_lines

@@ -17,8 +17,9 @@ import pytest
 
 import minibert
 from minibert import kernels
+from minibert.base.arrays import FloatArray
 from minibert.bert import reference
-from minibert.bert.ops import FloatArray, LayerNorm, Linear, Ops
+from minibert.bert.ops import LayerNorm, Linear, Ops
 from minibert.kernels import gemm, make_ops, rowwise, simd, threads
 from minibert.kernels.buffers import Slabs
 from tests import oracle

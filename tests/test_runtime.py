@@ -359,7 +359,7 @@ model = load(threads, add_pooling_layer=False)
 config = model.config
 model([[5, 6, 7]])
 ids = np.full(shape, 7)
-from minibert.bert.packed import pack
+from minibert.models.inputs import pack
 packed = pack(config, ids)
 def peak():
     return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) / 1024

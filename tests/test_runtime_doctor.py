@@ -12,9 +12,10 @@ import numba
 import numpy as np
 import pytest
 
+from minibert.base.arrays import FloatArray
 from minibert.base.machine import available_cores, available_memory
 from minibert.bert import reference
-from minibert.bert.ops import AttentionOutput, FloatArray
+from minibert.bert.ops import AttentionOutput
 from minibert.checkpoint.hub import locate
 from minibert.cli import bench, diagnostics
 from minibert.cli.doctor import _as_text

@@ -33,9 +33,11 @@ import pytest
 
 from minibert.bert import encoder, reference
 from minibert.bert.config import ACTIVATIONS, BertConfig
-from minibert.bert.packed import PackedBatch, pack
-from minibert.bert.weights import Weights, load_weights
+from minibert.bert.packed import PackedBatch
+from minibert.bert.weights import Weights
 from minibert.checkpoint.hub import locate
+from minibert.models.inputs import pack
+from minibert.models.loading import load_weights
 from tests.checkpoints import random_checkpoint
 from tests.report import REPORT
 

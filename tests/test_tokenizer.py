@@ -999,7 +999,10 @@ def test_from_files_and_subfolder(tmp_path: Path) -> None:
 
 
 def test_importing_the_tokenizer_does_not_import_the_library() -> None:
-    code = "import sys, minibert.tokenizer.bert_tokenizer; sys.exit('tokenizers' in sys.modules or 'huggingface_hub' in sys.modules)"
+    code = (
+        "import sys, minibert.tokenizer.bert_tokenizer; "
+        "sys.exit('tokenizers' in sys.modules or 'huggingface_hub' in sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parent.parent)
 
 

@@ -23,10 +23,10 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from minibert import BertConfig, BertModel, ModelFormatError
-from minibert.bert import weights as weights_module
-from minibert.bert.weights import load_weights
 from minibert.checkpoint import tensors as tensors_module
 from minibert.checkpoint.hub import locate
+from minibert.models import loading as weights_module
+from minibert.models.loading import load_weights
 from minibert.models.outputs import BertModelOutput
 from tests.checkpoints import random_checkpoint
 from tests.report import REPORT

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Iterable
 
 import numpy as np
 
-__all__ = ["brief", "check_int", "is_cpu"]
+__all__ = ["brief", "check_choice", "check_int", "is_cpu"]
 
 
 class _Brief(reprlib.Repr):
@@ -63,3 +64,9 @@ def check_int(name: str, value: object, least: int | None = None, most: int | No
     if (least is not None and number < least) or (most is not None and number > most):
         raise ValueError(message)
     return number
+
+
+def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
+    """Refuse, with a ValueError, whatever is not among the choices of a parameter."""
+    if not isinstance(value, str) or value not in set(choices):
+        raise ValueError(f"{name}={brief(value)}; expected one of {', '.join(map(repr, choices))}.")

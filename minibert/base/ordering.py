@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from minibert.bert.ops import IntArray
+from minibert.base.arrays import IntArray
 
 __all__ = ["distinct_longest_first", "in_windows"]
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from minibert.base.checks import brief
 from minibert.base.files import read_json_object
-from minibert.checkpoint.hub import ModelFiles, check_files, locate
 from minibert.errors import ModelFormatError
+
+if TYPE_CHECKING:
+    from minibert.checkpoint.hub import ModelFiles
 
 __all__ = ["ACTIVATIONS", "BertConfig"]
 
@@ -132,6 +134,8 @@ class BertConfig:
         DownloadError
             The hub could not be reached, or has no such model.
         """
+        from minibert.checkpoint.hub import locate
+
         return cls.from_files(
             locate(
                 name_or_path,
@@ -146,6 +150,8 @@ class BertConfig:
     @classmethod
     def from_files(cls, files: ModelFiles) -> BertConfig:
         """Read config.json from a model's files; the errors name the file."""
+        from minibert.checkpoint.hub import check_files
+
         path = check_files(files).require("config.json")
         fields = read_json_object(path)
         try:

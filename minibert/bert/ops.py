@@ -7,7 +7,7 @@ Rules for every set of ops
 --------------------------
 - Arrays are C-contiguous float32 unless the docstring says otherwise; results are new arrays that belong to the caller.
 - Inputs are never modified, and never kept beyond the call.
-- Ids, lengths and shapes were checked by batch.py and weights.py: ops trust them and check nothing.
+- Ids, lengths and shapes were checked by packed.py and weights.py: ops trust them and check nothing.
 - An op must be callable from several threads at once.
 
 A set of ops can be wrapped: `ops._replace(linear=...)` sees, names (every weight carries its module path) and may
@@ -19,15 +19,11 @@ The letters of the shapes are explained in encoder.py; N and K are the rows and 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-import numpy as np
-import numpy.typing as npt
+from minibert.base.arrays import FloatArray, IntArray
 
-__all__ = ["AttentionOutput", "FloatArray", "IntArray", "LayerNorm", "Linear", "Ops", "PreparedLinear"]
-
-FloatArray = npt.NDArray[np.floating[Any]]
-IntArray = npt.NDArray[np.integer[Any]]
+__all__ = ["AttentionOutput", "LayerNorm", "Linear", "Ops", "PreparedLinear"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -12,7 +12,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from minibert.bert.ops import AttentionOutput, FloatArray, IntArray, LayerNorm, Linear, Ops, PreparedLinear
+from minibert.base.arrays import FloatArray, IntArray
+from minibert.bert.ops import AttentionOutput, LayerNorm, Linear, Ops, PreparedLinear
 
 __all__ = [
     "ACTIVATION_FUNCTIONS",

@@ -12,8 +12,8 @@ from typing import IO, Any, BinaryIO
 
 import numpy as np
 
+from minibert.base.arrays import FloatArray
 from minibert.base.files import JSON_LIMIT, parse_json
-from minibert.bert.ops import FloatArray
 from minibert.checkpoint.hub import ModelFiles
 from minibert.errors import ModelFormatError
 

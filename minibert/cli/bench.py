@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from minibert.base.arrays import FloatArray, IntArray
 from minibert.base.machine import available_cores
-from minibert.bert.ops import FloatArray, IntArray
 from minibert.checkpoint.hub import ModelFiles
 from minibert.models.bert_model import BertModel
 

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from minibert.base.arrays import FloatArray
 from minibert.base.machine import available_cores
 from minibert.bert import reference
 from minibert.bert.config import ACTIVATIONS, BertConfig
-from minibert.bert.ops import FloatArray, LayerNorm, Linear, Ops
+from minibert.bert.ops import LayerNorm, Linear, Ops
 from minibert.bert.weights import LayerWeights, Weights
 from minibert.models.backend import choose_num_threads
 from minibert.models.bert_model import BertModel

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
+from minibert.base.arrays import IntArray
 from minibert.base.ordering import in_windows
-from minibert.bert.ops import IntArray
 from minibert.bert.packed import PackedBatch
 from minibert.models.bert_model import BertModel
 from minibert.tokenizer.bert_tokenizer import BertTokenizer

@@ -3,7 +3,7 @@
 The input is gone through twice. First every record is looked at, so that one that cannot be used is met before anything
 is computed, and the input's checksum is known; then the shards are computed, one at a time. A shard depends on nothing
 but its own records, so a run that was interrupted ends with the same bytes as one that was not. What is computed, and
-in which bytes, is the caller's: vectors of texts (corpus.py) or of tokens (extraction.py).
+in which bytes, is the caller's: vectors of texts (embed.py) or of tokens (extract.py).
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from minibert.base.arrays import FloatArray
 from minibert.base.files import write_whole
-from minibert.bert.ops import FloatArray
 from minibert.corpus.shards import Counts, Part
 
 __all__ = ["OUTPUT_SUFFIXES", "VectorWriter", "index_path", "json_line", "npy_header", "output_suffix"]

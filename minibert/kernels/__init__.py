@@ -10,8 +10,9 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
+from minibert.base.arrays import FloatArray, IntArray
 from minibert.bert import reference
-from minibert.bert.ops import AttentionOutput, FloatArray, IntArray, LayerNorm, Ops, PreparedLinear
+from minibert.bert.ops import AttentionOutput, LayerNorm, Ops, PreparedLinear
 from minibert.kernels.attention import describe_attention
 from minibert.kernels.buffers import Buffers, Slabs
 from minibert.kernels.gemm import ACTIVATION_CODES, PackedLinear, describe_epilogue, describe_linear, pack

@@ -37,7 +37,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from minibert.bert.ops import FloatArray, Linear
+from minibert.base.arrays import FloatArray
+from minibert.bert.ops import Linear
 from minibert.kernels.buffers import Slabs
 from minibert.kernels.compilation import function, kernel
 from minibert.kernels.memory import floats_at, scratch

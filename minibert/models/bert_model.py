@@ -12,16 +12,19 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from minibert.base.arrays import FloatArray
 from minibert.base.checks import brief, is_cpu
 from minibert.base.machine import available_memory
 from minibert.bert import encoder
 from minibert.bert.config import BertConfig
-from minibert.bert.ops import FloatArray, LayerNorm, Ops
-from minibert.bert.packed import PackedBatch, pack
-from minibert.bert.weights import Weights, load_weights
+from minibert.bert.ops import LayerNorm, Ops
+from minibert.bert.packed import PackedBatch
+from minibert.bert.weights import Weights
 from minibert.checkpoint.hub import ModelFiles, check_files, locate
 from minibert.models.backend import choose_ops
 from minibert.models.embeddings import BertEmbeddings, Embedding
+from minibert.models.inputs import pack
+from minibert.models.loading import load_weights
 from minibert.models.outputs import BertModelOutput
 
 __all__ = ["TOKENS_PER_STEP", "BertModel", "PackedOutput", "Selection"]

@@ -7,10 +7,11 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from minibert.base.arrays import FloatArray
 from minibert.bert import encoder, ops
-from minibert.bert.ops import FloatArray, Ops
-from minibert.bert.packed import as_array, check_ids, pack, usable_rows
+from minibert.bert.ops import Ops
 from minibert.bert.weights import Weights
+from minibert.models.inputs import as_array, check_ids, pack, usable_rows
 
 __all__ = ["BertEmbeddings", "Embedding", "LayerNorm"]
 

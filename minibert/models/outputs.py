@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
+from minibert.base.arrays import FloatArray
 from minibert.base.display import html_table
-from minibert.bert.ops import FloatArray
 
 __all__ = ["BertModelOutput"]
 

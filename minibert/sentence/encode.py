@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from minibert.base.arrays import FloatArray, IntArray
 from minibert.base.ordering import distinct_longest_first, in_windows
 from minibert.base.warn import warn_caller
-from minibert.bert.ops import FloatArray, IntArray
 from minibert.models.bert_model import BertModel
 from minibert.sentence.modules import Pipeline
 from minibert.sentence.recipe import Recipe, pool_encodings, token_vectors

@@ -12,8 +12,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from minibert.base.arrays import FloatArray
 from minibert.base.files import read_json, read_json_object
-from minibert.bert.ops import FloatArray, LayerNorm, Linear, Ops, PreparedLinear
+from minibert.bert.ops import LayerNorm, Linear, Ops, PreparedLinear
 from minibert.checkpoint.hub import ModelFiles
 from minibert.checkpoint.tensors import load_tensors
 from minibert.errors import ModelFormatError

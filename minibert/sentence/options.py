@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base.checks import brief, is_cpu
+from minibert.base.checks import brief, check_choice, is_cpu
 from minibert.similarity import PRECISIONS
-from minibert.tokens.layers import check_choice
 
 __all__ = ["OUTPUT_VALUES", "check_device", "check_for_tokens", "check_out", "check_output", "make_out"]
 

@@ -10,14 +10,14 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from minibert.base.checks import brief
+from minibert.base.arrays import FloatArray
+from minibert.base.checks import brief, check_choice
 from minibert.bert import encoder
-from minibert.bert.ops import FloatArray
 from minibert.bert.packed import PackedBatch
 from minibert.models.bert_model import BertModel
 from minibert.sentence.pooling import pool, pooling_modes
 from minibert.tokenizer.encodings import Encoding
-from minibert.tokens.layers import LayerSelection, check_choice, combine_layers, resolve_layers
+from minibert.tokens.layers import LayerSelection, combine_layers, resolve_layers
 
 __all__ = ["Recipe", "make_recipe", "pool_encodings", "token_vectors"]
 

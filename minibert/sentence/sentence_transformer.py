@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy.typing as npt
 
+from minibert.base.arrays import FloatArray
 from minibert.base.checks import brief, check_int
 from minibert.base.progress import progress_bar
 from minibert.base.warn import warn_caller
-from minibert.bert.ops import FloatArray
 from minibert.checkpoint.hub import DEFAULT_MODEL, locate
 from minibert.errors import ModelFormatError
 from minibert.models.bert_model import BertModel
@@ -51,7 +51,7 @@ class SentenceTransformer:
     ----------
     model_name_or_path : str or path
         A folder, or a hub id; short ids such as "all-MiniLM-L6-v2" are sentence-transformers' own. What follows the
-        BERT model is read from its modules.json (see pipeline.py); without one it is mean pooling, with a warning.
+        BERT model is read from its modules.json (see modules.py); without one it is mean pooling, with a warning.
     prompts : dict of str to str, or "builtin", optional
         Texts to put before inputs, by name; they win over those the model stores. "builtin": those that the cards of
         E5, BGE, Arctic Embed and mxbai models ask for (see prompts.py), where the model stores none.

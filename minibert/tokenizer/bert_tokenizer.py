@@ -1,6 +1,6 @@
 """Text -> token ids, offsets and word ids.
 
-The tokens come from the `tokenizers` library. Its tokenizer is set up once, by tokenizer_files.py, and never told to
+The tokens come from the `tokenizers` library. Its tokenizer is set up once, by files.py, and never told to
 cut or pad: encodings.py does that with the whole encoding. So threads can share it.
 """
 
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from minibert.base.arrays import Int64Array
 from minibert.base.checks import brief
 from minibert.base.warn import warn_caller
 from minibert.checkpoint.hub import ModelFiles, check_files, locate
@@ -33,7 +34,6 @@ from minibert.tokenizer.texts import Texts, as_batch, refuse_lone_surrogate, sho
 
 __all__ = ["BertTokenizer"]
 
-IntArray = npt.NDArray[np.int64]
 PADDING = ("longest", "max_length", "do_not_pad")
 TRUNCATION = ("longest_first", "only_first", "only_second", "do_not_truncate")
 
@@ -249,7 +249,7 @@ class BertTokenizer:
         encodings = [encoding for row in parts for encoding in row]
         places, width = self._places(encodings, padding, strategy, max_length, pad_to_multiple_of)
 
-        def padded(rows: Callable[[Encoding], IntArray], fill: int) -> IntArray:
+        def padded(rows: Callable[[Encoding], Int64Array], fill: int) -> Int64Array:
             return padded_array([rows(encoding) for encoding in encodings], places, width, fill)
 
         # Without a padding token no row is padded, and nobody reads this 0.

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from minibert.base.arrays import Int64Array
 from minibert.base.checks import brief, check_int, is_cpu
 from minibert.base.display import html_table, token_table
 
@@ -31,7 +32,6 @@ __all__ = [
     "padded_array",
 ]
 
-IntArray = npt.NDArray[np.int64]
 Columns: TypeAlias = npt.NDArray[np.signedinteger[Any]]
 Element = TypeVar("Element")
 
@@ -87,7 +87,7 @@ class Encoding:
     """
 
     _raw: RawEncoding
-    _kept: IntArray | None = None
+    _kept: Int64Array | None = None
     n_truncated: int = 0
 
     def __len__(self) -> int:
@@ -101,22 +101,22 @@ class Encoding:
         return token_table(repr(self), self.tokens, self.ids, self.offsets, self.word_ids)
 
     @property
-    def ids(self) -> IntArray:
+    def ids(self) -> Int64Array:
         """Row of each token in the vocabulary; int64 array of shape (S,)."""
         return self._kept_array(self._raw.ids)
 
     @property
-    def token_types(self) -> IntArray:
+    def token_types(self) -> Int64Array:
         """Which text each token belongs to, 0 or 1; int64 array of shape (S,)."""
         return self._kept_array(self._raw.type_ids)
 
     @property
-    def special_tokens_mask(self) -> IntArray:
+    def special_tokens_mask(self) -> Int64Array:
         """1 where the tokenizer put a token of its own ([CLS], [SEP]), 0 for the text's; int64 array of shape (S,)."""
         return self._kept_array(self._raw.special_tokens_mask)
 
     @property
-    def offsets(self) -> IntArray:
+    def offsets(self) -> Int64Array:
         """First character of each token, and the one after its last; int64 array of shape (S, 2).
 
         They count from the start of the token's text, or of its word if the text came split into words.
@@ -138,7 +138,7 @@ class Encoding:
         """The text that each token comes from, 0 or 1; None for [CLS] and [SEP]."""
         return self._kept_list(self._raw.sequence_ids)
 
-    def _kept_array(self, values: list[Any] | Columns) -> IntArray:
+    def _kept_array(self, values: list[Any] | Columns) -> Int64Array:
         array = np.array(values, dtype=np.int64)
         return array if self._kept is None else array[self._kept]
 
@@ -190,7 +190,7 @@ class JoinedEncoding:
     def __len__(self) -> int:
         return len(self.columns)
 
-    def take(self, positions: IntArray) -> JoinedEncoding:
+    def take(self, positions: Int64Array) -> JoinedEncoding:
         """Return the encoding of some of the tokens, which does not keep the others in memory."""
         return JoinedEncoding(self.columns[positions], self.names, self.n_missing)
 
@@ -243,7 +243,7 @@ def joined_columns(raw: RawEncoding, names: dict[str, int], num_characters: int)
     return columns
 
 
-class TokenizedBatch(Mapping[str, IntArray]):
+class TokenizedBatch(Mapping[str, Int64Array]):
     """What a tokenizer returns: a mapping of int64 arrays of shape (B, S), ready for ``model(**inputs)``.
 
     ``inputs["input_ids"]`` and ``inputs.input_ids`` are the same array. Row i of every array is described by
@@ -252,14 +252,18 @@ class TokenizedBatch(Mapping[str, IntArray]):
     """
 
     def __init__(
-        self, arrays: dict[str, IntArray], encodings: Sequence[Encoding], places: Sequence[slice], pad_token: str | None
+        self,
+        arrays: dict[str, Int64Array],
+        encodings: Sequence[Encoding],
+        places: Sequence[slice],
+        pad_token: str | None,
     ) -> None:
         self._arrays = arrays
         self._places = places
         self._pad_token = pad_token
         self.encodings = tuple(encodings)
 
-    def __getitem__(self, key: str) -> IntArray:
+    def __getitem__(self, key: str) -> Int64Array:
         return self._arrays[key]
 
     def __iter__(self) -> Iterator[str]:
@@ -268,7 +272,7 @@ class TokenizedBatch(Mapping[str, IntArray]):
     def __len__(self) -> int:
         return len(self._arrays)
 
-    def __getattr__(self, name: str) -> IntArray:
+    def __getattr__(self, name: str) -> Int64Array:
         # Through __dict__, because copy and pickle ask for attributes before __init__ has run.
         arrays = self.__dict__.get("_arrays", {})
         if name not in arrays:
@@ -388,7 +392,7 @@ def cut_windows(raw: RawEncoding, max_length: int, stride: int, prompt_length: i
     return [_taken(raw, np.sort(np.concatenate([always, part]))) for part in parts]
 
 
-def _taken(raw: RawEncoding, positions: IntArray) -> Encoding:
+def _taken(raw: RawEncoding, positions: Int64Array) -> Encoding:
     """Return the encoding of some tokens; the many windows of a long text must not each go through all of it."""
     n_truncated = len(raw) - len(positions)
     if isinstance(raw, JoinedEncoding):
@@ -415,7 +419,7 @@ def _lengths_to_keep(first: int, second: int, room: int, strategy: str) -> tuple
     return (room - other, other) if strategy == "only_first" else (other, room - other)
 
 
-def _windows(positions: IntArray, length: int, side: str, stride: int, overflowing: bool) -> list[IntArray]:
+def _windows(positions: Int64Array, length: int, side: str, stride: int, overflowing: bool) -> list[Int64Array]:
     """The `length` positions to keep and, if `overflowing`, the windows of as many that follow until the text's end."""
     total = len(positions)
     if length >= total:
@@ -433,7 +437,7 @@ def _windows(positions: IntArray, length: int, side: str, stride: int, overflowi
     return [positions[start : start + length] for start in range(0, num_windows * step, step)]
 
 
-def padded_array(rows: list[IntArray], places: list[slice], width: int, fill: int) -> IntArray:
+def padded_array(rows: list[Int64Array], places: list[slice], width: int, fill: int) -> Int64Array:
     """Lay rows out in one array: B arrays of shape (S_b,) -> (B, width)."""
     array = np.full((len(rows), width), fill, dtype=np.int64)
     for row, values, place in zip(array, rows, places, strict=True):

@@ -8,13 +8,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from minibert.base.checks import brief, check_int
-from minibert.bert.ops import FloatArray
+from minibert.base.arrays import FloatArray
+from minibert.base.checks import brief, check_choice, check_int
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.long_texts import LONG_TEXT
 from minibert.tokenizer.texts import refuse_lone_surrogate
-from minibert.tokens.layers import check_choice
 
 __all__ = ["CHARACTERS_AT_ONCE", "TRUNCATION", "TextInfo", "TokenWindows", "check_inputs", "count_tokens"]
 

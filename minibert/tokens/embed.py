@@ -9,15 +9,15 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base.checks import check_int
+from minibert.base.arrays import FloatArray
+from minibert.base.checks import check_choice, check_int
 from minibert.base.warn import warn_caller
-from minibert.bert.ops import FloatArray
 from minibert.bert.packed import PackedBatch
 from minibert.models.bert_model import BertModel
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import as_batch, as_texts, shown
-from minibert.tokens.layers import LAYER_POOLING, LayerSelection, check_choice, combine_layers, resolve_layers
+from minibert.tokens.layers import LAYER_POOLING, LayerSelection, combine_layers, resolve_layers
 from minibert.tokens.token_vectors import TokenVectors, word_starts
 
 __all__ = ["embed_tokens"]

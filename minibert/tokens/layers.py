@@ -9,14 +9,13 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base.checks import brief, check_int
-from minibert.bert.ops import FloatArray
+from minibert.base.arrays import FloatArray
+from minibert.base.checks import brief, check_choice, check_int
 
 __all__ = [
     "LAYER_POOLING",
     "SUBWORD_POOLING",
     "LayerSelection",
-    "check_choice",
     "combine_layers",
     "find_word",
     "join_subwords",
@@ -209,12 +208,6 @@ def join_subwords(vectors: FloatArray, how: str = "mean") -> FloatArray:
     if not len(vectors):
         raise ValueError("there are no tokens to join; a word has at least one.")
     return SUBWORD_POOLING[how](vectors)
-
-
-def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
-    """Refuse, with a ValueError, whatever is not among the choices of a parameter."""
-    if not isinstance(value, str) or value not in set(choices):
-        raise ValueError(f"{name}={brief(value)}; expected one of {', '.join(map(repr, choices))}.")
 
 
 def _is_floats(value: Any) -> bool:

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from minibert.base.checks import check_int
+from minibert.base.arrays import FloatArray
+from minibert.base.checks import check_choice, check_int
 from minibert.base.display import html_table
-from minibert.bert.ops import FloatArray
 from minibert.similarity import cos_sim
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.texts import shown
-from minibert.tokens.layers import SUBWORD_POOLING, check_choice, find_word, join_subwords
+from minibert.tokens.layers import SUBWORD_POOLING, find_word, join_subwords
 from minibert.tokens.token_vectors import TokenVectors
 
 __all__ = ["Occurrence", "WordOccurrences", "word_occurrences"]

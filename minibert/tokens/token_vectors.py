@@ -9,10 +9,10 @@ from itertools import accumulate, groupby
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base.checks import brief, check_int
+from minibert.base.arrays import FloatArray, IntArray
+from minibert.base.checks import brief, check_choice, check_int
 from minibert.base.display import html_table, token_table
-from minibert.bert.ops import FloatArray, IntArray
-from minibert.tokens.layers import SUBWORD_POOLING, check_choice, join_subwords
+from minibert.tokens.layers import SUBWORD_POOLING, join_subwords
 
 __all__ = ["TokenVectors", "WordVectors", "word_starts"]
 
