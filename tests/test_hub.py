@@ -406,7 +406,7 @@ def test_a_shard_name_must_be_a_plain_safetensors_file(tmp_path: Path, shard: An
     write(tmp_path, {"model/model.safetensors.index.json": shard_index})
     files = locate(tmp_path / "model")
     for method in (files.checkpoint, files.index):
-        with pytest.raises(ModelFormatError, match=r"expected (a plain file name|plain names)"):
+        with pytest.raises(ModelFormatError, match=r"expected (a plain file name|plain names)|half a character"):
             method()
 
 

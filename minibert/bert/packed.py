@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -91,6 +92,17 @@ class PackedBatch:
                 "token_ids 0, 1, ..., T - 1."
             )
 
+    def __reduce__(self) -> tuple[type[PackedBatch], tuple[Any, ...]]:
+        """Have copies and pickles made by the constructor: their arrays are as private as these."""
+        return PackedBatch, tuple(getattr(self, field.name) for field in dataclasses.fields(self))
+
+    def private(self) -> PackedBatch:
+        """Return this batch, or an equal one of new arrays if somebody could have changed these since their check."""
+        arrays = (self.token_ids, self.token_types, self.positions, self.cu_seqlens, self.mask)
+        if type(self) is PackedBatch and not any(array.flags.writeable for array in arrays):
+            return self
+        return PackedBatch(*arrays, inputs_embeds=self.inputs_embeds)
+
     def check(self, config: BertConfig) -> None:
         """Refuse ids, token types, positions and word vectors that a model of this config does not have.
 
@@ -150,15 +162,35 @@ class PackedBatch:
         Parameters
         ----------
         token_ids, token_types : sequences of B int arrays of shape (S_b,)
+
+        Raises
+        ------
+        TypeError, ValueError
+            As for a batch that is made by hand; a sequence has not as many types as ids.
         """
         lengths = np.array([len(ids) for ids in token_ids], dtype=np.int64)
-        return cls(
-            token_ids=_concatenate(token_ids),
-            token_types=_concatenate(token_types),
+        for b, (ids, types) in enumerate(zip(token_ids, token_types, strict=True)):
+            if len(ids) != len(types):
+                raise ValueError(f"sequence {b} has {len(ids)} token_ids and {len(types)} token_types.")
+        batch = cls._of_own_arrays(
+            token_ids=_own_int32("token_ids", _concatenate(token_ids)),
+            token_types=_own_int32("token_types", _concatenate(token_types)),
             positions=_concatenate([np.arange(length, dtype=np.int32) for length in lengths]),
-            cu_seqlens=cumulate(lengths),
+            cu_seqlens=_own_int32("cu_seqlens", cumulate(lengths)),
             mask=np.arange(lengths.max(initial=0)) < lengths[:, None],
         )
+        batch._check_layout()
+        return batch
+
+    @classmethod
+    def _of_own_arrays(cls, **arrays: npt.NDArray[Any] | None) -> PackedBatch:
+        """Make a batch of arrays of the right types that nobody else holds, without copies of them."""
+        batch: PackedBatch = object.__new__(cls)
+        for name, array in ({"inputs_embeds": None} | arrays).items():
+            if array is not None:
+                array.flags.writeable = False
+            object.__setattr__(batch, name, array)
+        return batch
 
     def steps(self, max_tokens: int) -> Iterator[tuple[slice, PackedBatch]]:
         """Cut the batch between sequences into steps of at most `max_tokens` tokens, or one longer sequence.
@@ -179,7 +211,7 @@ class PackedBatch:
             embeds = None if self.inputs_embeds is None else self.inputs_embeds[tokens]
             yield (
                 tokens,
-                PackedBatch(
+                PackedBatch._of_own_arrays(
                     # The rows of inputs_embeds count from the step's own first token.
                     token_ids=self.token_ids[tokens] if embeds is None else self.token_ids[: len(embeds)],
                     token_types=self.token_types[tokens],

@@ -64,6 +64,22 @@ def _install() -> None:
 
     file_download.get_hf_file_metadata = read_and_check
 
+    # Version 2.4 also takes tags from a list of files that an earlier `hf download` left in the cache.
+    from_list = getattr(file_download, "_xet_file_metadata_from_tree_cache", None)
+    if from_list is None:
+        return
+
+    @functools.wraps(from_list)
+    def list_and_check(*arguments: Any, **options: Any) -> Any:
+        found = from_list(*arguments, **options)
+        if found is not None:
+            _, tag, commit, *_ = found
+            _check("ETag", tag, _TAG)
+            _check("X-Repo-Commit", commit, _COMMIT)
+        return found
+
+    file_download._xet_file_metadata_from_tree_cache = list_and_check
+
 
 def _check(header: str, value: str | None, expected: re.Pattern[str]) -> None:
     if _checking.get() and value is not None and not expected.fullmatch(value):

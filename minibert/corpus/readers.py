@@ -244,7 +244,7 @@ def _read_table(source: Source, stream: Any) -> Iterator[Record]:
         try:
             row = next(rows, None)
         except csv.Error as error:
-            if lines.number > line:  # where the next record begins would be a guess
+            if lines.number > line or lines.ends_in_quotes:  # where the next record begins would be a guess
                 raise ValueError(
                     f"{source.name}, line {line}: {error}. The record runs over several lines, so what follows it "
                     "cannot be told apart, whatever --on-error says."
@@ -265,11 +265,14 @@ class _TableLines:
     ----------
     number : int
         Of the line that was read last, from 1.
+    ends_in_quotes : bool
+        Whether a line that was refused ends within quotes, so that its record goes on in the next line.
     """
 
     def __init__(self, file: io.TextIOWrapper) -> None:
         self._file, self._next = file, ""
         self.number = self._characters = 0
+        self.ends_in_quotes = False
 
     def begin_record(self) -> int:
         """Return the number of the line that comes next, with which a record begins."""
@@ -285,8 +288,11 @@ class _TableLines:
             raise StopIteration
         self.number += 1
         if self._characters + len(line.rstrip("\r\n")) > _RECORD_LIMIT:
+            quotes = line.count('"')
             while line and not line.endswith(("\n", "\r")):
                 line = self._line(_BLOCK)
+                quotes += line.count('"')
+            self.ends_in_quotes = quotes % 2 == 1
             raise csv.Error(f"it has more than {_RECORD_LIMIT:,} characters")
         self._characters += len(line)
         return line

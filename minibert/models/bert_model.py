@@ -368,6 +368,7 @@ class BertModel:
 
         Every forward of the model goes through here, so this is where its ids are compared with its tables.
         """
+        batch = batch.private()
         batch.check(self.config)
         for place, step in batch.steps(TOKENS_PER_STEP):
             for i, state in enumerate(encoder.forward(self.weights, step, self.ops, return_probs=return_probs)):

@@ -166,9 +166,11 @@ def _rule_of(tokenizer: Tokenizer) -> _Rule | None:
     - after a punctuation mark, or a Chinese character if the normalizer puts spaces around it: each is a word.
 
     Added tokens are looked for first, in the text or in the normalized text, and may be anywhere in a word. So none may
-    hold a space, and no place is beside a character that one holds. One with ``lstrip`` takes the spaces before it,
-    so with such a one a place is before all of the spaces; ``rstrip`` takes those behind, and then nothing is cut. One
-    with ``single_word`` looks at the letter beside it, and a Chinese character is a letter.
+    hold a space, and no place is beside a character that one holds. One with ``lstrip`` takes all the spaces before it,
+    with those that the normalizer has made and those between which it has taken something out. So with such a one a
+    space is a place after an ASCII letter or digit only, and a Chinese character is none; ``rstrip`` takes the spaces
+    behind, and then nothing is cut. One with ``single_word`` looks at the letter beside it, and a Chinese character is
+    a letter.
     """
     normalizer, processor = tokenizer.normalizer, tokenizer.post_processor
     kinds = tuple(type(part).__name__ for part in (normalizer, tokenizer.pre_tokenizer, tokenizer.model))
@@ -188,10 +190,10 @@ def _rule_of(tokenizer: Tokenizer) -> _Rule | None:
         return None
     in_tokens = {character for form in added for character in form}
     after = "".join(map(re.escape, sorted(_PUNCTUATION - in_tokens)))
-    if normalizer.handle_chinese_chars and not any(token.single_word for token in tokens):
+    if normalizer.handle_chinese_chars and not any(token.single_word or token.lstrip for token in tokens):
         chinese = re.compile(f"[{_CHINESE}]")
         after += "" if any(chinese.match(character) for character in in_tokens) else _CHINESE
-    spaces = rf"(?<=\S){_SPACES}" if any(token.lstrip for token in tokens) else _SPACES
+    spaces = rf"(?<=[0-9A-Za-z]){_SPACES}" if any(token.lstrip for token in tokens) else _SPACES
     kinds_of_places = [spaces, f"(?<=[{after}])"] if after else [spaces]
     return _Rule(
         last_places=tuple(re.compile(f"(?s:.+){place}") for place in kinds_of_places),
@@ -209,7 +211,7 @@ def _cut(rule: _Rule, text: str) -> Iterator[tuple[int, str]]:
     while len(text) - first > LONG_TEXT:
         place = _last_place(rule, text, first, first + LONG_TEXT)
         if place is None:
-            found = rule.next_place.search(text, first + LONG_TEXT - 1)
+            found = rule.next_place.search(text, first + LONG_TEXT)
             place = found.start() if found else len(text)
         yield first, text[first:place]
         first = place
