@@ -56,14 +56,12 @@ def check_int(name: str, value: object, least: int | None = None, most: int | No
     ------
     TypeError, ValueError
     """
+    is_int = isinstance(value, int | np.integer) and not isinstance(value, bool | np.bool_)
+    if is_int and (least is None or value >= least) and (most is None or value <= most):  # type: ignore[operator]
+        return int(value)  # type: ignore[call-overload]
     span = "" if least is None else f" of at least {least:,}" if most is None else f", {least:,} to {most:,}"
     message = f"{name}={brief(value)}; expected an int{span}{also}."
-    if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
-        raise TypeError(message)
-    number = int(value)
-    if (least is not None and number < least) or (most is not None and number > most):
-        raise ValueError(message)
-    return number
+    raise ValueError(message) if is_int else TypeError(message)
 
 
 def check_choice(name: str, value: object, choices: Iterable[str]) -> None:

@@ -41,7 +41,7 @@ def forward(
 ) -> Iterator[HiddenState]:
     """Yield every hidden state in turn: the embeddings' output, then that of each layer.
 
-    Whoever has enough stops asking: the layers after that are never computed.
+    This is a generator: stop iterating, and the remaining layers are not computed.
 
     Parameters
     ----------

@@ -11,7 +11,9 @@ Rules for every set of ops
 - An op must be callable from several threads at once.
 
 A set of ops can be wrapped: `ops._replace(linear=...)` sees, names (every weight carries its module path) and may
-replace everything that passes. Each epilogue of `linear` equals the separate formulas in reference.py.
+replace everything that passes. It must return arrays of the same shapes and dtypes, because the next kernel would read
+memory that is not its own, and Python could crash. Each epilogue of `linear` equals the separate formulas in
+reference.py.
 
 The letters of the shapes are explained in encoder.py; N and K are the rows and columns of one weight.
 """

@@ -38,6 +38,11 @@ class Weights:
     layers : tuple of L LayerWeights
     pooler : PreparedLinear or None    None where the checkpoint has none, or it was not wanted
     ignored : tuple of str             tensors of the file that belong to task heads, not to BERT itself
+
+    Raises
+    ------
+    ValueError
+        A part has not the shape that the config says.
     """
 
     config: BertConfig
@@ -48,6 +53,19 @@ class Weights:
     layers: tuple[LayerWeights, ...]
     pooler: PreparedLinear | None
     ignored: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        # Ids are checked against the config, so a table that is smaller than it says would be read beyond its end.
+        if len(self.layers) != self.config.num_hidden_layers:
+            raise ValueError(f"There are {len(self.layers)} layers; the config says {self.config.num_hidden_layers}.")
+        parts = [("", self, EMBEDDING_ROWS), *((f"{layer.path}.", layer, LAYER_ROWS) for layer in self.layers)]
+        for path, owner, rows in [*parts, *([("", self, POOLER_ROWS)] if self.pooler is not None else ())]:
+            for field in dict.fromkeys(row.field for row in rows):
+                own = [row for row in rows if row.field == field]
+                rows_of_each, *columns = (getattr(self.config, size) for size in own[0].shape)
+                expected, found = (len(own) * rows_of_each, *columns), _shape(getattr(owner, field))
+                if found != expected:
+                    raise ValueError(f"{path}{field} has shape {found}; the config says {expected}.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +79,10 @@ class Row:
     field: str
     shape: tuple[str, ...]
     bias: bool = True
+
+
+def _shape(part: PreparedLinear | LayerNorm | FloatArray) -> tuple[int, ...]:
+    return tuple(part.weight.shape if isinstance(part, LayerNorm) else part.shape)
 
 
 _H, _F = "hidden_size", "intermediate_size"

@@ -3,7 +3,7 @@
 The client takes the tag of an answer (ETag) for the name of a file in its cache, and a commit or a hash for the name of
 a folder or a file. It does not look at them (version 2.4), so a hostile mirror, or a man in the middle, could have it
 write any file that the user may write. A check before the download would not be enough, because the client asks again.
-So the check stands where the client reads the answer.
+Therefore the check is made where the client reads the answer.
 """
 
 from __future__ import annotations

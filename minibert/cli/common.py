@@ -79,7 +79,7 @@ class _ClosedOutput(io.TextIOBase):
 
 @contextlib.contextmanager
 def standard_streams() -> Iterator[None]:
-    """Let what is printed be lost only where the user wants that, and only there.
+    """Make writing to a closed stdout an error, and writing to a closed stderr do nothing.
 
     If a standard stream was closed before the start, Python has None in its place: `print` writes nothing to a closed
     stdout, and writes to stdout what was meant for a closed stderr. Within this context writing to a closed stdout is

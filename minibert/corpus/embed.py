@@ -56,7 +56,7 @@ def embed_corpus(
     dtype : {"float32", "float16"}
         Of the numbers that are written.
     shard_size : int
-        Texts that are computed, and then saved, at a time, fewer where they are long: at most so many are lost by a
+        The number of texts after which what is done is saved; fewer if they are long. A crash loses no more than a
         crash.
     settings : dict, optional
         What else must be the same to resume, such as the model's name and revision.

@@ -73,7 +73,7 @@ def extract_corpus(
     resume, on_error, settings, show_progress, report
         As in `minibert.corpus.embed.embed_corpus`. A place that is kept has no tokens.
     shard_size : int
-        Texts after which what is done is saved, fewer where they are long: at most so many are lost by a crash.
+        The number of texts after which what is done is saved; fewer if they are long. A crash loses no more.
 
     Returns
     -------

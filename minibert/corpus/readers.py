@@ -1,8 +1,8 @@
 """Texts in files -> records, one at a time: plain text, JSON lines, CSV and TSV, each also gzipped.
 
 A record that cannot be used is still a record: it says what is wrong with it, and where. So is one that is too long to
-be held in memory, of which the rest is passed over. Bytes are counted into a
-checksum as they are read, so that a run can tell whether its input is still the same.
+be held in memory; its rest is skipped. Every byte that is read goes into a checksum, so that a run can tell whether its
+input is still the same.
 """
 
 from __future__ import annotations

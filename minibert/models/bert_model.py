@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert.base.arrays import FloatArray
-from minibert.base.checks import brief, is_cpu
+from minibert.base.checks import brief, check_int, is_cpu
 from minibert.base.machine import available_memory
 from minibert.bert import encoder
 from minibert.bert.config import BertConfig
@@ -64,10 +64,10 @@ class BertModel:
 
     Attributes
     ----------
-    config : BertConfig
-    embeddings : BertEmbeddings     the embedding layer, whole or step by step
+    config : BertConfig             read-only, as are the next two: ids are checked against it
     weights : Weights
-    ops : Ops                       who computes: see ops.py
+    ops : Ops                       the set of ops that computes: see ops.py
+    embeddings : BertEmbeddings     the embedding layer, whole or step by step
     """
 
     def __init__(
@@ -84,13 +84,27 @@ class BertModel:
                 f"BertModel was given {type(weights).__name__} and {type(ops).__name__}; it is made from trained "
                 "Weights, never random ones, and the Ops that prepared them: BertModel.from_pretrained(name_or_path)."
             )
-        self.weights = weights
-        self.config = weights.config
-        self.ops = ops
+        self._weights = weights
+        self._ops = ops
         self.embeddings = BertEmbeddings(weights, ops)
         num_layers = self.config.num_hidden_layers
         self._hidden_states = _select("output_hidden_states", output_hidden_states, num_layers + 1)
         self._attentions = _select("output_attentions", output_attentions, num_layers)
+
+    @property
+    def config(self) -> BertConfig:
+        """The config of the weights. For another one, load the model with ``config=``."""
+        return self._weights.config
+
+    @property
+    def weights(self) -> Weights:
+        """The weights; ``BertModel(weights, ops)`` makes a model of others."""
+        return self._weights
+
+    @property
+    def ops(self) -> Ops:
+        """The set of ops that computes; ``BertModel(model.weights, ops)`` makes a model that wraps it."""
+        return self._ops
 
     @classmethod
     def from_pretrained(
@@ -290,8 +304,9 @@ class BertModel:
 
         Raises
         ------
-        ValueError
-            An id, a token type or a position is not in the model's tables; nothing has been computed then.
+        TypeError, ValueError
+            An index is not an int, or not one of the model's; an id, a token type or a position is not in the model's
+            tables. Nothing has been computed then.
         MemoryError
             The result alone would not fit into the memory this process may use; nothing has been computed then.
 
@@ -304,10 +319,8 @@ class BertModel:
         """
         depth = self.config.num_hidden_layers
         stop = depth if num_layers is None else _check_num_layers(num_layers, depth)
-        if not all(0 <= i <= depth for i in hidden_states) or not all(0 <= i < depth for i in attentions):
-            raise ValueError(
-                f"forward_packed takes hidden_states from 0 to {depth} and attentions from 0 to {depth - 1}."
-            )
+        hidden_states = _check_indices("hidden_states", hidden_states, depth + 1)
+        attentions = _check_indices("attentions", attentions, depth)
         pooler = self.weights.pooler if pool else None
         self._check_memory(batch, len(hidden_states), len(attentions))
         kept = [i for i in sorted(hidden_states) if i <= stop]
@@ -341,7 +354,7 @@ class BertModel:
         Parameters
         ----------
         batch : PackedBatch
-        layers : indices of hidden states, 0 (the embeddings' output) to L
+        layers : indices of hidden states, 0 (the embeddings' output) to L; at least one
 
         Yields
         ------
@@ -350,9 +363,12 @@ class BertModel:
 
         Raises
         ------
-        ValueError
-            As `forward_packed`.
+        TypeError, ValueError
+            As `forward_packed`; `layers` is empty.
         """
+        layers = _check_indices("layers", layers, self.config.num_hidden_layers + 1)
+        if not layers:
+            raise ValueError("layers is empty; expected at least one index of a hidden state.")
         last, found = max(layers), dict[int, FloatArray]()
         for _, step, i, state in self._run(batch, last, ()):
             if i in layers:
@@ -460,6 +476,11 @@ def _select(name: str, selection: Selection, count: int, *, reach: int | None = 
         if reach is not None and index % count > reach:
             raise ValueError(f"{name} asks for {index}, which is never computed with this num_layers=.")
     return frozenset(index % count for index in indices)
+
+
+def _check_indices(name: str, asked: Collection[int], count: int) -> frozenset[int]:
+    """Return indices after checking that each is an int, 0 to count - 1."""
+    return frozenset(check_int(f"an index of {name}", index, 0, count - 1) for index in asked)
 
 
 def _check_num_layers(num_layers: int | None, depth: int) -> int:

@@ -61,6 +61,10 @@ def _special_token_id(name: str) -> property:
     return property(token_id, doc=f"Id of the tokenizer's {name}; None if it has none.")
 
 
+# Characters of a text that is tokenized whole: the library takes 80 to 600 bytes for each.
+_MOST_CHARACTERS = 2**22
+
+
 class BertTokenizer:
     """Text -> token ids, equal to transformers' BertTokenizer; made by `from_pretrained`.
 
@@ -602,8 +606,12 @@ class BertTokenizer:
             )
 
         def encode_all(some: list[Any]) -> Sequence[RawEncoding]:
-            long = {i for i, one in enumerate(some) if isinstance(one, str) and len(one) > LONG_TEXT}
-            if not long or is_split_into_words or not self._long_texts.possible:
+            long = {i for i, one in enumerate(some) if not isinstance(one, str) or len(one) > LONG_TEXT}
+            if not long:
+                return encode(some)
+            if is_split_into_words or not isinstance(some[0], str) or not self._long_texts.possible:
+                for one in some:
+                    _refuse_huge(one)
                 return encode(some)
             others = iter(encode([one for i, one in enumerate(some) if i not in long]))
             return [encode_long(one) if i in long else next(others) for i, one in enumerate(some)]
@@ -661,6 +669,16 @@ class BertTokenizer:
 # ---------------------------------------------------------------------------------------------------------------------
 # Arguments
 # ---------------------------------------------------------------------------------------------------------------------
+
+
+def _refuse_huge(text: Any) -> None:
+    """Refuse a text that is not tokenized in pieces and for which the library could take all of the memory."""
+    size = sum(map(len, strings(text)))
+    if size > _MOST_CHARACTERS:
+        raise ValueError(
+            f"it has {size:,} characters. Pairs, lists of words, and the texts of some tokenizers can only be "
+            f"tokenized whole, up to {_MOST_CHARACTERS:,} characters; split it first."
+        )
 
 
 def _integer(name: str, value: Any, minimum: int | None = None) -> int:
