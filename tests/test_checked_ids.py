@@ -139,7 +139,7 @@ def test_every_kind_of_integers_makes_the_same_batch(model: BertModel, kind: Any
         np.testing.assert_array_equal(getattr(batch, name), getattr(expected, name))
 
 
-# --- batches that somebody could still change ---------------------------------------------------------------------------
+# --- batches that somebody could still change -------------------------------------------------------------------------
 
 
 def copies_of(batch: PackedBatch) -> dict[str, PackedBatch]:

@@ -25,7 +25,7 @@ import pytest
 from minibert.base.files import read_json, read_json_object
 from minibert.checkpoint import hub
 from minibert.checkpoint.hub import DEFAULT_MODEL, locate
-from minibert.checkpoint.hub_answers import _TAG, UnsafeAnswerError, _check, checked_answers
+from minibert.checkpoint.hub_answers import _TAG, UnsafeAnswerError, _check, _install, checked_answers
 from minibert.errors import DownloadError, ModelFormatError
 from minibert.sentence.settings import full_name
 from tests import hub_server
@@ -1105,6 +1105,23 @@ def test_a_hash_that_could_lead_out_of_the_cache_is_refused(
         outcome = child.load(name, ("find", "config.json"), cache_dir=tmp_path / "cache")
     assert_error(outcome, DownloadError, name, "X-Xet-Hash", "cannot be right")
     assert files_in(tmp_path) == []
+
+
+def test_a_list_in_the_cache_is_checked_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An earlier `hf download` from a hostile mirror may have left it; version 2.4 takes tags from it."""
+    from huggingface_hub import file_download
+
+    name = "_xet_file_metadata_from_tree_cache"
+    if not hasattr(file_download, name):
+        pytest.skip("this version of huggingface_hub takes no tags from a list")
+    answers = [("url", tag, "a" * 40, 1, None, None) for tag in ("f" * 64, "../../../../evil")]
+    monkeypatch.setattr(file_download, name, lambda **_: answers.pop(0))
+    monkeypatch.setattr(file_download, "get_hf_file_metadata", file_download.get_hf_file_metadata)
+    _install.__wrapped__()  # put the check around what was just exchanged
+    with checked_answers():
+        assert getattr(file_download, name)()[1] == "f" * 64
+        with pytest.raises(UnsafeAnswerError, match=r"ETag '\.\./\.\."):
+            getattr(file_download, name)()
 
 
 @unix
