@@ -28,14 +28,14 @@ from minibert import (
     DownloadError,
     ModelFormatError,
     SentenceTransformer,
-    hub,
     plot,
     search,
     similarity,
-    vectors,
 )
+from minibert.checkpoint import hub
 from minibert.integrations import ChromaEmbeddingFunction, LangChainEmbeddings
 from minibert.scikit import MinibertTransformer
+from minibert.tokens import layers as vectors
 from tests.checkpoints import random_checkpoint
 from tests.report import REPORT
 

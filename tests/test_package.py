@@ -199,6 +199,19 @@ def test_the_map_is_printed() -> None:
         REPORT.append(f"{folder:13} imports {', '.join(sorted(above, key=ORDER.index)) or 'nothing of ours'}")
 
 
+def test_the_map_is_true() -> None:
+    """minibert/README.md names every folder and module beside it, and the lines of the files that it says to read."""
+    text = (PACKAGE / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`[^|]*) \|", text, re.MULTILINE)
+    named = {name.rstrip("/") for row in rows for name in re.findall(r"`([a-z]+/?)`", row)}
+    assert named == {*ORDER} - {"__main__"}
+    counted = re.findall(r"\[([\w/.]+)\]\(([\w/.]+)\) \((\d+)(?: lines)?\)", text)
+    assert len(counted) == 8
+    for shown, linked, lines in counted:
+        assert shown == linked
+        assert len((PACKAGE / linked).read_text(encoding="utf-8").splitlines()) == int(lines), linked
+
+
 def test_the_package_itself_imports_nothing_of_ours_at_once() -> None:
     tree = TREES[""]
     assert not [dotted for _, dotted in imports(tree, types_too=False) if dotted.startswith("minibert")]
