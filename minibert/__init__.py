@@ -42,7 +42,7 @@ __all__ = [
     "word_occurrences",
 ]
 
-__version__ = "0.1.0"
+__version__ = "0.3.0"
 
 _HOMES = {
     "BertConfig": "config",

@@ -1,4 +1,9 @@
-"""Padded arrays <-> packed batch, and every check of ids, masks and shapes: kernels trust what passes here."""
+"""Padded arrays <-> packed batch, and every check of ids, masks and shapes.
+
+Kernels check nothing: an id outside its table makes them read memory that is not theirs. Therefore `PackedBatch` keeps
+private copies of its arrays, which nobody can change after a check, and `PackedBatch.check` compares them with the
+model before every forward (`BertModel.forward_packed`).
+"""
 
 from __future__ import annotations
 
@@ -21,18 +26,25 @@ IntArray = npt.NDArray[np.integer[Any]]
 class PackedBatch:
     """B sequences laid end to end, without padding: T tokens in all.
 
+    The batch keeps read-only copies of its arrays; later changes of the caller's arrays do not reach it.
+
     Parameters
     ----------
-    token_ids : ndarray of shape (T,), int32
-        Row of each token in the word embeddings, or in `inputs_embeds` where that is given.
-    token_types : ndarray of shape (T,), int32
-    positions : ndarray of shape (T,), int32
-    cu_seqlens : ndarray of shape (B + 1,), int32
+    token_ids : int array of shape (T,); kept as int32
+        Row of each token in the word embeddings, or in `inputs_embeds` (then 0, 1, ..., T - 1).
+    token_types : int array of shape (T,); kept as int32
+    positions : int array of shape (T,); kept as int32
+    cu_seqlens : int array of shape (B + 1,); kept as int32
         Cumulative sequence lengths: sequence b is ``[cu_seqlens[b]:cu_seqlens[b + 1]]``. It may be empty.
-    mask : ndarray of shape (B, S), bool
-        Where the tokens stand in the padded arrays the caller sees.
+    mask : bool array of shape (B, S)
+        The places of the tokens in the padded arrays that the caller sees: row b holds as many as sequence b.
     inputs_embeds : ndarray of shape (T, H), float32, optional
-        Word vectors to use instead of the word embeddings.
+        Word vectors to use instead of the word embeddings. Their numbers are not copied.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An array is not of this kind or shape, the arrays do not belong together, or an id does not fit into int32.
     """
 
     token_ids: IntArray
@@ -41,6 +53,74 @@ class PackedBatch:
     cu_seqlens: IntArray
     mask: npt.NDArray[np.bool_]
     inputs_embeds: FloatArray | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("token_ids", "token_types", "positions", "cu_seqlens"):
+            object.__setattr__(self, name, _own_int32(name, getattr(self, name)))
+        mask = np.array(self.mask)
+        mask.flags.writeable = False
+        object.__setattr__(self, "mask", mask)
+        if self.inputs_embeds is not None:
+            embeds = _as_float32_rows(self.inputs_embeds).view()
+            embeds.flags.writeable = False  # the type that the word embeddings have: Numba compiles for one type less
+            object.__setattr__(self, "inputs_embeds", embeds)
+        self._check_layout()
+
+    def _check_layout(self) -> None:
+        """Refuse arrays that do not describe the same B sequences of T tokens."""
+        T = len(self.token_ids)
+        if len(self.token_types) != T or len(self.positions) != T:
+            raise ValueError(
+                f"There are {T} token_ids, {len(self.token_types)} token_types and {len(self.positions)} positions; "
+                "expected one of each per token."
+            )
+        if self.mask.dtype != np.bool_ or self.mask.ndim != 2:
+            raise ValueError(
+                f"mask is {self.mask.dtype} of shape {self.mask.shape}; expected a bool array of shape (B, S)."
+            )
+        ends = np.add.accumulate(np.add.reduce(self.mask, axis=1))  # (B,)
+        if not len(self.cu_seqlens) or self.cu_seqlens[0] or not np.array_equal(self.cu_seqlens[1:], ends):
+            raise ValueError(
+                "cu_seqlens and mask do not belong together: expected cu_seqlens[0] = 0, and that row b of mask has "
+                "cu_seqlens[b + 1] - cu_seqlens[b] places that are True."
+            )
+        if self.cu_seqlens[-1] != T:
+            raise ValueError(f"cu_seqlens ends with {self.cu_seqlens[-1]}; expected the number of tokens, {T}.")
+        if self.inputs_embeds is not None and not (
+            len(self.inputs_embeds) == T and np.array_equal(self.token_ids, np.arange(T))
+        ):
+            raise ValueError(
+                f"There are {len(self.inputs_embeds)} inputs_embeds; expected one row per token ({T}), and "
+                "token_ids 0, 1, ..., T - 1."
+            )
+
+    def check(self, config: BertConfig) -> None:
+        """Refuse ids, token types, positions and word vectors that a model of this config does not have.
+
+        Raises
+        ------
+        ValueError
+            The message names the sequence, the token, the value and the config field.
+        """
+        if self.inputs_embeds is None:
+            self._check_range("token_ids", config.vocab_size, "vocab_size")
+        elif self.inputs_embeds.shape[1] != config.hidden_size:
+            raise ValueError(
+                f"inputs_embeds has {self.inputs_embeds.shape[1]} features; the model has {config.hidden_size} "
+                "(hidden_size)."
+            )
+        self._check_range("token_types", config.type_vocab_size, "type_vocab_size")
+        self._check_range("positions", config.max_position_embeddings, "max_position_embeddings")
+
+    def _check_range(self, name: str, limit: int, limit_name: str) -> None:
+        ids = getattr(self, name)
+        # Seen as unsigned, a negative number is larger than any limit: one pass over the ids instead of two.
+        if len(ids) and int(np.maximum.reduce(ids.view(np.uint32))) >= limit:
+            t = int(np.argmax(ids.view(np.uint32) >= limit))
+            b = int(np.searchsorted(self.cu_seqlens, t, side="right")) - 1
+            raise ValueError(
+                f"{name} of sequence {b} at {t - int(self.cu_seqlens[b])} is {int(ids[t])}; {_valid(limit, limit_name)}"
+            )
 
     @property
     def num_tokens(self) -> int:
@@ -69,12 +149,11 @@ class PackedBatch:
 
     @classmethod
     def from_sequences(cls, token_ids: Sequence[IntArray], token_types: Sequence[IntArray]) -> PackedBatch:
-        """Lay sequences of checked ids end to end; nothing is padded.
+        """Lay sequences of ids end to end; nothing is padded. Positions are 0, 1, ... in each sequence.
 
         Parameters
         ----------
         token_ids, token_types : sequences of B int arrays of shape (S_b,)
-            Already checked by `check_ids`: lengths within the model's positions, ids within its tables.
         """
         lengths = np.array([len(ids) for ids in token_ids], dtype=np.int64)
         return cls(
@@ -93,6 +172,9 @@ class PackedBatch:
         (slice, PackedBatch)
             The step's place among the T tokens, and the step.
         """
+        if self.num_sequences and self.num_tokens <= max_tokens:
+            yield slice(0, self.num_tokens), self
+            return
         first = 0
         while first < self.num_sequences:
             limit = int(self.cu_seqlens[first]) + max_tokens
@@ -220,7 +302,7 @@ def check_ids(name: str, values: object, limit: int, limit_name: str, *, ndim: i
     ValueError
         The shape is wrong, or a value is out of range; the message names its place.
     """
-    ids = as_array(name, values)
+    ids = np.array(as_array(name, values))  # a copy: nobody can change it between the check and its use
     if ids.dtype.kind not in "iu":
         if ids.size or isinstance(values, np.ndarray):
             raise TypeError(f"{name} holds {ids.dtype} values; ids are integers (int64 as the tokenizer gives them).")
@@ -233,11 +315,36 @@ def check_ids(name: str, values: object, limit: int, limit_name: str, *, ndim: i
     bad = (ids < 0) | (ids >= limit)
     if bad.any():
         place = tuple(int(i) for i in np.argwhere(bad)[0])
-        hint = " Do the tokenizer and the model belong together?" if limit_name == "vocab_size" else ""
-        raise ValueError(
-            f"{name} at {_place(place)} is {int(ids[place])}; valid are 0 to {limit - 1} ({limit_name}={limit}).{hint}"
-        )
+        raise ValueError(f"{name} at {_place(place)} is {int(ids[place])}; {_valid(limit, limit_name)}")
     return ids.astype(np.int32)
+
+
+def _valid(limit: int, limit_name: str) -> str:
+    hint = " Do the tokenizer and the model belong together?" if limit_name == "vocab_size" else ""
+    return f"valid are 0 to {limit - 1} ({limit_name}={limit}).{hint}"
+
+
+def _own_int32(name: str, values: IntArray) -> IntArray:
+    """Copy the ids of a packed batch into a read-only int32 array of the batch's own."""
+    own = np.array(values)
+    if own.dtype != np.int32:
+        if own.dtype.kind not in "iu":
+            raise TypeError(f"{name} holds {own.dtype} values; expected integers.")
+        narrow = own.astype(np.int32)
+        if not np.array_equal(narrow, own):
+            raise ValueError(f"{name} holds {int(own[narrow != own][0])}, which does not fit into int32.")
+        own = narrow
+    if own.ndim != 1:
+        raise ValueError(f"{name} has shape {own.shape}; expected one dimension.")
+    own.flags.writeable = False
+    return own
+
+
+def _as_float32_rows(values: FloatArray) -> FloatArray:
+    embeds = np.ascontiguousarray(values)
+    if embeds.dtype != np.float32 or embeds.ndim != 2:
+        raise ValueError(f"inputs_embeds is {embeds.dtype} of shape {embeds.shape}; expected float32 of shape (T, H).")
+    return embeds
 
 
 def _optional_ids(name: str, values: object, shape: tuple[int, ...], limit: int, limit_name: str) -> IntArray:
@@ -252,7 +359,7 @@ def _optional_ids(name: str, values: object, shape: tuple[int, ...], limit: int,
 def _check_mask(values: object, shape: tuple[int, ...]) -> npt.NDArray[np.bool_]:
     if values is None:
         return np.ones(shape, dtype=np.bool_)
-    mask = as_array("attention_mask", values)
+    mask = np.array(as_array("attention_mask", values))  # a copy, as in `check_ids`
     if mask.dtype.kind not in "biu" and (mask.size or isinstance(values, np.ndarray)):
         raise TypeError(
             f"attention_mask holds {mask.dtype} values; expected bool, or integers 0 (hidden) and 1 (visible)."
@@ -318,8 +425,8 @@ def _place(place: tuple[int, ...]) -> str:
 
 
 def _concatenate(arrays: Sequence[IntArray]) -> IntArray:
-    return np.concatenate([np.asarray(a, dtype=np.int32) for a in arrays]) if arrays else np.zeros(0, dtype=np.int32)
+    return np.concatenate(arrays) if len(arrays) else np.zeros(0, dtype=np.int32)
 
 
 def _cumulate(lengths: IntArray) -> IntArray:
-    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])

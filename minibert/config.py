@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import reprlib
 from collections.abc import Mapping
 from typing import Any
 
+from minibert.checks import brief
 from minibert.errors import ModelFormatError
 from minibert.files import read_json_object
-from minibert.hub import ModelFiles, locate
+from minibert.hub import ModelFiles, check_files, locate
 
 __all__ = ["ACTIVATIONS", "BertConfig"]
 
@@ -93,11 +93,11 @@ class BertConfig:
             )
         if not isinstance(self.hidden_act, str) or self.hidden_act not in ACTIVATIONS:
             raise ModelFormatError(
-                f"hidden_act={_shown(self.hidden_act)} is not implemented; minibert has {', '.join(ACTIVATIONS)}."
+                f"hidden_act={brief(self.hidden_act)} is not implemented; minibert has {', '.join(ACTIVATIONS)}."
             )
         eps = self.layer_norm_eps
         if isinstance(eps, bool) or not isinstance(eps, int | float) or not 0 < eps <= 1e30:
-            raise ModelFormatError(f"layer_norm_eps={_shown(eps)} must be a positive float32 number, such as 1e-12.")
+            raise ModelFormatError(f"layer_norm_eps={brief(eps)} must be a positive float32 number, such as 1e-12.")
         object.__setattr__(self, "layer_norm_eps", float(eps))
 
     @property
@@ -146,7 +146,7 @@ class BertConfig:
     @classmethod
     def from_files(cls, files: ModelFiles) -> BertConfig:
         """Read config.json from a model's files; the errors name the file."""
-        path = files.require("config.json")
+        path = check_files(files).require("config.json")
         fields = read_json_object(path)
         try:
             return cls.from_dict(fields)
@@ -162,15 +162,19 @@ class BertConfig:
 
         Raises
         ------
+        TypeError
+            `fields` is not a mapping.
         ModelFormatError
             A size is absent, a value is unusable, or the model needs what minibert does not implement.
         """
+        if not isinstance(fields, Mapping):
+            raise TypeError(f"fields is {brief(fields)}; expected a mapping, the object that a config.json holds.")
         _refuse_unimplemented(fields)
         missing = [name for name in _SIZES if name not in fields]
         if missing:
             raise ModelFormatError(
                 f"the fields {', '.join(missing)} are absent; a BERT config must state its sizes. "
-                f"Found: {', '.join(sorted(map(str, fields))[:20]) or 'nothing'}."
+                f"Found: {', '.join(sorted(map(_field_name, fields))[:20]) or 'nothing'}."
             )
         known = {field.name for field in dataclasses.fields(cls)}
         return cls(**{name: value for name, value in fields.items() if name in known})
@@ -182,18 +186,15 @@ class BertConfig:
 
 def _require_int(name: str, value: object, smallest: int | None) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ModelFormatError(f"{name}={_shown(value)} must be an integer, not {type(value).__name__}.")
+        raise ModelFormatError(f"{name}={brief(value)} must be an integer, not {type(value).__name__}.")
     if smallest is not None and value < smallest:
-        raise ModelFormatError(f"{name}={_shown(value)} must be at least {smallest}.")
+        raise ModelFormatError(f"{name}={brief(value)} must be at least {smallest}.")
     if abs(value) >= 2**31:
-        raise ModelFormatError(f"{name}={_shown(value)} is beyond any BERT model (limit 2**31 - 1).")
+        raise ModelFormatError(f"{name}={brief(value)} is beyond any BERT model (limit 2**31 - 1).")
 
 
-def _shown(value: object) -> str:
-    """Write a value so that it fits a message; Python itself refuses to write integers of thousands of digits."""
-    if isinstance(value, int) and value.bit_length() > 64:
-        return f"<an integer of {value.bit_length()} bits>"
-    return reprlib.repr(value)
+def _field_name(name: object) -> str:
+    return name if isinstance(name, str) else brief(name)
 
 
 def _refuse_unimplemented(fields: Mapping[str, Any]) -> None:
@@ -203,11 +204,11 @@ def _refuse_unimplemented(fields: Mapping[str, Any]) -> None:
     if model_type != "bert":
         closest = _CLOSEST_BERT.get(model_type) if isinstance(model_type, str) else None
         hint = f" A BERT model of similar use: {closest}." if closest else ""
-        raise ModelFormatError(f"model_type={_shown(model_type)} is not BERT; minibert implements 'bert' only.{hint}")
+        raise ModelFormatError(f"model_type={brief(model_type)} is not BERT; minibert implements 'bert' only.{hint}")
     position_type = fields.get("position_embedding_type", "absolute")
     if position_type != "absolute":
         raise ModelFormatError(
-            f"position_embedding_type={_shown(position_type)} is not implemented; minibert has 'absolute' only "
+            f"position_embedding_type={brief(position_type)} is not implemented; minibert has 'absolute' only "
             "(transformers 5 dropped the relative ones too; transformers 4 runs them)."
         )
     for name, what in (
@@ -219,6 +220,6 @@ def _refuse_unimplemented(fields: Mapping[str, Any]) -> None:
     ):
         if fields.get(name):
             raise ModelFormatError(
-                f"{name}={_shown(fields[name])} asks for {what}, which is not implemented; minibert runs BERT encoders "
+                f"{name}={brief(fields[name])} asks for {what}, which is not implemented; minibert runs BERT encoders "
                 "with float weights."
             )

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert import reference
+from minibert.backend import choose_num_threads
 from minibert.config import ACTIVATIONS, BertConfig
 from minibert.machine import available_cores
 from minibert.models import BertModel
@@ -61,7 +62,7 @@ def versions() -> dict[str, str | None]:
 
 
 def processor() -> dict[str, Any]:
-    """The processor as the kernels' compiler sees it, and the floats that one of its vectors holds.
+    """The processor as the kernels' compiler sees it, the floats of one of its vectors, the threads and their rule.
 
     Raises
     ------
@@ -78,6 +79,7 @@ def processor() -> dict[str, Any]:
         "vector_width": simd.WIDTH,
         "cores": os.cpu_count(),
         "available_cores": available_cores(),
+        **choose_num_threads()._asdict(),
     }
 
 
@@ -93,16 +95,15 @@ def cache_state() -> list[dict[str, Any]]:
 
     states = []
     for folder in compilation.cache_folders():
-        there = folder.is_dir()
-        files = list(folder.glob("*.bin")) if there else []
-        parents = [parent for parent in (folder, *folder.parents) if parent.exists()]
+        files = [file for file in folder.glob("*.bin") if os.path.isfile(file)] if os.path.isdir(folder) else []
+        nearest = next((place for place in (folder, *folder.parents) if os.path.lexists(place)), folder)
         states.append(
             {
                 "folder": str(folder),
                 "kernels": len(files),
                 "bytes": sum(file.stat().st_size for file in files),
-                "writable": parents[0].is_dir() and os.access(parents[0], os.W_OK),
-                "private": not there or compilation.is_private(folder),
+                "writable": os.path.isdir(nearest) and os.access(nearest, os.W_OK),
+                "untrusted": compilation.why_untrusted(folder),
             }
         )
     return states
@@ -219,10 +220,18 @@ def check_threads(num_threads: int) -> Check:
 
 def check_cache() -> Check:
     """Whether compiled kernels were kept, or can be."""
+    reasons = []
     for state in cache_state():
-        if state["private"] and (state["kernels"] or state["writable"]):
+        if state["untrusted"] is None and (state["kernels"] or state["writable"]):
             return Check("cache", True, f"{state['kernels']} compiled kernels in {state['folder']}")
-    return Check("cache", False, "no folder to keep compiled kernels in: set NUMBA_CACHE_DIR, or every start is slow")
+        reasons.append(f"{state['folder']}: {state['untrusted'] or 'it cannot be written to'}")
+    why = "; ".join(reasons) or "there is no place for them"
+    return Check(
+        "cache",
+        False,
+        f"no folder to keep compiled kernels in ({why}), so every start is slow: let NUMBA_CACHE_DIR name a folder of "
+        "your own, to which you can write and others cannot",
+    )
 
 
 # --- compiling ahead -------------------------------------------------------------------------------------------------

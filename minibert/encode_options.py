@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from minibert.checks import brief, is_cpu
 from minibert.similarity import PRECISIONS
+from minibert.vectors import check_choice
 
 __all__ = ["OUTPUT_VALUES", "check_device", "check_for_tokens", "check_out", "check_output", "make_out"]
 
@@ -17,18 +19,17 @@ OUTPUT_VALUES = ("sentence_embedding", "token_embeddings", None)
 
 def check_device(device: object) -> None:
     """Refuse any device but the CPU."""
-    if device is not None and str(device) != "cpu":
-        raise ValueError(f"device={device!r}: minibert runs on the CPU; leave device= out, or give 'cpu'.")
+    if device is not None and not is_cpu(device):
+        raise ValueError(f"device={brief(device)}: minibert runs on the CPU; leave device= out, or give 'cpu'.")
 
 
 def check_output(convert_to_tensor: bool, output_value: str | None, precision: str) -> None:
     """Refuse tensors, and what is none of `OUTPUT_VALUES` or `PRECISIONS`."""
     if convert_to_tensor:
         raise TypeError("convert_to_tensor=True: minibert gives NumPy arrays only; torch.from_numpy makes tensors.")
-    if output_value not in OUTPUT_VALUES:
-        raise ValueError(f"output_value={output_value!r}; expected {', '.join(map(repr, OUTPUT_VALUES))}.")
-    if precision not in PRECISIONS:
-        raise ValueError(f"precision={precision!r}; expected {', '.join(map(repr, PRECISIONS))}.")
+    if output_value is not None and (not isinstance(output_value, str) or output_value not in OUTPUT_VALUES):
+        raise ValueError(f"output_value={brief(output_value)}; expected {', '.join(map(repr, OUTPUT_VALUES))}.")
+    check_choice("precision", precision, PRECISIONS)
 
 
 def check_for_tokens(out: object, precision: str, normalized: bool, truncation: str) -> None:
@@ -57,6 +58,25 @@ def make_out(out: npt.NDArray[Any] | None, shape: tuple[int, ...], precision: st
 
 
 def check_out(out: object) -> None:
-    """Refuse what vectors cannot be written into."""
+    """Refuse what vectors cannot be written into, each to a place of its own."""
     if not isinstance(out, np.ndarray) or out.dtype.kind != "f" or not out.flags.writeable:
         raise TypeError(f"out is {type(out).__name__}; expected a writeable array of floats.")
+    if isinstance(out, np.ma.MaskedArray):
+        raise TypeError("out is a masked array, which can refuse to be written; give its data: out.data.")
+    if not _lies_apart(out):
+        raise ValueError(
+            f"out has strides {out.strides} for shape {out.shape}: its rows overlap in memory, so one vector would "
+            "overwrite another. Give an array whose rows lie apart, such as np.empty(shape, np.float32)."
+        )
+
+
+def _lies_apart(array: npt.NDArray[Any]) -> bool:
+    """Whether each axis steps over all that the axes with smaller strides reach: then no two elements overlap."""
+    if not array.size:
+        return True
+    reached = array.itemsize
+    for stride, length in sorted(zip(map(abs, array.strides), array.shape, strict=True)):
+        if length > 1 and stride < reached:
+            return False
+        reached += stride * (length - 1)
+    return True

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from minibert.checks import brief, check_int, is_cpu
 from minibert.display import html_table, token_table
 
 __all__ = [
@@ -276,8 +277,8 @@ class TokenizedBatch(Mapping[str, IntArray]):
 
     def to(self, device: object) -> TokenizedBatch:
         """Return the batch itself for "cpu"; refuse any other device."""
-        if str(device) != "cpu":
-            raise ValueError(f"minibert's arrays are NumPy's, on the CPU; .to({device!r}) is not possible")
+        if not is_cpu(device):
+            raise ValueError(f"minibert's arrays are NumPy's, on the CPU; .to({brief(device)}) is not possible")
         return self
 
     def __repr__(self) -> str:
@@ -310,6 +311,7 @@ class TokenizedBatch(Mapping[str, IntArray]):
 
         None where no token holds it: a space, a character that was cut off.
         """
+        char, sequence = check_int("char", char), check_int("sequence", sequence, 0, 1)
         offsets = self._encoding(i).offsets
         belongs = np.array(self._encoding(i).sequence_ids, dtype=object) == sequence
         holders = np.flatnonzero(belongs & (offsets[:, 0] <= char) & (char < offsets[:, 1]))
@@ -317,17 +319,17 @@ class TokenizedBatch(Mapping[str, IntArray]):
 
     def token_to_chars(self, i: int, token: int) -> tuple[int, int] | None:
         """First character of a token of row i, and the one after its last; None for special tokens and padding."""
-        sequences = self.sequence_ids(i)
+        sequences, token = self.sequence_ids(i), check_int("token", token)
         if not -len(sequences) <= token < len(sequences):
-            raise ValueError(f"row {i} has {len(sequences)} tokens, asked for number {token}")
+            raise ValueError(f"row {i} has {len(sequences)} tokens, asked for number {brief(token)}")
         if sequences[token] is None:
             return None
         start, stop = self._padded(i, self._encoding(i).offsets.tolist(), [0, 0])[token]
         return start, stop
 
     def _encoding(self, i: int) -> Encoding:
-        if not -len(self.encodings) <= i < len(self.encodings):
-            raise ValueError(f"the batch has {len(self.encodings)} rows, asked for row {i}")
+        if not -len(self.encodings) <= check_int("i", i) < len(self.encodings):
+            raise ValueError(f"the batch has {len(self.encodings)} rows, asked for row {brief(i)}")
         return self.encodings[i]
 
     def _padded(self, i: int, values: list[Element], fill: Element) -> list[Element]:
@@ -421,7 +423,7 @@ def _windows(positions: IntArray, length: int, side: str, stride: int, overflowi
     if not overflowing:
         return [positions[:length] if side == "right" else positions[total - length :]]
     if stride >= length:
-        raise NoRoomError(f"stride={stride} must be less than the {length} tokens that are left for the text")
+        raise NoRoomError(f"stride={brief(stride)} must be less than the {length} tokens that are left for the text")
     if side == "left":
         # The same walk, from the other end.
         return [window[::-1] for window in _windows(positions[::-1], length, "right", stride, overflowing)]

@@ -9,6 +9,7 @@ import os
 import stat
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
@@ -16,9 +17,12 @@ from typing import Any, BinaryIO, NoReturn
 from minibert.errors import ModelFormatError
 
 __all__ = [
+    "JSON_LIMIT",
     "is_regular_file",
     "os_reason",
+    "parse_json",
     "printable",
+    "read_bytes",
     "read_json",
     "read_json_object",
     "sync_folder",
@@ -26,7 +30,8 @@ __all__ = [
     "write_whole",
 ]
 
-_JSON_LIMIT = 16 * 2**20  # bytes; the largest real one is the index of a sharded model, well below 1 MB
+JSON_LIMIT = 16 * 2**20
+"""Bytes of a JSON file of settings; the largest real one is the index of a sharded model, well below 1 MB."""
 
 
 def read_json(path: Path, *, what: str | None = None) -> Any:
@@ -45,17 +50,23 @@ def read_json(path: Path, *, what: str | None = None) -> Any:
     ModelFormatError
         The file cannot be read or is not JSON. The message names the file, the position and the reason.
     """
-    name = f"{what} ({path})" if what else str(path)
-    content = _read_limited(path, name)
+    return parse_json(read_bytes(path, what=what), _name(path, what))
+
+
+def parse_json(content: bytes, name: str) -> Any:
+    """Parse JSON that is already read, by the rules of `read_json`; `name` is the file's, for the message."""
     if content.startswith(b"version https://git-lfs"):
         raise ModelFormatError(f"{name} is a Git LFS pointer instead of the file: run `git lfs pull` in its folder.")
     try:
-        return json.loads(
+        value = json.loads(
             content.decode("utf-8-sig"),
             object_pairs_hook=_object_with_unique_keys,
             parse_constant=_refuse_constant,
             parse_float=_finite_float,
         )
+        if b"\\ud" in content.lower():  # halves of characters, which are one together, or cannot be written
+            _refuse_half_characters(value)
+        return value
     except UnicodeDecodeError as error:
         raise ModelFormatError(f"{name} is not UTF-8 text: {error.reason} at byte {error.start}.") from error
     except json.JSONDecodeError as error:
@@ -73,34 +84,60 @@ def read_json_object(path: Path, *, what: str | None = None) -> dict[str, Any]:
     """Read a JSON file that must hold an object; otherwise as `read_json`."""
     value = read_json(path, what=what)
     if not isinstance(value, dict):
-        name = f"{what} ({path})" if what else str(path)
-        raise ModelFormatError(f"{name} holds a JSON {_json_type(value)}, expected an object {{...}}.")
+        raise ModelFormatError(f"{_name(path, what)} holds a JSON {_json_type(value)}, expected an object {{...}}.")
     return value
 
 
-def _read_limited(path: Path, name: str) -> bytes:
-    """Read a regular file of at most `_JSON_LIMIT` bytes."""
+def read_bytes(path: Path, *, limit: int = JSON_LIMIT, what: str | None = None) -> bytes:
+    """Read a whole regular file of at most `limit` bytes.
+
+    Parameters
+    ----------
+    path : Path
+    limit : int
+    what : str, optional
+        As in `read_json`.
+
+    Raises
+    ------
+    ModelFormatError
+        The file cannot be read, is larger, or is cut while it is read.
+    """
+    name = _name(path, what)
     if not is_regular_file(path):
         raise ModelFormatError(f"{name} does not exist.")
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
-            content = file.read(min(size, _JSON_LIMIT) + 1)
+            if size > limit:
+                raise ModelFormatError(f"{name} is larger than {limit} bytes, which no such file of a model is.")
+            # Never beyond that size: it is 0 for the files of /proc, and a read of some of them waits for ever.
+            content = file.read(size)
     except OSError as error:
         raise ModelFormatError(f"{name} cannot be read: {os_reason(error)}.") from error
-    if len(content) > _JSON_LIMIT:
-        raise ModelFormatError(f"{name} is larger than {_JSON_LIMIT} bytes, which no such file of a model is.")
+    if len(content) < size:
+        raise ModelFormatError(f"{name} was cut while it was being read; load it again.")
     return content
+
+
+def _name(path: Path, what: str | None) -> str:
+    return f"{what} ({path})" if what else str(path)
 
 
 def _object_with_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Make a JSON object. Readers disagree on which of two equal keys counts, so there must not be two."""
-    result: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in result:
-            raise ValueError(f"the key {key!r} occurs twice in one object")
-        result[key] = value
+    result = dict(pairs)
+    if len(result) < len(pairs):
+        (key, _), *_ = Counter(key for key, _ in pairs).most_common(1)
+        raise ValueError(f"the key {key!r} occurs twice in one object")
     return result
+
+
+def _refuse_half_characters(value: object) -> None:
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{error.object[error.start : error.end]!a} is half a character") from None
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from minibert.batch import PackedBatch, check_ids
+from minibert.batch import PackedBatch
 from minibert.models import BertModel
 from minibert.ops import IntArray
 from minibert.ordering import in_windows
@@ -127,10 +127,6 @@ def _compute(model: BertModel, ids: list[IntArray], types: list[IntArray], state
     """Hidden states of each text: arrays of shape (S, layers, H), float64 for Python's rounding."""
     if not ids:
         return []
-    config = model.config
-    for own_ids, own_types in zip(ids, types, strict=True):
-        check_ids("the ids of a text", own_ids, config.vocab_size, "vocab_size", ndim=1)
-        check_ids("the token types of a text", own_types, config.type_vocab_size, "type_vocab_size", ndim=1)
     batch = PackedBatch.from_sequences(ids, types)
     output = model.forward_packed(batch, hidden_states=states, num_layers=max(states))
     stacked = np.stack([output.hidden_states[state] for state in states], axis=1, dtype=np.float64)

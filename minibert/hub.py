@@ -19,7 +19,7 @@ from minibert.errors import DownloadError, ModelFormatError
 from minibert.files import is_regular_file, os_reason, printable, read_json_object, within
 from minibert.repository import PICKLES, WEIGHTS, WEIGHTS_INDEX, HubRepository, only_a_pickle
 
-__all__ = ["DEFAULT_MODEL", "ModelFiles", "locate"]
+__all__ = ["DEFAULT_MODEL", "ModelFiles", "check_files", "locate"]
 
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 
@@ -99,7 +99,8 @@ def locate(
     if isinstance(name_or_path, os.PathLike) or _looks_like_a_path(name):
         _refuse_path(name)
 
-    is_default = name in (DEFAULT_MODEL, DEFAULT_MODEL.rpartition("/")[2])
+    default = DEFAULT_MODEL.lower()  # the hub itself takes ids in any case
+    is_default = name.lower() in (default, default.rpartition("/")[2])
     repository = HubRepository(
         DEFAULT_MODEL if is_default else name,
         revision="main" if revision is None else revision,
@@ -263,6 +264,15 @@ class ModelFiles:
                 f"{filename!r} cannot name a file in {self.source}: expected plain names with '/' between them."
             )
         return filename
+
+
+def check_files(files: object) -> ModelFiles:
+    """Return the argument of a `from_files` after checking it; `TypeError` for a name or a path."""
+    if not isinstance(files, ModelFiles):
+        raise TypeError(
+            f"files is a {type(files).__name__}; expected ModelFiles. For a name or a folder call from_pretrained."
+        )
+    return files
 
 
 def _no_weights(source: str, names: Sequence[str]) -> str:

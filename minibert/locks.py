@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from minibert.files import os_reason
@@ -17,7 +19,10 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-__all__ = ["FileLock"]
+__all__ = ["FileLock", "is_ours"]
+
+# The text of a lock: "process 123 on host". An empty one belongs to a run that could not write it, or was killed first.
+_HOLDER = re.compile(r"process \d+ on [^\n]+")
 
 # What the system says where another process has the lock, and where a file system has none to give.
 _TAKEN = {errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES, errno.EDEADLK}
@@ -31,6 +36,9 @@ class FileLock:
     ----------
     path : Path
         In a folder that exists.
+    check : callable, optional
+        Called once the lock is taken, before anything is written, with what the file held; None if it is new. If it
+        raises, the file is left as it was.
 
     Raises
     ------
@@ -47,16 +55,18 @@ class FileLock:
         The file system has no locks, as some network drives: nothing keeps a second run away.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, check: Callable[[str | None], object] | None = None) -> None:
         self._path = path
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        self._descriptor, new = _open(path)
         try:
             _take(self._descriptor)
         except OSError as error:
             holder = _read(self._descriptor)
+            if error.errno in _WITHOUT_LOCKS:
+                self._check(check, None if new else holder)
             os.close(self._descriptor)
             if error.errno in _TAKEN:
-                raise BlockingIOError(holder or "another process") from error
+                raise BlockingIOError(holder if _HOLDER.fullmatch(holder) else "another process") from error
             if error.errno not in _WITHOUT_LOCKS:
                 raise
             warn_caller(
@@ -69,6 +79,7 @@ class FileLock:
         if not _is_open_here(path, self._descriptor):
             os.close(self._descriptor)
             raise FileNotFoundError(errno.ENOENT, "deleted under way", str(path))
+        self._check(check, None if new else _read(self._descriptor))
         with contextlib.suppress(OSError):  # a full disk: the lock holds without a name in it
             os.ftruncate(self._descriptor, 0)
             os.lseek(self._descriptor, 0, os.SEEK_SET)
@@ -84,9 +95,30 @@ class FileLock:
         if delete and sys.platform == "win32":
             self._delete()
 
+    def _check(self, check: Callable[[str | None], object] | None, content: str | None) -> None:
+        try:
+            if check is not None:
+                check(content)
+        except BaseException:
+            self.release(delete=content is None)
+            raise
+
     def _delete(self) -> None:
         with contextlib.suppress(OSError):
             self._path.unlink(missing_ok=True)
+
+
+def is_ours(content: str) -> bool:
+    """Whether a file that holds this text is a lock that `FileLock` made, or an empty file."""
+    return not content or _HOLDER.fullmatch(content) is not None
+
+
+def _open(path: Path) -> tuple[int, bool]:
+    """Open the file, and say whether this call made it."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666), True
+    except FileExistsError:
+        return os.open(path, os.O_RDWR), False
 
 
 def _take(descriptor: int) -> None:

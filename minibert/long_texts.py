@@ -230,8 +230,9 @@ def _last_place(rule: _Rule, text: str, first: int, last: int) -> int | None:
 def _shorten_word(tokenizer: Tokenizer, rule: _Rule, piece: str) -> tuple[str, _Joint]:
     """Leave out the middle of a very long word, which has one token, the unknown one, with its middle or without.
 
-    The library itself says that no character of the middle parts words. What is left on either side of the joint has to
-    be longer than words and added tokens may be. No added token can be in the middle, because each holds punctuation.
+    The library itself says that no character of the middle parts words. What is left on either side of the joint has
+    to be longer than words and added tokens may be. An added token cannot be in the middle, because each one holds
+    punctuation.
     """
     end = _WORD_END
     if len(piece) <= _LONG_WORD or not rule.shortens:

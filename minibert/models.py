@@ -6,7 +6,7 @@ import dataclasses
 import math
 import operator
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,9 +15,10 @@ import numpy.typing as npt
 from minibert import encoder
 from minibert.backend import choose_ops
 from minibert.batch import PackedBatch, pack
+from minibert.checks import brief, is_cpu
 from minibert.config import BertConfig
 from minibert.embeddings import BertEmbeddings, Embedding
-from minibert.hub import ModelFiles, locate
+from minibert.hub import ModelFiles, check_files, locate
 from minibert.machine import available_memory
 from minibert.ops import FloatArray, LayerNorm, Ops
 from minibert.outputs import BertModelOutput
@@ -133,8 +134,8 @@ class BertModel:
             MINIBERT_BACKEND, else "numba" where it can be imported. With "numba" a text's result is the same bit for
             bit in any batch and with any number of threads, on one machine; with the others it is not.
         num_threads : int, optional
-            Threads of minibert's kernels, 1 to 1,024; default: MINIBERT_NUM_THREADS, else the cores this process may
-            use. A BLAS takes its threads from its own variables (OPENBLAS_NUM_THREADS, ...).
+            Threads of minibert's kernels, 1 to 1,024. Default: MINIBERT_NUM_THREADS, else the cores this process may
+            use, but at most OMP_NUM_THREADS. A BLAS takes its threads from its own variables (OPENBLAS_NUM_THREADS).
 
         Raises
         ------
@@ -176,6 +177,7 @@ class BertModel:
         """Load a model from files that were located already; otherwise as `from_pretrained`."""
         if config is not None and not isinstance(config, BertConfig):
             raise TypeError(f"config is a {type(config).__name__}; expected a minibert.BertConfig.")
+        check_files(files)
         ops = choose_ops(backend, num_threads)
         weights = load_weights(
             files, config or BertConfig.from_files(files), ops.prepare, add_pooling_layer=add_pooling_layer
@@ -271,7 +273,7 @@ class BertModel:
         Parameters
         ----------
         batch : PackedBatch
-            Checked: see `pack` and `PackedBatch.from_sequences`.
+            Checked here against the model: see `PackedBatch.check`.
         hidden_states : indices to keep, 0 (the embeddings' output) to L
         attentions : layers whose attention probs to keep, 0 to L - 1
         num_layers : int, optional
@@ -285,6 +287,8 @@ class BertModel:
 
         Raises
         ------
+        ValueError
+            An id, a token type or a position is not in the model's tables; nothing has been computed then.
         MemoryError
             The result alone would not fit into the memory this process may use; nothing has been computed then.
 
@@ -308,18 +312,14 @@ class BertModel:
         states: dict[int, FloatArray] = {}
         probs: dict[int, list[FloatArray]] = {i: [] for i in sorted(attentions) if i < stop}
         pooled: list[FloatArray] = []
-        for place, step in batch.steps(TOKENS_PER_STEP):
-            layers = encoder.forward(self.weights, step, self.ops, return_probs=probs)
-            for i, (x, layer_probs) in enumerate(layers):
-                if i in kept and step.num_tokens == batch.num_tokens:
-                    states[i] = x
-                elif i in kept:
-                    states.setdefault(i, np.empty((batch.num_tokens, hidden_size), dtype=np.float32))[place] = x
-                if i - 1 in probs:
-                    probs[i - 1].extend(layer_probs or ())
-                if i == stop:
-                    break
-            if pooler is not None:
+        for place, step, i, (x, layer_probs) in self._run(batch, stop, probs):
+            if i in kept and step.num_tokens == batch.num_tokens:
+                states[i] = x
+            elif i in kept:
+                states.setdefault(i, np.empty((batch.num_tokens, hidden_size), dtype=np.float32))[place] = x
+            if i - 1 in probs:
+                probs[i - 1].extend(layer_probs or ())
+            if i == stop and pooler is not None:
                 pooled.append(encoder.pooler(x, pooler, step, self.ops))
         nothing = np.zeros((0, hidden_size), dtype=np.float32)
         return PackedOutput(
@@ -327,6 +327,50 @@ class BertModel:
             attentions=probs,
             pooled=None if pooler is None else np.concatenate([*pooled, nothing]),
         )
+
+    def states(
+        self, batch: PackedBatch, layers: Collection[int]
+    ) -> Iterator[tuple[PackedBatch, dict[int, FloatArray]]]:
+        """Run the encoder step by step, up to the highest of some layers; give each step's hidden states.
+
+        A caller that pools or writes each step before it takes the next one needs memory for one step only.
+
+        Parameters
+        ----------
+        batch : PackedBatch
+        layers : indices of hidden states, 0 (the embeddings' output) to L
+
+        Yields
+        ------
+        (PackedBatch, dict of int to ndarray of shape (t, H))
+            A step of t tokens, about 1,024, and its hidden states by index; steps come in the order of the batch.
+
+        Raises
+        ------
+        ValueError
+            As `forward_packed`.
+        """
+        last, found = max(layers), dict[int, FloatArray]()
+        for _, step, i, state in self._run(batch, last, ()):
+            if i in layers:
+                found[i] = state.hidden_state
+            if i == last:
+                yield step, found
+                found = {}
+
+    def _run(
+        self, batch: PackedBatch, stop: int, return_probs: Collection[int]
+    ) -> Iterator[tuple[slice, PackedBatch, int, encoder.HiddenState]]:
+        """Yield the hidden states 0 to `stop` of each step, with the step's place among the T tokens.
+
+        Every forward of the model goes through here, so this is where its ids are compared with its tables.
+        """
+        batch.check(self.config)
+        for place, step in batch.steps(TOKENS_PER_STEP):
+            for i, state in enumerate(encoder.forward(self.weights, step, self.ops, return_probs=return_probs)):
+                yield place, step, i, state
+                if i == stop:
+                    break
 
     def _check_memory(self, batch: PackedBatch, num_states: int, num_attentions: int) -> None:
         """Refuse a result that cannot be held: on most systems memory runs out by the process being killed."""
@@ -372,8 +416,10 @@ class BertModel:
 
     def to(self, device: object) -> BertModel:
         """Return the model itself for "cpu"; refuse any other device."""
-        if str(device) != "cpu":
-            raise ValueError(f"minibert runs on the CPU in float32; .to({device!r}) is not possible, .to('cpu') is.")
+        if not is_cpu(device):
+            raise ValueError(
+                f"minibert runs on the CPU in float32; .to({brief(device)}) is not possible, .to('cpu') is."
+            )
         return self
 
     def __repr__(self) -> str:
@@ -392,7 +438,7 @@ def _select(name: str, selection: Selection, count: int, *, reach: int | None = 
     if isinstance(selection, bool | np.bool_):
         return frozenset(range(count)) if selection else None
     if isinstance(selection, str | bytes):
-        raise TypeError(f"{name}={selection!r}; expected True, False, an int or several ints.")
+        raise TypeError(f"{name}={brief(selection)}; expected True, False, an int or several ints.")
     indices = []
     try:
         asked = list(selection) if isinstance(selection, Iterable) else [selection]
@@ -401,10 +447,12 @@ def _select(name: str, selection: Selection, count: int, *, reach: int | None = 
                 raise TypeError
             indices.append(operator.index(value))
     except TypeError:
-        raise TypeError(f"{name}={selection!r}; expected True, False, an int or several ints.") from None
+        raise TypeError(f"{name}={brief(selection)}; expected True, False, an int or several ints.") from None
     for index in indices:
         if not -count <= index < count:
-            raise ValueError(f"{name} asks for {index}; this model has {count}: 0 to {count - 1}, or -{count} to -1.")
+            raise ValueError(
+                f"{name} asks for {brief(index)}; this model has {count}: 0 to {count - 1}, or -{count} to -1."
+            )
         if reach is not None and index % count > reach:
             raise ValueError(f"{name} asks for {index}, which is never computed with this num_layers=.")
     return frozenset(index % count for index in indices)
@@ -414,7 +462,7 @@ def _check_num_layers(num_layers: int | None, depth: int) -> int:
     if num_layers is None:
         return depth
     if isinstance(num_layers, bool) or not isinstance(num_layers, int | np.integer):
-        raise TypeError(f"num_layers={num_layers!r}; expected an int, 0 to {depth}.")
+        raise TypeError(f"num_layers={brief(num_layers)}; expected an int, 0 to {depth}.")
     if not 0 <= num_layers <= depth:
-        raise ValueError(f"num_layers={num_layers}; this model has {depth} layers: expected 0 to {depth}.")
+        raise ValueError(f"num_layers={brief(num_layers)}; this model has {depth} layers: expected 0 to {depth}.")
     return int(num_layers)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from minibert.checks import check_int
 from minibert.display import html_table
 from minibert.ops import FloatArray
 from minibert.similarity import cos_sim
@@ -41,6 +42,7 @@ class Occurrence:
 
     def in_context(self, width: int = 24) -> str:
         """Return the word in brackets with what stands around it, at most `width` characters on either side."""
+        width = check_int("width", width, 0)
         first, last = max(0, self.start - width), self.end + width
         line = f"{self.text[first : self.start]}[{self.text[self.start : self.end]}]{self.text[self.end : last]}"
         return " ".join(f"{'...' if first else ''}{line}{'...' if last < len(self.text) else ''}".split())

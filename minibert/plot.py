@@ -1,4 +1,4 @@
-"""Pictures of hidden states, words and sentences. The only import of matplotlib, which the extra `plot` installs.
+"""Pictures of hidden states, words and sentences. The only import of matplotlib.
 
 Every function returns a matplotlib Figure, which a notebook shows and ``figure.savefig(path)`` saves. pyplot, with its
 global state and its windows, is never touched.
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from minibert.checks import check_int
 from minibert.occurrences import WordOccurrences
 from minibert.ops import FloatArray
 from minibert.vectors import layer_name
@@ -30,6 +31,10 @@ __all__ = [
 # As many labels as a picture has room for.
 _MAX_LABELS = 12
 _LABEL_LENGTH = 28
+# More bars than any picture has dots beside each other.
+_MAX_BINS = 10_000
+# The difference of two larger values would not always be a float32.
+_LARGEST = 1e38
 _MARKERS = "osD^v"
 
 
@@ -38,7 +43,7 @@ def require_matplotlib() -> type[Figure]:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ValueError(f"pictures need matplotlib ({error}): pip install 'minibert[plot]'.") from error
+        raise ValueError(f"pictures need matplotlib ({error}): pip install matplotlib.") from error
     return Figure
 
 
@@ -52,13 +57,12 @@ def plot_hidden_values(vectors: FloatArray, layers: Sequence[int] | None = None,
     layers : k indices of hidden states, optional
         For the titles.
     bins : int
-        Bars of each histogram, at least 1.
+        Bars of each histogram, 1 to 10,000.
     """
     values = _checked("vectors", vectors, (1, 2, 3))
-    if isinstance(bins, bool) or not isinstance(bins, int | np.integer) or bins < 1:
-        raise ValueError(f"bins={bins!r}; expected an int, at least 1.")
+    bins = check_int("bins", bins, 1, _MAX_BINS)
     panels = [values] if values.ndim < 3 else list(np.moveaxis(values, 1, 0))
-    edges = np.histogram_bin_edges(values, int(bins)).tolist()  # the same in each panel, so that heights compare
+    edges = np.histogram_bin_edges(values, bins).tolist()  # the same in each panel, so that heights compare
     figure, axes = _grid(len(panels), 3.2, 2.4, share=True)
     for axis, panel, title in zip(axes, panels, _titles(layers, len(panels)), strict=True):
         axis.hist(panel.ravel(), bins=edges, color="tab:blue")
@@ -158,7 +162,9 @@ def principal_components(x: FloatArray, n_components: int = 2) -> FloatArray:
     The rows, less their mean, are U diag(s) V^T; the coordinates are the first columns of U diag(s), each with the sign
     that makes its largest entry positive. Where there are fewer components than asked for, zeros stand.
     """
-    centred = np.asarray(x, dtype=np.float64) - np.mean(x, axis=0, dtype=np.float64)
+    values = _checked("x", x, (2,)).astype(np.float64)
+    n_components = check_int("n_components", n_components, 1, _MAX_BINS)
+    centred = values - values.mean(axis=0)
     u, s, _ = np.linalg.svd(centred, full_matrices=False)
     points = np.zeros((len(centred), n_components))
     count = min(n_components, len(s))
@@ -176,14 +182,14 @@ def _groups(labels: Sequence[str]) -> dict[str, Any]:
 
 
 def _checked(name: str, vectors: object, ndims: tuple[int, ...]) -> FloatArray:
-    if not isinstance(vectors, np.ndarray) or vectors.dtype.kind != "f":
+    if not isinstance(vectors, np.ndarray) or vectors.dtype.kind != "f" or isinstance(vectors, np.ma.MaskedArray):
         raise TypeError(f"{name} is a {type(vectors).__name__}; expected a float array.")
     if vectors.ndim not in ndims or not vectors.size:
         expected = " or ".join(map(str, ndims))
         raise ValueError(f"{name} has shape {vectors.shape}; expected {expected} dimensions, none of them empty.")
-    if not np.isfinite(vectors).all():
-        raise ValueError(f"{name} holds NaN or infinity, which cannot be drawn.")
-    return vectors
+    if not (np.abs(vectors, dtype=np.result_type(vectors, np.float32)) <= _LARGEST).all():
+        raise ValueError(f"{name} holds NaN or infinity, or a value beyond {_LARGEST:g}, which cannot be drawn.")
+    return np.asarray(vectors)
 
 
 def _titles(layers: Sequence[int] | None, count: int) -> list[str]:

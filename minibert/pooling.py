@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from minibert.checks import brief
 from minibert.ops import FloatArray, IntArray
 
 __all__ = ["POOLING_MODES", "pool", "pooling_modes"]
@@ -62,12 +63,12 @@ def pooling_modes(pooling: str | Sequence[str]) -> tuple[str, ...]:
     """
     names = [pooling] if isinstance(pooling, str) else pooling
     if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) for name in names):
-        raise TypeError(f"pooling={pooling!r}; expected the name of a pooling mode, or a list of names.")
+        raise TypeError(f"pooling={brief(pooling)}; expected the name of a pooling mode, or a list of names.")
     modes: list[str] = []
     for name in names:
         if name not in POOLING_MODES and name not in _ALONE and name not in _ALIASES:
             known = ", ".join([*POOLING_MODES, *_ALONE, *_ALIASES])
-            raise ValueError(f"pooling={name!r} is not a pooling mode; there are {known}.")
+            raise ValueError(f"pooling={brief(name)} is not a pooling mode; there are {known}.")
         modes += _ALIASES.get(name, (name,))
     if len(modes) > 1 and (alone := [mode for mode in modes if mode in _ALONE]):
         raise ValueError(f"pooling {alone[0]!r} cannot be combined with others; got {', '.join(map(repr, modes))}.")

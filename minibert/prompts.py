@@ -7,10 +7,13 @@ or by `_name_or_path` in config.json.
 from __future__ import annotations
 
 import re
+import reprlib
 from collections.abc import Mapping
 from typing import Any
 
+from minibert.checks import brief
 from minibert.errors import ModelFormatError
+from minibert.warn import warn_caller
 
 __all__ = ["builtin_prompts", "check_prompts", "choose_default", "merge_prompts", "resolve_prompt"]
 
@@ -96,7 +99,7 @@ def choose_default(prompts: Mapping[str, str], stored: Mapping[str, Any], given:
     if name is not None and (not isinstance(name, str) or name not in prompts):
         error = ModelFormatError if given is None else ValueError
         where = f"{_file(source)} has " if given is None else ""
-        raise error(f"{where}default_prompt_name={name!r}, which is not a prompt; there are {[*prompts]}.")
+        raise error(f"{where}default_prompt_name={brief(name)}, which is not a prompt; there are {[*prompts]}.")
     return name
 
 
@@ -108,24 +111,37 @@ def resolve_prompt(
     Raises
     ------
     TypeError, ValueError
-        The prompt is no text, or the name is none of the prompts.
+        The prompt is not a text, or the name is not one of the prompts.
+
+    Warns
+    -----
+    UserWarning
+        There are a prompt and a name: the name is ignored.
     """
     if prompt is not None:
         if not isinstance(prompt, str):
             raise TypeError(f"prompt is a {type(prompt).__name__}; expected a str.")
+        if prompt_name is not None:
+            warn_caller(
+                f"prompt={reprlib.repr(prompt)} and prompt_name={prompt_name!r} are both given; the prompt is used, "
+                "and prompt_name is ignored. Give one of them."
+            )
         return prompt
     name = prompt_name if prompt_name is not None else default_prompt_name
     if name is None:
         return ""
     if not isinstance(name, str) or name not in prompts:
-        raise ValueError(f"prompt_name={name!r}; this model has {', '.join(map(repr, prompts)) or 'none'}.")
-    return prompts[name]
+        raise ValueError(f"prompt_name={brief(name)}; this model has {', '.join(map(repr, prompts)) or 'none'}.")
+    text = prompts[name]
+    if not isinstance(text, str):  # the dict is the caller's to change
+        raise TypeError(f"prompts[{name!r}] is a {type(text).__name__}; expected a str.")
+    return text
 
 
 def check_prompts(prompts: object, where: str, error: type[Exception]) -> dict[str, str]:
     """Return prompts as a new dict; raise `error`, naming the place, for what are no texts by name."""
     if not isinstance(prompts, Mapping) or not all(isinstance(x, str) for x in [*prompts, *prompts.values()]):
-        raise error(f"{where} must hold prompts as texts by name, not {prompts!r}.")
+        raise error(f"{where} must hold prompts as texts by name, not {brief(prompts)}.")
     return dict(prompts)
 
 

@@ -10,9 +10,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from minibert import encoder
 from minibert.batch import PackedBatch
+from minibert.checks import brief
 from minibert.encodings import Encoding
-from minibert.models import TOKENS_PER_STEP, BertModel
+from minibert.models import BertModel
 from minibert.ops import FloatArray
 from minibert.pooling import pool, pooling_modes
 from minibert.vectors import LayerSelection, check_choice, combine_layers, resolve_layers
@@ -79,7 +81,7 @@ def make_recipe(
     chosen = (depth,) if layers is None else resolve_layers(layers, depth)
     check_choice("layer_pooling", layer_pooling, ("concat", "sum", "mean"))
     if not isinstance(special_tokens, bool | np.bool_):
-        raise TypeError(f"special_tokens={special_tokens!r}; expected True or False.")
+        raise TypeError(f"special_tokens={brief(special_tokens)}; expected True or False.")
     if modes[0] in ("first_last", "pooler") and (layers is not None or not special_tokens):
         raise ValueError(f"pooling={modes[0]!r} says itself which layers and tokens count; leave out layers= and such.")
     if modes == ("first_last",):
@@ -146,13 +148,10 @@ def _run(
     if not encodings:
         return
     batch = PackedBatch.from_sequences([e.ids for e in encodings], [e.token_types for e in encodings])
-    from_pooler = recipe.modes == ("pooler",)
+    pooler = model.weights.pooler if recipe.modes == ("pooler",) else None
     first = 0
-    for _, step in batch.steps(TOKENS_PER_STEP):
-        output = model.forward_packed(
-            step, hidden_states=recipe.layers, num_layers=max(recipe.layers), pool=from_pooler
-        )
-        states = [output.hidden_states[layer] for layer in recipe.layers]
+    for step, found in model.states(batch, recipe.layers):
+        states = [found[layer] for layer in recipe.layers]
         state = states[0] if len(states) == 1 else combine_layers(states, recipe.layer_pooling)
-        yield first, step, state, output.pooled
+        yield first, step, state, None if pooler is None else encoder.pooler(state, pooler, step, model.ops)
         first += step.num_sequences

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from minibert.errors import DownloadError, ModelFormatError
 from minibert.files import os_reason, printable, within
+from minibert.hub_answers import UnsafeAnswerError, checked_answers
 
 __all__ = ["PICKLES", "WEIGHTS", "WEIGHTS_INDEX", "HubRepository", "only_a_pickle"]
 
@@ -189,7 +190,7 @@ class HubRepository:
         from huggingface_hub.errors import RemoteEntryNotFoundError
 
         self._refuse_offline(f"no {filename} of {self.source}, and does not know that there is none")
-        with self._hub_errors(filename):
+        with self._hub_errors(filename), checked_answers():
             try:
                 path = Path(
                     hf_hub_download(
@@ -203,11 +204,27 @@ class HubRepository:
             except RemoteEntryNotFoundError:
                 path = None
         self._asked_hub = True
+        if path is not None:
+            self._refuse_outside(path)
         if path is None:
             self._fixed_commit()  # a 404 names the commit too, and the client has noted it in the cache
         else:
             self._fix(path.parts[-2 - filename.count("/")])  # .../snapshots/<commit>/<filename>
         return path
+
+    def _refuse_outside(self, path: Path) -> None:
+        """Refuse a file that is not in the cache when all links are followed."""
+        from huggingface_hub import constants
+
+        cache = Path(self._cache_dir or constants.HF_HUB_CACHE)
+        repository = cache / f"models--{self._repo_id.replace('/', '--')}"
+        # The cache, a repository in it, or its blobs may themselves be links, to another disk for example.
+        roots = [folder.resolve() for folder in (cache, repository, repository / "blobs")]
+        if not any(path.resolve().is_relative_to(root) for root in roots):
+            raise DownloadError(
+                f"{path} leads out of the hub cache, to {path.resolve()}; the hub's client does not make such links. "
+                f"Delete {repository} and load again."
+            )
 
     def _refuse_offline(self, lacking: str) -> None:
         """Raise where the network must not be used, saying what the cache lacks."""
@@ -270,6 +287,12 @@ class HubRepository:
         revision = self._commit or self._revision
         status = next((c.response.status_code for c in causes if isinstance(c, errors.HfHubHTTPError)), None)
 
+        unsafe = next((cause for cause in causes if isinstance(cause, UnsafeAnswerError)), None)
+        if unsafe is not None:
+            return (
+                f"{endpoint} answered with {unsafe} for {wanted} of {repository}. This cannot be right: it could be "
+                "the path of another file, so nothing was written. Is HF_ENDPOINT right?"
+            )
         if among(errors.LocalTokenNotFoundError):
             return "token=True asks for a saved access token and there is none: set HF_TOKEN or run `hf auth login`."
         if among(errors.GatedRepoError):

@@ -23,12 +23,12 @@ import numpy as np
 import numpy.typing as npt
 
 import minibert
+from minibert.checks import check_int
 from minibert.files import os_reason
 from minibert.ordering import in_windows
 from minibert.progress import progress_bar
 from minibert.readers import Record, Source, read_records
 from minibert.shards import Counts, Part, ShardFolder, read_record, record_path
-from minibert.windows import check_positive
 
 __all__ = ["ON_ERROR", "Append", "BadRecords", "Output", "Summary", "row_of", "run_shards"]
 
@@ -185,7 +185,7 @@ def run_shards(
         A file cannot be read or written; another process writes this output. What was computed is kept.
     """
     start = time.perf_counter()
-    check_positive("shard_size", shard_size)
+    shard_size = check_int("shard_size", shard_size, 1)
     if os.path.isdir(output):
         raise IsADirectoryError(f"{output} is a folder; give the name of a file to write.")
     if os.path.exists(output) and not os.path.isfile(output):

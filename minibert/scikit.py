@@ -17,7 +17,7 @@ try:
     from sklearn.base import BaseEstimator, TransformerMixin
 except ImportError as error:
     raise ImportError(
-        f"minibert.scikit needs scikit-learn, which cannot be imported ({error}): pip install 'minibert[sklearn]'"
+        f"minibert.scikit needs scikit-learn, which cannot be imported ({error}): pip install scikit-learn"
     ) from error
 
 __all__ = ["MinibertTransformer"]

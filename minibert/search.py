@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from minibert.checks import brief, check_int
 from minibert.ops import FloatArray
 from minibert.similarity import as_array, cos_sim, normalize_embeddings
 
@@ -55,9 +56,9 @@ def semantic_search(
     TypeError, ValueError
         They are no vectors of one length, or a number is below 1.
     """
-    for name, number in (("query_chunk_size", query_chunk_size), ("corpus_chunk_size", corpus_chunk_size)):
-        _check_count(name, number)
-    _check_count("top_k", top_k)
+    query_chunk_size = check_int("query_chunk_size", query_chunk_size, 1)
+    corpus_chunk_size = check_int("corpus_chunk_size", corpus_chunk_size, 1)
+    top_k = check_int("top_k", top_k, 1)
     queries, corpus = _matrix("query_embeddings", query_embeddings), _matrix("corpus_embeddings", corpus_embeddings)
     if len(queries) and len(corpus) and queries.shape[1] != corpus.shape[1]:
         raise ValueError(
@@ -139,10 +140,9 @@ def paraphrase_mining_embeddings(
     list of [score, i, j]
         With i < j, each pair once, best first.
     """
-    for name, number in (("query_chunk_size", query_chunk_size), ("corpus_chunk_size", corpus_chunk_size)):
-        _check_count(name, number)
-    _check_count("max_pairs", max_pairs)
-    _check_count("top_k", top_k)
+    query_chunk_size = check_int("query_chunk_size", query_chunk_size, 1)
+    corpus_chunk_size = check_int("corpus_chunk_size", corpus_chunk_size, 1)
+    max_pairs, top_k = check_int("max_pairs", max_pairs, 1), check_int("top_k", top_k, 1)
     x = _matrix("embeddings", embeddings)
     pairs, scores = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float64)
     for first in range(0, len(x), query_chunk_size):
@@ -192,17 +192,17 @@ def community_detection(
     TypeError, ValueError
         They are no vectors of finite numbers, `threshold` is no number, or a count is below 1.
     """
-    if isinstance(threshold, bool) or not isinstance(threshold, int | float | np.number) or np.isnan(threshold):
-        raise TypeError(f"threshold={threshold!r}; expected a number, the least cosine.")
-    _check_count("min_community_size", min_community_size)
-    _check_count("batch_size", batch_size)
+    least = _check_threshold(threshold)
+    min_community_size = check_int("min_community_size", min_community_size, 1)
+    batch_size = check_int("batch_size", batch_size, 1)
     x = _matrix("embeddings", embeddings)
     if not np.isfinite(x).all():
         raise ValueError("embeddings holds NaN or infinity, which has no cosine.")
     if len(x) < min_community_size:
         return []
     unit = normalize_embeddings(x)
-    limit = unit.dtype.type(threshold)
+    with np.errstate(over="ignore"):  # no cosine is infinite
+        limit = unit.dtype.type(least)
     communities: list[tuple[int, IntArray]] = []
     rows = max(1, min(batch_size, _SCORES // len(x)))
     for first in range(0, len(x), rows):
@@ -229,13 +229,13 @@ def _best(
 ) -> tuple[IntArray, FloatArray]:
     """Ids and scores of the best `top_k` of the corpus for each query, best first: (m, min(top_k, n)) each."""
     if not callable(score_function):
-        raise TypeError(f"score_function={score_function!r}; expected a function, such as cos_sim or dot_score.")
+        raise TypeError(f"score_function={brief(score_function)}; expected a function, such as cos_sim or dot_score.")
     m, n = len(queries), len(corpus)
     ids, best = np.zeros((m, 0), dtype=np.int64), np.zeros((m, 0), dtype=np.float32)
     rows = max(1, min(corpus_chunk_size, _SCORES // max(1, m), _NUMBERS // max(1, corpus.shape[1])))
     for first in range(0, n if m else 0, rows):
         chunk = corpus[first : first + rows]
-        scores = np.asarray(score_function(queries, chunk))
+        scores = as_array("score_function's result", score_function(queries, chunk))
         if scores.shape != (m, len(chunk)):
             raise ValueError(f"score_function gave shape {scores.shape}; expected {(m, len(chunk))}.")
         if np.isnan(scores).any():
@@ -271,8 +271,14 @@ def _matrix(name: str, values: npt.ArrayLike) -> FloatArray:
     return array
 
 
-def _check_count(name: str, value: int) -> None:
-    if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{name}={value!r}; expected an int of at least 1.")
-    if value < 1:
-        raise ValueError(f"{name}={value}; expected at least 1.")
+def _check_threshold(threshold: object) -> float:
+    """Return the least cosine as a float; one that no float holds is infinite, which no cosine reaches."""
+    if isinstance(threshold, bool | np.bool_) or not isinstance(threshold, int | float | np.integer | np.floating):
+        raise TypeError(f"threshold={brief(threshold)}; expected a number, the least cosine.")
+    try:
+        value = float(threshold)
+    except OverflowError:  # an int of hundreds of digits
+        value = np.inf if threshold > 0 else -np.inf
+    if np.isnan(value):
+        raise TypeError(f"threshold={brief(threshold)}; expected a number, the least cosine.")
+    return value

@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
+from minibert.checks import brief, check_int
 from minibert.encode_options import check_device, check_for_tokens, check_out, check_output, make_out
 from minibert.encodings import TokenizedBatch
 from minibert.errors import ModelFormatError
@@ -17,7 +17,7 @@ from minibert.models import BertModel
 from minibert.ops import FloatArray
 from minibert.pipeline import Pipeline, read_modules, read_pipeline
 from minibert.progress import progress_bar
-from minibert.prompts import builtin_prompts, choose_default, merge_prompts, resolve_prompt
+from minibert.prompts import builtin_prompts, check_prompts, choose_default, merge_prompts, resolve_prompt
 from minibert.recipe import make_recipe
 from minibert.sentence_files import check_settings, full_name, read_settings
 from minibert.sentence_vectors import (
@@ -33,7 +33,7 @@ from minibert.texts import as_texts
 from minibert.tokenizer import BertTokenizer
 from minibert.vectors import LayerSelection
 from minibert.warn import warn_caller
-from minibert.windows import TextInfo, TokenWindows, check_inputs, check_positive, count_tokens
+from minibert.windows import TextInfo, TokenWindows, check_inputs, count_tokens
 
 __all__ = ["WINDOW", "SentenceTransformer"]
 
@@ -125,11 +125,11 @@ class SentenceTransformer:
             self.similarity_fn_name = similarity_fn_name or stored.get("similarity_fn_name") or "cosine"
         except (TypeError, ValueError) as error:
             raise ModelFormatError(f"{files.source}: config_sentence_transformers.json has {error}") from error
-        self.truncate_dim: int | None = truncate_dim if truncate_dim is not None else stored.get("truncate_dim")
+        self.truncate_dim = truncate_dim if truncate_dim is not None else stored.get("truncate_dim")
         bert_files = files.subfolder(modules[0].path) if modules else files
         names = (os.fspath(model_name_or_path), read_settings(bert_files, "config.json").get("_name_or_path"))
         self._builtin_prompts = builtin_prompts(*names)
-        self.prompts = merge_prompts(stored, prompts, self._builtin_prompts, files.source)
+        self._prompts = merge_prompts(stored, prompts, self._builtin_prompts, files.source)
         self.default_prompt_name = choose_default(self.prompts, stored, default_prompt_name, files.source)
         self._given_prompts = frozenset(prompts) if isinstance(prompts, Mapping) else frozenset()
         self._warned: set[str] = set()
@@ -151,18 +151,35 @@ class SentenceTransformer:
     @property
     def max_seq_length(self) -> int:
         """Tokens of one text, special tokens included; more are cut. Settable, up to the model's positions."""
-        return self._max_seq_length
+        return min(self._max_seq_length, self.model.config.max_position_embeddings)  # `model` may be another one now
 
     @max_seq_length.setter
     def max_seq_length(self, value: int) -> None:
         most = self.model.config.max_position_embeddings
         least = self.tokenizer.num_special_tokens_to_add()
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= most:
-            raise ValueError(
-                f"max_seq_length={value!r}; expected an int, {least} (the special tokens) to {most} "
-                "(max_position_embeddings)."
-            )
-        self._max_seq_length = int(value)
+        self._max_seq_length = check_int(
+            "max_seq_length", value, least, most, also=": the special tokens, and max_position_embeddings"
+        )
+
+    @property
+    def prompts(self) -> dict[str, str]:
+        """Texts to put before inputs, by name; "query" and "document" are always there. Settable."""
+        return self._prompts
+
+    @prompts.setter
+    def prompts(self, value: Mapping[str, str]) -> None:
+        given = check_prompts(value, "prompts", TypeError)
+        self._prompts = {"query": "", "document": "", **given}
+        self._given_prompts = frozenset(given)
+
+    @property
+    def truncate_dim(self) -> int | None:
+        """Features that `encode` keeps of each vector, the first ones; None keeps all. Settable."""
+        return self._truncate_dim
+
+    @truncate_dim.setter
+    def truncate_dim(self, value: int | None) -> None:
+        self._truncate_dim = check_truncate_dim(value)
 
     @property
     def similarity_fn_name(self) -> str:
@@ -173,7 +190,7 @@ class SentenceTransformer:
     def similarity_fn_name(self, value: str) -> None:
         if not isinstance(value, str) or value not in SIMILARITY_FUNCTIONS:
             known = ", ".join(map(repr, SIMILARITY_FUNCTIONS))
-            raise ValueError(f"similarity_fn_name={value!r}; expected one of {known}.")
+            raise ValueError(f"similarity_fn_name={brief(value)}; expected one of {known}.")
         self._similarity_fn_name = value
 
     def get_embedding_dimension(self) -> int:
@@ -412,6 +429,8 @@ class SentenceTransformer:
         """
         if isinstance(inputs, str | bytes) or not isinstance(inputs, Iterable):
             raise TypeError(f"inputs is a {type(inputs).__name__}; expected an iterable of str. For one text: encode.")
+        if progress is not None and not callable(progress):
+            raise TypeError(f"progress={brief(progress)}; expected a function that takes a number of texts, or None.")
         task = self._task(
             self._token_windows(prompt, prompt_name, truncation, stride, batch_size),
             pooling=pooling,
@@ -428,7 +447,7 @@ class SentenceTransformer:
             inputs,
             width=self._width(task, truncate_dim),
             normalize=normalize_embeddings,
-            size=check_positive("window", window),
+            size=check_int("window", window, 1),
             progress=progress or (lambda _: None),
         )
 
@@ -457,8 +476,11 @@ class SentenceTransformer:
         return self.tokenizer(texts, padding=True, truncation=True, max_length=self.max_seq_length)
 
     def num_tokens(self, texts: Sequence[str], prompt_name: str | None = None, prompt: str | None = None) -> list[int]:
-        """Count the tokens of each text, with its prompt and the special tokens, before anything is cut."""
+        """Count the tokens of each of B texts, with its prompt and the special tokens, before anything is cut."""
         windows = self._token_windows(prompt, prompt_name, "silent", 0, 32)
+        texts, single = as_texts("texts", texts)
+        if single:
+            raise TypeError("texts is one str; expected several, whose tokens are counted: [text].")
         check_inputs(texts)
         return [count_tokens(group)[0] for _, groups in windows.of(texts, range(len(texts))) for group in groups]
 
@@ -504,7 +526,7 @@ class SentenceTransformer:
             max_length=self.max_seq_length,
             truncation=truncation,
             stride=stride,
-            texts_at_once=min(_TEXTS_AT_ONCE, 32 * check_positive("batch_size", batch_size)),
+            texts_at_once=min(_TEXTS_AT_ONCE, 32 * check_int("batch_size", batch_size, 1)),
         )
 
     def _width(self, task: EncodeTask, truncate_dim: int | None) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -104,7 +103,7 @@ def sentence_width(task: EncodeTask, truncate_dim: int | None) -> int:
     """
     if task.recipe.modes == ("none",):
         raise ValueError("output_value=None gives a sentence vector too, but pooling='none' makes none.")
-    check_truncate_dim(truncate_dim)
+    kept = check_truncate_dim(truncate_dim)
     width = task.recipe.width(task.model.config.hidden_size)
     fixed = [name for name in task.pipeline.names if name != "Normalize"]
     if fixed:
@@ -114,7 +113,7 @@ def sentence_width(task: EncodeTask, truncate_dim: int | None) -> int:
                 f"{task.pipeline.widths[0]}; choose layers= and pooling= that fit."
             )
         width = task.pipeline.widths[-1]
-    return min(width, truncate_dim or sys.maxsize)
+    return width if kept is None else min(width, kept)
 
 
 def encode_texts(

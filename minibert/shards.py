@@ -2,7 +2,7 @@
 
 The folder ``<output>.parts`` holds
 
-- ``lock``: whoever has it may write here (see locks.py);
+- ``lock``: the run that holds it may write here (see locks.py);
 - ``manifest.json``: what the run was begun with. Where it is, there is a run to resume;
 - ``part-*``: the output as far as it is computed. A shard is appended to each part, and never changed again;
 - ``shards.jsonl``: the journal. Once all of a shard is on the disk, a line is added that says where it ends in each
@@ -10,6 +10,10 @@ The folder ``<output>.parts`` holds
 
 So no output is ever copied or read again, a shard is there or it is not, and whatever was damaged meanwhile is noticed.
 When all shards are there the parts take their final names, and the manifest does so last, as the record of the run.
+
+Other programs use such names too: Spark and dask write ``part-00000.parquet``. So a run deletes only files with the
+exact names above, and begins only in a folder in which every file is of an earlier run: there is a manifest, or a lock
+of minibert's and nothing but leftovers with these names. No run makes its parts before its manifest.
 """
 
 from __future__ import annotations
@@ -18,19 +22,23 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
+import stat
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Self
 
 from minibert.errors import ModelFormatError
-from minibert.files import os_reason, read_json_object, sync_folder, write_whole
-from minibert.locks import FileLock
+from minibert.files import os_reason, printable, read_json_object, sync_folder, write_whole
+from minibert.locks import FileLock, is_ours
 
 __all__ = ["Counts", "Part", "ShardFolder", "folder_of", "is_unfinished", "read_record", "record_path"]
 
 _LOCK, _MANIFEST, _JOURNAL, _STANDARD_INPUT = "lock", "manifest.json", "shards.jsonl", "standard-input"
+_TEMPORARY = re.compile(r"\.minibert-[a-z0-9_]{8}")  # what write_whole fills before a file takes its name
 _BLOCK = 2**20  # bytes read at a time
+_NAMES_SHOWN = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +90,7 @@ class Part:
 
 
 class ShardFolder:
-    """The folder of one run; to be entered, which takes its lock. Left without a manifest, it is deleted.
+    """The folder of one run; to be entered, which takes its lock. Left without a manifest, its files are deleted.
 
     Parameters
     ----------
@@ -101,7 +109,8 @@ class ShardFolder:
     Raises
     ------
     OSError
-        The folder cannot be made; another process is at work there.
+        The folder cannot be made; another process is at work there; there are files that no run of minibert has made,
+        in the folder or under the name of a second output.
     """
 
     def __init__(self, output: str, parts: Sequence[Part]) -> None:
@@ -115,11 +124,15 @@ class ShardFolder:
     def __enter__(self) -> Self:
         try:
             while True:
-                self.path.mkdir(exist_ok=True)
+                self._make()
                 # Another run that ends just now deletes both.
                 with contextlib.suppress(FileNotFoundError):
-                    self._lock = FileLock(self.path / _LOCK)
+                    self._lock = FileLock(self.path / _LOCK, self._refuse_strangers)
                     return self
+        except (FileExistsError, ValueError):  # refused, in a message that is complete
+            with contextlib.suppress(OSError):
+                self.path.rmdir()  # if it is empty: it was made here
+            raise
         except BlockingIOError as error:
             raise BlockingIOError(
                 f"{self.output} is being written by {error}. Wait until that run has ended, or stop it; to write "
@@ -172,12 +185,13 @@ class ShardFolder:
         return str(copy)
 
     def start(self, manifest: dict[str, Any]) -> None:
-        """Begin with no shard, and write the manifest: from now on there is a run to resume."""
+        """Write the manifest, and begin with no shard: from now on there is a run to resume."""
+        self._write_manifest(manifest)
+        sync_folder(self.path.parent)
         for part in self._parts:
             self._open(part, "w+b")
         self._open(Part(_JOURNAL, None), "w+b")
-        self._write_manifest(manifest)
-        sync_folder(self.path.parent)
+        sync_folder(self.path)
 
     def resume(self, report: Callable[[str], object]) -> None:
         """Find the shards that are done and whole; what stands behind them is cut off.
@@ -292,6 +306,64 @@ class ShardFolder:
 
     # -- how it is done
 
+    def _make(self) -> None:
+        """Make the folder; refuse to take anything else for it, or for the lock in it."""
+        if self.path.is_symlink() or (self.path.exists() and not self.path.is_dir()):
+            kind = "a link" if self.path.is_symlink() else "a file"
+            raise FileExistsError(
+                f"{self.path} is {kind}, but the run makes a folder of this name to keep what it has done. Move it "
+                "elsewhere, or give another output."
+            )
+        self.path.mkdir(exist_ok=True)
+        lock = self.path / _LOCK
+        if os.path.lexists(lock) and not _is_plain_file(lock):
+            self._refuse([_LOCK])
+
+    def _refuse_strangers(self, lock: str | None) -> None:
+        """Refuse a folder that has no manifest, but files that are not of a run that was killed.
+
+        Parameters
+        ----------
+        lock : str, optional
+            What the lock held; None if there was no lock. Every run makes its lock first and deletes it last.
+        """
+        names = sorted(os.listdir(self.path))
+        if lock is None:
+            strangers = [name for name in names if name != _LOCK]
+        else:
+            strangers = [name for name in names if not (is_ours(lock) and self._is_own(name))]
+        if strangers and not _is_sealed(self.path / _MANIFEST):
+            self._refuse(strangers)
+        if not (self.path / _MANIFEST).exists():
+            self._refuse_outputs()
+
+    def _refuse(self, strangers: Sequence[str]) -> None:
+        more = f" and {len(strangers) - _NAMES_SHOWN} more" if len(strangers) > _NAMES_SHOWN else ""
+        shown = ", ".join(map(printable, strangers[:_NAMES_SHOWN]))
+        raise FileExistsError(
+            f"{self.path} is where the run would keep what it has done, but it holds files of something else: {shown}"
+            f"{more}. Move this folder elsewhere, or give another output."
+        )
+
+    def _refuse_outputs(self) -> None:
+        """Refuse to replace a file that the user did not name, such as the index, if it is not of an earlier run."""
+        record = Path(record_path(self.output))
+        earlier: set[str] = set()
+        if os.path.lexists(record):
+            earlier = {output["name"] for output in _outputs(_unseal_record(record))}
+        for path in (Path(part.final) for part in self._parts if part.final not in (None, self.output)):
+            if os.path.lexists(path) and (path.name not in earlier or not _is_plain_file(path)):
+                raise FileExistsError(
+                    f"{path} would be replaced, because the run writes a file of this name beside {self.output}; but "
+                    f"no record ({record.name}) says that minibert wrote what is there. Move it elsewhere, or give "
+                    "another output."
+                )
+
+    def _is_own(self, name: str) -> bool:
+        """Whether a run with these parts makes files of this name."""
+        own = {_LOCK, _MANIFEST, _JOURNAL, _STANDARD_INPUT, *(part.name for part in self._parts)}
+        return (name in own or _TEMPORARY.fullmatch(name) is not None) and _is_plain_file(self.path / name)
+
     def _open(self, part: Part, mode: str) -> None:
         header = part.header(Counts())
         self._ends[part.name] = len(header)
@@ -349,11 +421,12 @@ class ShardFolder:
         self._files = {}
 
     def _clear(self) -> None:
-        """Delete what runs leave here, and nothing else."""
-        for name in (_JOURNAL, _STANDARD_INPUT, "part-*", ".minibert-*"):
-            for file in self.path.glob(name):
-                with contextlib.suppress(OSError):
-                    file.unlink()
+        """Delete what runs leave here, and nothing else; the lock is deleted last, by `release`."""
+        with contextlib.suppress(OSError):
+            for name in os.listdir(self.path):
+                if name != _LOCK and self._is_own(name):
+                    with contextlib.suppress(OSError):
+                        (self.path / name).unlink()
 
 
 def folder_of(output: str | os.PathLike[str]) -> Path:
@@ -363,7 +436,7 @@ def folder_of(output: str | os.PathLike[str]) -> Path:
 
 def is_unfinished(output: str | os.PathLike[str]) -> bool:
     """Whether there is a run to resume."""
-    return (folder_of(output) / _MANIFEST).exists()
+    return _is_sealed(folder_of(output) / _MANIFEST)
 
 
 def record_path(output: str) -> str:
@@ -382,15 +455,14 @@ def read_record(output: str) -> dict[str, Any] | None:
     file = Path(record_path(output))
     if not file.exists():
         return None
-    anew = "Without --resume (resume=True) it is made anew."
-    record = _unseal(file, anew)
-    _check_outputs(record, file.parent, anew)
+    record = _unseal_record(file)
+    _check_outputs(record, file.parent, "Without --resume (resume=True) it is made anew.")
     return record
 
 
 def _check_outputs(manifest: dict[str, Any], folder: Path, way_on: str) -> None:
     """Refuse outputs that are missing, or have another size than the run that is recorded here gave them."""
-    for output in manifest["finished"]["outputs"].values():
+    for output in _outputs(manifest):
         path, size = folder / output["name"], output["size"]
         found = path.stat().st_size if path.exists() else None
         if found != size:
@@ -421,6 +493,32 @@ def _unseal(path: Path, way_on: str) -> dict[str, Any]:
     if content is None:
         raise ValueError(f"{path} is damaged: its checksum is wrong. {way_on}")
     return content
+
+
+def _is_sealed(path: Path) -> bool:
+    """Whether there is a whole file that `_seal` made."""
+    try:
+        _unseal(path, "")
+    except (ValueError, OSError):
+        return False
+    return True
+
+
+def _unseal_record(record: Path) -> dict[str, Any]:
+    return _unseal(record, "A run writes its record there: delete it or move it elsewhere, or give another output.")
+
+
+def _outputs(manifest: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the name and the size of each output of a run; none if the run has not finished."""
+    return [*manifest.get("finished", {}).get("outputs", {}).values()]
+
+
+def _is_plain_file(path: Path) -> bool:
+    """Whether a name is that of a file itself: no link, folder, device or pipe, and not gone meanwhile."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except FileNotFoundError:
+        return False
 
 
 def _checked(content: dict[str, Any]) -> dict[str, Any] | None:

@@ -2,6 +2,10 @@
 
 The names, the arguments and the answers are those of sentence_transformers.util, version 6.2; the arrays are NumPy's.
 Floats are computed in their own precision, at least float32; integers, such as quantized vectors, as float32.
+
+Finite vectors never give NaN. A score beyond the greatest number of its precision is infinity, with the right sign; a
+score below the least one is 0. Steps on the way do not overflow or underflow: where they would, rows are scaled by a
+power of two first, which is exact. Vectors that hold NaN or infinity give what NumPy makes of them.
 """
 
 from __future__ import annotations
@@ -12,7 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minibert.ops import FloatArray
+from minibert.checks import check_int
+from minibert.ops import FloatArray, IntArray
+from minibert.vectors import check_choice
 from minibert.warn import warn_caller
 
 __all__ = [
@@ -40,7 +46,11 @@ PRECISIONS = ("float32", "float16", "int8", "uint8", "binary", "ubinary")
 # Numbers in a block of differences (rows x rows x features) that manhattan_sim and euclidean_sim hold at a time.
 _BLOCK = 2**22
 
+# Infinities are an answer here, and steps that overflow are repaired: NumPy need not warn, nor raise under np.seterr.
+_quietly = np.errstate(over="ignore", under="ignore", invalid="ignore")
 
+
+@_quietly
 def cos_sim(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
     """Cosine of the angle between each row of `a` and each row of `b`; 0 where a row is all zeros.
 
@@ -61,22 +71,30 @@ def cos_sim(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
     return normalize_embeddings(x) @ normalize_embeddings(y).T
 
 
+@_quietly
 def dot_score(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
     """Dot product of each row of `a` with each row of `b`; otherwise as `cos_sim`."""
     x, y = _rows(a, b)
-    return x @ y.T
+    scores = x @ y.T
+    lost = ~np.isfinite(scores)
+    for i in np.flatnonzero(lost.any(axis=1)):
+        scores[i, lost[i]] = _scaled_dots(x[i], y[lost[i]])
+    return scores
 
 
+@_quietly
 def euclidean_sim(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
     """-|a_i - b_j|, the negative Euclidean distance; otherwise as `cos_sim`."""
-    return -_distances(*_rows(a, b), lambda difference: np.sqrt((difference * difference).sum(axis=-1)))
+    return -_distances(*_rows(a, b), _lengths)
 
 
+@_quietly
 def manhattan_sim(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
     """-sum |a_i - b_j|, the negative Manhattan distance; otherwise as `cos_sim`."""
     return -_distances(*_rows(a, b), lambda difference: np.abs(difference).sum(axis=-1))
 
 
+@_quietly
 def pairwise_cos_sim(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
     """Cosine of the angle between row i of `a` and row i of `b`.
 
@@ -97,18 +115,25 @@ def pairwise_cos_sim(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
     return (normalize_embeddings(x) * normalize_embeddings(y)).sum(axis=-1)
 
 
+@_quietly
 def pairwise_dot_score(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
     """Dot product of row i of `a` and row i of `b`; otherwise as `pairwise_cos_sim`."""
     x, y = _pairs(a, b)
-    return (x * y).sum(axis=-1)
+    scores = np.asarray((x * y).sum(axis=-1))
+    lost = ~np.isfinite(scores)
+    if lost.any():
+        scores[lost] = _scaled_dots(x[lost], y[lost])
+    return scores[()]
 
 
+@_quietly
 def pairwise_euclidean_sim(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
     """-|a_i - b_i|; otherwise as `pairwise_cos_sim`."""
     x, y = _pairs(a, b)
-    return -np.sqrt(((x - y) ** 2).sum(axis=-1))
+    return -_lengths(x - y)
 
 
+@_quietly
 def pairwise_manhattan_sim(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
     """-sum |a_i - b_i|; otherwise as `pairwise_cos_sim`."""
     x, y = _pairs(a, b)
@@ -127,8 +152,11 @@ SIMILARITY_FUNCTIONS: dict[str, tuple[Callable[..., FloatArray], Callable[..., F
 # --- what can be done to vectors -------------------------------------------------------------------------------------
 
 
+@_quietly
 def normalize_embeddings(embeddings: npt.ArrayLike) -> FloatArray:
-    """Scale each row to length 1: v / max(|v|, 1e-12), so that zeros stay zeros.
+    """Scale each row to length 1; zeros stay zeros.
+
+    Torch divides by max(|v|, 1e-12) instead: there rows shorter than that keep a length below 1.
 
     Parameters
     ----------
@@ -139,8 +167,10 @@ def normalize_embeddings(embeddings: npt.ArrayLike) -> FloatArray:
     ndarray of the same shape; the lengths are computed in float64
     """
     x = as_vectors("embeddings", embeddings)
-    lengths = np.sqrt((x.astype(np.float64) ** 2).sum(axis=-1, keepdims=True))
-    return (x / np.maximum(lengths, 1e-12)).astype(x.dtype)
+    squares, exponents = _sum_squares(x.astype(np.result_type(x, np.float64), copy=False))
+    lengths = np.sqrt(np.where(squares == 0, 1, squares))[..., None]
+    scaled = np.ldexp(x, -exponents[..., None]) if exponents.any() else x
+    return (scaled / lengths).astype(x.dtype)
 
 
 def truncate_embeddings(embeddings: npt.ArrayLike, truncate_dim: int | None) -> FloatArray:
@@ -155,18 +185,13 @@ def truncate_embeddings(embeddings: npt.ArrayLike, truncate_dim: int | None) -> 
     -------
     ndarray of shape (..., min(truncate_dim, H)), a view where `embeddings` is an array
     """
-    check_truncate_dim(truncate_dim)
-    return as_array("embeddings", embeddings)[..., :truncate_dim]
+    kept = check_truncate_dim(truncate_dim)
+    return _not_single("embeddings", as_array("embeddings", embeddings))[..., :kept]
 
 
-def check_truncate_dim(truncate_dim: int | None) -> None:
-    """Refuse what is not a number of features."""
-    if truncate_dim is None:
-        return
-    if isinstance(truncate_dim, bool | np.bool_) or not isinstance(truncate_dim, int | np.integer):
-        raise TypeError(f"truncate_dim={truncate_dim!r}; expected an int of at least 1, or None.")
-    if truncate_dim < 1:
-        raise ValueError(f"truncate_dim={truncate_dim}; expected at least 1, or None.")
+def check_truncate_dim(truncate_dim: int | None) -> int | None:
+    """Return a number of features, or None, after checking it."""
+    return None if truncate_dim is None else check_int("truncate_dim", truncate_dim, 1, also=", or None")
 
 
 def quantize_embeddings(
@@ -205,40 +230,68 @@ def quantize_embeddings(
     UserWarning
         The ranges come from fewer than 100 vectors: other texts will lie outside of them.
     """
-    if precision not in PRECISIONS:
-        raise ValueError(f"precision={precision!r}; expected {', '.join(map(repr, PRECISIONS))}.")
+    check_choice("precision", precision, PRECISIONS)
     x = as_array("embeddings", embeddings)
     if x.dtype.kind != "f" or x.ndim not in (1, 2):
         raise TypeError(f"embeddings is {x.dtype} of shape {x.shape}; expected floats of shape (n, H) or (H,).")
-    if precision == "float32":
-        return x.astype(np.float32)
-    if not np.isfinite(x).all():
+    if precision != "float32" and not np.isfinite(x).all():
         raise ValueError(f"embeddings holds NaN or infinity, which {precision} does not have.")
-    if precision == "float16":
-        greatest = float(np.finfo(np.float16).max)
-        if x.size and np.abs(x).max() > greatest:
-            raise ValueError(f"embeddings holds {np.abs(x).max():.6g}; the greatest number of float16 is {greatest:g}.")
-        return x.astype(np.float16)
+    if precision in ("float32", "float16"):
+        return _rounded(x, np.dtype(precision))
     if precision in ("binary", "ubinary"):
         packed = np.packbits(x > 0, axis=-1)
         return packed if precision == "ubinary" else (packed.astype(np.int16) - 128).astype(np.int8)
     if len(x) == 0:
         return x.astype(precision)
-    least, greatest = _ranges(x, precision, ranges, calibration_embeddings)
-    steps = (greatest - least) / 255
-    steps = np.where(steps == 0, 1, steps)
-    levels = np.clip(np.floor((x - least) / steps), 0, 255)
+    levels = np.clip(_levels(x, _ranges(x, precision, ranges, calibration_embeddings)), 0, 255)
     return levels.astype(np.uint8) if precision == "uint8" else (levels - 128).astype(np.int8)
+
+
+@_quietly
+def _rounded(x: FloatArray, dtype: np.dtype[Any]) -> FloatArray:
+    """Convert to a float type; ValueError where a finite number would become infinity."""
+    if x.dtype.itemsize > dtype.itemsize:
+        sizes = np.abs(x[np.isfinite(x)])
+        greatest = np.finfo(dtype).max
+        if sizes.max(initial=0) > greatest:
+            raise ValueError(
+                f"embeddings holds {sizes.max():.6g}; the greatest number of {dtype} is {float(greatest):g}."
+            )
+    return x.astype(dtype)
+
+
+@_quietly
+def _levels(x: FloatArray, ranges: FloatArray) -> FloatArray:
+    """Which of the 255 steps of its feature's range each number lies in, unlimited: (..., H), (2, H) -> (..., H).
+
+    As in sentence-transformers, ranges are rounded to float32. The features whose range or steps float32 does not hold
+    are computed in float64, scaled so that the ends of their range lie within [-1, 1].
+    """
+    least, greatest = ranges.astype(np.float32)
+    steps = (greatest - least) / 255
+    levels = np.floor((x - least) / np.where(steps == 0, 1, steps))
+    constant = ranges[0] == ranges[1]
+    held = np.isfinite(steps) & (constant | (steps >= np.finfo(np.float32).tiny))
+    if not held.all():
+        wide = np.result_type(x, ranges, np.float64)
+        ends = ranges[:, ~held].astype(wide)
+        exponents = np.frexp(np.abs(ends).max(axis=0))[1]
+        low, high = np.ldexp(ends, -exponents)
+        steps = np.where(low == high, np.ldexp(wide.type(1), -exponents), (high - low) / 255)
+        levels[..., ~held] = np.floor((np.ldexp(x[..., ~held].astype(wide), -exponents) - low) / steps)
+    return levels
 
 
 def _ranges(
     x: FloatArray, precision: str, ranges: npt.ArrayLike | None, calibration_embeddings: npt.ArrayLike | None
 ) -> FloatArray:
-    """Least and greatest value of each feature, float32 of shape (2, H)."""
+    """Least and greatest value of each feature, finite, of shape (2, H)."""
     if ranges is not None:
-        given = as_vectors("ranges", ranges).astype(np.float32)
+        given = as_vectors("ranges", ranges)
         if given.shape != (2, x.shape[-1]):
             raise ValueError(f"ranges has shape {given.shape}; expected (2, {x.shape[-1]}): least and greatest values.")
+        if not np.isfinite(given).all():
+            raise ValueError("ranges holds NaN or infinity; expected the least and the greatest value of each feature.")
         if not (given[0] <= given[1]).all():
             raise ValueError("ranges[0] must hold the least values of the features, ranges[1] the greatest.")
         return given
@@ -261,7 +314,7 @@ def _ranges(
             f"The {precision} ranges come from {len(x)} vectors only; they are steadier from 100 and more, or from "
             "ranges= or calibration_embeddings= of quantize_embeddings.",
         )
-    return np.stack([source.min(axis=0), source.max(axis=0)]).astype(np.float32)
+    return np.stack([source.min(axis=0), source.max(axis=0)])
 
 
 # --- checks ----------------------------------------------------------------------------------------------------------
@@ -269,6 +322,10 @@ def _ranges(
 
 def as_array(name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
     """Return `values` as an array of numbers, in their own dtype; `TypeError` or `ValueError` names it."""
+    if isinstance(values, np.ma.MaskedArray):
+        raise TypeError(
+            f"{name} is a masked array, whose hidden numbers would count; give .filled(...), or fewer rows."
+        )
     try:
         array = np.asarray(values)
     except Exception as error:  # ragged lists; what another library's __array__ raises
@@ -280,12 +337,16 @@ def as_array(name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
 
 def as_vectors(name: str, values: npt.ArrayLike) -> FloatArray:
     """Return `values` as an array of floats with at least one dimension; `TypeError` or `ValueError` names it."""
-    array = as_array(name, values)
-    if array.ndim == 0:
-        raise ValueError(f"{name} is a single number; expected vectors of shape (n, H), or one of shape (H,).")
+    array = _not_single(name, as_array(name, values))
     if array.dtype.kind != "f" or array.dtype.itemsize < 4:
         return array.astype(np.float32)
     return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def _not_single(name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    if array.ndim == 0:
+        raise ValueError(f"{name} is a single number; expected vectors of shape (n, H), or one of shape (H,).")
+    return array
 
 
 def _rows(a: npt.ArrayLike, b: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
@@ -303,6 +364,42 @@ def _pairs(a: npt.ArrayLike, b: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
     if x.ndim > 2 or x.shape != y.shape:
         raise ValueError(f"a has shape {x.shape}, b has shape {y.shape}; expected (n, H) for both, or (H,).")
     return x, y
+
+
+def _sum_squares(x: FloatArray) -> tuple[FloatArray, IntArray]:
+    """Sum the squares of each row, (..., H) -> (...), as squares * 4**exponents.
+
+    The exponents are 0, except where the squares would overflow, or underflow so far that the sum lost precision. Such
+    rows are scaled by a power of two, which is exact, until their greatest number lies in [1/2, 1).
+    """
+    squares = np.asarray((x * x).sum(axis=-1))
+    exponents = np.zeros(squares.shape, dtype=np.int32)
+    limits = np.finfo(x.dtype)
+    lost = ~((squares >= limits.tiny / limits.eps) & (squares <= limits.max))
+    if lost.any():
+        scaled, exponents[lost] = _scaled(x[lost])
+        squares[lost] = (scaled * scaled).sum(axis=-1)
+    return squares, exponents
+
+
+def _scaled(x: FloatArray) -> tuple[FloatArray, IntArray]:
+    """Scale rows by powers of two, 2**-exponent, so that their numbers lie in (-1, 1): (..., H) -> (..., H), (...)."""
+    exponents = np.frexp(np.abs(x).max(axis=-1, initial=0))[1]
+    return np.ldexp(x, -exponents[..., None]), exponents
+
+
+def _scaled_dots(x: FloatArray, y: FloatArray) -> FloatArray:
+    """Dot products of rows whose own numbers are too large to be multiplied: (..., H), (..., H) -> (...)."""
+    wide = np.result_type(x, y, np.float64)
+    (u, i), (v, j) = _scaled(x.astype(wide)), _scaled(y.astype(wide))
+    return np.ldexp((u * v).sum(axis=-1), i + j)
+
+
+def _lengths(x: FloatArray) -> FloatArray:
+    """|x| of each row: (..., H) -> (...)."""
+    squares, exponents = _sum_squares(x)
+    lengths = np.sqrt(squares)
+    return np.ldexp(lengths, exponents) if exponents.any() else lengths[()]
 
 
 def _distances(x: FloatArray, y: FloatArray, distance: Callable[[FloatArray], FloatArray]) -> FloatArray:

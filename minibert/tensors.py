@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import reprlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 
 from minibert.errors import ModelFormatError
+from minibert.files import JSON_LIMIT, parse_json
 from minibert.hub import ModelFiles
 from minibert.ops import FloatArray
 
@@ -43,6 +45,10 @@ _READERS: dict[str, tuple[np.dtype, Callable[[np.ndarray], np.ndarray]]] = {
 
 DTYPES = tuple(_READERS)
 """The dtypes minibert reads, by safetensors' names."""
+
+# Beyond it a product of query and key, which grows with the fourth power of the weights, may leave float32: the model
+# would give NaN. Up to it no hidden state can, whatever the text and however wide the model.
+_LARGEST_WEIGHT = 1e6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,12 +102,13 @@ def read_tensor(tensor: StoredTensor, target: FloatArray) -> None:
             for first in range(0, flat.size, step):
                 part = flat[first : first + step]
                 part[:] = to_float32(np.frombuffer(_read_exactly(file, part.size * stored.itemsize), dtype=stored))
-                finite = np.isfinite(part)
-                if not finite.all():
-                    place = np.unravel_index(first + int(np.argmin(finite)), target.shape)
+                usable = np.abs(part) <= _LARGEST_WEIGHT  # False for NaN
+                if not usable.all():
+                    place = np.unravel_index(first + int(np.argmin(usable)), target.shape)
                     raise ModelFormatError(
-                        f"{tensor.path}: tensor {tensor.name} holds {part[np.argmin(finite)]} at "
-                        f"{[int(i) for i in place]}; a weight must be finite. The file was saved from a broken model."
+                        f"{tensor.path}: tensor {tensor.name} holds {part[np.argmin(usable)]} at "
+                        f"{[int(i) for i in place]}; a weight must be finite, and between -{_LARGEST_WEIGHT:g} and "
+                        f"{_LARGEST_WEIGHT:g}. The file was saved from a broken model."
                     )
             if _file_state(file) != tensor.state:
                 raise ModelFormatError(f"{tensor.path} changed while it was being read; load the model again.")
@@ -148,33 +155,72 @@ def load_tensors(files: ModelFiles, shapes: Mapping[str, tuple[int, ...]]) -> di
 
 
 def _read_header(path: Path) -> list[StoredTensor]:
-    """List the tensors of one file with their first byte, as safetensors' own parser understands the header."""
-    from safetensors import SafetensorError, safe_open
+    """List the tensors of one file with their first byte, in the order of the file.
 
+    The safetensors library maps a file to read its header, and a map of a file that is cut meanwhile kills the
+    process (SIGBUS). So the header is read and checked here, at least as strictly as the library checks it.
+    """
     try:
-        # Tensors lie without gaps in the order of offset_keys (the parser refuses other files), so the offsets follow
-        # from the sizes; the header is not parsed a second time by other rules.
-        with safe_open(path, framework="numpy") as file:
-            slices = [(name, file.get_slice(name)) for name in file.offset_keys()]
-            listed = [(name, piece.get_dtype(), tuple(piece.get_shape())) for name, piece in slices]
-        with open(path, "rb") as raw:
-            state = _file_state(raw)
-            offset = 8 + int.from_bytes(raw.read(8), "little")
-    except (SafetensorError, OSError, ValueError, TypeError, KeyError, OverflowError) as error:
-        # The parser's own error, and what its Python layer raises on odd files.
+        with open(path, "rb", buffering=0) as file:
+            state = _file_state(file)
+            header, first = _header_bytes(file, size=state[2])
+        return _tensors_of(path, state, parse_json(header, "its header"), first)
+    except (OSError, ValueError) as error:
         if _is_lfs_pointer(path):
             raise ModelFormatError(f"{path} is a git-lfs pointer, not the weights: git lfs pull.") from error
-        raise ModelFormatError(f"{path} is not a whole safetensors file: {error}. Fetch or copy it again.") from error
-    tensors, bits = [], 0
-    for name, dtype, shape in listed:
-        if dtype not in _BITS:
-            raise ModelFormatError(f"{path}: tensor {name} has the dtype {dtype}, which minibert does not know.")
-        tensors.append(StoredTensor(path, state, name, dtype, shape, offset + bits // 8))
-        bits += math.prod(shape) * _BITS[dtype]
-    size = state[2]
-    if offset + bits // 8 != size:
-        raise ModelFormatError(f"{path} is {size} bytes long; its tensors need {offset + bits // 8}. Fetch it again.")
+        raise ModelFormatError(f"{path} is not a whole safetensors file: {error} Fetch or copy it again.") from error
+
+
+def _header_bytes(file: BinaryIO, size: int) -> tuple[bytes, int]:
+    """Read the header of a file of `size` bytes; return it and the place of the first tensor."""
+    if size < 8:
+        raise ValueError(f"it has {size} bytes.")
+    length = int.from_bytes(_read_exactly(file, 8), "little")
+    if length > min(size - 8, JSON_LIMIT):
+        raise ValueError(
+            f"its header should be {length} bytes long; the file has {size}, and {JSON_LIMIT} are allowed."
+        )
+    return bytes(_read_exactly(file, length)), 8 + length
+
+
+def _tensors_of(path: Path, state: tuple[int, ...], header: Any, first: int) -> list[StoredTensor]:
+    """Check a header: known dtypes, and tensors that fill the rest of the file in one order, without gaps."""
+    if not isinstance(header, dict):
+        raise ValueError("its header is not a JSON object.")
+    _check_metadata(header.pop("__metadata__", None))
+    entries = [(name, *_entry(name, entry)) for name, entry in header.items()]
+    tensors, end = [], 0
+    for name, dtype, shape, begin, stop in sorted(entries, key=lambda entry: entry[3:]):
+        bits = math.prod(shape) * _BITS[dtype]
+        if begin != end or bits % 8 or stop - begin != bits // 8:
+            raise ValueError(
+                f"tensor {name!a} ({dtype} {list(shape)}) is at {begin} to {stop}; expected {end} to {end + bits // 8}."
+            )
+        tensors.append(StoredTensor(path, state, name, dtype, shape, first + begin))
+        end = stop
+    if first + end != state[2]:
+        raise ValueError(f"it is {state[2]} bytes long, its tensors need {first + end}.")
     return tensors
+
+
+def _check_metadata(metadata: object) -> None:
+    """Refuse what the format does not allow under __metadata__, which minibert does not use."""
+    if metadata is None or (isinstance(metadata, dict) and all(isinstance(text, str) for text in metadata.values())):
+        return
+    raise ValueError(f"its __metadata__ is {reprlib.repr(metadata)}; expected an object of strings.")
+
+
+def _entry(name: str, entry: object) -> tuple[str, tuple[int, ...], int, int]:
+    """Return dtype, shape, first byte and the one after the last of one tensor of a header."""
+    match entry:
+        case {"dtype": str(dtype), "shape": [*shape], "data_offsets": [begin, stop]}:
+            if dtype not in _BITS:
+                raise ValueError(f"tensor {name!a} has the dtype {dtype[:20]!a}, which minibert does not know.")
+            whole = all(type(number) is int and 0 <= number < 2**63 for number in (*shape, begin, stop))
+            # The product of many large sizes takes minutes; no array has more than 64 sizes.
+            if whole and len(shape) <= 64 and math.prod(max(size, 1) for size in shape) < 2**60:
+                return dtype, tuple(shape), begin, stop
+    raise ValueError(f"tensor {name!a} is described by {reprlib.repr(entry)}; expected dtype, shape and data_offsets.")
 
 
 def _file_state(file: IO[bytes]) -> tuple[int, ...]:
@@ -187,7 +233,8 @@ def _is_lfs_pointer(path: Path) -> bool:
     """Whether git left a note in place of the file, as it does where git-lfs is not installed."""
     try:
         with open(path, "rb") as file:
-            return file.read(24).startswith(b"version https://git-lfs")
+            size = os.fstat(file.fileno()).st_size  # 0 for the files of /proc: a read of some of them waits for ever
+            return file.read(min(24, size)).startswith(b"version https://git-lfs")
     except OSError:
         return False
 

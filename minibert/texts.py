@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-import reprlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from minibert.checks import brief
 
 __all__ = ["Texts", "as_batch", "as_texts", "refuse_lone_surrogate", "shown", "strings"]
 
@@ -50,6 +51,13 @@ def as_texts(name: str, values: Any) -> tuple[Sequence[Any], bool]:
         if hasattr(values, convert) and getattr(values, "ndim", 1) == 1:
             return getattr(values, convert)(), False
     if not isinstance(values, Sequence) or isinstance(values, bytes | bytearray | memoryview):
+        shape = getattr(values, "shape", None)
+        if getattr(values, "ndim", 1) != 1 and isinstance(shape, tuple):
+            raise TypeError(
+                f"{name} is a {type(values).__name__} of shape {shape}; expected a str, or a list, array or column of "
+                "str, of one dimension. Give one column, df['text'] or x[:, 0]; in a ColumnTransformer name it as "
+                "'text', not ['text']."
+            )
         raise TypeError(
             f"{name} is a {type(values).__name__}; expected a str, or a list, array or column of str. "
             "Of other iterables make a list: list(...)."
@@ -119,4 +127,4 @@ def strings(one: Any) -> Iterator[str]:
 
 def shown(value: object) -> str:
     """A value's type and the start of the value, for a message."""
-    return f"{type(value).__name__} {reprlib.repr(value)}"
+    return f"{type(value).__name__} {brief(value)}"

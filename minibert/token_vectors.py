@@ -9,6 +9,7 @@ from itertools import accumulate, groupby
 import numpy as np
 import numpy.typing as npt
 
+from minibert.checks import brief, check_int
 from minibert.display import html_table, token_table
 from minibert.ops import FloatArray, IntArray
 from minibert.vectors import SUBWORD_POOLING, check_choice, join_subwords
@@ -136,14 +137,13 @@ class TokenVectors:
         TypeError, ValueError
             The span is empty or outside the text, no token holds any of it, or some of it was cut off.
         """
-        for name, value in (("start", start), ("end", end)):
-            if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
-                raise TypeError(f"{name}={value!r}; expected an int, the number of a character.")
+        start = check_int("start", start, also=", the number of a character")
+        end = check_int("end", end, also=", the number of a character")
         length = len(self.text)
         if not 0 <= start < end <= length:
             raise ValueError(
-                f"the span {start} to {end} does not lie in the text, which has {length} characters; expected "
-                f"0 <= start < end <= {length}."
+                f"the span {brief(start)} to {brief(end)} does not lie in the text, which has {length} characters; "
+                f"expected 0 <= start < end <= {length}."
             )
         own = np.array([word is not None for word in self.word_ids])
         if self.n_truncated:

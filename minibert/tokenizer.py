@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from minibert.checks import brief
 from minibert.encodings import Encoding, NoRoomError, RawEncoding, TokenizedBatch, cut, cut_windows, padded_array
-from minibert.hub import ModelFiles, locate
+from minibert.hub import ModelFiles, check_files, locate
 from minibert.long_texts import LONG_TEXT, LongTexts
 from minibert.texts import Texts, as_batch, refuse_lone_surrogate, shown, strings
 from minibert.tokenizer_files import SIDES, LoadedTokenizer, is_library_error, library_errors, load_tokenizer
@@ -27,6 +28,9 @@ __all__ = ["BertTokenizer"]
 IntArray = npt.NDArray[np.int64]
 PADDING = ("longest", "max_length", "do_not_pad")
 TRUNCATION = ("longest_first", "only_first", "only_second", "do_not_truncate")
+
+# Sequences of ints that nobody means as ids.
+_BUFFERS = (bytes, bytearray, memoryview)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -139,7 +143,7 @@ class BertTokenizer:
     @classmethod
     def from_files(cls, files: ModelFiles) -> BertTokenizer:
         """Load the tokenizer from files that are already located; the work of `from_pretrained`."""
-        return cls(load_tokenizer(files))
+        return cls(load_tokenizer(check_files(files)))
 
     # -- Text to ids
 
@@ -219,7 +223,7 @@ class BertTokenizer:
         """
         if return_tensors not in (None, "np"):
             raise ValueError(
-                f"return_tensors={return_tensors!r}: minibert's only arrays are NumPy's; give 'np' or None"
+                f"return_tensors={brief(return_tensors)}: minibert's only arrays are NumPy's; give 'np' or None"
             )
         padding = _strategy("padding", padding, PADDING)
         strategy, max_length = self._limit(truncation, max_length, padding)
@@ -318,12 +322,16 @@ class BertTokenizer:
 
         Raises
         ------
-        ValueError
-            The text of a window would have no room, or no more than `stride` tokens.
+        TypeError, ValueError
+            `texts` is one str, or one of them is not a str; the text of a window would have no room, or no more than
+            `stride` tokens.
         """
-        stride = _integer("stride", stride, minimum=0)
+        max_length, stride = _integer("max_length", max_length, minimum=1), _integer("stride", stride, minimum=0)
+        if isinstance(texts, str) or not isinstance(prompt, str):
+            raise TypeError(f"texts is {shown(texts)}, prompt is {shown(prompt)}; expected a list of str, and a str")
         found = []
-        for index, raw in enumerate(self._encode_raw([prompt + text for text in texts], True, False)):
+        inputs = [prompt + text for text in as_batch(texts, None, False)[0]]
+        for index, raw in enumerate(self._encode_raw(inputs, True, False)):
             try:
                 found.append(cut_windows(raw, max_length, stride, len(prompt)))
             except NoRoomError as reason:
@@ -379,7 +387,8 @@ class BertTokenizer:
             An id is not in the vocabulary; the message names it.
         """
         ids = self._checked_ids([token_ids] if _is_one_id(token_ids) else token_ids)
-        text: str = self._tokenizer.decode(ids, skip_special_tokens=bool(skip_special_tokens))
+        with library_errors(ValueError, "the token ids cannot be decoded"):
+            text: str = self._tokenizer.decode(ids, skip_special_tokens=bool(skip_special_tokens))
         if clean_up_tokenization_spaces is None:
             clean_up_tokenization_spaces = self._clean_up_tokenization_spaces
         return _clean_up(text) if clean_up_tokenization_spaces else text
@@ -391,6 +400,8 @@ class BertTokenizer:
         clean_up_tokenization_spaces: bool | None = None,
     ) -> list[str]:
         """Texts of B sequences of ids; see `decode`."""
+        if isinstance(sequences, (str, *_BUFFERS, Mapping)):
+            raise TypeError(f"sequences is {shown(sequences)}; expected a list or array of sequences of ids")
         return [self.decode(ids, skip_special_tokens, clean_up_tokenization_spaces) for ids in sequences]
 
     # -- The vocabulary
@@ -489,7 +500,7 @@ class BertTokenizer:
 
     def _checked_ids(self, ids: Any) -> list[int]:
         """Refuse anything but ids of the vocabulary: the library would leave them out without a word."""
-        if isinstance(ids, (str, bytes, Mapping)) or not isinstance(ids, (Sequence, np.ndarray)):
+        if isinstance(ids, (str, *_BUFFERS, Mapping)) or not isinstance(ids, (Sequence, np.ndarray)):
             raise TypeError(f"token ids are {shown(ids)}; expected int, or a list or array of them")
         checked = []
         for position, value in enumerate(ids):
@@ -498,7 +509,9 @@ class BertTokenizer:
             token_id = _integer(f"token id {position}", value)
             if not 0 <= token_id < 2**32 or self._tokenizer.id_to_token(token_id) is None:
                 last = next(reversed(self._vocab.values()))
-                raise ValueError(f"token id {token_id} at position {position} has no token; ids run from 0 to {last}")
+                raise ValueError(
+                    f"token id {brief(token_id)} at position {position} has no token; ids run from 0 to {last}"
+                )
             checked.append(token_id)
         return checked
 
@@ -512,7 +525,7 @@ class BertTokenizer:
             max_length = _integer("max_length", max_length, minimum=1)
             if not needed:
                 warn_caller(
-                    f"max_length={max_length} has no effect: add truncation=True to cut texts to it, "
+                    f"max_length={brief(max_length)} has no effect: add truncation=True to cut texts to it, "
                     "or padding='max_length' to fill them up to it",
                 )
             return strategy, max_length
@@ -555,7 +568,7 @@ class BertTokenizer:
             try:
                 parts.append(cut(raw, max_length, strategy, side, stride, overflowing))
             except NoRoomError as reason:
-                raise ValueError(f"text {index} cannot be cut to max_length={max_length}: {reason}") from None
+                raise ValueError(f"text {index} cannot be cut to max_length={brief(max_length)}: {reason}") from None
         return parts
 
     def _encode_raw(
@@ -622,7 +635,9 @@ class BertTokenizer:
             if multiple is not None:
                 multiple = _integer("pad_to_multiple_of", multiple, minimum=1)
                 if strategy != "do_not_truncate" and max_length is not None and max_length % multiple:
-                    raise ValueError(f"max_length={max_length} is not a multiple of pad_to_multiple_of={multiple}")
+                    raise ValueError(
+                        f"max_length={brief(max_length)} is not a multiple of pad_to_multiple_of={brief(multiple)}"
+                    )
                 width = -(-width // multiple) * multiple
         elif min(lengths, default=0) < width:
             shortest = lengths.index(min(lengths))
@@ -648,7 +663,7 @@ def _integer(name: str, value: Any, minimum: int | None = None) -> int:
     except TypeError:
         raise TypeError(f"{name} is {shown(value)}; expected an integer") from None
     if minimum is not None and integer < minimum:
-        raise ValueError(f"{name} is {integer}; expected at least {minimum}")
+        raise ValueError(f"{name} is {brief(integer)}; expected at least {minimum}")
     return integer
 
 
@@ -665,7 +680,7 @@ def _strategy(name: str, value: bool | str, choices: tuple[str, ...]) -> str:
 
 def _choice(name: str, value: str, choices: tuple[str, ...]) -> str:
     if value not in choices:
-        raise ValueError(f"{name} is {value!r}; expected one of {', '.join(map(repr, choices))}")
+        raise ValueError(f"{name} is {brief(value)}; expected one of {', '.join(map(repr, choices))}")
     return value
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import dataclasses
+import math
 import re
 import reprlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minibert.errors import ModelFormatError
-from minibert.files import read_json_object
+from minibert.files import parse_json, read_bytes, read_json_object
 from minibert.hub import ModelFiles
 
 if TYPE_CHECKING:
@@ -33,6 +35,32 @@ SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", *BERT_SPECIAL_TOKENS)
 GENERIC_TOKENIZER_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
 # Larger values of model_max_length, such as 1e30, are transformers' way to write "not known".
 LARGEST_MODEL_MAX_LENGTH = 10**9
+
+BERT_TYPE_VOCAB_SIZE = 2  # where config.json does not say it
+LARGEST_TYPE_VOCAB_SIZE = 2**31 - 1  # types are computed as 32-bit integers
+# Unicode's White_Space, which the library takes off the lines of vocab.txt; str.rstrip() takes four more.
+WHITE_SPACE = (
+    "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
+    "\u2028\u2029\u202f\u205f\u3000"
+)
+
+# What the library is asked to make. It cannot be stopped, and where it runs out of memory it ends the process.
+FILE_LIMIT = 32 * 2**20  # bytes; the largest real one of a BERT, multilingual-e5-small's, has 17 MB
+MOST_STEPS = 16  # of a normalizer, pre_tokenizer, post_processor or decoder; also pieces of a template, ids of a token
+MOST_GROWTH = 2048  # times as long as the text; NFKC, and XLM-R's table of characters, make up to 18 of one
+LONGEST_PATTERN = 4096  # characters; the library takes minutes to compile 100,000
+# Characters of a token, or of a word. The library's tries recurse once per byte; WordPiece's time for a word grows with
+# the cube of its length.
+LONGEST_TOKEN = 1000
+MOST_PIECE_BYTES = 4 * 2**20  # of all pieces of a Unigram vocabulary: a byte takes 350 in its trie; XLM-R has 2.5 MB
+MOST_ADDED_CHARACTERS = 2**24  # of all added tokens, normalized
+
+# How many characters a step may make of one. Steps that are not listed make at most two.
+GROWTH = {
+    **dict.fromkeys(("Sequence", "Strip", "StripAccents", "Nmt"), 1),
+    **dict.fromkeys(("BertNormalizer", "ByteLevel", "NFC", "NFD"), 4),
+    **dict.fromkeys(("NFKC", "NFKD"), 18),
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,17 +101,20 @@ def load_tokenizer(files: ModelFiles) -> LoadedTokenizer:
     if path is None:
         raise ModelFormatError(f"{files.source} has neither tokenizer.json nor vocab.txt, one of which must be there")
     if path.suffix == ".json":
-        tokenizer, stored = _read_tokenizer_json(path, settings)
+        tokenizer, stored, growth = _read_tokenizer_json(path, settings)
         settings = stored | settings
     else:
-        tokenizer = _read_vocab_txt(path, settings)
+        tokenizer, growth = _read_vocab_txt(path, settings), GROWTH["BertNormalizer"]
     with library_errors(ModelFormatError, f"{path} does not work"):
         special_tokens = _special_tokens(tokenizer, settings)
         extra_special_tokens = _extra_special_tokens(settings)
-        _add_tokens(tokenizer, _declared_tokens(files, settings), [*special_tokens.values(), *extra_special_tokens])
+        declared = _declared_tokens(files, settings)
+        every_special = [*special_tokens.values(), *extra_special_tokens]
+        _check_added_tokens([token.content for token in (*declared.values(), *every_special)], growth)
+        _add_tokens(tokenizer, declared, every_special)
         _complete_bert(tokenizer, path, special_tokens)
         vocab = _checked_vocab(tokenizer, path, config)
-        _check_special_tokens(tokenizer, path, vocab)
+        _check_special_tokens(tokenizer, path, vocab, config)
     return LoadedTokenizer(
         tokenizer=tokenizer,
         vocab=vocab,
@@ -101,14 +132,25 @@ def _find_json(files: ModelFiles, filename: str) -> dict[str, Any]:
     return {} if path is None else read_json_object(path)
 
 
-def _read_tokenizer_json(path: Path, settings: dict[str, Any]) -> tuple[Tokenizer, dict[str, Any]]:
-    """Read a tokenizer.json, without the truncation and padding in it; what transformers takes from those, apart."""
+def _read_tokenizer_json(path: Path, settings: dict[str, Any]) -> tuple[Tokenizer, dict[str, Any], int]:
+    """Read a tokenizer.json, without the truncation and padding in it.
+
+    Returns
+    -------
+    tokenizer : tokenizers.Tokenizer
+    stored : dict
+        What transformers takes from truncation and padding.
+    growth : int
+        Times as long as a text its normalizer may make it.
+    """
     from tokenizers import Tokenizer
     from tokenizers.models import WordPiece
     from tokenizers.normalizers import BertNormalizer
 
+    content = read_bytes(path, limit=FILE_LIMIT)
     with library_errors(ModelFormatError, f"{path} is not a tokenizer that can be read"):
-        tokenizer = Tokenizer.from_file(str(path))
+        growth = _check_content(parse_json(content, str(path)))
+        tokenizer = Tokenizer.from_buffer(content)
         truncation, padding = tokenizer.truncation or {}, tokenizer.padding or {}
         tokenizer.no_truncation()
         tokenizer.no_padding()
@@ -122,7 +164,120 @@ def _read_tokenizer_json(path: Path, settings: dict[str, Any]) -> tuple[Tokenize
         stored = {"truncation_side": truncation.get("direction"), "padding_side": padding.get("direction")}
         if tokenizer.token_to_id(padding.get("pad_token", "")) is not None:
             stored["pad_token"] = padding["pad_token"]
-    return tokenizer, {name: value for name, value in stored.items() if value is not None}
+    return tokenizer, {name: value for name, value in stored.items() if value is not None}, growth
+
+
+def _check_content(content: Any) -> int:
+    """Refuse a tokenizer.json that the library could only read, or use, with more time or memory than there is.
+
+    Returns
+    -------
+    int
+        Times as long as a text its normalizer may make it.
+    """
+    if not isinstance(content, dict):
+        raise ValueError("it does not hold a JSON object")
+    growth = {name: _checked_growth(name, content.get(name)) for name in ("normalizer", "pre_tokenizer", "decoder")}
+    _checked_growth("post_processor", content.get("post_processor"))
+    if isinstance(content.get("model"), dict):
+        _check_model(content["model"])
+    if isinstance(content.get("added_tokens"), list):
+        contents = [token.get("content") for token in content["added_tokens"] if isinstance(token, dict)]
+        _check_added_tokens([text for text in contents if isinstance(text, str)], growth["normalizer"])
+    return growth["normalizer"]
+
+
+def _checked_growth(name: str, root: Any) -> int:
+    """Check the steps of a normalizer, or another part; return how many times as long they may make a text."""
+    growth, steps, waiting = 1, 0, [] if root is None else [root]
+    while waiting:
+        step = waiting.pop()
+        steps += 1
+        if not isinstance(step, dict) or not isinstance(step.get("type"), str):
+            raise ValueError(f"its {name} has {reprlib.repr(step)}; expected an object with a type")
+        nested = [step.get(key) for key in ("normalizers", "pretokenizers", "processors", "decoders")]
+        waiting += [inner for items in nested if isinstance(items, list) for inner in items[: MOST_STEPS + 1]]
+        if steps + len(waiting) > MOST_STEPS:
+            raise ValueError(f"its {name} has more than {MOST_STEPS} steps")
+        growth *= _growth_of(step)
+        if growth > MOST_GROWTH:
+            raise ValueError(f"its {name} can make a text more than {MOST_GROWTH} times as long")
+        if name == "post_processor":
+            _check_template(step)
+    return growth
+
+
+def _growth_of(step: dict[str, Any]) -> int:
+    """How many characters one step may make of one; a pattern that is a regular expression may match none at all."""
+    pattern = step.get("pattern")
+    text = pattern.get("String", pattern.get("Regex")) if isinstance(pattern, dict) else pattern
+    if isinstance(text, str) and len(text) > LONGEST_PATTERN:
+        raise ValueError(f"a pattern has {len(text)} characters, more than {LONGEST_PATTERN}")
+    content = step.get("content")
+    if isinstance(text, str) and isinstance(content, str):
+        is_literal = isinstance(pattern, dict) and "Regex" not in pattern and text
+        return max(1, math.ceil(len(content) / len(text))) if is_literal else 1 + len(content)
+    if isinstance(step.get("prepend"), str):
+        return 1 + len(step["prepend"])
+    if isinstance(step.get("precompiled_charsmap"), str):
+        return _growth_of_charsmap(step["precompiled_charsmap"])
+    return GROWTH.get(step["type"], 2)
+
+
+def _growth_of_charsmap(encoded: str) -> int:
+    """Length of the longest text in SentencePiece's table: the size of a trie, the trie, texts that end with a zero."""
+    table = base64.b64decode(encoded, validate=True)
+    size = int.from_bytes(table[:4], "little")
+    if len(table) < 4 or size > len(table) - 4:
+        raise ValueError(f"its precompiled_charsmap has {len(table)} bytes, and should hold a trie of {size}")
+    return max(1, *(len(text.decode(errors="replace")) for text in table[4 + size :].split(b"\0")))
+
+
+def _check_template(step: dict[str, Any]) -> None:
+    """Refuse a template with more pieces than any layout of two texts has, or with a token of as many ids."""
+    tokens = step.get("special_tokens")
+    described = [token for token in tokens.values() if isinstance(token, dict)] if isinstance(tokens, dict) else []
+    lists = [
+        step.get("single"),
+        step.get("pair"),
+        *(token.get(key) for token in described for key in ("ids", "tokens")),
+    ]
+    longest = max((len(items) for items in lists if isinstance(items, list | str)), default=0)
+    if longest > MOST_STEPS:
+        raise ValueError(f"its post_processor has a list of {longest} pieces or ids; at most {MOST_STEPS} are allowed")
+
+
+def _check_model(model: dict[str, Any]) -> None:
+    """Refuse tokens and words that are too long, and pieces that are too many for the library's trie."""
+    for name in ("continuing_subword_prefix", "end_of_word_suffix"):
+        if isinstance(model.get(name), str) and len(model[name]) > MOST_STEPS:
+            raise ValueError(f"its {name} has {len(model[name])} characters; at most {MOST_STEPS} are allowed")
+    longest = model.get("max_input_chars_per_word")
+    if isinstance(longest, int) and longest > LONGEST_TOKEN:
+        raise ValueError(f"its max_input_chars_per_word is {longest}; at most {LONGEST_TOKEN} are allowed")
+    vocab = model.get("vocab")
+    if isinstance(vocab, dict):
+        _check_lengths(vocab)
+    elif isinstance(vocab, list):
+        pieces = [entry[0] for entry in vocab if isinstance(entry, list) and entry and isinstance(entry[0], str)]
+        _check_lengths(pieces)
+        size = len("".join(pieces).encode(errors="replace"))
+        if size > MOST_PIECE_BYTES:
+            raise ValueError(f"the pieces of its vocabulary have {size} bytes, more than {MOST_PIECE_BYTES}")
+
+
+def _check_added_tokens(contents: list[str], growth: int) -> None:
+    """Refuse added tokens that make too large a table once the normalizer made them longer."""
+    _check_lengths(contents)
+    size = growth * sum(map(len, contents))
+    if size > MOST_ADDED_CHARACTERS:
+        raise ValueError(f"the added tokens may have {size} characters, more than {MOST_ADDED_CHARACTERS}")
+
+
+def _check_lengths(tokens: Iterable[str]) -> None:
+    longest = max(map(len, tokens), default=0)
+    if longest > LONGEST_TOKEN:
+        raise ValueError(f"it has a token of {longest} characters, more than {LONGEST_TOKEN}")
 
 
 def _read_vocab_txt(path: Path, settings: dict[str, Any]) -> Tokenizer:
@@ -132,8 +287,7 @@ def _read_vocab_txt(path: Path, settings: dict[str, Any]) -> Tokenizer:
     from tokenizers.normalizers import BertNormalizer
     from tokenizers.pre_tokenizers import BertPreTokenizer
 
-    with library_errors(ModelFormatError, f"{path} is not a vocabulary that can be read"):
-        vocab = WordPiece.read_file(str(path))
+    vocab = _vocab_of(read_bytes(path, limit=FILE_LIMIT), path)
     tokens = {name: _token_content(settings.get(name) or token, name) for name, token in BERT_SPECIAL_TOKENS.items()}
     for name, token in tokens.items():
         if token not in vocab and name != "mask_token":
@@ -142,6 +296,19 @@ def _read_vocab_txt(path: Path, settings: dict[str, Any]) -> Tokenizer:
     tokenizer.normalizer = BertNormalizer(clean_text=True, **_normalizer_settings(settings))
     tokenizer.pre_tokenizer = BertPreTokenizer()
     return tokenizer
+
+
+def _vocab_of(content: bytes, path: Path) -> dict[str, int]:
+    """Number the lines of a vocab.txt as the library does: white space at their ends does not count."""
+    try:
+        lines = content.decode().split("\n")
+    except UnicodeDecodeError as error:
+        raise ModelFormatError(
+            f"{path} is not a vocabulary that can be read: not UTF-8 text, {error.reason} at byte {error.start}"
+        ) from error
+    if not lines[-1]:
+        lines.pop()
+    return {line.rstrip(WHITE_SPACE): token_id for token_id, line in enumerate(lines)}
 
 
 def _normalizer_settings(settings: dict[str, Any]) -> dict[str, Any]:
@@ -222,9 +389,10 @@ def _added_token(entry: object, where: str, special: bool = False) -> AddedToken
 def _add_tokens(tokenizer: Tokenizer, declared: dict[int, AddedToken], special_tokens: list[AddedToken]) -> None:
     """Add the tokens that the vocabulary lacks, and mark those that it has, so that no text is split inside one."""
     special = {token.content for token in special_tokens}
-    for token_id, token in declared.items():
+    for token in declared.values():
         token.special = token.special or token.content in special
-        tokenizer.add_tokens([token])
+    tokenizer.add_tokens(list(declared.values()))  # all at once: each call makes the library's table anew
+    for token_id, token in declared.items():
         found = tokenizer.token_to_id(token.content)
         if found != token_id:
             raise ModelFormatError(
@@ -275,8 +443,14 @@ def _checked_vocab(tokenizer: Tokenizer, path: Path, config: dict[str, Any]) -> 
     return vocab
 
 
-def _check_special_tokens(tokenizer: Tokenizer, path: Path, vocab: dict[str, int]) -> None:
-    """Try the tokenizer on a text and a pair, and see that the tokens it adds are those of the vocabulary."""
+def _check_special_tokens(tokenizer: Tokenizer, path: Path, vocab: dict[str, int], config: dict[str, Any]) -> None:
+    """Try the tokenizer on a text and a pair: the tokens it adds are the vocabulary's, their types the model's.
+
+    A pair may have types that the model lacks: a model of one type refuses pairs when it computes them.
+    """
+    type_vocab_size = config.get("type_vocab_size", BERT_TYPE_VOCAB_SIZE)
+    if not isinstance(type_vocab_size, int):
+        type_vocab_size = BERT_TYPE_VOCAB_SIZE  # the model's own check names the wrong value
     unk_token = getattr(tokenizer.model, "unk_token", None)
     if unk_token is not None and unk_token not in vocab:
         raise ModelFormatError(f"{path} names {unk_token!r} for unknown words, which is not in its vocabulary")
@@ -284,9 +458,15 @@ def _check_special_tokens(tokenizer: Tokenizer, path: Path, vocab: dict[str, int
         encoding = tokenizer.encode("a", pair)
         num_special = tokenizer.num_special_tokens_to_add(pair is not None)
         tokens, ids, sequences = encoding.tokens, encoding.ids, encoding.sequence_ids
-        texts = {0} if pair is None else {0, 1}
+        texts, num_types = ({0}, type_vocab_size) if pair is None else ({0, 1}, LARGEST_TYPE_VOCAB_SIZE)
         if len(tokens) != len(ids) or sequences.count(None) != num_special or not texts <= set(sequences):
             raise ModelFormatError(f"{path} does not lay out {len(texts)} texts and {num_special} special tokens")
+        token_type = max(encoding.type_ids, default=0)
+        if token_type >= num_types:
+            raise ModelFormatError(
+                f"{path} gives {len(texts)} texts the token type {token_type}; the model has {num_types} types "
+                f"(type_vocab_size in config.json). Do the tokenizer and the model belong together?"
+            )
         for token, token_id, sequence in zip(tokens, ids, sequences, strict=True):
             if sequence is None and vocab.get(token) != token_id:
                 raise ModelFormatError(

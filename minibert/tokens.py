@@ -9,9 +9,10 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from minibert.batch import PackedBatch, check_ids
+from minibert.batch import PackedBatch
+from minibert.checks import check_int
 from minibert.encodings import Encoding
-from minibert.models import TOKENS_PER_STEP, BertModel
+from minibert.models import BertModel
 from minibert.ops import FloatArray
 from minibert.texts import as_batch, as_texts, shown
 from minibert.token_vectors import TokenVectors, word_starts
@@ -141,13 +142,9 @@ def _limit(model: BertModel, tokenizer: BertTokenizer, max_length: int | None) -
     if max_length is None:
         return most
     least = tokenizer.num_special_tokens_to_add()
-    if isinstance(max_length, bool) or not isinstance(max_length, int | np.integer):
-        raise TypeError(f"max_length={max_length!r}; expected an int, {least} to {most}.")
-    if not least <= max_length <= most:
-        raise ValueError(
-            f"max_length={max_length}; expected {least} (the special tokens) to {most}, what tokenizer and model take."
-        )
-    return int(max_length)
+    return check_int(
+        "max_length", max_length, least, most, also=": the special tokens, and what tokenizer and model take"
+    )
 
 
 def _encode(
@@ -186,12 +183,8 @@ def _words(encoding: Encoding) -> npt.NDArray[np.int64]:
 def _run(model: BertModel, encodings: list[Encoding], layers: tuple[int, ...], layer_pooling: str) -> list[FloatArray]:
     """Vectors of each text's tokens."""
     ids, token_types = [encoding.ids for encoding in encodings], [encoding.token_types for encoding in encodings]
-    for i, (own_ids, own_types) in enumerate(zip(ids, token_types, strict=True)):
-        check_ids(f"the ids of text {i}", own_ids, model.config.vocab_size, "vocab_size", ndim=1)
-        check_ids(f"the token types of text {i}", own_types, model.config.type_vocab_size, "type_vocab_size", ndim=1)
     vectors: list[FloatArray] = []
-    for _, step in PackedBatch.from_sequences(ids, token_types).steps(TOKENS_PER_STEP):
-        states = model.forward_packed(step, hidden_states=layers, num_layers=max(layers)).hidden_states
+    for step, states in model.states(PackedBatch.from_sequences(ids, token_types), layers):
         combined = combine_layers([states[i] for i in layers], layer_pooling)
         vectors += np.split(combined, step.cu_seqlens[1:-1])
     return vectors

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from minibert.checks import brief, check_int
 from minibert.ops import FloatArray
 
 __all__ = [
@@ -91,25 +92,27 @@ def resolve_layers(layers: LayerSelection, num_hidden_layers: int) -> tuple[int,
             raise TypeError
         indices = [operator.index(index) for index in asked]
     except TypeError:
-        raise TypeError(f"layers={layers!r}; expected an int or several, such as -1 or [-4, -3, -2, -1].") from None
+        raise TypeError(
+            f"layers={brief(layers)}; expected an int or several, such as -1 or [-4, -3, -2, -1]."
+        ) from None
     if not indices:
-        raise ValueError(f"layers={layers!r} names none; expected at least one, 0 to {num_hidden_layers}.")
+        raise ValueError(f"layers={brief(layers)} names none; expected at least one, 0 to {num_hidden_layers}.")
     for index in indices:
         if not -count <= index < count:
             raise ValueError(
-                f"layers names {index}; this model has {count} hidden states: 0 (the embeddings' output) to "
+                f"layers names {brief(index)}; this model has {count} hidden states: 0 (the embeddings' output) to "
                 f"{num_hidden_layers} (the last layer), or -{count} to -1."
             )
     resolved = tuple(index % count for index in indices)
     for place, index in enumerate(resolved):
         if index in resolved[:place]:
-            raise ValueError(f"layers={indices} names hidden state {index} twice; name each once.")
+            raise ValueError(f"layers={brief(indices)} names hidden state {index} twice; name each once.")
     return resolved
 
 
 def layer_name(index: int) -> str:
     """Name a hidden state: "embeddings" for 0, "layer i" for i."""
-    return f"layer {index}" if index else "embeddings"
+    return f"layer {index}" if check_int("layer", index) else "embeddings"
 
 
 def _sum_layers(states: Sequence[FloatArray]) -> npt.NDArray[np.float64]:
@@ -119,10 +122,16 @@ def _sum_layers(states: Sequence[FloatArray]) -> npt.NDArray[np.float64]:
     return total
 
 
+def _float32(sums: npt.NDArray[np.float64]) -> FloatArray:
+    """Round to float32; what lies beyond its range becomes infinity, without NumPy's warning."""
+    with np.errstate(over="ignore", under="ignore"):
+        return sums.astype(np.float32)
+
+
 LAYER_POOLING: dict[str, Callable[[Sequence[FloatArray]], FloatArray]] = {
     "concat": lambda states: np.concatenate(states, axis=-1),
-    "sum": lambda states: _sum_layers(states).astype(np.float32),
-    "mean": lambda states: (_sum_layers(states) / len(states)).astype(np.float32),
+    "sum": lambda states: _float32(_sum_layers(states)),
+    "mean": lambda states: _float32(_sum_layers(states) / len(states)),
     "stack": lambda states: np.stack(states, axis=0),
     "tokens_first": lambda states: np.stack(states, axis=-2),
 }
@@ -159,7 +168,7 @@ def combine_layers(hidden_states: Sequence[FloatArray], how: str = "concat") -> 
     for i, state in enumerate(states):
         if state is None:
             raise ValueError(f"hidden_states[{i}] is None: it was not kept. Ask for it with output_hidden_states=.")
-        if not isinstance(state, np.ndarray) or state.dtype.kind != "f" or state.ndim < 2:
+        if not _is_floats(state) or state.ndim < 2:
             raise TypeError(f"hidden_states[{i}] is a {_described(state)}; expected a float array (T, H) or (B, S, H).")
         if state.shape != states[0].shape:
             raise ValueError(f"hidden_states[{i}] has shape {state.shape}, the first has {states[0].shape}.")
@@ -170,11 +179,11 @@ def combine_layers(hidden_states: Sequence[FloatArray], how: str = "concat") -> 
 
 
 SUBWORD_POOLING: dict[str, Callable[[FloatArray], FloatArray]] = {
-    "mean": lambda vectors: vectors.mean(axis=0, dtype=np.float64).astype(np.float32),
+    "mean": lambda vectors: _float32(vectors.mean(axis=0, dtype=np.float64)),
     "first": lambda vectors: vectors[0].copy(),
     "last": lambda vectors: vectors[-1].copy(),
     "max": lambda vectors: vectors.max(axis=0),
-    "sum": lambda vectors: vectors.sum(axis=0, dtype=np.float64).astype(np.float32),
+    "sum": lambda vectors: _float32(vectors.sum(axis=0, dtype=np.float64)),
 }
 """Ways to make one vector of the vectors of a word's tokens, by name."""
 
@@ -190,10 +199,13 @@ def join_subwords(vectors: FloatArray, how: str = "mean") -> FloatArray:
 
     Raises
     ------
-    ValueError
-        `how` is unknown, or there is no token.
+    TypeError, ValueError
+        `how` is unknown, `vectors` is not an array of floats, or there is no token.
     """
     check_choice("subwords", how, SUBWORD_POOLING)
+    if not _is_floats(vectors) or not vectors.ndim:
+        raise TypeError(f"vectors is a {_described(vectors)}; expected a float array, one vector for each token.")
+    vectors = np.asarray(vectors)  # the rows of a np.matrix would stay 2-D
     if not len(vectors):
         raise ValueError("there are no tokens to join; a word has at least one.")
     return SUBWORD_POOLING[how](vectors)
@@ -202,8 +214,15 @@ def join_subwords(vectors: FloatArray, how: str = "mean") -> FloatArray:
 def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
     """Refuse, with a ValueError, whatever is not among the choices of a parameter."""
     if not isinstance(value, str) or value not in set(choices):
-        raise ValueError(f"{name}={value!r}; expected one of {', '.join(map(repr, choices))}.")
+        raise ValueError(f"{name}={brief(value)}; expected one of {', '.join(map(repr, choices))}.")
+
+
+def _is_floats(value: Any) -> bool:
+    """Whether a value is an array of floats; a masked array is not, because its hidden numbers would count."""
+    return isinstance(value, np.ndarray) and value.dtype.kind == "f" and not isinstance(value, np.ma.MaskedArray)
 
 
 def _described(value: Any) -> str:
+    if isinstance(value, np.ma.MaskedArray):
+        return "masked array"
     return f"{value.dtype} array of shape {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__

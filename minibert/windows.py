@@ -8,21 +8,15 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from minibert.checks import brief, check_int
 from minibert.encodings import Encoding
 from minibert.long_texts import LONG_TEXT
 from minibert.ops import FloatArray
 from minibert.texts import refuse_lone_surrogate
 from minibert.tokenizer import BertTokenizer
+from minibert.vectors import check_choice
 
-__all__ = [
-    "CHARACTERS_AT_ONCE",
-    "TRUNCATION",
-    "TextInfo",
-    "TokenWindows",
-    "check_inputs",
-    "check_positive",
-    "count_tokens",
-]
+__all__ = ["CHARACTERS_AT_ONCE", "TRUNCATION", "TextInfo", "TokenWindows", "check_inputs", "count_tokens"]
 
 TRUNCATION = ("warn", "error", "split", "silent")
 """What to do with a text that is too long: cut it and say so, refuse it, make several windows of it, or cut it."""
@@ -85,15 +79,15 @@ class TokenWindows:
         stride: int,
         texts_at_once: int,
     ) -> None:
-        if truncation not in TRUNCATION:
-            raise ValueError(f"truncation={truncation!r}; expected one of {', '.join(map(repr, TRUNCATION))}.")
-        if isinstance(stride, bool) or not isinstance(stride, int | np.integer) or stride < 0:
-            raise ValueError(f"stride={stride!r}; expected a number of tokens, at least 0.")
+        check_choice("truncation", truncation, TRUNCATION)
+        stride = check_int("stride", stride, 0)
         if stride and truncation != "split":
-            raise ValueError(f"stride={stride} overlaps windows; it needs truncation='split', not {truncation!r}.")
+            raise ValueError(
+                f"stride={brief(stride)} overlaps windows; it needs truncation='split', not {truncation!r}."
+            )
         refuse_lone_surrogate(prompt, "prompt")
         self._tokenizer, self._prompt, self._texts_at_once = tokenizer, prompt, texts_at_once
-        self._max_length, self._truncation, self._stride = max_length, truncation, int(stride)
+        self._max_length, self._truncation, self._stride = max_length, truncation, stride
         self.num_prompt_tokens = 0
         self._full: Encoding | None = None
         if prompt:
@@ -230,17 +224,3 @@ def count_tokens(windows: Sequence[Encoding]) -> tuple[int, int]:
     """Count the tokens of a text that has these windows, and how many of them were cut off."""
     n_truncated = windows[0].n_truncated
     return len(windows[0]) + n_truncated, n_truncated if len(windows) == 1 else 0
-
-
-def check_positive(name: str, value: object) -> int:
-    """Return a number of texts or of tokens after checking that it is an int of at least 1.
-
-    Raises
-    ------
-    TypeError, ValueError
-    """
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{name}={value!r}; expected an int of at least 1.")
-    if value < 1:
-        raise ValueError(f"{name}={value}; expected at least 1.")
-    return int(value)

@@ -166,5 +166,5 @@ def _pyarrow() -> Any:
     try:
         import pyarrow
     except ImportError as error:
-        raise ValueError('.parquet needs pyarrow: pip install "minibert[parquet]".') from error
+        raise ValueError(".parquet needs pyarrow: pip install pyarrow.") from error
     return pyarrow

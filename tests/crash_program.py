@@ -101,16 +101,16 @@ def _killed_at(moment: int) -> Callable[[], None]:
 def kill_at_every_moment(model: Path, scratch: Path, job: str, step: int) -> dict[str, Any]:
     """Crash one job at every (step-th) moment of it and resume it: the same bytes, and nothing else left, each time."""
     texts = scratch / "texts.txt"
-    texts.write_text("".join(f"{text}\n" for text in texts_of(50)), encoding="utf-8")
-    whole = scratch / f"{job}-whole"
-    whole.mkdir()
-    assert in_a_process(arguments_of(job, model, texts, whole, 20))[0] == 0
-    expected, moment, killed, unfinished = contents(whole), 0, 0, 0
+    for count, name in ((7, "older"), (50, "whole")):
+        texts.write_text("".join(f"{text}\n" for text in texts_of(count)), encoding="utf-8")
+        (scratch / f"{job}-{name}").mkdir()
+        assert in_a_process(arguments_of(job, model, texts, scratch / f"{job}-{name}", 20))[0] == 0
+    older, expected = contents(scratch / f"{job}-older"), contents(scratch / f"{job}-whole")
+    moment, killed, unfinished = 0, 0, 0
     while True:
         folder = scratch / f"{job}-{moment}"
         folder.mkdir()
-        # An older output, of something else, is there: never half replaced.
-        older = dict.fromkeys(expected, b"of an earlier run")
+        # An older output, of other texts, is there: never half replaced.
         for name, content in older.items():
             (folder / name).write_bytes(content)
         arguments = arguments_of(job, model, texts, folder, 20)
@@ -122,7 +122,7 @@ def kill_at_every_moment(model: Path, scratch: Path, job: str, step: int) -> dic
             assert "/" in name or content in (older[name], expected[name]), (moment, name)
         manifest = next(folder.glob("*.parts/manifest.json"), None)
         unfinished += manifest is not None
-        # Where it had not begun there is nothing to resume, and the older output is of no run that is known.
+        # Where it had not begun there is nothing to resume, and the older output is of another run.
         resume = ["--resume"] if manifest or contents(folder) == expected else []
         status, said = in_a_process([*arguments, *resume])
         assert status == 0, (moment, said)

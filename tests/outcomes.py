@@ -13,13 +13,18 @@ from pathlib import Path
 from tests.checkpoints import random_checkpoint
 
 ROOT = Path(__file__).parent.parent
-OUTCOMES = ("ok", "typed error", "foreign exception", "signal", "hang", "wrong number")
+PATIENCE = 900.0
+"""Seconds after which a process is taken to hang: one of a few seconds takes less on a machine with a load of 15."""
+
+OUTCOMES = ("ok", "typed error", "foreign exception", "signal", "hang", "wrong number", "lost file")
 
 # What may come out of minibert: see errors.py and the style of the whole project.
 _TYPED = ("TypeError", "ValueError", "OSError", "MemoryError", "minibert.errors.")
 
 # Every program begins with this. `check` compares batches of a seeded choice with what one thread computed before.
-_PRELUDE = """
+_PRELUDE = (
+    f"PATIENCE = {PATIENCE}"
+    + """
 import hashlib, json, os, random, signal, sys, threading, time
 from pathlib import Path
 import numpy as np
@@ -53,6 +58,7 @@ def check(model, numbers=range(8)):
         print("WRONG NUMBER in batches", wrong, flush=True)
     return not wrong
 """
+)
 
 NUM_BATCHES = 64
 
@@ -74,7 +80,7 @@ def make_model(folder: Path) -> Path:
 
 
 def run(
-    program: str, model: Path, *, timeout: float = 90, python: tuple[str, ...] = (), **environment: str
+    program: str, model: Path, *, timeout: float = PATIENCE, python: tuple[str, ...] = (), **environment: str
 ) -> tuple[str, str]:
     """Run a program after the prelude; return its outcome and what it printed (errors included).
 
@@ -115,6 +121,8 @@ def judge(code: int, printed: str) -> str:
         return "hang"
     if "WRONG NUMBER" in printed:
         return "wrong number"
+    if "LOST FILE" in printed:
+        return "lost file"
     if code == 0 and "Traceback" not in printed and "Exception ignored" not in printed:
         return "ok"
     last = next((line for line in reversed(printed.splitlines()) if line.strip()), "")

@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from minibert import BertModel, BertTokenizer, SentenceTransformer, embed_tokens
 from minibert.cli import main
 from minibert.hub import DEFAULT_MODEL
 from tests.checkpoints import random_checkpoint
+from tests.outcomes import PATIENCE
 
 BANK = "After stealing money from the bank vault, the bank robber was seen fishing on the Mississippi river bank."
 
@@ -245,7 +247,7 @@ def test_what_is_no_regular_file_is_written_to_and_links_are_followed(
     reader = threading.Thread(target=lambda: received.append(pipe.read_bytes()))
     reader.start()
     assert run(capsys, "embed", "text", "-o", str(pipe))[0] == 0
-    reader.join(timeout=60)
+    reader.join(timeout=PATIENCE)
     assert stat.S_ISFIFO(pipe.stat().st_mode)
     assert np.load(io.BytesIO(received[0])).shape == (1, 384)
 
@@ -255,27 +257,175 @@ def test_what_is_no_regular_file_is_written_to_and_links_are_followed(
     assert np.load(target).shape == (1, 384)
 
 
-def test_closed_streams() -> None:
-    for verb, closed in (("tokens -", "<&-"), ("tokens hi", ">&-"), ("embed hi -o -", ">&-")):
-        done = subprocess.run(
-            ["sh", "-c", f'exec "{sys.executable}" -m minibert {verb} {closed}'],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
-        assert done.returncode in (0, 1)
-        assert "Traceback" not in done.stderr
+# Every verb with something to print, TEXTS, FILE and MODEL put in. bench times for long: see below.
+PRINTING = {
+    "tokens": ["tokens", "LONG", "-m", "MODEL"],
+    "words": ["words", "the", "LONG", "-m", "MODEL", "--backend", "numpy"],
+    "hidden": ["hidden", "LONG", "-o", "-", "-m", "MODEL", "--backend", "numpy"],
+    "embed": ["embed", "LONG", "-m", "MODEL", "--backend", "numpy"],
+    "embed -o -": ["embed", "LONG", "-o", "-", "-m", "MODEL", "--backend", "numpy"],
+    "embed -o /dev/stdout": ["embed", "LONG", "-o", "/dev/stdout", "-m", "MODEL", "--backend", "numpy"],
+    "similarity": ["similarity", "LONG", "a", "-m", "MODEL", "--backend", "numpy"],
+    "search": ["search", "LONG", "FILE", "-m", "MODEL", "--backend", "numpy"],
+    "info": ["info", "-m", "MODEL"],
+    "doctor": ["doctor"],
+    "warmup": ["warmup"],
+    "version": ["--version"],
+    "help": ["--help"],
+    "help of a verb": ["embed", "--help"],
+}
+
+# The verbs that write files and only say so, with the names of the files.
+WRITING = {
+    "hidden": (["hidden", "LONG", "-o", "OUT.npz"], ["OUT.npz"]),
+    "embed": (["embed", "LONG", "-o", "OUT.npy"], ["OUT.npy"]),
+    "embed -i": (["embed", "-i", "FILE", "-o", "OUT.npy"], ["OUT.npy", "OUT.ids.jsonl"]),
+    "extract": (["extract", "-i", "FILE", "--layers", "-1", "-o", "OUT.npy"], ["OUT.npy", "OUT.tokens.jsonl"]),
+}
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that takes few tokens, so that every text called LONG is cut, with a warning."""
+    return random_checkpoint(tmp_path_factory.mktemp("closed") / "model", max_position_embeddings=16)
+
+
+def arguments_for(template: list[str], model: Path, folder: Path) -> list[str]:
+    (folder / "lines.txt").write_text("the cat\n" + "the dog " * 30 + "\n")
+    values = {"LONG": "the cat " * 30, "FILE": str(folder / "lines.txt"), "MODEL": str(model)}
+    return [values.get(word, word.replace("OUT.", f"{folder}/out.")) for word in template]
+
+
+def in_a_shell(arguments: list[str], closed: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["sh", "-c", f'exec "$0" -m minibert "$@" {closed}', sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+        timeout=PATIENCE,
+    )
+
+
+@pytest.mark.parametrize("verb", PRINTING)
+def test_a_closed_standard_output_is_an_error_where_a_result_is_printed(small: Path, tmp_path: Path, verb: str) -> None:
+    done = in_a_shell(arguments_for(PRINTING[verb], small, tmp_path), ">&-")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.rstrip().endswith("the standard output is closed; redirect it to a file.")
+    assert "Traceback" not in done.stderr
+    silent = in_a_shell(arguments_for(PRINTING[verb], small, tmp_path), ">&- 2>&-")
+    assert (silent.returncode, silent.stdout, silent.stderr) == (1, "", "")
+
+
+@pytest.mark.parametrize("verb", PRINTING)
+def test_a_closed_standard_error_changes_no_result(small: Path, tmp_path: Path, verb: str) -> None:
+    arguments = arguments_for(PRINTING[verb], small, tmp_path)
+    usual, closed = in_a_shell(arguments, ""), in_a_shell(arguments, "2>&-")
+    assert (closed.returncode, usual.returncode, closed.stderr) == (0, 0, "")
+    if verb in ("doctor", "warmup"):  # times
+        assert closed.stdout.split()[0] == usual.stdout.split()[0]
+    else:
+        assert closed.stdout == usual.stdout
+    assert ("warning" in usual.stderr) == ("LONG" in PRINTING[verb] and verb != "tokens")
+
+
+@pytest.mark.parametrize("verb", WRITING)
+def test_closed_streams_never_get_into_a_file(small: Path, tmp_path: Path, verb: str) -> None:
+    """Nor does what a library in C or Rust prints: the descriptors 1 and 2 are never those of an output."""
+    template, names = WRITING[verb]
+    printing = (
+        "import os, sys; replace, fsync = os.replace, os.fsync; "
+        "noise = lambda call: lambda *given: (os.write(1, b'noise'), os.write(2, b'noise'), call(*given))[-1]; "
+        "os.replace, os.fsync = noise(replace), noise(fsync); "
+        "from minibert.cli import main; sys.exit(main())"
+    )
+    written = []
+    for closed in ("", ">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"):
+        arguments = [*arguments_for(template, small, tmp_path), "-m", str(small), "--backend", "numpy"]
+        command = ["sh", "-c", f'exec "$0" -c "$@" {closed}', sys.executable, printing, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
+        assert done.returncode == 0, done.stderr
+        assert ("vectors (" in done.stdout or "hidden_states (" in done.stdout) == (">&-" not in closed.split())
+        assert ("noise" in done.stderr) == ("2>&-" not in closed.split())
+        written.append([(tmp_path / name.replace("OUT.", "out.")).read_bytes() for name in names])
+    if names == ["OUT.npz"]:  # a zip file has times
+        written = [[array.tobytes() for array in np.load(io.BytesIO(one[0])).values()] for one in written]
+    assert all(one == written[0] for one in written)
+
+
+@pytest.mark.parametrize("arguments", [[], ["embed", "--nonsense"], ["embed"], ["info", "-m", "./no/such/folder"]])
+def test_errors_where_the_standard_error_is_closed(arguments: list[str]) -> None:
+    usual, closed = in_a_shell(arguments, ""), in_a_shell(arguments, "2>&-")
+    assert closed.returncode == usual.returncode > 0
+    assert (closed.stdout, closed.stderr) == ("", "")
+
+
+def test_bench_where_a_stream_is_closed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def measure(files: object, seconds: float, say: Callable[[str], object]) -> dict[str, str]:
+        say("aside")
+        return {"result": "times"}
+
+    monkeypatch.setattr("minibert.bench.measure", measure)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", None)
+        assert main(["bench", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"result": "times"}
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", None)
+        assert main(["bench", "--json"]) == 1
+    assert capsys.readouterr().err == "aside\nminibert: the standard output is closed; redirect it to a file.\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no file that is always full")
+@pytest.mark.parametrize("arguments", [["tokens", "the cat"], ["--version"]])
+def test_a_stream_that_cannot_be_written(small: Path, arguments: list[str]) -> None:
+    done = in_a_shell(arguments, ">/dev/full")
+    assert (done.returncode, done.stderr) == (1, "minibert: [Errno 28] No space left on device\n")
+    long = arguments_for(PRINTING["embed"], small, small)
+    usual, done = in_a_shell(long, ""), in_a_shell(long, "2>/dev/full")
+    assert (done.returncode, done.stdout) == (0, usual.stdout)
+    assert "warning" in usual.stderr
+
+
+def test_a_closed_standard_input() -> None:
+    done = in_a_shell(["tokens", "-"], "<&-")
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "minibert: the standard input is closed.\n")
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        ["words", "the", "the cat the", "--layers", "-1,0", "-m", "MODEL"],
+        ["embed", "the cat", "--layers", "-1,0", "-m", "MODEL"],
+        ["similarity", "the cat", "a", "--layers", "-1,0", "-m", "MODEL"],
+        ["search", "the cat", "FILE", "--layers", "-1,0", "-m", "MODEL"],
+        ["hidden", "the cat", "-o", "OUT.npz", "--layers", "-1,0", "-m", "MODEL"],
+        ["extract", "-i", "FILE", "-o", "OUT.npy", "--layers", "-1,0", "-m", "MODEL"],
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*has no modules.json")
+def test_layers_from_the_end_need_no_equals_sign(
+    capsys: pytest.CaptureFixture[str], small: Path, tmp_path: Path, template: list[str]
+) -> None:
+    arguments = arguments_for(template, small, tmp_path)
+    place = arguments.index("--layers")
+    joined = [*arguments[:place], "--layers=-1,0", *arguments[place + 2 :]]
+    found = [re.sub(r"[\d.]+ seconds", "", run(capsys, *one)[1]) for one in (arguments, joined)]
+    assert found[0] == found[1] != ""
+    code, _, err = run(capsys, *arguments[:place], "--layers", "-1,", *arguments[place + 2 :])
+    assert (code, "argument --layers: '-1,' is not a list of numbers such as -1,-2" in err) == (2, True)
+    code, _, err = run(capsys, *arguments[:place], "--layers", *arguments[place + 2 :])
+    assert (code, "argument --layers: expected one argument" in err) == (2, True)
 
 
 def test_as_processes(tmp_path: Path) -> None:
     """The installed command, a closed pipe, a stdout that knows ASCII only."""
     command = [sys.executable, "-m", "minibert"]
-    version = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True, timeout=60)
+    version = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True, timeout=PATIENCE)
     assert version.stdout == f"minibert {minibert.__version__}\n"
     plain = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
     done = subprocess.run(
-        [*command, "tokens", "北"], capture_output=True, text=True, env=plain, check=False, timeout=60
+        [*command, "tokens", "北"], capture_output=True, text=True, env=plain, check=False, timeout=PATIENCE
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "\\u5317" in done.stdout
@@ -291,5 +441,5 @@ def test_as_processes(tmp_path: Path) -> None:
     piped.stdout.readline()
     piped.stdout.close()
     assert piped.stderr.read() == ""
-    assert piped.wait(timeout=60) == 1
+    assert piped.wait(timeout=PATIENCE) == 1
     piped.stderr.close()

@@ -182,7 +182,7 @@ def test_builtin_prompts(capsys: pytest.CaptureFixture[str], small: Path, tmp_pa
         (["embed", "text", "--pooling", "none"], 1, "minibert hidden"),
         (["embed", "text", "--layers=9"], 1, "layers names 9"),
         (["embed", "text", "--layers=x"], 2, "not a list of numbers"),
-        (["embed", "text", "--layers", "-1,-2"], 2, "--layers"),
+        (["embed", "text", "--layers", "-1,-9"], 1, "layers names -9"),
         (["embed", "text", "--truncate-dim", "0"], 2, "at least 1"),
         (["embed", "text", "--batch-size", "0"], 2, "at least 1"),
         (["embed", "text", "--threads", "two"], 2, "at least 1"),

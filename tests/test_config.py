@@ -403,11 +403,11 @@ def test_an_unusable_config_is_an_error_that_names_file_and_field(tmp_path: Path
     path.write_bytes(content)
     files = locate(tmp_path)
     tracemalloc.start()
-    began = time.perf_counter()
+    began = time.process_time()
     try:
         with pytest.raises(ModelFormatError, match=match) as caught:
             BertConfig.from_files(files)
-        seconds, (_, peak) = time.perf_counter() - began, tracemalloc.get_traced_memory()
+        seconds, (_, peak) = time.process_time() - began, tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert str(path) in str(caught.value)

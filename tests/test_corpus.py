@@ -21,6 +21,7 @@ from minibert.cli import main
 from minibert.readers import Source, input_format, read_records
 from tests.checkpoints import random_checkpoint
 from tests.crash_program import arguments_of, texts_of
+from tests.outcomes import PATIENCE
 from tests.report import REPORT
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*has no modules.json")
@@ -384,7 +385,7 @@ def test_memory_does_not_grow_with_the_corpus(folder: Path, tmp_path: Path) -> N
             "print(next(line for line in open('/proc/self/status') if line.startswith('VmHWM')).split()[1])"
         )
         done = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True, timeout=120
+            [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE
         )
         peaks.append(int(done.stdout.split()[-1]) / 1024)
         os.unlink(tmp_path / "out.npy")

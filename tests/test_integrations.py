@@ -108,6 +108,25 @@ def test_sklearn_bad_input() -> None:
         MinibertTransformer(pooling="median").transform(["a"])
 
 
+def test_more_than_one_dimension_is_named_with_the_way_on(prompted: Path) -> None:
+    table = pandas.DataFrame({"text": TEXTS, "year": range(6)})
+    transformer, model = MinibertTransformer(str(prompted)), SentenceTransformer(prompted)
+    columns = ColumnTransformer([("vectors", transformer, ["text"])])
+    way_on = r".* in a ColumnTransformer name it as 'text', not \['text'\]"
+    with pytest.raises(TypeError, match=rf"inputs is a DataFrame of shape \(6, 1\);{way_on}"):
+        columns.fit_transform(table)
+    with pytest.raises(TypeError, match=rf"inputs is a ndarray of shape \(6, 2\);{way_on}"):
+        transformer.transform(table.to_numpy())
+    for inputs, shown in (
+        (table[["text"]], r"DataFrame of shape \(6, 1\)"),
+        (table.to_numpy(), r"ndarray of shape \(6, 2\)"),
+        (np.array("a"), r"ndarray of shape \(\)"),
+    ):
+        with pytest.raises(TypeError, match=rf"inputs is a {shown};{way_on}"):
+            model.encode(inputs)
+    assert ColumnTransformer([("vectors", transformer, "text")]).fit_transform(table).shape == (6, 24)
+
+
 @pytest.fixture
 def prompted(tmp_path: Path) -> Path:
     prompts = {"prompts": {"query": "the cat ", "document": "on the mat "}}
@@ -126,6 +145,52 @@ def test_langchain(prompted: Path) -> None:
     assert embeddings.embed_documents([]) == []
     assert asyncio.run(embeddings.aembed_query("a")) == embeddings.embed_query("a")
     assert asyncio.run(embeddings.aembed_documents(["a", "b c"])) == documents
+
+
+def test_langchain_has_a_name_that_is_a_str(prompted: Path) -> None:
+    """llama-index's LangchainEmbedding reads `model_name`, or else `model`; its own field takes a str only."""
+    assert LangChainEmbeddings(str(prompted)).model_name == str(prompted)
+    assert LangChainEmbeddings(SentenceTransformer(prompted)).model_name == "minibert"
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"normalise": True}, TypeError, "'normalise' is not an option of encode; expected prompt_name, prompt, "),
+        ({"inputs": ["a"]}, TypeError, "'inputs' is not an option of encode"),
+        ({"pooling": "median"}, ValueError, "pooling='median' is not a pooling mode"),
+        ({"batch_size": 0}, ValueError, "batch_size=0"),
+        ({"return_info": True}, ValueError, "With return_info=True encode does not give an array of one vector"),
+        ({"output_value": "token_embeddings"}, ValueError, "does not give an array of one vector per text"),
+        ({"convert_to_numpy": False}, ValueError, "does not give an array of one vector per text"),
+    ],
+)
+def test_options_are_checked_when_the_object_is_made(
+    prompted: Path, options: dict[str, object], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        LangChainEmbeddings(str(prompted), **options)
+    with pytest.raises(error, match=message):
+        ChromaEmbeddingFunction(str(prompted), encode_options=options)
+    if error is TypeError:  # before anything is fetched
+        with pytest.raises(error, match=message):
+            LangChainEmbeddings("./no/such/folder", **options)
+
+
+def test_a_prompt_and_the_name_of_one_give_a_warning(prompted: Path) -> None:
+    model = SentenceTransformer(prompted)
+    for call in (
+        lambda: model.encode(["a"], prompt="dog ", prompt_name="query"),
+        lambda: model.encode_document(["a"], prompt="dog ", prompt_name="query"),
+        lambda: MinibertTransformer(str(prompted), prompt="dog ", prompt_name="query").transform(["a"]),
+    ):
+        with pytest.warns(UserWarning, match="prompt_name='query' are both given; the prompt is used") as caught:
+            vectors = call()
+        assert len(caught) == 1
+        assert caught[0].filename == __file__
+        np.testing.assert_array_equal(vectors, model.encode(["a"], prompt="dog "))
+    model.encode_query(["a"], prompt="dog ")  # "query" is not said by the caller here
+    SentenceTransformer(prompted, default_prompt_name="query").encode(["a"], prompt="dog ")
 
 
 def test_chroma(prompted: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 import torch
 import transformers
 
-from minibert import BertModel, BertModelOutput, reference
+from minibert import BertModel, BertModelOutput, backend, reference
 from minibert.models import TOKENS_PER_STEP
 from minibert.ops import Ops
 from tests.checkpoints import random_checkpoint
@@ -691,6 +691,7 @@ def test_the_embeddings_describe_themselves(model: BertModel) -> None:
 def no_choice_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MINIBERT_BACKEND", raising=False)
     monkeypatch.delenv("MINIBERT_NUM_THREADS", raising=False)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
 
 
 def is_numpy(model: BertModel) -> bool:
@@ -777,6 +778,29 @@ def test_the_number_of_threads_comes_from_argument_then_environment_then_machine
     BertModel.from_pretrained(folder)
     assert asked[1:3] == [3, 5]
     assert asked[0] == asked[3] >= 1
+
+
+@pytest.mark.parametrize(
+    ("omp", "count", "rule"),
+    [
+        ("1", 1, "OMP_NUM_THREADS=1 caps the 8 cores"),
+        (" 3 ", 3, "caps"),
+        ("4,2,1", 4, "OMP_NUM_THREADS=4,2,1 caps"),
+        ("8", 8, "all cores"),
+        ("64", 8, "all cores"),
+        (None, 8, "all cores"),
+        *((text, 8, "all cores") for text in ("", "0", "-2", "two", "1.5", "1e1", "\u0663", "9" * 5000, ",")),
+    ],
+)
+def test_omp_num_threads_is_a_cap(monkeypatch: pytest.MonkeyPatch, omp: str | None, count: int, rule: str) -> None:
+    monkeypatch.setattr(backend, "available_cores", lambda: 8)
+    if omp is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", omp)
+    assert backend.choose_num_threads().num_threads == count
+    assert rule in backend.choose_num_threads().rule
+    assert backend.choose_num_threads(7) == (7, "num_threads="), "an argument goes first"
+    monkeypatch.setenv("MINIBERT_NUM_THREADS", "5")
+    assert backend.choose_num_threads() == (5, "MINIBERT_NUM_THREADS=5"), "and then our own variable"
 
 
 WITHOUT_NUMBA = """

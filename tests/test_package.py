@@ -6,6 +6,7 @@ import ast
 import importlib
 import inspect
 import pkgutil
+import re
 import subprocess
 import sys
 import tomllib
@@ -26,19 +27,23 @@ ORDER = (
     *(
         "errors",
         "warn",
+        "checks",
         "display",
         "files",
         "locks",
+        "hub_answers",
         "repository",
         "hub",
         "config",
         "machine",
         "batch",
+        "ops",
+        "ordering",
         "texts",
         "encodings",
+        "long_texts",
         "tokenizer_files",
         "tokenizer",
-        "ops",
         "tensors",
         "weights",
         "reference",
@@ -47,7 +52,7 @@ ORDER = (
     *("kernels.attention", "kernels.rowwise", "kernels.threads", "kernels"),
     *("encoder", "outputs", "embeddings", "backend", "models"),
     *("vectors", "similarity", "token_vectors", "tokens", "occurrences", "plot"),
-    *("pooling", "search", "pipeline", "prompts", "recipe", "windows", "ordering", "progress"),
+    *("pooling", "search", "pipeline", "prompts", "recipe", "windows", "progress"),
     *("sentence_files", "sentence_vectors", "encode_options", "sentence", "integrations", "scikit"),
     *("readers", "shards", "writers", "runs", "corpus", "google_features", "token_features", "extraction"),
     *("diagnostics", "bench"),
@@ -56,9 +61,9 @@ ORDER = (
 
 # Where each library from outside may be imported.
 HOMES = {
-    "huggingface_hub": {"repository"},
+    "huggingface_hub": {"hub_answers", "repository"},
     "tqdm": {"progress"},
-    "tokenizers": {"tokenizer_files"},
+    "tokenizers": {"tokenizer_files", "long_texts"},  # the latter for types only
     "safetensors": {"tensors"},
     "numba": {"kernels"},
     "llvmlite": {"kernels"},
@@ -295,6 +300,56 @@ def test_types_are_shipped() -> None:
 def test_the_version_is_the_one_of_pyproject() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert minibert.__version__ == project["version"]
+
+
+# `minibert` on PyPI is another project: a command with this name, or with an extra of it, installs that one. A wheel's
+# file name is not such a command.
+STRANGER = re.compile(
+    r"(?:pipx?|uv|conda) (?:install|add)(?:\s+-\S+)*\s+[\"'`]?mini" r"bert\b(?!\S*\.whl)|mini" r"bert\["
+)
+
+
+def project_files() -> list[Path]:
+    """What git knows; where there is no git, as in a source distribution, what that holds."""
+    try:
+        done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True)
+    except (OSError, subprocess.CalledProcessError):
+        included = [ROOT / name for name in ("minibert", "tests", "benchmarks", "README.md", "pyproject.toml")]
+        return [path for one in included for path in ([one] if one.is_file() else one.rglob("*.py"))]
+    return [ROOT / name for name in done.stdout.split("\0") if name and (ROOT / name).is_file()]
+
+
+def test_nothing_tells_anybody_to_install_the_other_project_of_this_name() -> None:
+    read = 0
+    for path in project_files():
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:  # a picture
+            continue
+        found = STRANGER.search(text)
+        assert found is None, f"{path}: {found[0]!r}"
+        read += 1
+    assert read > 100
+    name = "mini" + "bert"
+    for wrong in (f"pip install {name}", f"pip install -U '{name}'", f"uv add {name}", f"needs {name}[plot]"):
+        assert STRANGER.search(wrong), wrong
+    for right in ('pip install ".[plot]"', "pip install . && minibert words", f"pip install {name}-0.3.0-py3.whl"):
+        assert not STRANGER.search(right), right
+
+
+@pytest.mark.parametrize(
+    ("library", "install", "statement"),
+    [
+        ("sklearn", "scikit-learn", "import minibert.scikit"),
+        ("matplotlib", "matplotlib", "from minibert.plot import require_matplotlib; require_matplotlib()"),
+        ("pyarrow", "pyarrow", "from minibert.writers import output_suffix; output_suffix('x.parquet')"),
+    ],
+)
+def test_a_library_that_is_missing_is_named(library: str, install: str, statement: str) -> None:
+    code = f"import sys; sys.modules[{library!r}] = None; {statement}"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert f"pip install {install}" in done.stderr.splitlines()[-1]
 
 
 def test_there_are_five_runtime_packages_and_they_are_the_ones_imported() -> None:

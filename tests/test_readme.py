@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.outcomes import PATIENCE
+
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 _BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
 
@@ -40,7 +42,7 @@ def test_python_blocks(code: str, shown: str | None, tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=PATIENCE,
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)},
     )
@@ -62,14 +64,14 @@ def _minibert_lines() -> list[tuple[str, list[str], str | None]]:
 
 @pytest.mark.parametrize(("before", "command", "shown"), _minibert_lines())
 def test_command_lines(before: str, command: list[str], shown: str | None, tmp_path: Path) -> None:
-    subprocess.run(before, shell=True, check=True, timeout=10, cwd=tmp_path)
+    subprocess.run(before, shell=True, check=True, timeout=PATIENCE, cwd=tmp_path)
     (tmp_path / "texts.txt").write_text("A cat sleeps.\nA kitten naps.\n", encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-m", *command],
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=PATIENCE,
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent), "COLUMNS": "100"},
     )

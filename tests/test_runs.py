@@ -28,6 +28,7 @@ from minibert.shards import ShardFolder, folder_of
 from minibert.token_features import TokenFeatures
 from tests.checkpoints import random_checkpoint
 from tests.crash_program import JOBS, arguments_of, contents, texts_of
+from tests.outcomes import PATIENCE
 from tests.report import REPORT
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*has no modules.json")
@@ -61,16 +62,32 @@ def shards_done(output: Path) -> int:
 
 
 def run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*PROGRAM, *arguments], capture_output=True, text=True, check=False, timeout=120, cwd=ROOT)
+    return subprocess.run(
+        [*PROGRAM, *arguments], capture_output=True, text=True, check=False, timeout=PATIENCE, cwd=ROOT
+    )
 
 
-def start(arguments: list[str]) -> subprocess.Popen[str]:
-    return subprocess.Popen([*PROGRAM, *arguments], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+def start(arguments: list[str], program: list[str] = PROGRAM) -> subprocess.Popen[str]:
+    return subprocess.Popen([*program, *arguments], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+
+
+# The command line with a run that does not end by itself, however late it is stopped.
+ENDLESS = """
+import sys, time
+from minibert.cli import main
+from minibert.shards import ShardFolder
+ShardFolder.finish = lambda *_: time.sleep(1e6)
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def start_endless(arguments: list[str]) -> subprocess.Popen[str]:
+    return start(arguments, [sys.executable, "-W", "ignore", "-c", ENDLESS])
 
 
 def wait_for(happened: Callable[[], object], process: subprocess.Popen[str]) -> None:
-    deadline = time.perf_counter() + 60
-    while not happened() and process.poll() is None and time.perf_counter() < deadline:
+    deadline = time.monotonic() + PATIENCE
+    while not happened() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.0005)
 
 
@@ -97,7 +114,7 @@ def run_and_kill(kills: int, job: str, folder: Path, scratch: Path) -> None:
         wait_for(lambda output=output, moment=moment: shards_done(output) >= moment, process)  # type: ignore[misc]
         time.sleep(0 if moment == shards else chance.uniform(0, 0.02))
         process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=60)
+        process.communicate(timeout=PATIENCE)
         tried += 1
         done = shards_done(output)
         if process.returncode == -signal.SIGKILL and contents(own) != expected:
@@ -128,7 +145,7 @@ def test_killed_twenty_times(folder: Path, tmp_path: Path, job: str) -> None:
 
 def crash(mode: str, folder: Path, scratch: Path, step: int, job: str, *before: str) -> dict[str, Any]:
     command = [*before, sys.executable, "-m", "tests.crash_program", mode, str(folder), str(scratch), str(step), job]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, cwd=ROOT)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     counted: dict[str, Any] = json.loads(done.stdout)[job]
     return counted
@@ -190,10 +207,10 @@ def test_interrupted_it_says_how_to_go_on_and_what_is_done_is_usable(
 def test_a_true_interrupt_can_be_resumed(folder: Path, tmp_path: Path) -> None:
     text_file(tmp_path / "a.txt", texts_of(3000))
     output, arguments = tmp_path / "out.npy", arguments_of("npy", folder, tmp_path / "a.txt", tmp_path, 40)
-    process = start(arguments)
+    process = start_endless(arguments)
     wait_for(lambda: shards_done(output), process)
     process.send_signal(signal.SIGINT)
-    err = process.communicate(timeout=60)[1]
+    err = process.communicate(timeout=PATIENCE)[1]
     assert process.returncode == 1
     assert "with --resume goes on" in err
     assert "minibert: interrupted" in err
@@ -236,7 +253,7 @@ def test_a_progress_bar_shows_texts_per_second_and_the_time_left(capsys: pytest.
 def test_a_second_run_on_one_output_is_refused_and_a_dead_one_never_blocks(folder: Path, tmp_path: Path) -> None:
     text_file(tmp_path / "a.txt", texts_of(3000))
     output, arguments = tmp_path / "out.npy", arguments_of("npy", folder, tmp_path / "a.txt", tmp_path, 40)
-    holder = start(arguments)
+    holder = start_endless(arguments)
     wait_for(lambda: shards_done(output), holder)
     holder.send_signal(signal.SIGSTOP)
     before = {name: content for name, content in contents(tmp_path).items() if "part-" not in name}
@@ -247,7 +264,7 @@ def test_a_second_run_on_one_output_is_refused_and_a_dead_one_never_blocks(folde
         assert "Wait until that run has ended, or stop it" in second.stderr
     assert {name: content for name, content in contents(tmp_path).items() if "part-" not in name} == before
     holder.kill()
-    holder.communicate(timeout=60)
+    holder.communicate(timeout=PATIENCE)
     resumed = run([*arguments, "--resume"])
     assert resumed.returncode == 0, resumed.stderr
     assert np.load(output).shape == (3000, 24)
@@ -257,7 +274,7 @@ def test_of_several_runs_that_begin_together_one_writes(folder: Path, tmp_path: 
     text_file(tmp_path / "a.txt", texts_of(2000))
     arguments = arguments_of("npy", folder, tmp_path / "a.txt", tmp_path, 200)
     processes = [start(arguments) for _ in range(4)]
-    errors = [process.communicate(timeout=120)[1] for process in processes]
+    errors = [process.communicate(timeout=PATIENCE)[1] for process in processes]
     for process, err in zip(processes, errors, strict=True):
         assert process.returncode == 0 or "is being written by process" in err, err
     assert any(process.returncode == 0 for process in processes)
@@ -435,8 +452,11 @@ def test_resuming_takes_no_other_file_for_the_finished_one(model: SentenceTransf
     with pytest.raises(ValueError, match=r"out\.ids\.jsonl is missing"):
         embed_corpus(model, [source], str(output), resume=True, truncation="silent")
     (tmp_path / "out.npy.manifest.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"manifest\.json is damaged.* Without --resume .* it is made anew"):
-        embed_corpus(model, [source], str(output), resume=True, truncation="silent")
+    for resume in (True, False):  # it may as well be a file of another program
+        with pytest.raises(ValueError, match=r"manifest\.json is damaged.* delete it or move it elsewhere"):
+            embed_corpus(model, [source], str(output), resume=resume, truncation="silent")
+    assert not folder_of(output).exists()
+    (tmp_path / "out.npy.manifest.json").unlink()
     assert embed_corpus(model, [source], str(output), truncation="silent") is not None
 
 
@@ -598,14 +618,160 @@ def test_an_output_is_never_the_input(
     assert not list(tmp_path.glob("*.parts"))
 
 
-def test_what_is_not_its_own_is_never_deleted(model: SentenceTransformer, tmp_path: Path) -> None:
-    source = text_file(tmp_path / "a.txt", ["a cat"])
-    mine = tmp_path / "out.npy.parts" / "mine.txt"
-    mine.parent.mkdir()
-    mine.write_text("precious")
-    embed_corpus(model, [source], str(tmp_path / "out.npy"))
-    assert mine.read_text() == "precious"
-    assert [entry.name for entry in mine.parent.iterdir()] == ["mine.txt"]
+# What may be in a folder called out.npy.parts that is not minibert's, name -> content; None is a folder.
+FOREIGN: dict[str, dict[str, str | None]] = {
+    "of Spark": {"part-00000.parquet": "precious", "_SUCCESS": ""},
+    "with our names": {
+        **dict.fromkeys(("part-vectors.npy", "part-mine", "standard-input", "shards.jsonl"), "precious"),
+        **dict.fromkeys((".minibert-abcdefgh", ".minibert-mine", "lock", "other"), "precious"),
+    },
+    "our names without a lock": {"part-vectors.npy": "precious", "standard-input": "precious"},
+    "a temporary file without a lock": {".minibert-abcdefgh": "precious"},
+    "a lock alone": {"lock": "held by Emacs"},
+    "a folder called lock": {"lock": None},
+    "a manifest": {"manifest.json": '{"files": []}'},
+    "a manifest that is not JSON": {"manifest.json": "# files", "lock": "precious"},
+    "beside an empty lock": {"lock": "", "part-00000.parquet": "precious"},
+    "beside a lock of ours": {"lock": "process 1 on host", "standard-input": "left", "notes.txt": "precious"},
+    "a folder called as a part": {"lock": "process 1 on host", "part-vectors.npy": None},
+}
+
+
+def fill(folder: Path, files: dict[str, str | None]) -> None:
+    folder.mkdir()
+    for name, content in files.items():
+        if content is None:
+            (folder / name).mkdir()
+        else:
+            (folder / name).write_text(content)
+
+
+def listing(folder: Path) -> dict[str, bytes | None]:
+    return {entry.name: None if entry.is_dir() else entry.read_bytes() for entry in folder.iterdir()}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+@pytest.mark.parametrize("options", [[], ["--resume"]])
+@pytest.mark.parametrize("content", [b"a cat", b"a cat\n\xff"])
+def test_a_folder_of_something_else_is_refused_and_nothing_in_it_changes(
+    folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    kind: str,
+    options: list[str],
+    content: bytes,
+) -> None:
+    (tmp_path / "a.txt").write_bytes(content)
+    parts = tmp_path / "out.npy.parts"
+    fill(parts, FOREIGN[kind])
+    before = listing(parts)
+    assert main([*arguments_of("npy", folder, tmp_path / "a.txt", tmp_path, 10), *options]) == 1
+    err = capsys.readouterr().err
+    assert f"{parts} is where the run would keep what it has done, but it holds files of something else: " in err
+    assert "Move this folder elsewhere, or give another output." in err
+    assert any(name in err for name in FOREIGN[kind])
+    assert listing(parts) == before
+    assert {entry.name for entry in tmp_path.iterdir()} == {"a.txt", "out.npy.parts"}
+
+
+@pytest.mark.skipif(not hasattr(os, "symlink"), reason="there are no links")
+def test_a_link_or_a_file_is_not_taken_for_the_folder(model: SentenceTransformer, tmp_path: Path) -> None:
+    source, parts = text_file(tmp_path / "a.txt", ["a cat"]), tmp_path / "out.npy.parts"
+    (tmp_path / "elsewhere").mkdir()
+    for target in ("elsewhere", "nowhere", "a.txt"):
+        parts.symlink_to(tmp_path / target)
+        with pytest.raises(FileExistsError, match=r"out\.npy\.parts is a link, but the run makes a folder"):
+            embed_corpus(model, [source], tmp_path / "out.npy")
+        assert parts.is_symlink()
+        parts.unlink()
+    parts.write_text("precious")
+    with pytest.raises(FileExistsError, match=r"out\.npy\.parts is a file, but the run makes a folder.*Move it"):
+        embed_corpus(model, [source], tmp_path / "out.npy")
+    assert parts.read_text() == "precious"
+    parts.unlink()
+    parts.mkdir()
+    (parts / "lock").symlink_to(tmp_path / "a.txt")
+    with pytest.raises(FileExistsError, match=r"it holds files of something else: lock\."):
+        embed_corpus(model, [source], tmp_path / "out.npy")
+    assert (tmp_path / "a.txt").read_text() == "a cat\n"
+    assert not any((tmp_path / "elsewhere").iterdir())
+
+
+@pytest.mark.parametrize("options", [{}, {"resume": True}])
+@pytest.mark.parametrize(
+    "left",
+    [
+        {},
+        {"lock": ""},
+        {"lock": "process 1 on host"},
+        {"lock": "process 1 on host", ".minibert-ab_c0123": "half a copy"},
+        {"lock": "process 1 on host", "standard-input": "other texts", ".minibert-ab_c0123": "half a manifest"},
+        {"lock": "process 1 on host", "shards.jsonl": "{", "part-vectors.npy": "x", "part-ids.jsonl": "y"},
+    ],
+)
+def test_what_a_killed_run_left_before_its_manifest_is_used_and_deleted(
+    model: SentenceTransformer, tmp_path: Path, left: dict[str, str | None], options: dict[str, Any]
+) -> None:
+    """Other moments of this kind: test_killed_whenever_something_becomes_final."""
+    source = text_file(tmp_path / "a.txt", ["a cat", "a dog"])
+    fill(tmp_path / "out.npy.parts", left)
+    embed_corpus(model, [source], tmp_path / "out.npy", **options)
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), model.encode(["a cat", "a dog"]))
+    assert not (tmp_path / "out.npy.parts").exists()
+
+
+def test_a_run_deletes_no_file_that_came_into_its_folder(
+    model: SentenceTransformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, parts = text_file(tmp_path / "a.txt", texts_of(40)), tmp_path / "out.npy.parts"
+    with monkeypatch.context() as patch:
+        stop_after(2, patch, StoppedError())
+        with pytest.raises(StoppedError):
+            embed_corpus(model, [source], tmp_path / "out.npy", shard_size=10, truncation="silent")
+    foreign = {"part-00000.parquet": "precious", "part-mine": "precious", ".minibert-mine": "precious"}
+    for name, content in foreign.items():
+        (parts / name).write_text(content)
+    embed_corpus(model, [source], tmp_path / "out.npy", shard_size=10, truncation="silent", resume=True)
+    assert listing(parts) == {name: content.encode() for name, content in foreign.items()}
+    with pytest.raises(FileExistsError, match="holds files of something else"):
+        embed_corpus(model, [source], tmp_path / "out.npy", truncation="silent")
+    assert len(np.load(tmp_path / "out.npy")) == 40
+
+
+def test_a_run_makes_its_manifest_before_its_parts(
+    model: SentenceTransformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that there are never parts of which nobody knows whose they are: the next run may have other ones."""
+    source, parts = text_file(tmp_path / "a.txt", texts_of(40)), tmp_path / "out.npy.parts"
+
+    def stop(self: ShardFolder, manifest: dict[str, Any]) -> None:
+        assert {entry.name for entry in parts.iterdir()} == {"lock"}
+        raise StoppedError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ShardFolder, "_write_manifest", stop)
+        with pytest.raises(StoppedError):
+            embed_corpus(model, [source], tmp_path / "out.npy", truncation="silent")
+    assert not parts.exists()
+
+
+@pytest.mark.parametrize("name", ["out.ids.jsonl", "out.npy.manifest.json"])
+@pytest.mark.parametrize("content", ['{"id": 1}\n', "not JSON", None])
+def test_a_second_output_that_nobody_named_replaces_no_file_of_something_else(
+    model: SentenceTransformer, tmp_path: Path, name: str, content: str | None
+) -> None:
+    source, output = text_file(tmp_path / "a.txt", ["a cat"]), tmp_path / "out.npy"
+    if content is None:
+        (tmp_path / name).mkdir()
+    else:
+        (tmp_path / name).write_text(content)
+    with pytest.raises((FileExistsError, ValueError), match=rf"{name} .* elsewhere, or give another output"):
+        embed_corpus(model, [source], output)
+    assert listing(tmp_path)[name] == (None if content is None else content.encode())
+    assert {entry.name for entry in tmp_path.iterdir()} == {"a.txt", name}
+    (tmp_path / name).rename(tmp_path / "mine")
+    for _ in range(2):  # what minibert has written itself, it replaces
+        embed_corpus(model, [source], output)
 
 
 @pytest.mark.skipif(not hasattr(os, "symlink"), reason="there are no links")
@@ -659,7 +825,7 @@ from minibert.cli import main
 resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
 sys.exit(main({arguments!r}))"""
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", limited], capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-W", "ignore", "-c", limited], capture_output=True, text=True, check=False, timeout=PATIENCE
     )
     assert done.returncode == 1
     assert re.search(message, done.stderr), done.stderr

@@ -87,8 +87,8 @@ def test_no_threading_layer_of_numba_matters(model: Path) -> None:
 # --- processes -------------------------------------------------------------------------------------------------------
 
 JOIN = """
-def join(*children, seconds=30):
-    end = time.monotonic() + seconds
+def join(*children):
+    end = time.monotonic() + PATIENCE
     for child in children:
         while True:
             found, status = os.waitpid(child, os.WNOHANG)
@@ -143,7 +143,7 @@ PROCESS_MODES = {
         model = load()
         other = threading.Thread(target=check, args=(model,)); other.start()
         time.sleep(TIME_TO_FORK)
-        join(fork(lambda: check(model)), seconds=80)
+        join(fork(lambda: check(model)))
         other.join()
         """,
     "multiprocessing.Pool, fork": """
@@ -162,7 +162,7 @@ PROCESS_MODES = {
             children = [multiprocessing.get_context("forkserver").Process(target=work) for _ in range(2)]
             for child in children: child.start()
             for child in children:
-                child.join(60)
+                child.join(PATIENCE)
                 if child.exitcode != 0: print("WRONG NUMBER", child.exitcode)
         """,
     "spawn, the model pickled": """
@@ -171,7 +171,7 @@ PROCESS_MODES = {
         if __name__ == "__main__":
             model = load(); check(model)
             child = multiprocessing.get_context("spawn").Process(target=work, args=(model,))
-            child.start(); child.join(60)
+            child.start(); child.join(PATIENCE)
             if child.exitcode != 0: print("WRONG NUMBER", child.exitcode)
         """,
     "daemon thread computes while the interpreter ends": """
@@ -218,12 +218,12 @@ INTERRUPTS = """
 model = load(); check(model, range(64))
 order = random.Random(SEED)
 inputs = {"input_ids": np.tile(batch(7)["input_ids"][:1], (64, 1))}
-late, overwritten = [], 0
+finished, late, overwritten = 0, [], 0
 for turn in range(COUNT):
     sent = []
     def interrupt(delay=order.uniform(0, 0.02)):
         time.sleep(delay)
-        sent.append(time.monotonic())
+        sent.append(finished)
         os.kill(os.getpid(), signal.SIGINT)
     thread = threading.Thread(target=interrupt)
     results = []
@@ -232,8 +232,9 @@ for turn in range(COUNT):
         while True:
             results.append(model(**inputs).last_hidden_state)
             del results[:-1]
+            finished += 1
     except KeyboardInterrupt:
-        late.append(time.monotonic() - sent[0])
+        late.append(finished - sent[0])
     # What the interrupted forward has freed is used for other things now, and nobody may write there.
     blocks = [np.full(size, 7.0, np.float32) for size in (64 * 64 * 96, 64 * 64 * 288, 64 * 64 * 384) for _ in range(2)]
     thread.join()
@@ -241,9 +242,10 @@ for turn in range(COUNT):
     overwritten += sum(int((block != 7).any()) for block in blocks)
     check(model, [order.randrange(64)])
 if overwritten: print("WRONG NUMBER: freed memory was written to", overwritten, "times")
-if max(late) > 5: print("HANG:", max(late), "s")
+# One forward may end between the look at `finished` and the signal, and one before Python raises the interrupt.
+if max(late) > 2: print("HANG:", max(late), "forwards were computed after an interrupt")
 crew, = model.ops.linear.args[0].team._crews.values()
-print(len(late), "interrupts, the slowest after", round(1000 * max(late)), "ms; callers left inside:", crew.state[40])
+print(f"{len(late)} interrupts, at most {max(late)} forwards ended after one; callers left inside: {crew.state[40]}")
 if crew.state[40] or crew.state[32]: print("WRONG NUMBER: somebody is still inside")
 """
 
@@ -390,21 +392,22 @@ def test_memory_of_a_forward_is_bounded_by_the_formula(tmp_path: Path) -> None:
 
 def test_a_result_that_no_memory_could_hold_is_refused_at_once(model: Path) -> None:
     program = """
+        from minibert import models
         from minibert.batch import PackedBatch
         model = load()
-        lengths = np.array([0, 2**31 - 1], np.int32)
-        start = time.monotonic()
-        ids = np.zeros(1, np.int32)
-        huge = PackedBatch(ids, ids, ids, lengths, np.zeros((1, 1), bool))
+        models.available_memory = lambda: 2**30
+        ids = np.full((2000, 500), 7)
+        many = PackedBatch.from_sequences(ids, 0 * ids)
+        start = time.process_time()
         try:
-            model.forward_packed(huge, hidden_states=range(4))
+            model.forward_packed(many, hidden_states=range(4))
         except MemoryError as error:
             print("MemoryError:", error)
-        assert time.monotonic() - start < 1
+        assert time.process_time() - start < 1  # of computing; to compute a million tokens takes a minute
         check(model)
         """
     outcome, printed = outcomes.run(program, model)
-    assert "MemoryError: 4 hidden states and 0 attentions of 2,147,483,647 tokens take" in printed
+    assert "MemoryError: 4 hidden states and 0 attentions of 1,000,000 tokens take 1.4 GiB; this process" in printed
     expect_ok("an absurd batch", {"": (outcome, printed)})
 
 

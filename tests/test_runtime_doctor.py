@@ -8,15 +8,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numba
 import numpy as np
 import pytest
 
 from minibert import bench, diagnostics, reference
+from minibert.cli.doctor import _as_text
 from minibert.hub import locate
 from minibert.kernels import make_ops
 from minibert.machine import available_cores, available_memory
 from minibert.ops import AttentionOutput, FloatArray
 from tests import outcomes
+from tests.outcomes import PATIENCE
 from tests.report import REPORT
 
 ROOT = Path(__file__).parent.parent
@@ -29,7 +32,7 @@ def minibert(*arguments: str, **environment: str) -> subprocess.CompletedProcess
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
         check=False,
     )
 
@@ -116,6 +119,16 @@ def test_a_model_takes_the_cores_it_may_use(outcome_model: Path) -> None:
     assert outcomes.run(program, outcome_model) == ("ok", "[1, 3]\n[5, 3]\n")
 
 
+def test_a_model_takes_no_more_threads_than_omp_num_threads(outcome_model: Path) -> None:
+    """Ray, Spark, Dask and joblib set it for each worker."""
+    program = (
+        "print(load(num_threads=None).ops.linear.args[0].team.num_threads, load(2).ops.linear.args[0].team.num_threads)"
+    )
+    assert outcomes.run(program, outcome_model, OMP_NUM_THREADS="1") == ("ok", "1 2\n")
+    assert "threads    1: " in minibert("doctor", OMP_NUM_THREADS="1").stdout
+    assert "threads    3: MINIBERT_NUM_THREADS=3 (" in minibert("doctor", MINIBERT_NUM_THREADS="3").stdout
+
+
 # --- doctor ----------------------------------------------------------------------------------------------------------
 
 
@@ -150,6 +163,32 @@ def test_doctor_fails_where_kernels_cannot_be_kept(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "FAILED     cache: no folder to keep compiled kernels in" in done.stdout
     assert done.stderr.endswith("checks failed: cache.\n")
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="this system has no owners")
+def test_doctor_says_why_a_folder_is_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "open" / "base"))
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o755)
+    (state,) = diagnostics.cache_state()
+    assert (state["untrusted"], state["writable"], diagnostics.check_cache().passed) == (None, True, True)
+    (tmp_path / "open").chmod(0o777)
+    (state,) = diagnostics.cache_state()
+    reason = f"others can write to {tmp_path / 'open'}"
+    assert state["untrusted"] == reason
+    check = diagnostics.check_cache()
+    assert not check.passed
+    assert (
+        f"no folder to keep compiled kernels in ({state['folder']}: {reason}), so every start is slow" in check.detail
+    )
+    report = {
+        "versions": diagnostics.versions(),
+        "blas": diagnostics.blas(),
+        "processor": diagnostics.processor(),
+        "cache": [state],
+        "checks": [vars(check)],
+    }
+    assert f"cache      {state['folder']}: cold, writable, ignored: {reason}\n" in _as_text(report)
 
 
 @pytest.mark.parametrize("op", ["embed", "layer_norm", "linear", "attention"])

@@ -16,6 +16,7 @@ import minibert
 from minibert.kernels import gemm, simd
 from minibert.kernels.compilation import function
 from tests import oracle
+from tests.outcomes import PATIENCE
 
 WIDTH = simd.WIDTH
 
@@ -183,7 +184,7 @@ def test_other_widths(width: int, name: str, features: str) -> None:
         "PYTHONPATH": str(Path(minibert.__file__).parent.parent),
     }
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=False, timeout=300
+        [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE
     )
     assert done.returncode == 0, done.stderr
     found, worst = done.stdout.split()

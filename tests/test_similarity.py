@@ -289,3 +289,147 @@ class _Encodes:
 def test_bad_searches(call: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call()
+
+
+# --- numbers near the ends of their range ----------------------------------------------------------------------------
+
+# Random vectors of length about 1, times these: with the factors their squares overflow, or vanish, in that type.
+EXTREME = [
+    (np.float32, 2.0**100),
+    (np.float32, 2.0**-100),
+    (np.float32, 2.0**-120),
+    (np.float64, 2.0**660),
+    (np.float64, 2.0**1020),
+    (np.float64, 2.0**-660),
+]
+
+
+@pytest.mark.parametrize(("dtype", "factor"), EXTREME)
+def test_large_and_small_vectors_have_the_cosines_of_ordinary_ones(dtype: type, factor: float) -> None:
+    """A power of two changes no bit of a cosine, as long as no number loses digits."""
+    x, y = (np.where(np.abs(v) < 0.1, 0.5, v).astype(np.float16).astype(dtype) / 4 for v in (A[:9], B[:9]))
+    u, v = x * dtype(factor), y * dtype(factor)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        np.testing.assert_array_equal(normalize_embeddings(u), normalize_embeddings(x))
+        np.testing.assert_array_equal(cos_sim(u, v), cos_sim(x, y))
+        np.testing.assert_array_equal(similarity.pairwise_cos_sim(u, v), similarity.pairwise_cos_sim(x, y))
+        np.testing.assert_array_equal(similarity.pairwise_cos_sim(u[0], v[0]), similarity.pairwise_cos_sim(x[0], y[0]))
+    assert ranked(search.semantic_search(u, v)) == ranked(search.semantic_search(x, y))
+    assert search.community_detection(u, 0.1, 2) == search.community_detection(x, 0.1, 2)
+
+
+@pytest.mark.parametrize(("dtype", "factor"), EXTREME)
+@pytest.mark.parametrize("name", ["euclidean_sim", "pairwise_euclidean_sim", "manhattan_sim", "pairwise_manhattan_sim"])
+def test_distances_of_large_and_small_vectors(name: str, dtype: type, factor: float) -> None:
+    """Distances grow and shrink with the vectors, until the distance itself has no float."""
+    function = getattr(similarity, name)
+    x, y = (v[:9, :8].astype(np.float16).astype(dtype) / 16 for v in (A, B))
+    found = function(x * dtype(factor), y * dtype(factor))
+    np.testing.assert_allclose(found.astype(np.float64), function(x, y).astype(np.float64) * factor, rtol=1e-6)
+    assert np.isfinite(found).all()
+    assert (found < 0).all()
+    one = getattr(similarity, f"pairwise_{name.removeprefix('pairwise_')}")(x[0] * dtype(factor), y[0] * dtype(factor))
+    assert np.ndim(one) == 0
+    np.testing.assert_allclose(one, found[0] if found.ndim == 1 else found[0, 0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_scores_that_no_float_holds_are_infinite_and_never_nan(dtype: type) -> None:
+    large = np.array([[0.9, 0.9, 0.0]], dtype=np.float64) * float(np.finfo(dtype).max)
+    large = large.astype(dtype)
+    root = np.sqrt(np.finfo(dtype).max).astype(dtype) * dtype(2)
+    cancels, plain = np.array([[root, -root, 3]], dtype=dtype), np.array([[root, root, 2]], dtype=dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for dot in (similarity.dot_score, similarity.pairwise_dot_score):
+            assert dot(cancels, plain).item() == pytest.approx(6), "inf - inf on the way"
+            assert dot(large, large).item() == np.inf
+            assert dot(large, -large).item() == -np.inf
+        for name in ("euclidean_sim", "manhattan_sim"):
+            for function in (getattr(similarity, name), getattr(similarity, f"pairwise_{name}")):
+                assert function(large, -large).item() == -np.inf
+                assert function(large, large).item() == 0
+        with np.errstate(all="raise"):
+            assert similarity.dot_score(large, large).item() == np.inf
+            assert cos_sim(large, large).item() == pytest.approx(1)
+    mixed = np.concatenate([cancels, large, np.ones_like(large)])
+    scores = similarity.dot_score(mixed, mixed)
+    assert scores.tolist() == [[np.inf, 0, 3], [0, np.inf, np.inf], [3, np.inf, 3]]
+    assert similarity.dot_score(mixed, plain).ravel().tolist() == pytest.approx([6, np.inf, 2 * float(root) + 2])
+
+
+def test_what_is_not_finite_stays_so() -> None:
+    for bad in (np.nan, np.inf):
+        x = A[:3].copy()
+        x[1, 2] = bad
+        for name in ALL:
+            scores = getattr(similarity, name)(x, B)
+            assert not np.isfinite(scores[1]).any()
+            np.testing.assert_array_equal(scores[::2], getattr(similarity, name)(A[:3:2], B))
+
+
+LEVELS = np.linspace(0, 1, 103)[:, None] * [1, 1, -1] + [0, -0.5, 0]
+
+
+@pytest.mark.parametrize("precision", ["int8", "uint8"])
+@pytest.mark.parametrize(
+    ("dtype", "factor"),
+    [(np.float32, 2.0**127), (np.float64, 2.0**1022), (np.float64, 2.0**300), (np.float64, 2.0**-300)],
+)
+def test_any_finite_range_has_255_steps(dtype: type, factor: float, precision: str) -> None:
+    expected = quantize_embeddings(LEVELS, precision).astype(int)
+    values = (LEVELS * factor).astype(dtype)
+    ranges = np.stack([values.min(axis=0), values.max(axis=0)])
+    for options in ({}, {"calibration_embeddings": values}, {"ranges": ranges}):
+        found = quantize_embeddings(values, precision, **options).astype(int)
+        assert np.abs(found - expected).max() <= 1  # where a value lies on the edge of a step
+
+
+def test_ranges_of_one_value_or_beyond_float32() -> None:
+    wide = [[-3e38, -1e300, 1e300, -1.0], [3e38, 1e300, 1e300, 1.0]]
+    values = np.array([[0, 0, 1e300, 0], [3.2e38, 1e301, 1e301, 2], [-3.2e38, -1e301, 0, -2]])
+    expected = [[127, 127, 0, 127], [255, 255, 255, 255], [0, 0, 0, 0]]
+    assert quantize_embeddings(values, "uint8", ranges=wide).tolist() == expected
+    narrow = np.array([[1.0], [1.0 + 1e-12], [1.0 + 5e-13]])  # one value in float32
+    assert quantize_embeddings(np.repeat(narrow, 40, 0), "uint8")[::40].ravel().tolist() == [0, 254, 127]
+    for bad in (np.nan, np.inf):
+        with pytest.raises(ValueError, match="ranges holds NaN or infinity"):
+            quantize_embeddings(MANY, "int8", ranges=[[-bad] * 43, [bad] * 43])
+
+
+def test_no_finite_number_is_rounded_to_infinity() -> None:
+    with pytest.raises(ValueError, match=r"holds 1e\+300; the greatest number of float32 is 3\.40282e\+38"):
+        quantize_embeddings(np.array([1.0, -1e300, np.inf]), "float32")
+    found = quantize_embeddings(np.array([1.0, np.inf, np.nan]), "float32")
+    np.testing.assert_array_equal(found, np.array([1, np.inf, np.nan], np.float32))
+
+
+@pytest.mark.parametrize("name", [*ALL, *(f"pairwise_{name}" for name in ALL)])
+def test_masked_arrays_are_refused(name: str) -> None:
+    with pytest.raises(TypeError, match="a is a masked array"):
+        getattr(similarity, name)(np.ma.masked_greater(A, 1), A)
+
+
+def test_single_numbers_are_no_vectors() -> None:
+    for single in (True, 3, np.float32(2), np.array(1.0)):
+        with pytest.raises(ValueError, match="embeddings is a single number"):
+            truncate_embeddings(single, 2)
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.uint8])
+def test_numbers_of_a_small_type_are_counted_as_ints(kind: type) -> None:
+    """Rows are counted beyond 127 and 255, where sums of these types overflow."""
+    vectors, small = RNG.standard_normal((300, 5)).astype(np.float32), kind(100)
+    assert search.semantic_search(vectors, vectors, small, small, kind(127)) == search.semantic_search(
+        vectors, vectors, 100, 100, 127
+    )
+    assert search.paraphrase_mining_embeddings(vectors, small, small, small, small) == (
+        search.paraphrase_mining_embeddings(vectors, 100, 100, 100, 100)
+    )
+    assert search.community_detection(vectors, 0.9, kind(3), small) == search.community_detection(vectors, 0.9, 3, 100)
+
+
+@pytest.mark.parametrize(("threshold", "found"), [(10**400, 0), (np.inf, 0), (-(10**400), 1), (1e300, 0)])
+def test_thresholds_that_no_cosine_has(threshold: float, found: int) -> None:
+    assert len(search.community_detection(A, threshold, 2)) == found

@@ -1125,7 +1125,8 @@ MUTATIONS: dict[str, tuple[Callable[[dict[str, Any]], Any], str | None]] = {
     "unknown token not in the vocabulary": (replaced("model", "unk_token", by="<no>"), "'<no>' for unknown words"),
     "unknown token null": (replaced("model", "unk_token", by=None), "not a tokenizer"),
     "words of no characters": (replaced("model", "max_input_chars_per_word", by=0), None),
-    "words of any length": (replaced("model", "max_input_chars_per_word", by=2**63), None),
+    "words of a thousand characters": (replaced("model", "max_input_chars_per_word", by=1000), None),
+    "words of any length": (replaced("model", "max_input_chars_per_word", by=2**63), "max_input_chars_per_word"),
     "words of negative length": (replaced("model", "max_input_chars_per_word", by=-1), "not a tokenizer"),
     "other prefix": (replaced("model", "continuing_subword_prefix", by=""), None),
     "no version": (without("version"), None),
@@ -1143,7 +1144,7 @@ MUTATIONS: dict[str, tuple[Callable[[dict[str, Any]], Any], str | None]] = {
         "does not lay out 1 texts",
     ),
     "normalizer that grows": (
-        replaced("normalizer", by={"type": "Replace", "pattern": {"String": "a"}, "content": "a b " * 1000}),
+        replaced("normalizer", by={"type": "Replace", "pattern": {"String": "a"}, "content": "a b " * 500}),
         None,
     ),
     "precompiled normalizer of garbage": (
@@ -1221,10 +1222,23 @@ def test_mutilated_tokenizer_json(tmp_path: Path, name: str) -> None:
         run_loaded(BertTokenizer.from_pretrained(folder), vocab_size=50)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe{}", b"null", b"{}", b'{"version": NaN}', b"\x00" * 100])
-def test_tokenizer_json_that_is_no_json(tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", r"tokenizer\.json is not valid JSON: it is empty"),
+        (b"{", r"tokenizer\.json is not valid JSON: Expecting property name"),
+        (b"\xff\xfe{}", r"tokenizer\.json is not UTF-8 text"),
+        (b"null", r"tokenizer\.json is not a tokenizer that can be read: it does not hold a JSON object"),
+        (b"{}", r"tokenizer\.json is not a tokenizer that can be read"),
+        (b'{"version": NaN}', r"tokenizer\.json is not valid JSON: NaN"),
+        (b'{"version": "1.0", "version": "1.0"}', r"tokenizer\.json is not valid JSON: the key 'version' occurs twice"),
+        (b"\x00" * 100, r"tokenizer\.json is not valid JSON"),
+        (b"version https://git-lfs.github.com/spec/v1\n", r"tokenizer\.json is a Git LFS pointer"),
+    ],
+)
+def test_tokenizer_json_that_is_no_json(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "tokenizer.json").write_bytes(content)
-    expect_refusal(tmp_path, r"tokenizer\.json is not a tokenizer that can be read")
+    expect_refusal(tmp_path, message)
 
 
 def test_truncated_tokenizer_json(tmp_path: Path) -> None:

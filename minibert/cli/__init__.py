@@ -1,16 +1,19 @@
-"""The command line: ``minibert VERB ...``. Results go to stdout, everything else to stderr; exit codes 0, 1 and 2."""
+"""The command line: ``minibert VERB ...``. Results go to stdout, everything else to stderr; exit codes 0, 1 and 2.
+
+Verbs print by `print`, and say what is no result by `report_problem`. Where stdout or stderr was closed before the
+start (``>&-``), `standard_streams` makes both right.
+"""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
 import sys
 import warnings
 from collections.abc import Sequence
 
 import minibert
 from minibert.cli import doctor, embed, extract, info, states
+from minibert.cli.common import Parser, report_problem, standard_streams
 from minibert.errors import DownloadError, ModelFormatError
 
 __all__ = ["main"]
@@ -22,12 +25,13 @@ A text of "-" stands for the lines of the standard input, one text per line."""
 
 _EPILOG = """\
 Exit codes: 0 all is well; 1 something could not be done (a model, a text or a file); 2 the command line is wrong.
-Environment: HF_HOME, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE (the hub's); MINIBERT_BACKEND, MINIBERT_NUM_THREADS."""
+Environment: HF_HOME, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE (the hub's); MINIBERT_BACKEND, MINIBERT_NUM_THREADS;
+OMP_NUM_THREADS (a cap on the threads where nothing else says how many)."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 it could not be done, 2 (by argparse) bad usage."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="minibert",
         description=_DESCRIPTION,
         epilog=_EPILOG,
@@ -40,27 +44,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     extract.add_verbs(verbs)
     info.add_verbs(verbs)
     doctor.add_verbs(verbs)
-    arguments = parser.parse_args(argv)
-
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # a terminal that cannot show a token must not stop the run
-            stream.reconfigure(errors="backslashreplace")
-    with warnings.catch_warnings():
+    with standard_streams(), warnings.catch_warnings():
+        for stream in (sys.stdout, sys.stderr):
+            if hasattr(stream, "reconfigure"):  # a terminal that cannot show a token must not stop the run
+                stream.reconfigure(errors="backslashreplace")
         warnings.simplefilter("always", UserWarning)
         warnings.showwarning = _show_warning
         try:
+            arguments = parser.parse_args(argv)
             arguments.run(arguments)
-            if sys.stdout is not None:
-                sys.stdout.flush()
+            sys.stdout.flush()
         except BrokenPipeError:  # the reader, such as head, has seen enough
-            with contextlib.suppress(OSError):
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 1
         except KeyboardInterrupt:
-            print("minibert: interrupted", file=sys.stderr)
+            report_problem("interrupted")
             return 1
         except (ModelFormatError, DownloadError, ValueError, TypeError, OSError, MemoryError) as error:
-            print(f"minibert: {_describe(error)}", file=sys.stderr)
+            report_problem(_describe(error))
             return 1
     return 0
 
@@ -72,4 +72,4 @@ def _describe(error: BaseException) -> str:
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    print(f"minibert: warning: {message}", file=sys.stderr)
+    report_problem(f"warning: {message}")

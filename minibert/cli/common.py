@@ -6,9 +6,10 @@ import argparse
 import contextlib
 import io
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 from minibert.files import write_whole
 from minibert.hub import DEFAULT_MODEL
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from minibert.runs import Summary
 
 __all__ = [
+    "Parser",
     "add_inputs",
     "add_layer_pooling",
     "add_layers",
@@ -35,8 +37,94 @@ __all__ = [
     "run_options",
     "several_ints",
     "sources_of",
+    "standard_streams",
     "write_file",
 ]
+
+_CLOSED = "the standard output is closed; redirect it to a file"
+_STANDARD_OUTPUT = ("-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse's parser, which takes ``--layers -1,-2``, and whose help fails where the standard output is closed."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        # What argparse takes for a value although it begins with "-": it knows single numbers, here also lists of them.
+        self._negative_number_matcher = re.compile(r"-\.?\d")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Write all of a message, or raise the error that argparse would keep quiet about."""
+        if message:
+            stream = file or sys.stderr
+            stream.write(message)
+            stream.flush()
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with code 2, even where the standard error cannot be written."""
+        with contextlib.suppress(OSError):
+            super().error(message)
+        sys.exit(2)
+
+
+class _ClosedOutput(io.TextIOBase):
+    """Takes the place of a standard output that was closed before the start: whatever is written there is an error."""
+
+    def write(self, text: str) -> int:
+        raise OSError(f"{_CLOSED}.")
+
+    def fileno(self) -> int:
+        raise io.UnsupportedOperation(_CLOSED)
+
+
+@contextlib.contextmanager
+def standard_streams() -> Iterator[None]:
+    """Let what is printed be lost only where the user wants that, and only there.
+
+    If a standard stream was closed before the start, Python has None in its place: `print` writes nothing to a closed
+    stdout, and writes to stdout what was meant for a closed stderr. Within this context writing to a closed stdout is
+    an OSError, and a closed stderr takes everything and keeps nothing. The descriptors 1 and 2 themselves lead nowhere:
+    else the next file that is opened would get such a number, and with it whatever a library in C or Rust prints.
+    Nothing that could not be written is tried again when the process ends.
+    """
+    before = sys.stdout, sys.stderr
+    _occupy(1)
+    _occupy(2)
+    if sys.stdout is None:
+        sys.stdout = _ClosedOutput()
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (closed below)
+    try:
+        yield
+    finally:
+        _discard_unwritable(sys.stdout)
+        if before[1] is None:
+            sys.stderr.close()
+        sys.stdout, sys.stderr = before
+
+
+def _occupy(descriptor: int) -> None:
+    """Let a descriptor that is closed lead nowhere."""
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        if nowhere == descriptor:
+            os.set_inheritable(descriptor, True)
+        else:
+            os.dup2(nowhere, descriptor)
+            os.close(nowhere)
+
+
+def _discard_unwritable(stream: Any) -> None:
+    """Flush a stream; if that fails, as with a full disk or a reader that has gone, let the rest lead nowhere."""
+    try:
+        stream.flush()
+    except (OSError, ValueError):  # ValueError: Python's own stream was closed
+        with contextlib.suppress(OSError, ValueError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
 
 
 def add_model_options(parser: argparse.ArgumentParser, *, backend: bool = True) -> None:
@@ -105,7 +193,7 @@ def add_layers(parser: argparse.ArgumentParser, default: str) -> None:
         type=several_ints,
         metavar="LAYERS",
         help="hidden states by number, with commas between: 0 is the embeddings' output, 1 that of the first layer, -1 "
-        f"that of the last (write --layers=-1,-2); {default}",
+        f"that of the last; {default}",
     )
 
 
@@ -165,17 +253,14 @@ def resumable(output: str) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         if is_unfinished(output):
-            print(
-                f"minibert: what is done is kept in {folder_of(output)}; the same command with --resume goes on.",
-                file=sys.stderr,
-            )
+            report_problem(f"what is done is kept in {folder_of(output)}; the same command with --resume goes on.")
         raise
 
 
 def report_run(output: str, what: str, summary: Summary | None) -> None:
     """Say what a run did; `what` is the shape of what was written."""
     if summary is None:
-        print(f"{output}: complete, by this very run; there is nothing to resume")
+        report_written(output, "complete, by this very run; there is nothing to resume")
         return
     left_out = f", {summary.n_left_out} records left out" if summary.n_left_out else ""
     resumed = f", {summary.n_resumed} of them by earlier runs" if summary.n_resumed else ""
@@ -187,8 +272,9 @@ def report_run(output: str, what: str, summary: Summary | None) -> None:
 
 
 def report_problem(problem: str) -> None:
-    """Say on the standard error which record cannot be used."""
-    print(f"minibert: {problem}", file=sys.stderr)
+    """Say on the standard error what is not a result: a problem, a warning."""
+    with contextlib.suppress(OSError):  # a result does not depend on it
+        print(f"minibert: {problem}", file=sys.stderr)
 
 
 def several_ints(text: str) -> list[int]:
@@ -281,13 +367,12 @@ def write_file(path: str, write: Callable[[BinaryIO], None]) -> None:
         raise OSError("the name of the file to write is empty.")
     if os.path.isdir(path):
         raise IsADirectoryError(f"{path} is a folder; give the name of a file to write.")
-    if path == "-" and sys.stdout is None:
-        raise OSError("the standard output is closed.")
-    if path == "-" or (os.path.exists(path) and not os.path.isfile(path)):
+    printed = path in _STANDARD_OUTPUT
+    if printed or (os.path.exists(path) and not os.path.isfile(path)):
         whole = io.BytesIO()  # the formats need a file that can be rewound
         write(whole)
         try:
-            with open(sys.stdout.fileno() if path == "-" else path, "wb", closefd=path != "-") as file:
+            with open(sys.stdout.fileno() if printed else path, "wb", closefd=not printed) as file:
                 file.write(whole.getbuffer())
         except OSError as error:
             raise OSError(f"{path} cannot be written: {error.strerror or error}.") from error
@@ -296,5 +381,6 @@ def write_file(path: str, write: Callable[[BinaryIO], None]) -> None:
 
 
 def report_written(path: str, what: str) -> None:
-    """Say what was written, on the standard error if the file went to the standard output."""
-    print(f"{path}: {what}", file=sys.stderr if path in ("-", "/dev/stdout") else sys.stdout)
+    """Say what was written; on the standard error if the standard output has the file itself, or is closed."""
+    elsewhere = path in _STANDARD_OUTPUT or isinstance(sys.stdout, _ClosedOutput)
+    print(f"{path}: {what}", file=sys.stderr if elsewhere else sys.stdout)

@@ -76,12 +76,13 @@ def _as_text(report: dict[str, Any]) -> str:
         cpu = report["processor"]
         vectors = f"vectors of {cpu['vector_width']} floats"
         lines.append(f"processor  {cpu['name']} ({cpu['machine']}), {vectors}")
-        lines.append(f"threads    {cpu['available_cores']} of {cpu['cores']} cores may be used")
+        cores = f"{cpu['available_cores']} of {cpu['cores']} cores may be used"
+        lines.append(f"threads    {cpu['num_threads']}: {cpu['rule']} ({cores})")
         for state in report["cache"]:
             warmth = f"warm, {state['kernels']} kernels" if state["kernels"] else "cold"
             access = "writable" if state["writable"] else "not writable"
-            ours = "" if state["private"] else ", ignored: others can write to it"
-            lines.append(f"cache      {state['folder']}: {warmth}, {access}{ours}")
+            ignored = f", ignored: {state['untrusted']}" if state["untrusted"] else ""
+            lines.append(f"cache      {state['folder']}: {warmth}, {access}{ignored}")
     blas = report["blas"]
     core = f", running its code for {blas['core']}" if blas["core"] else ""
     older = ", older than this processor (OpenBLAS#6029)" if blas["older_than_processor"] else ""

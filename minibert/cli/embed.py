@@ -124,7 +124,12 @@ def _add_vector_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--builtin-prompts", action="store_true", help="use the prompts of the model's card, where its files have none"
     )
-    parser.add_argument("--threads", type=positive, metavar="N", help="default: MINIBERT_NUM_THREADS, else all cores")
+    parser.add_argument(
+        "--threads",
+        type=positive,
+        metavar="N",
+        help="default: MINIBERT_NUM_THREADS, else all cores, but at most OMP_NUM_THREADS",
+    )
     add_model_options(parser)
 
 

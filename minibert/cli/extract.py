@@ -43,7 +43,7 @@ def add_verbs(verbs: Any) -> None:
         type=several_ints,
         default=[-1, -2, -3, -4],
         metavar="LAYERS",
-        help="with commas between (write --layers=-1,-2): -1 is the last one; 0 is the embeddings' output, as in "
+        help="with commas between: -1 is the last one; 0 is the embeddings' output, as in "
         "transformers, but the first layer with --format google, as there (default: -1,-2,-3,-4)",
     )
     extract.add_argument(

@@ -7,7 +7,8 @@ change in a helper's file goes unnoticed. `_MachineCode` keeps them instead. Wha
 - A file is used only if it is whole (it begins with the SHA-256 of the rest) and was made from exactly these sources,
   by this Numba, for this processor and these types. Anything else is as good as absent: the kernel is compiled again.
 - A file appears under its name whole or not at all, so any number of processes may start, or be killed, at once.
-- Machine code is read only from a folder that nobody but the user, or the owner of the package itself, can write to.
+- Machine code is read only from a file and a folder that nobody but the user, or the owner of the package itself, can
+  write to or replace (`why_untrusted` lists the conditions).
 - What cannot be saved is compiled at every start, and a single warning says so.
 - What other versions of the sources left is deleted once nobody has used it for a month.
 """
@@ -20,12 +21,12 @@ import hashlib
 import os
 import pickle
 import re
+import stat
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import llvmlite
 import numba
@@ -37,10 +38,23 @@ from numba.core.serialize import dumps
 
 from minibert.warn import warn_caller
 
-__all__ = ["cache_folders", "function", "inline", "is_private", "kernel", "processor"]
+__all__ = ["cache_folders", "function", "inline", "kernel", "processor", "why_untrusted"]
 
 if numba.config.DISABLE_JIT:  # an ImportError, since it means what a missing Numba means
     raise ImportError("NUMBA_DISABLE_JIT is set, and minibert's kernels exist only as compiled code")
+
+
+def _check_features(features: str | None) -> None:
+    """Raise ImportError for features that would make LLVM end the process: those without a sign."""
+    for feature in (features or "").split(","):
+        if feature and feature[0] not in "+-":
+            raise ImportError(
+                f"NUMBA_CPU_FEATURES={features!r}, where {feature!r} begins with neither + nor -; "
+                "expected names with such a sign, separated by commas and without spaces, as in '+avx2,-avx512f'"
+            )
+
+
+_check_features(numba.config.CPU_FEATURES)
 
 # No fastmath anywhere: a result must not depend on how a loop was compiled. nogil: other threads go on meanwhile.
 _OPTIONS: dict[str, Any] = {"nogil": True, "fastmath": False, "error_model": "numpy", "boundscheck": False}
@@ -49,6 +63,13 @@ _OPTIONS: dict[str, Any] = {"nogil": True, "fastmath": False, "error_model": "nu
 _UNUSED_SECONDS = 30 * 24 * 3600
 
 _DIGEST_SIZE = hashlib.sha256().digest_size
+
+# Windows knows neither owners nor descriptors of folders; there, a folder is as private as its access list makes it.
+_HAS_OWNERS = hasattr(os, "geteuid")
+_HOLDS_FOLDERS = {os.open, os.rename, os.unlink} <= os.supports_dir_fd
+_OPEN_FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
+# A fifo is opened without waiting for a writer, and then refused because it is not a file.
+_OPEN_FILE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 # A child that is forked while another thread compiles would wait for Numba's lock for ever: let the fork wait instead.
 if hasattr(os, "register_at_fork"):
@@ -99,9 +120,7 @@ class _MachineCode(NullCache):
         key = self._key(signature, target_context.codegen())
         for folder in cache_folders():
             try:
-                if not is_private(folder):
-                    continue
-                content = (folder / self._file_name(key)).read_bytes()
+                content = _read(folder, self._file_name(key))
                 digest, payload = content[:_DIGEST_SIZE], content[_DIGEST_SIZE:]
                 if hashlib.sha256(payload).digest() == digest:
                     found, parts = pickle.loads(payload)
@@ -170,29 +189,122 @@ def cache_folders() -> Iterator[Path]:
         yield Path(base) / "minibert" / name
 
 
-def is_private(folder: Path) -> bool:
-    """Whether only the user, or whoever owns the package, could have put machine code into a folder."""
-    if not hasattr(os, "geteuid"):
-        return True
-    state = folder.stat()
-    return state.st_uid in (os.geteuid(), os.stat(__file__).st_uid) and state.st_mode & 0o022 == 0
+def why_untrusted(folder: Path) -> str | None:
+    """Say why machine code in a folder is not executed; None if nobody untrusted can put any there.
+
+    Trusted are the user and the owner of the package; for the folders above, root too. None of these folders may be
+    open to others, except that a folder above may be sticky, as /tmp is: others cannot rename there what is not theirs.
+    Folders above the package's sources are not looked at, because others who can write there can replace the sources.
+    """
+    try:
+        _check_folder(folder)
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
+
+
+@functools.cache
+def _source_folders() -> frozenset[Path]:
+    """The folders of the sources: others who can write there can have Python execute anything, without a cache."""
+    sources = Path(os.path.realpath(__file__)).parent
+    return frozenset((sources / "__pycache__", sources, *sources.parents))
+
+
+def _check_folder(folder: Path, *, make: bool = False) -> Path:
+    """Return a folder's path without links; raise PermissionError if others could put machine code there.
+
+    Each folder is looked at after the one above it, in which others can then no longer rename anything: so they cannot
+    change afterwards what the path means. Where a folder is missing, it is made, or the rest is not looked at.
+    """
+    if not _HAS_OWNERS:
+        if make:
+            folder.mkdir(parents=True, exist_ok=True)
+        return folder
+    resolved = Path(os.path.realpath(folder))
+    for place in (*reversed(resolved.parents), resolved):
+        try:
+            state = os.lstat(place)
+        except FileNotFoundError:
+            if not make:
+                break
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(place, 0o755)
+            state = os.lstat(place)
+        if place not in _source_folders():
+            _check_state(state, stat.S_IFDIR, "" if place == resolved else str(place))
+    return resolved
+
+
+def _check_state(state: os.stat_result, kind: int, above: str = "") -> None:
+    """Raise PermissionError if others could change a file or a folder; `above` is the path of a folder further up."""
+    name = above or "it"
+    if stat.S_IFMT(state.st_mode) != kind:
+        raise PermissionError(0, f"{name} is not a {'folder' if kind == stat.S_IFDIR else 'regular file'}")
+    if not _HAS_OWNERS:
+        return
+    owners = {os.geteuid(), os.stat(__file__).st_uid} | ({0} if above else set())
+    if state.st_uid not in owners:
+        raise PermissionError(0, f"{name} belongs to another user")
+    if state.st_mode & 0o022 and not (above and state.st_mode & stat.S_ISVTX):
+        raise PermissionError(0, f"others can write to {name}")
+
+
+class _Held(NamedTuple):
+    """A folder that was found trusted, and its descriptor, by which it is the same one even if its path is not."""
+
+    path: Path
+    descriptor: int | None
+
+    def name(self, file: str) -> str:
+        """The name of a file for a call that is given `descriptor` as `dir_fd`."""
+        return file if self.descriptor is not None else str(self.path / file)
+
+
+@contextlib.contextmanager
+def _hold(folder: Path, *, make: bool = False) -> Iterator[_Held]:
+    """Hold on to a folder; raise OSError if there is none, or others could put machine code there."""
+    path = _check_folder(folder, make=make)
+    if not _HOLDS_FOLDERS:
+        yield _Held(path, None)
+        return
+    descriptor = os.open(path, _OPEN_FOLDER)
+    try:
+        _check_state(os.fstat(descriptor), stat.S_IFDIR)
+        yield _Held(path, descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _read(folder: Path, name: str) -> bytes:
+    """Read a file of machine code; raise OSError if there is none, or others could have written it."""
+    with _hold(folder) as held:
+
+        def opener(path: str, flags: int) -> int:
+            return os.open(path, flags | _OPEN_FILE, dir_fd=held.descriptor)
+
+        with open(held.name(name), "rb", opener=opener) as file:
+            _check_state(os.fstat(file.fileno()), stat.S_IFREG)
+            return file.read()
 
 
 def _write(folder: Path, name: str, content: bytes) -> None:
     """Write a file that takes its name only once it is complete; raise OSError if the folder is no place for it."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    folder.mkdir(mode=0o755, exist_ok=True)
-    if not is_private(folder):
-        raise PermissionError(0, "others can write to it")
-    descriptor, partial = tempfile.mkstemp(dir=folder, prefix=".", suffix=".partial")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        os.chmod(partial, 0o644)  # mkstemp's files are private; a package may have several users
-        os.replace(partial, folder / name)
-    except BaseException:
-        os.unlink(partial)
-        raise
+    with _hold(folder, make=True) as held:
+        partial, at = held.name(f".{os.urandom(8).hex()}.partial"), held.descriptor
+
+        def opener(path: str, flags: int) -> int:
+            return os.open(path, flags | _OPEN_FILE, 0o644, dir_fd=at)
+
+        try:
+            with open(partial, "xb", opener=opener) as file:
+                if hasattr(os, "fchmod"):
+                    os.fchmod(file.fileno(), 0o644)  # whatever the umask: a package may have several users
+                file.write(content)
+            os.replace(partial, held.name(name), src_dir_fd=at, dst_dir_fd=at)
+        except BaseException:
+            with contextlib.suppress(OSError):  # the first error is the one to tell
+                os.unlink(partial, dir_fd=at)
+            raise
 
 
 @functools.cache
@@ -208,7 +320,7 @@ def _delete_unused(folder: Path) -> None:
 
     Where an older version still runs, it keeps what it has loaded, and compiles again what it finds no more.
     """
-    if os.unlink not in os.supports_dir_fd:  # nothing could be held on to while it is looked at, then emptied
+    if not _HOLDS_FOLDERS:  # nothing could be held on to while it is looked at, then emptied
         return
     with contextlib.suppress(OSError):
         for name in os.listdir(folder.parent):
@@ -219,7 +331,7 @@ def _delete_unused(folder: Path) -> None:
 
 def _delete_if_unused(folder: Path) -> None:
     """Delete a folder of the user's own that holds machine code only and has not been used for long."""
-    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    held = os.open(folder, _OPEN_FOLDER)
     try:
         state, names = os.fstat(held), os.listdir(held)
         if state.st_uid != os.geteuid() or time.time() - state.st_mtime < _UNUSED_SECONDS:
@@ -243,6 +355,6 @@ def _announce() -> None:
 def _warn_not_saved(reasons: str) -> None:
     warn_caller(
         f"minibert's compiled kernels cannot be kept ({reasons}), so every start compiles them anew, which takes about "
-        "5 to 15 seconds. Let NUMBA_CACHE_DIR name a folder of your own that can be written to.",
+        "5 to 15 seconds. Let NUMBA_CACHE_DIR name a folder of your own, to which you can write and others cannot.",
         RuntimeWarning,
     )

@@ -1,0 +1,164 @@
+"""Hash every number that minibert computes of 500 real texts, so that a change which should change none can show it.
+
+    python -m benchmarks.hashes before.json                      # writes the hashes
+    python -m benchmarks.hashes after.json --compare before.json # exit code 1 if one differs
+
+Hashed are all hidden states, attentions and pooler outputs of MiniLM and of random models of odd shapes, and sentence
+vectors of MiniLM, for each backend. The hashes of "numba-blas" and "numpy" hold on one machine only, because a BLAS
+rounds differently on each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from minibert import BertModel, BertTokenizer, SentenceTransformer, __version__
+
+FORMAT = 1
+BACKENDS = ("numba", "numba-blas", "numpy")
+POOLING = ("mean", "first_last")
+MINILM = "sentence-transformers/all-MiniLM-L6-v2"
+
+# hidden_size, layers, heads, intermediate_size, activation: none of them is a multiple of a vector's width.
+SHAPES = {
+    "3 x 84": (84, 3, 3, 331, "gelu"),
+    "2 x 65": (65, 2, 5, 97, "gelu_new"),
+    "1 x 20": (20, 1, 4, 33, "relu"),
+    "4 x 300": (300, 4, 6, 511, "silu"),
+}
+
+
+def texts(count: int) -> list[str]:
+    """Choose lines of the Universal Declaration of Human Rights, in all of its languages."""
+    folder = os.environ.get("MINIBERT_TEST_DATA")
+    if not folder:
+        sys.exit("MINIBERT_TEST_DATA is not set: it names the folder with udhr.tsv.")
+    lines = (Path(folder) / "udhr.tsv").read_text(encoding="utf-8").splitlines()
+    chosen = np.linspace(0, len(lines) - 1, count).astype(int)
+    return [lines[i].split("\t", 1)[1] for i in chosen]
+
+
+def random_model(folder: Path, shape: tuple[int, int, int, int, str], vocab_size: int) -> Path:
+    """Save a model of seeded random weights: config.json and model.safetensors."""
+    H, L, A, F, activation = shape
+    generator = np.random.default_rng(H)
+    tensors: dict[str, np.ndarray] = {}
+
+    def dense(name: str, rows: int, columns: int) -> None:
+        tensors[f"{name}.weight"] = (generator.standard_normal((rows, columns)) / columns**0.5).astype(np.float32)
+        tensors[f"{name}.bias"] = (0.1 * generator.standard_normal(rows)).astype(np.float32)
+
+    def norm(name: str) -> None:
+        tensors[f"{name}.weight"] = (1 + 0.2 * generator.standard_normal(H)).astype(np.float32)
+        tensors[f"{name}.bias"] = (0.1 * generator.standard_normal(H)).astype(np.float32)
+
+    for name, rows in (("word", vocab_size), ("position", 512), ("token_type", 2)):
+        table = generator.standard_normal((rows, H)).astype(np.float32)
+        tensors[f"embeddings.{name}_embeddings.weight"] = table
+    norm("embeddings.LayerNorm")
+    for i in range(L):
+        layer = f"encoder.layer.{i}"
+        for name in ("query", "key", "value"):
+            dense(f"{layer}.attention.self.{name}", H, H)
+        dense(f"{layer}.attention.output.dense", H, H)
+        norm(f"{layer}.attention.output.LayerNorm")
+        dense(f"{layer}.intermediate.dense", F, H)
+        dense(f"{layer}.output.dense", H, F)
+        norm(f"{layer}.output.LayerNorm")
+    dense("pooler.dense", H, H)
+    folder.mkdir()
+    save_file(tensors, folder / "model.safetensors")
+    config = {
+        "model_type": "bert",
+        "architectures": ["BertModel"],
+        "vocab_size": vocab_size,
+        "hidden_size": H,
+        "num_hidden_layers": L,
+        "num_attention_heads": A,
+        "intermediate_size": F,
+        "hidden_act": activation,
+        "max_position_embeddings": 512,
+        "type_vocab_size": 2,
+        "layer_norm_eps": 1e-12,
+    }
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return folder
+
+
+def hashes_of(model: BertModel, tokenizer: BertTokenizer, given: list[str]) -> Iterator[tuple[str, str]]:
+    """Yield the name and the SHA-256 of each array of all forwards, 32 texts at a time."""
+    digests: dict[str, Any] = {}
+    for first in range(0, len(given), 32):
+        inputs = tokenizer(given[first : first + 32], padding=True, truncation=True, max_length=128)
+        output = model(**inputs, output_hidden_states=True, output_attentions=True)
+        arrays = {f"hidden_states.{i}": state for i, state in enumerate(output.hidden_states)}
+        arrays |= {f"attentions.{i}": probs for i, probs in enumerate(output.attentions)}
+        arrays |= {"pooler_output": output.pooler_output}
+        for name, array in arrays.items():
+            if array is not None:
+                digests.setdefault(name, hashlib.sha256()).update(np.ascontiguousarray(array).tobytes())
+    yield from ((name, digest.hexdigest()) for name, digest in digests.items())
+
+
+def measure(given: list[str]) -> dict[str, dict[str, str]]:
+    """Return "model, backend" -> name of an array -> SHA-256."""
+    tokenizer = BertTokenizer.from_pretrained(MINILM)
+    found: dict[str, dict[str, str]] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        names = {"MiniLM": MINILM}
+        for name, shape in SHAPES.items():
+            names[name] = str(random_model(Path(scratch) / name.replace(" ", ""), shape, len(tokenizer)))
+        for name, where in names.items():
+            for backend in BACKENDS:
+                model = BertModel.from_pretrained(where, backend=backend)
+                found[f"{name}, {backend}"] = dict(hashes_of(model, tokenizer, given))
+                print(f"{name}, {backend}: {len(found[f'{name}, {backend}'])} arrays", file=sys.stderr)
+    for backend in BACKENDS:
+        sentences = SentenceTransformer(MINILM, backend=backend)
+        found[f"sentence vectors, {backend}"] = {
+            pooling: hashlib.sha256(sentences.encode(given, pooling=pooling, truncation="silent").tobytes()).hexdigest()
+            for pooling in POOLING
+        }
+    return found
+
+
+def main() -> None:
+    """Write the hashes, and compare them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--compare", type=Path, metavar="FILE", help="hashes of before")
+    parser.add_argument("--texts", type=int, default=500, help="default: %(default)s")
+    arguments = parser.parse_args()
+    found = measure(texts(arguments.texts))
+    content = {"format": FORMAT, "minibert": __version__, "texts": arguments.texts, "hashes": found}
+    arguments.output.write_text(json.dumps(content, indent=1), encoding="utf-8")
+    count = sum(map(len, found.values()))
+    if arguments.compare is None:
+        print(f"{count} hashes")
+        return
+    before = json.loads(arguments.compare.read_text(encoding="utf-8"))
+    if (before["format"], before["texts"]) != (FORMAT, arguments.texts):
+        sys.exit(f"{arguments.compare} has format {before['format']} and {before['texts']} texts: not comparable.")
+    differ = [
+        f"{group}: {name}"
+        for group in sorted({*found, *before["hashes"]})
+        for name in sorted({*found.get(group, {}), *before["hashes"].get(group, {})})
+        if found.get(group, {}).get(name) != before["hashes"].get(group, {}).get(name)
+    ]
+    print(f"{count} hashes, {len(differ)} differ", *differ[:20], sep="\n")
+    sys.exit(1 if differ else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,302 @@
+"""No unchecked id reaches a kernel: every way to a forward, with ids, token types and positions beyond the tables.
+
+A kernel would read memory that is not its own. So each way is a program in a process of its own: what counts is that it
+ends with a ValueError or TypeError, not with a signal and not with a number.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minibert import BertModel
+from minibert.batch import PackedBatch
+from tests import outcomes
+from tests.checkpoints import VOCABULARY, random_checkpoint
+from tests.report import REPORT
+
+V, TYPES, P = len(VOCABULARY), 2, 512
+
+# Three tokens that the model has; each case spoils one number of one array.
+GOOD: dict[str, Any] = {
+    "token_ids": [5, 6, 7],
+    "token_types": [0, 1, 1],
+    "positions": [0, 1, 2],
+    "cu_seqlens": [0, 3],
+    "mask": [[True, True, True]],
+}
+BEYOND = [
+    (name, value, limit)
+    for name, limit in (("token_ids", V), ("token_types", TYPES), ("positions", P))
+    for value in (limit, -1, 10**6, 2**31 - 1, -(2**31))
+]
+
+
+def packed(**changes: Any) -> PackedBatch:
+    return PackedBatch(**{name: np.array(value) for name, value in {**GOOD, **changes}.items()})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return random_checkpoint(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> BertModel:
+    return BertModel.from_pretrained(folder)
+
+
+# --- a packed batch that somebody made --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "value", "limit"), BEYOND)
+@pytest.mark.parametrize("place", [0, 2])
+def test_a_forward_refuses_what_the_model_does_not_have(
+    model: BertModel, name: str, value: int, limit: int, place: int
+) -> None:
+    changed = [*GOOD[name]]
+    changed[place] = value
+    batch = packed(**{name: changed})
+    with pytest.raises(ValueError, match=rf"{name} of sequence 0 at {place} is {value}; valid are 0 to {limit - 1} "):
+        model.forward_packed(batch, hidden_states=[2])
+    with pytest.raises(ValueError, match=f"{name} of sequence 0"):
+        next(model.states(batch, [2]))
+
+
+def test_the_message_names_the_sequence_and_the_token(model: BertModel) -> None:
+    batch = packed(token_ids=[5, 6, V], cu_seqlens=[0, 0, 2, 3], mask=np.ones((3, 2)) == [[0, 0], [1, 1], [1, 0]])
+    with pytest.raises(ValueError, match=r"token_ids of sequence 2 at 0 is .*the tokenizer and the model belong"):
+        model.forward_packed(batch, hidden_states=[2])
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "match"),
+    [
+        ({"token_ids": [5, 6, 2**40]}, ValueError, "token_ids holds 1099511627776, which does not fit into int32"),
+        ({"token_ids": [5, 6, 2**32]}, ValueError, "token_ids holds 4294967296"),
+        ({"positions": np.array([0, 1, 2**64 - 1], np.uint64)}, ValueError, "positions holds 18446744073709551615"),
+        ({"token_types": [0.0, 1.0, 1.0]}, TypeError, "token_types holds float64 values; expected integers"),
+        ({"token_ids": [True, True, True]}, TypeError, "token_ids holds bool"),
+        ({"token_ids": [[5, 6, 7]]}, ValueError, r"token_ids has shape \(1, 3\); expected one dimension"),
+        ({"token_ids": 5}, ValueError, r"token_ids has shape \(\)"),
+        ({"token_types": [0, 1]}, ValueError, "There are 3 token_ids, 2 token_types and 3 positions"),
+        ({"positions": [0, 1, 2, 3]}, ValueError, "There are 3 token_ids, 3 token_types and 4 positions"),
+        ({"cu_seqlens": [0, 10**6]}, ValueError, "cu_seqlens and mask do not belong together"),
+        ({"cu_seqlens": [0, 2]}, ValueError, "cu_seqlens and mask do not belong together"),
+        ({"cu_seqlens": [1, 3]}, ValueError, "cu_seqlens and mask do not belong together"),
+        ({"cu_seqlens": [0, 5, 3], "mask": np.ones((2, 3), bool)}, ValueError, "cu_seqlens and mask do not belong"),
+        ({"cu_seqlens": np.zeros(0, int)}, ValueError, "cu_seqlens and mask do not belong together"),
+        ({"cu_seqlens": [0, 2], "mask": [[True, True]]}, ValueError, "ends with 2; expected the number of tokens, 3"),
+        ({"mask": [[1, 1, 1]]}, ValueError, r"mask is int64 of shape \(1, 3\); expected a bool array of shape"),
+        ({"mask": [True]}, ValueError, r"mask is bool of shape \(1,\)"),
+        ({"inputs_embeds": np.zeros((2, 24), np.float32)}, ValueError, "There are 2 inputs_embeds; expected one row"),
+        ({"inputs_embeds": np.zeros((3, 24), np.float32)}, ValueError, "token_ids 0, 1, ..., T - 1"),
+        ({"inputs_embeds": np.zeros((3, 24))}, ValueError, r"inputs_embeds is float64 of shape \(3, 24\)"),
+        ({"inputs_embeds": np.zeros(3, np.float32)}, ValueError, r"inputs_embeds is float32 of shape \(3,\)"),
+    ],
+)
+def test_arrays_that_do_not_belong_together_are_no_batch(
+    changes: dict[str, Any], error: type[Exception], match: str
+) -> None:
+    with pytest.raises(error, match=match):
+        packed(**changes)
+
+
+def test_word_vectors_of_another_width_are_refused(model: BertModel) -> None:
+    batch = packed(token_ids=[0, 1, 2], inputs_embeds=np.zeros((3, 23), np.float32))
+    with pytest.raises(ValueError, match="inputs_embeds has 23 features; the model has 24"):
+        model.forward_packed(batch, hidden_states=[2])
+
+
+def test_a_batch_keeps_copies_that_nobody_can_change(model: BertModel) -> None:
+    arrays = {name: np.array(value) for name, value in GOOD.items()}
+    batch = PackedBatch(**arrays)
+    before = model.forward_packed(batch, hidden_states=[2]).hidden_states[2]
+    for name, array in arrays.items():
+        own = getattr(batch, name)
+        assert not np.shares_memory(own, array)
+        with pytest.raises(ValueError, match="read-only"):
+            own[0] = own[0]
+        array.fill(99)
+    np.testing.assert_array_equal(model.forward_packed(batch, hidden_states=[2]).hidden_states[2], before)
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.uint16, np.int64, np.uint64, ">i4", "<i8"])
+def test_every_kind_of_integers_makes_the_same_batch(model: BertModel, kind: Any) -> None:
+    changes = {name: np.array(GOOD[name], kind) for name in ("token_ids", "token_types", "positions", "cu_seqlens")}
+    batch, expected = packed(**changes), packed()
+    for name in changes:
+        assert getattr(batch, name).dtype == np.dtype(np.int32)
+        np.testing.assert_array_equal(getattr(batch, name), getattr(expected, name))
+
+
+# --- every other way, in processes ------------------------------------------------------------------------------------
+
+TEMPLATE = {
+    "type": "TemplateProcessing",
+    "single": [
+        {"SpecialToken": {"id": "[CLS]", "type_id": 0}},
+        {"Sequence": {"id": "A", "type_id": 0}},
+        {"SpecialToken": {"id": "[SEP]", "type_id": 0}},
+    ],
+    "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+    "special_tokens": {
+        name: {"id": name, "ids": [VOCABULARY.index(name)], "tokens": [name]} for name in ("[CLS]", "[SEP]")
+    },
+}
+
+
+def tokenizer_json(folder: Path, type_id: int) -> None:
+    """Write a tokenizer.json whose template gives every token this type."""
+    template = json.loads(json.dumps(TEMPLATE))
+    for piece in template["single"]:
+        next(iter(piece.values()))["type_id"] = type_id
+    (folder / "vocab.txt").unlink()
+    (folder / "tokenizer.json").write_text(
+        json.dumps(
+            {
+                "version": "1.0",
+                "added_tokens": [],
+                "normalizer": {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True}
+                | {"strip_accents": None, "lowercase": True},
+                "pre_tokenizer": {"type": "BertPreTokenizer"},
+                "post_processor": template,
+                "decoder": None,
+                "model": {
+                    "type": "WordPiece",
+                    "unk_token": "[UNK]",
+                    "continuing_subword_prefix": "##",
+                    "max_input_chars_per_word": 100,
+                    "vocab": {word: number for number, word in enumerate(VOCABULARY)},
+                },
+            }
+        )
+    )
+
+
+@pytest.mark.parametrize("type_id", [2, 7, 1000, 2**31, 2**32 - 1])
+def test_a_template_with_a_type_that_the_model_does_not_have_is_refused_at_load(tmp_path: Path, type_id: int) -> None:
+    folder = random_checkpoint(tmp_path / "model")
+    tokenizer_json(folder, type_id)
+    program = """
+        from minibert import SentenceTransformer
+        print(SentenceTransformer(HOME).encode("a")[:2])
+        """
+    outcome, printed = outcomes.run(program, folder)
+    assert outcome == "typed error", printed
+    assert "ModelFormatError" in printed
+    assert "type_vocab_size" in printed
+
+
+SWAPPED = """
+from minibert import BertModel, BertTokenizer, SentenceTransformer, embed_tokens
+from minibert.batch import PackedBatch
+st = SentenceTransformer(HOME)
+print(st.encode(["a", "the cat sat"]).shape)
+"""
+WAYS = {
+    "a tokenizer of more words": """
+        st.tokenizer = BertTokenizer.from_pretrained("sentence-transformers/all-MiniLM-L6-v2")
+        st.encode("embeddings")
+        """,
+    "tokens by a tokenizer of more words": """
+        st.tokenizer = BertTokenizer.from_pretrained("sentence-transformers/all-MiniLM-L6-v2")
+        st.encode("embeddings", output_value="token_embeddings")
+        """,
+    "embed_tokens by a tokenizer of more words": """
+        embed_tokens(st.model, BertTokenizer.from_pretrained("sentence-transformers/all-MiniLM-L6-v2"), "embeddings")
+        """,
+    "google features by a tokenizer of more words": """
+        from minibert.google_features import google_lines
+        big = BertTokenizer.from_pretrained("sentence-transformers/all-MiniLM-L6-v2")
+        list(google_lines(st.model, big, [(0, "embeddings")], layers=[-1]))
+        """,
+    "a corpus by a tokenizer of more words": """
+        from minibert.corpus import embed_corpus
+        from minibert.readers import Source
+        st.tokenizer = BertTokenizer.from_pretrained("sentence-transformers/all-MiniLM-L6-v2")
+        (HOME / "a.txt").write_text("embeddings")
+        embed_corpus(st, [Source(str(HOME / "a.txt"), "text")], HOME / "out.npy")
+        """,
+    "a model of fewer positions, by hand": """
+        model = BertModel.from_pretrained(HOME / "short")
+        ids = np.full(40, 7)
+        model.forward_packed(PackedBatch.from_sequences([ids], [0 * ids]), hidden_states=[1])
+        """,
+    "ids of 10**6 by hand": """
+        ids = np.array([10**6])
+        st.model.forward_packed(PackedBatch.from_sequences([ids], [0 * ids]), hidden_states=[1])
+        """,
+}
+
+
+@pytest.fixture(scope="module")
+def swapped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = random_checkpoint(tmp_path_factory.mktemp("swapped"))
+    random_checkpoint(folder / "short", max_position_embeddings=16)
+    return folder
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_to_a_forward_is_checked(swapped: Path, way: str) -> None:
+    outcome, printed = outcomes.run(SWAPPED + outcomes.textwrap.dedent(WAYS[way]), swapped)
+    REPORT.append(outcomes.line(f"unchecked ids, {way}", Counter([outcome])))
+    assert outcome == "typed error", printed
+    assert "ValueError: " in printed
+    assert "valid are 0 to " in printed
+
+
+def test_a_model_of_fewer_positions_cuts_texts_to_them(swapped: Path) -> None:
+    program = """
+        st.model = BertModel.from_pretrained(HOME / "short")
+        text = "the cat sat on the mat by the river bank with the dog and his hat and her hat"
+        assert st.max_seq_length == 16
+        expected = SentenceTransformer(HOME / "short").encode(text, truncation="silent")
+        np.testing.assert_array_equal(st.encode(text, truncation="silent"), expected)
+        st.encode(text)
+        """
+    program = SWAPPED + outcomes.textwrap.dedent(program)
+    outcome, printed = outcomes.run(program, swapped)
+    assert outcome == "ok", printed
+    assert "1 of 1 texts have more than 16 tokens" in printed
+
+
+RACE = """
+# Another process writes bad ids into shared memory; the forward computes with good ones, or refuses them.
+import subprocess
+model = load()
+ids = np.memmap(HOME / "ids", np.int64, "w+", shape=(1, 4))
+ids[:] = 7
+writer = subprocess.Popen([sys.executable, "-c", '''
+import os, random, sys
+import numpy as np
+ids = np.memmap(sys.argv[1], np.int64, "r+", shape=(1, 4))
+parent = os.getppid()
+while os.getppid() == parent:
+    for number in (2**31 - 1, 7):
+        ids[:] = number
+        for _ in range(random.randrange(300)): pass
+''', str(HOME / "ids")])
+refused, computed = 0, 0
+try:
+    while min(refused, computed) < COUNT:
+        try:
+            model.embeddings(ids)
+            computed += 1
+        except ValueError:
+            refused += 1
+finally:
+    writer.kill(); writer.wait()
+"""
+
+
+@pytest.mark.parametrize("count", [20_000, pytest.param(500_000, marks=pytest.mark.slow)])
+def test_ids_that_change_while_they_are_read(outcome_model: Path, count: int) -> None:
+    outcome, printed = outcomes.run(f"COUNT = {count}\n{RACE}", outcome_model)
+    REPORT.append(outcomes.line(f"{count} forwards with ids that change, {count} refused", Counter([outcome])))
+    assert outcome == "ok", printed

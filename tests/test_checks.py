@@ -1,0 +1,259 @@
+"""The checks that all modules share, and arguments that once led to a foreign exception or a wrong answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minibert import BertConfig, BertModel, BertTokenizer, SentenceTransformer
+from minibert.checks import brief, check_int, is_cpu
+from minibert.integrations import ChromaEmbeddingFunction
+from minibert.plot import plot_hidden_values
+from minibert.vectors import join_subwords, resolve_layers
+from tests.checkpoints import random_checkpoint
+
+HUGE = 10**5000
+
+
+def nested(depth: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return random_checkpoint(tmp_path_factory.mktemp("checks") / "model")
+
+
+@pytest.fixture(scope="module")
+def sentences(folder: Path) -> SentenceTransformer:
+    with pytest.warns(UserWarning, match=r"no modules\.json"):
+        return SentenceTransformer(folder)
+
+
+@pytest.fixture
+def own(sentences: SentenceTransformer) -> Iterator[SentenceTransformer]:
+    """The model, whose settings a test may change."""
+    prompts, truncate_dim = dict(sentences.prompts), sentences.truncate_dim
+    yield sentences
+    sentences.prompts, sentences.truncate_dim = prompts, truncate_dim
+
+
+# --- the checks themselves -------------------------------------------------------------------------------------------
+
+
+def test_ints_come_back_as_pythons() -> None:
+    for value in (3, np.int8(3), np.uint64(3)):
+        assert check_int("n", value, 1, 3) == 3
+        assert type(check_int("n", value)) is int
+    assert check_int("n", HUGE, 1) == HUGE
+
+
+@pytest.mark.parametrize(
+    ("value", "limits", "error", "message"),
+    [
+        (True, (1,), TypeError, "n=True; expected an int of at least 1."),
+        (np.True_, (1,), TypeError, "n=np.True_; expected an int of at least 1."),
+        (1.0, (0, 1024), TypeError, "n=1.0; expected an int, 0 to 1,024."),
+        (None, (), TypeError, "n=None; expected an int."),
+        (0, (1,), ValueError, "n=0; expected an int of at least 1."),
+        (np.int8(-1), (0,), ValueError, "n=np.int8(-1); expected an int of at least 0."),
+        (5, (1, 4), ValueError, "n=5; expected an int, 1 to 4."),
+        (HUGE, (1, 4), ValueError, "n=<an integer of 16610 bits>; expected an int, 1 to 4."),
+        (-HUGE, (1,), ValueError, "n=<an integer of 16610 bits>; expected an int of at least 1."),
+    ],
+    ids=brief,
+)
+def test_refused_ints(value: Any, limits: tuple[int, ...], error: type[Exception], message: str) -> None:
+    with pytest.raises(error) as caught:
+        check_int("n", value, *limits)
+    assert str(caught.value) == message
+
+
+def test_any_value_can_be_shown() -> None:
+    class Silent:
+        def __repr__(self) -> str:
+            raise RuntimeError
+
+    class array:  # noqa: N801  # reprlib takes it for the standard library's
+        pass
+
+    assert brief([1, "a", None]) == "[1, 'a', None]"
+    assert brief(10**30) == str(10**30)
+    assert brief([HUGE]) == "[<an integer of 16610 bits>]"
+    assert brief({"a": -HUGE}) == "{'a': <an integer of 16610 bits>}"
+    assert "\ud800" not in brief("\ud800")
+    for value in (nested(3000), "a" * 10**6, np.zeros(10**5), Silent(), array(), [array()], {HUGE: nested(3000)}):
+        assert 0 < len(brief(value)) < 200
+
+
+def test_the_cpu_under_all_its_names() -> None:
+    import torch
+
+    assert is_cpu("cpu")
+    assert is_cpu(torch.device("cpu"))
+    for other in (None, "cuda", torch.device("meta"), HUGE, nested(3000)):
+        assert not is_cpu(other)
+
+
+# --- arguments -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [BertConfig, BertTokenizer, BertModel])
+@pytest.mark.parametrize("files", ["x", None, Path("x"), {}])
+def test_from_files_says_what_it_takes(kind: Any, files: Any) -> None:
+    with pytest.raises(TypeError, match=r"files is a \w+; expected ModelFiles\. .* call from_pretrained"):
+        kind.from_files(files)
+    if kind is BertModel:
+        with pytest.raises(TypeError, match="expected ModelFiles"):
+            kind.from_files(files, config=BertConfig())
+
+
+@pytest.mark.parametrize("fields", [None, [], ["vocab_size"], "x", 3])
+def test_a_config_is_made_of_a_mapping(fields: Any) -> None:
+    with pytest.raises(TypeError, match=r"fields is .*; expected a mapping"):
+        BertConfig.from_dict(fields)
+
+
+@pytest.mark.parametrize("config", [None, [], "x"])
+def test_a_configuration_for_chroma_is_a_mapping(config: Any) -> None:
+    with pytest.raises(ValueError, match="names no model"):
+        ChromaEmbeddingFunction.validate_config(config)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, value) for name in ("output_hidden_states", "output_attentions") for value in ([nested(3000)], HUGE)),
+        *(("num_layers", value) for value in (nested(3000), HUGE, -HUGE)),
+    ],
+    ids=brief,
+)
+def test_messages_of_the_model_show_any_value(folder: Path, name: str, value: Any) -> None:
+    model = BertModel.from_pretrained(folder, backend="numpy")
+    with pytest.raises((TypeError, ValueError), match=rf"^{name}.*(\[\[\[|<an integer of 16610 bits>)"):
+        model([[1, 2]], **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        ({"batch_size": -HUGE}, "batch_size"),
+        ({"truncate_dim": -HUGE}, "truncate_dim"),
+        ({"layers": HUGE}, "layers"),
+        ({"layers": [1, -HUGE]}, "layers"),
+        ({"pooling": HUGE}, "pooling"),
+        ({"special_tokens": HUGE}, "special_tokens"),
+        ({"truncation": HUGE}, "truncation"),
+        ({"truncation": "split", "stride": -HUGE}, "stride"),
+        ({"device": HUGE}, "device"),
+        ({"precision": HUGE}, "precision"),
+        ({"output_value": HUGE}, "output_value"),
+        ({"prompt_name": HUGE}, "prompt_name"),
+    ],
+    ids=brief,
+)
+def test_integers_of_5000_digits_are_named(sentences: SentenceTransformer, arguments: Any, name: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=rf"\b{name}\b.*<an integer of 16610 bits>"):
+        sentences.encode("a cat", **arguments)
+
+
+def test_one_text_is_not_several(sentences: SentenceTransformer) -> None:
+    assert sentences.num_tokens(["abc", "a cat"]) == sentences.num_tokens(np.array(["abc", "a cat"]))
+    for wrong in ("abc", {"a": 1}, None, iter(["a"])):
+        with pytest.raises(TypeError, match="texts is"):
+            sentences.num_tokens(wrong)
+        with pytest.raises(TypeError, match="text"):
+            sentences.tokenizer.windows(wrong, max_length=8)
+    for wrong in (["a", None], ["a", 3]):
+        with pytest.raises(TypeError, match="text 1 is"):
+            sentences.tokenizer.windows(wrong, max_length=8)
+
+
+def test_prompts_are_checked_when_they_are_set(own: SentenceTransformer) -> None:
+    own.prompts = {"passage": "a cat ", "task": "on "}
+    assert own.prompts == {"query": "", "document": "", "passage": "a cat ", "task": "on "}
+    np.testing.assert_array_equal(own.encode_document("sat"), own.encode("sat", prompt="a cat "))
+    np.testing.assert_array_equal(own.encode_query("sat"), own.encode("sat"))
+    for wrong in (None, [], ["query"], "query: ", {"query": 3}, {3: "a"}):
+        with pytest.raises(TypeError, match="prompts must hold prompts as texts by name"):
+            own.prompts = wrong
+    own.prompts["query"] = 3
+    with pytest.raises(TypeError, match=r"prompts\['query'\] is a int; expected a str"):
+        own.encode_query("sat")
+
+
+def test_truncate_dim_is_checked_when_it_is_set(own: SentenceTransformer) -> None:
+    own.truncate_dim = np.int8(5)
+    assert own.encode("a").shape == (5,)
+    assert type(own.get_embedding_dimension()) is int
+    for wrong, error in ((-1, ValueError), (0, ValueError), ("5", TypeError), (True, TypeError), (2.0, TypeError)):
+        with pytest.raises(error, match="truncate_dim="):
+            own.truncate_dim = wrong
+    assert own.truncate_dim == 5
+
+
+@pytest.mark.parametrize("strides", [(0, 4), (4, 4), (20, 0), (12, 4), (-16, 4), (0, 0)])
+def test_rows_of_out_must_not_overlap(sentences: SentenceTransformer, strides: tuple[int, int]) -> None:
+    space = np.zeros(100, np.float32)
+    out = np.lib.stride_tricks.as_strided(space[50:], (3, 5), strides)
+    texts = ["a cat", "the dog", "on the mat"]
+    with pytest.raises(ValueError, match="overlap in memory"):
+        sentences.encode(texts, truncate_dim=5, out=out)
+    with pytest.raises(ValueError, match="overlap in memory"):
+        list(sentences.encode_iter(texts, truncate_dim=5, out=out))
+    assert not space.any()
+
+
+def test_rows_of_out_that_lie_apart(sentences: SentenceTransformer) -> None:
+    texts = ["a cat", "the dog", "on the mat"]
+    expected = sentences.encode(texts, truncate_dim=5)
+    wide = np.zeros((7, 11), np.float32)
+    for out in (
+        np.zeros((3, 5)),
+        np.zeros((3, 5), ">f4"),
+        np.zeros((3, 5), np.float32, order="F"),
+        wide[1:4, 2:7],
+        wide[::-2, ::2][:3, :5],
+        np.zeros((3, 2, 5), np.float32)[:, 1],
+    ):
+        np.testing.assert_array_equal(sentences.encode(texts, truncate_dim=5, out=out), expected)
+        np.testing.assert_array_equal(out, expected)
+    single = np.lib.stride_tricks.as_strided(wide, (1, 5), (0, 4))  # one row cannot overlap another
+    np.testing.assert_array_equal(sentences.encode(texts[:1], truncate_dim=5, out=single), expected[:1])
+    empty = np.lib.stride_tricks.as_strided(wide, (0, 5), (0, 0))
+    assert sentences.encode([], truncate_dim=5, out=empty) is empty
+    with pytest.raises(TypeError, match="masked array"):
+        sentences.encode(texts, truncate_dim=5, out=np.ma.zeros((3, 5)))
+
+
+@pytest.mark.parametrize("vectors", [[[1.0, 2.0]], None, np.ones((2, 3), int), np.float32(1), np.ma.ones((2, 3))])
+def test_subwords_are_joined_of_float_arrays(vectors: Any) -> None:
+    with pytest.raises(TypeError, match=r"vectors is a .*; expected a float array"):
+        join_subwords(vectors)
+
+
+def test_sums_beyond_float32_are_infinite() -> None:
+    large = np.full((2, 3), 3e38, np.float32)
+    with np.errstate(all="raise"):
+        assert np.isposinf(join_subwords(large, "sum")).all()
+        np.testing.assert_array_equal(join_subwords(large, "mean"), large[0])
+
+
+@pytest.mark.parametrize("bins", [0, 10_001, 2**63, HUGE, True, 5.0, "5", None], ids=brief)
+def test_bins_are_a_number_that_can_be_drawn(bins: Any) -> None:
+    error = ValueError if type(bins) is int else TypeError
+    with pytest.raises(error, match=r"bins=.*; expected an int, 1 to 10,000"):
+        plot_hidden_values(np.arange(9, dtype=np.float32), bins=bins)
+
+
+def test_layers_that_no_message_could_show() -> None:
+    for wrong in (nested(3000), [nested(3000)]):
+        with pytest.raises(TypeError, match=r"layers=\[\[\["):
+            resolve_layers(wrong, 2)
