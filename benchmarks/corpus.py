@@ -27,8 +27,8 @@ import numpy as np
 from benchmarks.contenders import MAX_SEQ_LENGTH, VECTORS, Maker, start_process
 from benchmarks.environment import peak_memory
 from benchmarks.readme import publish, table_parser
-from minibert.hub import DEFAULT_MODEL, locate
-from minibert.machine import available_cores
+from minibert.base.machine import available_cores
+from minibert.checkpoint.hub import DEFAULT_MODEL, locate
 from tests.checkpoints import random_checkpoint
 from tests.text_data import VARIABLE, udhr_lines
 
@@ -102,8 +102,8 @@ def _read(path: Path) -> list[str]:
 
 def _embed(folder: Path, threads: int, scratch: Path) -> Run:
     from minibert import SentenceTransformer
-    from minibert.corpus import embed_corpus
-    from minibert.readers import Source
+    from minibert.corpus.embed import embed_corpus
+    from minibert.corpus.readers import Source
 
     model = SentenceTransformer(folder, num_threads=threads)
     model.max_seq_length = MAX_SEQ_LENGTH

@@ -26,12 +26,12 @@ os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
 import numpy as np
 
 from benchmarks.readme import publish, table_parser
-from minibert import reference
+from minibert.base.machine import available_cores
+from minibert.bert import reference
+from minibert.bert.ops import LayerNorm, Linear
 from minibert.kernels import make_ops
 from minibert.kernels.compilation import kernel
 from minibert.kernels.simd import WIDTH, broadcast, fma, number, sum_lanes
-from minibert.machine import available_cores
-from minibert.ops import LayerNorm, Linear
 
 Call = Callable[[], object]
 

@@ -22,12 +22,13 @@ import numpy as np
 
 from benchmarks.contenders import make_base
 from benchmarks.readme import publish, table_parser
-from minibert import BertConfig, BertModel, BertTokenizer, encoder
-from minibert.batch import pack
-from minibert.hub import DEFAULT_MODEL, locate
-from minibert.machine import available_cores
-from minibert.ops import FloatArray
-from minibert.weights import load_weights
+from minibert import BertConfig, BertModel, BertTokenizer
+from minibert.base.arrays import FloatArray
+from minibert.base.machine import available_cores
+from minibert.bert import encoder
+from minibert.checkpoint.hub import DEFAULT_MODEL, locate
+from minibert.models.inputs import pack
+from minibert.models.loading import load_weights
 from tests import oracle
 from tests.checkpoints import random_checkpoint
 

@@ -20,8 +20,8 @@ import numpy as np
 from benchmarks.contenders import BATCH_SIZE, VECTORS, start
 from benchmarks.readme import publish, table_parser
 from minibert import BertTokenizer
-from minibert.hub import DEFAULT_MODEL, locate
-from minibert.machine import available_cores
+from minibert.base.machine import available_cores
+from minibert.checkpoint.hub import DEFAULT_MODEL, locate
 
 # Quantiles of the lengths, in tokens with [CLS] and [SEP], and how many of its sorted batches are timed.
 COLLECTIONS = {

@@ -16,16 +16,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from minibert.config import BertConfig
+    from minibert.bert.config import BertConfig
     from minibert.errors import DownloadError, ModelFormatError
-    from minibert.models import BertModel
-    from minibert.occurrences import word_occurrences
-    from minibert.outputs import BertModelOutput
-    from minibert.sentence import SentenceTransformer
-    from minibert.token_vectors import TokenVectors
-    from minibert.tokenizer import BertTokenizer
-    from minibert.tokens import embed_tokens
-    from minibert.vectors import combine_layers
+    from minibert.models.bert_model import BertModel
+    from minibert.models.outputs import BertModelOutput
+    from minibert.sentence.sentence_transformer import SentenceTransformer
+    from minibert.tokenizer.bert_tokenizer import BertTokenizer
+    from minibert.tokens.embed import embed_tokens
+    from minibert.tokens.layers import combine_layers
+    from minibert.tokens.occurrences import word_occurrences
+    from minibert.tokens.token_vectors import TokenVectors
 
 __all__ = [
     "BertConfig",
@@ -45,17 +45,17 @@ __all__ = [
 __version__ = "0.3.0"
 
 _HOMES = {
-    "BertConfig": "config",
-    "BertModel": "models",
-    "BertModelOutput": "outputs",
-    "BertTokenizer": "tokenizer",
+    "BertConfig": "bert.config",
+    "BertModel": "models.bert_model",
+    "BertModelOutput": "models.outputs",
+    "BertTokenizer": "tokenizer.bert_tokenizer",
     "DownloadError": "errors",
     "ModelFormatError": "errors",
-    "SentenceTransformer": "sentence",
-    "TokenVectors": "token_vectors",
-    "combine_layers": "vectors",
-    "embed_tokens": "tokens",
-    "word_occurrences": "occurrences",
+    "SentenceTransformer": "sentence.sentence_transformer",
+    "TokenVectors": "tokens.token_vectors",
+    "combine_layers": "tokens.layers",
+    "embed_tokens": "tokens.embed",
+    "word_occurrences": "tokens.occurrences",
 }
 
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from minibert.checks import brief
-from minibert.hub import DEFAULT_MODEL
-from minibert.ops import FloatArray
-from minibert.sentence import SentenceTransformer
+from minibert.base.arrays import FloatArray
+from minibert.base.checks import brief
+from minibert.checkpoint.hub import DEFAULT_MODEL
+from minibert.sentence.sentence_transformer import SentenceTransformer
 
 __all__ = ["ChromaEmbeddingFunction", "LangChainEmbeddings"]
 

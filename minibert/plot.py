@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from minibert.checks import check_int
-from minibert.occurrences import WordOccurrences
-from minibert.ops import FloatArray
-from minibert.vectors import layer_name
+from minibert.base.arrays import FloatArray
+from minibert.base.checks import check_int
+from minibert.tokens.layers import layer_name
+from minibert.tokens.occurrences import WordOccurrences
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minibert.hub import DEFAULT_MODEL
-from minibert.ops import FloatArray
-from minibert.sentence import SentenceTransformer
-from minibert.vectors import LayerSelection
+from minibert.base.arrays import FloatArray
+from minibert.checkpoint.hub import DEFAULT_MODEL
+from minibert.sentence.sentence_transformer import SentenceTransformer
+from minibert.tokens.layers import LayerSelection
 
 try:
     from sklearn.base import BaseEstimator, TransformerMixin

@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minibert.checks import brief, check_int
-from minibert.ops import FloatArray
+from minibert.base.arrays import FloatArray, Int64Array
+from minibert.base.checks import brief, check_int
 from minibert.similarity import as_array, cos_sim, normalize_embeddings
 
 __all__ = ["community_detection", "paraphrase_mining", "paraphrase_mining_embeddings", "semantic_search"]
 
 ScoreFunction = Callable[[Any, Any], FloatArray]
-IntArray = npt.NDArray[np.int64]
 
 # Scores, and numbers of corpus vectors, that are held at a time, whatever the chunk sizes allow.
 _SCORES = 2**21
@@ -203,7 +202,7 @@ def community_detection(
     unit = normalize_embeddings(x)
     with np.errstate(over="ignore"):  # no cosine is infinite
         limit = unit.dtype.type(least)
-    communities: list[tuple[int, IntArray]] = []
+    communities: list[tuple[int, Int64Array]] = []
     rows = max(1, min(batch_size, _SCORES // len(x)))
     for first in range(0, len(x), rows):
         scores = unit[first : first + rows] @ unit.T
@@ -226,7 +225,7 @@ def community_detection(
 
 def _best(
     queries: FloatArray, corpus: FloatArray, top_k: int, corpus_chunk_size: int, score_function: ScoreFunction
-) -> tuple[IntArray, FloatArray]:
+) -> tuple[Int64Array, FloatArray]:
     """Ids and scores of the best `top_k` of the corpus for each query, best first: (m, min(top_k, n)) each."""
     if not callable(score_function):
         raise TypeError(f"score_function={brief(score_function)}; expected a function, such as cos_sim or dot_score.")
@@ -251,7 +250,7 @@ def _best(
     return np.take_along_axis(ids, order, axis=1), np.take_along_axis(best, order, axis=1)
 
 
-def _first_columns(scores: FloatArray, threshold: FloatArray, count: int) -> IntArray:
+def _first_columns(scores: FloatArray, threshold: FloatArray, count: int) -> Int64Array:
     """Columns, in order, of all scores above the threshold, and of the first ones at it until there are `count`."""
     above, at = scores > threshold, scores == threshold
     missing = count - above.sum(axis=1, keepdims=True)

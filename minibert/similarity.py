@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minibert.checks import check_int
-from minibert.ops import FloatArray, IntArray
-from minibert.vectors import check_choice
-from minibert.warn import warn_caller
+from minibert.base.arrays import FloatArray, IntArray
+from minibert.base.checks import check_choice, check_int
+from minibert.base.warn import warn_caller
 
 __all__ = [
     "PRECISIONS",

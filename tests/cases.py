@@ -14,8 +14,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from minibert.config import ACTIVATIONS
-from minibert.ops import FloatArray, IntArray, LayerNorm, Linear, Ops
+from minibert.base.arrays import FloatArray, IntArray
+from minibert.bert.config import ACTIVATIONS
+from minibert.bert.ops import LayerNorm, Linear, Ops
 
 __all__ = ["OP_CASES", "Arguments", "OpCase", "pack_lengths"]
 

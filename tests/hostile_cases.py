@@ -22,8 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from minibert import SentenceTransformer, hub
-from minibert.hub import DEFAULT_MODEL
+from minibert import SentenceTransformer
+from minibert.checkpoint import hub
+from minibert.checkpoint.hub import DEFAULT_MODEL
 from tests.checkpoints import SPECIAL_TOKENS, VOCABULARY
 from tests.hostile import Case, FaultError, damaged, drive, mutated, text_of
 

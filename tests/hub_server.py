@@ -3,7 +3,7 @@
 `HubServer` answers the requests that huggingface_hub makes for one kind of work, reading model repositories: files,
 revisions, commits, pull requests. It keeps every request with its headers, and can be told to misbehave.
 
-`Loader` is a child process that runs `minibert.hub` against a server. It must be another process because
+`Loader` is a child process that runs `minibert.checkpoint.hub` against a server. It must be another process because
 huggingface_hub reads HF_ENDPOINT, HF_HUB_OFFLINE and the like once, when it is imported. One child serves many tests:
 it takes a request as a line of JSON (which model, which questions) and answers with one (values, or the error).
 """
@@ -521,7 +521,7 @@ def _serve_loads() -> None:
     logging.getLogger("minibert").setLevel(logging.INFO)
     watch = _Watch()
 
-    from minibert import hub
+    from minibert.checkpoint import hub
 
     assert "huggingface_hub" not in sys.modules, "imported before it was needed"
     for line in sys.stdin:

@@ -1,8 +1,8 @@
 """The ops in float64, and how far a float32 result may lie from them.
 
 Definitions, not a second implementation: one row, one head, one element at a time where that is clearer, and nothing
-taken from minibert/reference.py. `encoder.forward(weights, batch, OPS)`, with weights loaded by `OPS.prepare`, is the
-float64 forward that every hidden state is measured against.
+taken from minibert/bert/reference.py. `encoder.forward(weights, batch, OPS)`, with weights loaded by `OPS.prepare`, is
+the float64 forward that every hidden state is measured against.
 
 How far a float32 op may be off is not a constant: it depends on how large the numbers were that were added up and
 cancelled on the way. Each op therefore has a *magnitude*, an array of its result's shape: the op on absolute values, or
@@ -20,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy.special  # type: ignore[import-untyped]
 
-from minibert.ops import AttentionOutput, FloatArray, IntArray, LayerNorm, Linear, Ops, PreparedLinear
+from minibert.base.arrays import FloatArray, IntArray
+from minibert.bert.ops import AttentionOutput, LayerNorm, Linear, Ops, PreparedLinear
 
 __all__ = [
     "ACTIVATIONS",

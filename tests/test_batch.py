@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from minibert import BertModel
-from minibert.batch import PackedBatch, check_ids, pack
-from minibert.config import BertConfig
+from minibert.bert.config import BertConfig
+from minibert.bert.packed import PackedBatch
+from minibert.models.inputs import check_ids, pack
 from tests.checkpoints import random_checkpoint
 from tests.report import REPORT
 

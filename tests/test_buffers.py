@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from minibert.bert.ops import Linear
 from minibert.kernels import make_ops
 from minibert.kernels.buffers import Buffers, Slabs, aligned_empty
 from minibert.kernels.compilation import function
 from minibert.kernels.memory import scratch
-from minibert.ops import Linear
 
 LINE = 64  # bytes
 SIZE = 1 << 17

@@ -6,7 +6,10 @@ ends with a ValueError or TypeError, not with a signal and not with a number.
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import json
+import pickle
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,8 @@ import numpy as np
 import pytest
 
 from minibert import BertModel
-from minibert.batch import PackedBatch
+from minibert.bert.ops import LayerNorm
+from minibert.bert.packed import PackedBatch
 from tests import outcomes
 from tests.checkpoints import VOCABULARY, random_checkpoint
 from tests.report import REPORT
@@ -135,6 +139,88 @@ def test_every_kind_of_integers_makes_the_same_batch(model: BertModel, kind: Any
         np.testing.assert_array_equal(getattr(batch, name), getattr(expected, name))
 
 
+# --- batches that somebody could still change -------------------------------------------------------------------------
+
+
+def copies_of(batch: PackedBatch) -> dict[str, PackedBatch]:
+    class Careless(PackedBatch):
+        def __post_init__(self) -> None:
+            """Copy nothing, check nothing."""
+
+    arrays = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
+    return {
+        "a pickle": pickle.loads(pickle.dumps(batch)),
+        "a deep copy": copy.deepcopy(batch),
+        "a copy": copy.copy(batch),
+        "one with a field replaced": dataclasses.replace(batch),
+        "a subclass": Careless(**{name: None if array is None else array.copy() for name, array in arrays.items()}),
+    }
+
+
+@pytest.mark.parametrize("how", ["a pickle", "a deep copy", "a copy", "one with a field replaced", "a subclass"])
+def test_a_copy_of_a_batch_is_as_private(model: BertModel, how: str) -> None:
+    batch = packed()
+    made = copies_of(batch)[how]
+    expected = model.forward_packed(batch, hidden_states=[2]).hidden_states[2]
+    np.testing.assert_array_equal(model.forward_packed(made, hidden_states=[2]).hidden_states[2], expected)
+    if how != "a subclass":
+        with pytest.raises(ValueError, match="read-only"):
+            made.cu_seqlens[1] = 5000
+    made.cu_seqlens.flags.writeable = True
+    made.cu_seqlens[1] = 5000
+    with pytest.raises(ValueError, match="cu_seqlens and mask do not belong together"):
+        model.forward_packed(made, hidden_states=[2])
+
+
+def test_what_ids_are_checked_against_cannot_be_exchanged(model: BertModel) -> None:
+    for name in ("config", "weights", "ops"):
+        with pytest.raises(AttributeError):
+            setattr(model, name, getattr(model, name))
+    weights = model.weights
+    for changes, message in (
+        (
+            {"config": dataclasses.replace(model.config, vocab_size=40_000)},
+            r"word_embeddings has shape \(\d+, 24\); .*40000",
+        ),
+        ({"word_embeddings": weights.word_embeddings[:10]}, r"word_embeddings has shape \(10, 24\)"),
+        ({"position_embeddings": weights.position_embeddings[:16]}, r"position_embeddings has shape \(16, 24\)"),
+        ({"layers": weights.layers[:1]}, "There are 1 layers; the config says 2"),
+        (
+            {"embeddings_norm": LayerNorm("norm", np.ones(9, np.float32), np.ones(9, np.float32), 1e-12)},
+            r"norm has shape",
+        ),
+        ({"pooler": weights.layers[0].intermediate}, r"pooler has shape \(40, 24\); the config says \(24, 24\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            dataclasses.replace(weights, **changes)
+
+
+@pytest.mark.parametrize(
+    ("layers", "error", "match"),
+    [
+        ([99], ValueError, "an index of layers=99; expected an int, 0 to 2"),
+        ([-1], ValueError, "an index of layers=-1"),
+        ([-1, 2], ValueError, "an index of layers=-1"),
+        (["a"], TypeError, "an index of layers='a'"),
+        ([True], TypeError, "an index of layers=True"),
+        ([1.0], TypeError, r"an index of layers=1\.0"),
+        ([], ValueError, "layers is empty; expected at least one"),
+    ],
+)
+def test_layers_that_there_are_not(model: BertModel, layers: Any, error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
+        next(model.states(packed(), layers))
+    if layers:
+        with pytest.raises(error, match="an index of hidden_states="):
+            model.forward_packed(packed(), hidden_states=layers)
+
+
+def test_each_sequence_has_as_many_types_as_ids() -> None:
+    ids = [np.zeros(2, int), np.zeros(3, int)]
+    with pytest.raises(ValueError, match="sequence 0 has 2 token_ids and 3 token_types"):
+        PackedBatch.from_sequences(ids, ids[::-1])
+
+
 # --- every other way, in processes ------------------------------------------------------------------------------------
 
 TEMPLATE = {
@@ -195,7 +281,7 @@ def test_a_template_with_a_type_that_the_model_does_not_have_is_refused_at_load(
 
 SWAPPED = """
 from minibert import BertModel, BertTokenizer, SentenceTransformer, embed_tokens
-from minibert.batch import PackedBatch
+from minibert.bert.packed import PackedBatch
 st = SentenceTransformer(HOME)
 print(st.encode(["a", "the cat sat"]).shape)
 """
@@ -212,13 +298,13 @@ WAYS = {
         embed_tokens(st.model, BertTokenizer.from_pretrained("sentence-transformers/all-MiniLM-L6-v2"), "embeddings")
         """,
     "google features by a tokenizer of more words": """
-        from minibert.google_features import google_lines
+        from minibert.corpus.google_features import google_lines
         big = BertTokenizer.from_pretrained("sentence-transformers/all-MiniLM-L6-v2")
         list(google_lines(st.model, big, [(0, "embeddings")], layers=[-1]))
         """,
     "a corpus by a tokenizer of more words": """
-        from minibert.corpus import embed_corpus
-        from minibert.readers import Source
+        from minibert.corpus.embed import embed_corpus
+        from minibert.corpus.readers import Source
         st.tokenizer = BertTokenizer.from_pretrained("sentence-transformers/all-MiniLM-L6-v2")
         (HOME / "a.txt").write_text("embeddings")
         embed_corpus(st, [Source(str(HOME / "a.txt"), "text")], HOME / "out.npy")

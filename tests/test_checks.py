@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from minibert import BertConfig, BertModel, BertTokenizer, SentenceTransformer
-from minibert.checks import brief, check_int, is_cpu
+from minibert.base.checks import brief, check_int, is_cpu
 from minibert.integrations import ChromaEmbeddingFunction
 from minibert.plot import plot_hidden_values
-from minibert.vectors import join_subwords, resolve_layers
+from minibert.tokens.layers import join_subwords, resolve_layers
 from tests.checkpoints import random_checkpoint
 
 HUGE = 10**5000

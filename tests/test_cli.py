@@ -18,8 +18,8 @@ import pytest
 
 import minibert
 from minibert import BertModel, BertTokenizer, SentenceTransformer, embed_tokens, word_occurrences
+from minibert.checkpoint.hub import DEFAULT_MODEL
 from minibert.cli import main
-from minibert.hub import DEFAULT_MODEL
 from tests.checkpoints import random_checkpoint
 from tests.outcomes import PATIENCE
 
@@ -365,7 +365,7 @@ def test_bench_where_a_stream_is_closed(monkeypatch: pytest.MonkeyPatch, capsys:
         say("aside")
         return {"result": "times"}
 
-    monkeypatch.setattr("minibert.bench.measure", measure)
+    monkeypatch.setattr("minibert.cli.bench.measure", measure)
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stderr", None)
         assert main(["bench", "--json"]) == 0

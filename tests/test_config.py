@@ -15,8 +15,8 @@ import torch
 import transformers
 
 from minibert import BertConfig, BertModel, ModelFormatError
-from minibert.config import ACTIVATIONS
-from minibert.hub import locate
+from minibert.bert.config import ACTIVATIONS
+from minibert.checkpoint.hub import locate
 from tests.checkpoints import random_checkpoint
 from tests.report import REPORT
 

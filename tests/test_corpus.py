@@ -18,7 +18,7 @@ import pytest
 
 from minibert import SentenceTransformer
 from minibert.cli import main
-from minibert.readers import Source, input_format, read_records
+from minibert.corpus.readers import Source, input_format, read_records
 from tests.checkpoints import random_checkpoint
 from tests.crash_program import arguments_of, texts_of
 from tests.outcomes import PATIENCE

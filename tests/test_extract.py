@@ -12,8 +12,8 @@ import pytest
 
 from minibert import BertModel, BertTokenizer, embed_tokens
 from minibert.cli import main
-from minibert.google_features import google_layers, google_lines
-from minibert.token_features import TokenFeatures
+from minibert.corpus.google_features import google_layers, google_lines
+from minibert.corpus.token_features import TokenFeatures
 from tests.checkpoints import random_checkpoint
 from tests.report import REPORT
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from minibert import BertModel, BertTokenizer
-from minibert.hub import DEFAULT_MODEL
-from minibert.ops import FloatArray
+from minibert.base.arrays import FloatArray
+from minibert.checkpoint.hub import DEFAULT_MODEL
 from tests.report import REPORT
 from tests.text_data import VARIABLE, udhr_lines
 

@@ -16,10 +16,12 @@ import numpy as np
 import pytest
 
 import minibert
-from minibert import kernels, reference
+from minibert import kernels
+from minibert.base.arrays import FloatArray
+from minibert.bert import reference
+from minibert.bert.ops import LayerNorm, Linear, Ops
 from minibert.kernels import gemm, make_ops, rowwise, simd, threads
 from minibert.kernels.buffers import Slabs
-from minibert.ops import FloatArray, LayerNorm, Linear, Ops
 from tests import oracle
 from tests.cases import OP_CASES, Arguments, OpCase
 from tests.outcomes import PATIENCE
@@ -166,7 +168,7 @@ SCRIPT = """
 import os, sys
 import numpy as np
 from minibert.kernels import make_ops
-from minibert.ops import LayerNorm, Linear
+from minibert.bert.ops import LayerNorm, Linear
 
 generator = np.random.default_rng(0)
 x = generator.standard_normal((256, 384)).astype(np.float32)
@@ -258,7 +260,7 @@ import numpy as np
 from minibert import kernels
 from minibert.kernels import make_ops
 from minibert.kernels.gemm import PackedLinear
-from minibert.ops import LayerNorm
+from minibert.bert.ops import LayerNorm
 from tests.cases import OP_CASES
 
 protect = ctypes.CDLL(None).mprotect

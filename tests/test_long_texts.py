@@ -14,15 +14,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minibert import BertTokenizer, SentenceTransformer, embed_tokens, long_texts, readers, runs
-from minibert import tokenizer as tokenizers_users
-from minibert import windows as windows_module
+from minibert import BertTokenizer, SentenceTransformer, embed_tokens
+from minibert.base.ordering import in_windows
 from minibert.cli import main
-from minibert.encodings import Encoding, JoinedEncoding
-from minibert.google_features import google_lines
-from minibert.models import BertModel
-from minibert.ordering import in_windows
-from minibert.readers import Source, read_records
+from minibert.corpus import readers, runs
+from minibert.corpus.google_features import google_lines
+from minibert.corpus.readers import Source, read_records
+from minibert.models.bert_model import BertModel
+from minibert.tokenizer import bert_tokenizer as tokenizers_users
+from minibert.tokenizer import long_texts
+from minibert.tokenizer import windows as windows_module
+from minibert.tokenizer.encodings import Encoding, JoinedEncoding
 from tests.checkpoints import SPECIAL_TOKENS, VOCABULARY, random_checkpoint
 from tests.crash_program import texts_of
 from tests.report import REPORT
@@ -601,3 +603,36 @@ def test_a_line_of_gzip_that_does_not_end_is_not_held(folder: Path, tmp_path: Pa
     assert "has more than 16,777,216" in err
     assert peak["VmHWM:"] < 400
     assert len(np.load(tmp_path / "o.npy")) == (1 if "csv" in name else 2)
+
+
+def test_a_text_that_cannot_be_cut_is_refused_before_it_takes_all_of_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokenizers_users, "_MOST_CHARACTERS", 2**15 - 1)
+    tokenizer = tokenizer_of(tmp_path / "model", added=[{"content": "new york"}])
+    assert not tokenizer._long_texts.possible
+    text = "a cat " * 2**13
+    with pytest.raises(ValueError, match=r"text 1 cannot be tokenized: it has 49,152 characters.* up to 32,767"):
+        tokenizer.encodings(["a", text])
+    assert len(tokenizer.encodings([text[:30_000]], truncation=False)[0]) > 10_000
+    plain = tokenizer_of(tmp_path / "plain")
+    assert len(plain.encodings([text], truncation=False)[0]) > 10_000
+    with pytest.raises(ValueError, match="it has 49,153 characters"):
+        plain(text, "b", truncation=True, max_length=9)
+    with pytest.raises(ValueError, match="it has 32,768 characters"):
+        plain([text.split()], is_split_into_words=True, truncation=True, max_length=9)
+
+
+def test_a_long_record_that_ends_within_quotes_hides_where_the_next_one_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readers, "_RECORD_LIMIT", 30)
+    path = tmp_path / "a.csv"
+    path.write_text('text\nok one\n"' + "a" * 40 + '\nsecond line of the same record\nthird"\nok two\n', newline="")
+    records = read_records(Source(str(path), "csv"))
+    assert next(records).text == "ok one"
+    with pytest.raises(ValueError, match=r"line 3: .*more than 30 characters.*cannot be told apart"):
+        next(records)
+    path.write_text('text\nok one\n"' + "a" * 40 + '"\nok two\n', newline="")
+    texts = [record.text for record in read_records(Source(str(path), "csv"))]
+    assert texts == ["ok one", None, "ok two"]

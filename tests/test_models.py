@@ -17,9 +17,11 @@ import pytest
 import torch
 import transformers
 
-from minibert import BertModel, BertModelOutput, backend, reference
-from minibert.models import TOKENS_PER_STEP
-from minibert.ops import Ops
+from minibert import BertModel, BertModelOutput
+from minibert.bert import reference
+from minibert.bert.ops import Ops
+from minibert.models import backend
+from minibert.models.bert_model import TOKENS_PER_STEP
 from tests.checkpoints import random_checkpoint
 from tests.report import REPORT
 
@@ -812,7 +814,8 @@ class NoNumba:
             raise ImportError(f"{name} is blocked")
 
 sys.meta_path.insert(0, NoNumba())
-from minibert import BertModel, reference
+from minibert import BertModel
+from minibert.bert import reference
 folder, backend = sys.argv[1:]
 for _ in range(3):
     model = BertModel.from_pretrained(folder, backend=backend or None)

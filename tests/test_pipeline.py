@@ -14,8 +14,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from minibert import ModelFormatError, SentenceTransformer
-from minibert.hub import DEFAULT_MODEL, locate
-from minibert.pipeline import read_modules
+from minibert.checkpoint.hub import DEFAULT_MODEL, locate
+from minibert.sentence.modules import read_modules
 from tests.checkpoints import random_checkpoint
 from tests.report import REPORT
 from tests.test_sentence import theirs

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from minibert import SentenceTransformer
-from minibert.pooling import POOLING_MODES, pool, pooling_modes
+from minibert.sentence.pooling import POOLING_MODES, pool, pooling_modes
 from tests.report import REPORT
 from tests.text_data import VARIABLE, udhr_lines
 
@@ -137,7 +137,7 @@ def test_first_last_and_pooler() -> None:
 
 
 def test_the_forward_stops_after_the_deepest_layer(monkeypatch: pytest.MonkeyPatch) -> None:
-    from minibert import encoder
+    from minibert.bert import encoder
 
     model, run = SentenceTransformer(), []
     layer = encoder.encoder_layer

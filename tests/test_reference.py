@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minibert import reference
-from minibert.config import ACTIVATIONS
-from minibert.ops import FloatArray, LayerNorm, Linear
+from minibert.base.arrays import FloatArray
+from minibert.bert import reference
+from minibert.bert.config import ACTIVATIONS
+from minibert.bert.ops import LayerNorm, Linear
 from tests import oracle
 from tests.cases import OP_CASES, OpCase, pack_lengths
 

@@ -20,12 +20,12 @@ import numpy as np
 import pytest
 
 from minibert import SentenceTransformer
+from minibert.base.progress import progress_bar
 from minibert.cli import main
-from minibert.corpus import embed_corpus
-from minibert.progress import progress_bar
-from minibert.readers import Source
-from minibert.shards import ShardFolder, folder_of
-from minibert.token_features import TokenFeatures
+from minibert.corpus.embed import embed_corpus
+from minibert.corpus.readers import Source
+from minibert.corpus.shards import ShardFolder, folder_of
+from minibert.corpus.token_features import TokenFeatures
 from tests.checkpoints import random_checkpoint
 from tests.crash_program import JOBS, arguments_of, contents, texts_of
 from tests.outcomes import PATIENCE
@@ -75,7 +75,7 @@ def start(arguments: list[str], program: list[str] = PROGRAM) -> subprocess.Pope
 ENDLESS = """
 import sys, time
 from minibert.cli import main
-from minibert.shards import ShardFolder
+from minibert.corpus.shards import ShardFolder
 ShardFolder.finish = lambda *_: time.sleep(1e6)
 sys.exit(main(sys.argv[1:]))
 """

@@ -12,12 +12,14 @@ import numba
 import numpy as np
 import pytest
 
-from minibert import bench, diagnostics, reference
+from minibert.base.arrays import FloatArray
+from minibert.base.machine import available_cores, available_memory
+from minibert.bert import reference
+from minibert.bert.ops import AttentionOutput
+from minibert.checkpoint.hub import locate
+from minibert.cli import bench, diagnostics
 from minibert.cli.doctor import _as_text
-from minibert.hub import locate
 from minibert.kernels import make_ops
-from minibert.machine import available_cores, available_memory
-from minibert.ops import AttentionOutput, FloatArray
 from tests import outcomes
 from tests.outcomes import PATIENCE
 from tests.report import REPORT

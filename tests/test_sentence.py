@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from minibert import ModelFormatError, SentenceTransformer
+from minibert.checkpoint.hub import DEFAULT_MODEL, locate
 from minibert.cli import main
-from minibert.hub import DEFAULT_MODEL, locate
-from minibert.prompts import builtin_prompts
-from minibert.sentence_files import full_name
+from minibert.sentence.prompts import builtin_prompts
+from minibert.sentence.settings import full_name
 from minibert.similarity import quantize_embeddings
 from tests.checkpoints import random_checkpoint
 from tests.report import REPORT
@@ -110,7 +110,7 @@ def test_each_text_by_itself(minilm: SentenceTransformer) -> None:
 def test_empty_list_and_windows(minilm: SentenceTransformer, monkeypatch: pytest.MonkeyPatch) -> None:
     assert minilm.encode([]).shape == (0, 384)
     whole = minilm.encode(TEXTS[:8])
-    monkeypatch.setattr("minibert.sentence._TEXTS_AT_ONCE", 3)
+    monkeypatch.setattr("minibert.sentence.sentence_transformer._TEXTS_AT_ONCE", 3)
     np.testing.assert_allclose(minilm.encode(TEXTS[:8]), whole, atol=1e-6)
     np.testing.assert_array_equal(minilm.encode(np.array(TEXTS[3:5])), minilm.encode(tuple(TEXTS[3:5])))
 

@@ -31,11 +31,13 @@ from typing import Any, TypeAlias
 import numpy as np
 import pytest
 
-from minibert import encoder, reference
-from minibert.batch import PackedBatch, pack
-from minibert.config import ACTIVATIONS, BertConfig
-from minibert.hub import locate
-from minibert.weights import Weights, load_weights
+from minibert.bert import encoder, reference
+from minibert.bert.config import ACTIVATIONS, BertConfig
+from minibert.bert.packed import PackedBatch
+from minibert.bert.weights import Weights
+from minibert.checkpoint.hub import locate
+from minibert.models.inputs import pack
+from minibert.models.loading import load_weights
 from tests.checkpoints import random_checkpoint
 from tests.report import REPORT
 

@@ -21,10 +21,10 @@ import pytest
 import tokenizers
 import transformers
 
-from minibert.encodings import TokenizedBatch
+from minibert.checkpoint.hub import locate
 from minibert.errors import ModelFormatError
-from minibert.hub import locate
-from minibert.tokenizer import BertTokenizer
+from minibert.tokenizer.bert_tokenizer import BertTokenizer
+from minibert.tokenizer.encodings import TokenizedBatch
 from tests.report import REPORT
 from tests.text_data import data_path, naughty_lines, needs_data, tokenization_cases, udhr_lines
 
@@ -999,7 +999,10 @@ def test_from_files_and_subfolder(tmp_path: Path) -> None:
 
 
 def test_importing_the_tokenizer_does_not_import_the_library() -> None:
-    code = "import sys, minibert.tokenizer; sys.exit('tokenizers' in sys.modules or 'huggingface_hub' in sys.modules)"
+    code = (
+        "import sys, minibert.tokenizer.bert_tokenizer; "
+        "sys.exit('tokenizers' in sys.modules or 'huggingface_hub' in sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parent.parent)
 
 

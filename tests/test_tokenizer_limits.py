@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import tokenizers
 
-from minibert import tokenizer_files
 from minibert.errors import ModelFormatError
-from minibert.tokenizer import BertTokenizer
+from minibert.tokenizer import files as tokenizer_files
+from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from tests.test_tokenizer import SPECIALS, WORDS, model_folder, tokenizer_json, unigram_json
 
 

@@ -19,10 +19,10 @@ from sklearn.pipeline import make_pipeline
 
 import minibert
 from minibert import SentenceTransformer, embed_tokens
+from minibert.base.warn import warn_caller
 from minibert.integrations import ChromaEmbeddingFunction, LangChainEmbeddings
 from minibert.scikit import MinibertTransformer
 from minibert.similarity import quantize_embeddings
-from minibert.warn import warn_caller
 from tests.checkpoints import random_checkpoint
 from tests.test_sentence import sentence_model
 

@@ -23,11 +23,11 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from minibert import BertConfig, BertModel, ModelFormatError
-from minibert import tensors as tensors_module
-from minibert import weights as weights_module
-from minibert.hub import locate
-from minibert.outputs import BertModelOutput
-from minibert.weights import load_weights
+from minibert.checkpoint import tensors as tensors_module
+from minibert.checkpoint.hub import locate
+from minibert.models import loading as weights_module
+from minibert.models.loading import load_weights
+from minibert.models.outputs import BertModelOutput
 from tests.checkpoints import random_checkpoint
 from tests.report import REPORT
 
@@ -190,11 +190,17 @@ def test_every_finite_half_is_widened_exactly(
 ) -> None:
     patterns = np.arange(2**16, dtype=np.uint16)
     patterns = patterns[(patterns & 0x7FFF) < infinity].reshape(-1, 8)
+    expected = torch.from_numpy(patterns.view(np.int16)).view(torch_dtype).to(torch.float32).numpy()
+    assert len(patterns) > 7000
+    stored_dtype, widen = tensors_module._READERS[dtype]
+    np.testing.assert_array_equal(widen(patterns.view(stored_dtype)).view(np.uint32), expected.view(np.uint32))
+
+    usable = (np.abs(expected) <= 1e6).all(axis=1)  # a model with larger weights is refused
+    patterns, expected = patterns[usable], expected[usable]
+    assert len(patterns) > 4000
     words = patterns.view(np.float16) if dtype == "F16" else patterns
     path = write({**tensors, NAMES[0]: (dtype, words)}, vocab_size=len(patterns))
     table = BertModel.from_pretrained(path).weights.word_embeddings
-    expected = torch.from_numpy(patterns.view(np.int16)).view(torch_dtype).to(torch.float32).numpy()
-    assert len(patterns) > 7000
     np.testing.assert_array_equal(table.view(np.uint32), expected.view(np.uint32))
 
 
@@ -825,8 +831,8 @@ def test_a_file_that_is_cut_between_any_two_reads_is_refused(
 OPEN_WHILE_IT_IS_CUT = """
 import sys
 from minibert import ModelFormatError
-from minibert.hub import locate
-from minibert.tensors import open_checkpoint
+from minibert.checkpoint.hub import locate
+from minibert.checkpoint.tensors import open_checkpoint
 
 files, refused = locate(sys.argv[1]), 0
 print("ready", flush=True)

@@ -17,8 +17,8 @@ import torch
 import transformers
 
 from minibert import BertModel, BertTokenizer, TokenVectors, combine_layers, embed_tokens, word_occurrences
-from minibert.hub import DEFAULT_MODEL, locate
-from minibert.vectors import find_word, join_subwords, layer_name, resolve_layers
+from minibert.checkpoint.hub import DEFAULT_MODEL, locate
+from minibert.tokens.layers import find_word, join_subwords, layer_name, resolve_layers
 from tests.checkpoints import random_checkpoint
 from tests.report import REPORT
 from tests.text_data import VARIABLE, naughty_lines, needs_data, udhr_lines

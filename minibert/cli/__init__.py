@@ -1,7 +1,7 @@
 """The command line: ``minibert VERB ...``. Results go to stdout, everything else to stderr; exit codes 0, 1 and 2.
 
-Verbs print by `print`, and say what is no result by `report_problem`. Where stdout or stderr was closed before the
-start (``>&-``), `standard_streams` makes both right.
+Verbs print their results with `print`, and everything else with `report_problem`. `standard_streams` handles a stdout
+or stderr that was closed before the start (``>&-``).
 """
 
 from __future__ import annotations

@@ -11,13 +11,13 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
-from minibert.files import write_whole
-from minibert.hub import DEFAULT_MODEL
-from minibert.readers import Source, input_format
-from minibert.shards import folder_of, is_unfinished
+from minibert.base.files import write_whole
+from minibert.checkpoint.hub import DEFAULT_MODEL
+from minibert.corpus.readers import Source, input_format
+from minibert.corpus.shards import folder_of, is_unfinished
 
 if TYPE_CHECKING:
-    from minibert.runs import Summary
+    from minibert.corpus.runs import Summary
 
 __all__ = [
     "Parser",
@@ -79,7 +79,7 @@ class _ClosedOutput(io.TextIOBase):
 
 @contextlib.contextmanager
 def standard_streams() -> Iterator[None]:
-    """Let what is printed be lost only where the user wants that, and only there.
+    """Make writing to a closed stdout an error, and writing to a closed stderr do nothing.
 
     If a standard stream was closed before the start, Python has None in its place: `print` writes nothing to a closed
     stdout, and writes to stdout what was meant for a closed stderr. Within this context writing to a closed stdout is

@@ -44,8 +44,8 @@ def add_verbs(verbs: Any) -> None:
 
 
 def _doctor(arguments: argparse.Namespace) -> None:
-    from minibert import diagnostics
-    from minibert.machine import available_cores
+    from minibert.base.machine import available_cores
+    from minibert.cli import diagnostics
 
     report: dict[str, Any] = {"versions": diagnostics.versions(), "blas": diagnostics.blas()}
     try:
@@ -93,7 +93,7 @@ def _as_text(report: dict[str, Any]) -> str:
 
 
 def _warmup(arguments: argparse.Namespace) -> None:
-    from minibert import diagnostics
+    from minibert.cli import diagnostics
 
     start = time.perf_counter()
     try:
@@ -108,8 +108,8 @@ def _warmup(arguments: argparse.Namespace) -> None:
 
 
 def _bench(arguments: argparse.Namespace) -> None:
-    from minibert import bench
-    from minibert.hub import locate
+    from minibert.checkpoint.hub import locate
+    from minibert.cli import bench
 
     files = locate(arguments.model, revision=arguments.revision)
     result = bench.measure(files, arguments.seconds, say=lambda line: print(line, file=sys.stderr))

@@ -25,7 +25,7 @@ from minibert.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from minibert.sentence import SentenceTransformer
+    from minibert.sentence.sentence_transformer import SentenceTransformer
 
 __all__ = ["add_verbs"]
 
@@ -134,7 +134,7 @@ def _add_vector_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _load(arguments: argparse.Namespace) -> SentenceTransformer:
-    from minibert.sentence import SentenceTransformer
+    from minibert.sentence.sentence_transformer import SentenceTransformer
 
     return SentenceTransformer(
         arguments.model,
@@ -186,7 +186,7 @@ def _embed(arguments: argparse.Namespace) -> None:
 
 
 def _embed_corpus(arguments: argparse.Namespace) -> None:
-    from minibert.corpus import embed_corpus
+    from minibert.corpus.embed import embed_corpus
 
     if arguments.texts:
         raise ValueError("give texts, or files with --input, not both.")

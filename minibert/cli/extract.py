@@ -28,7 +28,7 @@ def add_verbs(verbs: Any) -> None:
         help="save hidden states of all tokens of a corpus",
         description="Save the hidden states of every token of the texts in files, in bounded memory. The binary format "
         "is an .npy array (tokens, layers, hidden_size) and an index, .tokens.jsonl, which "
-        "minibert.token_features.TokenFeatures reads back; google is the JSON lines of extract_features.py, for which "
+        "minibert.corpus.token_features.TokenFeatures reads; google is the JSON lines of extract_features.py, where "
         "' ||| ' separates the two texts of a pair. Google's spellings of the options, with underscores, work too. A "
         "record of the run, .manifest.json, is put beside the output; a run that was interrupted goes on with "
         "--resume.",
@@ -86,9 +86,9 @@ def _boolean(text: str) -> bool:
 
 
 def _extract(arguments: argparse.Namespace) -> None:
-    from minibert.extraction import extract_corpus
-    from minibert.models import BertModel
-    from minibert.tokenizer import BertTokenizer
+    from minibert.corpus.extract import extract_corpus
+    from minibert.models.bert_model import BertModel
+    from minibert.tokenizer.bert_tokenizer import BertTokenizer
 
     for name in _TENSORFLOW:
         if getattr(arguments, name) is not None:

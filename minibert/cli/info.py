@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from minibert.cli.common import add_model_options
 
 if TYPE_CHECKING:
-    from minibert.hub import ModelFiles
-    from minibert.models import BertModel
+    from minibert.checkpoint.hub import ModelFiles
+    from minibert.models.bert_model import BertModel
 
 __all__ = ["add_verbs"]
 
@@ -33,8 +33,8 @@ def add_verbs(verbs: Any) -> None:
 
 
 def _info(arguments: argparse.Namespace) -> None:
-    from minibert.hub import locate
-    from minibert.sentence_files import full_name
+    from minibert.checkpoint.hub import locate
+    from minibert.sentence.settings import full_name
 
     files = locate(full_name(arguments.model), revision=arguments.revision)
     description = _Description(files, arguments.model)
@@ -72,7 +72,7 @@ class _Description:
         self.unsupported: list[str] = []
         self._files, self._name = files, name
         self._model: BertModel | None = None
-        from minibert.pipeline import read_modules
+        from minibert.sentence.modules import read_modules
 
         modules = self._try(lambda: read_modules(files))
         self._folder = modules[0].path if modules else ""
@@ -98,7 +98,7 @@ class _Description:
         return f"{self._folder}/{name}" if self._folder else name
 
     def _settings(self, files: ModelFiles, name: str) -> dict[str, Any]:
-        from minibert.files import read_json_object
+        from minibert.base.files import read_json_object
 
         def read() -> dict[str, Any]:
             path = files.find(name)
@@ -108,8 +108,8 @@ class _Description:
 
     def _describe_bert(self, files: ModelFiles) -> list[tuple[int, str]]:
         """Add config.json and the weights; return the limits of length they set, and where."""
-        from minibert.config import BertConfig
-        from minibert.models import BertModel
+        from minibert.bert.config import BertConfig
+        from minibert.models.bert_model import BertModel
 
         file = self._in_folder("config.json")
         config = self._try(lambda: BertConfig.from_files(files))
@@ -129,7 +129,7 @@ class _Description:
         return [(config.max_position_embeddings, file)]
 
     def _describe_tokenizer(self, files: ModelFiles) -> list[tuple[int, str]]:
-        from minibert.tokenizer import BertTokenizer
+        from minibert.tokenizer.bert_tokenizer import BertTokenizer
 
         tokenizer = self._try(lambda: BertTokenizer.from_files(files))
         if tokenizer is None:
@@ -145,8 +145,8 @@ class _Description:
     def _describe_sentences(self, modules: list[Any] | None, limits: list[tuple[int, str]]) -> None:
         """Add what follows the hidden states, and what is put before the texts."""
         from minibert.errors import ModelFormatError
-        from minibert.pipeline import read_pipeline
-        from minibert.prompts import builtin_prompts, check_prompts
+        from minibert.sentence.modules import read_pipeline
+        from minibert.sentence.prompts import builtin_prompts, check_prompts
 
         settings = self._settings(self._files.subfolder(self._folder), "sentence_bert_config.json")
         limit = settings.get("max_seq_length")

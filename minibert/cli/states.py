@@ -22,8 +22,8 @@ from minibert.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from minibert.token_vectors import TokenVectors
-    from minibert.tokenizer import BertTokenizer
+    from minibert.tokenizer.bert_tokenizer import BertTokenizer
+    from minibert.tokens.token_vectors import TokenVectors
 
 __all__ = ["add_verbs"]
 
@@ -156,8 +156,8 @@ def _hidden(arguments: argparse.Namespace) -> None:
 
 
 def _words(arguments: argparse.Namespace) -> None:
-    from minibert.occurrences import word_occurrences
-    from minibert.vectors import layer_name
+    from minibert.tokens.layers import layer_name
+    from minibert.tokens.occurrences import word_occurrences
 
     if not arguments.word.strip():
         raise ValueError("WORD is empty; give the word to look for.")
@@ -211,7 +211,7 @@ def _words(arguments: argparse.Namespace) -> None:
 
 def _pool_layers(text: TokenVectors, layers: tuple[int, ...], how: str) -> TokenVectors:
     """Make some of the layers that were kept apart one."""
-    from minibert.vectors import combine_layers
+    from minibert.tokens.layers import combine_layers
 
     vectors = combine_layers([text.vectors[:, text.layers.index(layer)] for layer in layers], how)
     return dataclasses.replace(text, vectors=vectors, layers=layers)
@@ -242,9 +242,9 @@ def _print_tokens(texts: list[TokenVectors]) -> None:
 
 def _embed(arguments: argparse.Namespace, tokenizer: BertTokenizer) -> list[TokenVectors]:
     """Compute the hidden states that are asked for, kept apart, of every text."""
-    from minibert.models import BertModel
-    from minibert.sentence_files import full_name
-    from minibert.tokens import embed_tokens
+    from minibert.models.bert_model import BertModel
+    from minibert.sentence.settings import full_name
+    from minibert.tokens.embed import embed_tokens
 
     texts = read_texts(arguments.texts)
     if arguments.plot:
@@ -268,7 +268,7 @@ def _save_picture(figure: Any, path: str) -> None:
 
 
 def _load_tokenizer(arguments: argparse.Namespace) -> BertTokenizer:
-    from minibert.sentence_files import full_name
-    from minibert.tokenizer import BertTokenizer
+    from minibert.sentence.settings import full_name
+    from minibert.tokenizer.bert_tokenizer import BertTokenizer
 
     return BertTokenizer.from_pretrained(str(full_name(arguments.model)), revision=arguments.revision)

@@ -10,13 +10,14 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from minibert import reference
+from minibert.base.arrays import FloatArray, IntArray
+from minibert.bert import reference
+from minibert.bert.ops import AttentionOutput, LayerNorm, Ops, PreparedLinear
 from minibert.kernels.attention import describe_attention
 from minibert.kernels.buffers import Buffers, Slabs
 from minibert.kernels.gemm import ACTIVATION_CODES, PackedLinear, describe_epilogue, describe_linear, pack
 from minibert.kernels.rowwise import describe_embed, describe_layer_norm
 from minibert.kernels.threads import Team
-from minibert.ops import AttentionOutput, FloatArray, IntArray, LayerNorm, Ops, PreparedLinear
 
 __all__ = ["attention", "blas_linear", "embed", "layer_norm", "linear", "make_ops"]
 

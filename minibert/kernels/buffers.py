@@ -24,7 +24,7 @@ from collections import deque
 
 import numpy as np
 
-from minibert.ops import FloatArray
+from minibert.base.arrays import FloatArray
 
 __all__ = ["Buffers", "Slabs", "aligned_empty"]
 

@@ -36,7 +36,7 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 
-from minibert.warn import warn_caller
+from minibert.base.warn import warn_caller
 
 __all__ = ["cache_folders", "function", "inline", "kernel", "processor", "why_untrusted"]
 

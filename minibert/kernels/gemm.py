@@ -37,6 +37,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from minibert.base.arrays import FloatArray
+from minibert.bert.ops import Linear
 from minibert.kernels.buffers import Slabs
 from minibert.kernels.compilation import function, kernel
 from minibert.kernels.memory import floats_at, scratch
@@ -60,7 +62,6 @@ from minibert.kernels.simd import (
     tanh,
     zero_lanes,
 )  # fmt: skip
-from minibert.ops import FloatArray, Linear
 
 __all__ = [
     "ACTIVATION_CODES",

@@ -1,0 +1,231 @@
+"""What a config.json says about a BERT model, and the refusal of what minibert does not implement."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from minibert.base.checks import brief
+from minibert.base.files import read_json_object
+from minibert.errors import ModelFormatError
+
+if TYPE_CHECKING:
+    from minibert.checkpoint.hub import ModelFiles
+
+__all__ = ["ACTIVATIONS", "BertConfig"]
+
+ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu", "silu", "swish", "tanh")
+"""The values of ``hidden_act`` that minibert implements; formulas in reference.py."""
+
+# The fields that fix the shape of a tensor: a config.json must state them, and weights.py compares them with the file.
+_SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+)
+
+# Other architectures that people take for BERT, each with a BERT model of the same use.
+_CLOSEST_BERT = {
+    "mpnet": "sentence-transformers/all-MiniLM-L12-v2",
+    "distilbert": "google-bert/bert-base-uncased",
+    "roberta": "google-bert/bert-base-cased",
+    "xlm-roberta": "sentence-transformers/LaBSE",
+    "modernbert": "google-bert/bert-base-uncased",
+    "nomic_bert": "BAAI/bge-base-en-v1.5",
+    "new": "thenlper/gte-base",
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BertConfig:
+    """The fields of config.json that change numbers, under Hugging Face's names; frozen.
+
+    The defaults are those of bert-base-uncased, as in transformers' ``BertConfig``. `from_pretrained` and `from_dict`
+    do not fall back on them for a size: a config.json must state every size.
+
+    Parameters
+    ----------
+    vocab_size : int                 V, rows of the word embeddings, at least 1
+    hidden_size : int                H, a multiple of `num_attention_heads`
+    num_hidden_layers : int          L, at least 0
+    num_attention_heads : int        A, at least 1
+    intermediate_size : int          F, at least 1
+    hidden_act : str                 one of `ACTIVATIONS`
+    max_position_embeddings : int    P, the most tokens one sequence can have
+    type_vocab_size : int            rows of the token_type embeddings, at least 1
+    layer_norm_eps : float           added to the variance in every LayerNorm, above 0
+    pad_token_id : int or None       changes no number here: padding is never computed
+
+    Raises
+    ------
+    ModelFormatError
+        A value is of the wrong type or out of range, or `hidden_act` is not implemented.
+
+    Notes
+    -----
+    Source: transformers 5, models/bert/configuration_bert.py.
+    """
+
+    vocab_size: int = 30522
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu"
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    layer_norm_eps: float = 1e-12
+    pad_token_id: int | None = 0
+
+    def __post_init__(self) -> None:
+        for name in (*_SIZES, "type_vocab_size"):
+            smallest = 0 if name == "num_hidden_layers" else 1
+            _require_int(name, getattr(self, name), smallest)
+        if self.pad_token_id is not None:
+            _require_int("pad_token_id", self.pad_token_id, None)
+        if self.hidden_size % self.num_attention_heads:
+            raise ModelFormatError(
+                f"hidden_size={self.hidden_size} is not a multiple of num_attention_heads={self.num_attention_heads}: "
+                "every attention head has hidden_size / num_attention_heads features. Correct one of the two."
+            )
+        if not isinstance(self.hidden_act, str) or self.hidden_act not in ACTIVATIONS:
+            raise ModelFormatError(
+                f"hidden_act={brief(self.hidden_act)} is not implemented; minibert has {', '.join(ACTIVATIONS)}."
+            )
+        eps = self.layer_norm_eps
+        if isinstance(eps, bool) or not isinstance(eps, int | float) or not 0 < eps <= 1e30:
+            raise ModelFormatError(f"layer_norm_eps={brief(eps)} must be a positive float32 number, such as 1e-12.")
+        object.__setattr__(self, "layer_norm_eps", float(eps))
+
+    @property
+    def head_size(self) -> int:
+        """D = H / A, the features of one attention head."""
+        return self.hidden_size // self.num_attention_heads
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name_or_path: str | os.PathLike[str],
+        *,
+        revision: str | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        token: str | bool | None = None,
+        local_files_only: bool = False,
+        subfolder: str = "",
+    ) -> BertConfig:
+        """Read the config.json of a model: a hub id or a folder.
+
+        Parameters
+        ----------
+        name_or_path : str or path
+            A hub id ("bert-base-uncased") or a folder.
+        revision, cache_dir, token, local_files_only, subfolder
+            As in `BertModel.from_pretrained`.
+
+        Raises
+        ------
+        ModelFormatError
+            config.json is missing, is not a JSON object, or describes a model minibert does not implement.
+        DownloadError
+            The hub could not be reached, or has no such model.
+        """
+        from minibert.checkpoint.hub import locate
+
+        return cls.from_files(
+            locate(
+                name_or_path,
+                revision=revision,
+                cache_dir=cache_dir,
+                token=token,
+                local_files_only=local_files_only,
+                subfolder=subfolder,
+            )
+        )
+
+    @classmethod
+    def from_files(cls, files: ModelFiles) -> BertConfig:
+        """Read config.json from a model's files; the errors name the file."""
+        from minibert.checkpoint.hub import check_files
+
+        path = check_files(files).require("config.json")
+        fields = read_json_object(path)
+        try:
+            return cls.from_dict(fields)
+        except ModelFormatError as error:
+            raise ModelFormatError(f"{path}: {error}") from None
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> BertConfig:
+        """Check the fields of a config.json and keep those that change numbers.
+
+        Fields that change nothing at inference (dropout, initializer_range, use_cache, ...) are ignored, as are
+        `auto_map` and the like: nothing of a model repository is ever executed.
+
+        Raises
+        ------
+        TypeError
+            `fields` is not a mapping.
+        ModelFormatError
+            A size is absent, a value is unusable, or the model needs what minibert does not implement.
+        """
+        if not isinstance(fields, Mapping):
+            raise TypeError(f"fields is {brief(fields)}; expected a mapping, the object that a config.json holds.")
+        _refuse_unimplemented(fields)
+        missing = [name for name in _SIZES if name not in fields]
+        if missing:
+            raise ModelFormatError(
+                f"the fields {', '.join(missing)} are absent; a BERT config must state its sizes. "
+                f"Found: {', '.join(sorted(map(_field_name, fields))[:20]) or 'nothing'}."
+            )
+        known = {field.name for field in dataclasses.fields(cls)}
+        return cls(**{name: value for name, value in fields.items() if name in known})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as config.json spells them, with ``model_type``."""
+        return {"model_type": "bert", **dataclasses.asdict(self)}
+
+
+def _require_int(name: str, value: object, smallest: int | None) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ModelFormatError(f"{name}={brief(value)} must be an integer, not {type(value).__name__}.")
+    if smallest is not None and value < smallest:
+        raise ModelFormatError(f"{name}={brief(value)} must be at least {smallest}.")
+    if abs(value) >= 2**31:
+        raise ModelFormatError(f"{name}={brief(value)} is beyond any BERT model (limit 2**31 - 1).")
+
+
+def _field_name(name: object) -> str:
+    return name if isinstance(name, str) else brief(name)
+
+
+def _refuse_unimplemented(fields: Mapping[str, Any]) -> None:
+    """Raise for what would change the numbers in a way minibert does not implement; by name, before sizes."""
+    # The first BERT repositories carry no model_type; their tensors' names then decide.
+    model_type = fields.get("model_type", "bert")
+    if model_type != "bert":
+        closest = _CLOSEST_BERT.get(model_type) if isinstance(model_type, str) else None
+        hint = f" A BERT model of similar use: {closest}." if closest else ""
+        raise ModelFormatError(f"model_type={brief(model_type)} is not BERT; minibert implements 'bert' only.{hint}")
+    position_type = fields.get("position_embedding_type", "absolute")
+    if position_type != "absolute":
+        raise ModelFormatError(
+            f"position_embedding_type={brief(position_type)} is not implemented; minibert has 'absolute' only "
+            "(transformers 5 dropped the relative ones too; transformers 4 runs them)."
+        )
+    for name, what in (
+        ("is_decoder", "a decoder (causal mask)"),
+        ("add_cross_attention", "cross attention"),
+        ("is_encoder_decoder", "an encoder-decoder"),
+        ("pruned_heads", "pruned attention heads"),
+        ("quantization_config", "quantised weights"),
+    ):
+        if fields.get(name):
+            raise ModelFormatError(
+                f"{name}={brief(fields[name])} asks for {what}, which is not implemented; minibert runs BERT encoders "
+                "with float weights."
+            )

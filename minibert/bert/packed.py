@@ -1,0 +1,280 @@
+"""The packed batch: sequences laid end to end, and back to padded arrays.
+
+Kernels check nothing: an id outside its table makes them read memory that is not theirs. Therefore `PackedBatch` keeps
+private copies of its arrays, which nobody can change after a check, and `PackedBatch.check` compares them with the
+model before every forward (`BertModel.forward_packed`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from minibert.base.arrays import FloatArray, IntArray
+from minibert.bert.config import BertConfig
+
+__all__ = ["PackedBatch", "cumulate", "valid_range"]
+
+
+@dataclasses.dataclass(frozen=True)
+class PackedBatch:
+    """B sequences laid end to end, without padding: T tokens in all.
+
+    The batch keeps read-only copies of its arrays; later changes of the caller's arrays do not reach it.
+
+    Parameters
+    ----------
+    token_ids : int array of shape (T,); kept as int32
+        Row of each token in the word embeddings, or in `inputs_embeds` (then 0, 1, ..., T - 1).
+    token_types : int array of shape (T,); kept as int32
+    positions : int array of shape (T,); kept as int32
+    cu_seqlens : int array of shape (B + 1,); kept as int32
+        Cumulative sequence lengths: sequence b is ``[cu_seqlens[b]:cu_seqlens[b + 1]]``. It may be empty.
+    mask : bool array of shape (B, S)
+        The places of the tokens in the padded arrays that the caller sees: row b holds as many as sequence b.
+    inputs_embeds : ndarray of shape (T, H), float32, optional
+        Word vectors to use instead of the word embeddings. Their numbers are not copied.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An array is not of this kind or shape, the arrays do not belong together, or an id does not fit into int32.
+    """
+
+    token_ids: IntArray
+    token_types: IntArray
+    positions: IntArray
+    cu_seqlens: IntArray
+    mask: npt.NDArray[np.bool_]
+    inputs_embeds: FloatArray | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("token_ids", "token_types", "positions", "cu_seqlens"):
+            object.__setattr__(self, name, _own_int32(name, getattr(self, name)))
+        mask = np.array(self.mask)
+        mask.flags.writeable = False
+        object.__setattr__(self, "mask", mask)
+        if self.inputs_embeds is not None:
+            embeds = _as_float32_rows(self.inputs_embeds).view()
+            embeds.flags.writeable = False  # the type that the word embeddings have: Numba compiles for one type less
+            object.__setattr__(self, "inputs_embeds", embeds)
+        self._check_layout()
+
+    def _check_layout(self) -> None:
+        """Refuse arrays that do not describe the same B sequences of T tokens."""
+        T = len(self.token_ids)
+        if len(self.token_types) != T or len(self.positions) != T:
+            raise ValueError(
+                f"There are {T} token_ids, {len(self.token_types)} token_types and {len(self.positions)} positions; "
+                "expected one of each per token."
+            )
+        if self.mask.dtype != np.bool_ or self.mask.ndim != 2:
+            raise ValueError(
+                f"mask is {self.mask.dtype} of shape {self.mask.shape}; expected a bool array of shape (B, S)."
+            )
+        ends = np.add.accumulate(np.add.reduce(self.mask, axis=1))  # (B,)
+        if not len(self.cu_seqlens) or self.cu_seqlens[0] or not np.array_equal(self.cu_seqlens[1:], ends):
+            raise ValueError(
+                "cu_seqlens and mask do not belong together: expected cu_seqlens[0] = 0, and that row b of mask has "
+                "cu_seqlens[b + 1] - cu_seqlens[b] places that are True."
+            )
+        if self.cu_seqlens[-1] != T:
+            raise ValueError(f"cu_seqlens ends with {self.cu_seqlens[-1]}; expected the number of tokens, {T}.")
+        if self.inputs_embeds is not None and not (
+            len(self.inputs_embeds) == T and np.array_equal(self.token_ids, np.arange(T))
+        ):
+            raise ValueError(
+                f"There are {len(self.inputs_embeds)} inputs_embeds; expected one row per token ({T}), and "
+                "token_ids 0, 1, ..., T - 1."
+            )
+
+    def __reduce__(self) -> tuple[type[PackedBatch], tuple[Any, ...]]:
+        """Have copies and pickles made by the constructor: their arrays are as private as these."""
+        return PackedBatch, tuple(getattr(self, field.name) for field in dataclasses.fields(self))
+
+    def private(self) -> PackedBatch:
+        """Return this batch, or an equal one of new arrays if somebody could have changed these since their check."""
+        arrays = (self.token_ids, self.token_types, self.positions, self.cu_seqlens, self.mask)
+        if type(self) is PackedBatch and not any(array.flags.writeable for array in arrays):
+            return self
+        return PackedBatch(*arrays, inputs_embeds=self.inputs_embeds)
+
+    def check(self, config: BertConfig) -> None:
+        """Refuse ids, token types, positions and word vectors that a model of this config does not have.
+
+        Raises
+        ------
+        ValueError
+            The message names the sequence, the token, the value and the config field.
+        """
+        if self.inputs_embeds is None:
+            self._check_range("token_ids", config.vocab_size, "vocab_size")
+        elif self.inputs_embeds.shape[1] != config.hidden_size:
+            raise ValueError(
+                f"inputs_embeds has {self.inputs_embeds.shape[1]} features; the model has {config.hidden_size} "
+                "(hidden_size)."
+            )
+        self._check_range("token_types", config.type_vocab_size, "type_vocab_size")
+        self._check_range("positions", config.max_position_embeddings, "max_position_embeddings")
+
+    def _check_range(self, name: str, limit: int, limit_name: str) -> None:
+        ids = getattr(self, name)
+        # Seen as unsigned, a negative number is larger than any limit: one pass over the ids instead of two.
+        if len(ids) and int(np.maximum.reduce(ids.view(np.uint32))) >= limit:
+            t = int(np.argmax(ids.view(np.uint32) >= limit))
+            b = int(np.searchsorted(self.cu_seqlens, t, side="right")) - 1
+            place = f"{name} of sequence {b} at {t - int(self.cu_seqlens[b])}"
+            raise ValueError(f"{place} is {int(ids[t])}; {valid_range(limit, limit_name)}")
+
+    @property
+    def num_tokens(self) -> int:
+        """T, the tokens of all sequences together."""
+        return int(self.cu_seqlens[-1])
+
+    @property
+    def num_sequences(self) -> int:
+        """B, empty sequences included."""
+        return len(self.cu_seqlens) - 1
+
+    @property
+    def max_seqlen(self) -> int:
+        """The length of the longest sequence, 0 if there is none."""
+        return int(np.diff(self.cu_seqlens).max(initial=0))
+
+    @property
+    def first_tokens(self) -> IntArray:
+        """Row among the T tokens of each sequence's first place, [CLS]; sequences that hide it are left out."""
+        return self.cu_seqlens[:-1][self.shows_first]
+
+    @property
+    def shows_first(self) -> npt.NDArray[np.bool_]:
+        """Whether each of the B sequences has a token at its first place; shape (B,)."""
+        return np.logical_or.reduce(self.mask[:, :1], axis=1)
+
+    @classmethod
+    def from_sequences(cls, token_ids: Sequence[IntArray], token_types: Sequence[IntArray]) -> PackedBatch:
+        """Lay sequences of ids end to end; nothing is padded. Positions are 0, 1, ... in each sequence.
+
+        Parameters
+        ----------
+        token_ids, token_types : sequences of B int arrays of shape (S_b,)
+
+        Raises
+        ------
+        TypeError, ValueError
+            As for a batch that is made by hand; a sequence has not as many types as ids.
+        """
+        lengths = np.array([len(ids) for ids in token_ids], dtype=np.int64)
+        for b, (ids, types) in enumerate(zip(token_ids, token_types, strict=True)):
+            if len(ids) != len(types):
+                raise ValueError(f"sequence {b} has {len(ids)} token_ids and {len(types)} token_types.")
+        batch = cls._of_own_arrays(
+            token_ids=_own_int32("token_ids", _concatenate(token_ids)),
+            token_types=_own_int32("token_types", _concatenate(token_types)),
+            positions=_concatenate([np.arange(length, dtype=np.int32) for length in lengths]),
+            cu_seqlens=_own_int32("cu_seqlens", cumulate(lengths)),
+            mask=np.arange(lengths.max(initial=0)) < lengths[:, None],
+        )
+        batch._check_layout()
+        return batch
+
+    @classmethod
+    def _of_own_arrays(cls, **arrays: npt.NDArray[Any] | None) -> PackedBatch:
+        """Make a batch of arrays of the right types that nobody else holds, without copies of them."""
+        batch: PackedBatch = object.__new__(cls)
+        for name, array in ({"inputs_embeds": None} | arrays).items():
+            if array is not None:
+                array.flags.writeable = False
+            object.__setattr__(batch, name, array)
+        return batch
+
+    def steps(self, max_tokens: int) -> Iterator[tuple[slice, PackedBatch]]:
+        """Cut the batch between sequences into steps of at most `max_tokens` tokens, or one longer sequence.
+
+        Yields
+        ------
+        (slice, PackedBatch)
+            The step's place among the T tokens, and the step.
+        """
+        if self.num_sequences and self.num_tokens <= max_tokens:
+            yield slice(0, self.num_tokens), self
+            return
+        first = 0
+        while first < self.num_sequences:
+            limit = int(self.cu_seqlens[first]) + max_tokens
+            last = max(first + 1, int(np.searchsorted(self.cu_seqlens, limit, side="right")) - 1)
+            tokens = slice(int(self.cu_seqlens[first]), int(self.cu_seqlens[last]))
+            embeds = None if self.inputs_embeds is None else self.inputs_embeds[tokens]
+            yield (
+                tokens,
+                PackedBatch._of_own_arrays(
+                    # The rows of inputs_embeds count from the step's own first token.
+                    token_ids=self.token_ids[tokens] if embeds is None else self.token_ids[: len(embeds)],
+                    token_types=self.token_types[tokens],
+                    positions=self.positions[tokens],
+                    cu_seqlens=self.cu_seqlens[first : last + 1] - self.cu_seqlens[first],
+                    mask=self.mask[first:last],
+                    inputs_embeds=embeds,
+                ),
+            )
+            first = last
+
+    def pad(self, packed: FloatArray) -> FloatArray:
+        """Lay packed rows out as padded: (T, ...) -> (B, S, ...); places without a token hold zeros."""
+        shape = self.mask.shape + packed.shape[1:]
+        if self.num_tokens == self.mask.size:
+            return packed.reshape(shape)
+        padded = np.zeros(shape, dtype=packed.dtype)
+        padded[self.mask] = packed
+        return padded
+
+    def pad_pairs(self, packed: Sequence[FloatArray], num_heads: int) -> FloatArray:
+        """Lay one (A, S_b, S_b) array per sequence out as (B, A, S, S); pairs with a hidden place hold zeros."""
+        num_sequences, length = self.mask.shape
+        padded = np.zeros((num_sequences, num_heads, length, length), dtype=np.float32)
+        for b, pairs in enumerate(packed):
+            places = np.flatnonzero(self.mask[b])
+            padded[b][:, places[:, None], places] = pairs
+        return padded
+
+
+def valid_range(limit: int, limit_name: str) -> str:
+    """Say which ids are valid, for a message."""
+    hint = " Do the tokenizer and the model belong together?" if limit_name == "vocab_size" else ""
+    return f"valid are 0 to {limit - 1} ({limit_name}={limit}).{hint}"
+
+
+def _own_int32(name: str, values: IntArray) -> IntArray:
+    """Copy the ids of a packed batch into a read-only int32 array of the batch's own."""
+    own = np.array(values)
+    if own.dtype != np.int32:
+        if own.dtype.kind not in "iu":
+            raise TypeError(f"{name} holds {own.dtype} values; expected integers.")
+        narrow = own.astype(np.int32)
+        if not np.array_equal(narrow, own):
+            raise ValueError(f"{name} holds {int(own[narrow != own][0])}, which does not fit into int32.")
+        own = narrow
+    if own.ndim != 1:
+        raise ValueError(f"{name} has shape {own.shape}; expected one dimension.")
+    own.flags.writeable = False
+    return own
+
+
+def _as_float32_rows(values: FloatArray) -> FloatArray:
+    embeds = np.ascontiguousarray(values)
+    if embeds.dtype != np.float32 or embeds.ndim != 2:
+        raise ValueError(f"inputs_embeds is {embeds.dtype} of shape {embeds.shape}; expected float32 of shape (T, H).")
+    return embeds
+
+
+def _concatenate(arrays: Sequence[IntArray]) -> IntArray:
+    return np.concatenate(arrays) if len(arrays) else np.zeros(0, dtype=np.int32)
+
+
+def cumulate(lengths: IntArray) -> IntArray:
+    """Turn B lengths into B + 1 cumulative sequence lengths, which begin with 0."""
+    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])

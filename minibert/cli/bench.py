@@ -1,0 +1,153 @@
+"""The forward pass timed on this machine, beside transformers where that is installed: `minibert bench`.
+
+The short form of the repository's benchmarks, by the same rules: both get the same ids and as many threads, and a
+process of their own; results are compared before anything is timed; then they run in turn, and medians are reported.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from minibert.base.arrays import FloatArray, IntArray
+from minibert.base.machine import available_cores
+from minibert.checkpoint.hub import ModelFiles
+from minibert.models.bert_model import BertModel
+
+__all__ = ["as_table", "measure"]
+
+SHAPES = ((1, 22), (8, 128), (4, 256))
+RUNS = 3
+TOLERANCE = 1e-4  # far above the rounding of either, far below any difference in what is computed
+
+Forward = Callable[[IntArray], FloatArray]
+
+
+def _minibert(folder: Path, threads: int) -> Forward:
+    model = BertModel.from_pretrained(
+        folder, output_hidden_states=False, add_pooling_layer=False, backend="numba", num_threads=threads
+    )
+    return lambda ids: model(ids)["last_hidden_state"]
+
+
+def _transformers(folder: Path, threads: int) -> Forward:
+    os.environ.update(TRANSFORMERS_VERBOSITY="error", HF_HUB_DISABLE_PROGRESS_BARS="1")  # in a process of its own
+    import torch
+    import transformers
+
+    torch.set_num_threads(threads)
+    model = transformers.BertModel.from_pretrained(folder, attn_implementation="sdpa", add_pooling_layer=False)
+    model.train(False)
+
+    def forward(ids: IntArray) -> FloatArray:
+        with torch.inference_mode():
+            return model(input_ids=torch.from_numpy(ids)).last_hidden_state.numpy()
+
+    return forward
+
+
+_CONTENDERS = {"minibert": _minibert, "transformers sdpa": _transformers}
+
+
+def _serve(name: str, folder: Path, threads: int, pipe: Connection) -> None:
+    """A contender's process: answer (ids, seconds) with the result and the median time of a forward."""
+    try:
+        forward = _CONTENDERS[name](folder, threads)
+    except (ImportError, ValueError) as error:
+        pipe.send(str(error))
+        return
+    pipe.send(None)
+    while (order := pipe.recv()) is not None:
+        ids, seconds = order
+        result, end = np.array(forward(ids)), time.perf_counter() + seconds
+        times: list[float] = []
+        while time.perf_counter() < end or len(times) < 3:
+            start = time.perf_counter()
+            forward(ids)
+            times.append(time.perf_counter() - start)
+        pipe.send((result, float(np.median(times))))
+
+
+def measure(files: ModelFiles, seconds: float, *, say: Callable[[str], None]) -> dict[str, Any]:
+    """Time every contender on every shape.
+
+    Parameters
+    ----------
+    files : ModelFiles
+    seconds : float       of each of the runs
+    say : (str) -> None   told what is left out, and why
+
+    Returns
+    -------
+    dict
+        threads; rows, each with texts, tokens, and the milliseconds of every contender.
+
+    Raises
+    ------
+    ValueError
+        minibert's kernels cannot be used, or a result is not transformers'.
+    """
+    folder, threads = files.require("config.json").parent, available_cores()
+    context = multiprocessing.get_context("spawn")  # whose child ends with this process
+    pipes: dict[str, Connection] = {}
+    processes = []
+    for name in _CONTENDERS:
+        ours, theirs = context.Pipe()
+        processes.append(context.Process(target=_serve, args=(name, folder, threads, theirs), daemon=True))
+        processes[-1].start()
+        theirs.close()
+        try:
+            absent = ours.recv()
+        except EOFError:
+            absent = "its process ended"
+        if absent is None:
+            pipes[name] = ours
+        elif name == "minibert":
+            raise ValueError(f"minibert's kernels cannot be timed: {absent}")
+        else:
+            say(f"{name}: left out ({absent})")
+    generator = np.random.default_rng(0)
+    rows = []
+    for texts, tokens in SHAPES:
+        ids = generator.integers(1000, 2000, (texts, tokens))
+        times: dict[str, list[float]] = {name: [] for name in pipes}
+        for run in range(RUNS + 1):
+            results = {}
+            for name, pipe in pipes.items():
+                time.sleep(0.2)  # the threads of the last contender stop waiting for work
+                pipe.send((ids, seconds if run else 0.0))
+                results[name], median = pipe.recv()
+                if run:
+                    times[name].append(median)
+            for name, result in results.items():
+                apart = float(np.abs(result - results["minibert"]).max())
+                if not apart <= TOLERANCE:
+                    raise ValueError(f"{name} and minibert are {apart} apart on {texts} x {tokens} tokens.")
+        medians = {name: 1000 * float(np.median(values)) for name, values in times.items()}
+        rows.append({"texts": texts, "tokens": tokens, "milliseconds": medians})
+    for pipe in pipes.values():
+        pipe.send(None)
+    for process in processes:
+        process.join(10)
+    return {"threads": threads, "rows": rows}
+
+
+def as_table(result: dict[str, Any]) -> str:
+    """Lay the rows out for people: milliseconds, and how many times minibert's time the others need."""
+    names = list(result["rows"][0]["milliseconds"])
+    lines = [f"{'texts x tokens':16}" + "".join(f"{name:>26}" for name in names)]
+    for row in result["rows"]:
+        cells = []
+        for name in names:
+            took = row["milliseconds"][name]
+            ratio = "" if name == "minibert" else f" ({took / row['milliseconds']['minibert']:.2f}x)"
+            cells.append(f"{f'{took:.2f} ms{ratio}':>26}")
+        lines.append(f"{'{texts} x {tokens}'.format(**row):16}" + "".join(cells))
+    return "\n".join([*lines, f"{result['threads']} threads each; medians of {RUNS} runs"])

@@ -1,0 +1,301 @@
+"""What `minibert doctor` looks at: versions, processor, threads, cache, BLAS, and whether every op computes right."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import importlib.metadata
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from minibert.base.arrays import FloatArray
+from minibert.base.machine import available_cores
+from minibert.bert import reference
+from minibert.bert.config import ACTIVATIONS, BertConfig
+from minibert.bert.ops import LayerNorm, Linear, Ops
+from minibert.bert.weights import LayerWeights, Weights
+from minibert.models.backend import choose_num_threads
+from minibert.models.bert_model import BertModel
+
+__all__ = [
+    "Check",
+    "blas",
+    "cache_state",
+    "check_cache",
+    "check_ops",
+    "check_threads",
+    "processor",
+    "versions",
+    "warm_up",
+]
+
+# Of the root mean square of the exact result: float32 rounds by 6e-8, and a sum of some hundred terms by a few times
+# that; a wrong formula, or a wrong instruction, is wrong by orders of magnitude more.
+_RMS_LIMIT, _MAX_LIMIT = 1e-6, 2e-5
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """One thing that was looked at: its name, whether all is well with it, and what was found."""
+
+    name: str
+    passed: bool
+    detail: str
+
+
+# --- what is there ---------------------------------------------------------------------------------------------------
+
+
+def versions() -> dict[str, str | None]:
+    """The versions of minibert, Python and the runtime packages; None for what is not installed."""
+    found: dict[str, str | None] = {}
+    for name in ("minibert", "numpy", "numba", "llvmlite", "safetensors", "tokenizers", "huggingface-hub"):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = None
+    return {**found, "python": platform.python_version(), "system": platform.platform()}
+
+
+def processor() -> dict[str, Any]:
+    """The processor as the kernels' compiler sees it, the floats of one of its vectors, the threads and their rule.
+
+    Raises
+    ------
+    ImportError
+        Numba cannot be imported.
+    """
+    from minibert.kernels import compilation, simd
+
+    name, features = compilation.processor()
+    return {
+        "name": name,
+        "machine": platform.machine(),
+        "features": sorted(features),
+        "vector_width": simd.WIDTH,
+        "cores": os.cpu_count(),
+        "available_cores": available_cores(),
+        **choose_num_threads()._asdict(),
+    }
+
+
+def cache_state() -> list[dict[str, Any]]:
+    """The folders in which compiled kernels are looked for, in order, and what they hold.
+
+    Raises
+    ------
+    ImportError
+        Numba cannot be imported.
+    """
+    from minibert.kernels import compilation
+
+    states = []
+    for folder in compilation.cache_folders():
+        files = [file for file in folder.glob("*.bin") if os.path.isfile(file)] if os.path.isdir(folder) else []
+        nearest = next((place for place in (folder, *folder.parents) if os.path.lexists(place)), folder)
+        states.append(
+            {
+                "folder": str(folder),
+                "kernels": len(files),
+                "bytes": sum(file.stat().st_size for file in files),
+                "writable": os.path.isdir(nearest) and os.access(nearest, os.W_OK),
+                "untrusted": compilation.why_untrusted(folder),
+            }
+        )
+    return states
+
+
+def blas() -> dict[str, Any]:
+    """NumPy's BLAS, the processor whose code it has chosen, and whether that is older than this one.
+
+    Notes
+    -----
+    OpenBLAS takes its Haswell (AVX2) code on processors it does not know, though they may have AVX-512
+    (OpenMathLib/OpenBLAS#6029). OPENBLAS_CORETYPE=SkylakeX, set before NumPy is imported, makes it choose otherwise.
+    """
+    build = np.show_config(mode="dicts").get("Build Dependencies", {}).get("blas", {})
+    core = _openblas_core()
+    older = None
+    if core is not None:
+        try:
+            features = set(processor()["features"])
+        except ImportError:
+            features = set()
+        avx512 = {"avx512f", "avx512bw", "avx512dq", "avx512vl"} <= features
+        older = avx512 and core.lower() in {"prescott", "nehalem", "sandybridge", "haswell", "zen"}
+    return {
+        "name": build.get("name"),
+        "version": build.get("version"),
+        "core": core,
+        "older_than_processor": older,
+    }
+
+
+def _openblas_core() -> str | None:
+    """The name of the processor whose code the OpenBLAS inside NumPy's wheel runs; None if that cannot be found out."""
+    home = Path(np.__file__).parent
+    for folder in (home.parent / "numpy.libs", home / ".dylibs"):
+        for library in folder.glob("*openblas*"):
+            try:
+                loaded = ctypes.CDLL(str(library))  # it is loaded already: the same one is returned
+            except OSError:
+                continue
+            for prefix in ("scipy_", ""):
+                for suffix in ("64_", ""):
+                    function = getattr(loaded, f"{prefix}openblas_get_corename{suffix}", None)
+                    if function is not None:
+                        function.argtypes, function.restype = [], ctypes.c_char_p
+                        return (function() or b"").decode("ascii", errors="replace") or None
+    return None
+
+
+# --- whether it works ------------------------------------------------------------------------------------------------
+
+
+def check_ops(ops: Ops) -> list[Check]:
+    """Compare every op with its definition in reference.py, computed in float64."""
+    generator = np.random.default_rng(0)
+
+    def normal(*shape: int) -> FloatArray:
+        return generator.standard_normal(shape).astype(np.float32)
+
+    def weight(*shape: int) -> FloatArray:
+        made = normal(*shape)
+        made.flags.writeable = False  # as a checkpoint's are: to the compiler that is another type
+        return made
+
+    num_tokens, hidden, wide, heads = 77, 72, 200, 3
+    cu_seqlens = np.array([0, 50, 50, 76, 77], dtype=np.int32)
+    x, words, types, positions = normal(num_tokens, hidden), weight(30, hidden), weight(2, hidden), weight(60, hidden)
+    ids = [generator.integers(0, len(table), num_tokens).astype(np.int32) for table in (words, types, positions)]
+    norm = LayerNorm("norm", weight(hidden), weight(hidden), 1e-12)
+    dense = Linear(("dense",), weight(wide, hidden), weight(wide))
+    residual = normal(num_tokens, wide)
+    query, key, value = np.split(normal(num_tokens, 3 * hidden), 3, axis=1)
+    prepared = ops.prepare(dense)
+    x64, dense64 = _double(x), Linear(dense.paths, _double(dense.weight), _double(dense.bias))
+
+    found = ops.embed(words, ids[0], types, ids[1], positions, ids[2])
+    exact = reference.embed(_double(words), ids[0], _double(types), ids[1], _double(positions), ids[2])
+    checks = [
+        _compare("embed", found, exact),
+        _compare("layer_norm", ops.layer_norm(x, norm), reference.layer_norm(x64, norm)),
+        _compare("linear", ops.linear(x, prepared), reference.linear(x64, dense64)),
+    ]
+    for name in ACTIVATIONS:
+        found = ops.linear(x, prepared, activation=name, residual=residual)
+        exact = reference.linear(x64, dense64, activation=name, residual=_double(residual))
+        checks.append(_compare(f"linear, {name}, residual", found, exact))
+    wanted = reference.attention(_double(query), _double(key), _double(value), cu_seqlens, heads, return_probs=True)
+    output = ops.attention(query, key, value, cu_seqlens, heads, return_probs=True)
+    checks.append(_compare("attention", output.context, wanted.context))
+    found, exact = (np.concatenate([p.ravel() for p in probs or ()]) for probs in (output.probs, wanted.probs))
+    checks.append(_compare("attention, probs", found, exact))
+    return checks
+
+
+def _double(array: FloatArray) -> npt.NDArray[np.float64]:
+    return array.astype(np.float64)
+
+
+def _compare(name: str, found: FloatArray, exact: FloatArray) -> Check:
+    error = np.abs(found - exact)
+    scale = float(np.sqrt(np.mean(exact * exact)))
+    rms, largest = float(np.sqrt(np.mean(error * error))) / scale, float(error.max()) / scale
+    return Check(name, rms <= _RMS_LIMIT and largest <= _MAX_LIMIT, f"error {rms:.1e} RMS, {largest:.1e} at most")
+
+
+def check_threads(num_threads: int) -> Check:
+    """Compare a forward on several threads with one on a single thread: the same, bit for bit."""
+    one, several = (
+        _tiny_model(threads)(np.arange(60).reshape(4, 15) % 8).to_tuple()[0] for threads in (1, num_threads)
+    )
+    same = np.array_equal(one, several)
+    return Check("threads", same, f"1 and {num_threads} threads give {'the same bits' if same else 'other numbers'}")
+
+
+def check_cache() -> Check:
+    """Whether compiled kernels were kept, or can be."""
+    reasons = []
+    for state in cache_state():
+        if state["untrusted"] is None and (state["kernels"] or state["writable"]):
+            return Check("cache", True, f"{state['kernels']} compiled kernels in {state['folder']}")
+        reasons.append(f"{state['folder']}: {state['untrusted'] or 'it cannot be written to'}")
+    why = "; ".join(reasons) or "there is no place for them"
+    return Check(
+        "cache",
+        False,
+        f"no folder to keep compiled kernels in ({why}), so every start is slow: let NUMBA_CACHE_DIR name a folder of "
+        "your own, to which you can write and others cannot",
+    )
+
+
+# --- compiling ahead -------------------------------------------------------------------------------------------------
+
+
+def warm_up() -> None:
+    """Have every kernel compiled, or loaded from the cache, for every combination of types that a model uses.
+
+    Raises
+    ------
+    ImportError
+        Numba cannot be imported.
+    """
+    ids = np.array([[1, 2], [3, 4]])
+    for use_blas in (False, True):
+        model = _tiny_model(1, use_blas=use_blas)
+        words = model.get_input_embeddings()(ids)
+        for rows in (ids, ids[:1, :1]):  # the columns of a single row are contiguous: a type of its own
+            model(rows, output_attentions=True)
+            model.embeddings(rows)
+        model(inputs_embeds=words)
+
+
+def _tiny_model(num_threads: int, *, use_blas: bool = False) -> BertModel:
+    """A model of one layer whose weights are a formula, read-only as those of a checkpoint."""
+    from minibert.kernels import make_ops
+
+    config = BertConfig(
+        vocab_size=8,
+        hidden_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=128,
+        max_position_embeddings=16,
+    )
+    ops = make_ops(num_threads, use_blas=use_blas)
+
+    def array(*shape: int) -> FloatArray:
+        made = np.cos(np.arange(np.prod(shape), dtype=np.float32)).reshape(shape)
+        made.flags.writeable = False
+        return made
+
+    def dense(rows: int, columns: int) -> Any:
+        return ops.prepare(Linear(("dense",), array(rows, columns), array(rows)))
+
+    hidden, inner = config.hidden_size, config.intermediate_size
+    norm = LayerNorm("norm", array(hidden), array(hidden), config.layer_norm_eps)
+    layer = LayerWeights(
+        path="encoder.layer.0",
+        query_key_value=dense(3 * hidden, hidden),
+        attention_output=dense(hidden, hidden),
+        attention_norm=norm,
+        intermediate=dense(inner, hidden),
+        output=dense(hidden, inner),
+        output_norm=norm,
+    )
+    weights = Weights(
+        config=config,
+        word_embeddings=array(config.vocab_size, hidden),
+        position_embeddings=array(config.max_position_embeddings, hidden),
+        token_type_embeddings=array(config.type_vocab_size, hidden),
+        embeddings_norm=norm,
+        layers=(layer,),
+        pooler=dense(hidden, hidden),
+    )
+    return BertModel(weights, ops)

@@ -1,0 +1,190 @@
+"""Files of texts -> one file of vectors, one per text, in bounded memory, to be resumed after a crash (see runs.py).
+
+Distinct texts are shared and sorted by length within a shard only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from minibert.base.ordering import in_windows
+from minibert.corpus.readers import Record, Source
+from minibert.corpus.runs import Append, BadRecords, Output, Summary, row_of, run_shards
+from minibert.corpus.shards import Counts
+from minibert.corpus.writers import VectorWriter, output_suffix
+from minibert.sentence.encode import EncodedTexts
+from minibert.sentence.sentence_transformer import WINDOW, SentenceTransformer
+
+__all__ = ["embed_corpus"]
+
+# Rows that are made bytes at a time.
+_ROWS_AT_ONCE = 512
+
+
+def embed_corpus(
+    model: SentenceTransformer,
+    sources: Sequence[Source],
+    output: str | os.PathLike[str],
+    *,
+    resume: bool = False,
+    on_error: str = "stop",
+    dtype: str = "float32",
+    shard_size: int = WINDOW,
+    settings: dict[str, Any] | None = None,
+    show_progress: bool = False,
+    report: Callable[[str], object] = print,
+    **options: Any,
+) -> Summary | None:
+    """Compute one vector per text of some files and write them, in order, into one file.
+
+    Parameters
+    ----------
+    model : SentenceTransformer
+    sources : sequence of Source
+    output : str or path
+        Name of the file: .npy (with the ids beside it), .jsonl or .parquet. A record of the run,
+        ``<output>.manifest.json``, is put beside it.
+    resume : bool
+        Go on with what an earlier run of the same model, options and input has left; start, if there is nothing.
+    on_error : {"stop", "skip", "null"}
+        What to do about a record that cannot be used: compute nothing at all, leave it out, put a vector of NaN there.
+    dtype : {"float32", "float16"}
+        Of the numbers that are written.
+    shard_size : int
+        The number of texts after which what is done is saved; fewer if they are long. A crash loses no more than a
+        crash.
+    settings : dict, optional
+        What else must be the same to resume, such as the model's name and revision.
+    show_progress : bool
+    report : callable
+        Is given each problem as a line of text.
+    **options
+        Of `SentenceTransformer.encode_windows`. With truncation="error" a text that is too long counts as a record
+        that cannot be used.
+
+    Returns
+    -------
+    Summary, or None if resume finds that this very run has ended
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is wrong; a record cannot be used with on_error="stop" (nothing was computed then); what there is
+        to resume, or has ended, belongs to other settings; the input has changed.
+    OSError
+        A file cannot be read or written, or another process writes this output. What was computed stays in the folder
+        ``<output>.parts``.
+    """
+    bad_records, output = BadRecords(on_error, report), os.fspath(output)
+    if dtype not in ("float32", "float16"):
+        raise ValueError(f"dtype={dtype!r}; expected 'float32' or 'float16'.")
+    output_suffix(output)
+    long_texts = options.get("truncation") == "error"
+    if long_texts:
+        options["truncation"] = "silent"
+    probe = _probe(model, options)
+    numbered = all(source.id_column is None for source in sources)
+
+    def make(path: str) -> Output:
+        writer = VectorWriter(path, len(probe), dtype, numbered)
+        # Only whether a text is cut counts, except where it is bad for that: then its problem says how long it is.
+        how = {"silent": "warn"} if long_texts else {"warn": "silent"}
+        wanted = options.get("truncation", "warn")
+        task = _Task(model, writer, bad_records, long_texts, {**options, "truncation": how.get(wanted, wanted)})
+        return Output(writer.parts, task.compute, writer.width, writer.assemble)
+
+    return run_shards(
+        output,
+        sources,
+        make,
+        settings={
+            **(settings or {}),
+            **options,
+            "max_seq_length": model.max_seq_length,
+            "too_long": "error" if long_texts else "as truncation says",
+            "on_error": on_error,
+            "dtype": dtype,
+        },
+        probe=probe,
+        bad_records=bad_records,
+        too_long=_too_long(model, options) if long_texts else None,
+        shard_size=shard_size,
+        resume=resume,
+        show_progress=show_progress,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Task:
+    model: SentenceTransformer
+    writer: VectorWriter
+    bad_records: BadRecords
+    long_texts: bool
+    options: dict[str, Any]
+
+    def compute(
+        self, window: list[tuple[int, Record]], before: Counts, append: Append, progress: Callable[[int], object]
+    ) -> Counts:
+        texts = [record.text for _, record in window if record.text is not None]
+        size = max(1, len(texts))
+        encoded = next(self.model.encode_windows(texts, window=size, progress=progress, **self.options), None)
+        progress(len(window) - len(texts))
+        places = iter(range(len(texts)))
+        first, n_tokens, n_cut = before.n_texts, 0, 0
+        for records in in_windows(window, _ROWS_AT_ONCE):
+            rows, own = list[dict[str, Any]](), list[int]()
+            for number, record in records:
+                place = -1
+                if record.text is not None and encoded is not None:
+                    place = next(places)
+                    cut = int(encoded.n_truncated[place])
+                    if cut and self.long_texts:
+                        problem = _length_problem(int(encoded.n_tokens[place]), self.model.max_seq_length)
+                        record, place = dataclasses.replace(record, problem=problem), -1
+                    else:
+                        n_tokens += int(encoded.n_tokens[place]) - cut
+                        n_cut += cut > 0
+                if place >= 0 or self.bad_records.keep(record):
+                    rows.append(row_of(number, record))
+                    own.append(place)
+            self.writer.write(append, first, rows, self._vectors(encoded, own))
+            first += len(rows)
+        n_texts = first - before.n_texts
+        return Counts(n_texts, n_tokens, n_cut, len(window) - n_texts)
+
+    def _vectors(self, encoded: EncodedTexts | None, places: list[int]) -> np.ndarray:
+        """Choose the vectors of some places: (len(places), width), NaN for -1."""
+        chosen = np.full((len(places), self.writer.width), np.nan, dtype=np.float32)
+        found = np.array(places, dtype=np.int64) >= 0
+        if encoded is not None:
+            chosen[found] = encoded.vectors[[place for place in places if place >= 0]]
+        return chosen
+
+
+def _length_problem(n_tokens: int, limit: int) -> str:
+    return f"has {n_tokens} tokens, the limit is {limit} (max_seq_length)"
+
+
+def _too_long(model: SentenceTransformer, options: dict[str, Any]) -> Callable[[list[str]], list[str | None]]:
+    """Return a function that says of some texts which have more tokens than the model takes."""
+    prompt = {name: options.get(name) for name in ("prompt", "prompt_name")}
+
+    def reasons(texts: list[str]) -> list[str | None]:
+        limit = model.max_seq_length
+        return [_length_problem(n, limit) if n > limit else None for n in model.num_tokens(texts, **prompt)]
+
+    return reasons
+
+
+def _probe(model: SentenceTransformer, options: dict[str, Any]) -> np.ndarray:
+    """Compute the vector of a fixed text, which tells whether model and options are those of another run.
+
+    Where texts are split it is a long one, so that windows without room for a text are met at once.
+    """
+    text = "minibert " * (model.max_seq_length if options.get("truncation") == "split" else 1)
+    return next(model.encode_windows([text], **options)).vectors[0]

@@ -1,0 +1,189 @@
+"""Files of texts -> the hidden states of every token in a file, in bounded memory, to be resumed (see runs.py)."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from minibert.corpus.google_features import google_lines
+from minibert.corpus.readers import Record, Source
+from minibert.corpus.runs import Append, BadRecords, Output, Summary, run_shards
+from minibert.corpus.shards import Counts, Part
+from minibert.corpus.token_features import TokenFeatureWriter
+from minibert.models.bert_model import BertModel
+from minibert.tokenizer.bert_tokenizer import BertTokenizer
+from minibert.tokens.layers import LayerSelection
+
+__all__ = ["EXTRACT_FORMATS", "EXTRACT_SHARD", "extract_corpus"]
+
+EXTRACT_FORMATS = ("binary", "google")
+"""An .npy array of all tokens with an index beside it (token_features.py); JSON lines (google_features.py)."""
+
+EXTRACT_SHARD = 1000
+"""Texts after which what is done is saved."""
+
+_GOOGLE_LENGTH = 128  # tokens: the default of extract_features.py
+_LINES = "part-features.jsonl"
+
+
+def extract_corpus(
+    model: BertModel,
+    tokenizer: BertTokenizer,
+    sources: Sequence[Source],
+    output: str | os.PathLike[str],
+    *,
+    format: str = "binary",
+    layers: LayerSelection = (-1, -2, -3, -4),
+    dtype: str = "float32",
+    max_length: int | None = None,
+    batch_size: int = 32,
+    resume: bool = False,
+    on_error: str = "stop",
+    shard_size: int = EXTRACT_SHARD,
+    settings: dict[str, Any] | None = None,
+    show_progress: bool = False,
+    report: Callable[[str], object] = print,
+) -> Summary | None:
+    """Compute hidden states of every token of the texts in some files, and write them, in order, into one file.
+
+    Parameters
+    ----------
+    model, tokenizer
+        Of the same model.
+    sources : sequence of Source
+    output : str or path
+        Name of the file. The binary format's ends in .npy: an array (tokens, layers, H), with the index
+        `minibert.corpus.token_features.tokens_path` beside it. So is a record of the run, ``<output>.manifest.json``.
+    format : {"binary", "google"}
+        See `EXTRACT_FORMATS`.
+    layers : int or ints
+        Numbered as in transformers; with "google" as there, see `minibert.corpus.google_features.google_layers`.
+    dtype : {"float32", "float16"}
+        Of the array.
+    max_length : int, optional
+        Tokens of a text, special ones included; the rest is cut off. Default: what tokenizer and model take; 128, or
+        what the model takes, with "google".
+    batch_size : int
+        Texts computed together.
+    resume, on_error, settings, show_progress, report
+        As in `minibert.corpus.embed.embed_corpus`. A place that is kept has no tokens.
+    shard_size : int
+        The number of texts after which what is done is saved; fewer if they are long. A crash loses no more.
+
+    Returns
+    -------
+    Summary, or None if resume finds that this very run has ended
+
+    Raises
+    ------
+    TypeError, ValueError, OSError
+        As in `minibert.corpus.embed.embed_corpus`.
+    """
+    bad_records, output = BadRecords(on_error, report), os.fspath(output)
+    if format not in EXTRACT_FORMATS:
+        raise ValueError(f"format={format!r}; expected one of {', '.join(map(repr, EXTRACT_FORMATS))}.")
+    if dtype not in ("float32", "float16"):
+        raise ValueError(f"dtype={dtype!r}; expected 'float32' or 'float16'.")
+    chosen = [layers] if isinstance(layers, int | np.integer) else [*layers]
+    width = model.config.hidden_size
+    if format == "google":
+        limit = min(_GOOGLE_LENGTH, model.config.max_position_embeddings) if max_length is None else max_length
+        lines = _GoogleLines(model, tokenizer, bad_records, chosen, limit, batch_size)
+        probe = lines.probe()
+
+        def make(path: str) -> Output:
+            return Output((Part(_LINES, path),), lines.compute, width)
+
+    else:
+        if not output.endswith(".npy"):
+            raise ValueError(f"{output!r} must end in .npy: the binary format is an array and an index beside it.")
+        writer = TokenFeatureWriter(model, tokenizer, chosen, dtype, max_length, batch_size)
+        states = _States(writer, bad_records)
+        probe = writer.probe()
+
+        def make(path: str) -> Output:
+            return Output(writer.parts(path), states.compute, width)
+
+    return run_shards(
+        output,
+        sources,
+        make,
+        settings={
+            **(settings or {}),
+            "format": format,
+            "layers": list(map(int, chosen)),
+            "dtype": dtype,
+            "max_length": max_length,
+            "batch_size": batch_size,
+            "on_error": on_error,
+        },
+        probe=probe,
+        bad_records=bad_records,
+        too_long=None,
+        shard_size=shard_size,
+        resume=resume,
+        show_progress=show_progress,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _States:
+    writer: TokenFeatureWriter
+    bad_records: BadRecords
+
+    def compute(
+        self, window: list[tuple[int, Record]], before: Counts, append: Append, progress: Callable[[int], object]
+    ) -> Counts:
+        kept = _kept(window, self.bad_records)
+        n_tokens = n_cut = 0
+        for n_texts, tokens, cut in self.writer.write(append, before.n_tokens, kept):
+            n_tokens, n_cut = n_tokens + tokens, n_cut + cut
+            progress(n_texts)
+        progress(len(window) - len(kept))
+        return Counts(len(kept), n_tokens, n_cut, len(window) - len(kept))
+
+
+@dataclasses.dataclass(frozen=True)
+class _GoogleLines:
+    model: BertModel
+    tokenizer: BertTokenizer
+    bad_records: BadRecords
+    layers: list[int]
+    limit: int
+    batch_size: int
+
+    def probe(self) -> np.ndarray:
+        """Compute the values of a fixed text's first token; refuses layers and lengths that the model has not."""
+        line = next(self._lines([(0, Record("minibert", None, "", 1))]))[0]
+        return np.array([layer["values"] for layer in json.loads(line)["features"][0]["layers"]]).reshape(-1)
+
+    def compute(
+        self, window: list[tuple[int, Record]], before: Counts, append: Append, progress: Callable[[int], object]
+    ) -> Counts:
+        kept = _kept(window, self.bad_records)
+        n_tokens = n_cut = 0
+        for line, tokens, cut in self._lines(kept):
+            append(_LINES, f"{line}\n".encode())
+            n_tokens, n_cut = n_tokens + tokens, n_cut + (cut > 0)
+            progress(1)
+        progress(len(window) - len(kept))
+        return Counts(len(kept), n_tokens, n_cut, len(window) - len(kept))
+
+    def _lines(self, records: Sequence[tuple[int, Record]]) -> Any:
+        return google_lines(
+            self.model,
+            self.tokenizer,
+            ((number, record.text) for number, record in records),
+            layers=self.layers,
+            max_seq_length=self.limit,
+            batch_size=self.batch_size,
+        )
+
+
+def _kept(window: Sequence[tuple[int, Record]], bad_records: BadRecords) -> list[tuple[int, Record]]:
+    return [(number, record) for number, record in window if record.problem is None or bad_records.keep(record)]

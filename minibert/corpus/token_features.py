@@ -1,0 +1,242 @@
+"""Token vectors of a corpus in two files: a .npy of all tokens, read through a memory map, and an index of the texts.
+
+The index is JSON lines beside it: first what holds for all texts, then one line per text, with the place of its tokens
+in the array and everything else that `TokenVectors` has.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from minibert.base.files import os_reason
+from minibert.base.ordering import in_windows
+from minibert.corpus.readers import Record
+from minibert.corpus.runs import row_of
+from minibert.corpus.shards import Part
+from minibert.corpus.writers import json_line, npy_header
+from minibert.models.bert_model import BertModel
+from minibert.tokenizer.bert_tokenizer import BertTokenizer
+from minibert.tokenizer.windows import CHARACTERS_AT_ONCE
+from minibert.tokens.embed import embed_tokens
+from minibert.tokens.layers import LayerSelection, resolve_layers
+from minibert.tokens.token_vectors import TokenVectors
+
+__all__ = ["TokenFeatureWriter", "TokenFeatures", "tokens_path"]
+
+_VECTORS, _INDEX = "part-states.npy", "part-states.tokens.jsonl"
+
+
+def tokens_path(path: str | os.PathLike[str]) -> str:
+    """Return the name of the index that belongs to an .npy file of token vectors."""
+    return f"{os.path.splitext(path)[0]}.tokens.jsonl"
+
+
+class TokenFeatureWriter:
+    """Compute hidden states of every token, a batch of texts at a time -> the parts of a file (see shards.py).
+
+    Parameters
+    ----------
+    model, tokenizer
+        Of the same model.
+    layers : int or ints
+        Numbered as in transformers.
+    dtype : {"float32", "float16"}
+    max_length : int, optional
+        Tokens of a text, special ones included; default, and at most: what tokenizer and model take.
+    batch_size : int
+        Texts computed together.
+
+    Raises
+    ------
+    TypeError, ValueError
+        A layer is not the model's.
+    """
+
+    def __init__(
+        self,
+        model: BertModel,
+        tokenizer: BertTokenizer,
+        layers: LayerSelection,
+        dtype: str,
+        max_length: int | None,
+        batch_size: int,
+    ) -> None:
+        self._model, self._tokenizer, self._max_length = model, tokenizer, max_length
+        self._layers = resolve_layers(layers, model.config.num_hidden_layers)
+        self._dtype, self._batch_size = dtype, batch_size
+
+    def parts(self, path: str) -> tuple[Part, ...]:
+        """Return the array and the index of an .npy file; where the index has its name, the array has its own."""
+        shape = (len(self._layers), self._model.config.hidden_size)
+        index_header = json_line({"layers": list(self._layers), "dtype": self._dtype})
+        return (
+            Part(_VECTORS, path, lambda counts: npy_header((counts.n_tokens, *shape), self._dtype)),
+            Part(_INDEX, tokens_path(path), lambda counts: index_header),
+        )
+
+    def probe(self) -> npt.NDArray[Any]:
+        """Compute the vectors of a fixed text's first token."""
+        return self._embed(["minibert"])[0].vectors[0].reshape(-1)
+
+    def write(
+        self,
+        append: Callable[[str, bytes | memoryview], None],
+        first_token: int,
+        records: Iterable[tuple[int, Record]],
+    ) -> Iterator[tuple[int, int, int]]:
+        """Append records to the parts; one without a text is named in the index, and has no tokens.
+
+        Parameters
+        ----------
+        append : callable
+            Takes the name of a part, and bytes.
+        first_token : int
+            Number of the first token in the array.
+        records : iterable of (int, Record)
+
+        Yields
+        ------
+        n_texts, n_tokens, n_cut : int
+            Of one batch: its records, its tokens, its texts that lost some of theirs.
+        """
+        for window in in_windows(records, self._batch_size, _characters, CHARACTERS_AT_ONCE):
+            embedded = iter(self._embed([record.text for _, record in window if record.text is not None]))
+            n_tokens = n_cut = 0
+            for number, record in window:
+                row = row_of(number, record)
+                if record.text is None:
+                    append(_INDEX, json_line(row))
+                    continue
+                one = next(embedded)
+                append(_INDEX, json_line({**row, "first_token": first_token + n_tokens, **_description(one)}))
+                append(_VECTORS, one.vectors.astype(self._dtype).tobytes())
+                n_tokens += len(one)
+                n_cut += one.n_truncated > 0
+            first_token += n_tokens
+            yield len(window), n_tokens, n_cut
+
+    def _embed(self, texts: list[str]) -> list[TokenVectors]:
+        return embed_tokens(
+            self._model,
+            self._tokenizer,
+            texts,
+            layers=self._layers,
+            layer_pooling="tokens_first",
+            truncation="silent",
+            max_length=self._max_length,
+        )
+
+
+class TokenFeatures:
+    """Read what `minibert extract` wrote: a sequence of `TokenVectors`, of which only the parts used are read.
+
+    Parameters
+    ----------
+    path : str or path
+        Of the .npy file.
+
+    Attributes
+    ----------
+    vectors : memory map of shape (tokens, layers, H)
+    layers : tuple of int
+    ids : list of str, int or None
+        Of each text; None where it could not be read.
+
+    Raises
+    ------
+    ValueError, OSError
+        The files are not there, or do not belong together.
+
+    Examples
+    --------
+    >>> features = TokenFeatures("states.npy")  # doctest: +SKIP
+    >>> features[0]  # doctest: +SKIP
+    TokenVectors(6 tokens, vectors (6, 4, 384) of layers 6, 5, 4, 3)
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._index = tokens_path(path)
+        self.layers: tuple[int, ...] = ()
+        self.ids: list[str | int | None] = []
+        self._places: list[int] = []
+        n_tokens = 0
+        try:
+            self.vectors: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+            with open(self._index, "rb") as file:
+                for number, (place, line) in enumerate(_lines(file)):
+                    if number == 0:
+                        self.layers = tuple(line["layers"])
+                        continue
+                    self.ids.append(line["id"])
+                    self._places.append(place)
+                    n_tokens += len(line.get("ids", ()))
+        except OSError as error:
+            raise OSError(f"{error.filename or path} cannot be read: {os_reason(error)}.") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path} and {self._index} are no token vectors of minibert: {error}.") from error
+        if self.vectors.ndim != 3 or self.vectors.shape[:2] != (n_tokens, len(self.layers)):
+            raise ValueError(
+                f"{path} holds an array {self.vectors.shape}, but {self._index} speaks of {n_tokens} tokens and "
+                f"{len(self.layers)} layers: they do not belong together."
+            )
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __getitem__(self, i: int) -> TokenVectors | None:
+        """Return the tokens of text i; None for a record that had no text."""
+        with open(self._index, "rb") as file:
+            file.seek(self._places[i])
+            line = json.loads(file.readline())
+        if "null" in line:
+            return None
+        n, first = len(line["ids"]), line["first_token"]
+        return TokenVectors(
+            text=line["text"],
+            tokens=tuple(line["tokens"]),
+            ids=np.array(line["ids"], dtype=np.int64),
+            offsets=np.array(line["offsets"], dtype=np.int64).reshape(-1, 2),
+            word_ids=tuple(line["word_ids"]),
+            special=np.array(line["special"], dtype=np.bool_),
+            vectors=self.vectors[first : first + n],
+            layers=self.layers,
+            n_truncated=line["n_truncated"],
+            cut_words=frozenset(line["cut_words"]),
+        )
+
+    def __iter__(self) -> Iterator[TokenVectors | None]:
+        return (self[i] for i in range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"TokenFeatures({len(self)} texts, vectors {self.vectors.shape} {self.vectors.dtype})"
+
+
+def _characters(numbered: tuple[int, Record]) -> int:
+    return len(numbered[1].text or "")
+
+
+def _description(one: TokenVectors) -> dict[str, Any]:
+    return {
+        "text": one.text,
+        "tokens": list(one.tokens),
+        "ids": one.ids.tolist(),
+        "offsets": one.offsets.tolist(),
+        "word_ids": list(one.word_ids),
+        "special": one.special.tolist(),
+        "n_truncated": one.n_truncated,
+        "cut_words": sorted(one.cut_words),
+    }
+
+
+def _lines(file: BinaryIO) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield where each line begins, and its object."""
+    place = 0
+    for line in file:
+        yield place, json.loads(line)
+        place += len(line)

@@ -1,0 +1,100 @@
+"""Who computes: the name of a backend and a number of threads -> a set of ops."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import NamedTuple
+
+from minibert.base.checks import brief, check_int
+from minibert.base.machine import available_cores
+from minibert.base.warn import warn_caller
+from minibert.bert import reference
+from minibert.bert.ops import Ops
+
+__all__ = ["BACKENDS", "ThreadChoice", "choose_num_threads", "choose_ops"]
+
+BACKENDS = ("numba", "numba-blas", "numpy")
+"""Who computes: minibert's kernels; the same, but with matrix products by NumPy's BLAS; NumPy alone."""
+
+# More than any machine has cores for; a slip of the finger must not start threads until the system has no more.
+_MOST_THREADS = 1024
+
+
+def choose_ops(backend: str | None, num_threads: int | None) -> Ops:
+    """Turn two arguments of `BertModel.from_pretrained`, or the environment, into a set of ops.
+
+    Raises
+    ------
+    TypeError, ValueError
+        One of them is not as described there, or Numba is asked for and cannot be imported.
+    """
+    threads = choose_num_threads(num_threads).num_threads
+    source = "backend" if backend is not None else "MINIBERT_BACKEND"
+    chosen = backend if backend is not None else os.environ.get("MINIBERT_BACKEND") or None
+    if chosen is not None and (not isinstance(chosen, str) or chosen not in BACKENDS):
+        raise ValueError(f"{source}={brief(chosen)}; expected {', '.join(map(repr, BACKENDS))}.")
+    if chosen == "numpy":
+        return reference.OPS
+    try:
+        from minibert.kernels import make_ops
+    except ImportError as error:
+        if chosen is not None:
+            raise ValueError(
+                f"{source}={chosen!r}, but numba cannot be imported ({error}); pip install numba."
+            ) from error
+        _warn_no_numba(str(error))
+        return reference.OPS
+    except Exception as error:  # Python keeps half of the modules of an import that was interrupted
+        raise ValueError(
+            f"numba cannot be imported ({type(error).__name__}: {error}). An earlier import of it may have been "
+            "interrupted: restart Python."
+        ) from error
+    return make_ops(threads, use_blas=chosen == "numba-blas")
+
+
+def _warn_no_numba(reason: str) -> None:
+    # Python shows one warning per place and text, so models made in a loop warn once.
+    warn_caller(
+        f"numba cannot be imported ({reason}): minibert computes with NumPy alone, slower but equal. "
+        "pip install numba, or ask for backend='numpy' to silence this.",
+        RuntimeWarning,
+    )
+
+
+class ThreadChoice(NamedTuple):
+    """How many threads the kernels use, and the rule that decided it, in words."""
+
+    num_threads: int
+    rule: str
+
+
+def choose_num_threads(num_threads: int | None = None) -> ThreadChoice:
+    """Choose the number of threads: the argument, else MINIBERT_NUM_THREADS, else the cores that may be used.
+
+    OMP_NUM_THREADS is a cap of the last rule only: Ray, Spark, Dask and joblib set it for each of their workers, so
+    that the workers of one machine do not all take all of its cores.
+
+    Raises
+    ------
+    TypeError, ValueError
+        The argument or MINIBERT_NUM_THREADS is not a whole number, 1 to 1,024.
+    """
+    if num_threads is not None:
+        return ThreadChoice(check_int("num_threads", num_threads, 1, _MOST_THREADS), "num_threads=")
+    if text := os.environ.get("MINIBERT_NUM_THREADS"):
+        try:
+            value = int(text)
+        except ValueError:
+            raise ValueError(
+                f"MINIBERT_NUM_THREADS={text!r}; expected a whole number, 1 to {_MOST_THREADS:,}."
+            ) from None
+        return ThreadChoice(check_int("MINIBERT_NUM_THREADS", value, 1, _MOST_THREADS), f"MINIBERT_NUM_THREADS={text}")
+    cores = available_cores()
+    # OpenMP allows a list, one number for each level of nested teams; the first one counts here. What is not such a
+    # list is ignored, as OpenMP ignores it.
+    text = os.environ.get("OMP_NUM_THREADS", "")
+    found = re.fullmatch(r"\s*0*([1-9]\d{0,8})\s*(,.*)?", text, re.ASCII)
+    if found and int(found[1]) < cores:
+        return ThreadChoice(int(found[1]), f"OMP_NUM_THREADS={text} caps the {cores} cores that may be used")
+    return ThreadChoice(cores, "all cores that may be used")

@@ -1,0 +1,493 @@
+"""`BertModel`: what users call. The way from padded arrays through the forward and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import operator
+import os
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from minibert.base.arrays import FloatArray
+from minibert.base.checks import brief, check_int, is_cpu
+from minibert.base.machine import available_memory
+from minibert.bert import encoder
+from minibert.bert.config import BertConfig
+from minibert.bert.ops import LayerNorm, Ops
+from minibert.bert.packed import PackedBatch
+from minibert.bert.weights import Weights
+from minibert.checkpoint.hub import ModelFiles, check_files, locate
+from minibert.models.backend import choose_ops
+from minibert.models.embeddings import BertEmbeddings, Embedding
+from minibert.models.inputs import pack
+from minibert.models.loading import load_weights
+from minibert.models.outputs import BertModelOutput
+
+__all__ = ["TOKENS_PER_STEP", "BertModel", "PackedOutput", "Selection"]
+
+Selection: TypeAlias = bool | int | Iterable[int]
+"""Which layers to keep: True all, False none, an int or several name them (negative ones count from the end)."""
+
+# Tokens that go through the encoder together: enough to keep the matrix products busy, few enough that what lies
+# between two of them stays in cache. It bounds the memory of a forward beyond its result; who pools a step before the
+# next one is computed spares that result too.
+TOKENS_PER_STEP = 1024
+
+# Bytes of a result for which nobody asks the system how much there is: asking takes longer than a short text.
+_NEVER_TOO_MUCH = 1 << 28
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PackedOutput:
+    """The result of a forward on a packed batch, before it is laid out in rows.
+
+    Parameters
+    ----------
+    hidden_states : dict of int to ndarray of shape (T, H)
+        By index, 0 being the embeddings' output.
+    attentions : dict of int to list of B ndarrays of shape (A, S_b, S_b)
+        By index, 0 being the first layer.
+    pooled : ndarray of shape (sequences that show their first token, H), or None
+    """
+
+    hidden_states: dict[int, FloatArray]
+    attentions: dict[int, list[FloatArray]]
+    pooled: FloatArray | None
+
+
+class BertModel:
+    """A BERT encoder: ids in, every hidden state out. Made by `from_pretrained`; immutable, safe to share by threads.
+
+    Attributes
+    ----------
+    config : BertConfig             read-only, as are the next two: ids are checked against it
+    weights : Weights
+    ops : Ops                       the set of ops that computes: see ops.py
+    embeddings : BertEmbeddings     the embedding layer, whole or step by step
+    """
+
+    def __init__(
+        self,
+        weights: Weights | None = None,
+        ops: Ops | None = None,
+        *,
+        output_hidden_states: Selection = True,
+        output_attentions: Selection = False,
+    ) -> None:
+        # Both are required; the defaults are there so that BertModel(config), a habit from transformers, is told why.
+        if not isinstance(weights, Weights) or not isinstance(ops, Ops):
+            raise TypeError(
+                f"BertModel was given {type(weights).__name__} and {type(ops).__name__}; it is made from trained "
+                "Weights, never random ones, and the Ops that prepared them: BertModel.from_pretrained(name_or_path)."
+            )
+        self._weights = weights
+        self._ops = ops
+        self.embeddings = BertEmbeddings(weights, ops)
+        num_layers = self.config.num_hidden_layers
+        self._hidden_states = _select("output_hidden_states", output_hidden_states, num_layers + 1)
+        self._attentions = _select("output_attentions", output_attentions, num_layers)
+
+    @property
+    def config(self) -> BertConfig:
+        """The config of the weights. For another one, load the model with ``config=``."""
+        return self._weights.config
+
+    @property
+    def weights(self) -> Weights:
+        """The weights; ``BertModel(weights, ops)`` makes a model of others."""
+        return self._weights
+
+    @property
+    def ops(self) -> Ops:
+        """The set of ops that computes; ``BertModel(model.weights, ops)`` makes a model that wraps it."""
+        return self._ops
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name_or_path: str | os.PathLike[str],
+        *,
+        config: BertConfig | None = None,
+        revision: str | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        token: str | bool | None = None,
+        local_files_only: bool = False,
+        subfolder: str = "",
+        output_hidden_states: Selection = True,
+        output_attentions: Selection = False,
+        add_pooling_layer: bool = True,
+        backend: str | None = None,
+        num_threads: int | None = None,
+    ) -> BertModel:
+        """Load a model from a folder, the hub's cache, or the hub.
+
+        Parameters
+        ----------
+        name_or_path : str or path
+            A folder with config.json and model.safetensors, or a hub id such as "bert-base-uncased". What is cached is
+            used without asking the network.
+        config : BertConfig, optional
+            Used instead of the model's own config.json.
+        revision : str, optional
+            Branch, tag or commit of the hub repository; default "main".
+        cache_dir : path, optional
+            The hub cache to use; default: the hub client's (HF_HOME, HF_HUB_CACHE).
+        token : str or bool, optional
+            For private repositories; default: HF_TOKEN, or the one saved by ``hf auth login``.
+        local_files_only : bool
+            Never ask the network.
+        subfolder : str
+            Folder of the repository that holds the model.
+        output_hidden_states, output_attentions : bool, int or ints
+            The defaults of each call: see `__call__`.
+        add_pooling_layer : bool
+            Load the pooler, where the checkpoint has one.
+        backend : {"numba", "numba-blas", "numpy"}, optional
+            Who computes: minibert's kernels; the same, with the matrix products of NumPy's BLAS; NumPy alone. Default:
+            MINIBERT_BACKEND, else "numba" where it can be imported. With "numba" a text's result is the same bit for
+            bit in any batch and with any number of threads, on one machine; with the others it is not.
+        num_threads : int, optional
+            Threads of minibert's kernels, 1 to 1,024. Default: MINIBERT_NUM_THREADS, else the cores this process may
+            use, but at most OMP_NUM_THREADS. A BLAS takes its threads from its own variables (OPENBLAS_NUM_THREADS).
+
+        Raises
+        ------
+        ModelFormatError
+            A file is missing or damaged, or the model is not one minibert implements.
+        DownloadError
+            The model is not here and could not be fetched.
+        """
+        files = locate(
+            name_or_path,
+            revision=revision,
+            cache_dir=cache_dir,
+            token=token,
+            local_files_only=local_files_only,
+            subfolder=subfolder,
+        )
+        return cls.from_files(
+            files,
+            config=config,
+            output_hidden_states=output_hidden_states,
+            output_attentions=output_attentions,
+            add_pooling_layer=add_pooling_layer,
+            backend=backend,
+            num_threads=num_threads,
+        )
+
+    @classmethod
+    def from_files(
+        cls,
+        files: ModelFiles,
+        *,
+        config: BertConfig | None = None,
+        output_hidden_states: Selection = True,
+        output_attentions: Selection = False,
+        add_pooling_layer: bool = True,
+        backend: str | None = None,
+        num_threads: int | None = None,
+    ) -> BertModel:
+        """Load a model from files that were located already; otherwise as `from_pretrained`."""
+        if config is not None and not isinstance(config, BertConfig):
+            raise TypeError(f"config is a {type(config).__name__}; expected a minibert.BertConfig.")
+        check_files(files)
+        ops = choose_ops(backend, num_threads)
+        weights = load_weights(
+            files, config or BertConfig.from_files(files), ops.prepare, add_pooling_layer=add_pooling_layer
+        )
+        return cls(weights, ops, output_hidden_states=output_hidden_states, output_attentions=output_attentions)
+
+    def __call__(
+        self,
+        input_ids: npt.ArrayLike | None = None,
+        attention_mask: npt.ArrayLike | None = None,
+        token_type_ids: npt.ArrayLike | None = None,
+        position_ids: npt.ArrayLike | None = None,
+        inputs_embeds: npt.ArrayLike | None = None,
+        *,
+        output_hidden_states: Selection | None = None,
+        output_attentions: Selection | None = None,
+        num_layers: int | None = None,
+    ) -> BertModelOutput:
+        """Run the model on B sequences of S places; hidden places are never computed.
+
+        Parameters
+        ----------
+        input_ids : int array of shape (B, S), in [0, vocab_size)
+        attention_mask : bool or 0/1 int array of shape (B, S), optional
+            0 hides a place. Holes are allowed anywhere; a row may be hidden altogether. Default: all visible.
+        token_type_ids : int array of shape (B, S), in [0, type_vocab_size), optional
+            Default: zeros.
+        position_ids : int array of shape (B, S) or (1, S), in [0, max_position_embeddings), optional
+            Default: the column, whatever the mask.
+        inputs_embeds : float array of shape (B, S, H), optional
+            Word vectors instead of `input_ids`; not hidden_states[0], see `BertEmbeddings.__call__`.
+        output_hidden_states : bool, int or ints, optional
+            Which of the L + 1 hidden states to keep; the others hold None. 0 is the embeddings' output, not False.
+        output_attentions : bool, int or ints, optional
+            Which of the L layers' attention probs to keep; 0 is the first layer.
+        num_layers : int, optional
+            Stop after this many layers, 0 to L. Below L, last_hidden_state and pooler_output are None.
+
+        Returns
+        -------
+        BertModelOutput
+            New arrays, float32; zeros in hidden places. B = 0 and S = 0 give empty arrays.
+
+        Raises
+        ------
+        TypeError, ValueError
+            An input is of the wrong kind, shape or range; the message names row, column and value.
+        """
+        depth = self.config.num_hidden_layers
+        batch = pack(self.config, input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        stop = _check_num_layers(num_layers, depth)
+        hidden, attentions = self._hidden_states, self._attentions
+        if output_hidden_states is not None:
+            hidden = _select("output_hidden_states", output_hidden_states, depth + 1, reach=stop)
+        if output_attentions is not None:
+            attentions = _select("output_attentions", output_attentions, depth, reach=stop - 1)
+
+        whole = stop == depth
+        packed = self.forward_packed(
+            batch,
+            hidden_states={*(hidden or ()), depth} if whole else hidden or (),
+            attentions=attentions or (),
+            num_layers=stop,
+            pool=whole,
+        )
+        states = {index: batch.pad(state) for index, state in packed.hidden_states.items()}
+        heads = self.config.num_attention_heads
+        probs = {index: batch.pad_pairs(pairs, heads) for index, pairs in packed.attentions.items()}
+        pooled = None
+        if packed.pooled is not None:
+            pooled = np.zeros((batch.num_sequences, self.config.hidden_size), dtype=np.float32)
+            pooled[batch.shows_first] = packed.pooled
+        return BertModelOutput(
+            last_hidden_state=states[depth] if whole else None,
+            pooler_output=pooled,
+            hidden_states=None
+            if hidden is None
+            else tuple(states.get(i) if i in hidden else None for i in range(depth + 1)),
+            attentions=None if attentions is None else tuple(probs.get(i) for i in range(depth)),
+        )
+
+    def forward_packed(
+        self,
+        batch: PackedBatch,
+        *,
+        hidden_states: Collection[int],
+        attentions: Collection[int] = (),
+        num_layers: int | None = None,
+        pool: bool = False,
+    ) -> PackedOutput:
+        """Run the encoder on a packed batch in steps of a bounded number of tokens; nothing is padded.
+
+        Parameters
+        ----------
+        batch : PackedBatch
+            Checked here against the model: see `PackedBatch.check`.
+        hidden_states : indices to keep, 0 (the embeddings' output) to L
+        attentions : layers whose attention probs to keep, 0 to L - 1
+        num_layers : int, optional
+            Layers to run; default: all.
+        pool : bool
+            Also run the pooler, if there is one and all layers run.
+
+        Returns
+        -------
+        PackedOutput
+
+        Raises
+        ------
+        TypeError, ValueError
+            An index is not an int, or not one of the model's; an id, a token type or a position is not in the model's
+            tables. Nothing has been computed then.
+        MemoryError
+            The result alone would not fit into the memory this process may use; nothing has been computed then.
+
+        Notes
+        -----
+        Memory, in bytes, beyond the weights: the result, 4 T H for each hidden state kept and 4 A S^2 for each sequence
+        and layer of attentions; plus the work of one step, 4 t (F + 7 H), which minibert's kernels keep for the next.
+        t is 1,024, or the tokens of the longest sequence if it has more; never more than T. `__call__` needs the result
+        a second time where the batch has padding.
+        """
+        depth = self.config.num_hidden_layers
+        stop = depth if num_layers is None else _check_num_layers(num_layers, depth)
+        hidden_states = _check_indices("hidden_states", hidden_states, depth + 1)
+        attentions = _check_indices("attentions", attentions, depth)
+        pooler = self.weights.pooler if pool else None
+        self._check_memory(batch, len(hidden_states), len(attentions))
+        kept = [i for i in sorted(hidden_states) if i <= stop]
+        hidden_size = self.config.hidden_size
+        states: dict[int, FloatArray] = {}
+        probs: dict[int, list[FloatArray]] = {i: [] for i in sorted(attentions) if i < stop}
+        pooled: list[FloatArray] = []
+        for place, step, i, (x, layer_probs) in self._run(batch, stop, probs):
+            if i in kept and step.num_tokens == batch.num_tokens:
+                states[i] = x
+            elif i in kept:
+                states.setdefault(i, np.empty((batch.num_tokens, hidden_size), dtype=np.float32))[place] = x
+            if i - 1 in probs:
+                probs[i - 1].extend(layer_probs or ())
+            if i == stop and pooler is not None:
+                pooled.append(encoder.pooler(x, pooler, step, self.ops))
+        nothing = np.zeros((0, hidden_size), dtype=np.float32)
+        return PackedOutput(
+            hidden_states={i: states.get(i, nothing) for i in kept},
+            attentions=probs,
+            pooled=None if pooler is None else np.concatenate([*pooled, nothing]),
+        )
+
+    def states(
+        self, batch: PackedBatch, layers: Collection[int]
+    ) -> Iterator[tuple[PackedBatch, dict[int, FloatArray]]]:
+        """Run the encoder step by step, up to the highest of some layers; give each step's hidden states.
+
+        A caller that pools or writes each step before it takes the next one needs memory for one step only.
+
+        Parameters
+        ----------
+        batch : PackedBatch
+        layers : indices of hidden states, 0 (the embeddings' output) to L; at least one
+
+        Yields
+        ------
+        (PackedBatch, dict of int to ndarray of shape (t, H))
+            A step of t tokens, about 1,024, and its hidden states by index; steps come in the order of the batch.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `forward_packed`; `layers` is empty.
+        """
+        layers = _check_indices("layers", layers, self.config.num_hidden_layers + 1)
+        if not layers:
+            raise ValueError("layers is empty; expected at least one index of a hidden state.")
+        last, found = max(layers), dict[int, FloatArray]()
+        for _, step, i, state in self._run(batch, last, ()):
+            if i in layers:
+                found[i] = state.hidden_state
+            if i == last:
+                yield step, found
+                found = {}
+
+    def _run(
+        self, batch: PackedBatch, stop: int, return_probs: Collection[int]
+    ) -> Iterator[tuple[slice, PackedBatch, int, encoder.HiddenState]]:
+        """Yield the hidden states 0 to `stop` of each step, with the step's place among the T tokens.
+
+        Every forward of the model goes through here, so this is where its ids are compared with its tables.
+        """
+        batch = batch.private()
+        batch.check(self.config)
+        for place, step in batch.steps(TOKENS_PER_STEP):
+            for i, state in enumerate(encoder.forward(self.weights, step, self.ops, return_probs=return_probs)):
+                yield place, step, i, state
+                if i == stop:
+                    break
+
+    def _check_memory(self, batch: PackedBatch, num_states: int, num_attentions: int) -> None:
+        """Refuse a result that cannot be held: on most systems memory runs out by the process being killed."""
+        hidden_size, heads = self.config.hidden_size, self.config.num_attention_heads
+        most = 4 * batch.num_tokens * (hidden_size * num_states + heads * batch.max_seqlen * num_attentions)
+        if most < _NEVER_TOO_MUCH:
+            return
+        limit = available_memory()
+        pairs = heads * float((np.diff(batch.cu_seqlens).astype(np.float64) ** 2).sum())
+        needed = 4 * (batch.num_tokens * hidden_size * num_states + pairs * num_attentions)
+        if limit is not None and needed > limit:
+            raise MemoryError(
+                f"{num_states} hidden states and {num_attentions} attentions of {batch.num_tokens:,} tokens take "
+                f"{needed / 2**30:,.1f} GiB; this process may use {limit / 2**30:,.1f}. Give fewer texts at once, or "
+                "keep less: output_hidden_states=False."
+            )
+
+    def get_input_embeddings(self) -> Embedding:
+        """Return the word embeddings: ``model.get_input_embeddings()(ids)`` looks ids up without running anything."""
+        return self.embeddings.word_embeddings
+
+    def num_parameters(self) -> int:
+        """Count the numbers the model was trained for."""
+        weights = self.weights
+        tables = (weights.word_embeddings, weights.position_embeddings, weights.token_type_embeddings)
+        parts: list[Any] = [weights.embeddings_norm, *([weights.pooler] if weights.pooler else ())]
+        for layer in weights.layers:
+            parts += [getattr(layer, field.name) for field in dataclasses.fields(layer) if field.name != "path"]
+        return sum(table.size for table in tables) + sum(
+            part.bias.size + (part.weight.size if isinstance(part, LayerNorm) else math.prod(part.shape))
+            for part in parts
+        )
+
+    def eval(self) -> BertModel:
+        """Return the model itself: it only ever infers."""
+        return self
+
+    def train(self, mode: bool = True) -> BertModel:
+        """Refuse to train; ``train(False)`` returns the model itself."""
+        if mode:
+            raise ValueError("minibert only runs trained models; to train one, use transformers, then load it here.")
+        return self
+
+    def to(self, device: object) -> BertModel:
+        """Return the model itself for "cpu"; refuse any other device."""
+        if not is_cpu(device):
+            raise ValueError(
+                f"minibert runs on the CPU in float32; .to({brief(device)}) is not possible, .to('cpu') is."
+            )
+        return self
+
+    def __repr__(self) -> str:
+        config = self.config
+        return (
+            f"BertModel({config.num_hidden_layers} layers, hidden_size={config.hidden_size}, "
+            f"{config.num_attention_heads} heads, {self.num_parameters():,} parameters)"
+        )
+
+
+def _select(name: str, selection: Selection, count: int, *, reach: int | None = None) -> frozenset[int] | None:
+    """Turn True, False, an index or several into the set of indices to keep; None stands for none at all.
+
+    An index beyond `reach`, where num_layers= stops the forward, is refused when it is asked for by number.
+    """
+    if isinstance(selection, bool | np.bool_):
+        return frozenset(range(count)) if selection else None
+    if isinstance(selection, str | bytes):
+        raise TypeError(f"{name}={brief(selection)}; expected True, False, an int or several ints.")
+    indices = []
+    try:
+        asked = list(selection) if isinstance(selection, Iterable) else [selection]
+        for value in asked:
+            if isinstance(value, bool | np.bool_):
+                raise TypeError
+            indices.append(operator.index(value))
+    except TypeError:
+        raise TypeError(f"{name}={brief(selection)}; expected True, False, an int or several ints.") from None
+    for index in indices:
+        if not -count <= index < count:
+            raise ValueError(
+                f"{name} asks for {brief(index)}; this model has {count}: 0 to {count - 1}, or -{count} to -1."
+            )
+        if reach is not None and index % count > reach:
+            raise ValueError(f"{name} asks for {index}, which is never computed with this num_layers=.")
+    return frozenset(index % count for index in indices)
+
+
+def _check_indices(name: str, asked: Collection[int], count: int) -> frozenset[int]:
+    """Return indices after checking that each is an int, 0 to count - 1."""
+    return frozenset(check_int(f"an index of {name}", index, 0, count - 1) for index in asked)
+
+
+def _check_num_layers(num_layers: int | None, depth: int) -> int:
+    if num_layers is None:
+        return depth
+    if isinstance(num_layers, bool) or not isinstance(num_layers, int | np.integer):
+        raise TypeError(f"num_layers={brief(num_layers)}; expected an int, 0 to {depth}.")
+    if not 0 <= num_layers <= depth:
+        raise ValueError(f"num_layers={brief(num_layers)}; this model has {depth} layers: expected 0 to {depth}.")
+    return int(num_layers)

@@ -1,0 +1,84 @@
+"""What a model returns."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+from minibert.base.arrays import FloatArray
+from minibert.base.display import html_table
+
+__all__ = ["BertModelOutput"]
+
+Layers: TypeAlias = tuple[FloatArray | None, ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class BertModelOutput:
+    """Everything one forward pass was asked for; readable by attribute, ``["key"]``, index, and in order.
+
+    Parameters
+    ----------
+    last_hidden_state : ndarray of shape (B, S, H), float32, or None
+        None where the forward was stopped early with ``num_layers=``.
+    pooler_output : ndarray of shape (B, H), float32, or None
+        tanh of a linear map of [CLS]; zeros for a sequence whose first place is hidden. None where the checkpoint has
+        no pooler (never random weights), or the forward was stopped early.
+    hidden_states : tuple of L + 1 ndarrays of shape (B, S, H), or None
+        ``[0]`` is the embeddings' output after LayerNorm, ``[i]`` that of layer i, ``[-1]`` is last_hidden_state.
+        Places that were not asked for hold None.
+    attentions : tuple of L ndarrays of shape (B, A, S, S), or None
+        Attention probs: ``attentions[i - 1][b, a, s]`` is what token s of sequence b looked at in head a of layer i,
+        summing to 1.
+
+    Notes
+    -----
+    Hidden places (attention_mask 0) hold zeros in every array, where transformers leaves garbage. Index, iteration
+    and `to_tuple` skip what is None, as transformers' ``ModelOutput.to_tuple`` does.
+    """
+
+    last_hidden_state: FloatArray | None = None
+    pooler_output: FloatArray | None = None
+    hidden_states: Layers | None = None
+    attentions: Layers | None = None
+
+    def to_tuple(self) -> tuple[Any, ...]:
+        """Return the values that are not None, in the order of the fields."""
+        return tuple(getattr(self, key) for key in self.keys())
+
+    def keys(self) -> tuple[str, ...]:
+        """Return the names of the values that are not None, in order."""
+        return tuple(field.name for field in dataclasses.fields(self) if getattr(self, field.name) is not None)
+
+    def __getitem__(self, key: str | int | slice) -> Any:
+        if isinstance(key, str):
+            if key not in self.keys():
+                raise KeyError(f"{key!r}; this output has {', '.join(self.keys())}")
+            return getattr(self, key)
+        return self.to_tuple()[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.to_tuple())
+
+    def __len__(self) -> int:
+        return len(self.keys())
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.keys()
+
+    def __repr__(self) -> str:
+        described = ", ".join(f"{key}={_describe(self[key])}" for key in self.keys())
+        return f"BertModelOutput({described})"
+
+    def _repr_html_(self) -> str:
+        rows = [(key, _describe(self[key])) for key in self.keys()]
+        return html_table("BertModelOutput", ("", "shape"), rows, len(rows))
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, tuple):
+        kept = [array for array in value if array is not None]
+        of = f" of {len(value)}" if len(kept) < len(value) else ""
+        return f"<{len(kept)}{of} arrays{f' {kept[0].shape}' if kept else ''}>"
+    return f"<array {value.shape}>"

@@ -1,0 +1,284 @@
+"""modules.json: what a sentence-embedding model does with the hidden states of its BERT, read as data.
+
+Both generations of sentence-transformers' files are understood; nothing is imported by a name that stands in a file.
+Source: sentence-transformers 6.2, base/modules and sentence_transformer/modules; the old spellings: its 2.2, models/.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from minibert.base.arrays import FloatArray
+from minibert.base.files import read_json, read_json_object
+from minibert.bert.ops import LayerNorm, Linear, Ops, PreparedLinear
+from minibert.checkpoint.hub import ModelFiles
+from minibert.checkpoint.tensors import load_tensors
+from minibert.errors import ModelFormatError
+from minibert.sentence.pooling import POOLING_MODES
+from minibert.similarity import normalize_embeddings
+
+__all__ = ["Module", "Pipeline", "read_modules", "read_pipeline"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Module:
+    """One entry of modules.json: the kind (last word of its type), and the folder in the model ("" is the model's)."""
+
+    kind: str
+    path: str
+
+
+class Step(Protocol):
+    """What follows the pooling: vectors (B, in) -> (B, out), each row on its own."""
+
+    def __call__(self, vectors: FloatArray, /) -> FloatArray: ...
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Pipeline:
+    """What turns hidden states into sentence vectors, in the order of modules.json.
+
+    Parameters
+    ----------
+    pooling : tuple of str
+        Names of `POOLING_MODES`, their vectors side by side.
+    include_prompt : bool
+        Whether the tokens of a prompt count in pooling.
+    steps : tuple of (vectors) -> vectors
+        What follows: Dense, LayerNorm, Normalize.
+    widths : tuple of int
+        The length of the vectors: pooled, then after each step.
+    names : tuple of str
+        The steps in words.
+    """
+
+    pooling: tuple[str, ...]
+    include_prompt: bool
+    steps: tuple[Step, ...]
+    widths: tuple[int, ...]
+    names: tuple[str, ...]
+
+    def finish(self, pooled: FloatArray) -> FloatArray:
+        """Run the steps: pooled (B, widths[0]) -> (B, widths[-1])."""
+        for step in self.steps:
+            pooled = step(pooled)
+        return pooled
+
+
+def read_modules(files: ModelFiles) -> list[Module]:
+    """Read modules.json; empty where there is none.
+
+    Raises
+    ------
+    ModelFormatError
+        The file is no list of modules, a module is none that minibert implements, or a path leaves the model.
+    """
+    path = files.find("modules.json")
+    if path is None:
+        return []
+    listed = read_json(path)
+    modules = [_read_module(entry, str(path)) for entry in (listed if isinstance(listed, list) else [listed])]
+    kinds = [module.kind for module in modules]
+    if kinds[:2] != ["Transformer", "Pooling"] or not {*kinds[2:]} <= {*_READERS}:
+        raise ModelFormatError(
+            f"{files.source}: modules.json lists {', '.join(kinds) or 'nothing'}; minibert implements Transformer, "
+            f"Pooling and then any of {', '.join(_READERS)}."
+        )
+    return modules
+
+
+def _read_module(entry: object, name: str) -> Module:
+    kind, folder = (entry.get("type"), entry.get("path")) if isinstance(entry, dict) else (None, None)
+    if not isinstance(kind, str) or not isinstance(folder, str):
+        raise ModelFormatError(f"{name} must hold a list of objects with a type and a path; found {entry!r}.")
+    if not kind.startswith("sentence_transformers."):
+        raise ModelFormatError(f"{name} asks for {kind}: code of the repository's own, which is never run.")
+    if folder.startswith(("/", "\\")) or ".." in folder.replace("\\", "/").split("/"):
+        raise ModelFormatError(f"{name} has the path {folder!r}, which leaves the model.")
+    folder = folder.strip("/").removeprefix("./")
+    return Module(kind.rpartition(".")[2], "" if folder == "." else folder)
+
+
+def read_pipeline(files: ModelFiles, modules: list[Module], hidden_size: int, ops: Ops) -> Pipeline:
+    """Read the configs and weights of all modules behind the Transformer, which gives vectors of `hidden_size`.
+
+    Parameters
+    ----------
+    modules : as `read_modules` gives them; an empty list stands for mean pooling
+    ops : Ops
+        Who multiplies: with minibert's kernels a vector depends on no other in its batch.
+
+    Raises
+    ------
+    ModelFormatError
+        A setting is not implemented, a file is damaged, or the sizes of two modules do not fit.
+    """
+    if not modules:
+        return Pipeline(("mean",), True, (), (hidden_size,), ())
+    pooling, include_prompt = _read_pooling(files, modules[1], hidden_size)
+    steps: list[Step] = []
+    widths, names = [len(pooling) * hidden_size], []
+    for module in modules[2:]:
+        read = _READERS[module.kind]
+        if read is None:
+            continue
+        step, width, name = read(files, module, widths[-1], ops)
+        steps.append(step)
+        widths.append(width)
+        names.append(name)
+    return Pipeline(pooling, include_prompt, tuple(steps), tuple(widths), tuple(names))
+
+
+# --- Pooling ---------------------------------------------------------------------------------------------------------
+
+# In the order in which the vectors of several modes stand side by side.
+_OLD_POOLING = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+
+
+def _read_pooling(files: ModelFiles, module: Module, hidden_size: int) -> tuple[tuple[str, ...], bool]:
+    config, name = _read_config(files, module)
+    modes = config.get("pooling_mode")
+    if modes is None:
+        switches = {key: on for key, on in config.items() if key.startswith("pooling_mode_")}
+        unknown = [key for key, on in switches.items() if key not in _OLD_POOLING and on is not False]
+        if unknown or not all(isinstance(on, bool) for on in switches.values()):
+            raise ModelFormatError(f"{name} asks for a pooling that minibert does not know: {unknown or switches}.")
+        modes = [mode for key, mode in _OLD_POOLING.items() if switches.get(key)] or ["mean"]
+    modes = [modes] if isinstance(modes, str) else modes
+    if not isinstance(modes, list) or not modes or not all(isinstance(m, str) and m in POOLING_MODES for m in modes):
+        raise ModelFormatError(f"{name} asks for the pooling {modes!r}; there are {', '.join(POOLING_MODES)}.")
+    include_prompt = config.get("include_prompt", True)
+    if not isinstance(include_prompt, bool):
+        raise ModelFormatError(f"{name} has include_prompt={include_prompt!r}; expected true or false.")
+    width = config.get("embedding_dimension", config.get("word_embedding_dimension", hidden_size))
+    if width != hidden_size:
+        raise ModelFormatError(
+            f"{name}: this Pooling is for vectors of {width!r}, the model's are of {hidden_size} (hidden_size)."
+        )
+    return tuple(modes), include_prompt
+
+
+# --- what follows it -------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Dense:
+    """activation(x weight^T + bias), + x (or + x residual^T where the lengths differ) if there is a residual."""
+
+    ops: Ops
+    linear: PreparedLinear
+    activation: str | None
+    residual: PreparedLinear | bool
+
+    def __call__(self, vectors: FloatArray) -> FloatArray:
+        added = vectors if self.residual is True else None
+        if not isinstance(self.residual, bool):
+            added = self.ops.linear(vectors, self.residual)
+        if self.activation != "sigmoid":
+            return self.ops.linear(vectors, self.linear, activation=self.activation, residual=added)
+        half = np.float32(0.5)
+        y: FloatArray = half + half * np.tanh(half * self.ops.linear(vectors, self.linear))
+        return y if added is None else y + added
+
+
+# torch.nn's name -> the ops' own; None is the identity.
+_ACTIVATIONS = {
+    "Identity": None,
+    "Tanh": "tanh",
+    "ReLU": "relu",
+    "GELU": "gelu",
+    "SiLU": "silu",
+    "Sigmoid": "sigmoid",
+}
+_ACTIVATION_HOMES = ("torch.nn", "torch.nn.modules.activation", "torch.nn.modules.linear")
+
+
+def _read_dense(files: ModelFiles, module: Module, width: int, ops: Ops) -> tuple[Step, int, str]:
+    config, name = _read_config(files, module)
+    _only_sentence_vectors(config, name)
+    inward, outward = (_size(config, key, name) for key in ("in_features", "out_features"))
+    _check_width(inward, width, name)
+    bias, use_residual = config.get("bias", True), config.get("use_residual", False)
+    if not isinstance(bias, bool) or not isinstance(use_residual, bool):
+        raise ModelFormatError(f"{name}: bias={bias!r}, use_residual={use_residual!r}; expected true or false.")
+    asked = config.get("activation_function", "torch.nn.modules.activation.Tanh")
+    home, _, activation = asked.rpartition(".") if isinstance(asked, str) else ("", "", "")
+    if home not in _ACTIVATION_HOMES or activation not in _ACTIVATIONS:
+        raise ModelFormatError(
+            f"{name} asks for activation_function={asked!r}; minibert implements, of torch.nn, "
+            f"{', '.join(_ACTIVATIONS)}. No code is imported by name."
+        )
+    shapes: dict[str, tuple[int, ...]] = {"linear.weight": (outward, inward)}
+    if bias:
+        shapes["linear.bias"] = (outward,)
+    if use_residual and inward != outward:
+        shapes["residual.weight"] = (outward, inward)
+    tensors = load_tensors(files.subfolder(module.path), shapes)
+
+    def prepare(part: str) -> PreparedLinear:
+        nothing = np.zeros(outward, dtype=np.float32)
+        return ops.prepare(
+            Linear((f"{module.path}.{part}",), tensors[f"{part}.weight"], tensors.get(f"{part}.bias", nothing))
+        )
+
+    residual = prepare("residual") if "residual.weight" in shapes else use_residual
+    dense = _Dense(ops, prepare("linear"), _ACTIVATIONS[activation], residual)
+    return dense, outward, f"Dense({inward}, {outward}, {activation})"
+
+
+def _read_layer_norm(files: ModelFiles, module: Module, width: int, ops: Ops) -> tuple[Step, int, str]:
+    config, name = _read_config(files, module)
+    _check_width(_size(config, "dimension", name), width, name)
+    tensors = load_tensors(files.subfolder(module.path), {"norm.weight": (width,), "norm.bias": (width,)})
+    norm = LayerNorm(f"{module.path}.norm", tensors["norm.weight"], tensors["norm.bias"], 1e-5)  # torch.nn's eps
+    return (lambda vectors: ops.layer_norm(vectors, norm)), width, f"LayerNorm({width})"
+
+
+def _read_normalize(files: ModelFiles, module: Module, width: int, ops: Ops) -> tuple[Step, int, str]:
+    if module.path and files.find(f"{module.path}/config.json") is not None:  # only new files have one
+        _only_sentence_vectors(*_read_config(files, module))
+    return normalize_embeddings, width, "Normalize"
+
+
+_Reader = Callable[[ModelFiles, Module, int, Ops], tuple[Step, int, str]]
+_READERS: Mapping[str, _Reader | None] = {
+    "Dense": _read_dense,
+    "LayerNorm": _read_layer_norm,
+    "Normalize": _read_normalize,
+    "Dropout": None,  # does nothing outside training
+}
+
+
+def _read_config(files: ModelFiles, module: Module) -> tuple[dict[str, Any], str]:
+    """A module's config.json, and what to call it in a message."""
+    name = f"{module.path}/config.json" if module.path else "config.json"
+    return read_json_object(files.require(name)), f"{files.source}: {name}"
+
+
+def _only_sentence_vectors(config: dict[str, Any], name: str) -> None:
+    for key in ("module_input_name", "module_output_name"):
+        if config.get(key) not in (None, "sentence_embedding"):
+            raise ModelFormatError(f"{name} has {key}={config[key]!r}; minibert implements 'sentence_embedding'.")
+
+
+def _size(config: dict[str, Any], key: str, name: str) -> int:
+    size = config.get(key)
+    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= 2**20:
+        raise ModelFormatError(f"{name} has {key}={size!r}; expected an int of at least 1.")
+    return size
+
+
+def _check_width(size: int, width: int, name: str) -> None:
+    if size != width:
+        raise ModelFormatError(f"{name}: this module is for vectors of {size}, those before it are of {width}.")

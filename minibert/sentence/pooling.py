@@ -1,0 +1,110 @@
+"""Pooling: the vectors of a text's tokens -> one vector of the text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from minibert.base.arrays import FloatArray, IntArray
+from minibert.base.checks import brief
+
+__all__ = ["POOLING_MODES", "pool", "pooling_modes"]
+
+POOLING_MODES: dict[str, Callable[[FloatArray, IntArray], FloatArray]] = {
+    "cls": lambda x, places: x[0],
+    "max": lambda x, places: x.max(axis=0),
+    "mean": lambda x, places: x.mean(axis=0, dtype=np.float64),
+    "mean_sqrt_len_tokens": lambda x, places: x.sum(axis=0, dtype=np.float64) / np.sqrt(len(x)),
+    "weightedmean": lambda x, places: ((places[:, None] + 1.0) * x).sum(axis=0) / (places + 1.0).sum(),
+    "lasttoken": lambda x, places: x[-1],
+}
+"""Formulas by sentence-transformers' names: x (S, H), the tokens that count; their places (S,) in the text -> (H,).
+
+Sums are made in float64 and rounded once, when the result is stored.
+
+Sources: Reimers and Gurevych 2019 (arXiv 1908.10084), section 3, for cls, max and mean; Muennighoff 2022 (arXiv
+2202.08904), section 3, for weightedmean; sentence-transformers 6, sentence_transformer/modules/pooling.py.
+"""
+
+_ALIASES: dict[str, tuple[str, ...]] = {
+    "mean_max": ("mean", "max"),
+    "sep": ("lasttoken",),
+    # bert-as-service's names. Source: server/bert_serving/server/graph.py of that project.
+    "NONE": ("none",),
+    "REDUCE_MEAN": ("mean",),
+    "REDUCE_MAX": ("max",),
+    "REDUCE_MEAN_MAX": ("mean", "max"),
+    "CLS_TOKEN": ("cls",),
+    "FIRST_TOKEN": ("cls",),
+    "SEP_TOKEN": ("lasttoken",),
+    "LAST_TOKEN": ("lasttoken",),
+}
+
+# These need more than the token vectors of one hidden state, or give no single vector: recipe.py knows how.
+_ALONE = ("first_last", "pooler", "none")
+
+
+def pooling_modes(pooling: str | Sequence[str]) -> tuple[str, ...]:
+    """Resolve what a caller typed into names of `POOLING_MODES`, or one of "first_last", "pooler", "none".
+
+    Parameters
+    ----------
+    pooling : str or sequence of str
+        One mode, or several whose vectors are concatenated; aliases are "mean_max", "sep" and bert-as-service's NONE,
+        REDUCE_MEAN, REDUCE_MAX, REDUCE_MEAN_MAX, CLS_TOKEN, FIRST_TOKEN, SEP_TOKEN, LAST_TOKEN.
+
+    Raises
+    ------
+    TypeError, ValueError
+        It is no name, or "first_last", "pooler" or "none" is combined with another mode.
+    """
+    names = [pooling] if isinstance(pooling, str) else pooling
+    if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"pooling={brief(pooling)}; expected the name of a pooling mode, or a list of names.")
+    modes: list[str] = []
+    for name in names:
+        if name not in POOLING_MODES and name not in _ALONE and name not in _ALIASES:
+            known = ", ".join([*POOLING_MODES, *_ALONE, *_ALIASES])
+            raise ValueError(f"pooling={brief(name)} is not a pooling mode; there are {known}.")
+        modes += _ALIASES.get(name, (name,))
+    if len(modes) > 1 and (alone := [mode for mode in modes if mode in _ALONE]):
+        raise ValueError(f"pooling {alone[0]!r} cannot be combined with others; got {', '.join(map(repr, modes))}.")
+    return tuple(modes)
+
+
+def pool(
+    hidden_state: FloatArray,
+    cu_seqlens: IntArray,
+    modes: Sequence[str],
+    counts: npt.NDArray[np.bool_] | None = None,
+) -> FloatArray:
+    """Pool each sequence of a packed batch; the vectors of several modes stand side by side.
+
+    Parameters
+    ----------
+    hidden_state : ndarray of shape (T, H), float32
+    cu_seqlens : int ndarray of shape (B + 1,)
+    modes : names of `POOLING_MODES`
+    counts : bool ndarray of shape (T,), optional
+        Which tokens count; default: all. "weightedmean" keeps the others' places, as sentence-transformers does.
+
+    Returns
+    -------
+    ndarray of shape (B, len(modes) * H), float32
+        Zeros for a sequence without a token that counts.
+    """
+    H = hidden_state.shape[1]
+    pooled = np.zeros((len(cu_seqlens) - 1, len(modes) * H), dtype=np.float32)
+    for b, (start, end) in enumerate(pairwise(cu_seqlens)):
+        x = hidden_state[start:end]
+        places = np.arange(end - start) if counts is None else np.flatnonzero(counts[start:end])
+        if len(places) == 0:
+            continue
+        if counts is not None:
+            x = x[places]
+        for i, mode in enumerate(modes):
+            pooled[b, i * H : (i + 1) * H] = POOLING_MODES[mode](x, places)
+    return pooled

@@ -1,0 +1,149 @@
+"""Prompts: the texts that retrieval models want before each input, stored with a model, given, or known here.
+
+Every text of the table stands on its model's card, for repositories that do not store it; families are found by hub id,
+or by `_name_or_path` in config.json.
+"""
+
+from __future__ import annotations
+
+import re
+import reprlib
+from collections.abc import Mapping
+from typing import Any
+
+from minibert.base.checks import brief
+from minibert.base.warn import warn_caller
+from minibert.errors import ModelFormatError
+
+__all__ = ["builtin_prompts", "check_prompts", "choose_default", "merge_prompts", "resolve_prompt"]
+
+_E5 = {"query": "query: ", "passage": "passage: "}
+_SEARCH = {"query": "Represent this sentence for searching relevant passages: "}
+_SEARCH_ZH = {"query": "为这个句子生成表示以用于检索相关文章："}
+
+_TABLE: tuple[tuple[str, dict[str, str]], ...] = (
+    # https://huggingface.co/intfloat/e5-base-v2: "Each input text should start with "query: " or "passage: "".
+    (r"intfloat/(e5-(small|base|large)(-v2)?|multilingual-e5-small)", _E5),
+    # https://huggingface.co/BAAI/bge-base-en-v1.5, the table of its "Model List".
+    (r"BAAI/bge-(small|base|large)-en(-v1\.5)?", _SEARCH),
+    (r"BAAI/bge-(small|base|large)-zh(-v1\.5)?", _SEARCH_ZH),
+    # https://huggingface.co/Snowflake/snowflake-arctic-embed-m, "Usage".
+    (r"Snowflake/snowflake-arctic-embed-(xs|s|m|l|m-v1\.5)", _SEARCH),
+    # https://huggingface.co/mixedbread-ai/mxbai-embed-large-v1, "Quickstart".
+    (r"mixedbread-ai/mxbai-embed-(large|xsmall)-v1", _SEARCH),
+)
+
+# The families of the table, for messages.
+_FAMILIES = ("intfloat/e5", "BAAI/bge", "Snowflake/snowflake-arctic-embed", "mixedbread-ai/mxbai-embed")
+
+
+def builtin_prompts(*names: object) -> dict[str, str]:
+    """Return the prompts of the first of some model names that the table knows; empty where it knows none.
+
+    Parameters
+    ----------
+    *names : hub ids, or whatever stands in their place; what is no str is passed over
+    """
+    for name in names:
+        for pattern, prompts in _TABLE:
+            if isinstance(name, str) and re.fullmatch(pattern, name, flags=re.IGNORECASE):
+                return dict(prompts)
+    return {}
+
+
+def merge_prompts(
+    stored: Mapping[str, Any], given: Mapping[str, str] | str | None, builtin: Mapping[str, str], source: str
+) -> dict[str, str]:
+    """Merge the prompts of a model's files, those of its card if they are asked for, and the caller's, which win.
+
+    Parameters
+    ----------
+    stored : config_sentence_transformers.json's object
+    given : dict of str to str, or "builtin", optional
+    builtin : as `builtin_prompts` gives them
+    source : str
+        The model, for messages.
+
+    Returns
+    -------
+    dict of str to str
+        "query" and "document" are always there.
+
+    Raises
+    ------
+    ModelFormatError, TypeError, ValueError
+        What is stored, or given, is no texts by name; there are no prompts of the card.
+    """
+    prompts = check_prompts(stored.get("prompts") or {}, _file(source), ModelFormatError)
+    if given == "builtin":
+        if not builtin:
+            raise ValueError(
+                f"prompts='builtin': minibert knows the prompts of {', '.join(_FAMILIES)} models, and {source} is "
+                "none of them. Give them as prompts={'query': ..., 'document': ...}."
+            )
+        prompts = {**builtin, **{name: text for name, text in prompts.items() if text}}
+    elif given is not None:
+        prompts = {**prompts, **check_prompts(given, "prompts", TypeError)}
+    return {"query": "", "document": "", **prompts}
+
+
+def choose_default(prompts: Mapping[str, str], stored: Mapping[str, Any], given: str | None, source: str) -> str | None:
+    """Return the name of the prompt to use where none is named: the caller's, else the model's, else None.
+
+    Raises
+    ------
+    ModelFormatError, ValueError
+        The model's, or the caller's, is none of the prompts.
+    """
+    name = given if given is not None else stored.get("default_prompt_name")
+    if name is not None and (not isinstance(name, str) or name not in prompts):
+        error = ModelFormatError if given is None else ValueError
+        where = f"{_file(source)} has " if given is None else ""
+        raise error(f"{where}default_prompt_name={brief(name)}, which is not a prompt; there are {[*prompts]}.")
+    return name
+
+
+def resolve_prompt(
+    prompts: Mapping[str, str], prompt: str | None, prompt_name: str | None, default_prompt_name: str | None
+) -> str:
+    """Return the text to put before each input: the prompt itself, else the one that is named; empty without either.
+
+    Raises
+    ------
+    TypeError, ValueError
+        The prompt is not a text, or the name is not one of the prompts.
+
+    Warns
+    -----
+    UserWarning
+        There are a prompt and a name: the name is ignored.
+    """
+    if prompt is not None:
+        if not isinstance(prompt, str):
+            raise TypeError(f"prompt is a {type(prompt).__name__}; expected a str.")
+        if prompt_name is not None:
+            warn_caller(
+                f"prompt={reprlib.repr(prompt)} and prompt_name={prompt_name!r} are both given; the prompt is used, "
+                "and prompt_name is ignored. Give one of them."
+            )
+        return prompt
+    name = prompt_name if prompt_name is not None else default_prompt_name
+    if name is None:
+        return ""
+    if not isinstance(name, str) or name not in prompts:
+        raise ValueError(f"prompt_name={brief(name)}; this model has {', '.join(map(repr, prompts)) or 'none'}.")
+    text = prompts[name]
+    if not isinstance(text, str):  # the dict is the caller's to change
+        raise TypeError(f"prompts[{name!r}] is a {type(text).__name__}; expected a str.")
+    return text
+
+
+def check_prompts(prompts: object, where: str, error: type[Exception]) -> dict[str, str]:
+    """Return prompts as a new dict; raise `error`, naming the place, for what are no texts by name."""
+    if not isinstance(prompts, Mapping) or not all(isinstance(x, str) for x in [*prompts, *prompts.values()]):
+        raise error(f"{where} must hold prompts as texts by name, not {brief(prompts)}.")
+    return dict(prompts)
+
+
+def _file(source: str) -> str:
+    return f"{source}: config_sentence_transformers.json"

@@ -1,0 +1,550 @@
+"""`SentenceTransformer`: texts in, one vector each out, as sentence-transformers computes them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy.typing as npt
+
+from minibert.base.arrays import FloatArray
+from minibert.base.checks import brief, check_int
+from minibert.base.progress import progress_bar
+from minibert.base.warn import warn_caller
+from minibert.checkpoint.hub import DEFAULT_MODEL, locate
+from minibert.errors import ModelFormatError
+from minibert.models.bert_model import BertModel
+from minibert.sentence.encode import (
+    CutTexts,
+    EncodedTexts,
+    EncodeTask,
+    encode_texts,
+    encode_tokens,
+    sentence_width,
+)
+from minibert.sentence.modules import Pipeline, read_modules, read_pipeline
+from minibert.sentence.options import check_device, check_for_tokens, check_out, check_output, make_out
+from minibert.sentence.prompts import builtin_prompts, check_prompts, choose_default, merge_prompts, resolve_prompt
+from minibert.sentence.recipe import make_recipe
+from minibert.sentence.settings import check_settings, full_name, read_settings
+from minibert.similarity import SIMILARITY_FUNCTIONS, check_truncate_dim, quantize_embeddings
+from minibert.tokenizer.bert_tokenizer import BertTokenizer
+from minibert.tokenizer.encodings import TokenizedBatch
+from minibert.tokenizer.texts import as_texts
+from minibert.tokenizer.windows import TextInfo, TokenWindows, check_inputs, count_tokens
+from minibert.tokens.layers import LayerSelection
+
+__all__ = ["WINDOW", "SentenceTransformer"]
+
+WINDOW = 10_000
+"""Texts within which equal ones are computed once, and sorted by length."""
+
+# Texts tokenized together: bounds the memory of a large corpus's encodings.
+_TEXTS_AT_ONCE = 1024
+
+
+class SentenceTransformer:
+    """A sentence-embedding model: the names, arguments and answers of sentence-transformers 6, as NumPy arrays.
+
+    Parameters
+    ----------
+    model_name_or_path : str or path
+        A folder, or a hub id; short ids such as "all-MiniLM-L6-v2" are sentence-transformers' own. What follows the
+        BERT model is read from its modules.json (see modules.py); without one it is mean pooling, with a warning.
+    prompts : dict of str to str, or "builtin", optional
+        Texts to put before inputs, by name; they win over those the model stores. "builtin": those that the cards of
+        E5, BGE, Arctic Embed and mxbai models ask for (see prompts.py), where the model stores none.
+    default_prompt_name : str, optional
+        The prompt of `encode` where none is named; default: as the model says.
+    similarity_fn_name : {"cosine", "dot", "euclidean", "manhattan"}, optional
+        What `similarity` computes; default: as the model says, else "cosine".
+    cache_folder, revision, local_files_only, token
+        As `cache_dir` and so on in `BertModel.from_pretrained`.
+    truncate_dim : int, optional
+        Keep the first features of each vector only; default: as the model says, else all.
+    device : None or "cpu"
+    backend, num_threads
+        As in `BertModel.from_pretrained`.
+
+    Attributes
+    ----------
+    model : BertModel
+    tokenizer : BertTokenizer
+    pipeline : Pipeline
+        What turns hidden states into vectors.
+    prompts : dict of str to str
+        "query" and "document" are always there, empty where nobody gave them.
+    default_prompt_name : str or None
+    truncate_dim : int or None
+
+    Raises
+    ------
+    ModelFormatError
+        A module, pooling mode or file is not one minibert implements; it is named.
+    DownloadError
+        The model is not here and could not be fetched.
+    """
+
+    def __init__(
+        self,
+        model_name_or_path: str | os.PathLike[str] = DEFAULT_MODEL,
+        *,
+        prompts: Mapping[str, str] | str | None = None,
+        default_prompt_name: str | None = None,
+        similarity_fn_name: str | None = None,
+        cache_folder: str | os.PathLike[str] | None = None,
+        revision: str | None = None,
+        local_files_only: bool = False,
+        token: str | bool | None = None,
+        truncate_dim: int | None = None,
+        device: str | None = None,
+        backend: str | None = None,
+        num_threads: int | None = None,
+    ) -> None:
+        check_device(device)
+        check_truncate_dim(truncate_dim)
+        if similarity_fn_name is not None:  # before anything is fetched
+            self.similarity_fn_name = similarity_fn_name
+        files = locate(
+            full_name(model_name_or_path),
+            revision=revision,
+            cache_dir=cache_folder,
+            token=token,
+            local_files_only=local_files_only,
+        )
+        modules = read_modules(files)
+        if not modules:
+            warn_caller(
+                f"{files.source} has no modules.json: it is not a sentence-embedding model. Using mean pooling over "
+                "the last hidden state; cosines of a plain BERT say little about meaning.",
+            )
+        stored = read_settings(files, "config_sentence_transformers.json")
+        try:
+            check_truncate_dim(stored.get("truncate_dim"))
+            self.similarity_fn_name = similarity_fn_name or stored.get("similarity_fn_name") or "cosine"
+        except (TypeError, ValueError) as error:
+            raise ModelFormatError(f"{files.source}: config_sentence_transformers.json has {error}") from error
+        self.truncate_dim = truncate_dim if truncate_dim is not None else stored.get("truncate_dim")
+        bert_files = files.subfolder(modules[0].path) if modules else files
+        names = (os.fspath(model_name_or_path), read_settings(bert_files, "config.json").get("_name_or_path"))
+        self._builtin_prompts = builtin_prompts(*names)
+        self._prompts = merge_prompts(stored, prompts, self._builtin_prompts, files.source)
+        self.default_prompt_name = choose_default(self.prompts, stored, default_prompt_name, files.source)
+        self._given_prompts = frozenset(prompts) if isinstance(prompts, Mapping) else frozenset()
+        self._warned: set[str] = set()
+
+        self.tokenizer = BertTokenizer.from_files(bert_files)
+        settings = read_settings(bert_files, "sentence_bert_config.json")
+        check_settings(settings, self.tokenizer)
+        self.model = BertModel.from_files(
+            bert_files, output_hidden_states=False, backend=backend, num_threads=num_threads
+        )
+        self.pipeline: Pipeline = read_pipeline(files, modules, self.model.config.hidden_size, self.model.ops)
+        # What stands in sentence_bert_config.json replaces the tokenizer's limit, even a lower one.
+        limits = [self.model.config.max_position_embeddings]
+        limits += [settings.get("max_seq_length") or self.tokenizer.model_max_length or limits[0]]
+        self._max_seq_length = min(limits)
+
+    # -- settings
+
+    @property
+    def max_seq_length(self) -> int:
+        """Tokens of one text, special tokens included; more are cut. Settable, up to the model's positions."""
+        return min(self._max_seq_length, self.model.config.max_position_embeddings)  # `model` may be another one now
+
+    @max_seq_length.setter
+    def max_seq_length(self, value: int) -> None:
+        most = self.model.config.max_position_embeddings
+        least = self.tokenizer.num_special_tokens_to_add()
+        self._max_seq_length = check_int(
+            "max_seq_length", value, least, most, also=": the special tokens, and max_position_embeddings"
+        )
+
+    @property
+    def prompts(self) -> dict[str, str]:
+        """Texts to put before inputs, by name; "query" and "document" are always there. Settable."""
+        return self._prompts
+
+    @prompts.setter
+    def prompts(self, value: Mapping[str, str]) -> None:
+        given = check_prompts(value, "prompts", TypeError)
+        self._prompts = {"query": "", "document": "", **given}
+        self._given_prompts = frozenset(given)
+
+    @property
+    def truncate_dim(self) -> int | None:
+        """Features that `encode` keeps of each vector, the first ones; None keeps all. Settable."""
+        return self._truncate_dim
+
+    @truncate_dim.setter
+    def truncate_dim(self, value: int | None) -> None:
+        self._truncate_dim = check_truncate_dim(value)
+
+    @property
+    def similarity_fn_name(self) -> str:
+        """What `similarity` computes: "cosine", "dot", "euclidean" or "manhattan". Settable."""
+        return self._similarity_fn_name
+
+    @similarity_fn_name.setter
+    def similarity_fn_name(self, value: str) -> None:
+        if not isinstance(value, str) or value not in SIMILARITY_FUNCTIONS:
+            known = ", ".join(map(repr, SIMILARITY_FUNCTIONS))
+            raise ValueError(f"similarity_fn_name={brief(value)}; expected one of {known}.")
+        self._similarity_fn_name = value
+
+    def get_embedding_dimension(self) -> int:
+        """Return the length of the vectors `encode` gives."""
+        width = self.pipeline.widths[-1]
+        return width if self.truncate_dim is None else min(width, self.truncate_dim)
+
+    def get_sentence_embedding_dimension(self) -> int:
+        """Return the same as `get_embedding_dimension`, under its name of before sentence-transformers 6."""
+        return self.get_embedding_dimension()
+
+    # -- texts to vectors
+
+    def encode(
+        self,
+        inputs: str | Sequence[str] | npt.NDArray[Any] | None = None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int = 32,
+        show_progress_bar: bool | None = None,
+        output_value: str | None = "sentence_embedding",
+        precision: str = "float32",
+        convert_to_numpy: bool = True,
+        convert_to_tensor: bool = False,
+        device: str | None = None,
+        normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
+        *,
+        layers: LayerSelection | None = None,
+        layer_pooling: str = "concat",
+        pooling: str | Sequence[str] | None = None,
+        special_tokens: bool = True,
+        truncation: str = "warn",
+        stride: int = 0,
+        out: npt.NDArray[Any] | None = None,
+        return_info: bool = False,
+        sentences: str | Sequence[str] | None = None,
+    ) -> Any:
+        """Turn texts into vectors; equal texts are computed once.
+
+        Parameters
+        ----------
+        inputs : str, or sequence, array, pandas or Arrow column of B str
+            An empty text gives the vector of [CLS] [SEP]. `sentences` is its old name.
+        prompt_name : str, optional
+            A key of `prompts`; its text is put before each input. Default: `default_prompt_name`, if there is one.
+        prompt : str, optional
+            A text to put before each input; wins over `prompt_name`.
+        batch_size : int
+            Bounds the work at a time: 32 batches of texts, at most 1024, are tokenized together. The result never
+            depends on it.
+        show_progress_bar : bool, optional
+            Count the texts on the standard error, with the time left.
+        output_value : {"sentence_embedding", "token_embeddings", None}
+            One vector per text; one per token; or a dict of both with the ids.
+        precision : {"float32", "float16", "int8", "uint8", "binary", "ubinary"}
+            See `quantize_embeddings`.
+        convert_to_numpy : bool
+            False gives a list of vectors instead of one array.
+        convert_to_tensor, device
+            There are no tensors and no devices here: False, and None or "cpu".
+        normalize_embeddings : bool
+            Scale the vectors to length 1 even where the model does not.
+        truncate_dim : int, optional
+            Keep the first features of sentence vectors only; default: as the model is set.
+        layers : int or ints, optional
+            Hidden states to pool, numbered as in transformers: 0 (the embeddings) to L, or -(L + 1) to -1. The forward
+            stops after the deepest one. Default: the last.
+        layer_pooling : {"concat", "sum", "mean"}
+            How several layers become one.
+        pooling : str or sequence of str, optional
+            Use this instead of the model's own Pooling: "mean", "max", "cls", "lasttoken", "weightedmean",
+            "mean_sqrt_len_tokens", several of them (side by side), "first_last", "pooler", "none" (all tokens), or
+            bert-as-service's names: see `pooling_modes`. The modules behind it still apply.
+        special_tokens : bool
+            Whether [CLS] and [SEP] count in pooling.
+        truncation : {"warn", "error", "split", "silent"}
+            What to do when a text has more than `max_seq_length` tokens: cut it and say so, refuse it, pool several
+            windows of it (weighted by the tokens of the text in each), or cut it.
+        stride : int
+            Tokens that a window repeats from the one before, for truncation="split".
+        out : ndarray of shape (B, width), float, optional
+            Write the vectors there, for example into a np.memmap, and return it.
+        return_info : bool
+            Also return a `TextInfo` per text: tokens, tokens cut off, windows as characters.
+
+        Returns
+        -------
+        ndarray of shape (width,) for a str, (B, width) for a sequence; float32 unless `precision` or `out` says else
+            For tokens a list of arrays (S, H); for None a list of dicts. With `return_info` a pair.
+
+        Raises
+        ------
+        TypeError, ValueError
+            An input is not a text (its index is named), is too long with truncation="error", or an argument is wrong.
+        """
+        if sentences is not None:
+            if inputs is not None:
+                raise TypeError("sentences= is the old name of inputs=; give one of them.")
+            inputs = sentences
+        texts, single = as_texts("inputs", inputs)
+        check_device(device)
+        check_output(convert_to_tensor, output_value, precision)
+        task = self._task(
+            self._token_windows(prompt, prompt_name, truncation, stride, batch_size),
+            pooling=pooling,
+            layers=layers,
+            layer_pooling=layer_pooling,
+            special_tokens=special_tokens,
+            return_info=return_info,
+            exact=return_info,
+        )
+        result: Any
+        cut, info = CutTexts(), list[TextInfo]()
+        if output_value != "sentence_embedding" or task.recipe.modes == ("none",):
+            check_for_tokens(out, precision, normalize_embeddings, truncation)
+            width = self._width(task, truncate_dim) if output_value is None else None
+            tokens, n_truncated, info = encode_tokens(task, texts, width)
+            cut.add(n_truncated)
+            result = tokens[0] if single else tokens
+        else:
+            width = self._width(task, truncate_dim)
+            vectors = make_out(out, (width,) if single else (len(texts), width), precision)
+            rows, first = vectors[None] if single else vectors, 0
+            with progress_bar(len(texts), show=bool(show_progress_bar)) as bar:
+                for window in encode_texts(
+                    task, texts, width=width, normalize=normalize_embeddings, size=WINDOW, progress=bar.update
+                ):
+                    rows[first : first + len(window.vectors)] = window.vectors
+                    cut.add(window.n_truncated)
+                    info += window.info
+                    first += len(window.vectors)
+            result = vectors if precision == "float32" else quantize_embeddings(vectors, precision)
+            result = result if single or convert_to_numpy else list(result)
+        if truncation == "warn":
+            cut.warn(self.max_seq_length)
+        if return_info:
+            return result, info[0] if single else info
+        return result
+
+    def encode_iter(
+        self, inputs: Iterable[str], *, out: npt.NDArray[Any] | None = None, **options: Any
+    ) -> Iterator[FloatArray]:
+        """Turn any iterable of texts into vectors, one per text and in order; memory does not grow with their number.
+
+        Parameters
+        ----------
+        inputs : iterable of str
+            Such as a generator, or the lines of a file. It is read a window at a time.
+        out : ndarray of shape (at least the number of texts, width), float, optional
+            Write the vectors there too, for example into a np.memmap.
+        **options
+            As in `encode_windows`.
+
+        Yields
+        ------
+        ndarray of shape (width,), float32
+
+        Raises
+        ------
+        TypeError, ValueError
+            As in `encode`; with more texts than rows in `out`.
+
+        Examples
+        --------
+        >>> from minibert import SentenceTransformer
+        >>> model = SentenceTransformer()
+        >>> sum(float(vector @ vector) for vector in model.encode_iter(f"text {i % 10}" for i in range(100)))
+        100.0
+        """
+        truncation = options.get("truncation", "warn")
+        windows = self.encode_windows(inputs, **options)
+        if out is not None:
+            check_out(out)
+
+        def rows() -> Iterator[FloatArray]:
+            cut, first = CutTexts(), 0
+            for window in windows:
+                if out is not None:
+                    last = first + len(window.vectors)
+                    if last > len(out) or out.shape[1:] != window.vectors.shape[1:]:
+                        raise ValueError(
+                            f"out has shape {out.shape}; the vectors of {last} texts, or more, take "
+                            f"({last}, {window.vectors.shape[1]})."
+                        )
+                    out[first:last] = window.vectors
+                    first = last
+                cut.add(window.n_truncated)
+                yield from window.vectors
+            if truncation == "warn":
+                cut.warn(self.max_seq_length)
+
+        return rows()
+
+    def encode_windows(
+        self,
+        inputs: Iterable[str],
+        *,
+        window: int = WINDOW,
+        progress: Callable[[int], object] | None = None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int = 32,
+        normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
+        layers: LayerSelection | None = None,
+        layer_pooling: str = "concat",
+        pooling: str | Sequence[str] | None = None,
+        special_tokens: bool = True,
+        truncation: str = "warn",
+        stride: int = 0,
+        return_info: bool = False,
+    ) -> Iterator[EncodedTexts]:
+        """Turn any iterable of texts into vectors, a window of texts at a time: what `encode` and `encode_iter` share.
+
+        Within a window each distinct text is computed once and texts of like length together.
+
+        Parameters
+        ----------
+        inputs : iterable of str
+        window : int
+            Texts read, and held, at a time.
+        progress : callable, optional
+            Is given the number of texts done since it was last called.
+        prompt_name, prompt, batch_size, normalize_embeddings, truncate_dim, layers, layer_pooling, pooling
+            As in `encode`, and so are the next three.
+        special_tokens, truncation, stride
+            With "warn" the caller has to say what `n_truncated` tells.
+        return_info : bool
+            Also give a `TextInfo` per text.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As in `encode`.
+        """
+        if isinstance(inputs, str | bytes) or not isinstance(inputs, Iterable):
+            raise TypeError(f"inputs is a {type(inputs).__name__}; expected an iterable of str. For one text: encode.")
+        if progress is not None and not callable(progress):
+            raise TypeError(f"progress={brief(progress)}; expected a function that takes a number of texts, or None.")
+        task = self._task(
+            self._token_windows(prompt, prompt_name, truncation, stride, batch_size),
+            pooling=pooling,
+            layers=layers,
+            layer_pooling=layer_pooling,
+            special_tokens=special_tokens,
+            return_info=return_info,
+            exact=return_info or truncation != "silent",
+        )
+        if task.recipe.modes == ("none",):
+            raise ValueError("pooling='none' gives the vectors of tokens; here one vector per text is computed.")
+        return encode_texts(
+            task,
+            inputs,
+            width=self._width(task, truncate_dim),
+            normalize=normalize_embeddings,
+            size=check_int("window", window, 1),
+            progress=progress or (lambda _: None),
+        )
+
+    def encode_query(
+        self, inputs: Any = None, prompt_name: str | None = None, prompt: str | None = None, **options: Any
+    ) -> Any:
+        """Turn queries into vectors: `encode` with the prompt "query", unless another is given."""
+        if prompt_name is None and prompt is None:
+            prompt_name = self._prompt_name_for("query")
+        return self.encode(inputs, prompt_name, prompt, **options)
+
+    def encode_document(
+        self, inputs: Any = None, prompt_name: str | None = None, prompt: str | None = None, **options: Any
+    ) -> Any:
+        """Turn documents into vectors: `encode` with the first of the prompts "document", "passage" and "corpus".
+
+        The "document" that `prompts` always has counts only if somebody gave it; in sentence-transformers 6.2 that
+        empty one keeps a model's "passage" from ever being used.
+        """
+        if prompt_name is None and prompt is None:
+            prompt_name = self._prompt_name_for("document", "passage", "corpus")
+        return self.encode(inputs, prompt_name, prompt, **options)
+
+    def tokenize(self, texts: str | Sequence[str]) -> TokenizedBatch:
+        """Return the ids and masks of texts, cut to `max_seq_length` and padded to the longest: int64 arrays (B, S)."""
+        return self.tokenizer(texts, padding=True, truncation=True, max_length=self.max_seq_length)
+
+    def num_tokens(self, texts: Sequence[str], prompt_name: str | None = None, prompt: str | None = None) -> list[int]:
+        """Count the tokens of each of B texts, with its prompt and the special tokens, before anything is cut."""
+        windows = self._token_windows(prompt, prompt_name, "silent", 0, 32)
+        texts, single = as_texts("texts", texts)
+        if single:
+            raise TypeError("texts is one str; expected several, whose tokens are counted: [text].")
+        check_inputs(texts)
+        return [count_tokens(group)[0] for _, groups in windows.of(texts, range(len(texts))) for group in groups]
+
+    # -- vectors to scores
+
+    def similarity(self, embeddings1: npt.ArrayLike, embeddings2: npt.ArrayLike) -> FloatArray:
+        """Score every vector of one collection with every one of another, by `similarity_fn_name`: (m, n)."""
+        return SIMILARITY_FUNCTIONS[self.similarity_fn_name][0](embeddings1, embeddings2)
+
+    def similarity_pairwise(self, embeddings1: npt.ArrayLike, embeddings2: npt.ArrayLike) -> FloatArray:
+        """Score vector i of one collection with vector i of another, by `similarity_fn_name`: (n,)."""
+        return SIMILARITY_FUNCTIONS[self.similarity_fn_name][1](embeddings1, embeddings2)
+
+    # -- how it is done
+
+    def _task(
+        self,
+        windows: TokenWindows,
+        *,
+        pooling: str | Sequence[str] | None,
+        layers: LayerSelection | None,
+        layer_pooling: str,
+        special_tokens: bool,
+        return_info: bool,
+        exact: bool,
+    ) -> EncodeTask:
+        recipe = make_recipe(
+            self.model,
+            pooling=self.pipeline.pooling if pooling is None else pooling,
+            layers=layers,
+            layer_pooling=layer_pooling,
+            special_tokens=special_tokens,
+            include_prompt=self.pipeline.include_prompt,
+        )
+        return EncodeTask(self.model, self.pipeline, recipe, windows, return_info, exact)
+
+    def _token_windows(
+        self, prompt: str | None, prompt_name: str | None, truncation: str, stride: int, batch_size: int
+    ) -> TokenWindows:
+        return TokenWindows(
+            self.tokenizer,
+            prompt=resolve_prompt(self.prompts, prompt, prompt_name, self.default_prompt_name),
+            max_length=self.max_seq_length,
+            truncation=truncation,
+            stride=stride,
+            texts_at_once=min(_TEXTS_AT_ONCE, 32 * check_int("batch_size", batch_size, 1)),
+        )
+
+    def _width(self, task: EncodeTask, truncate_dim: int | None) -> int:
+        return sentence_width(task, self.truncate_dim if truncate_dim is None else truncate_dim)
+
+    def _prompt_name_for(self, *names: str) -> str | None:
+        """Choose the first of some prompts that somebody gave; say so once where the model's card asks for another."""
+        given = [name for name in names if self.prompts.get(name) or name in self._given_prompts]
+        needed = next((name for name in names if self._builtin_prompts.get(name)), None)
+        if not given and needed is not None and needed not in self._warned:
+            self._warned.add(needed)
+            warn_caller(
+                f"This model was trained with {self._builtin_prompts[needed]!r} before each {needed}, which its files "
+                f"do not say, so nothing is put there. SentenceTransformer(..., prompts='builtin') does; "
+                f"prompt='' silences this.",
+            )
+        return given[0] if given else (names[0] if names[0] in self.prompts else None)
+
+    def __repr__(self) -> str:
+        steps = ", ".join([f"{self.model!r}", f"{' + '.join(self.pipeline.pooling)} pooling", *self.pipeline.names])
+        return f"SentenceTransformer({steps}, max_seq_length={self.max_seq_length})"

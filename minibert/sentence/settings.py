@@ -1,0 +1,63 @@
+"""The names and the settings files of sentence-transformers' models."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from minibert.base.files import read_json_object
+from minibert.checkpoint.hub import ModelFiles
+from minibert.errors import ModelFormatError
+from minibert.tokenizer.bert_tokenizer import BertTokenizer
+
+__all__ = ["check_settings", "full_name", "read_settings"]
+
+# Hub ids without an organisation that are not sentence-transformers' own: the BERT models among those it lists.
+_PLAIN_BERT = (
+    "bert-base-uncased",
+    "bert-base-cased",
+    "bert-base-cased-finetuned-mrpc",
+    "bert-large-uncased",
+    "bert-large-uncased-whole-word-masking",
+    "bert-large-uncased-whole-word-masking-finetuned-squad",
+    "bert-large-cased",
+    "bert-large-cased-whole-word-masking",
+    "bert-large-cased-whole-word-masking-finetuned-squad",
+    "bert-base-multilingual-uncased",
+    "bert-base-multilingual-cased",
+    "bert-base-chinese",
+    "bert-base-german-cased",
+    "bert-base-german-dbmdz-cased",
+    "bert-base-german-dbmdz-uncased",
+)
+
+
+def full_name(name_or_path: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """Put sentence-transformers' organisation before a short hub id, as that library does."""
+    if not isinstance(name_or_path, str) or not name_or_path or set(name_or_path) & set("/\\."):
+        return name_or_path
+    if name_or_path.lower() not in _PLAIN_BERT and not os.path.exists(name_or_path):
+        return f"sentence-transformers/{name_or_path}"
+    return name_or_path
+
+
+def read_settings(files: ModelFiles, name: str) -> dict[str, Any]:
+    """Read a JSON file of settings; empty where there is none."""
+    path = files.find(name)
+    return {} if path is None else read_json_object(path)
+
+
+def check_settings(settings: dict[str, Any], tokenizer: BertTokenizer) -> None:
+    """Refuse what sentence_bert_config.json may ask for beyond the last hidden state of a text."""
+    limit = settings.get("max_seq_length")
+    least = tokenizer.num_special_tokens_to_add()
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < least):
+        raise ModelFormatError(f"sentence_bert_config.json: max_seq_length={limit!r} must be an int, at least {least}.")
+    if settings.get("do_lower_case") and not tokenizer.do_lower_case:
+        raise ModelFormatError("sentence_bert_config.json lowercases for a cased tokenizer, which is not implemented.")
+    for name, only in (("transformer_task", "feature-extraction"), ("module_output_name", "token_embeddings")):
+        if settings.get(name, only) != only:
+            raise ModelFormatError(f"sentence_bert_config.json: {name}={settings[name]!r} is not implemented.")
+    for name in ("processing_kwargs", "query_length", "document_length", "query_expansion"):
+        if settings.get(name):
+            raise ModelFormatError(f"sentence_bert_config.json: {name}={settings[name]!r} is not implemented.")

@@ -1,0 +1,3 @@
+"""Text -> token ids, offsets, word ids; long texts and windows."""
+
+__all__: list[str] = []

@@ -1,0 +1,512 @@
+"""The files of a tokenizer -> the library's tokenizer, set up once and checked. The only import of `tokenizers`."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import dataclasses
+import math
+import re
+import reprlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from minibert.base.files import parse_json, read_bytes, read_json_object
+from minibert.checkpoint.hub import ModelFiles
+from minibert.errors import ModelFormatError
+
+if TYPE_CHECKING:
+    from tokenizers import AddedToken, Tokenizer
+
+__all__ = ["SIDES", "LoadedTokenizer", "is_library_error", "library_errors", "load_tokenizer"]
+
+SIDES = ("right", "left")
+
+BERT_SPECIAL_TOKENS = {
+    "unk_token": "[UNK]",
+    "sep_token": "[SEP]",
+    "pad_token": "[PAD]",
+    "cls_token": "[CLS]",
+    "mask_token": "[MASK]",
+}
+SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", *BERT_SPECIAL_TOKENS)
+# The values of tokenizer_class with which transformers takes tokenizer.json as it stands.
+GENERIC_TOKENIZER_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
+# Larger values of model_max_length, such as 1e30, are transformers' way to write "not known".
+LARGEST_MODEL_MAX_LENGTH = 10**9
+
+BERT_TYPE_VOCAB_SIZE = 2  # where config.json does not say it
+LARGEST_TYPE_VOCAB_SIZE = 2**31 - 1  # types are computed as 32-bit integers
+# Unicode's White_Space, which the library takes off the lines of vocab.txt; str.rstrip() takes four more.
+WHITE_SPACE = (
+    "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
+    "\u2028\u2029\u202f\u205f\u3000"
+)
+
+# What the library is asked to make. It cannot be stopped, and where it runs out of memory it ends the process.
+FILE_LIMIT = 32 * 2**20  # bytes; the largest real one of a BERT, multilingual-e5-small's, has 17 MB
+MOST_STEPS = 16  # of a normalizer, pre_tokenizer, post_processor or decoder; also pieces of a template, ids of a token
+MOST_GROWTH = 2048  # times as long as the text; NFKC, and XLM-R's table of characters, make up to 18 of one
+LONGEST_PATTERN = 4096  # characters; the library takes minutes to compile 100,000
+# Characters of a token, or of a word. The library's tries recurse once per byte; WordPiece's time for a word grows with
+# the cube of its length.
+LONGEST_TOKEN = 1000
+MOST_PIECE_BYTES = 4 * 2**20  # of all pieces of a Unigram vocabulary: a byte takes 350 in its trie; XLM-R has 2.5 MB
+MOST_ADDED_CHARACTERS = 2**24  # of all added tokens, normalized
+
+# How many characters a step may make of one. Steps that are not listed make at most two.
+GROWTH = {
+    **dict.fromkeys(("Sequence", "Strip", "StripAccents", "Nmt"), 1),
+    **dict.fromkeys(("BertNormalizer", "ByteLevel", "NFC", "NFD"), 4),
+    **dict.fromkeys(("NFKC", "NFKD"), 18),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoadedTokenizer:
+    """What the files say: the library's tokenizer, neither cutting nor padding, and what transformers keeps beside it.
+
+    Parameters
+    ----------
+    tokenizer : tokenizers.Tokenizer
+    vocab : dict of str to int                  in the order of the ids
+    special_tokens : dict of str to str         by name, such as "cls_token"
+    extra_special_tokens : sequence of str
+    model_max_length : int or None
+    padding_side, truncation_side : {"right", "left"}
+    clean_up_tokenization_spaces : bool
+    """
+
+    tokenizer: Tokenizer
+    vocab: dict[str, int]
+    special_tokens: dict[str, str]
+    extra_special_tokens: Sequence[str]
+    model_max_length: int | None
+    padding_side: str
+    truncation_side: str
+    clean_up_tokenization_spaces: bool
+
+
+def load_tokenizer(files: ModelFiles) -> LoadedTokenizer:
+    """Read tokenizer.json or vocab.txt with the settings beside it; rules and errors: BertTokenizer.from_pretrained."""
+    config = _find_json(files, "config.json")
+    settings = _find_json(files, "tokenizer_config.json")
+    if "added_tokens_decoder" not in settings:
+        # What transformers wrote before it had added_tokens_decoder.
+        settings = settings | _find_json(files, "special_tokens_map.json")
+    settings.setdefault("tokenizer_class", config.get("tokenizer_class"))
+
+    path = files.find("tokenizer.json") or files.find("vocab.txt")
+    if path is None:
+        raise ModelFormatError(f"{files.source} has neither tokenizer.json nor vocab.txt, one of which must be there")
+    if path.suffix == ".json":
+        tokenizer, stored, growth = _read_tokenizer_json(path, settings)
+        settings = stored | settings
+    else:
+        tokenizer, growth = _read_vocab_txt(path, settings), GROWTH["BertNormalizer"]
+    with library_errors(ModelFormatError, f"{path} does not work"):
+        special_tokens = _special_tokens(tokenizer, settings)
+        extra_special_tokens = _extra_special_tokens(settings)
+        declared = _declared_tokens(files, settings)
+        every_special = [*special_tokens.values(), *extra_special_tokens]
+        _check_added_tokens([token.content for token in (*declared.values(), *every_special)], growth)
+        _add_tokens(tokenizer, declared, every_special)
+        _complete_bert(tokenizer, path, special_tokens)
+        vocab = _checked_vocab(tokenizer, path, config)
+        _check_special_tokens(tokenizer, path, vocab, config)
+    return LoadedTokenizer(
+        tokenizer=tokenizer,
+        vocab=vocab,
+        special_tokens={name: token.content for name, token in special_tokens.items()},
+        extra_special_tokens=[token.content for token in extra_special_tokens],
+        model_max_length=_model_max_length(settings, config),
+        padding_side=_checked_side(settings, "padding_side"),
+        truncation_side=_checked_side(settings, "truncation_side"),
+        clean_up_tokenization_spaces=bool(settings.get("clean_up_tokenization_spaces", False)),
+    )
+
+
+def _find_json(files: ModelFiles, filename: str) -> dict[str, Any]:
+    path = files.find(filename)
+    return {} if path is None else read_json_object(path)
+
+
+def _read_tokenizer_json(path: Path, settings: dict[str, Any]) -> tuple[Tokenizer, dict[str, Any], int]:
+    """Read a tokenizer.json, without the truncation and padding in it.
+
+    Returns
+    -------
+    tokenizer : tokenizers.Tokenizer
+    stored : dict
+        What transformers takes from truncation and padding.
+    growth : int
+        Times as long as a text its normalizer may make it.
+    """
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordPiece
+    from tokenizers.normalizers import BertNormalizer
+
+    content = read_bytes(path, limit=FILE_LIMIT)
+    with library_errors(ModelFormatError, f"{path} is not a tokenizer that can be read"):
+        growth = _check_content(parse_json(content, str(path)))
+        tokenizer = Tokenizer.from_buffer(content)
+        truncation, padding = tokenizer.truncation or {}, tokenizer.padding or {}
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        normalizer = tokenizer.normalizer
+        if (
+            isinstance(tokenizer.model, WordPiece)
+            and isinstance(normalizer, BertNormalizer)
+            and settings["tokenizer_class"] not in GENERIC_TOKENIZER_CLASSES
+        ):
+            tokenizer.normalizer = BertNormalizer(clean_text=normalizer.clean_text, **_normalizer_settings(settings))
+        stored = {"truncation_side": truncation.get("direction"), "padding_side": padding.get("direction")}
+        if tokenizer.token_to_id(padding.get("pad_token", "")) is not None:
+            stored["pad_token"] = padding["pad_token"]
+    return tokenizer, {name: value for name, value in stored.items() if value is not None}, growth
+
+
+def _check_content(content: Any) -> int:
+    """Refuse a tokenizer.json that the library could only read, or use, with more time or memory than there is.
+
+    Returns
+    -------
+    int
+        Times as long as a text its normalizer may make it.
+    """
+    if not isinstance(content, dict):
+        raise ValueError("it does not hold a JSON object")
+    growth = {name: _checked_growth(name, content.get(name)) for name in ("normalizer", "pre_tokenizer", "decoder")}
+    _checked_growth("post_processor", content.get("post_processor"))
+    if isinstance(content.get("model"), dict):
+        _check_model(content["model"])
+    if isinstance(content.get("added_tokens"), list):
+        contents = [token.get("content") for token in content["added_tokens"] if isinstance(token, dict)]
+        _check_added_tokens([text for text in contents if isinstance(text, str)], growth["normalizer"])
+    return growth["normalizer"]
+
+
+def _checked_growth(name: str, root: Any) -> int:
+    """Check the steps of a normalizer, or another part; return how many times as long they may make a text."""
+    growth, steps, waiting = 1, 0, [] if root is None else [root]
+    while waiting:
+        step = waiting.pop()
+        steps += 1
+        if not isinstance(step, dict) or not isinstance(step.get("type"), str):
+            raise ValueError(f"its {name} has {reprlib.repr(step)}; expected an object with a type")
+        nested = [step.get(key) for key in ("normalizers", "pretokenizers", "processors", "decoders")]
+        waiting += [inner for items in nested if isinstance(items, list) for inner in items[: MOST_STEPS + 1]]
+        if steps + len(waiting) > MOST_STEPS:
+            raise ValueError(f"its {name} has more than {MOST_STEPS} steps")
+        growth *= _growth_of(step)
+        if growth > MOST_GROWTH:
+            raise ValueError(f"its {name} can make a text more than {MOST_GROWTH} times as long")
+        if name == "post_processor":
+            _check_template(step)
+    return growth
+
+
+def _growth_of(step: dict[str, Any]) -> int:
+    """How many characters one step may make of one; a pattern that is a regular expression may match none at all."""
+    pattern = step.get("pattern")
+    text = pattern.get("String", pattern.get("Regex")) if isinstance(pattern, dict) else pattern
+    if isinstance(text, str) and len(text) > LONGEST_PATTERN:
+        raise ValueError(f"a pattern has {len(text)} characters, more than {LONGEST_PATTERN}")
+    content = step.get("content")
+    if isinstance(text, str) and isinstance(content, str):
+        is_literal = isinstance(pattern, dict) and "Regex" not in pattern and text
+        return max(1, math.ceil(len(content) / len(text))) if is_literal else 1 + len(content)
+    if isinstance(step.get("prepend"), str):
+        return 1 + len(step["prepend"])
+    if isinstance(step.get("precompiled_charsmap"), str):
+        return _growth_of_charsmap(step["precompiled_charsmap"])
+    return GROWTH.get(step["type"], 2)
+
+
+def _growth_of_charsmap(encoded: str) -> int:
+    """Length of the longest text in SentencePiece's table: the size of a trie, the trie, texts that end with a zero."""
+    table = base64.b64decode(encoded, validate=True)
+    size = int.from_bytes(table[:4], "little")
+    if len(table) < 4 or size > len(table) - 4:
+        raise ValueError(f"its precompiled_charsmap has {len(table)} bytes, and should hold a trie of {size}")
+    return max(1, *(len(text.decode(errors="replace")) for text in table[4 + size :].split(b"\0")))
+
+
+def _check_template(step: dict[str, Any]) -> None:
+    """Refuse a template with more pieces than any layout of two texts has, or with a token of as many ids."""
+    tokens = step.get("special_tokens")
+    described = [token for token in tokens.values() if isinstance(token, dict)] if isinstance(tokens, dict) else []
+    lists = [
+        step.get("single"),
+        step.get("pair"),
+        *(token.get(key) for token in described for key in ("ids", "tokens")),
+    ]
+    longest = max((len(items) for items in lists if isinstance(items, list | str)), default=0)
+    if longest > MOST_STEPS:
+        raise ValueError(f"its post_processor has a list of {longest} pieces or ids; at most {MOST_STEPS} are allowed")
+
+
+def _check_model(model: dict[str, Any]) -> None:
+    """Refuse tokens and words that are too long, and pieces that are too many for the library's trie."""
+    for name in ("continuing_subword_prefix", "end_of_word_suffix"):
+        if isinstance(model.get(name), str) and len(model[name]) > MOST_STEPS:
+            raise ValueError(f"its {name} has {len(model[name])} characters; at most {MOST_STEPS} are allowed")
+    longest = model.get("max_input_chars_per_word")
+    if isinstance(longest, int) and longest > LONGEST_TOKEN:
+        raise ValueError(f"its max_input_chars_per_word is {longest}; at most {LONGEST_TOKEN} are allowed")
+    vocab = model.get("vocab")
+    if isinstance(vocab, dict):
+        _check_lengths(vocab)
+    elif isinstance(vocab, list):
+        pieces = [entry[0] for entry in vocab if isinstance(entry, list) and entry and isinstance(entry[0], str)]
+        _check_lengths(pieces)
+        size = len("".join(pieces).encode(errors="replace"))
+        if size > MOST_PIECE_BYTES:
+            raise ValueError(f"the pieces of its vocabulary have {size} bytes, more than {MOST_PIECE_BYTES}")
+
+
+def _check_added_tokens(contents: list[str], growth: int) -> None:
+    """Refuse added tokens that make too large a table once the normalizer made them longer."""
+    _check_lengths(contents)
+    size = growth * sum(map(len, contents))
+    if size > MOST_ADDED_CHARACTERS:
+        raise ValueError(f"the added tokens may have {size} characters, more than {MOST_ADDED_CHARACTERS}")
+
+
+def _check_lengths(tokens: Iterable[str]) -> None:
+    longest = max(map(len, tokens), default=0)
+    if longest > LONGEST_TOKEN:
+        raise ValueError(f"it has a token of {longest} characters, more than {LONGEST_TOKEN}")
+
+
+def _read_vocab_txt(path: Path, settings: dict[str, Any]) -> Tokenizer:
+    """Make a BERT tokenizer of a vocab.txt, which lists one token per line in the order of the ids."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordPiece
+    from tokenizers.normalizers import BertNormalizer
+    from tokenizers.pre_tokenizers import BertPreTokenizer
+
+    vocab = _vocab_of(read_bytes(path, limit=FILE_LIMIT), path)
+    tokens = {name: _token_content(settings.get(name) or token, name) for name, token in BERT_SPECIAL_TOKENS.items()}
+    for name, token in tokens.items():
+        if token not in vocab and name != "mask_token":
+            raise ModelFormatError(f"{path} ({len(vocab)} tokens) lacks {token!r}, the {name}; is it BERT's vocab.txt?")
+    tokenizer = Tokenizer(WordPiece(vocab, unk_token=tokens["unk_token"]))
+    tokenizer.normalizer = BertNormalizer(clean_text=True, **_normalizer_settings(settings))
+    tokenizer.pre_tokenizer = BertPreTokenizer()
+    return tokenizer
+
+
+def _vocab_of(content: bytes, path: Path) -> dict[str, int]:
+    """Number the lines of a vocab.txt as the library does: white space at their ends does not count."""
+    try:
+        lines = content.decode().split("\n")
+    except UnicodeDecodeError as error:
+        raise ModelFormatError(
+            f"{path} is not a vocabulary that can be read: not UTF-8 text, {error.reason} at byte {error.start}"
+        ) from error
+    if not lines[-1]:
+        lines.pop()
+    return {line.rstrip(WHITE_SPACE): token_id for token_id, line in enumerate(lines)}
+
+
+def _normalizer_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """What tokenizer_config.json says about BERT's normalizer, with transformers' defaults."""
+    lowercase = settings.get("do_lower_case", True)
+    strip_accents = settings.get("strip_accents")
+    handle_chinese_chars = settings.get("tokenize_chinese_chars", True)
+    for name, value in ("do_lower_case", lowercase), ("tokenize_chinese_chars", handle_chinese_chars):
+        if not isinstance(value, bool):
+            raise ModelFormatError(f"tokenizer_config.json has {name} {value!r}; expected true or false")
+    if not isinstance(strip_accents, bool | None):
+        raise ModelFormatError(
+            f"tokenizer_config.json has strip_accents {strip_accents!r}; expected true, false or null"
+        )
+    return {"lowercase": lowercase, "strip_accents": strip_accents, "handle_chinese_chars": handle_chinese_chars}
+
+
+def _special_tokens(tokenizer: Tokenizer, settings: dict[str, Any]) -> dict[str, AddedToken]:
+    """The special tokens by name: those that the files name, and BERT's where a WordPiece vocabulary has them."""
+    from tokenizers.models import WordPiece
+
+    special_tokens = {}
+    for name in SPECIAL_TOKEN_NAMES:
+        entry = settings.get(name)
+        default = BERT_SPECIAL_TOKENS.get(name)
+        if entry is None and default is not None and isinstance(tokenizer.model, WordPiece):
+            entry = default if tokenizer.token_to_id(default) is not None else None
+        if entry is not None:
+            special_tokens[name] = _added_token(entry, name, special=True)
+    return special_tokens
+
+
+def _extra_special_tokens(settings: dict[str, Any]) -> list[AddedToken]:
+    name = "extra_special_tokens" if settings.get("extra_special_tokens") else "additional_special_tokens"
+    entries = settings.get(name) or []
+    if isinstance(entries, dict):
+        entries = list(entries.values())
+    if not isinstance(entries, list):
+        raise ModelFormatError(f"tokenizer_config.json has {name} {reprlib.repr(entries)}; expected a list of tokens")
+    return [_added_token(entry, name, special=True) for entry in entries]
+
+
+def _declared_tokens(files: ModelFiles, settings: dict[str, Any]) -> dict[int, AddedToken]:
+    """Added tokens with the ids that tokenizer_config.json, or the older added_tokens.json, gives them."""
+    if "added_tokens_decoder" in settings:
+        where = "tokenizer_config.json: added_tokens_decoder"
+        if not isinstance(settings["added_tokens_decoder"], dict):
+            raise ModelFormatError(f"{where} is {reprlib.repr(settings['added_tokens_decoder'])}; expected an object")
+        pairs = [(key, _added_token(entry, where)) for key, entry in settings["added_tokens_decoder"].items()]
+    else:
+        where = "added_tokens.json"
+        pairs = [(key, _added_token(token, where)) for token, key in _find_json(files, where).items()]
+    if not all(re.fullmatch("[0-9]{1,9}", str(key)) for key, _ in pairs):
+        raise ModelFormatError(f"{where} has {reprlib.repr([key for key, _ in pairs])} for ids; expected integers")
+    return {int(key): token for key, token in sorted(pairs, key=lambda pair: int(pair[0]))}
+
+
+def _token_content(entry: object, where: str) -> str:
+    """The text of a token as JSON has it: a string, or an object with "content"."""
+    content = entry.get("content") if isinstance(entry, dict) else entry
+    if isinstance(content, str):
+        return content
+    raise ModelFormatError(f"{where} is {reprlib.repr(entry)}; expected a token")
+
+
+def _added_token(entry: object, where: str, special: bool = False) -> AddedToken:
+    """One token as JSON has it, with its flags."""
+    from tokenizers import AddedToken
+
+    flags = {"special": special}
+    if isinstance(entry, dict):
+        names = ("single_word", "lstrip", "rstrip", "normalized", "special")
+        flags = {name: entry[name] for name in names if name in entry} | ({"special": True} if special else {})
+    with library_errors(ModelFormatError, f"{where} has {reprlib.repr(entry)} for a token"):
+        return AddedToken(_token_content(entry, where), **flags)
+
+
+def _add_tokens(tokenizer: Tokenizer, declared: dict[int, AddedToken], special_tokens: list[AddedToken]) -> None:
+    """Add the tokens that the vocabulary lacks, and mark those that it has, so that no text is split inside one."""
+    special = {token.content for token in special_tokens}
+    for token in declared.values():
+        token.special = token.special or token.content in special
+    tokenizer.add_tokens(list(declared.values()))  # all at once: each call makes the library's table anew
+    for token_id, token in declared.items():
+        found = tokenizer.token_to_id(token.content)
+        if found != token_id:
+            raise ModelFormatError(
+                f"added token {token.content!r} is declared to have id {token_id}, its id is {found}"
+            )
+    known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+    tokenizer.add_tokens([token for token in special_tokens if token.content not in known])
+
+
+def _complete_bert(tokenizer: Tokenizer, path: Path, special_tokens: dict[str, AddedToken]) -> None:
+    """Give a WordPiece tokenizer BERT's layout [CLS] A [SEP] B [SEP] and its decoder, unless its file gives others."""
+    from tokenizers.decoders import WordPiece as WordPieceDecoder
+    from tokenizers.models import WordPiece
+    from tokenizers.processors import TemplateProcessing
+
+    if not isinstance(tokenizer.model, WordPiece):
+        return
+    if tokenizer.decoder is None:
+        tokenizer.decoder = WordPieceDecoder(prefix="##")
+    if tokenizer.post_processor is None:
+        missing = [name for name in ("cls_token", "sep_token") if name not in special_tokens]
+        if missing:
+            raise ModelFormatError(f"{path} has no post_processor, and there is no {' and no '.join(missing)}")
+        cls, sep = special_tokens["cls_token"].content, special_tokens["sep_token"].content
+        tokenizer.post_processor = TemplateProcessing(
+            single=[f"{cls}:0", "$A:0", f"{sep}:0"],
+            pair=[f"{cls}:0", "$A:0", f"{sep}:0", "$B:1", f"{sep}:1"],
+            special_tokens=[(token, tokenizer.token_to_id(token)) for token in (cls, sep)],
+        )
+
+
+def _checked_vocab(tokenizer: Tokenizer, path: Path, config: dict[str, Any]) -> dict[str, int]:
+    """The vocabulary in the order of its ids: each used once, all of them rows of the model's word embeddings."""
+    vocab = dict(sorted(tokenizer.get_vocab(with_added_tokens=True).items(), key=lambda item: item[1]))
+    if not vocab:
+        raise ModelFormatError(f"{path} holds no tokens")
+    token, largest = next(reversed(vocab.items()))
+    vocab_size = config.get("vocab_size")
+    if isinstance(vocab_size, int) and largest >= vocab_size:
+        raise ModelFormatError(
+            f"{path} gives token {token!r} the id {largest}, but config.json has vocab_size {vocab_size}; "
+            "do the tokenizer and the model belong together?"
+        )
+    tokens: dict[int, str] = {}
+    for token, token_id in vocab.items():
+        if tokens.setdefault(token_id, token) != token:
+            raise ModelFormatError(f"{path} gives the id {token_id} to two tokens, {tokens[token_id]!r} and {token!r}")
+    return vocab
+
+
+def _check_special_tokens(tokenizer: Tokenizer, path: Path, vocab: dict[str, int], config: dict[str, Any]) -> None:
+    """Try the tokenizer on a text and a pair: the tokens it adds are the vocabulary's, their types the model's.
+
+    A pair may have types that the model lacks: a model of one type refuses pairs when it computes them.
+    """
+    type_vocab_size = config.get("type_vocab_size", BERT_TYPE_VOCAB_SIZE)
+    if not isinstance(type_vocab_size, int):
+        type_vocab_size = BERT_TYPE_VOCAB_SIZE  # the model's own check names the wrong value
+    unk_token = getattr(tokenizer.model, "unk_token", None)
+    if unk_token is not None and unk_token not in vocab:
+        raise ModelFormatError(f"{path} names {unk_token!r} for unknown words, which is not in its vocabulary")
+    for pair in (None, "a"):
+        encoding = tokenizer.encode("a", pair)
+        num_special = tokenizer.num_special_tokens_to_add(pair is not None)
+        tokens, ids, sequences = encoding.tokens, encoding.ids, encoding.sequence_ids
+        texts, num_types = ({0}, type_vocab_size) if pair is None else ({0, 1}, LARGEST_TYPE_VOCAB_SIZE)
+        if len(tokens) != len(ids) or sequences.count(None) != num_special or not texts <= set(sequences):
+            raise ModelFormatError(f"{path} does not lay out {len(texts)} texts and {num_special} special tokens")
+        token_type = max(encoding.type_ids, default=0)
+        if token_type >= num_types:
+            raise ModelFormatError(
+                f"{path} gives {len(texts)} texts the token type {token_type}; the model has {num_types} types "
+                f"(type_vocab_size in config.json). Do the tokenizer and the model belong together?"
+            )
+        for token, token_id, sequence in zip(tokens, ids, sequences, strict=True):
+            if sequence is None and vocab.get(token) != token_id:
+                raise ModelFormatError(
+                    f"{path} has a post_processor that adds {token!r} with id {token_id}; "
+                    f"its id in the vocabulary is {vocab.get(token)}"
+                )
+
+
+def _model_max_length(settings: dict[str, Any], config: dict[str, Any]) -> int | None:
+    """The smaller of the two limits that the files may give; None if they give none."""
+    limits = (
+        settings.get("model_max_length", settings.get("max_len")),
+        config.get("max_position_embeddings"),
+    )
+    sane = [limit for limit in limits if type(limit) is int and 0 < limit < LARGEST_MODEL_MAX_LENGTH]
+    return min(sane, default=None)
+
+
+def _checked_side(settings: dict[str, Any], name: str) -> str:
+    side = settings.get(name, "right")
+    if side not in SIDES:
+        raise ModelFormatError(f"tokenizer_config.json has {name} {side!r}; expected 'right' or 'left'")
+    return str(side)
+
+
+def is_library_error(reason: BaseException) -> bool:
+    """Whether the library failed, rather than the user interrupting: its panics derive from BaseException."""
+    if isinstance(reason, MemoryError):
+        return False
+    return isinstance(reason, Exception) or type(reason).__name__ == "PanicException"
+
+
+@contextlib.contextmanager
+def library_errors(error: type[ValueError], message: str) -> Iterator[None]:
+    """Turn whatever the library raises into `error`, keeping the original as its cause."""
+    try:
+        yield
+    except ModelFormatError:
+        raise
+    except BaseException as reason:
+        if not is_library_error(reason):
+            raise
+        raise error(f"{message}: {reason}") from reason

@@ -1,0 +1,130 @@
+"""Texts as users give them: one or many, whole or split into words, with or without a second text each; checked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from minibert.base.checks import brief
+
+__all__ = ["Texts", "as_batch", "as_texts", "refuse_lone_surrogate", "shown", "strings"]
+
+Texts = str | Sequence[str] | Sequence[Sequence[str]] | npt.NDArray[Any]
+
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def as_batch(text: Texts, text_pair: Texts | None, words: bool) -> tuple[list[Any], list[Any] | None]:
+    """Texts and their pairs as lists of equal length, every one of them a str (or a list of str, if `words`)."""
+    texts, single = _as_texts("text", text, words)
+    if text_pair is None:
+        return texts, None
+    pairs, single_pair = _as_texts("text_pair", text_pair, words)
+    if single != single_pair:
+        raise TypeError("text and text_pair must both be one text, or both be lists of as many texts")
+    if len(texts) != len(pairs):
+        raise ValueError(f"{len(texts)} texts and {len(pairs)} in text_pair; each text needs its pair")
+    return texts, pairs
+
+
+def as_texts(name: str, values: Any) -> tuple[Sequence[Any], bool]:
+    """What a caller gave for one text or many, as a sequence, and whether it was one; its items are not looked at.
+
+    Parameters
+    ----------
+    name : str
+        The argument, for the message.
+    values : str, or a sequence, 1-D array, or pandas, Arrow or Polars column of str
+
+    Raises
+    ------
+    TypeError
+        It is neither, such as a generator, bytes or a dict.
+    """
+    if isinstance(values, str):
+        return [values], True
+    for convert in ("to_pylist", "tolist", "to_list"):  # of Arrow; of NumPy and pandas; of Polars
+        if hasattr(values, convert) and getattr(values, "ndim", 1) == 1:
+            return getattr(values, convert)(), False
+    if not isinstance(values, Sequence) or isinstance(values, bytes | bytearray | memoryview):
+        shape = getattr(values, "shape", None)
+        if getattr(values, "ndim", 1) != 1 and isinstance(shape, tuple):
+            raise TypeError(
+                f"{name} is a {type(values).__name__} of shape {shape}; expected a str, or a list, array or column of "
+                "str, of one dimension. Give one column, df['text'] or x[:, 0]; in a ColumnTransformer name it as "
+                "'text', not ['text']."
+            )
+        raise TypeError(
+            f"{name} is a {type(values).__name__}; expected a str, or a list, array or column of str. "
+            "Of other iterables make a list: list(...)."
+        )
+    return values, False
+
+
+def _as_texts(name: str, value: Any, words: bool) -> tuple[list[Any], bool]:
+    """A list of checked texts, and whether it was given as one text."""
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if not isinstance(value, (list, tuple)) and (words or not isinstance(value, str)):
+        expected = "a list of words, or a list of such lists" if words else "str, or a list, tuple or array of str"
+        raise TypeError(f"{name} is {shown(value)}; expected {expected}. Of other iterables make a list: list(...)")
+    if not words:
+        single = isinstance(value, str)
+        texts = [value] if single else list(value)
+        for index, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise TypeError(f"{name} {index} is {shown(text)}; expected str{_hint(text)}")
+        return texts, single
+    # As in transformers, an empty list is one text without words.
+    single = not (value and isinstance(value[0], (list, tuple, np.ndarray)))
+    texts = [_as_words(f"{name} {index}", text) for index, text in enumerate([value] if single else value)]
+    return texts, single
+
+
+def _as_words(name: str, text: Any) -> list[str]:
+    if not isinstance(text, (list, tuple, np.ndarray)):
+        raise TypeError(f"{name} is {shown(text)}; expected a list of words, because is_split_into_words is set")
+    words = list(text)
+    for index, word in enumerate(words):
+        if not isinstance(word, str):
+            raise TypeError(f"{name} has {shown(word)} for word {index}; expected str")
+    return words
+
+
+def _hint(text: Any) -> str:
+    """What to do with the things that most often stand in the place of a text."""
+    if text is None or isinstance(text, float):
+        return ". Leave missing texts out, or replace them by ''"
+    if isinstance(text, bytes):
+        return ". Decode it first: text.decode()"
+    if isinstance(text, (list, tuple)):
+        return ". Pairs are given as text= and text_pair=, lists of words with is_split_into_words=True"
+    return ""
+
+
+def refuse_lone_surrogate(text: str, name: str) -> None:
+    """Refuse a text that no file could hold, and say where it breaks."""
+    found = LONE_SURROGATE.search(text)
+    if found:
+        raise ValueError(
+            f"{name} holds half a character, the lone surrogate {found[0]!r}, at position {found.start()}; "
+            "it was decoded wrongly, or with errors='surrogateescape'"
+        )
+
+
+def strings(one: Any) -> Iterator[str]:
+    """Every str in a text, a list of words, or a pair of either."""
+    if isinstance(one, str):
+        yield one
+    else:
+        for part in one:
+            yield from strings(part)
+
+
+def shown(value: object) -> str:
+    """A value's type and the start of the value, for a message."""
+    return f"{type(value).__name__} {brief(value)}"

@@ -1,0 +1,3 @@
+"""The vectors of tokens and words, from any layers."""
+
+__all__: list[str] = []

@@ -1,0 +1,221 @@
+"""Hidden states -> vectors: layers combined, a word found and its tokens joined."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from minibert.base.arrays import FloatArray
+from minibert.base.checks import brief, check_choice, check_int
+
+__all__ = [
+    "LAYER_POOLING",
+    "SUBWORD_POOLING",
+    "LayerSelection",
+    "combine_layers",
+    "find_word",
+    "join_subwords",
+    "layer_name",
+    "resolve_layers",
+]
+
+LayerSelection: TypeAlias = int | Iterable[int]
+"""One hidden state or several, by index: 0 the embeddings' output, i that of layer i, negatives from the end."""
+
+
+def find_word(word: Sequence[int], ids: Sequence[int], word_ids: Sequence[int | None]) -> list[slice]:
+    """Find where a word occurs in a tokenized text, as whole words only.
+
+    Parameters
+    ----------
+    word : ids of the word's tokens, without special tokens
+    ids : ids of the text's tokens
+    word_ids : which word of the text each token belongs to; None for special tokens
+
+    Returns
+    -------
+    list of slice
+        The tokens of each occurrence, in order.
+    """
+    length = len(word)
+    found = []
+    for start in range(len(ids) - length + 1 if length else 0):
+        end = start + length
+        starts_word = start == 0 or word_ids[start] != word_ids[start - 1]
+        ends_word = end == len(ids) or word_ids[end] != word_ids[end - 1]
+        inside = None not in word_ids[start:end]
+        if inside and starts_word and ends_word and list(ids[start:end]) == list(word):
+            found.append(slice(start, end))
+    return found
+
+
+# --- layers -----------------------------------------------------------------------------------------------------------
+
+
+def resolve_layers(layers: LayerSelection, num_hidden_layers: int) -> tuple[int, ...]:
+    """Turn a selection of hidden states into their indices, 0 to L, in the order given.
+
+    ===================  =======================  ==============  =====================================
+    hidden state         minibert, transformers   from the end    Google's scripts, bert-as-service
+    ===================  =======================  ==============  =====================================
+    embeddings' output   0                        -(L + 1)        not to be had
+    of layer 1           1                        -L              0, or -L
+    of layer i           i                        i - L - 1       i - 1, or i - L - 1
+    of the last layer    L                        -1              L - 1, or -1
+    ===================  =======================  ==============  =====================================
+
+    So negative indices mean the same everywhere, positive ones are one less there.
+
+    Parameters
+    ----------
+    layers : int or ints
+        From -(L + 1) to L, each hidden state once.
+    num_hidden_layers : int
+        L.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An index is no integer, out of range or named twice; or there is none.
+    """
+    count = num_hidden_layers + 1
+    try:
+        if isinstance(layers, bool | np.bool_ | str | bytes):
+            raise TypeError
+        asked = list(layers) if isinstance(layers, Iterable) else [layers]
+        if any(isinstance(index, bool | np.bool_) for index in asked):
+            raise TypeError
+        indices = [operator.index(index) for index in asked]
+    except TypeError:
+        raise TypeError(
+            f"layers={brief(layers)}; expected an int or several, such as -1 or [-4, -3, -2, -1]."
+        ) from None
+    if not indices:
+        raise ValueError(f"layers={brief(layers)} names none; expected at least one, 0 to {num_hidden_layers}.")
+    for index in indices:
+        if not -count <= index < count:
+            raise ValueError(
+                f"layers names {brief(index)}; this model has {count} hidden states: 0 (the embeddings' output) to "
+                f"{num_hidden_layers} (the last layer), or -{count} to -1."
+            )
+    resolved = tuple(index % count for index in indices)
+    for place, index in enumerate(resolved):
+        if index in resolved[:place]:
+            raise ValueError(f"layers={brief(indices)} names hidden state {index} twice; name each once.")
+    return resolved
+
+
+def layer_name(index: int) -> str:
+    """Name a hidden state: "embeddings" for 0, "layer i" for i."""
+    return f"layer {index}" if check_int("layer", index) else "embeddings"
+
+
+def _sum_layers(states: Sequence[FloatArray]) -> npt.NDArray[np.float64]:
+    total = np.zeros(states[0].shape, dtype=np.float64)
+    for state in states:
+        total += state
+    return total
+
+
+def _float32(sums: npt.NDArray[np.float64]) -> FloatArray:
+    """Round to float32; what lies beyond its range becomes infinity, without NumPy's warning."""
+    with np.errstate(over="ignore", under="ignore"):
+        return sums.astype(np.float32)
+
+
+LAYER_POOLING: dict[str, Callable[[Sequence[FloatArray]], FloatArray]] = {
+    "concat": lambda states: np.concatenate(states, axis=-1),
+    "sum": lambda states: _float32(_sum_layers(states)),
+    "mean": lambda states: _float32(_sum_layers(states) / len(states)),
+    "stack": lambda states: np.stack(states, axis=0),
+    "tokens_first": lambda states: np.stack(states, axis=-2),
+}
+"""Ways to make one array of several hidden states, by name; `combine_layers` says what each does."""
+
+
+def combine_layers(hidden_states: Sequence[FloatArray], how: str = "concat") -> FloatArray:
+    """Make one array of several hidden states: joined, added, averaged, or kept apart.
+
+    Parameters
+    ----------
+    hidden_states : sequence of k ndarrays of shape (T, H) or (B, S, H), float32
+        For example ``output.hidden_states[-4:]``.
+    how : {"concat", "sum", "mean", "stack", "tokens_first"}
+        "concat": (T, k H), in the order given. "sum", "mean": (T, H), added in float64 and rounded once. Kept apart:
+        "stack" (k, T, H), "tokens_first" (T, k, H).
+
+    Returns
+    -------
+    ndarray, float32
+        A new array; with (B, S, H) given, (B, S) stands where T does here.
+
+    Raises
+    ------
+    TypeError, ValueError
+        `how` is unknown; there is no hidden state, one is None or no array, or their shapes differ.
+    """
+    check_choice("how", how, LAYER_POOLING)
+    if not isinstance(hidden_states, Iterable):
+        raise TypeError(f"hidden_states is a {_described(hidden_states)}; expected a sequence of arrays.")
+    states = list(hidden_states)
+    if not states:
+        raise ValueError("hidden_states is empty; expected at least one array.")
+    for i, state in enumerate(states):
+        if state is None:
+            raise ValueError(f"hidden_states[{i}] is None: it was not kept. Ask for it with output_hidden_states=.")
+        if not _is_floats(state) or state.ndim < 2:
+            raise TypeError(f"hidden_states[{i}] is a {_described(state)}; expected a float array (T, H) or (B, S, H).")
+        if state.shape != states[0].shape:
+            raise ValueError(f"hidden_states[{i}] has shape {state.shape}, the first has {states[0].shape}.")
+    return LAYER_POOLING[how](states)
+
+
+# --- words ------------------------------------------------------------------------------------------------------------
+
+
+SUBWORD_POOLING: dict[str, Callable[[FloatArray], FloatArray]] = {
+    "mean": lambda vectors: _float32(vectors.mean(axis=0, dtype=np.float64)),
+    "first": lambda vectors: vectors[0].copy(),
+    "last": lambda vectors: vectors[-1].copy(),
+    "max": lambda vectors: vectors.max(axis=0),
+    "sum": lambda vectors: _float32(vectors.sum(axis=0, dtype=np.float64)),
+}
+"""Ways to make one vector of the vectors of a word's tokens, by name."""
+
+
+def join_subwords(vectors: FloatArray, how: str = "mean") -> FloatArray:
+    """Make one vector of the vectors of a word's tokens: (tokens of the word, ...) -> (...).
+
+    Parameters
+    ----------
+    vectors : ndarray of shape (tokens of the word, ...), float32
+    how : {"mean", "first", "last", "max", "sum"}
+        "max" takes each feature's greatest value; "mean" and "sum" add in float64 and round once.
+
+    Raises
+    ------
+    TypeError, ValueError
+        `how` is unknown, `vectors` is not an array of floats, or there is no token.
+    """
+    check_choice("subwords", how, SUBWORD_POOLING)
+    if not _is_floats(vectors) or not vectors.ndim:
+        raise TypeError(f"vectors is a {_described(vectors)}; expected a float array, one vector for each token.")
+    vectors = np.asarray(vectors)  # the rows of a np.matrix would stay 2-D
+    if not len(vectors):
+        raise ValueError("there are no tokens to join; a word has at least one.")
+    return SUBWORD_POOLING[how](vectors)
+
+
+def _is_floats(value: Any) -> bool:
+    """Whether a value is an array of floats; a masked array is not, because its hidden numbers would count."""
+    return isinstance(value, np.ndarray) and value.dtype.kind == "f" and not isinstance(value, np.ma.MaskedArray)
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, np.ma.MaskedArray):
+        return "masked array"
+    return f"{value.dtype} array of shape {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__

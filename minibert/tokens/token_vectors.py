@@ -1,0 +1,203 @@
+"""The tokens of a text with their vectors, and the words and spans that are made of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from itertools import accumulate, groupby
+
+import numpy as np
+import numpy.typing as npt
+
+from minibert.base.arrays import FloatArray, IntArray
+from minibert.base.checks import brief, check_choice, check_int
+from minibert.base.display import html_table, token_table
+from minibert.tokens.layers import SUBWORD_POOLING, join_subwords
+
+__all__ = ["TokenVectors", "WordVectors", "word_starts"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class WordVectors:
+    """The words of one text, W of them, each with its vector; made by `TokenVectors.words`.
+
+    Parameters
+    ----------
+    words : tuple of W str
+        As they stand in the text.
+    offsets : int ndarray of shape (W, 2)
+        First character of each word in the text, and the one after its last.
+    tokens : tuple of W slice
+        The tokens each word consists of; empty for a word that has none.
+    vectors : ndarray of shape (W, ...), float32
+        NaN for a given word that has no token, or not all of its tokens, because the text was cut.
+    """
+
+    words: tuple[str, ...]
+    offsets: IntArray
+    tokens: tuple[slice, ...]
+    vectors: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def __repr__(self) -> str:
+        return f"WordVectors({len(self)} words, vectors {self.vectors.shape})"
+
+    def _repr_html_(self) -> str:
+        rows = (
+            (number, word, f"{start}-{end}", " ".join(map(str, range(tokens.start, tokens.stop))))
+            for number, (word, (start, end), tokens) in enumerate(
+                zip(self.words, self.offsets, self.tokens, strict=True)
+            )
+        )
+        return html_table(repr(self), ("", "word", "characters", "tokens"), rows, len(self))
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class TokenVectors:
+    """The tokens of one text, T of them, each with its vector; made by `embed_tokens`.
+
+    Parameters
+    ----------
+    text : str
+        The text; where it came split into words, those words with a space between two.
+    tokens : tuple of T str
+        As they stand in the vocabulary.
+    ids : int64 ndarray of shape (T,)
+    offsets : int64 ndarray of shape (T, 2)
+        First character of each token in `text`, and the one after its last; (0, 0) for special tokens.
+    word_ids : tuple of T int or None
+        The word of the text that each token is part of, from 0; None for special tokens.
+    special : bool ndarray of shape (T,)
+        Whether the tokenizer put the token there ([CLS], [SEP]).
+    vectors : ndarray of shape (T, ...), float32
+        (T, k H), (T, H) or (T, k, H) for k layers, as `layer_pooling` says.
+    layers : tuple of k int
+        The hidden states that the vectors were made of, 0 to L.
+    given_words : tuple of str, or None
+        The words, where the text came split into them.
+    n_truncated : int
+        Tokens of the text that were cut off.
+    cut_words : frozenset of int
+        Words that lost some of their tokens, or all, to the cut.
+    """
+
+    text: str
+    tokens: tuple[str, ...]
+    ids: IntArray
+    offsets: IntArray
+    word_ids: tuple[int | None, ...]
+    special: npt.NDArray[np.bool_]
+    vectors: FloatArray
+    layers: tuple[int, ...]
+    given_words: tuple[str, ...] | None = None
+    n_truncated: int = 0
+    cut_words: frozenset[int] = frozenset()
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def words(self, subwords: str = "mean") -> WordVectors:
+        """Join the vectors of each word's tokens.
+
+        Words are what BERT's tokenizer takes for words (it splits at spaces and punctuation), or those that were given:
+        then row i is word i, whatever became of it. A word that was cut in two has no vector.
+
+        Parameters
+        ----------
+        subwords : {"mean", "first", "last", "max", "sum"}
+            See `join_subwords`.
+        """
+        check_choice("subwords", subwords, SUBWORD_POOLING)
+        places = self._word_places()
+        if self.given_words is None:
+            names, offsets = [], []
+            for place in places.values():
+                start, end = int(self.offsets[place.start, 0]), int(self.offsets[place.stop - 1, 1])
+                names.append(self.text[start:end])
+                offsets.append((start, end))
+            tokens = list(places.values())
+        else:
+            names = list(self.given_words)
+            starts = word_starts(names)
+            offsets = [(start, start + len(word)) for start, word in zip(starts, names, strict=True)]
+            tokens = [places.get(i, slice(0, 0)) for i in range(len(names))]
+        vectors = np.full((len(names), *self.vectors.shape[1:]), np.nan, dtype=np.float32)
+        for i, place in enumerate(tokens):
+            if place.stop > place.start:
+                vectors[i] = join_subwords(self.vectors[place], subwords)
+        return WordVectors(tuple(names), np.array(offsets, dtype=np.int64).reshape(-1, 2), tuple(tokens), vectors)
+
+    def span_tokens(self, start: int, end: int) -> slice:
+        """Find the tokens that hold any of the characters `start` to `end` - 1 of `text`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            The span is empty or outside the text, no token holds any of it, or some of it was cut off.
+        """
+        start = check_int("start", start, also=", the number of a character")
+        end = check_int("end", end, also=", the number of a character")
+        length = len(self.text)
+        if not 0 <= start < end <= length:
+            raise ValueError(
+                f"the span {brief(start)} to {brief(end)} does not lie in the text, which has {length} characters; "
+                f"expected 0 <= start < end <= {length}."
+            )
+        own = np.array([word is not None for word in self.word_ids])
+        if self.n_truncated:
+            kept = self.offsets[own]
+            first, last = (int(kept[0, 0]), int(kept[-1, 1])) if len(kept) else (0, 0)
+            if self.text[start : min(first, end)].strip() or self.text[max(last, start) : end].strip():
+                raise ValueError(
+                    f"the span {start} to {end} reaches beyond characters {first} to {last}, which are all that was "
+                    "kept: the text has more tokens than the model takes."
+                )
+        holders = np.flatnonzero(own & (self.offsets[:, 0] < end) & (self.offsets[:, 1] > start))
+        if not len(holders):
+            raise ValueError(f"no token holds any of the characters {start} to {end}: {self.text[start:end]!r}.")
+        return slice(int(holders[0]), int(holders[-1]) + 1)
+
+    def span(self, start: int, end: int, subwords: str = "mean") -> FloatArray:
+        """Join the vectors of the tokens that hold any of the characters `start` to `end` - 1 of `text`.
+
+        Parameters
+        ----------
+        start, end : int
+            0 <= start < end <= len(text).
+        subwords : {"mean", "first", "last", "max", "sum"}
+            See `join_subwords`.
+
+        Returns
+        -------
+        ndarray of shape (...), float32
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `span_tokens`.
+        """
+        return join_subwords(self.vectors[self.span_tokens(start, end)], subwords)
+
+    def _word_places(self) -> dict[int, slice]:
+        """The tokens of each word that has all of them, by the number of the word."""
+        places = {}
+        for word, positions in groupby(range(len(self)), key=self.word_ids.__getitem__):
+            own = list(positions)
+            if word is not None and word not in self.cut_words:
+                places[word] = slice(own[0], own[-1] + 1)
+        return places
+
+    def __repr__(self) -> str:
+        cut = f", {self.n_truncated} more were cut" if self.n_truncated else ""
+        layers = f"layer{'s' if len(self.layers) > 1 else ''} {', '.join(map(str, self.layers))}"
+        return f"TokenVectors({len(self)} tokens{cut}, vectors {self.vectors.shape} of {layers})"
+
+    def _repr_html_(self) -> str:
+        return token_table(repr(self), self.tokens, self.ids, self.offsets, self.word_ids)
+
+
+def word_starts(words: Sequence[str]) -> list[int]:
+    """The first character of each word where they stand with a space between two."""
+    return list(accumulate((len(word) + 1 for word in words[:-1]), initial=0))[: len(words)]
