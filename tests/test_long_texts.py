@@ -280,16 +280,20 @@ def test_a_very_long_word_is_shortened_if_that_changes_nothing(
         assert_same(found, other)
 
 
-@pytest.mark.parametrize("token", ["foo", "a" * 999 + "]"])
+@pytest.mark.parametrize("token", ["foo", "a" * 900 + "]"])
 def test_a_long_word_that_may_hold_an_added_token_stays(
-    tmp_path: Path, pieces_of: Callable[[int], None], token: str
+    tmp_path: Path, pieces_of: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, token: str
 ) -> None:
+    monkeypatch.setattr(long_texts, "_WORD_END", 500)
     tokenizer = tokenizer_of(tmp_path / "model", added=[{"content": token}])
     text = "x" * 50_000 + token + "x" * 50_000
     pieces_of(WHOLE)
     expected = tokenizer.encodings([text], truncation=False)[0]
     assert expected.tokens.count(token) == 1
     pieces_of(2**14)
+    rule = tokenizer._long_texts._rule
+    assert rule is not None
+    assert len(long_texts._shorten_word(tokenizer._tokenizer, rule, text)[0]) == len(text)
     assert_same(tokenizer.encodings([text], truncation=False)[0], expected)
 
 
