@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,11 @@ import pytest
 from tests import outcomes
 from tests.report import REPORT
 from tests.text_data import VARIABLE
+
+# A shell starts what runs in its background with Ctrl-C ignored, and every process that the tests start would inherit
+# that: an interrupt would have no effect there. A handler, unlike "ignored", is not inherited.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
