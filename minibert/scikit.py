@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy.typing as npt
 
 from minibert.base.arrays import FloatArray
 from minibert.checkpoint.hub import DEFAULT_MODEL
+from minibert.sentence.options import EncodeOptions
 from minibert.sentence.sentence_transformer import SentenceTransformer
 from minibert.tokens.layers import LayerSelection
 
@@ -22,11 +24,8 @@ except ImportError as error:
 
 __all__ = ["MinibertTransformer"]
 
-_OF_THE_MODEL = ("prompts", "truncate_dim", "revision", "backend", "num_threads")
-_OF_ENCODE = (
-    *("pooling", "layers", "layer_pooling", "normalize_embeddings"),
-    *("prompt_name", "prompt", "truncation", "stride"),
-)
+_OF_THE_MODEL = ("prompts", "revision", "backend", "num_threads")
+_OF_ENCODE = tuple(field.name for field in dataclasses.fields(EncodeOptions))
 
 
 class MinibertTransformer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -37,9 +36,11 @@ class MinibertTransformer(TransformerMixin, BaseEstimator):  # type: ignore[misc
 
     Parameters
     ----------
-    model_name_or_path, prompts, truncate_dim, revision, backend, num_threads
+    model_name_or_path, prompts, revision, backend, num_threads
         As in `SentenceTransformer`.
-    pooling, layers, layer_pooling, normalize_embeddings, prompt_name, prompt, truncation, stride, batch_size
+    pooling, layers, layer_pooling, special_tokens, normalize_embeddings, truncate_dim
+        As in `SentenceTransformer.encode`.
+    prompt_name, prompt, truncation, stride, batch_size
         As in `SentenceTransformer.encode`.
     """
 
@@ -55,6 +56,7 @@ class MinibertTransformer(TransformerMixin, BaseEstimator):  # type: ignore[misc
         pooling: str | Sequence[str] | None = None,
         layers: LayerSelection | None = None,
         layer_pooling: str = "concat",
+        special_tokens: bool = True,
         normalize_embeddings: bool = False,
         prompt_name: str | None = None,
         prompt: str | None = None,
@@ -71,6 +73,7 @@ class MinibertTransformer(TransformerMixin, BaseEstimator):  # type: ignore[misc
         self.pooling = pooling
         self.layers = layers
         self.layer_pooling = layer_pooling
+        self.special_tokens = special_tokens
         self.normalize_embeddings = normalize_embeddings
         self.prompt_name = prompt_name
         self.prompt = prompt
@@ -120,7 +123,7 @@ class MinibertTransformer(TransformerMixin, BaseEstimator):  # type: ignore[misc
 
     def _encode(self, texts: Any) -> FloatArray:
         options = {name: getattr(self, name) for name in _OF_ENCODE}
-        vectors: FloatArray = self._model().encode(texts, batch_size=self.batch_size, **options)
+        vectors: FloatArray = self._model().encode(texts, **options)
         return vectors
 
     def _model(self) -> SentenceTransformer:

@@ -175,7 +175,6 @@ def test_options_that_cannot_be_meant(folder: Path, tmp_path: Path, capsys: pyte
     (tmp_path / "in.txt").write_text("a\n")
     start = ["extract", "-m", str(folder), "-i", str(tmp_path / "in.txt")]
     for options, message in (
-        (["-o", str(tmp_path / "o.npy"), "--init_checkpoint=bert_model.ckpt"], "TensorFlow checkpoint"),
         (["-o", str(tmp_path / "o.npy"), "--do_lower_case=False"], "leave it out"),
         (["-o", str(tmp_path / "o.txt")], "must end in .npy"),
         (["-o", str(tmp_path / "o.npy"), "--layers=9"], "9"),

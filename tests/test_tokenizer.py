@@ -657,9 +657,9 @@ def test_sixteen_threads_share_one_tokenizer(minilm: BertTokenizer) -> None:
         (["a", "b c"], {}, ValueError, "row 0 has 3 tokens, row 1 has 4; add padding=True"),
         ("a", {"return_tensors": "pt"}, ValueError, "'pt'.* give 'np'"),
         ("a", {"return_tensors": "tf"}, ValueError, "'tf'.* give 'np'"),
-        ("a", {"padding": "long"}, ValueError, "padding is 'long'; expected one of 'longest'"),
+        ("a", {"padding": "long"}, ValueError, "padding='long'; expected one of 'longest'"),
         ("a", {"padding": 1}, ValueError, "padding is 1"),
-        ("a", {"truncation": "first"}, ValueError, "truncation is 'first'; expected one of 'longest_first'"),
+        ("a", {"truncation": "first"}, ValueError, "truncation='first'; expected one of 'longest_first'"),
         ("a", {"max_length": 0}, ValueError, "max_length is 0; expected at least 1"),
         ("a", {"max_length": -5}, ValueError, "max_length is -5"),
         ("a", {"max_length": True}, TypeError, "max_length is True"),
@@ -748,7 +748,7 @@ def test_sides_and_limits_set_by_hand_are_checked_when_used(tiny: BertTokenizer)
         with pytest.raises(ValueError, match="need max_length=: neither"):
             tiny("a", **options)
     tiny.padding_side = "top"
-    with pytest.raises(ValueError, match="padding_side is 'top'; expected one of 'right', 'left'"):
+    with pytest.raises(ValueError, match="padding_side='top'; expected one of 'right', 'left'"):
         tiny("a")
 
 

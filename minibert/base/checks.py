@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 import reprlib
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
-__all__ = ["brief", "check_choice", "check_int", "is_cpu"]
+__all__ = ["brief", "check_choice", "check_indices", "check_int", "is_cpu"]
 
 
 class _Brief(reprlib.Repr):
@@ -45,7 +47,7 @@ def check_int(name: str, value: object, least: int | None = None, most: int | No
     ----------
     name : str
         The argument, for the message.
-    value : int or np.integer
+    value : int, np.integer, or another object with ``__index__``
         Anything else, bool included, is refused.
     least, most : int, optional
         The range, both ends included; `most` is given with `least` only.
@@ -56,15 +58,64 @@ def check_int(name: str, value: object, least: int | None = None, most: int | No
     ------
     TypeError, ValueError
     """
-    is_int = isinstance(value, int | np.integer) and not isinstance(value, bool | np.bool_)
-    if is_int and (least is None or value >= least) and (most is None or value <= most):  # type: ignore[operator]
-        return int(value)  # type: ignore[call-overload]
+    number = _as_int(value)
+    if number is not None and (least is None or number >= least) and (most is None or number <= most):
+        return number
     span = "" if least is None else f" of at least {least:,}" if most is None else f", {least:,} to {most:,}"
     message = f"{name}={brief(value)}; expected an int{span}{also}."
-    raise ValueError(message) if is_int else TypeError(message)
+    raise TypeError(message) if number is None else ValueError(message)
+
+
+def check_indices(name: str, value: object, count: int, *, what: str, expected: str) -> list[int]:
+    """Return the indices, 0 to count - 1, of one place or several; negative ones count from the end.
+
+    Parameters
+    ----------
+    name : str
+        The argument, for the message.
+    value : int or ints
+        In any order; equal ones are kept.
+    count : int
+        How many places there are.
+    what : str
+        The name of the places: "hidden states".
+    expected : str
+        The kinds of value that are accepted: "an int or several".
+
+    Raises
+    ------
+    TypeError, ValueError
+    """
+    several = isinstance(value, Iterable) and not isinstance(value, str | bytes | dict)
+    try:
+        asked: list[object] = list(value) if several else [value]  # type: ignore[call-overload]
+    except TypeError:  # an array without axes is an Iterable that cannot be iterated over
+        asked = [value]
+    indices = []
+    for one in asked:
+        index = _as_int(one)
+        if index is None:
+            raise TypeError(f"{name}={brief(value)}; expected {expected}.")
+        if not -count <= index < count:
+            raise ValueError(
+                f"{name} names {brief(index)}; this model has {count} {what}: 0 to {count - 1}, or -{count} to -1."
+            )
+        indices.append(index % count)
+    return indices
+
+
+def _as_int(value: Any) -> int | None:
+    """Return a value as a Python int; None if it is not an integer, or is a bool."""
+    if isinstance(value, bool | np.bool_):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
 
 
 def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
-    """Refuse, with a ValueError, whatever is not among the choices of a parameter."""
-    if not isinstance(value, str) or value not in set(choices):
+    """Raise a ValueError if a value is not among the choices of a parameter."""
+    choices = tuple(choices)
+    if not isinstance(value, str) or value not in choices:
         raise ValueError(f"{name}={brief(value)}; expected one of {', '.join(map(repr, choices))}.")

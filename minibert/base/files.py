@@ -10,7 +10,7 @@ import stat
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
@@ -18,6 +18,7 @@ from minibert.errors import ModelFormatError
 
 __all__ = [
     "JSON_LIMIT",
+    "check_format",
     "is_regular_file",
     "os_reason",
     "parse_json",
@@ -25,6 +26,7 @@ __all__ = [
     "read_bytes",
     "read_json",
     "read_json_object",
+    "refuse_lfs_pointer",
     "sync_folder",
     "within",
     "write_whole",
@@ -55,8 +57,7 @@ def read_json(path: Path, *, what: str | None = None) -> Any:
 
 def parse_json(content: bytes, name: str) -> Any:
     """Parse JSON that is already read, by the rules of `read_json`; `name` is the file's, for the message."""
-    if content.startswith(b"version https://git-lfs"):
-        raise ModelFormatError(f"{name} is a Git LFS pointer instead of the file: run `git lfs pull` in its folder.")
+    refuse_lfs_pointer(content, name)
     try:
         value = json.loads(
             content.decode("utf-8-sig"),
@@ -78,6 +79,12 @@ def parse_json(content: bytes, name: str) -> Any:
         raise ModelFormatError(f"{name} is not valid JSON: {error}.") from error
     except RecursionError as error:
         raise ModelFormatError(f"{name} is nested too deeply to be read.") from error
+
+
+def refuse_lfs_pointer(content: bytes, name: str) -> None:
+    """Raise a ModelFormatError for the note that git leaves in place of a file where Git LFS is not installed."""
+    if content.startswith(b"version https://git-lfs"):
+        raise ModelFormatError(f"{name} is a Git LFS pointer instead of the file: run `git lfs pull` in its folder.")
 
 
 def read_json_object(path: Path, *, what: str | None = None) -> dict[str, Any]:
@@ -118,6 +125,29 @@ def read_bytes(path: Path, *, limit: int = JSON_LIMIT, what: str | None = None) 
     if len(content) < size:
         raise ModelFormatError(f"{name} was cut while it was being read; load it again.")
     return content
+
+
+def check_format(content: Mapping[str, Any], newest: int, name: str) -> None:
+    """Refuse a file of minibert's own whose format number is newer than this version can read.
+
+    Parameters
+    ----------
+    content : mapping
+        Its "format" is the number. Files of minibert 0.1 have none.
+    newest : int
+    name : str
+        The file, for the message.
+
+    Raises
+    ------
+    ValueError
+    """
+    found = content.get("format", 0)
+    if type(found) is not int or not 0 <= found <= newest:
+        raise ValueError(
+            f"{name} has the format {found!r}, but this version of minibert reads formats up to {newest} only. Read it "
+            "with a newer minibert."
+        )
 
 
 def _name(path: Path, what: str | None) -> str:

@@ -2,50 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from typing import Any, Protocol, Self
+from collections.abc import Callable, Iterator
 
-__all__ = ["ProgressBar", "progress_bar"]
-
-
-class ProgressBar(Protocol):
-    """What is used of tqdm's bar."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def update(self, n: int) -> object:
-        """Count n more."""
+__all__ = ["progress_bar"]
 
 
-class _NoBar:
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def update(self, n: int) -> None:
-        pass
-
-
-def progress_bar(total: int | None, *, show: bool, initial: int = 0, unit: str = " texts") -> ProgressBar:
-    """Return tqdm's bar: how many are done, how many per second, and the time left.
+@contextlib.contextmanager
+def progress_bar(
+    total: int | None, *, show: bool, initial: int = 0, unit: str = " texts"
+) -> Iterator[Callable[[int], object]]:
+    """Show how many are done, how many per second, and the time left; give the function that counts n more.
 
     Parameters
     ----------
     total : int, optional
-        What 100 % is; without it only the count and the speed are shown.
+        The number at the end; without it only the count and the speed are shown.
     show : bool
-        False gives a bar that prints nothing.
+        False prints nothing, and does not import tqdm.
     initial : int
         How many were done before.
     unit : str
     """
     if not show or sys.stderr is None:
-        return _NoBar()
+        yield lambda n: None
+        return
     from tqdm import tqdm
 
-    bar: Any = tqdm(total=total, initial=initial, unit=unit, dynamic_ncols=True, smoothing=0.05)
-    return bar
+    with tqdm(total=total, initial=initial, unit=unit, dynamic_ncols=True, smoothing=0.05) as bar:
+        yield bar.update

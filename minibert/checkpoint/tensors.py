@@ -13,7 +13,7 @@ from typing import IO, Any, BinaryIO
 import numpy as np
 
 from minibert.base.arrays import FloatArray
-from minibert.base.files import JSON_LIMIT, parse_json
+from minibert.base.files import JSON_LIMIT, parse_json, refuse_lfs_pointer
 from minibert.checkpoint.hub import ModelFiles
 from minibert.errors import ModelFormatError
 
@@ -166,8 +166,7 @@ def _read_header(path: Path) -> list[StoredTensor]:
             header, first = _header_bytes(file, size=state[2])
         return _tensors_of(path, state, parse_json(header, "its header"), first)
     except (OSError, ValueError) as error:
-        if _is_lfs_pointer(path):
-            raise ModelFormatError(f"{path} is a git-lfs pointer, not the weights: git lfs pull.") from error
+        refuse_lfs_pointer(_first_bytes(path), str(path))
         raise ModelFormatError(f"{path} is not a whole safetensors file: {error} Fetch or copy it again.") from error
 
 
@@ -229,14 +228,14 @@ def _file_state(file: IO[bytes]) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _is_lfs_pointer(path: Path) -> bool:
-    """Whether git left a note in place of the file, as it does where git-lfs is not installed."""
+def _first_bytes(path: Path) -> bytes:
+    """Return the first 24 bytes of a file; none if it cannot be read."""
     try:
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size  # 0 for the files of /proc: a read of some of them waits for ever
-            return file.read(min(24, size)).startswith(b"version https://git-lfs")
+            return file.read(min(24, size))
     except OSError:
-        return False
+        return b""
 
 
 def _read_exactly(file: BinaryIO, count: int) -> bytearray:

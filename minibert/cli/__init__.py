@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"minibert {minibert.__version__}")
-    verbs = parser.add_subparsers(metavar="VERB", required=True)
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     states.add_verbs(verbs)
     embed.add_verbs(verbs)
     extract.add_verbs(verbs)
@@ -49,9 +49,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             if hasattr(stream, "reconfigure"):  # a terminal that cannot show a token must not stop the run
                 stream.reconfigure(errors="backslashreplace")
         warnings.simplefilter("always", UserWarning)
-        warnings.showwarning = _show_warning
+        verb = parser
+
+        def show_warning(message: Warning | str, *_: object, **__: object) -> None:
+            report_problem(verb.in_its_words(f"warning: {message}"))
+
+        warnings.showwarning = show_warning
         try:
             arguments = parser.parse_args(argv)
+            verb = verbs.choices[arguments.verb]
             arguments.run(arguments)
             sys.stdout.flush()
         except BrokenPipeError:  # the reader, such as head, has seen enough
@@ -60,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             report_problem("interrupted")
             return 1
         except (ModelFormatError, DownloadError, ValueError, TypeError, OSError, MemoryError) as error:
-            report_problem(_describe(error))
+            report_problem(verb.in_its_words(_describe(error)))
             return 1
     return 0
 
@@ -69,7 +75,3 @@ def _describe(error: BaseException) -> str:
     if isinstance(error, MemoryError):
         return f"out of memory: {error}" if str(error) else "out of memory; give fewer or shorter texts at once"
     return str(error)
-
-
-def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    report_problem(f"warning: {message}")

@@ -42,6 +42,8 @@ __all__ = [
 ]
 
 _CLOSED = "the standard output is closed; redirect it to a file"
+# An argument in a message: its name, and True, a word in quotes, a number or nothing behind the "=".
+_ARGUMENT = re.compile(r"\b(?P<name>[a-z_]+)=(?P<value>True|'[^'\s]+'|-?\d+|)(?=[\s,.;:)]|$)")
 _STANDARD_OUTPUT = ("-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
 
 
@@ -52,6 +54,23 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*arguments, **options)
         # What argparse takes for a value although it begins with "-": it knows single numbers, here also lists of them.
         self._negative_number_matcher = re.compile(r"-\.?\d")
+
+    def in_its_words(self, message: str) -> str:
+        """Write the arguments that a message of the library names as this parser's options.
+
+        ``resume=True`` becomes ``--resume``, ``truncation='split'`` becomes ``--truncation split``, and ``on_error=``
+        becomes ``--on-error``.
+        """
+        options = {action.dest: action for action in self._actions if action.option_strings}
+
+        def as_option(found: re.Match[str]) -> str:
+            action, value = options.get(found["name"]), found["value"]
+            if action is None or (value == "True") != (action.nargs == 0):
+                return found[0]
+            flag = next(flag for flag in action.option_strings if flag.startswith("--"))
+            return flag if value in ("", "True") else flag + " " + value.strip("'")
+
+        return _ARGUMENT.sub(as_option, message)
 
     def _print_message(self, message: str, file: Any = None) -> None:
         """Write all of a message, or raise the error that argparse would keep quiet about."""
@@ -128,7 +147,7 @@ def _discard_unwritable(stream: Any) -> None:
 
 
 def add_model_options(parser: argparse.ArgumentParser, *, backend: bool = True) -> None:
-    """Add --model, --revision and, where something is computed, --backend."""
+    """Add --model, --revision and, where something is computed, --backend and --threads."""
     parser.add_argument(
         "-m", "--model", default=DEFAULT_MODEL, metavar="MODEL", help="hub id or folder (default: %(default)s)"
     )
@@ -138,6 +157,12 @@ def add_model_options(parser: argparse.ArgumentParser, *, backend: bool = True) 
             "--backend",
             choices=("numba", "numba-blas", "numpy"),
             help="who computes (default: MINIBERT_BACKEND, else numba where it can be imported)",
+        )
+        parser.add_argument(
+            "--threads",
+            type=positive,
+            metavar="N",
+            help="default: MINIBERT_NUM_THREADS, else all cores, but at most OMP_NUM_THREADS",
         )
 
 

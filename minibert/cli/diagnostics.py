@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import importlib.metadata
 import os
 import platform
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -111,47 +109,9 @@ def cache_state() -> list[dict[str, Any]]:
 
 
 def blas() -> dict[str, Any]:
-    """NumPy's BLAS, the processor whose code it has chosen, and whether that is older than this one.
-
-    Notes
-    -----
-    OpenBLAS takes its Haswell (AVX2) code on processors it does not know, though they may have AVX-512
-    (OpenMathLib/OpenBLAS#6029). OPENBLAS_CORETYPE=SkylakeX, set before NumPy is imported, makes it choose otherwise.
-    """
+    """Name NumPy's BLAS and its version."""
     build = np.show_config(mode="dicts").get("Build Dependencies", {}).get("blas", {})
-    core = _openblas_core()
-    older = None
-    if core is not None:
-        try:
-            features = set(processor()["features"])
-        except ImportError:
-            features = set()
-        avx512 = {"avx512f", "avx512bw", "avx512dq", "avx512vl"} <= features
-        older = avx512 and core.lower() in {"prescott", "nehalem", "sandybridge", "haswell", "zen"}
-    return {
-        "name": build.get("name"),
-        "version": build.get("version"),
-        "core": core,
-        "older_than_processor": older,
-    }
-
-
-def _openblas_core() -> str | None:
-    """The name of the processor whose code the OpenBLAS inside NumPy's wheel runs; None if that cannot be found out."""
-    home = Path(np.__file__).parent
-    for folder in (home.parent / "numpy.libs", home / ".dylibs"):
-        for library in folder.glob("*openblas*"):
-            try:
-                loaded = ctypes.CDLL(str(library))  # it is loaded already: the same one is returned
-            except OSError:
-                continue
-            for prefix in ("scipy_", ""):
-                for suffix in ("64_", ""):
-                    function = getattr(loaded, f"{prefix}openblas_get_corename{suffix}", None)
-                    if function is not None:
-                        function.argtypes, function.restype = [], ctypes.c_char_p
-                        return (function() or b"").decode("ascii", errors="replace") or None
-    return None
+    return {"name": build.get("name"), "version": build.get("version")}
 
 
 # --- whether it works ------------------------------------------------------------------------------------------------

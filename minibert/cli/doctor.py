@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 from minibert.cli.common import add_model_options
+from minibert.cli.loading import locate_model
 
 __all__ = ["add_verbs"]
 
@@ -84,9 +85,7 @@ def _as_text(report: dict[str, Any]) -> str:
             ignored = f", ignored: {state['untrusted']}" if state["untrusted"] else ""
             lines.append(f"cache      {state['folder']}: {warmth}, {access}{ignored}")
     blas = report["blas"]
-    core = f", running its code for {blas['core']}" if blas["core"] else ""
-    older = ", older than this processor (OpenBLAS#6029)" if blas["older_than_processor"] else ""
-    lines.append(f"BLAS       {blas['name']} {blas['version']}{core}{older}; for backend='numba-blas' and 'numpy' only")
+    lines.append(f"BLAS       {blas['name']} {blas['version']}; for backend='numba-blas' and 'numpy' only")
     for check in report["checks"]:
         lines.append(f"{'ok' if check['passed'] else 'FAILED':10} {check['name']}: {check['detail']}")
     return "\n".join(lines)
@@ -108,9 +107,7 @@ def _warmup(arguments: argparse.Namespace) -> None:
 
 
 def _bench(arguments: argparse.Namespace) -> None:
-    from minibert.checkpoint.hub import locate
     from minibert.cli import bench
 
-    files = locate(arguments.model, revision=arguments.revision)
-    result = bench.measure(files, arguments.seconds, say=lambda line: print(line, file=sys.stderr))
+    result = bench.measure(locate_model(arguments), arguments.seconds, say=lambda line: print(line, file=sys.stderr))
     print(json.dumps(result, indent=2) if arguments.json else bench.as_table(result))

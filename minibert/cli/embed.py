@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from minibert.cli.common import (
     sources_of,
     write_file,
 )
+from minibert.cli.loading import load_sentence_transformer
 
 if TYPE_CHECKING:
     from minibert.sentence.sentence_transformer import SentenceTransformer
@@ -55,7 +57,10 @@ def add_verbs(verbs: Any) -> None:
     prompt.add_argument("--prompt-name", metavar="NAME", help="a prompt of the model's, such as query")
     prompt.add_argument("--prompt", metavar="TEXT", help="a text to put before each text")
     embed.add_argument(
-        "--normalize", action="store_true", help="scale each vector to length 1, whatever the model says"
+        "--normalize",
+        dest="normalize_embeddings",
+        action="store_true",
+        help="scale each vector to length 1, whatever the model says",
     )
     embed.add_argument(
         "--precision",
@@ -124,36 +129,24 @@ def _add_vector_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--builtin-prompts", action="store_true", help="use the prompts of the model's card, where its files have none"
     )
-    parser.add_argument(
-        "--threads",
-        type=positive,
-        metavar="N",
-        help="default: MINIBERT_NUM_THREADS, else all cores, but at most OMP_NUM_THREADS",
-    )
     add_model_options(parser)
 
 
 def _load(arguments: argparse.Namespace) -> SentenceTransformer:
-    from minibert.sentence.sentence_transformer import SentenceTransformer
-
-    return SentenceTransformer(
-        arguments.model,
-        revision=arguments.revision,
-        backend=arguments.backend,
-        num_threads=arguments.threads,
-        truncate_dim=arguments.truncate_dim,
-        prompts="builtin" if arguments.builtin_prompts else None,
-    )
+    prompts = "builtin" if arguments.builtin_prompts else None
+    return load_sentence_transformer(arguments, prompts=prompts)
 
 
 def _options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The arguments of `encode` that all three verbs have."""
+    """Return the options of `encode` that the verb has."""
+    from minibert.sentence.options import EncodeOptions
+
     if arguments.pooling == ["none"] or arguments.pooling == ["NONE"]:
         raise ValueError(
             "--pooling none gives no sentence vectors; the vectors of tokens are saved by minibert hidden."
         )
-    names = ("pooling", "layers", "layer_pooling", "truncation", "stride", "batch_size")
-    return {name: getattr(arguments, name) for name in names}
+    names = [field.name for field in dataclasses.fields(EncodeOptions)]
+    return {name: getattr(arguments, name) for name in names if hasattr(arguments, name)}
 
 
 def _embed(arguments: argparse.Namespace) -> None:
@@ -169,9 +162,6 @@ def _embed(arguments: argparse.Namespace) -> None:
     texts = read_texts(arguments.texts)
     vectors = _load(arguments).encode(
         texts,
-        prompt_name=arguments.prompt_name,
-        prompt=arguments.prompt,
-        normalize_embeddings=arguments.normalize,
         precision=arguments.precision,
         **_options(arguments),
     )
@@ -198,9 +188,6 @@ def _embed_corpus(arguments: argparse.Namespace) -> None:
             sources_of(arguments),
             arguments.output,
             **run_options(arguments),
-            prompt_name=arguments.prompt_name,
-            prompt=arguments.prompt,
-            normalize_embeddings=arguments.normalize,
             **_options(arguments),
         )
     shape = "" if summary is None else f"vectors ({summary.n_texts}, {summary.width}) {arguments.dtype}"

@@ -15,10 +15,9 @@ from minibert.cli.common import (
     several_ints,
     sources_of,
 )
+from minibert.cli.loading import load_bert, load_tokenizer
 
 __all__ = ["add_verbs"]
-
-_TENSORFLOW = ("vocab_file", "bert_config_file", "init_checkpoint")
 
 
 def add_verbs(verbs: Any) -> None:
@@ -72,8 +71,6 @@ def add_verbs(verbs: Any) -> None:
         type=_boolean,
         help="only checked: the model's own tokenizer knows",
     )
-    for name in _TENSORFLOW:
-        extract.add_argument(f"--{name}", help=argparse.SUPPRESS)
     add_model_options(extract)
     extract.set_defaults(run=_extract)
 
@@ -87,31 +84,20 @@ def _boolean(text: str) -> bool:
 
 def _extract(arguments: argparse.Namespace) -> None:
     from minibert.corpus.extract import extract_corpus
-    from minibert.models.bert_model import BertModel
-    from minibert.tokenizer.bert_tokenizer import BertTokenizer
 
-    for name in _TENSORFLOW:
-        if getattr(arguments, name) is not None:
-            raise ValueError(
-                f"--{name} belongs to a TensorFlow checkpoint, which minibert does not read; give --model, a hub id or "
-                "a folder with config.json and model.safetensors."
-            )
     if not arguments.input or not arguments.output:
         raise ValueError("extract needs --input FILE and --output FILE.")
     if arguments.output == "-":
         raise ValueError("a run that can be resumed needs a file to write, not the standard output.")
-    tokenizer = BertTokenizer.from_pretrained(arguments.model, revision=arguments.revision)
+    tokenizer = load_tokenizer(arguments)
     if arguments.do_lower_case not in (None, tokenizer.do_lower_case):
         raise ValueError(
             f"--do_lower_case={arguments.do_lower_case}, but the tokenizer of {arguments.model} was made with "
             f"{tokenizer.do_lower_case}; leave it out."
         )
-    model = BertModel.from_pretrained(
-        arguments.model, revision=arguments.revision, backend=arguments.backend, add_pooling_layer=False
-    )
     with resumable(arguments.output):
         summary = extract_corpus(
-            model,
+            load_bert(arguments),
             tokenizer,
             sources_of(arguments),
             arguments.output,

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from minibert.cli.common import add_model_options
+from minibert.cli.loading import locate_model
 
 if TYPE_CHECKING:
     from minibert.checkpoint.hub import ModelFiles
@@ -33,10 +34,7 @@ def add_verbs(verbs: Any) -> None:
 
 
 def _info(arguments: argparse.Namespace) -> None:
-    from minibert.checkpoint.hub import locate
-    from minibert.sentence.settings import full_name
-
-    files = locate(full_name(arguments.model), revision=arguments.revision)
+    files = locate_model(arguments)
     description = _Description(files, arguments.model)
     if arguments.json:
         facts = {name: {"value": value, "file": file} for name, value, file in description.facts}

@@ -20,12 +20,15 @@ from minibert.cli.common import (
     report_written,
     write_file,
 )
+from minibert.cli.loading import load_bert, load_tokenizer
 
 if TYPE_CHECKING:
     from minibert.tokenizer.bert_tokenizer import BertTokenizer
     from minibert.tokens.token_vectors import TokenVectors
 
 __all__ = ["add_verbs"]
+
+_FORMAT = 1  # of the .npz file of `hidden`
 
 
 def add_verbs(verbs: Any) -> None:
@@ -61,9 +64,9 @@ def add_verbs(verbs: Any) -> None:
     hidden = verbs.add_parser(
         "hidden",
         help="save every hidden state of texts",
-        description="Save every hidden state, with its tokens, as an .npz file: hidden_states (layers + 1, tokens, "
-        "hidden_size), layers, cu_seqlens (text b owns tokens cu_seqlens[b] to cu_seqlens[b + 1]), tokens, ids, "
-        "offsets (characters), texts. Nothing is padded.",
+        description="Save every hidden state, with its tokens, as an .npz file: format (its number, 1), hidden_states "
+        "(layers + 1, tokens, hidden_size), layers, cu_seqlens (text b owns tokens cu_seqlens[b] to cu_seqlens[b + 1]), "
+        "tokens, ids, offsets (characters), texts. Nothing is padded.",
     )
     add_texts(hidden)
     hidden.add_argument("-o", "--output", required=True, metavar="FILE.npz", help="the file to write")
@@ -105,7 +108,7 @@ def _picture(path: str) -> str:
 
 def _tokens(arguments: argparse.Namespace) -> None:
     texts = read_texts(arguments.texts)
-    for number, (text, encoding) in enumerate(zip(texts, _load_tokenizer(arguments).encodings(texts), strict=True)):
+    for number, (text, encoding) in enumerate(zip(texts, load_tokenizer(arguments).encodings(texts), strict=True)):
         rows = [
             {"token": token, "id": int(token_id), "start": int(start), "end": int(end), "word": word, "special": own}
             for token, token_id, (start, end), word, own in zip(
@@ -132,8 +135,9 @@ def _tokens(arguments: argparse.Namespace) -> None:
 def _hidden(arguments: argparse.Namespace) -> None:
     import numpy as np
 
-    texts = _embed(arguments, _load_tokenizer(arguments))
+    texts = _embed(arguments, load_tokenizer(arguments))
     arrays: dict[str, Any] = {
+        "format": np.array(_FORMAT),
         "hidden_states": np.moveaxis(np.concatenate([text.vectors for text in texts]), 1, 0),
         "layers": np.array(texts[0].layers),
         "cu_seqlens": np.cumsum([0, *map(len, texts)]),
@@ -143,7 +147,8 @@ def _hidden(arguments: argparse.Namespace) -> None:
         "texts": np.array([text.text for text in texts]),
     }
     write_file(arguments.output, lambda file: np.savez(file, **arrays))
-    report_written(arguments.output, ", ".join(f"{name} {array.shape}" for name, array in arrays.items()))
+    shapes = [f"{name} {array.shape}" for name, array in arrays.items() if array.ndim]
+    report_written(arguments.output, ", ".join(shapes))
     if arguments.plot:
         from minibert.plot import plot_hidden_values, plot_layers_pca
 
@@ -161,7 +166,7 @@ def _words(arguments: argparse.Namespace) -> None:
 
     if not arguments.word.strip():
         raise ValueError("WORD is empty; give the word to look for.")
-    tokenizer = _load_tokenizer(arguments)
+    tokenizer = load_tokenizer(arguments)
     texts = _embed(arguments, tokenizer)
     _print_tokens(texts)
     layers = texts[0].layers
@@ -242,8 +247,6 @@ def _print_tokens(texts: list[TokenVectors]) -> None:
 
 def _embed(arguments: argparse.Namespace, tokenizer: BertTokenizer) -> list[TokenVectors]:
     """Compute the hidden states that are asked for, kept apart, of every text."""
-    from minibert.models.bert_model import BertModel
-    from minibert.sentence.settings import full_name
     from minibert.tokens.embed import embed_tokens
 
     texts = read_texts(arguments.texts)
@@ -251,9 +254,7 @@ def _embed(arguments: argparse.Namespace, tokenizer: BertTokenizer) -> list[Toke
         from minibert.plot import require_matplotlib
 
         require_matplotlib()  # before anything long begins
-    model = BertModel.from_pretrained(
-        full_name(arguments.model), revision=arguments.revision, backend=arguments.backend, add_pooling_layer=False
-    )
+    model = load_bert(arguments)
     layers = range(model.config.num_hidden_layers + 1) if arguments.layers is None else arguments.layers
     return embed_tokens(
         model, tokenizer, texts, layers=layers, layer_pooling="tokens_first", truncation=arguments.truncation
@@ -265,10 +266,3 @@ def _save_picture(figure: Any, path: str) -> None:
         warnings.filterwarnings("ignore", message="Glyph")  # what matplotlib's font does not have it draws as boxes
         write_file(path, lambda file: figure.savefig(file, format=path.lower().rpartition(".")[2]))
     report_written(path, "picture")
-
-
-def _load_tokenizer(arguments: argparse.Namespace) -> BertTokenizer:
-    from minibert.sentence.settings import full_name
-    from minibert.tokenizer.bert_tokenizer import BertTokenizer
-
-    return BertTokenizer.from_pretrained(str(full_name(arguments.model)), revision=arguments.revision)

@@ -12,13 +12,16 @@ from typing import Any
 
 import numpy as np
 
+from minibert.base.checks import check_choice
 from minibert.base.ordering import in_windows
 from minibert.corpus.readers import Record, Source
 from minibert.corpus.runs import Append, BadRecords, Output, Summary, row_of, run_shards
 from minibert.corpus.shards import Counts
-from minibert.corpus.writers import VectorWriter, output_suffix
+from minibert.corpus.writers import OUTPUT_DTYPES, VectorWriter, output_suffix
 from minibert.sentence.encode import EncodedTexts
+from minibert.sentence.options import EncodeOptions
 from minibert.sentence.sentence_transformer import WINDOW, SentenceTransformer
+from minibert.tokens.layers import resolve_layers
 
 __all__ = ["embed_corpus"]
 
@@ -56,16 +59,15 @@ def embed_corpus(
     dtype : {"float32", "float16"}
         Of the numbers that are written.
     shard_size : int
-        The number of texts after which what is done is saved; fewer if they are long. A crash loses no more than a
-        crash.
+        Texts that are computed and then saved together; fewer if they are long. A crash loses no more than these.
     settings : dict, optional
         What else must be the same to resume, such as the model's name and revision.
     show_progress : bool
     report : callable
         Is given each problem as a line of text.
     **options
-        Of `SentenceTransformer.encode_windows`. With truncation="error" a text that is too long counts as a record
-        that cannot be used.
+        The fields of `EncodeOptions`, as in `SentenceTransformer.encode`. With truncation="error" a text that is too
+        long counts as a record that cannot be used.
 
     Returns
     -------
@@ -81,21 +83,21 @@ def embed_corpus(
         ``<output>.parts``.
     """
     bad_records, output = BadRecords(on_error, report), os.fspath(output)
-    if dtype not in ("float32", "float16"):
-        raise ValueError(f"dtype={dtype!r}; expected 'float32' or 'float16'.")
+    check_choice("dtype", dtype, OUTPUT_DTYPES)
     output_suffix(output)
-    long_texts = options.get("truncation") == "error"
+    chosen = EncodeOptions.of(options)
+    long_texts = chosen.truncation == "error"
     if long_texts:
-        options["truncation"] = "silent"
-    probe = _probe(model, options)
+        chosen = dataclasses.replace(chosen, truncation="silent")
+    probe = _probe(model, chosen)
     numbered = all(source.id_column is None for source in sources)
 
     def make(path: str) -> Output:
         writer = VectorWriter(path, len(probe), dtype, numbered)
         # Only whether a text is cut counts, except where it is bad for that: then its problem says how long it is.
         how = {"silent": "warn"} if long_texts else {"warn": "silent"}
-        wanted = options.get("truncation", "warn")
-        task = _Task(model, writer, bad_records, long_texts, {**options, "truncation": how.get(wanted, wanted)})
+        truncation = how.get(chosen.truncation, chosen.truncation)
+        task = _Task(model, writer, bad_records, long_texts, dataclasses.replace(chosen, truncation=truncation))
         return Output(writer.parts, task.compute, writer.width, writer.assemble)
 
     return run_shards(
@@ -104,7 +106,7 @@ def embed_corpus(
         make,
         settings={
             **(settings or {}),
-            **options,
+            **_as_json(model, chosen),
             "max_seq_length": model.max_seq_length,
             "too_long": "error" if long_texts else "as truncation says",
             "on_error": on_error,
@@ -112,7 +114,7 @@ def embed_corpus(
         },
         probe=probe,
         bad_records=bad_records,
-        too_long=_too_long(model, options) if long_texts else None,
+        too_long=_too_long(model, chosen) if long_texts else None,
         shard_size=shard_size,
         resume=resume,
         show_progress=show_progress,
@@ -125,14 +127,14 @@ class _Task:
     writer: VectorWriter
     bad_records: BadRecords
     long_texts: bool
-    options: dict[str, Any]
+    options: EncodeOptions
 
     def compute(
         self, window: list[tuple[int, Record]], before: Counts, append: Append, progress: Callable[[int], object]
     ) -> Counts:
         texts = [record.text for _, record in window if record.text is not None]
         size = max(1, len(texts))
-        encoded = next(self.model.encode_windows(texts, window=size, progress=progress, **self.options), None)
+        encoded = next(self.model.encode_windows(texts, window=size, progress=progress, **vars(self.options)), None)
         progress(len(window) - len(texts))
         places = iter(range(len(texts)))
         first, n_tokens, n_cut = before.n_texts, 0, 0
@@ -170,21 +172,29 @@ def _length_problem(n_tokens: int, limit: int) -> str:
     return f"has {n_tokens} tokens, the limit is {limit} (max_seq_length)"
 
 
-def _too_long(model: SentenceTransformer, options: dict[str, Any]) -> Callable[[list[str]], list[str | None]]:
+def _too_long(model: SentenceTransformer, options: EncodeOptions) -> Callable[[list[str]], list[str | None]]:
     """Return a function that says of some texts which have more tokens than the model takes."""
-    prompt = {name: options.get(name) for name in ("prompt", "prompt_name")}
 
     def reasons(texts: list[str]) -> list[str | None]:
         limit = model.max_seq_length
-        return [_length_problem(n, limit) if n > limit else None for n in model.num_tokens(texts, **prompt)]
+        counts = model.num_tokens(texts, prompt_name=options.prompt_name, prompt=options.prompt)
+        return [_length_problem(n, limit) if n > limit else None for n in counts]
 
     return reasons
 
 
-def _probe(model: SentenceTransformer, options: dict[str, Any]) -> np.ndarray:
+def _probe(model: SentenceTransformer, options: EncodeOptions) -> np.ndarray:
     """Compute the vector of a fixed text, which tells whether model and options are those of another run.
 
-    Where texts are split it is a long one, so that windows without room for a text are met at once.
+    Where texts are split it is a long one, so that windows without room for a text are refused at once.
     """
-    text = "minibert " * (model.max_seq_length if options.get("truncation") == "split" else 1)
-    return next(model.encode_windows([text], **options)).vectors[0]
+    text = "minibert " * (model.max_seq_length if options.truncation == "split" else 1)
+    return next(model.encode_windows([text], **vars(options))).vectors[0]
+
+
+def _as_json(model: SentenceTransformer, options: EncodeOptions) -> dict[str, Any]:
+    """Return checked options as values that JSON has."""
+    layers = resolve_layers(-1 if options.layers is None else options.layers, model.model.config.num_hidden_layers)
+    pooling = options.pooling if options.pooling is None or isinstance(options.pooling, str) else [*options.pooling]
+    plain = {name: int(value) if isinstance(value, np.integer) else value for name, value in vars(options).items()}
+    return {**plain, "layers": layers, "pooling": pooling}

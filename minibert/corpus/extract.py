@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from minibert.base.checks import check_choice
 from minibert.corpus.google_features import google_lines
 from minibert.corpus.readers import Record, Source
 from minibert.corpus.runs import Append, BadRecords, Output, Summary, run_shards
 from minibert.corpus.shards import Counts, Part
 from minibert.corpus.token_features import TokenFeatureWriter
+from minibert.corpus.writers import OUTPUT_DTYPES
 from minibert.models.bert_model import BertModel
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokens.layers import LayerSelection
@@ -85,10 +87,8 @@ def extract_corpus(
         As in `minibert.corpus.embed.embed_corpus`.
     """
     bad_records, output = BadRecords(on_error, report), os.fspath(output)
-    if format not in EXTRACT_FORMATS:
-        raise ValueError(f"format={format!r}; expected one of {', '.join(map(repr, EXTRACT_FORMATS))}.")
-    if dtype not in ("float32", "float16"):
-        raise ValueError(f"dtype={dtype!r}; expected 'float32' or 'float16'.")
+    check_choice("format", format, EXTRACT_FORMATS)
+    check_choice("dtype", dtype, OUTPUT_DTYPES)
     chosen = [layers] if isinstance(layers, int | np.integer) else [*layers]
     width = model.config.hidden_size
     if format == "google":

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
+from minibert.base.checks import check_choice
 from minibert.base.files import os_reason
 from minibert.tokenizer.texts import refuse_lone_surrogate
 
@@ -71,8 +72,7 @@ class Source:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.name or self.path)
-        if self.format not in INPUT_FORMATS:
-            raise ValueError(f"format={self.format!r}; expected one of {', '.join(map(repr, INPUT_FORMATS))}.")
+        check_choice("format", self.format, INPUT_FORMATS)
         if self.format == "text" and self.id_column is not None:
             raise ValueError(f"id_column={self.id_column!r}, but plain text has no columns; expected None.")
 
@@ -235,7 +235,7 @@ def _read_table(source: Source, stream: Any) -> Iterator[Record]:
     missing = [name for name in wanted if header is None or name not in header]
     if missing:
         known = ", ".join(map(repr, header or [])) or "none"
-        raise ValueError(f"{source.name} has no column {missing[0]!r}; it has {known}. See --text-column, --id-column.")
+        raise ValueError(f"{source.name} has no column {missing[0]!r}; it has {known}. Give text_column=, id_column=.")
     assert header is not None  # or something would be missing
     text_place = header.index(source.text_column)
     id_place = None if source.id_column is None else header.index(source.id_column)
@@ -247,7 +247,7 @@ def _read_table(source: Source, stream: Any) -> Iterator[Record]:
             if lines.number > line or lines.ends_in_quotes:  # where the next record begins would be a guess
                 raise ValueError(
                     f"{source.name}, line {line}: {error}. The record runs over several lines, so what follows it "
-                    "cannot be told apart, whatever --on-error says."
+                    "cannot be told apart, whatever on_error= says."
                 ) from error
             problem = f"is no row of a table: {error}"
             yield Record(None, None, source.name, line, problem, source.id_column is None)

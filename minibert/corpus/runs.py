@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 import minibert
-from minibert.base.checks import check_int
+from minibert.base.checks import check_choice, check_int
 from minibert.base.files import os_reason
 from minibert.base.ordering import in_windows
 from minibert.base.progress import progress_bar
@@ -96,8 +96,7 @@ class BadRecords:
     report: Callable[[str], object]
 
     def __post_init__(self) -> None:
-        if self.on_error not in ON_ERROR:
-            raise ValueError(f"on_error={self.on_error!r}; expected one of {', '.join(map(repr, ON_ERROR))}.")
+        check_choice("on_error", self.on_error, ON_ERROR)
 
     def keep(self, record: Record) -> bool:
         """Report a record whose `problem` says why it cannot be used, and return whether its place is kept.
@@ -197,7 +196,7 @@ def run_shards(
     with ShardFolder(target, task.parts) as folder:
         unfinished = folder.manifest()
         if unfinished is not None and not resume:
-            raise ValueError(f"{folder.describe()}. Go on with it by --resume (resume=True), or delete the folder.")
+            raise ValueError(f"{folder.describe()}. Go on with it by resume=True, or delete the folder.")
         finished = _finished(target) if resume and unfinished is None and os.path.exists(target) else None
         files = [
             dataclasses.replace(source, path=folder.keep_standard_input(_standard_input))
@@ -215,7 +214,7 @@ def run_shards(
             "probe": np.nan_to_num(probe.astype(np.float64)).tolist(),
         }
         if finished is not None:
-            _compare(finished, mine, f"The run that made {output}", "Without --resume (resume=True) it is made anew.")
+            _compare(finished, mine, f"The run that made {output}", "Without resume=True it is made anew.")
             return None
         if unfinished is None:
             folder.start(mine)
@@ -231,8 +230,8 @@ def run_shards(
                 folder.resume(bad_records.report)
             n_resumed = folder.counts.n_texts
             done = n_resumed + folder.counts.n_left_out
-            with progress_bar(sum(found.counts), show=show_progress, initial=min(done, sum(found.counts))) as bar:
-                _compute(task, folder, files, before, found, shard_size, bar.update)
+            with progress_bar(sum(found.counts), show=show_progress, initial=min(done, sum(found.counts))) as count:
+                _compute(task, folder, files, before, found, shard_size, count)
             folder.finish(task.assemble)
         else:
             folder.finish()
@@ -291,7 +290,7 @@ def _survey(
         more = f"\n... and {n_problems - len(problems)} more" if n_problems > len(problems) else ""
         raise ValueError(
             f"{n_problems} records cannot be used; nothing was computed:\n" + "\n".join(problems) + f"{more}\n"
-            "Correct them, leave them out (--on-error skip), or keep their places empty (--on-error null)."
+            "Correct them, leave them out (on_error='skip'), or keep their places empty (on_error='null')."
         )
     if not sum(counts):
         raise ValueError(f"{', '.join(source.name for source in sources)}: there is no text.")
@@ -394,7 +393,7 @@ def _finished(output: str) -> dict[str, Any]:
     if record is None:
         raise ValueError(
             f"There is nothing to resume: {output} exists, but no {os.path.basename(record_path(output))} that says of "
-            "which run. Without --resume (resume=True) it is made anew."
+            "which run. Without resume=True it is made anew."
         )
     return record
 

@@ -29,11 +29,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Self
 
-from minibert.base.files import os_reason, printable, read_json_object, sync_folder, write_whole
+from minibert.base.files import check_format, os_reason, printable, read_json_object, sync_folder, write_whole
 from minibert.base.locks import FileLock, is_ours
 from minibert.errors import ModelFormatError
 
-__all__ = ["Counts", "Part", "ShardFolder", "folder_of", "is_unfinished", "read_record", "record_path"]
+__all__ = ["FORMAT", "Counts", "Part", "ShardFolder", "folder_of", "is_unfinished", "read_record", "record_path"]
+
+FORMAT = 1
+"""The format number of manifest, journal and record; the record's is that of the outputs beside it, too."""
 
 _LOCK, _MANIFEST, _JOURNAL, _STANDARD_INPUT = "lock", "manifest.json", "shards.jsonl", "standard-input"
 _TEMPORARY = re.compile(r"\.minibert-[a-z0-9_]{8}")  # what write_whole fills before a file takes its name
@@ -186,7 +189,7 @@ class ShardFolder:
 
     def start(self, manifest: dict[str, Any]) -> None:
         """Write the manifest, and begin with no shard: from now on there is a run to resume."""
-        self._write_manifest(manifest)
+        self._write_manifest({"format": FORMAT, **manifest})
         sync_folder(self.path.parent)
         for part in self._parts:
             self._open(part, "w+b")
@@ -251,7 +254,13 @@ class ShardFolder:
                 os.fsync(file.fileno())
         checksums = {part.name: self._checksums.get(part.name, 0) for part in self._parts}
         line = _seal(
-            {"shard": self.n_shards, "counts": dataclasses.asdict(counts), "ends": ends, "checksums": checksums}
+            {
+                "format": FORMAT,
+                "shard": self.n_shards,
+                "counts": dataclasses.asdict(counts),
+                "ends": ends,
+                "checksums": checksums,
+            }
         )
         with self._writing(self.path / _JOURNAL):
             self._files[_JOURNAL].write(line + b"\n")
@@ -405,8 +414,8 @@ class ShardFolder:
             message = reason if "cannot be written" in reason else f"{path} cannot be written: {reason}."
             if (self.path / _MANIFEST).exists():
                 message += (
-                    f" What is done is kept in {self.path}: once there is room, and the right to write, go on with "
-                    "--resume (resume=True)."
+                    f" What is done is kept in {self.path}: once there is room, and the right to write, go on "
+                    "with resume=True."
                 )
             raise OSError(message) from error
 
@@ -456,7 +465,7 @@ def read_record(output: str) -> dict[str, Any] | None:
     if not file.exists():
         return None
     record = _unseal_record(file)
-    _check_outputs(record, file.parent, "Without --resume (resume=True) it is made anew.")
+    _check_outputs(record, file.parent, "Without resume=True it is made anew.")
     return record
 
 
@@ -492,16 +501,16 @@ def _unseal(path: Path, way_on: str) -> dict[str, Any]:
         raise ValueError(f"{error} {way_on}") from error
     if content is None:
         raise ValueError(f"{path} is damaged: its checksum is wrong. {way_on}")
+    check_format(content, FORMAT, str(path))
     return content
 
 
 def _is_sealed(path: Path) -> bool:
-    """Whether there is a whole file that `_seal` made."""
+    """Whether there is a whole file that `_seal` made, of any format."""
     try:
-        _unseal(path, "")
-    except (ValueError, OSError):
+        return _checked(read_json_object(path)) is not None
+    except (ModelFormatError, OSError):
         return False
-    return True
 
 
 def _unseal_record(record: Path) -> dict[str, Any]:

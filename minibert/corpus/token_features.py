@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base.files import os_reason
+from minibert.base.files import check_format, os_reason
 from minibert.base.ordering import in_windows
 from minibert.corpus.readers import Record
 from minibert.corpus.runs import row_of
@@ -29,6 +29,7 @@ from minibert.tokens.token_vectors import TokenVectors
 
 __all__ = ["TokenFeatureWriter", "TokenFeatures", "tokens_path"]
 
+_FORMAT = 1  # of the index
 _VECTORS, _INDEX = "part-states.npy", "part-states.tokens.jsonl"
 
 
@@ -74,7 +75,7 @@ class TokenFeatureWriter:
     def parts(self, path: str) -> tuple[Part, ...]:
         """Return the array and the index of an .npy file; where the index has its name, the array has its own."""
         shape = (len(self._layers), self._model.config.hidden_size)
-        index_header = json_line({"layers": list(self._layers), "dtype": self._dtype})
+        index_header = json_line({"format": _FORMAT, "layers": list(self._layers), "dtype": self._dtype})
         return (
             Part(_VECTORS, path, lambda counts: npy_header((counts.n_tokens, *shape), self._dtype)),
             Part(_INDEX, tokens_path(path), lambda counts: index_header),
@@ -171,6 +172,7 @@ class TokenFeatures:
             with open(self._index, "rb") as file:
                 for number, (place, line) in enumerate(_lines(file)):
                     if number == 0:
+                        check_format(line, _FORMAT, self._index)
                         self.layers = tuple(line["layers"])
                         continue
                     self.ids.append(line["id"])
@@ -179,7 +181,8 @@ class TokenFeatures:
         except OSError as error:
             raise OSError(f"{error.filename or path} cannot be read: {os_reason(error)}.") from error
         except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path} and {self._index} are no token vectors of minibert: {error}.") from error
+            reason = str(error).rstrip(".")
+            raise ValueError(f"{path} and {self._index} cannot be read as token vectors: {reason}.") from error
         if self.vectors.ndim != 3 or self.vectors.shape[:2] != (n_tokens, len(self.layers)):
             raise ValueError(
                 f"{path} holds an array {self.vectors.shape}, but {self._index} speaks of {n_tokens} tokens and "

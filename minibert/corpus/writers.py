@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -15,11 +16,12 @@ import numpy.typing as npt
 
 from minibert.base.arrays import FloatArray
 from minibert.base.files import write_whole
-from minibert.corpus.shards import Counts, Part
+from minibert.corpus.shards import FORMAT, Counts, Part
 
-__all__ = ["OUTPUT_SUFFIXES", "VectorWriter", "index_path", "json_line", "npy_header", "output_suffix"]
+__all__ = ["OUTPUT_DTYPES", "OUTPUT_SUFFIXES", "VectorWriter", "index_path", "json_line", "npy_header", "output_suffix"]
 
 OUTPUT_SUFFIXES = (".npy", ".jsonl", ".parquet")
+OUTPUT_DTYPES = ("float32", "float16")
 
 _VECTORS, _IDS, _LINES, _TABLE = "part-vectors.npy", "part-ids.jsonl", "part-vectors.jsonl", "part-vectors.parquet"
 _ROW_GROUP = 10_000  # rows of a Parquet file that are written, and held, at a time
@@ -50,13 +52,13 @@ def index_path(path: str) -> str:
 
 
 def npy_header(shape: tuple[int, ...], dtype: str) -> bytes:
-    """Return what stands before an array's numbers in an .npy file; as many bytes for any first dimension."""
-    header = _Bytes()
+    """Return the header of an .npy file; its length does not depend on the number of rows."""
+    header = io.BytesIO()
     np.lib.format.write_array_header_1_0(
         header,
         {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape},
     )
-    return bytes(header)
+    return header.getvalue()
 
 
 def json_line(value: dict[str, Any]) -> bytes:
@@ -135,7 +137,8 @@ class VectorWriter:
         numbers = arrow.float32() if self.dtype == "float32" else arrow.float16()
         kind = arrow.list_(numbers, self.width)
         id_kind = arrow.int64() if self.numbered else arrow.string()
-        schema = arrow.schema([("id", id_kind), ("embedding", kind)])
+        metadata = {"minibert": json.dumps({"format": FORMAT})}
+        schema = arrow.schema([("id", id_kind), ("embedding", kind)], metadata=metadata)
         with parquet.ParquetWriter(file, schema) as writer:
             while rows := [json.loads(line) for line in islice(index, _ROW_GROUP)]:
                 ids = [row["id"] if self.numbered or row["id"] is None else str(row["id"]) for row in rows]
@@ -143,12 +146,6 @@ class VectorWriter:
                 flat = arrow.array(np.fromfile(vectors, self.dtype, len(rows) * self.width), type=numbers)
                 column = arrow.FixedSizeListArray.from_arrays(flat, type=kind, mask=arrow.array(null))
                 writer.write_table(arrow.Table.from_arrays([arrow.array(ids, type=id_kind), column], schema=schema))
-
-
-class _Bytes(bytearray):
-    """A file in memory of which NumPy uses `write` only."""
-
-    write = bytearray.extend
 
 
 def _vector_line(row: dict[str, Any], vector: npt.NDArray[Any]) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import operator
 import os
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any, TypeAlias
@@ -13,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert.base.arrays import FloatArray
-from minibert.base.checks import brief, check_int, is_cpu
+from minibert.base.checks import brief, check_indices, check_int, is_cpu
 from minibert.base.machine import available_memory
 from minibert.bert import encoder
 from minibert.bert.config import BertConfig
@@ -245,7 +244,7 @@ class BertModel:
         """
         depth = self.config.num_hidden_layers
         batch = pack(self.config, input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        stop = _check_num_layers(num_layers, depth)
+        stop = depth if num_layers is None else check_int("num_layers", num_layers, 0, depth)
         hidden, attentions = self._hidden_states, self._attentions
         if output_hidden_states is not None:
             hidden = _select("output_hidden_states", output_hidden_states, depth + 1, reach=stop)
@@ -318,7 +317,7 @@ class BertModel:
         a second time where the batch has padding.
         """
         depth = self.config.num_hidden_layers
-        stop = depth if num_layers is None else _check_num_layers(num_layers, depth)
+        stop = depth if num_layers is None else check_int("num_layers", num_layers, 0, depth)
         hidden_states = _check_indices("hidden_states", hidden_states, depth + 1)
         attentions = _check_indices("attentions", attentions, depth)
         pooler = self.weights.pooler if pool else None
@@ -457,37 +456,14 @@ def _select(name: str, selection: Selection, count: int, *, reach: int | None = 
     """
     if isinstance(selection, bool | np.bool_):
         return frozenset(range(count)) if selection else None
-    if isinstance(selection, str | bytes):
-        raise TypeError(f"{name}={brief(selection)}; expected True, False, an int or several ints.")
-    indices = []
-    try:
-        asked = list(selection) if isinstance(selection, Iterable) else [selection]
-        for value in asked:
-            if isinstance(value, bool | np.bool_):
-                raise TypeError
-            indices.append(operator.index(value))
-    except TypeError:
-        raise TypeError(f"{name}={brief(selection)}; expected True, False, an int or several ints.") from None
+    what = name.removeprefix("output_").replace("_", " ")  # "hidden states", "attentions"
+    indices = check_indices(name, selection, count, what=what, expected="True, False, an int or several ints")
     for index in indices:
-        if not -count <= index < count:
-            raise ValueError(
-                f"{name} asks for {brief(index)}; this model has {count}: 0 to {count - 1}, or -{count} to -1."
-            )
-        if reach is not None and index % count > reach:
-            raise ValueError(f"{name} asks for {index}, which is never computed with this num_layers=.")
-    return frozenset(index % count for index in indices)
+        if reach is not None and index > reach:
+            raise ValueError(f"{name} names {index}, which is not computed with this num_layers=.")
+    return frozenset(indices)
 
 
 def _check_indices(name: str, asked: Collection[int], count: int) -> frozenset[int]:
     """Return indices after checking that each is an int, 0 to count - 1."""
     return frozenset(check_int(f"an index of {name}", index, 0, count - 1) for index in asked)
-
-
-def _check_num_layers(num_layers: int | None, depth: int) -> int:
-    if num_layers is None:
-        return depth
-    if isinstance(num_layers, bool) or not isinstance(num_layers, int | np.integer):
-        raise TypeError(f"num_layers={brief(num_layers)}; expected an int, 0 to {depth}.")
-    if not 0 <= num_layers <= depth:
-        raise ValueError(f"num_layers={brief(num_layers)}; this model has {depth} layers: expected 0 to {depth}.")
-    return int(num_layers)

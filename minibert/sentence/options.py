@@ -1,19 +1,58 @@
-"""What a caller may ask of `encode` beyond the vectors themselves: kinds of output, places to write it; checked."""
+"""The options of `SentenceTransformer.encode`, and checks of the others of its arguments."""
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from minibert.base.checks import brief, check_choice, is_cpu
 from minibert.similarity import PRECISIONS
+from minibert.tokens.layers import LayerSelection
 
-__all__ = ["OUTPUT_VALUES", "check_device", "check_for_tokens", "check_out", "check_output", "make_out"]
+__all__ = ["EncodeOptions", "check_device", "check_for_tokens", "check_out", "check_output", "make_out"]
 
-OUTPUT_VALUES = ("sentence_embedding", "token_embeddings", None)
-"""What `encode` gives: one vector per text, one per token, or a dict of both."""
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EncodeOptions:
+    """How a text becomes a vector. All ways to compute sentence vectors take these options, with these defaults.
+
+    The fields are arguments of `SentenceTransformer.encode`, which describes them.
+    """
+
+    prompt_name: str | None = None
+    prompt: str | None = None
+    batch_size: int = 32
+    normalize_embeddings: bool = False
+    truncate_dim: int | None = None
+    layers: LayerSelection | None = None
+    layer_pooling: str = "concat"
+    pooling: str | Sequence[str] | None = None
+    special_tokens: bool = True
+    truncation: str = "warn"
+    stride: int = 0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.layers, Iterator):  # an iterator can be read once, but options may be used again
+            object.__setattr__(self, "layers", tuple(self.layers))
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Self:
+        """Make the options of arguments by name.
+
+        Raises
+        ------
+        TypeError
+            A name is not that of an option.
+        """
+        names = [field.name for field in dataclasses.fields(cls)]
+        for name in options:
+            if name not in names:
+                raise TypeError(f"{brief(name)} is not an option of encode here; expected {', '.join(names)}.")
+        return cls(**options)
 
 
 def check_device(device: object) -> None:
@@ -23,11 +62,11 @@ def check_device(device: object) -> None:
 
 
 def check_output(convert_to_tensor: bool, output_value: str | None, precision: str) -> None:
-    """Refuse tensors, and what is none of `OUTPUT_VALUES` or `PRECISIONS`."""
+    """Refuse tensors, and names of outputs and precisions that do not exist."""
     if convert_to_tensor:
         raise TypeError("convert_to_tensor=True: minibert gives NumPy arrays only; torch.from_numpy makes tensors.")
-    if output_value is not None and (not isinstance(output_value, str) or output_value not in OUTPUT_VALUES):
-        raise ValueError(f"output_value={brief(output_value)}; expected {', '.join(map(repr, OUTPUT_VALUES))}.")
+    if output_value is not None:
+        check_choice("output_value", output_value, ("sentence_embedding", "token_embeddings"))
     check_choice("precision", precision, PRECISIONS)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy.typing as npt
 
 from minibert.base.arrays import FloatArray
-from minibert.base.checks import brief, check_int
+from minibert.base.checks import brief, check_choice, check_int
 from minibert.base.progress import progress_bar
 from minibert.base.warn import warn_caller
 from minibert.checkpoint.hub import DEFAULT_MODEL, locate
@@ -24,7 +24,7 @@ from minibert.sentence.encode import (
     sentence_width,
 )
 from minibert.sentence.modules import Pipeline, read_modules, read_pipeline
-from minibert.sentence.options import check_device, check_for_tokens, check_out, check_output, make_out
+from minibert.sentence.options import EncodeOptions, check_device, check_for_tokens, check_out, check_output, make_out
 from minibert.sentence.prompts import builtin_prompts, check_prompts, choose_default, merge_prompts, resolve_prompt
 from minibert.sentence.recipe import make_recipe
 from minibert.sentence.settings import check_settings, full_name, read_settings
@@ -188,9 +188,7 @@ class SentenceTransformer:
 
     @similarity_fn_name.setter
     def similarity_fn_name(self, value: str) -> None:
-        if not isinstance(value, str) or value not in SIMILARITY_FUNCTIONS:
-            known = ", ".join(map(repr, SIMILARITY_FUNCTIONS))
-            raise ValueError(f"similarity_fn_name={brief(value)}; expected one of {known}.")
+        check_choice("similarity_fn_name", value, SIMILARITY_FUNCTIONS)
         self._similarity_fn_name = value
 
     def get_embedding_dimension(self) -> int:
@@ -294,30 +292,35 @@ class SentenceTransformer:
         texts, single = as_texts("inputs", inputs)
         check_device(device)
         check_output(convert_to_tensor, output_value, precision)
-        task = self._task(
-            self._token_windows(prompt, prompt_name, truncation, stride, batch_size),
-            pooling=pooling,
+        options = EncodeOptions(
+            prompt_name=prompt_name,
+            prompt=prompt,
+            batch_size=batch_size,
+            normalize_embeddings=normalize_embeddings,
+            truncate_dim=truncate_dim,
             layers=layers,
             layer_pooling=layer_pooling,
+            pooling=pooling,
             special_tokens=special_tokens,
-            return_info=return_info,
-            exact=return_info,
+            truncation=truncation,
+            stride=stride,
         )
+        task = self._task(options, return_info=return_info, exact=return_info)
         result: Any
         cut, info = CutTexts(), list[TextInfo]()
         if output_value != "sentence_embedding" or task.recipe.modes == ("none",):
             check_for_tokens(out, precision, normalize_embeddings, truncation)
-            width = self._width(task, truncate_dim) if output_value is None else None
+            width = self._width(task, options) if output_value is None else None
             tokens, n_truncated, info = encode_tokens(task, texts, width)
             cut.add(n_truncated)
             result = tokens[0] if single else tokens
         else:
-            width = self._width(task, truncate_dim)
+            width = self._width(task, options)
             vectors = make_out(out, (width,) if single else (len(texts), width), precision)
             rows, first = vectors[None] if single else vectors, 0
-            with progress_bar(len(texts), show=bool(show_progress_bar)) as bar:
+            with progress_bar(len(texts), show=bool(show_progress_bar)) as count:
                 for window in encode_texts(
-                    task, texts, width=width, normalize=normalize_embeddings, size=WINDOW, progress=bar.update
+                    task, texts, width=width, normalize=normalize_embeddings, size=WINDOW, progress=count
                 ):
                     rows[first : first + len(window.vectors)] = window.vectors
                     cut.add(window.n_truncated)
@@ -391,36 +394,25 @@ class SentenceTransformer:
         *,
         window: int = WINDOW,
         progress: Callable[[int], object] | None = None,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        batch_size: int = 32,
-        normalize_embeddings: bool = False,
-        truncate_dim: int | None = None,
-        layers: LayerSelection | None = None,
-        layer_pooling: str = "concat",
-        pooling: str | Sequence[str] | None = None,
-        special_tokens: bool = True,
-        truncation: str = "warn",
-        stride: int = 0,
         return_info: bool = False,
+        **options: Any,
     ) -> Iterator[EncodedTexts]:
-        """Turn any iterable of texts into vectors, a window of texts at a time: what `encode` and `encode_iter` share.
+        """Turn any iterable of texts into vectors, a window of texts at a time.
 
-        Within a window each distinct text is computed once and texts of like length together.
+        Within a window each distinct text is computed once, and texts of similar length are computed together.
 
         Parameters
         ----------
         inputs : iterable of str
         window : int
-            Texts read, and held, at a time.
+            Texts that are read, and held, at a time.
         progress : callable, optional
             Is given the number of texts done since it was last called.
-        prompt_name, prompt, batch_size, normalize_embeddings, truncate_dim, layers, layer_pooling, pooling
-            As in `encode`, and so are the next three.
-        special_tokens, truncation, stride
-            With "warn" the caller has to say what `n_truncated` tells.
         return_info : bool
             Also give a `TextInfo` per text.
+        **options
+            The fields of `EncodeOptions`, as in `encode`. With truncation="warn" the caller warns: `n_truncated` says
+            which texts were cut.
 
         Raises
         ------
@@ -431,22 +423,15 @@ class SentenceTransformer:
             raise TypeError(f"inputs is a {type(inputs).__name__}; expected an iterable of str. For one text: encode.")
         if progress is not None and not callable(progress):
             raise TypeError(f"progress={brief(progress)}; expected a function that takes a number of texts, or None.")
-        task = self._task(
-            self._token_windows(prompt, prompt_name, truncation, stride, batch_size),
-            pooling=pooling,
-            layers=layers,
-            layer_pooling=layer_pooling,
-            special_tokens=special_tokens,
-            return_info=return_info,
-            exact=return_info or truncation != "silent",
-        )
+        chosen = EncodeOptions.of(options)
+        task = self._task(chosen, return_info=return_info, exact=return_info or chosen.truncation != "silent")
         if task.recipe.modes == ("none",):
             raise ValueError("pooling='none' gives the vectors of tokens; here one vector per text is computed.")
         return encode_texts(
             task,
             inputs,
-            width=self._width(task, truncate_dim),
-            normalize=normalize_embeddings,
+            width=self._width(task, chosen),
+            normalize=chosen.normalize_embeddings,
             size=check_int("window", window, 1),
             progress=progress or (lambda _: None),
         )
@@ -477,7 +462,7 @@ class SentenceTransformer:
 
     def num_tokens(self, texts: Sequence[str], prompt_name: str | None = None, prompt: str | None = None) -> list[int]:
         """Count the tokens of each of B texts, with its prompt and the special tokens, before anything is cut."""
-        windows = self._token_windows(prompt, prompt_name, "silent", 0, 32)
+        windows = self._token_windows(EncodeOptions(prompt=prompt, prompt_name=prompt_name, truncation="silent"))
         texts, single = as_texts("texts", texts)
         if single:
             raise TypeError("texts is one str; expected several, whose tokens are counted: [text].")
@@ -496,41 +481,29 @@ class SentenceTransformer:
 
     # -- how it is done
 
-    def _task(
-        self,
-        windows: TokenWindows,
-        *,
-        pooling: str | Sequence[str] | None,
-        layers: LayerSelection | None,
-        layer_pooling: str,
-        special_tokens: bool,
-        return_info: bool,
-        exact: bool,
-    ) -> EncodeTask:
+    def _task(self, options: EncodeOptions, *, return_info: bool, exact: bool) -> EncodeTask:
         recipe = make_recipe(
             self.model,
-            pooling=self.pipeline.pooling if pooling is None else pooling,
-            layers=layers,
-            layer_pooling=layer_pooling,
-            special_tokens=special_tokens,
+            pooling=self.pipeline.pooling if options.pooling is None else options.pooling,
+            layers=options.layers,
+            layer_pooling=options.layer_pooling,
+            special_tokens=options.special_tokens,
             include_prompt=self.pipeline.include_prompt,
         )
-        return EncodeTask(self.model, self.pipeline, recipe, windows, return_info, exact)
+        return EncodeTask(self.model, self.pipeline, recipe, self._token_windows(options), return_info, exact)
 
-    def _token_windows(
-        self, prompt: str | None, prompt_name: str | None, truncation: str, stride: int, batch_size: int
-    ) -> TokenWindows:
+    def _token_windows(self, options: EncodeOptions) -> TokenWindows:
         return TokenWindows(
             self.tokenizer,
-            prompt=resolve_prompt(self.prompts, prompt, prompt_name, self.default_prompt_name),
+            prompt=resolve_prompt(self.prompts, options.prompt, options.prompt_name, self.default_prompt_name),
             max_length=self.max_seq_length,
-            truncation=truncation,
-            stride=stride,
-            texts_at_once=min(_TEXTS_AT_ONCE, 32 * check_int("batch_size", batch_size, 1)),
+            truncation=options.truncation,
+            stride=options.stride,
+            texts_at_once=min(_TEXTS_AT_ONCE, 32 * check_int("batch_size", options.batch_size, 1)),
         )
 
-    def _width(self, task: EncodeTask, truncate_dim: int | None) -> int:
-        return sentence_width(task, self.truncate_dim if truncate_dim is None else truncate_dim)
+    def _width(self, task: EncodeTask, options: EncodeOptions) -> int:
+        return sentence_width(task, self.truncate_dim if options.truncate_dim is None else options.truncate_dim)
 
     def _prompt_name_for(self, *names: str) -> str | None:
         """Choose the first of some prompts that somebody gave; say so once where the model's card asks for another."""

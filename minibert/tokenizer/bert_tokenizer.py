@@ -7,7 +7,6 @@ cut or pad: encodings.py does that with the whole encoding. So threads can share
 from __future__ import annotations
 
 import functools
-import operator
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -16,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert.base.arrays import Int64Array
-from minibert.base.checks import brief
+from minibert.base.checks import brief, check_choice, check_int
 from minibert.base.warn import warn_caller
 from minibert.checkpoint.hub import ModelFiles, check_files, locate
 from minibert.tokenizer.encodings import (
@@ -243,7 +242,7 @@ class BertTokenizer:
             *as_batch(text, text_pair, is_split_into_words),
             strategy=strategy,
             max_length=max_length,
-            stride=_integer("stride", stride, minimum=0),
+            stride=check_int("stride", stride, 0),
             add_special_tokens=add_special_tokens,
             is_split_into_words=is_split_into_words,
             side=self.truncation_side,
@@ -338,7 +337,7 @@ class BertTokenizer:
             `texts` is one str, or one of them is not a str; the text of a window would have no room, or no more than
             `stride` tokens.
         """
-        max_length, stride = _integer("max_length", max_length, minimum=1), _integer("stride", stride, minimum=0)
+        max_length, stride = check_int("max_length", max_length, 1), check_int("stride", stride, 0)
         if isinstance(texts, str) or not isinstance(prompt, str):
             raise TypeError(f"texts is {shown(texts)}, prompt is {shown(prompt)}; expected a list of str, and a str")
         found = []
@@ -518,7 +517,7 @@ class BertTokenizer:
         for position, value in enumerate(ids):
             if isinstance(value, (list, tuple, np.ndarray)) and not _is_one_id(value):
                 raise TypeError(f"token id {position} is itself a sequence; for several sequences call batch_decode")
-            token_id = _integer(f"token id {position}", value)
+            token_id = check_int(f"token id {position}", value)
             if not 0 <= token_id < 2**32 or self._tokenizer.id_to_token(token_id) is None:
                 last = next(reversed(self._vocab.values()))
                 raise ValueError(
@@ -534,7 +533,7 @@ class BertTokenizer:
         strategy = _strategy("truncation", truncation, TRUNCATION)
         needed = strategy != "do_not_truncate" or padding == "max_length"
         if max_length is not None:
-            max_length = _integer("max_length", max_length, minimum=1)
+            max_length = check_int("max_length", max_length, 1)
             if not needed:
                 warn_caller(
                     f"max_length={brief(max_length)} has no effect: add truncation=True to cut texts to it, "
@@ -572,7 +571,7 @@ class BertTokenizer:
         num_special = self.num_special_tokens_to_add(pair=pairs is not None) if add_special_tokens else 0
         if max_length < num_special:
             raise ValueError(f"max_length={max_length} has no room for the {num_special} special tokens of each row")
-        side = _choice("truncation_side", side, SIDES)
+        check_choice("truncation_side", side, SIDES)
         most = None if overflowing else max_length - num_special
         parts = []
         raw_encodings = self._encode_raw(inputs, add_special_tokens, is_split_into_words, most, side, exact)
@@ -649,7 +648,7 @@ class BertTokenizer:
                     raise ValueError(f"row {row} has {width} tokens, max_length={max_length}; add truncation=True")
                 width = max_length
             if multiple is not None:
-                multiple = _integer("pad_to_multiple_of", multiple, minimum=1)
+                multiple = check_int("pad_to_multiple_of", multiple, 1)
                 if strategy != "do_not_truncate" and max_length is not None and max_length % multiple:
                     raise ValueError(
                         f"max_length={brief(max_length)} is not a multiple of pad_to_multiple_of={brief(multiple)}"
@@ -661,7 +660,8 @@ class BertTokenizer:
                 f"rows of different length do not make an array: row {shortest} has {lengths[shortest]} tokens, "
                 f"row {lengths.index(width)} has {width}; add padding=True"
             )
-        if _choice("padding_side", self.padding_side, SIDES) == "right":
+        check_choice("padding_side", self.padding_side, SIDES)
+        if self.padding_side == "right":
             return [slice(0, length) for length in lengths], width
         return [slice(width - length, width) for length in lengths], width
 
@@ -681,18 +681,6 @@ def _refuse_huge(text: Any) -> None:
         )
 
 
-def _integer(name: str, value: Any, minimum: int | None = None) -> int:
-    if isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"{name} is {value}; expected an integer")
-    try:
-        integer = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} is {shown(value)}; expected an integer") from None
-    if minimum is not None and integer < minimum:
-        raise ValueError(f"{name} is {brief(integer)}; expected at least {minimum}")
-    return integer
-
-
 def _is_one_id(ids: Any) -> bool:
     return isinstance(ids, (int, np.integer)) or (isinstance(ids, np.ndarray) and ids.ndim == 0)
 
@@ -701,12 +689,7 @@ def _strategy(name: str, value: bool | str, choices: tuple[str, ...]) -> str:
     """A strategy by its name; True means the first, False the last."""
     if isinstance(value, bool):
         return choices[0] if value else choices[-1]
-    return _choice(name, value, choices)
-
-
-def _choice(name: str, value: str, choices: tuple[str, ...]) -> str:
-    if value not in choices:
-        raise ValueError(f"{name} is {brief(value)}; expected one of {', '.join(map(repr, choices))}")
+    check_choice(name, value, choices)
     return value
 
 

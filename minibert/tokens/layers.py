@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
@@ -10,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert.base.arrays import FloatArray
-from minibert.base.checks import brief, check_choice, check_int
+from minibert.base.checks import brief, check_choice, check_indices, check_int
 
 __all__ = [
     "LAYER_POOLING",
@@ -62,7 +61,7 @@ def resolve_layers(layers: LayerSelection, num_hidden_layers: int) -> tuple[int,
     ===================  =======================  ==============  =====================================
     hidden state         minibert, transformers   from the end    Google's scripts, bert-as-service
     ===================  =======================  ==============  =====================================
-    embeddings' output   0                        -(L + 1)        not to be had
+    embeddings' output   0                        -(L + 1)        not available
     of layer 1           1                        -L              0, or -L
     of layer i           i                        i - L - 1       i - 1, or i - L - 1
     of the last layer    L                        -1              L - 1, or -1
@@ -82,31 +81,14 @@ def resolve_layers(layers: LayerSelection, num_hidden_layers: int) -> tuple[int,
     TypeError, ValueError
         An index is no integer, out of range or named twice; or there is none.
     """
-    count = num_hidden_layers + 1
-    try:
-        if isinstance(layers, bool | np.bool_ | str | bytes):
-            raise TypeError
-        asked = list(layers) if isinstance(layers, Iterable) else [layers]
-        if any(isinstance(index, bool | np.bool_) for index in asked):
-            raise TypeError
-        indices = [operator.index(index) for index in asked]
-    except TypeError:
-        raise TypeError(
-            f"layers={brief(layers)}; expected an int or several, such as -1 or [-4, -3, -2, -1]."
-        ) from None
-    if not indices:
+    expected = "an int or several, such as -1 or [-4, -3, -2, -1]"
+    resolved = check_indices("layers", layers, num_hidden_layers + 1, what="hidden states", expected=expected)
+    if not resolved:
         raise ValueError(f"layers={brief(layers)} names none; expected at least one, 0 to {num_hidden_layers}.")
-    for index in indices:
-        if not -count <= index < count:
-            raise ValueError(
-                f"layers names {brief(index)}; this model has {count} hidden states: 0 (the embeddings' output) to "
-                f"{num_hidden_layers} (the last layer), or -{count} to -1."
-            )
-    resolved = tuple(index % count for index in indices)
     for place, index in enumerate(resolved):
         if index in resolved[:place]:
-            raise ValueError(f"layers={brief(indices)} names hidden state {index} twice; name each once.")
-    return resolved
+            raise ValueError(f"layers={brief(resolved)} names hidden state {index} twice; name each once.")
+    return tuple(resolved)
 
 
 def layer_name(index: int) -> str:

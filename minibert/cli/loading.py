@@ -1,0 +1,55 @@
+"""Loading what --model and --revision name: the one place for all verbs.
+
+The functions import what they load, because a verb that loads nothing should start at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from minibert.checkpoint.hub import ModelFiles
+    from minibert.models.bert_model import BertModel
+    from minibert.sentence.sentence_transformer import SentenceTransformer
+    from minibert.tokenizer.bert_tokenizer import BertTokenizer
+
+__all__ = ["load_bert", "load_sentence_transformer", "load_tokenizer", "locate_model"]
+
+
+def locate_model(arguments: argparse.Namespace) -> ModelFiles:
+    """Find the files of the model; short ids such as paraphrase-MiniLM-L6-v2 are sentence-transformers' own."""
+    from minibert.checkpoint.hub import locate
+    from minibert.sentence.settings import full_name
+
+    return locate(full_name(arguments.model), revision=arguments.revision)
+
+
+def load_tokenizer(arguments: argparse.Namespace) -> BertTokenizer:
+    """Load the tokenizer of the model."""
+    from minibert.tokenizer.bert_tokenizer import BertTokenizer
+
+    return BertTokenizer.from_files(locate_model(arguments))
+
+
+def load_bert(arguments: argparse.Namespace) -> BertModel:
+    """Load the encoder, without its pooler, with the backend and the threads that are asked for."""
+    from minibert.models.bert_model import BertModel
+
+    files = locate_model(arguments)
+    return BertModel.from_files(
+        files, backend=arguments.backend, num_threads=arguments.threads, add_pooling_layer=False
+    )
+
+
+def load_sentence_transformer(arguments: argparse.Namespace, **options: Any) -> SentenceTransformer:
+    """Load the model with its pooling and what follows it; `options` are those of `SentenceTransformer`."""
+    from minibert.sentence.sentence_transformer import SentenceTransformer
+
+    return SentenceTransformer(
+        arguments.model,
+        revision=arguments.revision,
+        backend=arguments.backend,
+        num_threads=arguments.threads,
+        **options,
+    )

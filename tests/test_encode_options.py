@@ -1,0 +1,131 @@
+"""Every way to encode has the same options; messages of the library name them, those of the command line its flags."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import dataclasses
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+from minibert import SentenceTransformer
+from minibert.bert.config import ACTIVATIONS
+from minibert.cli import main
+from minibert.cli.common import Parser
+from minibert.cli.embed import add_verbs as add_embed
+from minibert.cli.extract import add_verbs as add_extract
+from minibert.cli.states import add_verbs as add_states
+from minibert.corpus.extract import EXTRACT_FORMATS
+from minibert.corpus.readers import INPUT_FORMATS
+from minibert.corpus.runs import ON_ERROR
+from minibert.corpus.writers import OUTPUT_DTYPES
+from minibert.kernels.gemm import ACTIVATION_CODES
+from minibert.models.backend import BACKENDS
+from minibert.scikit import MinibertTransformer
+from minibert.sentence.options import EncodeOptions
+from minibert.similarity import PRECISIONS
+from minibert.tokenizer.windows import TRUNCATION
+from minibert.tokens.layers import SUBWORD_POOLING
+
+_PACKAGE = Path(__file__).parent.parent / "minibert"
+_FLAG = re.compile(r"(?<![\w-])--[a-z]")
+
+
+def test_every_way_to_encode_has_the_same_options_and_defaults() -> None:
+    fields = {field.name: field.default for field in dataclasses.fields(EncodeOptions)}
+    of_encode = inspect.signature(SentenceTransformer.encode).parameters
+    of_scikit = inspect.signature(MinibertTransformer).parameters
+    for name, default in fields.items():
+        assert of_encode[name].default == default, name
+        assert of_scikit[name].default == default, name
+    beyond = {"self", "inputs", "sentences", "show_progress_bar", "output_value", "precision", "convert_to_numpy"}
+    beyond |= {"convert_to_tensor", "device", "out", "return_info"}
+    assert set(of_encode) == {*fields, *beyond}
+
+
+def test_an_unknown_option_is_named_with_those_that_exist() -> None:
+    with pytest.raises(TypeError, match=r"'normalise' is not an option of encode here; expected prompt_name, prompt, "):
+        EncodeOptions.of({"normalise": True})
+
+
+def test_options_hold_layers_that_can_be_read_again() -> None:
+    assert EncodeOptions(layers=iter([1, 2])).layers == (1, 2)
+
+
+def _actions() -> dict[tuple[str, str], argparse.Action]:
+    verbs = Parser().add_subparsers()
+    for add in (add_embed, add_extract, add_states):
+        add(verbs)
+    return {(verb, action.dest): action for verb, parser in verbs.choices.items() for action in parser._actions}
+
+
+@pytest.mark.parametrize(
+    ("verb", "option", "choices"),
+    [
+        ("embed", "backend", BACKENDS),
+        ("embed", "on_error", ON_ERROR),
+        ("embed", "input_format", INPUT_FORMATS),
+        ("embed", "dtype", OUTPUT_DTYPES),
+        ("embed", "precision", PRECISIONS),
+        ("embed", "truncation", TRUNCATION),
+        ("search", "truncation", TRUNCATION),
+        ("extract", "format", EXTRACT_FORMATS),
+        ("extract", "dtype", OUTPUT_DTYPES),
+        ("words", "subwords", SUBWORD_POOLING),
+    ],
+)
+def test_the_command_line_offers_the_choices_of_the_library(verb: str, option: str, choices: tuple[str, ...]) -> None:
+    assert set(_actions()[verb, option].choices or ()) == set(choices)
+
+
+def test_the_kernels_have_every_activation() -> None:
+    assert set(ACTIVATION_CODES) - {None} == set(ACTIVATIONS)
+
+
+@pytest.mark.parametrize(
+    ("message", "written"),
+    [
+        ("go on with resume=True.", "go on with --resume."),
+        ("(on_error='skip'), or on_error='null'.", "(--on-error skip), or --on-error null."),
+        ("whatever on_error= says", "whatever --on-error says"),
+        ("layers=9 is too many", "--layers 9 is too many"),
+        ("layers=[3, 9] and layers=None", "layers=[3, 9] and layers=None"),
+        ("resume= or on_error=True", "resume= or on_error=True"),
+        ("texts='a' keep_resume=True", "texts='a' keep_resume=True"),
+    ],
+)
+def test_the_command_line_names_its_own_options(message: str, written: str) -> None:
+    parser = Parser()
+    parser.add_argument("texts")
+    parser.add_argument("--on-error")
+    parser.add_argument("-r", "--resume", action="store_true")
+    parser.add_argument("--layers")
+    assert parser.in_its_words(message) == written
+
+
+def test_a_library_error_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "table.csv").write_text("body\na\n")
+    arguments = ["embed", "-i", str(tmp_path / "table.csv"), "-o", str(tmp_path / "out.npy")]
+    assert main(arguments) == 1
+    assert "has no column 'text'; it has 'body'. Give --text-column, --id-column." in capsys.readouterr().err
+
+
+def test_no_message_of_the_library_names_a_flag() -> None:
+    found = []
+    for path in sorted(_PACKAGE.rglob("*.py")):
+        if path.parent.name == "cli":
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        documents = {
+            ast.get_docstring(node, clean=False)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        }
+        for node in ast.walk(tree):
+            text = node.value if isinstance(node, ast.Constant) else None
+            if isinstance(text, str) and text not in documents and _FLAG.search(text) and "pip install" not in text:
+                found.append(f"{path.name}:{node.lineno}: {text}")
+    assert not found

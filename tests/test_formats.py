@@ -1,0 +1,133 @@
+"""The files that minibert writes carry a format number: those without one are read, newer ones are refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minibert.base.files import check_format
+from minibert.cli import main
+from minibert.corpus import shards
+from minibert.corpus.shards import FORMAT, ShardFolder, folder_of, read_record
+from minibert.corpus.token_features import TokenFeatures
+from tests.checkpoints import random_checkpoint
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*has no modules.json")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return random_checkpoint(tmp_path_factory.mktemp("model"), max_position_embeddings=32)
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    path = tmp_path / "texts.txt"
+    path.write_text("".join(f"text {i}\n" for i in range(6)))
+    return path
+
+
+def renumber(path: Path, number: int | None) -> None:
+    """Give a sealed file another format number, or none, as minibert 0.1 wrote it."""
+    content = shards._unsealed(path.read_bytes())
+    assert content is not None
+    del content["format"]
+    path.write_bytes(shards._seal(content if number is None else {"format": number, **content}))
+
+
+def embed(folder: Path, texts: Path, output: Path, *options: str) -> int:
+    return main(["embed", "-m", str(folder), "-i", str(texts), "-o", str(output), "--shard-size", "2", *options])
+
+
+def test_every_file_has_its_number(folder: Path, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journals = []
+    finish = ShardFolder.finish
+
+    def keep(self: ShardFolder, *arguments: Any) -> None:
+        journals.append((self.path / "shards.jsonl").read_text())
+        finish(self, *arguments)
+
+    monkeypatch.setattr(ShardFolder, "finish", keep)
+    assert embed(folder, texts, tmp_path / "v.parquet") == 0
+    assert [json.loads(line)["format"] for line in journals[0].splitlines()] == [FORMAT] * 3
+    assert json.loads((tmp_path / "v.parquet.manifest.json").read_text())["format"] == FORMAT
+
+    from pyarrow import parquet
+
+    assert json.loads(parquet.read_schema(tmp_path / "v.parquet").metadata[b"minibert"])["format"] == FORMAT
+    assert main(["extract", "-m", str(folder), "-i", str(texts), "-o", str(tmp_path / "s.npy"), "--layers=-1"]) == 0
+    assert json.loads((tmp_path / "s.tokens.jsonl").read_text().splitlines()[0])["format"] == 1
+    assert main(["hidden", "-m", str(folder), "a text", "-o", str(tmp_path / "h.npz")]) == 0
+    with np.load(tmp_path / "h.npz") as states:
+        assert states["format"] == 1
+
+
+def test_a_finished_run_without_a_number_is_read_and_a_newer_one_refused(
+    folder: Path, texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "v.npy"
+    assert embed(folder, texts, output) == 0
+    record = tmp_path / "v.npy.manifest.json"
+    renumber(record, None)
+    found = read_record(str(output))
+    assert found is not None
+    assert "format" not in found
+    assert embed(folder, texts, output, "--resume") == 0
+    assert "complete, by this very run" in capsys.readouterr().out
+    renumber_newer(record)
+    assert embed(folder, texts, output, "--resume") == 1
+    assert f"has the format {FORMAT + 1}, but this version of minibert reads formats up to" in capsys.readouterr().err
+
+
+def renumber_newer(path: Path) -> None:
+    content = shards._unsealed(path.read_bytes())
+    assert content is not None
+    path.write_bytes(shards._seal({**content, "format": FORMAT + 1}))
+
+
+@pytest.mark.parametrize("number", [None, FORMAT + 1])
+def test_an_unfinished_run(
+    folder: Path,
+    texts: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    number: int | None,
+) -> None:
+    output = tmp_path / "v.npy"
+    with monkeypatch.context() as patch:
+        patch.setattr(ShardFolder, "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert embed(folder, texts, output) == 1
+    renumber(folder_of(output) / "manifest.json", number)
+    code = embed(folder, texts, output, "--resume")
+    if number is None:
+        assert code == 0
+        assert np.load(output).shape[0] == 6
+    else:
+        assert code == 1
+        assert f"manifest.json has the format {number}" in capsys.readouterr().err
+
+
+def test_token_features_without_a_number_are_read_and_newer_ones_refused(
+    folder: Path, texts: Path, tmp_path: Path
+) -> None:
+    assert main(["extract", "-m", str(folder), "-i", str(texts), "-o", str(tmp_path / "s.npy"), "--layers=-1"]) == 0
+    index = tmp_path / "s.tokens.jsonl"
+    first, rest = index.read_text().split("\n", 1)
+    old = json.loads(first)
+    del old["format"]
+    index.write_text(json.dumps(old) + "\n" + rest)
+    assert len(TokenFeatures(tmp_path / "s.npy")) == 6
+    index.write_text(json.dumps({"format": 2, **old}) + "\n" + rest)
+    with pytest.raises(ValueError, match=r"s\.tokens\.jsonl has the format 2, .* reads formats up to 1 only"):
+        TokenFeatures(tmp_path / "s.npy")
+
+
+@pytest.mark.parametrize("number", ["1", 1.0, True, -1, None, [1]])
+def test_what_is_not_a_format_number_is_refused(number: object) -> None:
+    with pytest.raises(ValueError, match="has the format"):
+        check_format({"format": number}, 3, "it")
