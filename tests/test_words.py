@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import doctest
 import html
-import importlib
 import os
 import re
 import warnings
@@ -419,12 +417,6 @@ def test_tables_for_notebooks_are_escaped_and_short(model: BertModel, tokenizer:
     assert "462 more" in long._repr_html_()
     assert long._repr_html_().count("<tr>") == 41
     assert repr(text) == f"TokenVectors({len(text)} tokens, vectors ({len(text)}, 384) of layer 6)"
-
-
-@pytest.mark.parametrize("name", ["tokens.embed", "tokens.occurrences"])
-def test_the_examples_in_the_docstrings_are_true(name: str) -> None:
-    failed, tried = doctest.testmod(importlib.import_module(f"minibert.{name}"))
-    assert (failed, tried > 3) == (0, True)
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import importlib.util
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 from minibert.base.files import is_regular_file, os_reason, printable, read_json_object, within
 from minibert.checkpoint.repository import PICKLES, WEIGHTS, WEIGHTS_INDEX, HubRepository, only_a_pickle
@@ -195,6 +195,11 @@ class ModelFiles:
                 instead = ""  # what is missing is certain; only the list needs the network
             raise ModelFormatError(f"{self.source} has no {filename}.{instead}")
         return path
+
+    def settings(self, filename: str) -> dict[str, Any]:
+        """Return the JSON object in a file of settings; an empty one if the model has no such file."""
+        path = self.find(filename)
+        return {} if path is None else read_json_object(path)
 
     def checkpoint(self) -> list[Path]:
         """Return the safetensors files of the model: model.safetensors, or every shard that its index mentions.

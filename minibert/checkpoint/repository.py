@@ -6,13 +6,12 @@ import logging
 import os
 import re
 import socket
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from minibert.base.files import os_reason, printable, within
+from minibert.base.files import os_reason, printable, within, write_whole
 from minibert.checkpoint.hub_answers import UnsafeAnswerError, checked_answers
 from minibert.errors import DownloadError, ModelFormatError
 
@@ -442,11 +441,9 @@ def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
 
 def _note_commit(reference: Path, commit: str) -> None:
     """Note a commit in the hub's cache under a reference of ours. Without it the next load asks the hub again."""
-    temporary = reference.with_name(f"{reference.name}.{uuid.uuid4().hex}.tmp")
     try:
         reference.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(commit, encoding="ascii")
-        os.replace(temporary, reference)  # readers see all of it or nothing
+        write_whole(reference, lambda file: file.write(commit.encode("ascii")))
     except OSError as error:
         logger.debug("%s could not be written: %s", reference, error)
 

@@ -96,13 +96,7 @@ class _Description:
         return f"{self._folder}/{name}" if self._folder else name
 
     def _settings(self, files: ModelFiles, name: str) -> dict[str, Any]:
-        from minibert.base.files import read_json_object
-
-        def read() -> dict[str, Any]:
-            path = files.find(name)
-            return {} if path is None else read_json_object(path)
-
-        return self._try(read) or {}
+        return self._try(lambda: files.settings(name)) or {}
 
     def _describe_bert(self, files: ModelFiles) -> list[tuple[int, str]]:
         """Add config.json and the weights; return the limits of length they set, and where."""

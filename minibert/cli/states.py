@@ -65,8 +65,8 @@ def add_verbs(verbs: Any) -> None:
         "hidden",
         help="save every hidden state of texts",
         description="Save every hidden state, with its tokens, as an .npz file: format (its number, 1), hidden_states "
-        "(layers + 1, tokens, hidden_size), layers, cu_seqlens (text b owns tokens cu_seqlens[b] to cu_seqlens[b + 1]), "
-        "tokens, ids, offsets (characters), texts. Nothing is padded.",
+        "(layers + 1, tokens, hidden_size), layers, cu_seqlens (text b has tokens cu_seqlens[b] to cu_seqlens[b + 1] "
+        "- 1), tokens, ids, offsets (characters), texts. Nothing is padded.",
     )
     add_texts(hidden)
     hidden.add_argument("-o", "--output", required=True, metavar="FILE.npz", help="the file to write")

@@ -156,9 +156,18 @@ class TokenFeatures:
 
     Examples
     --------
-    >>> features = TokenFeatures("states.npy")  # doctest: +SKIP
-    >>> features[0]  # doctest: +SKIP
-    TokenVectors(6 tokens, vectors (6, 4, 384) of layers 6, 5, 4, 3)
+    >>> from pathlib import Path
+    >>> from minibert import BertModel, BertTokenizer
+    >>> from minibert.corpus.extract import extract_corpus
+    >>> from minibert.corpus.readers import Source
+    >>> name = "sentence-transformers/all-MiniLM-L6-v2"
+    >>> model, tokenizer = BertModel.from_pretrained(name), BertTokenizer.from_pretrained(name)
+    >>> Path("texts.txt").write_text("A cat sleeps on the mat.")
+    24
+    >>> summary = extract_corpus(model, tokenizer, [Source("texts.txt", "text")], "states.npy")
+    >>> features = TokenFeatures("states.npy")
+    >>> features[0]
+    TokenVectors(9 tokens, vectors (9, 4, 384) of layers 6, 5, 4, 3)
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:

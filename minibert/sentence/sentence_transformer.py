@@ -27,7 +27,7 @@ from minibert.sentence.modules import Pipeline, read_modules, read_pipeline
 from minibert.sentence.options import EncodeOptions, check_device, check_for_tokens, check_out, check_output, make_out
 from minibert.sentence.prompts import builtin_prompts, check_prompts, choose_default, merge_prompts, resolve_prompt
 from minibert.sentence.recipe import make_recipe
-from minibert.sentence.settings import check_settings, full_name, read_settings
+from minibert.sentence.settings import check_settings, full_name
 from minibert.similarity import SIMILARITY_FUNCTIONS, check_truncate_dim, quantize_embeddings
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import TokenizedBatch
@@ -119,7 +119,7 @@ class SentenceTransformer:
                 f"{files.source} has no modules.json: it is not a sentence-embedding model. Using mean pooling over "
                 "the last hidden state; cosines of a plain BERT say little about meaning.",
             )
-        stored = read_settings(files, "config_sentence_transformers.json")
+        stored = files.settings("config_sentence_transformers.json")
         try:
             check_truncate_dim(stored.get("truncate_dim"))
             self.similarity_fn_name = similarity_fn_name or stored.get("similarity_fn_name") or "cosine"
@@ -127,7 +127,7 @@ class SentenceTransformer:
             raise ModelFormatError(f"{files.source}: config_sentence_transformers.json has {error}") from error
         self.truncate_dim = truncate_dim if truncate_dim is not None else stored.get("truncate_dim")
         bert_files = files.subfolder(modules[0].path) if modules else files
-        names = (os.fspath(model_name_or_path), read_settings(bert_files, "config.json").get("_name_or_path"))
+        names = (os.fspath(model_name_or_path), bert_files.settings("config.json").get("_name_or_path"))
         self._builtin_prompts = builtin_prompts(*names)
         self._prompts = merge_prompts(stored, prompts, self._builtin_prompts, files.source)
         self.default_prompt_name = choose_default(self.prompts, stored, default_prompt_name, files.source)
@@ -135,7 +135,7 @@ class SentenceTransformer:
         self._warned: set[str] = set()
 
         self.tokenizer = BertTokenizer.from_files(bert_files)
-        settings = read_settings(bert_files, "sentence_bert_config.json")
+        settings = bert_files.settings("sentence_bert_config.json")
         check_settings(settings, self.tokenizer)
         self.model = BertModel.from_files(
             bert_files, output_hidden_states=False, backend=backend, num_threads=num_threads
@@ -361,7 +361,8 @@ class SentenceTransformer:
         --------
         >>> from minibert import SentenceTransformer
         >>> model = SentenceTransformer()
-        >>> sum(float(vector @ vector) for vector in model.encode_iter(f"text {i % 10}" for i in range(100)))
+        >>> vectors = model.encode_iter(f"text {i % 10}" for i in range(100))
+        >>> round(sum(float(vector @ vector) for vector in vectors), 3)
         100.0
         """
         truncation = options.get("truncation", "warn")

@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from minibert.base.files import read_json_object
-from minibert.checkpoint.hub import ModelFiles
 from minibert.errors import ModelFormatError
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 
-__all__ = ["check_settings", "full_name", "read_settings"]
+__all__ = ["check_settings", "full_name"]
 
 # Hub ids without an organisation that are not sentence-transformers' own: the BERT models among those it lists.
 _PLAIN_BERT = (
@@ -39,12 +37,6 @@ def full_name(name_or_path: str | os.PathLike[str]) -> str | os.PathLike[str]:
     if name_or_path.lower() not in _PLAIN_BERT and not os.path.exists(name_or_path):
         return f"sentence-transformers/{name_or_path}"
     return name_or_path
-
-
-def read_settings(files: ModelFiles, name: str) -> dict[str, Any]:
-    """Read a JSON file of settings; empty where there is none."""
-    path = files.find(name)
-    return {} if path is None else read_json_object(path)
 
 
 def check_settings(settings: dict[str, Any], tokenizer: BertTokenizer) -> None:

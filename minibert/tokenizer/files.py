@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from minibert.base.files import parse_json, read_bytes, read_json_object
+from minibert.base.files import parse_json, read_bytes
 from minibert.checkpoint.hub import ModelFiles
 from minibert.errors import ModelFormatError
 
@@ -90,11 +90,11 @@ class LoadedTokenizer:
 
 def load_tokenizer(files: ModelFiles) -> LoadedTokenizer:
     """Read tokenizer.json or vocab.txt with the settings beside it; rules and errors: BertTokenizer.from_pretrained."""
-    config = _find_json(files, "config.json")
-    settings = _find_json(files, "tokenizer_config.json")
+    config = files.settings("config.json")
+    settings = files.settings("tokenizer_config.json")
     if "added_tokens_decoder" not in settings:
         # What transformers wrote before it had added_tokens_decoder.
-        settings = settings | _find_json(files, "special_tokens_map.json")
+        settings = settings | files.settings("special_tokens_map.json")
     settings.setdefault("tokenizer_class", config.get("tokenizer_class"))
 
     path = files.find("tokenizer.json") or files.find("vocab.txt")
@@ -125,11 +125,6 @@ def load_tokenizer(files: ModelFiles) -> LoadedTokenizer:
         truncation_side=_checked_side(settings, "truncation_side"),
         clean_up_tokenization_spaces=bool(settings.get("clean_up_tokenization_spaces", False)),
     )
-
-
-def _find_json(files: ModelFiles, filename: str) -> dict[str, Any]:
-    path = files.find(filename)
-    return {} if path is None else read_json_object(path)
 
 
 def _read_tokenizer_json(path: Path, settings: dict[str, Any]) -> tuple[Tokenizer, dict[str, Any], int]:
@@ -360,7 +355,7 @@ def _declared_tokens(files: ModelFiles, settings: dict[str, Any]) -> dict[int, A
         pairs = [(key, _added_token(entry, where)) for key, entry in settings["added_tokens_decoder"].items()]
     else:
         where = "added_tokens.json"
-        pairs = [(key, _added_token(token, where)) for token, key in _find_json(files, where).items()]
+        pairs = [(key, _added_token(token, where)) for token, key in files.settings(where).items()]
     if not all(re.fullmatch("[0-9]{1,9}", str(key)) for key, _ in pairs):
         raise ModelFormatError(f"{where} has {reprlib.repr([key for key, _ in pairs])} for ids; expected integers")
     return {int(key): token for key, token in sorted(pairs, key=lambda pair: int(pair[0]))}
