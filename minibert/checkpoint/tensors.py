@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-import reprlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any, BinaryIO
@@ -13,6 +12,7 @@ from typing import IO, Any, BinaryIO
 import numpy as np
 
 from minibert.base.arrays import FloatArray
+from minibert.base.checks import brief
 from minibert.base.files import JSON_LIMIT, parse_json, refuse_lfs_pointer
 from minibert.checkpoint.hub import ModelFiles
 from minibert.errors import ModelFormatError
@@ -206,7 +206,7 @@ def _check_metadata(metadata: object) -> None:
     """Refuse what the format does not allow under __metadata__, which minibert does not use."""
     if metadata is None or (isinstance(metadata, dict) and all(isinstance(text, str) for text in metadata.values())):
         return
-    raise ValueError(f"its __metadata__ is {reprlib.repr(metadata)}; expected an object of strings.")
+    raise ValueError(f"its __metadata__ is {brief(metadata)}; expected an object of strings.")
 
 
 def _entry(name: str, entry: object) -> tuple[str, tuple[int, ...], int, int]:
@@ -219,7 +219,7 @@ def _entry(name: str, entry: object) -> tuple[str, tuple[int, ...], int, int]:
             # The product of many large sizes takes minutes; no array has more than 64 sizes.
             if whole and len(shape) <= 64 and math.prod(max(size, 1) for size in shape) < 2**60:
                 return dtype, tuple(shape), begin, stop
-    raise ValueError(f"tensor {name!a} is described by {reprlib.repr(entry)}; expected dtype, shape and data_offsets.")
+    raise ValueError(f"tensor {name!a} is described by {brief(entry)}; expected dtype, shape and data_offsets.")
 
 
 def _file_state(file: IO[bytes]) -> tuple[int, ...]:

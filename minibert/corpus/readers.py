@@ -14,13 +14,12 @@ import hashlib
 import io
 import json
 import os
-import reprlib
 import zlib
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from minibert.base.checks import check_choice
+from minibert.base.checks import brief, check_choice
 from minibert.base.files import os_reason
 from minibert.tokenizer.texts import refuse_lone_surrogate
 
@@ -212,7 +211,7 @@ def _json_text(source: Source, value: str | dict[str, Any]) -> str:
     text: Any = value
     if isinstance(value, dict):
         if source.text_column not in value:
-            keys = [reprlib.repr(key) for key in islice(value, _KEYS_SHOWN)] or ["nothing"]
+            keys = [brief(key) for key in islice(value, _KEYS_SHOWN)] or ["nothing"]
             keys += ["..."] if len(value) > _KEYS_SHOWN else []
             raise ValueError(f"has no {source.text_column!r}; it has {', '.join(keys)}")
         text = value[source.text_column]

@@ -7,7 +7,6 @@ or by `_name_or_path` in config.json.
 from __future__ import annotations
 
 import re
-import reprlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -123,7 +122,7 @@ def resolve_prompt(
             raise TypeError(f"prompt is a {type(prompt).__name__}; expected a str.")
         if prompt_name is not None:
             warn_caller(
-                f"prompt={reprlib.repr(prompt)} and prompt_name={prompt_name!r} are both given; the prompt is used, "
+                f"prompt={brief(prompt)} and prompt_name={prompt_name!r} are both given; the prompt is used, "
                 "and prompt_name is ignored. Give one of them."
             )
         return prompt

@@ -7,11 +7,11 @@ import contextlib
 import dataclasses
 import math
 import re
-import reprlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from minibert.base.checks import brief
 from minibert.base.files import parse_json, read_bytes
 from minibert.checkpoint.hub import ModelFiles
 from minibert.errors import ModelFormatError
@@ -189,7 +189,7 @@ def _checked_growth(name: str, root: Any) -> int:
         step = waiting.pop()
         steps += 1
         if not isinstance(step, dict) or not isinstance(step.get("type"), str):
-            raise ValueError(f"its {name} has {reprlib.repr(step)}; expected an object with a type")
+            raise ValueError(f"its {name} has {brief(step)}; expected an object with a type")
         nested = [step.get(key) for key in ("normalizers", "pretokenizers", "processors", "decoders")]
         waiting += [inner for items in nested if isinstance(items, list) for inner in items[: MOST_STEPS + 1]]
         if steps + len(waiting) > MOST_STEPS:
@@ -342,7 +342,7 @@ def _extra_special_tokens(settings: dict[str, Any]) -> list[AddedToken]:
     if isinstance(entries, dict):
         entries = list(entries.values())
     if not isinstance(entries, list):
-        raise ModelFormatError(f"tokenizer_config.json has {name} {reprlib.repr(entries)}; expected a list of tokens")
+        raise ModelFormatError(f"tokenizer_config.json has {name} {brief(entries)}; expected a list of tokens")
     return [_added_token(entry, name, special=True) for entry in entries]
 
 
@@ -351,13 +351,13 @@ def _declared_tokens(files: ModelFiles, settings: dict[str, Any]) -> dict[int, A
     if "added_tokens_decoder" in settings:
         where = "tokenizer_config.json: added_tokens_decoder"
         if not isinstance(settings["added_tokens_decoder"], dict):
-            raise ModelFormatError(f"{where} is {reprlib.repr(settings['added_tokens_decoder'])}; expected an object")
+            raise ModelFormatError(f"{where} is {brief(settings['added_tokens_decoder'])}; expected an object")
         pairs = [(key, _added_token(entry, where)) for key, entry in settings["added_tokens_decoder"].items()]
     else:
         where = "added_tokens.json"
         pairs = [(key, _added_token(token, where)) for token, key in files.settings(where).items()]
     if not all(re.fullmatch("[0-9]{1,9}", str(key)) for key, _ in pairs):
-        raise ModelFormatError(f"{where} has {reprlib.repr([key for key, _ in pairs])} for ids; expected integers")
+        raise ModelFormatError(f"{where} has {brief([key for key, _ in pairs])} for ids; expected integers")
     return {int(key): token for key, token in sorted(pairs, key=lambda pair: int(pair[0]))}
 
 
@@ -366,7 +366,7 @@ def _token_content(entry: object, where: str) -> str:
     content = entry.get("content") if isinstance(entry, dict) else entry
     if isinstance(content, str):
         return content
-    raise ModelFormatError(f"{where} is {reprlib.repr(entry)}; expected a token")
+    raise ModelFormatError(f"{where} is {brief(entry)}; expected a token")
 
 
 def _added_token(entry: object, where: str, special: bool = False) -> AddedToken:
@@ -377,7 +377,7 @@ def _added_token(entry: object, where: str, special: bool = False) -> AddedToken
     if isinstance(entry, dict):
         names = ("single_word", "lstrip", "rstrip", "normalized", "special")
         flags = {name: entry[name] for name in names if name in entry} | ({"special": True} if special else {})
-    with library_errors(ModelFormatError, f"{where} has {reprlib.repr(entry)} for a token"):
+    with library_errors(ModelFormatError, f"{where} has {brief(entry)} for a token"):
         return AddedToken(_token_content(entry, where), **flags)
 
 
