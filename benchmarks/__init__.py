@@ -1,1 +1,1 @@
-"""Measurements: each module prints what it measures and can write its table into the README."""
+"""Measurements: each module prints what it measures and can write its table into benchmarks/README.md."""

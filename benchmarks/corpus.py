@@ -200,7 +200,7 @@ def speed_rows(texts: Path, scratch: Path, threads: int, runs: int) -> list[str]
 
 
 def main() -> int:
-    """Measure, print the tables, perhaps write the README's."""
+    """Measure, print the tables, perhaps write them into README.md."""
     parser = table_parser("corpus")
     parser.add_argument(
         "--texts",

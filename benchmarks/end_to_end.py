@@ -54,7 +54,7 @@ def table(model: str, contenders: dict[str, Contender], runs: int, seconds: floa
 
 
 def main() -> int:
-    """Measure both models, print the table, perhaps write the README's."""
+    """Measure both models, print the table, perhaps write it into README.md."""
     parser = table_parser("end_to_end")
     parser.add_argument("--runs", type=int, default=9, help="runs, of which the median counts (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=0.5, help="of each run and shape (default: %(default)s)")

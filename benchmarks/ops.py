@@ -200,7 +200,7 @@ def check(found: np.ndarray, expected: np.ndarray) -> None:
 
 
 def main() -> int:
-    """Measure every op, print the table, perhaps write the README's."""
+    """Measure every op, print the table, perhaps write it into README.md."""
     parser = table_parser("ops")
     parser.add_argument("--passes", type=int, default=5, help="passes over all rows (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="of each row in each pass (default: %(default)s)")

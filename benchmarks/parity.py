@@ -1,7 +1,8 @@
 """How exact every hidden state is: minibert and transformers, both against the same forward in float64.
 
-``python -m benchmarks.parity`` prints the table, ``--write`` also puts it into README.md. MINIBERT_TEST_DATA must name
-the folder with udhr.tsv, the real texts. The exit code is 1 where the budget of a row is not held.
+``python -m benchmarks.parity`` prints the table, ``--write`` also puts it into benchmarks/README.md.
+MINIBERT_TEST_DATA must name the folder with udhr.tsv, the real texts. The exit code is 1 where the budget of a row is
+not held.
 
 The budget is no constant but what transformers itself needs: minibert's root mean square (RMS) error may be at most the
 larger of transformers' two (attention "eager" and "sdpa"), its greatest error at most 1.5 times the larger of theirs.
@@ -313,7 +314,7 @@ def summary(rows: Sequence[Row]) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure all subjects, print the tables, perhaps write the README's; return 1 where a budget is not held."""
+    """Measure all subjects, print the tables, perhaps write one into README.md; return 1 where a budget is not held."""
     options = table_parser("parity").parse_args(arguments)
     data = os.environ.get("MINIBERT_TEST_DATA")
     if not data or not (Path(data) / "udhr.tsv").is_file():

@@ -1,4 +1,4 @@
-"""The README's tables are written by the benchmarks that measured them."""
+"""The tables of benchmarks/README.md are written by the benchmarks that measured them."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from benchmarks.environment import environment
 def table_parser(benchmark: str) -> argparse.ArgumentParser:
     """The command line of a benchmark: what all of them share is that the table can be written."""
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{benchmark}")
-    parser.add_argument("--write", action="store_true", help="put what is measured into README.md")
+    parser.add_argument("--write", action="store_true", help="put what is measured into benchmarks/README.md")
     return parser
 
 
 def publish(name: str, table: Sequence[str], measured_with: str, *, write: bool) -> None:
-    """Print with what a table was measured; put both between the README's markers of this name if asked to."""
+    """Print with what a table was measured; put both between the markers of this name in README.md if `write`."""
     note = f"{environment()}, {measured_with}."
     print(f"\n{note}")
     if write:
-        write_between(Path(__file__).parent.parent / "README.md", name, "\n".join([*table, "", note]))
+        write_between(Path(__file__).parent / "README.md", name, "\n".join([*table, "", note]))
 
 
 def write_between(path: Path, name: str, text: str) -> None:

@@ -44,7 +44,7 @@ def make_texts(name: str, words: list[str]) -> tuple[list[str], np.ndarray]:
 
 
 def main() -> int:
-    """Measure the three collections, print the table, perhaps write the README's."""
+    """Measure the three collections, print the table, perhaps write it into README.md."""
     parser = table_parser("texts")
     parser.add_argument("--runs", type=int, default=5, help="runs, of which the median counts (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=0.0, help="of each run, at least one call")

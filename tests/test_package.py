@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import yaml
 
 import minibert
 from tests.report import REPORT
@@ -359,6 +360,21 @@ def test_a_library_that_is_missing_is_named(library: str, install: str, statemen
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False, capture_output=True, text=True)
     assert done.returncode == 1
     assert f"pip install {install}" in done.stderr.splitlines()[-1]
+
+
+def test_the_workflow_asks_for_what_the_project_has() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))["jobs"]
+    commands = "\n".join(step.get("run", "") for job in jobs.values() for step in job["steps"])
+    markers = {text.partition(":")[0] for text in settings["tool"]["pytest"]["ini_options"]["markers"]}
+    assert set(re.findall(r"pytest -m (\w+)", commands)) == {"network", "slow"} <= markers
+    assert set(re.findall(r'"\.\[(\w+)\]"', commands)) == {"test"} <= {*settings["project"]["optional-dependencies"]}
+    assert (ROOT / ".ci" / "run").is_file()
+    assert {".ci/run", "pytest"} <= {line.strip() for line in commands.splitlines()}
+    matrix = jobs["test"]["strategy"]["matrix"]
+    assert matrix["os"] == ["ubuntu-latest", "ubuntu-24.04-arm", "macos-latest", "windows-latest"]
+    assert matrix["python"] == ["3.11", "3.14"], "texts, because YAML takes 3.10 for the number 3.1"
+    assert settings["project"]["requires-python"] == f">={matrix['python'][0]}"
 
 
 def test_there_are_five_runtime_packages_and_they_are_the_ones_imported() -> None:

@@ -1,4 +1,4 @@
-"""Every hidden state against float64 and transformers, within the budget; and how the table gets into the README."""
+"""Every hidden state against float64 and transformers, within the budget; and how the table gets into its page."""
 
 from __future__ import annotations
 

