@@ -22,7 +22,7 @@ Maker = Callable[[Path, int, Path], Compute]
 
 def make_base(folder: Path) -> Path:
     """A model of bert-base's sizes, with random weights."""
-    from tests.checkpoints import random_checkpoint
+    from tests.support.checkpoints import random_checkpoint
 
     return random_checkpoint(
         folder,

@@ -29,8 +29,8 @@ from benchmarks.environment import peak_memory
 from benchmarks.readme import publish, table_parser
 from minibert.base.machine import available_cores
 from minibert.checkpoint.hub import DEFAULT_MODEL, locate
-from tests.checkpoints import random_checkpoint
-from tests.text_data import VARIABLE, udhr_lines
+from tests.support.checkpoints import random_checkpoint
+from tests.support.text_data import VARIABLE, udhr_lines
 
 SIZES = (1_000, 10_000, 100_000)
 WORDS = ("the", "cat", "sat", "on", "a", "mat", "by", "the", "river", "bank", "while", "people", "walked", "home")

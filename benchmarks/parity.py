@@ -29,8 +29,8 @@ from minibert.bert import encoder
 from minibert.checkpoint.hub import DEFAULT_MODEL, locate
 from minibert.models.inputs import pack
 from minibert.models.loading import load_weights
-from tests import oracle
-from tests.checkpoints import random_checkpoint
+from tests.support import oracle
+from tests.support.checkpoints import random_checkpoint
 
 __all__ = [
     "MIN_TOKENS",

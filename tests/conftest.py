@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests import outcomes
-from tests.report import REPORT
-from tests.text_data import VARIABLE
+from tests.support import outcomes
+from tests.support.report import REPORT
+from tests.support.text_data import VARIABLE
 
 # A shell starts what runs in its background with Ctrl-C ignored, and every process that the tests start would inherit
 # that: an interrupt would have no effect there. A handler, unlike "ignored", is not inherited.

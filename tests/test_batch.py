@@ -14,8 +14,8 @@ from minibert import BertModel
 from minibert.bert.config import BertConfig
 from minibert.bert.packed import PackedBatch
 from minibert.models.inputs import check_ids, pack
-from tests.checkpoints import random_checkpoint
-from tests.report import REPORT
+from tests.support.checkpoints import random_checkpoint
+from tests.support.report import REPORT
 
 V, H, L, A, P, TYPES = 40, 24, 2, 3, 16, 2
 CONFIG = BertConfig(

@@ -26,9 +26,9 @@ from numba.core.registry import cpu_target
 
 import minibert
 from minibert.kernels import compilation
-from tests import outcomes
-from tests.outcomes import PATIENCE
-from tests.report import REPORT
+from tests.support import outcomes
+from tests.support.outcomes import PATIENCE
+from tests.support.report import REPORT
 
 PACKAGE = Path(minibert.__file__).parent
 

@@ -20,9 +20,9 @@ import pytest
 from minibert import BertModel
 from minibert.bert.ops import LayerNorm
 from minibert.bert.packed import PackedBatch
-from tests import outcomes
-from tests.checkpoints import VOCABULARY, random_checkpoint
-from tests.report import REPORT
+from tests.support import outcomes
+from tests.support.checkpoints import VOCABULARY, random_checkpoint
+from tests.support.report import REPORT
 
 V, TYPES, P = len(VOCABULARY), 2, 512
 

@@ -14,7 +14,7 @@ from minibert.base.checks import brief, check_int, is_cpu
 from minibert.integrations import ChromaEmbeddingFunction
 from minibert.plot import plot_hidden_values
 from minibert.tokens.layers import join_subwords, resolve_layers
-from tests.checkpoints import random_checkpoint
+from tests.support.checkpoints import random_checkpoint
 
 HUGE = 10**5000
 

@@ -20,8 +20,8 @@ import minibert
 from minibert import BertModel, BertTokenizer, SentenceTransformer, embed_tokens, word_occurrences
 from minibert.checkpoint.hub import DEFAULT_MODEL
 from minibert.cli import main
-from tests.checkpoints import random_checkpoint
-from tests.outcomes import PATIENCE
+from tests.support.checkpoints import random_checkpoint
+from tests.support.outcomes import PATIENCE
 
 BANK = "After stealing money from the bank vault, the bank robber was seen fishing on the Mississippi river bank."
 

@@ -19,10 +19,10 @@ import pytest
 from minibert import SentenceTransformer
 from minibert.cli import main
 from minibert.corpus.readers import Source, input_format, read_records
-from tests.checkpoints import random_checkpoint
-from tests.crash_program import arguments_of, texts_of
-from tests.outcomes import PATIENCE
-from tests.report import REPORT
+from tests.support.checkpoints import random_checkpoint
+from tests.support.crash_program import arguments_of, texts_of
+from tests.support.outcomes import PATIENCE
+from tests.support.report import REPORT
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*has no modules.json")
 

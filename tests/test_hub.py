@@ -28,9 +28,9 @@ from minibert.checkpoint.hub import DEFAULT_MODEL, locate
 from minibert.checkpoint.hub_answers import _TAG, UnsafeAnswerError, _check, _install, checked_answers
 from minibert.errors import DownloadError, ModelFormatError
 from minibert.sentence.settings import full_name
-from tests import hub_server
-from tests.hub_server import HubServer, Loader, Outcome, Repository
-from tests.outcomes import PATIENCE
+from tests.support import hub_server
+from tests.support.hub_server import HubServer, Loader, Outcome, Repository
+from tests.support.outcomes import PATIENCE
 
 CONFIG = b'{"model_type": "bert"}'
 FILES = {"config.json": CONFIG, "model.safetensors": b"w" * 3000, "1_Pooling/config.json": b"{}"}

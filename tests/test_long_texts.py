@@ -25,10 +25,10 @@ from minibert.tokenizer import bert_tokenizer as tokenizers_users
 from minibert.tokenizer import long_texts
 from minibert.tokenizer import windows as windows_module
 from minibert.tokenizer.encodings import Encoding, JoinedEncoding
-from tests.checkpoints import SPECIAL_TOKENS, VOCABULARY, random_checkpoint
-from tests.crash_program import texts_of
-from tests.report import REPORT
-from tests.text_data import data_path, naughty_lines, needs_data, udhr_lines
+from tests.support.checkpoints import SPECIAL_TOKENS, VOCABULARY, random_checkpoint
+from tests.support.crash_program import texts_of
+from tests.support.report import REPORT
+from tests.support.text_data import data_path, naughty_lines, needs_data, udhr_lines
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*has no modules.json")
 

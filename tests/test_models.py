@@ -22,8 +22,8 @@ from minibert.bert import reference
 from minibert.bert.ops import Ops
 from minibert.models import backend
 from minibert.models.bert_model import TOKENS_PER_STEP
-from tests.checkpoints import random_checkpoint
-from tests.report import REPORT
+from tests.support.checkpoints import random_checkpoint
+from tests.support.report import REPORT
 
 ROOT = Path(__file__).parent.parent
 

@@ -17,7 +17,7 @@ from types import ModuleType
 import pytest
 
 import minibert
-from tests.report import REPORT
+from tests.support.report import REPORT
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = Path(minibert.__file__).parent
@@ -127,7 +127,7 @@ def test_a_public_name_loads_no_heavy_library_until_it_is_used(name: str) -> Non
 
 
 def test_a_model_on_numpy_needs_neither_numba_nor_tokenizers_nor_the_hub_client(tmp_path: Path) -> None:
-    from tests.checkpoints import random_checkpoint
+    from tests.support.checkpoints import random_checkpoint
 
     random_checkpoint(tmp_path)
     code = f"import minibert; minibert.BertModel.from_pretrained({str(tmp_path)!r}, backend='numpy')([[1, 2]])"

@@ -12,9 +12,9 @@ import pytest
 
 from benchmarks import parity
 from benchmarks.readme import write_between
-from tests.oracle import Error, measure, rms
-from tests.report import REPORT
-from tests.text_data import VARIABLE
+from tests.support.oracle import Error, measure, rms
+from tests.support.report import REPORT
+from tests.support.text_data import VARIABLE
 
 LICENSE = Path(__file__).resolve().parents[1] / "LICENSE"
 

@@ -16,10 +16,10 @@ from safetensors.numpy import save_file
 from minibert import ModelFormatError, SentenceTransformer
 from minibert.checkpoint.hub import DEFAULT_MODEL, locate
 from minibert.sentence.modules import read_modules
-from tests.checkpoints import random_checkpoint
-from tests.report import REPORT
+from tests.support.checkpoints import random_checkpoint
+from tests.support.report import REPORT
+from tests.support.text_data import VARIABLE, udhr_lines
 from tests.test_sentence import theirs
-from tests.text_data import VARIABLE, udhr_lines
 
 TOLERANCE = 2e-6
 TEXTS = ["", "the cat", "a b c d e f g", "the the the", "cat sat on the mat " * 4]

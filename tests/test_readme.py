@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.outcomes import PATIENCE
+from tests.support.outcomes import PATIENCE
 
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 _BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)

@@ -26,10 +26,10 @@ from minibert.corpus.embed import embed_corpus
 from minibert.corpus.readers import Source
 from minibert.corpus.shards import ShardFolder, folder_of
 from minibert.corpus.token_features import TokenFeatures
-from tests.checkpoints import random_checkpoint
-from tests.crash_program import JOBS, arguments_of, contents, texts_of
-from tests.outcomes import PATIENCE
-from tests.report import REPORT
+from tests.support.checkpoints import random_checkpoint
+from tests.support.crash_program import JOBS, arguments_of, contents, texts_of
+from tests.support.outcomes import PATIENCE
+from tests.support.report import REPORT
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*has no modules.json")
 
@@ -144,7 +144,17 @@ def test_killed_twenty_times(folder: Path, tmp_path: Path, job: str) -> None:
 
 
 def crash(mode: str, folder: Path, scratch: Path, step: int, job: str, *before: str) -> dict[str, Any]:
-    command = [*before, sys.executable, "-m", "tests.crash_program", mode, str(folder), str(scratch), str(step), job]
+    command = [
+        *before,
+        sys.executable,
+        "-m",
+        "tests.support.crash_program",
+        mode,
+        str(folder),
+        str(scratch),
+        str(step),
+        job,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     counted: dict[str, Any] = json.loads(done.stdout)[job]

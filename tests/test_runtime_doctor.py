@@ -20,9 +20,9 @@ from minibert.checkpoint.hub import locate
 from minibert.cli import bench, diagnostics
 from minibert.cli.doctor import _as_text
 from minibert.kernels import make_ops
-from tests import outcomes
-from tests.outcomes import PATIENCE
-from tests.report import REPORT
+from tests.support import outcomes
+from tests.support.outcomes import PATIENCE
+from tests.support.report import REPORT
 
 ROOT = Path(__file__).parent.parent
 

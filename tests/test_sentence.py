@@ -20,9 +20,9 @@ from minibert.cli import main
 from minibert.sentence.prompts import builtin_prompts
 from minibert.sentence.settings import full_name
 from minibert.similarity import quantize_embeddings
-from tests.checkpoints import random_checkpoint
-from tests.report import REPORT
-from tests.text_data import VARIABLE, udhr_lines
+from tests.support.checkpoints import random_checkpoint
+from tests.support.report import REPORT
+from tests.support.text_data import VARIABLE, udhr_lines
 
 TOLERANCE = 2e-6
 

@@ -15,8 +15,8 @@ from scipy.special import ndtr
 import minibert
 from minibert.kernels import gemm, simd
 from minibert.kernels.compilation import function
-from tests import oracle
-from tests.outcomes import PATIENCE
+from tests.support import oracle
+from tests.support.outcomes import PATIENCE
 
 WIDTH = simd.WIDTH
 
@@ -161,8 +161,8 @@ def test_micro_tile(rows: int, depth: int) -> None:
 SCRIPT = """
 import numpy as np
 from minibert.kernels import make_ops, simd
-from tests import oracle
-from tests.cases import OP_CASES
+from tests.support import oracle
+from tests.support.cases import OP_CASES
 
 ops, worst = make_ops(2), 0.0
 for case in OP_CASES[::4]:

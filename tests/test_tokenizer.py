@@ -25,8 +25,8 @@ from minibert.checkpoint.hub import locate
 from minibert.errors import ModelFormatError
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import TokenizedBatch
-from tests.report import REPORT
-from tests.text_data import data_path, naughty_lines, needs_data, tokenization_cases, udhr_lines
+from tests.support.report import REPORT
+from tests.support.text_data import data_path, naughty_lines, needs_data, tokenization_cases, udhr_lines
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = [

@@ -16,7 +16,7 @@ import transformers
 
 from minibert import BertModel, BertTokenizer, combine_layers, embed_tokens, word_occurrences
 from minibert.plot import plot_hidden_values
-from tests.report import REPORT
+from tests.support.report import REPORT
 
 SENTENCE = "After stealing money from the bank vault, the bank robber was seen fishing on the Mississippi river bank."
 IDS = [

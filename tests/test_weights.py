@@ -28,8 +28,8 @@ from minibert.checkpoint.hub import locate
 from minibert.models import loading as weights_module
 from minibert.models.loading import load_weights
 from minibert.models.outputs import BertModelOutput
-from tests.checkpoints import random_checkpoint
-from tests.report import REPORT
+from tests.support.checkpoints import random_checkpoint
+from tests.support.report import REPORT
 
 ROOT = Path(__file__).parent.parent
 

@@ -19,9 +19,9 @@ import transformers
 from minibert import BertModel, BertTokenizer, TokenVectors, combine_layers, embed_tokens, word_occurrences
 from minibert.checkpoint.hub import DEFAULT_MODEL, locate
 from minibert.tokens.layers import find_word, join_subwords, layer_name, resolve_layers
-from tests.checkpoints import random_checkpoint
-from tests.report import REPORT
-from tests.text_data import VARIABLE, naughty_lines, needs_data, udhr_lines
+from tests.support.checkpoints import random_checkpoint
+from tests.support.report import REPORT
+from tests.support.text_data import VARIABLE, naughty_lines, needs_data, udhr_lines
 
 BANK = "After stealing money from the bank vault, the bank robber was seen fishing on the Mississippi river bank."
 TEXTS = [

@@ -1,7 +1,8 @@
 """The contract between the forward and whoever computes: five ops, their shapes, dtypes and aliasing.
 
 `reference.OPS` fulfils it in NumPy (the specification, what people read), `kernels.make_ops()` in Numba (what people
-run), tests/oracle.py in float64. `encoder.forward` takes one of them as an argument; nothing is switched globally.
+run), tests/support/oracle.py in float64. `encoder.forward` takes one of them as an argument; nothing is switched
+globally.
 
 Rules for every set of ops
 --------------------------

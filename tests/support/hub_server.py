@@ -27,7 +27,7 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-_ROOT = Path(__file__).parent.parent
+_ROOT = Path(__file__).parents[2]
 _DATE = "2024-01-02T03:04:05.000Z"
 
 
@@ -457,7 +457,7 @@ class Loader:
 
     def __init__(self, environment: Mapping[str, str], *, python: Iterable[str] = ("-W", "error")) -> None:
         self._child = subprocess.Popen(
-            [sys.executable, *python, "-m", "tests.hub_server"],
+            [sys.executable, *python, "-m", "tests.support.hub_server"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=_ROOT,

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.hostile import HOSTILE, Case, FaultError, damaged, mutated, text_of
-from tests.hub_server import HubServer, _Handler, cut, drop, garbage
+from tests.support.hostile import HOSTILE, Case, FaultError, damaged, mutated, text_of
+from tests.support.hub_server import HubServer, _Handler, cut, drop, garbage
 
 _NAME = "org/hostile"
 _HEADERS = (
@@ -60,7 +60,7 @@ def hub_case(stack: contextlib.ExitStack) -> Case:
     import huggingface_hub.file_download  # the client imports its parts when they are used
     import huggingface_hub.hf_api
 
-    from tests.hostile_cases import check_model, intact
+    from tests.support.hostile_cases import check_model, intact
 
     check_model(intact())
     files = {name.relative_to(intact()).as_posix(): name.read_bytes() for name in intact().rglob("*") if name.is_file()}

@@ -4,7 +4,7 @@ A list of cases (see hostile_cases.py) is a function of a number and a folder: t
 does. A driver process imports minibert once and forks a child per case, because a process that starts anew would take
 a hundred times as long. The child may take 3 GB and a minute of processor time. To run cases again by their numbers:
 
-    python -m tests.hostile_cases LIST NUMBER...
+    python -m tests.support.hostile_cases LIST NUMBER...
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.hub_server import clean_environment
-from tests.outcomes import PATIENCE, ROOT, judge
+from tests.support.hub_server import clean_environment
+from tests.support.outcomes import PATIENCE, ROOT, judge
 
 MEMORY = 3 * 2**30  # bytes that a case may map beyond what the driver has mapped
 CPU_SECONDS = 60  # of a case: the slowest take two
@@ -70,7 +70,7 @@ def run_list(name: str, numbers: range) -> tuple[Counter[str], dict[int, str]]:
 def _start(name: str, numbers: range, output: Any) -> subprocess.Popen[bytes]:
     given = {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.hostile_cases", name, *map(str, numbers)],
+        [sys.executable, "-m", "tests.support.hostile_cases", name, *map(str, numbers)],
         cwd=ROOT,
         env={**clean_environment({}), **given},
         stdout=output,

@@ -17,7 +17,7 @@ import numpy as np
 
 from minibert import SentenceTransformer
 from minibert.cli import main
-from tests.hostile import FaultError
+from tests.support.hostile import FaultError
 
 
 @dataclasses.dataclass
@@ -51,7 +51,7 @@ _TEXTS = ["the cat sat", "", "a dog", "the cat sat", "héllo wörld", "by the ri
 
 def corpus_case(number: int, folder: Path) -> bool:
     """Embed, or extract from, a corpus; look at the output, and at every file that was there before."""
-    from tests.hostile_cases import intact
+    from tests.support.hostile_cases import intact
 
     chance = random.Random(f"corpus {number}")
     name = sorted(TRAPS)[number % len(TRAPS)]
@@ -465,7 +465,7 @@ def _interrupted(
     """A run of `_TEXTS` * 4 that was killed after some shards; then its files are damaged, and it is resumed."""
 
     def make(folder: Path, chance: random.Random) -> Trap:
-        from tests.hostile_cases import intact
+        from tests.support.hostile_cases import intact
 
         source, output = folder / "in.txt", folder / "out.npy"
         source.write_bytes(_PLAIN * 4)

@@ -1,6 +1,6 @@
 """The lists of hostile cases: damaged files of a model, corpora that are traps, answers of a hostile hub.
 
-    python -m tests.hostile_cases LIST NUMBER...
+    python -m tests.support.hostile_cases LIST NUMBER...
 
 runs cases in processes of their own, and prints a line of JSON for each.
 """
@@ -25,8 +25,8 @@ import numpy as np
 from minibert import SentenceTransformer
 from minibert.checkpoint import hub
 from minibert.checkpoint.hub import DEFAULT_MODEL
-from tests.checkpoints import SPECIAL_TOKENS, VOCABULARY
-from tests.hostile import Case, FaultError, damaged, drive, mutated, text_of
+from tests.support.checkpoints import SPECIAL_TOKENS, VOCABULARY
+from tests.support.hostile import Case, FaultError, damaged, drive, mutated, text_of
 
 TEXTS = ("the cat sat", "a", "", "héllo wörld, the 2nd man by the river bank", "[MASK] ## ＡＢ 😀", "cat " * 40)
 _SIZES = {
@@ -513,8 +513,8 @@ def _put_special_file(path: Path, chance: random.Random) -> None:
 
 def _lists() -> dict[str, Callable[[contextlib.ExitStack], Case]]:
     """By name: a function that the driver calls once, before it forks, and that returns the case."""
-    from tests.hostile_corpora import corpus_case
-    from tests.hostile_hub import hub_case
+    from tests.support.hostile_corpora import corpus_case
+    from tests.support.hostile_hub import hub_case
 
     def prepared(case: Case) -> Callable[[contextlib.ExitStack], Case]:
         def prepare(_: contextlib.ExitStack) -> Case:
@@ -539,6 +539,6 @@ def main(name: str, *numbers: str) -> None:
 
 
 if __name__ == "__main__":
-    from tests import hostile_cases  # by its name, so that there is one such module, and one intact model
+    from tests.support import hostile_cases  # by its name, so that there is one such module, and one intact model
 
     hostile_cases.main(*sys.argv[1:])

@@ -10,9 +10,9 @@ import textwrap
 from collections import Counter
 from pathlib import Path
 
-from tests.checkpoints import random_checkpoint
+from tests.support.checkpoints import random_checkpoint
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PATIENCE = 900.0
 """Seconds after which a process is taken to hang: one of a few seconds takes less on a machine with a load of 15."""
 
