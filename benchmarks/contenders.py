@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.checkpoints import random_checkpoint
+
 Compute = Callable[[Any], np.ndarray]
 """What is timed: ids (B, S) to last hidden states, or texts to vectors."""
 
@@ -22,8 +24,6 @@ Maker = Callable[[Path, int, Path], Compute]
 
 def make_base(folder: Path) -> Path:
     """A model of bert-base's sizes, with random weights."""
-    from tests.support.checkpoints import random_checkpoint
-
     return random_checkpoint(
         folder,
         vocab_size=30522,

@@ -20,6 +20,8 @@ from typing import TypeAlias
 
 import numpy as np
 
+from benchmarks import float64
+from benchmarks.checkpoints import random_checkpoint
 from benchmarks.contenders import make_base
 from benchmarks.readme import publish, table_parser
 from minibert import BertConfig, BertModel, BertTokenizer
@@ -29,8 +31,6 @@ from minibert.bert import encoder
 from minibert.checkpoint.hub import DEFAULT_MODEL, locate
 from minibert.models.inputs import pack
 from minibert.models.loading import load_weights
-from tests.support import oracle
-from tests.support.checkpoints import random_checkpoint
 
 __all__ = [
     "MIN_TOKENS",
@@ -79,7 +79,7 @@ class Row:
     model: str
     index: int
     tokens: int
-    errors: dict[str, oracle.Error]
+    errors: dict[str, float64.Error]
 
     @property
     def rms_limit(self) -> float:
@@ -123,7 +123,7 @@ def measure(subject: Subject, *, num_threads: int | None = None) -> list[Row]:
     for contender in CONTENDERS:  # one after the other, so that only one model's states are kept beside the exact ones
         run = _run_minibert if contender in MINIBERT else _run_transformers
         states = run(subject, contender, num_threads)
-        errors[contender] = [oracle.measure(state, wanted) for state, wanted in zip(states, exact, strict=True)]
+        errors[contender] = [float64.measure(state, wanted) for state, wanted in zip(states, exact, strict=True)]
     return [
         Row(subject.name, i, tokens, {contender: errors[contender][i] for contender in CONTENDERS})
         for i in range(len(exact))
@@ -133,11 +133,11 @@ def measure(subject: Subject, *, num_threads: int | None = None) -> list[Row]:
 def _float64_states(subject: Subject) -> States:
     files = locate(subject.folder)
     config = BertConfig.from_files(files)
-    weights = load_weights(files, config, oracle.OPS.prepare)
+    weights = load_weights(files, config, float64.OPS.prepare)
 
     def run(inputs: Inputs) -> Iterator[FloatArray]:
         batch = pack(config, inputs["input_ids"], inputs["attention_mask"], inputs["token_type_ids"])
-        return (state.hidden_state for state in encoder.forward(weights, batch, oracle.OPS))
+        return (state.hidden_state for state in encoder.forward(weights, batch, float64.OPS))
 
     states = _over_batches(subject, run)
     assert all(state.dtype == np.float64 for state in states)
@@ -288,7 +288,7 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def _pair(error: oracle.Error) -> str:
+def _pair(error: float64.Error) -> str:
     return f"{error.rms:.1e} / {error.max:.1e}"
 
 

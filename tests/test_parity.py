@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from benchmarks import parity
+from benchmarks.float64 import Error, measure, rms
 from benchmarks.readme import write_between
-from tests.support.oracle import Error, measure, rms
 from tests.support.report import REPORT
 from tests.support.text_data import VARIABLE
 

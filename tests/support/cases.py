@@ -1,8 +1,7 @@
-"""The one registry of what is tested and timed: ops with the shapes they must get right.
+"""The one registry of what is tested: ops with the shapes they must get right.
 
 Sizes are awkward on purpose: 1, primes, one below and above the 8, 16 and 32 that vector units and micro-tiles like,
-rectangles rather than squares, and the real ones of BERT (384, 768, 1536, 3072). Tests walk over all of them,
-benchmarks over those marked `timed`.
+rectangles rather than squares, and the real ones of BERT (384, 768, 1536, 3072). Tests walk over all of them.
 """
 
 from __future__ import annotations
@@ -30,15 +29,13 @@ class OpCase:
     Parameters
     ----------
     op : str                          a field of `Ops`
-    label : str                       the op, its shapes and its options: the test's id, the benchmark's row
+    label : str                       the op, its shapes and its options: the test's id
     make : (Generator) -> arguments   by keyword; linear maps not yet prepared
-    timed : bool                      a size worth a row in the benchmarks
     """
 
     op: str
     label: str
     make: Callable[[np.random.Generator], Arguments]
-    timed: bool = False
 
     def arguments(self) -> Arguments:
         """New arrays, the same ones at every call."""
@@ -84,7 +81,7 @@ def _embed_case(T: int, H: int, V: int = 101, P: int = 67, types: int = 2, *, ow
         }
 
     label = f"embed T={T} H={H} V={V} P={P} types={types}{' inputs_embeds' if own_vectors else ''}"
-    return OpCase("embed", label, make, timed=T >= 512)
+    return OpCase("embed", label, make)
 
 
 def _ids(generator: np.random.Generator, limit: int, count: int) -> IntArray:
@@ -150,7 +147,7 @@ def _linear_case(T: int, K: int, N: int, activation: str | None, residual: bool)
         return arguments
 
     options = f"{f' {activation}' if activation else ''}{' residual' if residual else ''}"
-    return OpCase("linear", f"linear T={T} K={K} N={N}{options}", make, timed=(T, K, N) in _LARGE_LINEAR_SHAPES)
+    return OpCase("linear", f"linear T={T} K={K} N={N}{options}", make)
 
 
 def _linear_cases() -> Iterator[OpCase]:
@@ -209,7 +206,7 @@ def _attention_case(
 
     shown = "+".join(map(str, lengths)) or "none"
     options = f"{f' sharp={sharp:g}' if sharp != 1 else ''}{' column-blocks' if apart else ''}"
-    return OpCase("attention", f"attention S={shown} A={num_heads} D={head_size}{options}", make, timed=num_heads == 12)
+    return OpCase("attention", f"attention S={shown} A={num_heads} D={head_size}{options}", make)
 
 
 def _attention_cases() -> Iterator[OpCase]:
@@ -232,7 +229,7 @@ def _layer_norm_case(T: int, H: int, *, eps: float = 1e-12, offset: float = 0.0,
 
     options = f"{f' offset={offset:g}' if offset else ''}{f' scale={scale:g}' if scale != 1 else ''}"
     label = f"layer_norm T={T} H={H} eps={eps:g}{options}"
-    return OpCase("layer_norm", label, make, timed=H >= 384 and not options)
+    return OpCase("layer_norm", label, make)
 
 
 def _layer_norm_cases() -> Iterator[OpCase]:

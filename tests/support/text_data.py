@@ -5,26 +5,17 @@ from __future__ import annotations
 import functools
 import json
 import os
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-VARIABLE = "MINIBERT_TEST_DATA"
+from benchmarks.real_texts import VARIABLE, data_path, udhr_lines
+
+__all__ = ["VARIABLE", "data_path", "naughty_lines", "needs_data", "tokenization_cases", "udhr_lines"]
+
 REASON = f"{VARIABLE} is not set: it names the folder with the real texts and vocabularies"
 
 needs_data = pytest.mark.skipif(not os.environ.get(VARIABLE), reason=REASON)
-
-
-def data_path(name: str) -> Path:
-    return Path(os.environ[VARIABLE]) / name
-
-
-@functools.cache
-def udhr_lines() -> tuple[str, ...]:
-    """The Universal Declaration of Human Rights in 45 language versions."""
-    lines = data_path("udhr.tsv").read_text(encoding="utf-8").splitlines()
-    return tuple(line.split("\t", 1)[1] for line in lines if line)
 
 
 @functools.cache
