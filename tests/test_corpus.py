@@ -1,4 +1,4 @@
-"""Vectors of a corpus: what is read and written, bad lines, memory. What a crash leaves: test_runs.py."""
+"""Vectors of a corpus: what is read and written, bad lines, memory. What a crash leaves: runs."""
 
 from __future__ import annotations
 

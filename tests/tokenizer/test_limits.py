@@ -15,7 +15,7 @@ import tokenizers
 from minibert.errors import ModelFormatError
 from minibert.tokenizer import files as tokenizer_files
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
-from tests.test_tokenizer import SPECIALS, WORDS, model_folder, tokenizer_json, unigram_json
+from tests.support.tokenizer_files import SPECIALS, WORDS, model_folder, tokenizer_json, unigram_json
 
 
 def replace(pattern: str, content: str, kind: str = "String") -> dict[str, Any]:
