@@ -46,13 +46,8 @@ def packed(**changes: Any) -> PackedBatch:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return random_checkpoint(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
-def model(folder: Path) -> BertModel:
-    return BertModel.from_pretrained(folder)
+def model(small_folder: Path) -> BertModel:
+    return BertModel.from_pretrained(small_folder)
 
 
 # --- a packed batch that somebody made --------------------------------------------------------------------------------

@@ -21,22 +21,10 @@ from minibert import BertModel, BertTokenizer, SentenceTransformer, embed_tokens
 from minibert.checkpoint.hub import DEFAULT_MODEL
 from minibert.cli import main
 from tests.support.checkpoints import random_checkpoint
+from tests.support.command_line import run, standard_input
 from tests.support.outcomes import PATIENCE
 
 BANK = "After stealing money from the bank vault, the bank robber was seen fishing on the Mississippi river bank."
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    try:
-        code = main(arguments)
-    except SystemExit as exit_:  # argparse
-        code = exit_.code
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
-
-
-def standard_input(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
 
 
 def test_words_tells_the_senses_of_bank_apart(capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,7 +25,7 @@ from minibert.tokenizer import bert_tokenizer as tokenizers_users
 from minibert.tokenizer import long_texts
 from minibert.tokenizer import windows as windows_module
 from minibert.tokenizer.encodings import Encoding, JoinedEncoding
-from tests.support.checkpoints import SPECIAL_TOKENS, VOCABULARY, random_checkpoint
+from tests.support.checkpoints import SPECIAL_TOKENS, VOCABULARY
 from tests.support.crash_program import texts_of
 from tests.support.report import REPORT
 from tests.support.text_data import data_path, naughty_lines, needs_data, udhr_lines
@@ -300,29 +300,19 @@ def test_a_long_word_that_may_hold_an_added_token_stays(
 # --- the models -------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return random_checkpoint(tmp_path_factory.mktemp("model"), max_position_embeddings=32)
-
-
-@pytest.fixture(scope="module")
-def model(folder: Path) -> SentenceTransformer:
-    return SentenceTransformer(folder)
-
-
 @pytest.mark.parametrize("truncation", ["warn", "silent", "split"])
 @pytest.mark.parametrize("prompt", ["", "a cat: ", "cat dog, " * 80, "cat dog, " * 80 + "x" * 150])
 @pytest.mark.filterwarnings("ignore:.* texts have more than 32 tokens")
 def test_vectors_and_counts_are_those_of_the_whole_text(
-    model: SentenceTransformer, pieces_of: Callable[[int], None], truncation: str, prompt: str
+    short_model: SentenceTransformer, pieces_of: Callable[[int], None], truncation: str, prompt: str
 ) -> None:
     texts = [*made_texts(texts_of(40), 6, 3), "a cat", ""]
 
     def compute() -> tuple[Any, ...]:
-        vectors, info = model.encode(texts, prompt=prompt, truncation=truncation, return_info=True)
-        plain = model.encode(texts, prompt=prompt, truncation=truncation)
+        vectors, info = short_model.encode(texts, prompt=prompt, truncation=truncation, return_info=True)
+        plain = short_model.encode(texts, prompt=prompt, truncation=truncation)
         np.testing.assert_array_equal(plain, vectors)
-        return vectors, info, model.num_tokens(texts, prompt=prompt)
+        return vectors, info, short_model.num_tokens(texts, prompt=prompt)
 
     if len(prompt) > 100 and truncation == "split":
         for length in (WHOLE, 60):
@@ -339,7 +329,7 @@ def test_vectors_and_counts_are_those_of_the_whole_text(
 
 
 def test_a_long_prompt_is_tokenized_once(
-    model: SentenceTransformer, pieces_of: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+    short_model: SentenceTransformer, pieces_of: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pieces_of(100)
     prompt, seen = "a cat, " * 2000, []
@@ -352,22 +342,24 @@ def test_a_long_prompt_is_tokenized_once(
 
     monkeypatch.setattr(long_texts, "_cut", counted)
     texts = [f"a dog {i}" for i in range(100)]
-    model.encode(texts, prompt=prompt, truncation="silent")
+    short_model.encode(texts, prompt=prompt, truncation="silent")
     assert sum(seen) < 1000
     seen.clear()
-    counts = model.num_tokens(texts, prompt=prompt)
+    counts = short_model.num_tokens(texts, prompt=prompt)
     assert sum(seen) < 2 * len(prompt)
     pieces_of(WHOLE)
-    assert counts == model.num_tokens(texts, prompt=prompt)
+    assert counts == short_model.num_tokens(texts, prompt=prompt)
     with pytest.raises(ValueError, match=r"inputs\[0\] has 6005 tokens, the limit is 32"):
-        model.encode(texts[:1], prompt=prompt, truncation="error")
+        short_model.encode(texts[:1], prompt=prompt, truncation="error")
     pieces_of(100)
     with pytest.raises(ValueError, match=r"inputs\[0\] has 6005 tokens, the limit is 32"):
-        model.encode(texts[:1], prompt=prompt, truncation="error")
+        short_model.encode(texts[:1], prompt=prompt, truncation="error")
 
 
-def test_tokens_and_googles_lines_are_those_of_the_whole_text(folder: Path, pieces_of: Callable[[int], None]) -> None:
-    model, tokenizer = BertModel.from_pretrained(folder), BertTokenizer.from_pretrained(folder)
+def test_tokens_and_googles_lines_are_those_of_the_whole_text(
+    short_folder: Path, pieces_of: Callable[[int], None]
+) -> None:
+    model, tokenizer = BertModel.from_pretrained(short_folder), BertTokenizer.from_pretrained(short_folder)
     texts = list(made_texts(texts_of(40), 6, 4))
     pairs = [f"{a} ||| {b}" for a, b in zip(texts, ["a cat", *texts], strict=False)]
     results = []
@@ -478,12 +470,12 @@ class StoppedError(Exception):
 @pytest.mark.parametrize("shards_of_before", [False, True])
 @pytest.mark.parametrize("on_error", ["skip", "null"])
 def test_shards_of_long_records_are_resumed(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_error: str, shards_of_before: bool
+    short_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_error: str, shards_of_before: bool
 ) -> None:
     """Also a run whose shards all have as many records, as they had before they were bounded by characters."""
     lines = [json.dumps({"text": "cat " * (i % 9)}) if i % 7 else "{" for i in range(100)]
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
-    arguments = ["embed", "-m", str(folder), "-i", str(tmp_path / "a.jsonl"), "--on-error", on_error]
+    arguments = ["embed", "-m", str(short_folder), "-i", str(tmp_path / "a.jsonl"), "--on-error", on_error]
     arguments += ["--shard-size", "6", "-o"]
     monkeypatch.setattr(runs, "_CHARACTERS_AT_ONCE", 60)
     sizes = []
@@ -546,14 +538,14 @@ def run_within(limit: int, arguments: list[str]) -> tuple[int, dict[str, int], s
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the peak from /proc, limits the addresses")
 @pytest.mark.parametrize("truncation", ["warn", "silent", "split"])
 def test_a_file_with_long_lines_is_embedded_within_bounded_memory(
-    folder: Path, tmp_path: Path, truncation: str
+    short_folder: Path, tmp_path: Path, truncation: str
 ) -> None:
     """Lines of 6 MB, that is as much as a tokenized line may take, and of 20 MB, which is left out."""
     (tmp_path / "short.txt").write_text("a cat\n")
     options = [
         "embed",
         "-m",
-        str(folder),
+        str(short_folder),
         "--truncation",
         truncation,
         "--on-error",
@@ -580,7 +572,7 @@ def test_a_file_with_long_lines_is_embedded_within_bounded_memory(
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the peak from /proc")
 @pytest.mark.parametrize("name", ["a.txt.gz", "a.jsonl.gz", "a.csv.gz"])
-def test_a_line_of_gzip_that_does_not_end_is_not_held(folder: Path, tmp_path: Path, name: str) -> None:
+def test_a_line_of_gzip_that_does_not_end_is_not_held(short_folder: Path, tmp_path: Path, name: str) -> None:
     with gzip.open(tmp_path / name, "wb", compresslevel=1) as file:
         file.write(b'{"text": "a cat"}\n' if "jsonl" in name else b"text\n")
         for _ in range(400):
@@ -589,7 +581,7 @@ def test_a_line_of_gzip_that_does_not_end_is_not_held(folder: Path, tmp_path: Pa
     options = [
         "embed",
         "-m",
-        str(folder),
+        str(short_folder),
         "--on-error",
         "skip",
         "-i",

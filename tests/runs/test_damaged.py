@@ -52,7 +52,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str | None]] = {
     ("job", "part"), [("npy", "part-vectors.npy"), ("npy", "part-ids.jsonl"), ("binary", "part-states.npy")]
 )
 def test_damaged_shards_are_noticed_and_computed_again(
-    folder: Path,
+    short_folder: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -63,8 +63,8 @@ def test_damaged_shards_are_noticed_and_computed_again(
     text_file(tmp_path / "a.txt", ["the cat sat on the mat"] * 60)  # shards of one size
     (tmp_path / "whole").mkdir()
     (tmp_path / "own").mkdir()
-    assert main(arguments_of(job, folder, tmp_path / "a.txt", tmp_path / "whole", 10)) == 0
-    arguments = arguments_of(job, folder, tmp_path / "a.txt", tmp_path / "own", 10)
+    assert main(arguments_of(job, short_folder, tmp_path / "a.txt", tmp_path / "whole", 10)) == 0
+    arguments = arguments_of(job, short_folder, tmp_path / "a.txt", tmp_path / "own", 10)
     with monkeypatch.context() as patch:
         stop_after(5, patch, KeyboardInterrupt())
         assert main(arguments) == 1
@@ -79,11 +79,11 @@ def test_damaged_shards_are_noticed_and_computed_again(
 
 
 def test_a_damaged_journal_or_manifest(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    short_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text_file(tmp_path / "a.txt", texts_of(60))
     (tmp_path / "whole").mkdir()
-    assert main(arguments_of("npy", folder, tmp_path / "a.txt", tmp_path / "whole", 10)) == 0
+    assert main(arguments_of("npy", short_folder, tmp_path / "a.txt", tmp_path / "whole", 10)) == 0
     journal: list[tuple[Callable[[Path], object], str]] = [
         *((lambda path, place=place: flip(path, place), r"shard \d is damaged") for place in np.linspace(0, 1, 9)),
         (lambda path: shorten(path, 0.5), "shard 2 is damaged"),
@@ -101,7 +101,7 @@ def test_a_damaged_journal_or_manifest(
         for number, (spoil, message) in enumerate(damages):
             own = tmp_path / f"{name}-{number}"
             own.mkdir()
-            arguments = arguments_of("npy", folder, tmp_path / "a.txt", own, 10)
+            arguments = arguments_of("npy", short_folder, tmp_path / "a.txt", own, 10)
             with monkeypatch.context() as patch:
                 stop_after(5, patch, KeyboardInterrupt())
                 assert main(arguments) == 1
@@ -122,7 +122,7 @@ def test_a_damaged_journal_or_manifest(
 
 
 def test_resuming_refuses_to_mix(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: SentenceTransformer
+    short_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short_model: SentenceTransformer
 ) -> None:
     """Neither with an unfinished run nor, once that has ended, with the finished one."""
     source = text_file(tmp_path / "a.txt", texts_of(50))
@@ -131,7 +131,7 @@ def test_resuming_refuses_to_mix(
     with monkeypatch.context() as patch:
         stop_after(2, patch, StoppedError())
         with pytest.raises(StoppedError):
-            embed_corpus(model, [source], output, **{**same, "resume": False})
+            embed_corpus(short_model, [source], output, **{**same, "resume": False})
     another = SentenceTransformer(random_checkpoint(tmp_path / "another", seed=1, max_position_embeddings=32))
     (tmp_path / "b.txt").write_bytes((tmp_path / "a.txt").read_bytes())
     for whose in ("The unfinished run", f"The run that made {output}"):
@@ -143,49 +143,49 @@ def test_resuming_refuses_to_mix(
             ({"on_error": "null"}, "on_error='stop', this one has 'null'"),
         ):
             with pytest.raises(ValueError, match=f"{whose} was begun with {message}"):
-                embed_corpus(model, [source], output, **{**same, **other})
+                embed_corpus(short_model, [source], output, **{**same, **other})
         with pytest.raises(ValueError, match=f"{whose} had another model: this one gives another vector"):
             embed_corpus(another, [source], output, **same)
         text_file(tmp_path / "a.txt", [*texts_of(49), "other"])
         with pytest.raises(ValueError, match=rf"{whose} began with another input: a\.txt has changed"):
-            embed_corpus(model, [source], output, **same)
+            embed_corpus(short_model, [source], output, **same)
         text_file(tmp_path / "a.txt", texts_of(50))
         with pytest.raises(ValueError, match=r"began with another input: a\.txt, not b\.txt"):
-            embed_corpus(model, [text_file(tmp_path / "b.txt", texts_of(50))], output, **same)
-        summary = embed_corpus(model, [source], output, **same)
+            embed_corpus(short_model, [text_file(tmp_path / "b.txt", texts_of(50))], output, **same)
+        summary = embed_corpus(short_model, [source], output, **same)
         assert (summary is None) == (whose != "The unfinished run")
-        np.testing.assert_array_equal(np.load(output), model.encode(texts_of(50), truncation="silent"))
+        np.testing.assert_array_equal(np.load(output), short_model.encode(texts_of(50), truncation="silent"))
         assert not folder_of(output).exists()
 
 
-def test_resuming_takes_no_other_file_for_the_finished_one(model: SentenceTransformer, tmp_path: Path) -> None:
+def test_resuming_takes_no_other_file_for_the_finished_one(short_model: SentenceTransformer, tmp_path: Path) -> None:
     source = text_file(tmp_path / "a.txt", texts_of(50))
     output = tmp_path / "out.npy"
     np.save(output, np.zeros((50, 24), dtype=np.float32))
     with pytest.raises(ValueError, match=r"nothing to resume: .*out\.npy exists, but no out\.npy\.manifest\.json"):
-        embed_corpus(model, [source], str(output), resume=True, truncation="silent")
-    embed_corpus(model, [source], str(output), truncation="silent")
-    assert embed_corpus(model, [source], str(output), resume=True, truncation="silent") is None
+        embed_corpus(short_model, [source], str(output), resume=True, truncation="silent")
+    embed_corpus(short_model, [source], str(output), truncation="silent")
+    assert embed_corpus(short_model, [source], str(output), resume=True, truncation="silent") is None
     for name in ("out.npy", "out.ids.jsonl"):
         content = (tmp_path / name).read_bytes()
         (tmp_path / name).write_bytes(content[:-1])
         with pytest.raises(ValueError, match=rf"{name} is of {len(content) - 1} bytes, but the run that made it has"):
-            embed_corpus(model, [source], str(output), resume=True, truncation="silent")
+            embed_corpus(short_model, [source], str(output), resume=True, truncation="silent")
         (tmp_path / name).write_bytes(content)
     (tmp_path / "out.ids.jsonl").unlink()
     with pytest.raises(ValueError, match=r"out\.ids\.jsonl is missing"):
-        embed_corpus(model, [source], str(output), resume=True, truncation="silent")
+        embed_corpus(short_model, [source], str(output), resume=True, truncation="silent")
     (tmp_path / "out.npy.manifest.json").write_text("{}")
     for resume in (True, False):  # it may as well be a file of another program
         with pytest.raises(ValueError, match=r"manifest\.json is damaged.* delete it or move it elsewhere"):
-            embed_corpus(model, [source], str(output), resume=resume, truncation="silent")
+            embed_corpus(short_model, [source], str(output), resume=resume, truncation="silent")
     assert not folder_of(output).exists()
     (tmp_path / "out.npy.manifest.json").unlink()
-    assert embed_corpus(model, [source], str(output), truncation="silent") is not None
+    assert embed_corpus(short_model, [source], str(output), truncation="silent") is not None
 
 
 def test_input_that_changes_under_way(
-    model: SentenceTransformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    short_model: SentenceTransformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = text_file(tmp_path / "a.txt", texts_of(50))
     commit = ShardFolder.commit
@@ -197,19 +197,21 @@ def test_input_that_changes_under_way(
     with monkeypatch.context() as patch:
         patch.setattr(ShardFolder, "commit", commit_and_change)
         with pytest.raises(ValueError, match=r"a\.txt was changed while it was read"):
-            embed_corpus(model, [source], str(tmp_path / "out.npy"), shard_size=10, truncation="silent")
+            embed_corpus(short_model, [source], str(tmp_path / "out.npy"), shard_size=10, truncation="silent")
     assert not (tmp_path / "out.npy").exists()
     with pytest.raises(ValueError, match=r"began with another input: a\.txt has changed"):
-        embed_corpus(model, [source], str(tmp_path / "out.npy"), shard_size=10, truncation="silent", resume=True)
+        embed_corpus(short_model, [source], str(tmp_path / "out.npy"), shard_size=10, truncation="silent", resume=True)
     text_file(tmp_path / "a.txt", texts_of(50))
-    summary = embed_corpus(model, [source], str(tmp_path / "out.npy"), shard_size=10, truncation="silent", resume=True)
+    summary = embed_corpus(
+        short_model, [source], str(tmp_path / "out.npy"), shard_size=10, truncation="silent", resume=True
+    )
     assert summary is not None
     assert summary.n_resumed == 10
-    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), model.encode(texts_of(50), truncation="silent"))
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), short_model.encode(texts_of(50), truncation="silent"))
 
 
 def test_input_that_changes_between_the_first_look_and_the_first_shard(
-    model: SentenceTransformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    short_model: SentenceTransformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No shard may be made of another state: with the old one brought back, --resume would take it for good."""
     source = text_file(tmp_path / "a.txt", texts_of(50))
@@ -222,18 +224,18 @@ def test_input_that_changes_between_the_first_look_and_the_first_shard(
     with monkeypatch.context() as patch:
         patch.setattr(ShardFolder, "start", start_and_change)
         with pytest.raises(ValueError, match=r"a\.txt was changed while it was read"):
-            embed_corpus(model, [source], tmp_path / "out.npy", shard_size=10, truncation="silent")
+            embed_corpus(short_model, [source], tmp_path / "out.npy", shard_size=10, truncation="silent")
     text_file(tmp_path / "a.txt", texts_of(50))
-    embed_corpus(model, [source], tmp_path / "out.npy", shard_size=10, truncation="silent", resume=True)
-    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), model.encode(texts_of(50), truncation="silent"))
+    embed_corpus(short_model, [source], tmp_path / "out.npy", shard_size=10, truncation="silent", resume=True)
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), short_model.encode(texts_of(50), truncation="silent"))
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with a name")
 def test_a_pipe_is_refused_since_it_can_be_read_once_only(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    short_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     os.mkfifo(tmp_path / "pipe")
-    assert main(["embed", "-m", str(folder), "-i", str(tmp_path / "pipe"), "-o", str(tmp_path / "out.npy")]) == 1
+    assert main(["embed", "-m", str(short_folder), "-i", str(tmp_path / "pipe"), "-o", str(tmp_path / "out.npy")]) == 1
     assert "pipe is a pipe or a device, but the input is read twice; give it as the standard input" in (
         capsys.readouterr().err
     )
@@ -242,20 +244,20 @@ def test_a_pipe_is_refused_since_it_can_be_read_once_only(
 
 @pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="names are Unicode")
 def test_names_that_are_not_utf_8_are_refused_before_anything_is_computed(
-    model: SentenceTransformer, tmp_path: Path
+    short_model: SentenceTransformer, tmp_path: Path
 ) -> None:
     name = os.fsdecode(b"caf\xe9")
     odd, usual = text_file(tmp_path / f"{name}.txt", ["a cat"]), text_file(tmp_path / "a.txt", ["a cat"])
     before = sorted(tmp_path.iterdir())
     for source, output in ((odd, "out.npy"), (usual, f"{name}.npy")):
         with pytest.raises(ValueError, match=r"caf.*is not UTF-8, in which the record of a run is written"):
-            embed_corpus(model, [source], tmp_path / output)
+            embed_corpus(short_model, [source], tmp_path / output)
     assert sorted(tmp_path.iterdir()) == before
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="folders cannot be synced")
 def test_names_are_on_the_disk_before_what_they_are_made_of_is_deleted(
-    model: SentenceTransformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    short_model: SentenceTransformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
     replace, fsync, unlink = os.replace, os.fsync, Path.unlink
@@ -277,7 +279,7 @@ def test_names_are_on_the_disk_before_what_they_are_made_of_is_deleted(
     monkeypatch.setattr(os, "replace", noted_replace)
     monkeypatch.setattr(os, "fsync", noted_fsync)
     monkeypatch.setattr(Path, "unlink", noted_unlink)
-    embed_corpus(model, [text_file(tmp_path / "a.txt", ["a cat"])], tmp_path / "out.npy")
+    embed_corpus(short_model, [text_file(tmp_path / "a.txt", ["a cat"])], tmp_path / "out.npy")
     begun = done.index("rename to manifest.json")
     assert done[begun + 1 : begun + 3] == ["sync out.npy.parts", f"sync {tmp_path.name}"]
     named = done.index("rename to out.npy.manifest.json")

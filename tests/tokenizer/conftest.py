@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
+from tests.support.checkpoints import locate_minilm
 from tests.support.text_data import data_path
-from tests.support.tokenizer_files import SPECIALS, VOCABULARIES, WORDS, minilm_folder, model_folder
+from tests.support.tokenizer_files import SPECIALS, VOCABULARIES, WORDS, model_folder
 
 
 @pytest.fixture(scope="session")
@@ -20,19 +21,14 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
     def folder(name: str) -> Path:
         if name == "uncased tokenizer.json":
-            return minilm_folder()
+            return locate_minilm()
         if not (top / name).exists():
-            source = minilm_folder() / "vocab.txt" if name == "uncased" else data_path(f"vocab/{name}.txt")
+            source = locate_minilm() / "vocab.txt" if name == "uncased" else data_path(f"vocab/{name}.txt")
             model_folder(top / name, tokenizer_config=VOCABULARIES.get(name, {}) | {"model_max_length": 512})
             shutil.copyfile(source, top / name / "vocab.txt")
         return top / name
 
     return folder
-
-
-@pytest.fixture(scope="session")
-def minilm() -> BertTokenizer:
-    return BertTokenizer.from_pretrained(minilm_folder())
 
 
 @pytest.fixture

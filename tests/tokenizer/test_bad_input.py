@@ -80,10 +80,10 @@ from minibert.tokenizer.bert_tokenizer import BertTokenizer
     ],
 )
 def test_bad_input_is_named(
-    minilm: BertTokenizer, text: Any, options: dict[str, Any], error: type[Exception], message: str
+    tokenizer: BertTokenizer, text: Any, options: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message) as raised:
-        minilm(text, **options)
+        tokenizer(text, **options)
     assert raised.type is error
 
 
@@ -116,16 +116,16 @@ def test_bad_input_is_named(
     ],
 )
 def test_bad_calls_are_named(
-    minilm: BertTokenizer, call: Callable[[BertTokenizer], Any], error: type[Exception], message: str
+    tokenizer: BertTokenizer, call: Callable[[BertTokenizer], Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        call(minilm)
+        call(tokenizer)
 
 
-def test_every_lone_surrogate_is_refused(minilm: BertTokenizer) -> None:
+def test_every_lone_surrogate_is_refused(tokenizer: BertTokenizer) -> None:
     for code_point in range(0xD800, 0xE000, 7):
         with pytest.raises(ValueError, match="text 1 holds half a character"):
-            minilm(["fine", f"x{chr(code_point)}y"])
+            tokenizer(["fine", f"x{chr(code_point)}y"])
 
 
 def test_sides_and_limits_set_by_hand_are_checked_when_used(tiny: BertTokenizer) -> None:

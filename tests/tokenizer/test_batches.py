@@ -12,11 +12,12 @@ import transformers
 
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import TokenizedBatch
-from tests.support.tokenizer_files import AWKWARD_TEXTS, minilm_folder, random_texts
+from tests.support.checkpoints import locate_minilm
+from tests.support.tokenizer_files import AWKWARD_TEXTS, random_texts
 
 
-def test_a_batch_is_a_mapping_of_int64_arrays(minilm: BertTokenizer) -> None:
-    inputs = minilm(["first text", "second, longer text"], padding=True)
+def test_a_batch_is_a_mapping_of_int64_arrays(tokenizer: BertTokenizer) -> None:
+    inputs = tokenizer(["first text", "second, longer text"], padding=True)
     assert isinstance(inputs, TokenizedBatch)
     assert list(inputs) == list(dict(**inputs)) == ["input_ids", "token_type_ids", "attention_mask"]
     assert all(array.dtype == np.int64 and array.shape == (2, 6) for array in inputs.values())
@@ -25,12 +26,12 @@ def test_a_batch_is_a_mapping_of_int64_arrays(minilm: BertTokenizer) -> None:
     assert len(copy.copy(inputs)) == 3
     with pytest.raises(AttributeError, match=r"token_types.*holds input_ids"):
         _ = inputs.token_types
-    assert list(minilm("a", return_token_type_ids=False, return_attention_mask=False)) == ["input_ids"]
+    assert list(tokenizer("a", return_token_type_ids=False, return_attention_mask=False)) == ["input_ids"]
 
 
-def test_rows_of_overflow_say_what_they_lack(minilm: BertTokenizer) -> None:
-    whole = minilm.encodings(["one two three four five six seven"])[0]
-    inputs = minilm(
+def test_rows_of_overflow_say_what_they_lack(tokenizer: BertTokenizer) -> None:
+    whole = tokenizer.encodings(["one two three four five six seven"])[0]
+    inputs = tokenizer(
         ["one two three four five six seven", "one"],
         max_length=5,
         stride=1,
@@ -40,13 +41,13 @@ def test_rows_of_overflow_say_what_they_lack(minilm: BertTokenizer) -> None:
     )
     assert inputs["overflow_to_sample_mapping"].tolist() == [0, 0, 0, 1]
     assert [encoding.n_truncated for encoding in inputs.encodings] == [4, 4, 4, 0]
-    assert [encoding.n_truncated for encoding in minilm.encodings(["one two three four"], max_length=4)] == [2]
+    assert [encoding.n_truncated for encoding in tokenizer.encodings(["one two three four"], max_length=4)] == [2]
     kept = [token for encoding in inputs.encodings[:3] for token in encoding.tokens[1:-1]]
     assert sorted(set(kept)) == sorted(whole.tokens[1:-1])
 
 
-def test_rows_and_characters_out_of_range(minilm: BertTokenizer) -> None:
-    inputs = minilm(["a b", "c d"])
+def test_rows_and_characters_out_of_range(tokenizer: BertTokenizer) -> None:
+    inputs = tokenizer(["a b", "c d"])
     for call in (lambda: inputs.tokens(2), lambda: inputs.word_ids(-3), lambda: inputs.token_to_chars(0, 4)):
         with pytest.raises(ValueError, match=r"has (2 rows|4 tokens), asked for"):
             call()
@@ -54,47 +55,51 @@ def test_rows_and_characters_out_of_range(minilm: BertTokenizer) -> None:
     assert inputs.char_to_token(0, 99) is None
 
 
-def test_an_empty_second_text_is_a_text(minilm: BertTokenizer) -> None:
+def test_an_empty_second_text_is_a_text(tokenizer: BertTokenizer) -> None:
     # transformers drops it from a single text, and keeps it in a list of texts.
-    assert minilm("a", "")["input_ids"].tolist() == minilm(["a"], [""])["input_ids"].tolist() == [[101, 1037, 102, 102]]
+    assert (
+        tokenizer("a", "")["input_ids"].tolist()
+        == tokenizer(["a"], [""])["input_ids"].tolist()
+        == [[101, 1037, 102, 102]]
+    )
 
 
 @pytest.mark.parametrize("empty", [[], (), np.array([], dtype=str)])
-def test_no_texts_give_no_rows(minilm: BertTokenizer, empty: Any) -> None:
+def test_no_texts_give_no_rows(tokenizer: BertTokenizer, empty: Any) -> None:
     for options in ({}, {"padding": True}, {"padding": "max_length"}, {"truncation": True}):
-        inputs = minilm(empty, **options, return_offsets_mapping=True, return_length=True)
+        inputs = tokenizer(empty, **options, return_offsets_mapping=True, return_length=True)
         shapes = {key: array.shape for key, array in inputs.items()}
         assert shapes.pop("offset_mapping") == (0, 0, 2)
         assert shapes.pop("length") == (0,)
         assert set(shapes.values()) == {(0, 0)}
-    assert minilm.encodings(empty) == []
-    assert minilm.batch_decode(empty) == []
+    assert tokenizer.encodings(empty) == []
+    assert tokenizer.batch_decode(empty) == []
 
 
-def test_texts_may_be_tuples_and_arrays(minilm: BertTokenizer) -> None:
-    expected = minilm(["one", "two"])["input_ids"].tolist()
+def test_texts_may_be_tuples_and_arrays(tokenizer: BertTokenizer) -> None:
+    expected = tokenizer(["one", "two"])["input_ids"].tolist()
     for texts in (("one", "two"), np.array(["one", "two"]), np.array(["one", "two"], dtype=object)):
-        assert minilm(texts)["input_ids"].tolist() == expected
-    assert minilm(np.str_("one"))["input_ids"].tolist() == expected[:1]
-    assert minilm(np.array("one"))["input_ids"].tolist() == expected[:1]
+        assert tokenizer(texts)["input_ids"].tolist() == expected
+    assert tokenizer(np.str_("one"))["input_ids"].tolist() == expected[:1]
+    assert tokenizer(np.array("one"))["input_ids"].tolist() == expected[:1]
 
 
-def test_max_length_alone_cuts_as_in_transformers(minilm: BertTokenizer) -> None:
-    theirs = transformers.BertTokenizer.from_pretrained(minilm_folder())
-    assert minilm("a b c d", max_length=4)["input_ids"].tolist() == [theirs("a b c d", max_length=4)["input_ids"]]
+def test_max_length_alone_cuts_as_in_transformers(tokenizer: BertTokenizer) -> None:
+    theirs = transformers.BertTokenizer.from_pretrained(locate_minilm())
+    assert tokenizer("a b c d", max_length=4)["input_ids"].tolist() == [theirs("a b c d", max_length=4)["input_ids"]]
     with pytest.warns(UserWarning, match="max_length=4 has no effect"):
-        inputs = minilm(["a b c d", "e"], max_length=4, padding=True)
+        inputs = tokenizer(["a b c d", "e"], max_length=4, padding=True)
     assert inputs["input_ids"].shape == (2, 6)
 
 
-def test_very_long_words_and_texts(minilm: BertTokenizer) -> None:
-    assert minilm("a" * 50_000)["input_ids"].tolist() == [[101, 100, 102]]
-    inputs = minilm("a " * 50_000, truncation=True)
+def test_very_long_words_and_texts(tokenizer: BertTokenizer) -> None:
+    assert tokenizer("a" * 50_000)["input_ids"].tolist() == [[101, 100, 102]]
+    inputs = tokenizer("a " * 50_000, truncation=True)
     assert inputs["input_ids"].shape == (1, 512)
     assert inputs.encodings[0].n_truncated == 50_002 - 512
 
 
-def test_sixteen_threads_share_one_tokenizer(minilm: BertTokenizer) -> None:
+def test_sixteen_threads_share_one_tokenizer(tokenizer: BertTokenizer) -> None:
     texts = AWKWARD_TEXTS + random_texts(40)
     options = [
         {"padding": True},
@@ -104,12 +109,12 @@ def test_sixteen_threads_share_one_tokenizer(minilm: BertTokenizer) -> None:
         {"padding": True, "add_special_tokens": False},
         {"padding": True, "text_pair": texts[::-1], "truncation": True, "max_length": 40},
     ]
-    expected = [minilm(texts, **some)["input_ids"] for some in options]
+    expected = [tokenizer(texts, **some)["input_ids"] for some in options]
     with ThreadPoolExecutor(16) as pool:
         calls = [index % len(options) for index in range(320)]
-        results = list(pool.map(lambda index: minilm(texts, **options[index])["input_ids"], calls))
+        results = list(pool.map(lambda index: tokenizer(texts, **options[index])["input_ids"], calls))
     for index, result in zip(calls, results, strict=True):
         np.testing.assert_array_equal(result, expected[index])
     # What would have made threads disturb each other: cutting or padding by the library.
-    assert minilm._tokenizer.truncation is None
-    assert minilm._tokenizer.padding is None
+    assert tokenizer._tokenizer.truncation is None
+    assert tokenizer._tokenizer.padding is None

@@ -334,12 +334,12 @@ def test_much_random_damage_of_tokenizer_json(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt, SystemExit, MemoryError])
 def test_interruptions_pass(
-    minilm: BertTokenizer, monkeypatch: pytest.MonkeyPatch, interruption: type[BaseException]
+    tokenizer: BertTokenizer, monkeypatch: pytest.MonkeyPatch, interruption: type[BaseException]
 ) -> None:
     class Interrupted:
         def encode_batch(self, *arguments: Any, **options: Any) -> Any:
             raise interruption
 
-    monkeypatch.setattr(minilm, "_tokenizer", Interrupted())
+    monkeypatch.setattr(tokenizer, "_tokenizer", Interrupted())
     with pytest.raises(interruption):
-        minilm("a")
+        tokenizer("a")

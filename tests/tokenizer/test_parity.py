@@ -13,13 +13,13 @@ import pytest
 import transformers
 
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
+from tests.support.checkpoints import locate_minilm
 from tests.support.report import REPORT
 from tests.support.text_data import naughty_lines, needs_data, tokenization_cases, udhr_lines
 from tests.support.tokenizer_files import (
     AWKWARD_TEXTS,
     EVERYTHING,
     REAL_VOCABULARIES,
-    minilm_folder,
     random_texts,
     shuffled,
 )
@@ -158,10 +158,10 @@ def case_texts() -> Iterator[str]:
         yield from [text] if isinstance(text, str) else text
 
 
-def test_encodings_equal_transformers_without_padding(minilm: BertTokenizer) -> None:
-    theirs = transformers.BertTokenizer.from_pretrained(minilm_folder())
+def test_encodings_equal_transformers_without_padding(tokenizer: BertTokenizer) -> None:
+    theirs = transformers.BertTokenizer.from_pretrained(locate_minilm())
     reference = theirs(AWKWARD_TEXTS, return_offsets_mapping=True, return_special_tokens_mask=True)
-    encodings = minilm.encodings(AWKWARD_TEXTS)
+    encodings = tokenizer.encodings(AWKWARD_TEXTS)
     assert len(encodings) == len(AWKWARD_TEXTS)
     for row, encoding in enumerate(encodings):
         assert encoding.ids.dtype == encoding.token_types.dtype == encoding.offsets.dtype == np.int64
@@ -176,49 +176,49 @@ def test_encodings_equal_transformers_without_padding(minilm: BertTokenizer) -> 
         assert len(encoding) == len(encoding.ids)
 
 
-def test_single_texts_equal_transformers_row_by_row(minilm: BertTokenizer) -> None:
-    theirs = transformers.BertTokenizer.from_pretrained(minilm_folder())
+def test_single_texts_equal_transformers_row_by_row(tokenizer: BertTokenizer) -> None:
+    theirs = transformers.BertTokenizer.from_pretrained(locate_minilm())
     for text, pair in zip(AWKWARD_TEXTS, reversed(AWKWARD_TEXTS), strict=True):
-        assert minilm(text)["input_ids"].tolist() == [theirs(text)["input_ids"]]
-        assert minilm.tokenize(text) == theirs.tokenize(text)
-        assert minilm.encode(text) == theirs.encode(text)
-        assert minilm.encode(text, add_special_tokens=False) == theirs.encode(text, add_special_tokens=False)
-        assert minilm.encode(text, max_length=6) == theirs.encode(text, max_length=6)
+        assert tokenizer(text)["input_ids"].tolist() == [theirs(text)["input_ids"]]
+        assert tokenizer.tokenize(text) == theirs.tokenize(text)
+        assert tokenizer.encode(text) == theirs.encode(text)
+        assert tokenizer.encode(text, add_special_tokens=False) == theirs.encode(text, add_special_tokens=False)
+        assert tokenizer.encode(text, max_length=6) == theirs.encode(text, max_length=6)
         if pair:
-            assert minilm.encode(text, pair) == theirs.encode(text, pair)
-            assert minilm.tokenize(text, pair) == theirs.tokenize(text, pair)
+            assert tokenizer.encode(text, pair) == theirs.encode(text, pair)
+            assert tokenizer.tokenize(text, pair) == theirs.tokenize(text, pair)
 
 
-def test_words_equal_transformers(minilm: BertTokenizer) -> None:
-    theirs = transformers.BertTokenizer.from_pretrained(minilm_folder())
+def test_words_equal_transformers(tokenizer: BertTokenizer) -> None:
+    theirs = transformers.BertTokenizer.from_pretrained(locate_minilm())
     sentences = [text.split(" ") for text in AWKWARD_TEXTS] + [[], ["New York", "", "embeddings"]]
     for options in ({}, {"truncation": True, "max_length": 7}, {"text_pair": sentences[::-1]}):
         options = {"padding": True, "is_split_into_words": True} | options
-        mine, reference = minilm(sentences, **EVERYTHING, **options), theirs(sentences, **EVERYTHING, **options)
+        mine, reference = tokenizer(sentences, **EVERYTHING, **options), theirs(sentences, **EVERYTHING, **options)
         assert described(mine) == described(reference)
     for words in (["one", "text"], []):
-        mine, reference = minilm(words, is_split_into_words=True), theirs(words, is_split_into_words=True)
+        mine, reference = tokenizer(words, is_split_into_words=True), theirs(words, is_split_into_words=True)
         assert mine["input_ids"].tolist() == [reference["input_ids"]]
 
 
-def test_character_positions_equal_transformers(minilm: BertTokenizer) -> None:
-    theirs = transformers.BertTokenizer.from_pretrained(minilm_folder())
+def test_character_positions_equal_transformers(tokenizer: BertTokenizer) -> None:
+    theirs = transformers.BertTokenizer.from_pretrained(locate_minilm())
     for side in ("right", "left"):
-        minilm.padding_side = theirs.padding_side = side
+        tokenizer.padding_side = theirs.padding_side = side
         batch = (AWKWARD_TEXTS, AWKWARD_TEXTS[::-1])
         options = {"padding": True, "truncation": True, "max_length": 40}
-        mine, reference = minilm(*batch, **options), theirs(*batch, **options)
+        mine, reference = tokenizer(*batch, **options), theirs(*batch, **options)
         for row, texts in enumerate(zip(*batch, strict=True)):
             for sequence, text in enumerate(texts):
                 for char in range(min(len(text), 60)):
                     assert mine.char_to_token(row, char, sequence) == reference.char_to_token(row, char, sequence)
             for token in range(mine["input_ids"].shape[1]):
                 assert mine.token_to_chars(row, token) == reference.token_to_chars(row, token)
-    minilm.padding_side = "right"
+    tokenizer.padding_side = "right"
 
 
-def test_decoding_equals_transformers(minilm: BertTokenizer) -> None:
-    theirs = transformers.BertTokenizer.from_pretrained(minilm_folder())
+def test_decoding_equals_transformers(tokenizer: BertTokenizer) -> None:
+    theirs = transformers.BertTokenizer.from_pretrained(locate_minilm())
     sequences = [theirs.encode(text, truncation=True) for text in AWKWARD_TEXTS + random_texts(50)]
     generator = np.random.default_rng(3)
     sequences += [generator.integers(0, 30522, size=40).tolist() for _ in range(50)]
@@ -226,46 +226,46 @@ def test_decoding_equals_transformers(minilm: BertTokenizer) -> None:
         for clean_up in (None, False, True):
             options = {"skip_special_tokens": skip, "clean_up_tokenization_spaces": clean_up}
             expected = [theirs.decode(ids, **options) for ids in sequences]
-            assert minilm.batch_decode(sequences, **options) == expected
-            assert [minilm.decode(np.array(ids), **options) for ids in sequences] == expected
+            assert tokenizer.batch_decode(sequences, **options) == expected
+            assert [tokenizer.decode(np.array(ids), **options) for ids in sequences] == expected
         for ids in sequences:
-            assert minilm.convert_ids_to_tokens(ids, skip) == theirs.convert_ids_to_tokens(ids, skip)
-    assert minilm.decode(101) == theirs.decode(101)
-    assert minilm.decode([]) == theirs.decode([]) == ""
+            assert tokenizer.convert_ids_to_tokens(ids, skip) == theirs.convert_ids_to_tokens(ids, skip)
+    assert tokenizer.decode(101) == theirs.decode(101)
+    assert tokenizer.decode([]) == theirs.decode([]) == ""
 
 
-def test_vocabulary_equals_transformers(minilm: BertTokenizer) -> None:
-    theirs = transformers.BertTokenizer.from_pretrained(minilm_folder())
+def test_vocabulary_equals_transformers(tokenizer: BertTokenizer) -> None:
+    theirs = transformers.BertTokenizer.from_pretrained(locate_minilm())
     names = ["cls", "sep", "pad", "unk", "mask"]
     for name in [f"{name}_token" for name in names] + [f"{name}_token_id" for name in names]:
-        assert getattr(minilm, name) == getattr(theirs, name) is not None
+        assert getattr(tokenizer, name) == getattr(theirs, name) is not None
     for name in ("all_special_tokens", "all_special_ids", "vocab_size", "padding_side", "truncation_side"):
-        assert getattr(minilm, name) == getattr(theirs, name)
-    assert len(minilm) == len(theirs) == 30522
-    assert minilm.vocab == minilm.get_vocab() == theirs.vocab
-    assert list(minilm.vocab.values()) == list(range(30522))
+        assert getattr(tokenizer, name) == getattr(theirs, name)
+    assert len(tokenizer) == len(theirs) == 30522
+    assert tokenizer.vocab == tokenizer.get_vocab() == theirs.vocab
+    assert list(tokenizer.vocab.values()) == list(range(30522))
     tokens = ["[CLS]", "hello", "##ing", "no such token", ""]
-    assert minilm.convert_tokens_to_ids(tokens) == theirs.convert_tokens_to_ids(tokens)
-    assert minilm.convert_tokens_to_ids("hello") == 7592
-    assert minilm.convert_ids_to_tokens(7592) == "hello"
+    assert tokenizer.convert_tokens_to_ids(tokens) == theirs.convert_tokens_to_ids(tokens)
+    assert tokenizer.convert_tokens_to_ids("hello") == 7592
+    assert tokenizer.convert_ids_to_tokens(7592) == "hello"
     for pair in (False, True):
-        assert minilm.num_special_tokens_to_add(pair) == theirs.num_special_tokens_to_add(pair) == 2 + pair
+        assert tokenizer.num_special_tokens_to_add(pair) == theirs.num_special_tokens_to_add(pair) == 2 + pair
 
 
-def test_tutorial_sequences(minilm: BertTokenizer) -> None:
+def test_tutorial_sequences(tokenizer: BertTokenizer) -> None:
     sentence = (
         "After stealing money from the bank vault, the bank robber was seen fishing on the Mississippi river bank."
     )
     expected = (
         "101 2044 11065 2769 2013 1996 2924 11632 1010 1996 2924 27307 2001 2464 5645 2006 1996 5900 2314 2924 1012 102"
     )
-    assert minilm.encode(sentence) == [int(token_id) for token_id in expected.split()]
+    assert tokenizer.encode(sentence) == [int(token_id) for token_id in expected.split()]
     listed = (
         "knight lap survey ma ##ow noise billy ##ium shooting guide bedroom priest resistance motor homes sounded giant"
     )
-    assert list(minilm.vocab.keys())[5000:5020] == [*listed.split(), "##mer", "150", "scenes"]
-    assert minilm.tokenize("embeddings") == ["em", "##bed", "##ding", "##s"]
-    assert minilm.encode("this is a test sentence") == [101, 2023, 2003, 1037, 3231, 6251, 102]
+    assert list(tokenizer.vocab.keys())[5000:5020] == [*listed.split(), "##mer", "150", "scenes"]
+    assert tokenizer.tokenize("embeddings") == ["em", "##bed", "##ding", "##s"]
+    assert tokenizer.encode("this is a test sentence") == [101, 2023, 2003, 1037, 3231, 6251, 102]
 
 
 def compare_code_points(folder: Path, name: str, code_points: list[int]) -> None:
