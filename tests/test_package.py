@@ -120,10 +120,17 @@ def test_import_minibert_loads_no_heavy_library() -> None:
     assert not loaded & {*HEAVY, "numpy"}
 
 
+@pytest.fixture(scope="module")
+def loaded_by() -> dict[str, set[str]]:
+    """The modules that are loaded after the import of each public name, one after the other in one process."""
+    code = "import sys, minibert\nfor name in minibert.__all__: getattr(minibert, name); print(name, *sys.modules)"
+    return {line.split()[0]: set(line.split()[1:]) for line in python(code).splitlines()}
+
+
 @pytest.mark.parametrize("name", minibert.__all__)
-def test_a_public_name_loads_no_heavy_library_until_it_is_used(name: str) -> None:
-    loaded = modules_after(f"from minibert import {name}")
-    assert not loaded & set(HEAVY)
+def test_a_public_name_loads_no_heavy_library_until_it_is_used(name: str, loaded_by: dict[str, set[str]]) -> None:
+    assert "minibert" in loaded_by[name]
+    assert not loaded_by[name] & set(HEAVY)
 
 
 def test_a_model_on_numpy_needs_neither_numba_nor_tokenizers_nor_the_hub_client(tmp_path: Path) -> None:
@@ -375,3 +382,34 @@ def test_there_are_five_runtime_packages_and_they_are_the_ones_imported() -> Non
         "torch",
         "transformers",
     }, "the first two come along, the others only bench.py imports, if they are there"
+
+
+# --- the tests themselves ---------------------------------------------------------------------------------------------
+
+
+def imported_by(path: Path) -> set[str]:
+    return {dotted for _, dotted in imports(ast.parse(path.read_text(encoding="utf-8")), types_too=True)}
+
+
+def is_of_a_test(dotted: str) -> bool:
+    """Whether the name lies in tests/ but not in tests/support/, which is made to be imported."""
+    return (
+        dotted.split(".")[0] == "tests" and dotted.split(".")[:2] != ["tests", "support"] and dotted != "tests.support"
+    )
+
+
+def test_no_test_file_imports_another_and_benchmarks_import_no_tests() -> None:
+    files = sorted((ROOT / "tests").rglob("*.py"))
+    assert len(files) > 70
+    for path in files:
+        assert not [dotted for dotted in imported_by(path) if is_of_a_test(dotted)], path
+    for path in sorted((ROOT / "benchmarks").rglob("*.py")):
+        assert not [dotted for dotted in imported_by(path) if dotted.split(".")[0] == "tests"], path
+    assert is_of_a_test("tests.test_package.ROOT")
+    assert is_of_a_test("tests.hub.conftest.server")
+    assert not is_of_a_test("tests.support.oracle")
+
+
+def test_no_test_file_is_longer_than_700_lines() -> None:
+    for path in (ROOT / "tests").rglob("*.py"):
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= 700, f"{path}: split it by subject"

@@ -246,7 +246,9 @@ def test_warmup_without_numba_says_so() -> None:
 # --- bench -----------------------------------------------------------------------------------------------------------
 
 
-def test_bench_compares_then_times() -> None:
+@pytest.mark.parametrize("shapes", [((1, 5), (3, 16)), pytest.param(bench.SHAPES, marks=pytest.mark.slow)])
+def test_bench_compares_then_times(monkeypatch: pytest.MonkeyPatch, shapes: tuple[tuple[int, int], ...]) -> None:
+    monkeypatch.setattr(bench, "SHAPES", shapes)
     said: list[str] = []
     result = bench.measure(locate("sentence-transformers/all-MiniLM-L6-v2"), 0.0, say=said.append)
     assert not said
