@@ -11,7 +11,7 @@ import pytest
 
 from minibert import BertModel, BertTokenizer, SentenceTransformer
 from minibert.checkpoint.hub import DEFAULT_MODEL
-from tests.support import outcomes
+from tests.support import outcomes, slowest
 from tests.support.checkpoints import locate_minilm, random_checkpoint
 from tests.support.report import REPORT
 from tests.support.text_data import VARIABLE
@@ -86,7 +86,13 @@ def outcome_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return outcomes.make_model(tmp_path_factory.mktemp("model"))
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--write-slowest", action="store_true", help="put the slowest tests into tests/README.md")
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if terminalreporter.config.getoption("--write-slowest"):
+        slowest.write(report for reports in terminalreporter.stats.values() for report in reports)
     if REPORT:
         terminalreporter.section("counted and measured")
         for line in REPORT:

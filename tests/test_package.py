@@ -12,11 +12,12 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
 import minibert
+from tests.support import slowest
 from tests.support.report import REPORT
 
 ROOT = Path(__file__).parent.parent
@@ -393,9 +394,8 @@ def imported_by(path: Path) -> set[str]:
 
 def is_of_a_test(dotted: str) -> bool:
     """Whether the name lies in tests/ but not in tests/support/, which is made to be imported."""
-    return (
-        dotted.split(".")[0] == "tests" and dotted.split(".")[:2] != ["tests", "support"] and dotted != "tests.support"
-    )
+    folder, *rest = dotted.split(".")
+    return folder == "tests" and rest[:1] != ["support"]
 
 
 def test_no_test_file_imports_another_and_benchmarks_import_no_tests() -> None:
@@ -410,6 +410,30 @@ def test_no_test_file_imports_another_and_benchmarks_import_no_tests() -> None:
     assert not is_of_a_test("tests.support.oracle")
 
 
+def test_the_page_of_the_tests_names_every_file() -> None:
+    text = (ROOT / "tests" / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`[^|]*) \|", text, re.MULTILINE)
+    named = [name for row in rows for name in re.findall(r"`([\w.]+)/?`", row)]
+    there = [path for path in (ROOT / "tests").iterdir() if path.is_dir() or path.suffix == ".py"]
+    assert sorted(named) == sorted({path.name for path in there} - {"__init__.py", "__pycache__"})
+
+
 def test_no_test_file_is_longer_than_700_lines() -> None:
     for path in (ROOT / "tests").rglob("*.py"):
         assert len(path.read_text(encoding="utf-8").splitlines()) <= 700, f"{path}: split it by subject"
+
+
+def test_the_slowest_tests_get_into_the_readme(tmp_path: Path) -> None:
+    assert slowest.README.is_file()
+    readme = tmp_path / "README.md"
+    readme.write_text("before <!-- slowest -->\nold\n<!-- /slowest --> after", encoding="utf-8")
+    named = [(f"tests/test_a.py::test_{i}", float(i)) for i in range(40)]
+    reports = [SimpleNamespace(nodeid=name, duration=seconds) for name, seconds in named]
+    reports.append(SimpleNamespace(nodeid="tests/test_a.py::test_39", duration=1.0))  # its setup
+    slowest.write([*reports, SimpleNamespace(message="a warning")], readme)
+    lines = readme.read_text(encoding="utf-8").splitlines()
+    assert lines[0] == "before <!-- slowest -->"
+    assert lines[3:5] == ["| 40.0 | `test_a.py::test_39` |", "| 38.0 | `test_a.py::test_38` |"]
+    assert sum(line.startswith("| ") for line in lines) == 1 + slowest.COUNT
+    assert "Together 736 of the 781 seconds of 40 tests." in lines
+    assert lines[-1] == "<!-- /slowest --> after"
