@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.checkpoints import random_checkpoint
+
 Compute = Callable[[Any], np.ndarray]
 """What is timed: ids (B, S) to last hidden states, or texts to vectors."""
 
@@ -20,15 +22,13 @@ Maker = Callable[[Path, int, Path], Compute]
 """Make it of a model's folder, a number of threads, and a folder for files of its own."""
 
 
-def make_base(folder: Path) -> Path:
+def make_base(folder: Path, num_layers: int = 12) -> Path:
     """A model of bert-base's sizes, with random weights."""
-    from tests.checkpoints import random_checkpoint
-
     return random_checkpoint(
         folder,
         vocab_size=30522,
         hidden_size=768,
-        num_hidden_layers=12,
+        num_hidden_layers=num_layers,
         num_attention_heads=12,
         intermediate_size=3072,
         max_position_embeddings=512,

@@ -24,13 +24,13 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.checkpoints import random_checkpoint
 from benchmarks.contenders import MAX_SEQ_LENGTH, VECTORS, Maker, start_process
 from benchmarks.environment import peak_memory
 from benchmarks.readme import publish, table_parser
+from benchmarks.real_texts import VARIABLE, udhr_lines
 from minibert.base.machine import available_cores
 from minibert.checkpoint.hub import DEFAULT_MODEL, locate
-from tests.checkpoints import random_checkpoint
-from tests.text_data import VARIABLE, udhr_lines
 
 SIZES = (1_000, 10_000, 100_000)
 WORDS = ("the", "cat", "sat", "on", "a", "mat", "by", "the", "river", "bank", "while", "people", "walked", "home")

@@ -21,6 +21,8 @@ from typing import TypeAlias
 
 import numpy as np
 
+from benchmarks import float64
+from benchmarks.checkpoints import random_checkpoint
 from benchmarks.contenders import make_base
 from benchmarks.readme import publish, table_parser
 from minibert import BertConfig, BertModel, BertTokenizer
@@ -30,8 +32,6 @@ from minibert.bert import encoder
 from minibert.checkpoint.hub import DEFAULT_MODEL, locate
 from minibert.models.inputs import pack
 from minibert.models.loading import load_weights
-from tests import oracle
-from tests.checkpoints import random_checkpoint
 
 __all__ = [
     "MIN_TOKENS",
@@ -80,7 +80,7 @@ class Row:
     model: str
     index: int
     tokens: int
-    errors: dict[str, oracle.Error]
+    errors: dict[str, float64.Error]
 
     @property
     def rms_limit(self) -> float:
@@ -124,7 +124,7 @@ def measure(subject: Subject, *, num_threads: int | None = None) -> list[Row]:
     for contender in CONTENDERS:  # one after the other, so that only one model's states are kept beside the exact ones
         run = _run_minibert if contender in MINIBERT else _run_transformers
         states = run(subject, contender, num_threads)
-        errors[contender] = [oracle.measure(state, wanted) for state, wanted in zip(states, exact, strict=True)]
+        errors[contender] = [float64.measure(state, wanted) for state, wanted in zip(states, exact, strict=True)]
     return [
         Row(subject.name, i, tokens, {contender: errors[contender][i] for contender in CONTENDERS})
         for i in range(len(exact))
@@ -134,11 +134,11 @@ def measure(subject: Subject, *, num_threads: int | None = None) -> list[Row]:
 def _float64_states(subject: Subject) -> States:
     files = locate(subject.folder)
     config = BertConfig.from_files(files)
-    weights = load_weights(files, config, oracle.OPS.prepare)
+    weights = load_weights(files, config, float64.OPS.prepare)
 
     def run(inputs: Inputs) -> Iterator[FloatArray]:
         batch = pack(config, inputs["input_ids"], inputs["attention_mask"], inputs["token_type_ids"])
-        return (state.hidden_state for state in encoder.forward(weights, batch, oracle.OPS))
+        return (state.hidden_state for state in encoder.forward(weights, batch, float64.OPS))
 
     states = _over_batches(subject, run)
     assert all(state.dtype == np.float64 for state in states)
@@ -201,9 +201,9 @@ def minilm_subject(texts: Sequence[str]) -> Subject:
 _INPUT_NAMES = ("input_ids", "token_type_ids", "attention_mask")
 
 
-def base_subject(folder: Path) -> Subject:
-    """A randomly initialised BERT of the size of bert-base: transformers' defaults."""
-    return _random_subject("random 12 x 768", make_base(folder), _BASE_LENGTHS)
+def base_subject(folder: Path, num_layers: int = 12) -> Subject:
+    """A randomly initialised BERT of the size of bert-base, transformers' defaults, or its first layers."""
+    return _random_subject(f"random {num_layers} x 768", make_base(folder, num_layers), _BASE_LENGTHS)
 
 
 _BASE_LENGTHS = ((512, 511), (257, 256, 251), (128, 101, 22, 1))
@@ -289,7 +289,7 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def _pair(error: oracle.Error) -> str:
+def _pair(error: float64.Error) -> str:
     return f"{error.rms:.1e} / {error.max:.1e}"
 
 

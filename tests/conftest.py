@@ -1,20 +1,83 @@
-"""What the end of a test run prints besides pytest's own summary."""
+"""Fixtures that many files use, and what the end of a test run prints besides pytest's own summary."""
 
 from __future__ import annotations
 
 import signal
+import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests import outcomes
-from tests.report import REPORT
-from tests.text_data import VARIABLE
+from minibert import BertModel, BertTokenizer, SentenceTransformer
+from minibert.checkpoint.hub import DEFAULT_MODEL
+from tests.support import outcomes, slowest
+from tests.support.checkpoints import locate_minilm, random_checkpoint
+from tests.support.report import REPORT
+from tests.support.text_data import VARIABLE
 
 # A shell starts what runs in its background with Ctrl-C ignored, and every process that the tests start would inherit
 # that: an interrupt would have no effect there. A handler, unlike "ignored", is not inherited.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# --- models that many files use; no test changes them -----------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def minilm_folder() -> Path:
+    """The real model's files."""
+    return locate_minilm()
+
+
+@pytest.fixture(scope="session")
+def minilm(minilm_folder: Path) -> BertModel:
+    return BertModel.from_pretrained(minilm_folder)
+
+
+@pytest.fixture(scope="session")
+def tokenizer(minilm_folder: Path) -> BertTokenizer:
+    return BertTokenizer.from_pretrained(minilm_folder)
+
+
+@pytest.fixture(scope="session")
+def minilm_sentences() -> SentenceTransformer:
+    return SentenceTransformer(DEFAULT_MODEL)
+
+
+@pytest.fixture(scope="session")
+def their_minilm(minilm_folder: Path) -> Any:
+    """The real model in transformers."""
+    from transformers import BertModel
+
+    return BertModel.from_pretrained(minilm_folder).eval()
+
+
+@pytest.fixture(scope="session")
+def their_tokenizer(minilm_folder: Path) -> Any:
+    from transformers import BertTokenizer
+
+    return BertTokenizer.from_pretrained(minilm_folder)
+
+
+@pytest.fixture(scope="session")
+def small_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small random model, of 512 positions."""
+    return random_checkpoint(tmp_path_factory.mktemp("small") / "model")
+
+
+@pytest.fixture(scope="session")
+def short_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small random model that takes 32 tokens, so that many texts are cut."""
+    return random_checkpoint(tmp_path_factory.mktemp("short") / "model", max_position_embeddings=32)
+
+
+@pytest.fixture(scope="session")
+def short_model(short_folder: Path) -> SentenceTransformer:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*has no modules.json")
+        return SentenceTransformer(short_folder)
 
 
 @pytest.fixture(scope="session")
@@ -23,7 +86,13 @@ def outcome_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return outcomes.make_model(tmp_path_factory.mktemp("model"))
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--write-slowest", action="store_true", help="put the slowest tests into tests/README.md")
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if terminalreporter.config.getoption("--write-slowest"):
+        slowest.write(report for reports in terminalreporter.stats.values() for report in reports)
     if REPORT:
         terminalreporter.section("counted and measured")
         for line in REPORT:

@@ -14,8 +14,8 @@ from minibert import BertModel
 from minibert.bert.config import BertConfig
 from minibert.bert.packed import PackedBatch
 from minibert.models.inputs import check_ids, pack
-from tests.checkpoints import random_checkpoint
-from tests.report import REPORT
+from tests.support.checkpoints import random_checkpoint
+from tests.support.report import REPORT
 
 V, H, L, A, P, TYPES = 40, 24, 2, 3, 16, 2
 CONFIG = BertConfig(
@@ -328,10 +328,10 @@ BAD_INPUTS: list[tuple[str, dict[str, Any], type[Exception], str]] = [
         "hidden state 3 of 0..2",
         {"output_hidden_states": 3},
         ValueError,
-        "output_hidden_states asks for 3; .* 0 to 2, or -3 to -1",
+        "output_hidden_states names 3; .* 0 to 2, or -3 to -1",
     ),
-    ("hidden state -4", {"output_hidden_states": [0, -4]}, ValueError, "output_hidden_states asks for -4; .*-3 to -1"),
-    ("hidden state 10**30", {"output_hidden_states": 10**30}, ValueError, "output_hidden_states asks for 10000"),
+    ("hidden state -4", {"output_hidden_states": [0, -4]}, ValueError, "output_hidden_states names -4; .*-3 to -1"),
+    ("hidden state 10**30", {"output_hidden_states": 10**30}, ValueError, "output_hidden_states names 10000"),
     (
         "hidden states by name",
         {"output_hidden_states": "all"},
@@ -348,12 +348,12 @@ BAD_INPUTS: list[tuple[str, dict[str, Any], type[Exception], str]] = [
         "attentions of layer 2 of 0..1",
         {"output_attentions": 2},
         ValueError,
-        "output_attentions asks for 2; .* 0 to 1, or -2",
+        "output_attentions names 2; .* 0 to 1, or -2",
     ),
     ("attentions by name", {"output_attentions": "eager"}, TypeError, "output_attentions='eager'; expected True"),
     # stopping early
-    ("3 layers of 2", {"num_layers": 3}, ValueError, "num_layers=3; this model has 2 layers: expected 0 to 2"),
-    ("-1 layers", {"num_layers": -1}, ValueError, "num_layers=-1; this model has 2 layers: expected 0 to 2"),
+    ("3 layers of 2", {"num_layers": 3}, ValueError, "num_layers=3; expected an int, 0 to 2"),
+    ("-1 layers", {"num_layers": -1}, ValueError, "num_layers=-1; expected an int, 0 to 2"),
     ("True layers", {"num_layers": True}, TypeError, "num_layers=True; expected an int, 0 to 2"),
     ("1.0 layers", {"num_layers": 1.0}, TypeError, r"num_layers=1\.0; expected an int, 0 to 2"),
     ("'1' layer", {"num_layers": "1"}, TypeError, "num_layers='1'; expected an int, 0 to 2"),
@@ -361,19 +361,19 @@ BAD_INPUTS: list[tuple[str, dict[str, Any], type[Exception], str]] = [
         "a state after the stop",
         {"num_layers": 1, "output_hidden_states": 2},
         ValueError,
-        "asks for 2, which is never computed",
+        "names 2, which is not computed",
     ),
     (
         "the last after the stop",
         {"num_layers": 1, "output_hidden_states": [-1]},
         ValueError,
-        "asks for -1, .*num_layers=",
+        "names 2, .*num_layers=",
     ),
     (
         "attentions after the stop",
         {"num_layers": 1, "output_attentions": 1},
         ValueError,
-        "output_attentions asks for 1, .*num_l",
+        "output_attentions names 1, .*num_l",
     ),
     # arguments of transformers that there are not
     ("return_dict", {"return_dict": True}, TypeError, "return_dict"),

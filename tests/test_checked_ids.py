@@ -20,9 +20,9 @@ import pytest
 from minibert import BertModel
 from minibert.bert.ops import LayerNorm
 from minibert.bert.packed import PackedBatch
-from tests import outcomes
-from tests.checkpoints import VOCABULARY, random_checkpoint
-from tests.report import REPORT
+from tests.support import outcomes
+from tests.support.checkpoints import VOCABULARY, random_checkpoint
+from tests.support.report import REPORT
 
 V, TYPES, P = len(VOCABULARY), 2, 512
 
@@ -46,13 +46,8 @@ def packed(**changes: Any) -> PackedBatch:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return random_checkpoint(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
-def model(folder: Path) -> BertModel:
-    return BertModel.from_pretrained(folder)
+def model(small_folder: Path) -> BertModel:
+    return BertModel.from_pretrained(small_folder)
 
 
 # --- a packed batch that somebody made --------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from minibert.base.checks import brief, check_int, is_cpu
 from minibert.integrations import ChromaEmbeddingFunction
 from minibert.plot import plot_hidden_values
 from minibert.tokens.layers import join_subwords, resolve_layers
-from tests.checkpoints import random_checkpoint
 
 HUGE = 10**5000
 
@@ -27,14 +26,9 @@ def nested(depth: int) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return random_checkpoint(tmp_path_factory.mktemp("checks") / "model")
-
-
-@pytest.fixture(scope="module")
-def sentences(folder: Path) -> SentenceTransformer:
+def sentences(small_folder: Path) -> SentenceTransformer:
     with pytest.warns(UserWarning, match=r"no modules\.json"):
-        return SentenceTransformer(folder)
+        return SentenceTransformer(small_folder)
 
 
 @pytest.fixture
@@ -135,8 +129,8 @@ def test_a_configuration_for_chroma_is_a_mapping(config: Any) -> None:
     ],
     ids=brief,
 )
-def test_messages_of_the_model_show_any_value(folder: Path, name: str, value: Any) -> None:
-    model = BertModel.from_pretrained(folder, backend="numpy")
+def test_messages_of_the_model_show_any_value(small_folder: Path, name: str, value: Any) -> None:
+    model = BertModel.from_pretrained(small_folder, backend="numpy")
     with pytest.raises((TypeError, ValueError), match=rf"^{name}.*(\[\[\[|<an integer of 16610 bits>)"):
         model([[1, 2]], **{name: value})
 

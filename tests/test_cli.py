@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import os
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -20,23 +22,11 @@ import minibert
 from minibert import BertModel, BertTokenizer, SentenceTransformer, embed_tokens, word_occurrences
 from minibert.checkpoint.hub import DEFAULT_MODEL
 from minibert.cli import main
-from tests.checkpoints import random_checkpoint
-from tests.outcomes import PATIENCE
+from tests.support.checkpoints import random_checkpoint
+from tests.support.command_line import run, standard_input
+from tests.support.outcomes import PATIENCE
 
 BANK = "After stealing money from the bank vault, the bank robber was seen fishing on the Mississippi river bank."
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    try:
-        code = main(arguments)
-    except SystemExit as exit_:  # argparse
-        code = exit_.code
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
-
-
-def standard_input(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
 
 
 def test_words_tells_the_senses_of_bank_apart(capsys: pytest.CaptureFixture[str]) -> None:
@@ -307,20 +297,24 @@ def in_a_shell(arguments: list[str], closed: str) -> subprocess.CompletedProcess
     )
 
 
+def in_shells(arguments: list[str], *closed: str) -> list[subprocess.CompletedProcess[str]]:
+    """The same command with its streams closed in each of these ways, two processes at a time."""
+    with ThreadPoolExecutor(2) as threads:
+        return list(threads.map(functools.partial(in_a_shell, arguments), closed))
+
+
 @pytest.mark.parametrize("verb", PRINTING)
 def test_a_closed_standard_output_is_an_error_where_a_result_is_printed(small: Path, tmp_path: Path, verb: str) -> None:
-    done = in_a_shell(arguments_for(PRINTING[verb], small, tmp_path), ">&-")
+    done, silent = in_shells(arguments_for(PRINTING[verb], small, tmp_path), ">&-", ">&- 2>&-")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.rstrip().endswith("the standard output is closed; redirect it to a file.")
     assert "Traceback" not in done.stderr
-    silent = in_a_shell(arguments_for(PRINTING[verb], small, tmp_path), ">&- 2>&-")
     assert (silent.returncode, silent.stdout, silent.stderr) == (1, "", "")
 
 
 @pytest.mark.parametrize("verb", PRINTING)
 def test_a_closed_standard_error_changes_no_result(small: Path, tmp_path: Path, verb: str) -> None:
-    arguments = arguments_for(PRINTING[verb], small, tmp_path)
-    usual, closed = in_a_shell(arguments, ""), in_a_shell(arguments, "2>&-")
+    usual, closed = in_shells(arguments_for(PRINTING[verb], small, tmp_path), "", "2>&-")
     assert (closed.returncode, usual.returncode, closed.stderr) == (0, 0, "")
     if verb in ("doctor", "warmup"):  # times
         assert closed.stdout.split()[0] == usual.stdout.split()[0]
@@ -339,15 +333,21 @@ def test_closed_streams_never_get_into_a_file(small: Path, tmp_path: Path, verb:
         "os.replace, os.fsync = noise(replace), noise(fsync); "
         "from minibert.cli import main; sys.exit(main())"
     )
-    written = []
-    for closed in ("", ">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"):
-        arguments = [*arguments_for(template, small, tmp_path), "-m", str(small), "--backend", "numpy"]
+
+    given = [*arguments_for(template, small, tmp_path), "-m", str(small), "--backend", "numpy"]
+
+    def write(number: int, closed: str) -> list[bytes]:
+        (folder := tmp_path / str(number)).mkdir()
+        arguments = [word.replace(f"{tmp_path}/out.", f"{folder}/out.") for word in given]
         command = ["sh", "-c", f'exec "$0" -c "$@" {closed}', sys.executable, printing, *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
         assert done.returncode == 0, done.stderr
         assert ("vectors (" in done.stdout or "hidden_states (" in done.stdout) == (">&-" not in closed.split())
         assert ("noise" in done.stderr) == ("2>&-" not in closed.split())
-        written.append([(tmp_path / name.replace("OUT.", "out.")).read_bytes() for name in names])
+        return [(folder / name.replace("OUT.", "out.")).read_bytes() for name in names]
+
+    with ThreadPoolExecutor(2) as threads:
+        written = list(threads.map(write, range(5), ("", ">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-")))
     if names == ["OUT.npz"]:  # a zip file has times
         written = [[array.tobytes() for array in np.load(io.BytesIO(one[0])).values()] for one in written]
     assert all(one == written[0] for one in written)
@@ -355,7 +355,7 @@ def test_closed_streams_never_get_into_a_file(small: Path, tmp_path: Path, verb:
 
 @pytest.mark.parametrize("arguments", [[], ["embed", "--nonsense"], ["embed"], ["info", "-m", "./no/such/folder"]])
 def test_errors_where_the_standard_error_is_closed(arguments: list[str]) -> None:
-    usual, closed = in_a_shell(arguments, ""), in_a_shell(arguments, "2>&-")
+    usual, closed = in_shells(arguments, "", "2>&-")
     assert closed.returncode == usual.returncode > 0
     assert (closed.stdout, closed.stderr) == ("", "")
 
@@ -382,7 +382,7 @@ def test_a_stream_that_cannot_be_written(small: Path, arguments: list[str]) -> N
     done = in_a_shell(arguments, ">/dev/full")
     assert (done.returncode, done.stderr) == (1, "minibert: [Errno 28] No space left on device\n")
     long = arguments_for(PRINTING["embed"], small, small)
-    usual, done = in_a_shell(long, ""), in_a_shell(long, "2>/dev/full")
+    usual, done = in_shells(long, "", "2>/dev/full")
     assert (done.returncode, done.stdout) == (0, usual.stdout)
     assert "warning" in usual.stderr
 

@@ -10,9 +10,9 @@ import pytest
 
 from minibert import SentenceTransformer
 from minibert.search import semantic_search
-from tests.test_cli import run, standard_input
-from tests.test_pipeline import MEAN, dense, model_folder
-from tests.test_sentence import sentence_model
+from tests.support.checkpoints import sentence_model
+from tests.support.command_line import run, standard_input
+from tests.support.sentence_modules import MEAN, dense, model_with_modules
 
 TEXTS = ["A cat sleeps.", "A kitten naps.", "Stocks fell sharply."]
 
@@ -134,7 +134,7 @@ def test_short_names_are_understood_by_every_verb(capsys: pytest.CaptureFixture[
 
 def test_info_of_other_models(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """A model that cannot be loaded is described all the same, with the reasons."""
-    folder = model_folder(tmp_path / "model", [MEAN, dense(24, 13)])
+    folder = model_with_modules(tmp_path / "model", [MEAN, dense(24, 13)])
     (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": {"query": "q: "}}))
     facts = json.loads(run(capsys, "info", "-m", str(folder), "--json")[1])["facts"]
     assert facts["after pooling"]["value"] == ["Dense(24, 13, Tanh)"]

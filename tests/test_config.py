@@ -17,8 +17,8 @@ import transformers
 from minibert import BertConfig, BertModel, ModelFormatError
 from minibert.bert.config import ACTIVATIONS
 from minibert.checkpoint.hub import locate
-from tests.checkpoints import random_checkpoint
-from tests.report import REPORT
+from tests.support.checkpoints import random_checkpoint
+from tests.support.report import REPORT
 
 # Measured over all cases of this file: at most 3.9e-6 between minibert and transformers (with 13 layers).
 TOLERANCE = 1e-5

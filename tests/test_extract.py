@@ -14,8 +14,8 @@ from minibert import BertModel, BertTokenizer, embed_tokens
 from minibert.cli import main
 from minibert.corpus.google_features import google_layers, google_lines
 from minibert.corpus.token_features import TokenFeatures
-from tests.checkpoints import random_checkpoint
-from tests.report import REPORT
+from tests.support.checkpoints import random_checkpoint
+from tests.support.report import REPORT
 
 TEXTS = [
     "the cat sat on the mat",

@@ -14,14 +14,8 @@ from minibert.cli import main
 from minibert.corpus import shards
 from minibert.corpus.shards import FORMAT, ShardFolder, folder_of, read_record
 from minibert.corpus.token_features import TokenFeatures
-from tests.checkpoints import random_checkpoint
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*has no modules.json")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return random_checkpoint(tmp_path_factory.mktemp("model"), max_position_embeddings=32)
 
 
 @pytest.fixture
@@ -39,11 +33,13 @@ def renumber(path: Path, number: int | None) -> None:
     path.write_bytes(shards._seal(content if number is None else {"format": number, **content}))
 
 
-def embed(folder: Path, texts: Path, output: Path, *options: str) -> int:
-    return main(["embed", "-m", str(folder), "-i", str(texts), "-o", str(output), "--shard-size", "2", *options])
+def embed(short_folder: Path, texts: Path, output: Path, *options: str) -> int:
+    return main(["embed", "-m", str(short_folder), "-i", str(texts), "-o", str(output), "--shard-size", "2", *options])
 
 
-def test_every_file_has_its_number(folder: Path, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_file_has_its_number(
+    short_folder: Path, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     journals = []
     finish = ShardFolder.finish
 
@@ -52,34 +48,36 @@ def test_every_file_has_its_number(folder: Path, texts: Path, tmp_path: Path, mo
         finish(self, *arguments)
 
     monkeypatch.setattr(ShardFolder, "finish", keep)
-    assert embed(folder, texts, tmp_path / "v.parquet") == 0
+    assert embed(short_folder, texts, tmp_path / "v.parquet") == 0
     assert [json.loads(line)["format"] for line in journals[0].splitlines()] == [FORMAT] * 3
     assert json.loads((tmp_path / "v.parquet.manifest.json").read_text())["format"] == FORMAT
 
     from pyarrow import parquet
 
     assert json.loads(parquet.read_schema(tmp_path / "v.parquet").metadata[b"minibert"])["format"] == FORMAT
-    assert main(["extract", "-m", str(folder), "-i", str(texts), "-o", str(tmp_path / "s.npy"), "--layers=-1"]) == 0
+    assert (
+        main(["extract", "-m", str(short_folder), "-i", str(texts), "-o", str(tmp_path / "s.npy"), "--layers=-1"]) == 0
+    )
     assert json.loads((tmp_path / "s.tokens.jsonl").read_text().splitlines()[0])["format"] == 1
-    assert main(["hidden", "-m", str(folder), "a text", "-o", str(tmp_path / "h.npz")]) == 0
+    assert main(["hidden", "-m", str(short_folder), "a text", "-o", str(tmp_path / "h.npz")]) == 0
     with np.load(tmp_path / "h.npz") as states:
         assert states["format"] == 1
 
 
 def test_a_finished_run_without_a_number_is_read_and_a_newer_one_refused(
-    folder: Path, texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    short_folder: Path, texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "v.npy"
-    assert embed(folder, texts, output) == 0
+    assert embed(short_folder, texts, output) == 0
     record = tmp_path / "v.npy.manifest.json"
     renumber(record, None)
     found = read_record(str(output))
     assert found is not None
     assert "format" not in found
-    assert embed(folder, texts, output, "--resume") == 0
+    assert embed(short_folder, texts, output, "--resume") == 0
     assert "complete, by this very run" in capsys.readouterr().out
     renumber_newer(record)
-    assert embed(folder, texts, output, "--resume") == 1
+    assert embed(short_folder, texts, output, "--resume") == 1
     assert f"has the format {FORMAT + 1}, but this version of minibert reads formats up to" in capsys.readouterr().err
 
 
@@ -91,7 +89,7 @@ def renumber_newer(path: Path) -> None:
 
 @pytest.mark.parametrize("number", [None, FORMAT + 1])
 def test_an_unfinished_run(
-    folder: Path,
+    short_folder: Path,
     texts: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -101,9 +99,9 @@ def test_an_unfinished_run(
     output = tmp_path / "v.npy"
     with monkeypatch.context() as patch:
         patch.setattr(ShardFolder, "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        assert embed(folder, texts, output) == 1
+        assert embed(short_folder, texts, output) == 1
     renumber(folder_of(output) / "manifest.json", number)
-    code = embed(folder, texts, output, "--resume")
+    code = embed(short_folder, texts, output, "--resume")
     if number is None:
         assert code == 0
         assert np.load(output).shape[0] == 6
@@ -113,9 +111,11 @@ def test_an_unfinished_run(
 
 
 def test_token_features_without_a_number_are_read_and_newer_ones_refused(
-    folder: Path, texts: Path, tmp_path: Path
+    short_folder: Path, texts: Path, tmp_path: Path
 ) -> None:
-    assert main(["extract", "-m", str(folder), "-i", str(texts), "-o", str(tmp_path / "s.npy"), "--layers=-1"]) == 0
+    assert (
+        main(["extract", "-m", str(short_folder), "-i", str(texts), "-o", str(tmp_path / "s.npy"), "--layers=-1"]) == 0
+    )
     index = tmp_path / "s.tokens.jsonl"
     first, rest = index.read_text().split("\n", 1)
     old = json.loads(first)

@@ -36,8 +36,8 @@ from minibert.checkpoint import hub
 from minibert.integrations import ChromaEmbeddingFunction, LangChainEmbeddings
 from minibert.scikit import MinibertTransformer
 from minibert.tokens import layers as vectors
-from tests.checkpoints import random_checkpoint
-from tests.report import REPORT
+from tests.support.checkpoints import random_checkpoint
+from tests.support.report import REPORT
 
 ALLOWED = (TypeError, ValueError, MemoryError, OSError, ModelFormatError, DownloadError)
 SAMPLE, SEED = 2500, 20

@@ -15,11 +15,11 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from minibert import BertModel, ModelFormatError
-from tests.hostile import run_list
-from tests.hostile_cases import make_model
-from tests.hostile_corpora import TRAPS
-from tests.outcomes import line
-from tests.report import REPORT
+from tests.support.hostile import run_list
+from tests.support.hostile_cases import make_model
+from tests.support.hostile_corpora import TRAPS
+from tests.support.outcomes import line
+from tests.support.report import REPORT
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="each case is a forked process")
 
@@ -38,7 +38,7 @@ def check(name: str, numbers: range) -> None:
     REPORT.append(line(f"{name}, {len(numbers)} hostile cases", counts))
     shown = "\n".join(f"case {number}: {fault}" for number, fault in list(faults.items())[:5])
     again = " ".join(map(str, list(faults)[:20]))
-    assert not faults, f"{len(faults)} faults. Again: python -m tests.hostile_cases {name} {again}\n{shown}"
+    assert not faults, f"{len(faults)} faults. Again: python -m tests.support.hostile_cases {name} {again}\n{shown}"
     assert counts["ok"], "not one case gave an answer"
     assert counts["typed error"], "not one case was refused"
 

@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 from minibert import SentenceTransformer
 from minibert.integrations import ChromaEmbeddingFunction, LangChainEmbeddings
 from minibert.scikit import MinibertTransformer
-from tests.test_sentence import sentence_model
+from tests.support.checkpoints import sentence_model
 
 TEXTS = [
     "A cat sleeps.",

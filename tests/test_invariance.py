@@ -10,8 +10,8 @@ import pytest
 from minibert import BertModel, BertTokenizer
 from minibert.base.arrays import FloatArray
 from minibert.checkpoint.hub import DEFAULT_MODEL
-from tests.report import REPORT
-from tests.text_data import VARIABLE, udhr_lines
+from tests.support.report import REPORT
+from tests.support.text_data import VARIABLE, udhr_lines
 
 WORDS = [
     "bank",

@@ -22,9 +22,9 @@ from minibert.bert import reference
 from minibert.bert.ops import LayerNorm, Linear, Ops
 from minibert.kernels import gemm, make_ops, rowwise, simd, threads
 from minibert.kernels.buffers import Slabs
-from tests import oracle
-from tests.cases import OP_CASES, Arguments, OpCase
-from tests.outcomes import PATIENCE
+from tests.support import oracle
+from tests.support.cases import OP_CASES, Arguments, OpCase
+from tests.support.outcomes import PATIENCE
 
 # Greatest error allowed where the reference happens to be better, in units of EPSILON x magnitude. LayerNorm is
 # computed in float64 and rounded once: half a unit.
@@ -261,7 +261,7 @@ from minibert import kernels
 from minibert.kernels import make_ops
 from minibert.kernels.gemm import PackedLinear
 from minibert.bert.ops import LayerNorm
-from tests.cases import OP_CASES
+from tests.support.cases import OP_CASES
 
 protect = ctypes.CDLL(None).mprotect
 

@@ -12,13 +12,14 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import yaml
 
 import minibert
-from tests.report import REPORT
+from tests.support import slowest
+from tests.support.report import REPORT
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = Path(minibert.__file__).parent
@@ -121,14 +122,21 @@ def test_import_minibert_loads_no_heavy_library() -> None:
     assert not loaded & {*HEAVY, "numpy"}
 
 
+@pytest.fixture(scope="module")
+def loaded_by() -> dict[str, set[str]]:
+    """The modules that are loaded after the import of each public name, one after the other in one process."""
+    code = "import sys, minibert\nfor name in minibert.__all__: getattr(minibert, name); print(name, *sys.modules)"
+    return {line.split()[0]: set(line.split()[1:]) for line in python(code).splitlines()}
+
+
 @pytest.mark.parametrize("name", minibert.__all__)
-def test_a_public_name_loads_no_heavy_library_until_it_is_used(name: str) -> None:
-    loaded = modules_after(f"from minibert import {name}")
-    assert not loaded & set(HEAVY)
+def test_a_public_name_loads_no_heavy_library_until_it_is_used(name: str, loaded_by: dict[str, set[str]]) -> None:
+    assert "minibert" in loaded_by[name]
+    assert not loaded_by[name] & set(HEAVY)
 
 
 def test_a_model_on_numpy_needs_neither_numba_nor_tokenizers_nor_the_hub_client(tmp_path: Path) -> None:
-    from tests.checkpoints import random_checkpoint
+    from tests.support.checkpoints import random_checkpoint
 
     random_checkpoint(tmp_path)
     code = f"import minibert; minibert.BertModel.from_pretrained({str(tmp_path)!r}, backend='numpy')([[1, 2]])"
@@ -391,3 +399,57 @@ def test_there_are_five_runtime_packages_and_they_are_the_ones_imported() -> Non
         "torch",
         "transformers",
     }, "the first two come along, the others only bench.py imports, if they are there"
+
+
+# --- the tests themselves ---------------------------------------------------------------------------------------------
+
+
+def imported_by(path: Path) -> set[str]:
+    return {dotted for _, dotted in imports(ast.parse(path.read_text(encoding="utf-8")), types_too=True)}
+
+
+def is_of_a_test(dotted: str) -> bool:
+    """Whether the name lies in tests/ but not in tests/support/, which is made to be imported."""
+    folder, *rest = dotted.split(".")
+    return folder == "tests" and rest[:1] != ["support"]
+
+
+def test_no_test_file_imports_another_and_benchmarks_import_no_tests() -> None:
+    files = sorted((ROOT / "tests").rglob("*.py"))
+    assert len(files) > 70
+    for path in files:
+        assert not [dotted for dotted in imported_by(path) if is_of_a_test(dotted)], path
+    for path in sorted((ROOT / "benchmarks").rglob("*.py")):
+        assert not [dotted for dotted in imported_by(path) if dotted.split(".")[0] == "tests"], path
+    assert is_of_a_test("tests.test_package.ROOT")
+    assert is_of_a_test("tests.hub.conftest.server")
+    assert not is_of_a_test("tests.support.oracle")
+
+
+def test_the_page_of_the_tests_names_every_file() -> None:
+    text = (ROOT / "tests" / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`[^|]*) \|", text, re.MULTILINE)
+    named = [name for row in rows for name in re.findall(r"`([\w.]+)/?`", row)]
+    there = [path for path in (ROOT / "tests").iterdir() if path.is_dir() or path.suffix == ".py"]
+    assert sorted(named) == sorted({path.name for path in there} - {"__init__.py", "__pycache__"})
+
+
+def test_no_test_file_is_longer_than_700_lines() -> None:
+    for path in (ROOT / "tests").rglob("*.py"):
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= 700, f"{path}: split it by subject"
+
+
+def test_the_slowest_tests_get_into_the_readme(tmp_path: Path) -> None:
+    assert slowest.README.is_file()
+    readme = tmp_path / "README.md"
+    readme.write_text("before <!-- slowest -->\nold\n<!-- /slowest --> after", encoding="utf-8")
+    named = [(f"tests/test_a.py::test_{i}", float(i)) for i in range(40)]
+    reports = [SimpleNamespace(nodeid=name, duration=seconds) for name, seconds in named]
+    reports.append(SimpleNamespace(nodeid="tests/test_a.py::test_39", duration=1.0))  # its setup
+    slowest.write([*reports, SimpleNamespace(message="a warning")], readme)
+    lines = readme.read_text(encoding="utf-8").splitlines()
+    assert lines[0] == "before <!-- slowest -->"
+    assert lines[3:5] == ["| 40.0 | `test_a.py::test_39` |", "| 38.0 | `test_a.py::test_38` |"]
+    assert sum(line.startswith("| ") for line in lines) == 1 + slowest.COUNT
+    assert "Together 736 of the 781 seconds of 40 tests." in lines
+    assert lines[-1] == "<!-- /slowest --> after"

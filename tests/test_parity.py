@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from benchmarks import parity
+from benchmarks.float64 import Error, measure, rms
 from benchmarks.readme import write_between
-from tests.oracle import Error, measure, rms
-from tests.report import REPORT
-from tests.text_data import VARIABLE
+from tests.support.report import REPORT
+from tests.support.text_data import VARIABLE
 
 LICENSE = Path(__file__).resolve().parents[1] / "LICENSE"
 
@@ -32,6 +32,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[p
     folder = tmp_path_factory.mktemp("parity")
     makers: dict[str, Callable[[], parity.Subject]] = {
         "MiniLM": lambda: parity.minilm_subject(real_texts()),
+        "3 x 768": lambda: parity.base_subject(folder / "three", 3),
         "12 x 768": lambda: parity.base_subject(folder / "base"),
         "odd": lambda: parity.odd_subject(folder / "odd"),
     }
@@ -46,7 +47,10 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[p
 
 
 @pytest.mark.parametrize("backend", parity.MINIBERT)
-@pytest.mark.parametrize(("name", "states"), [("MiniLM", 7), ("12 x 768", 13), ("odd", 4)])
+@pytest.mark.parametrize(
+    ("name", "states"),
+    [("MiniLM", 7), ("3 x 768", 4), pytest.param("12 x 768", 13, marks=pytest.mark.slow), ("odd", 4)],
+)
 def test_every_hidden_state_keeps_the_budget(
     name: str, states: int, backend: str, measured: Callable[[str], list[parity.Row]]
 ) -> None:

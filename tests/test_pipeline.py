@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import warnings
@@ -16,67 +15,31 @@ from safetensors.numpy import save_file
 from minibert import ModelFormatError, SentenceTransformer
 from minibert.checkpoint.hub import DEFAULT_MODEL, locate
 from minibert.sentence.modules import read_modules
-from tests.checkpoints import random_checkpoint
-from tests.report import REPORT
-from tests.test_sentence import theirs
-from tests.text_data import VARIABLE, udhr_lines
+from tests.support.checkpoints import random_checkpoint, their_vectors
+from tests.support.report import REPORT
+from tests.support.sentence_modules import (
+    MEAN,
+    NEW,
+    NEW_HOMES,
+    OLD,
+    dense,
+    model_with_modules,
+    random_tensors,
+    write_json,
+)
+from tests.support.text_data import VARIABLE, udhr_lines
 
 TOLERANCE = 2e-6
 TEXTS = ["", "the cat", "a b c d e f g", "the the the", "cat sat on the mat " * 4]
-RNG = np.random.default_rng(11)
-OLD, NEW = "sentence_transformers.models", "sentence_transformers"
-NEW_HOMES = {"Pooling": "sentence_transformer.modules.pooling", "LayerNorm": "sentence_transformer.modules.layer_norm"}
-NEW_HOMES |= {"Dropout": "sentence_transformer.modules.dropout", "Transformer": "base.modules.transformer"}
-NEW_HOMES |= {"Dense": "base.modules.dense", "Normalize": "base.modules.normalize"}
-
-
-def write_json(path: Path, value: object) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(value), encoding="utf-8")
-
-
-def random_tensors(**shapes: tuple[int, ...]) -> dict[str, np.ndarray]:
-    names = {name.replace("_", "."): shape for name, shape in shapes.items()}
-    return {name: RNG.standard_normal(shape).astype(np.float32) * np.float32(0.4) for name, shape in names.items()}
-
-
-def model_folder(
-    folder: Path, steps: list[tuple[str, Any, dict[str, np.ndarray] | None]], *, new: bool = False
-) -> Path:
-    """A small random BERT with these modules behind it: (kind, config or None, tensors or None)."""
-    random_checkpoint(folder, hidden_size=24, num_attention_heads=3, num_hidden_layers=1, intermediate_size=40)
-    listed = []
-    for i, (kind, config, tensors) in enumerate([("Transformer", None, None), *steps]):
-        name = f"{NEW}.{NEW_HOMES[kind]}.{kind}" if new else f"{OLD}.{kind}"
-        path = f"{i}_{kind}" if i else ""
-        listed.append({"idx": i, "name": str(i), "path": path, "type": name})
-        (folder / path).mkdir(exist_ok=True)
-        if config is not None:
-            write_json(folder / path / "config.json", config)
-        if tensors is not None:
-            save_file(tensors, folder / path / "model.safetensors")
-    write_json(folder / "modules.json", listed)
-    return folder
 
 
 CLS_OLD = ("Pooling", {"word_embedding_dimension": 24, "pooling_mode_cls_token": True}, None)
-MEAN = ("Pooling", {"embedding_dimension": 24, "pooling_mode": "mean"}, None)
-
-
-def dense(inward: int, outward: int, activation: str = "torch.nn.modules.activation.Tanh", **more: Any) -> Any:
-    config = {"in_features": inward, "out_features": outward, "bias": True, "activation_function": activation, **more}
-    shapes = {"linear_weight": (outward, inward), "linear_bias": (outward,)}
-    if not config["bias"]:
-        del shapes["linear_bias"]
-    if more.get("use_residual") and inward != outward:
-        shapes["residual_weight"] = (outward, inward)
-    return "Dense", config, random_tensors(**shapes)
 
 
 def assert_equal_to_theirs(folder: Path, atol: float = TOLERANCE) -> SentenceTransformer:
     model = SentenceTransformer(folder)
     vectors = model.encode(TEXTS)
-    expected = theirs(folder, TEXTS)
+    expected = their_vectors(folder, TEXTS)
     assert vectors.shape == expected.shape == (len(TEXTS), model.get_embedding_dimension())
     np.testing.assert_allclose(vectors, expected, atol=atol)
     for text, vector in zip(TEXTS, vectors, strict=True):  # nothing depends on the batch
@@ -88,7 +51,7 @@ def assert_equal_to_theirs(folder: Path, atol: float = TOLERANCE) -> SentenceTra
 def test_as_labse_has_it(tmp_path: Path, new: bool) -> None:
     """CLS -> Dense with tanh -> Normalize."""
     model = assert_equal_to_theirs(
-        model_folder(tmp_path / "model", [CLS_OLD, dense(24, 24), ("Normalize", None, None)], new=new)
+        model_with_modules(tmp_path / "model", [CLS_OLD, dense(24, 24), ("Normalize", None, None)], new=new)
     )
     assert model.pipeline.names == ("Dense(24, 24, Tanh)", "Normalize")
     assert "cls pooling, Dense(24, 24, Tanh), Normalize" in repr(model)
@@ -107,9 +70,9 @@ def test_as_labse_has_it(tmp_path: Path, new: bool) -> None:
 )
 @pytest.mark.parametrize("backend", ["numba", "numpy"])
 def test_activations(tmp_path: Path, activation: str, backend: str) -> None:
-    folder = model_folder(tmp_path / "model", [MEAN, dense(24, 13, f"torch.nn.modules.{activation}")])
+    folder = model_with_modules(tmp_path / "model", [MEAN, dense(24, 13, f"torch.nn.modules.{activation}")])
     ours = SentenceTransformer(folder, backend=backend).encode(TEXTS)
-    np.testing.assert_allclose(ours, theirs(folder, TEXTS), atol=TOLERANCE)
+    np.testing.assert_allclose(ours, their_vectors(folder, TEXTS), atol=TOLERANCE)
 
 
 @pytest.mark.parametrize(
@@ -126,20 +89,20 @@ def test_activations(tmp_path: Path, activation: str, backend: str) -> None:
     ids=["no bias", "residual", "projected residual", "sigmoid residual", "short name", "LayerNorm", "Dropout"],
 )
 def test_other_modules(tmp_path: Path, step: Any) -> None:
-    assert_equal_to_theirs(model_folder(tmp_path / "model", [MEAN, step]))
+    assert_equal_to_theirs(model_with_modules(tmp_path / "model", [MEAN, step]))
 
 
 def test_many_modules(tmp_path: Path) -> None:
     norm = ("LayerNorm", {"dimension": 9}, random_tensors(norm_weight=(9,), norm_bias=(9,)))
     pooling = ("Pooling", {"embedding_dimension": 24, "pooling_mode": ["max", "cls"]}, None)
     steps = [pooling, dense(48, 9), norm, ("Dropout", {"dropout": 0.1}, None), dense(9, 31), ("Normalize", None, None)]
-    model = assert_equal_to_theirs(model_folder(tmp_path / "model", steps, new=True))
+    model = assert_equal_to_theirs(model_with_modules(tmp_path / "model", steps, new=True))
     assert model.pipeline.widths == (48, 9, 9, 31, 31)
 
 
 def test_dense_weights_in_half_precision(tmp_path: Path) -> None:
     kind, config, tensors = dense(24, 24)
-    folder = model_folder(
+    folder = model_with_modules(
         tmp_path / "model", [MEAN, (kind, config, {k: v.astype(np.float16) for k, v in tensors.items()})]
     )
     assert_equal_to_theirs(folder, atol=TOLERANCE)
@@ -179,7 +142,7 @@ OLD_MODES = ["cls_token", "max_tokens", "mean_tokens", "mean_sqrt_len_tokens", "
 @pytest.mark.parametrize("modes", [*([mode] for mode in OLD_MODES), ["max_tokens", "cls_token"], OLD_MODES, []])
 def test_old_pooling_switches(tmp_path: Path, modes: list[str]) -> None:
     config = {"word_embedding_dimension": 24, **{f"pooling_mode_{mode}": mode in modes for mode in OLD_MODES}}
-    assert_equal_to_theirs(model_folder(tmp_path / "model", [("Pooling", config, None)]))
+    assert_equal_to_theirs(model_with_modules(tmp_path / "model", [("Pooling", config, None)]))
 
 
 @pytest.mark.slow
@@ -208,7 +171,7 @@ def test_all_modes_on_a_thousand_real_texts(tmp_path: Path, files: str) -> None:
     texts = [text for text in dict.fromkeys(udhr_lines()) if len(text) <= 60][:1000]
     assert len(texts) == 1000
     options = {"prompt": "query: "} if files == "prompt" else {}
-    ours, expected = SentenceTransformer(folder).encode(texts, **options), theirs(folder, texts, **options)
+    ours, expected = SentenceTransformer(folder).encode(texts, **options), their_vectors(folder, texts, **options)
     assert ours.shape == expected.shape
     units = [
         x.reshape(1000, 6, -1) / np.linalg.norm(x.reshape(1000, 6, -1), axis=2)[..., None] for x in (ours, expected)
@@ -222,16 +185,16 @@ def test_all_modes_on_a_thousand_real_texts(tmp_path: Path, files: str) -> None:
 @pytest.mark.parametrize("include_prompt", [True, False])
 def test_pooling_modes_with_and_without_the_prompt(tmp_path: Path, mode: str, include_prompt: bool) -> None:
     config = {"embedding_dimension": 24, "pooling_mode": mode, "include_prompt": include_prompt}
-    folder = model_folder(tmp_path / "model", [("Pooling", config, None)], new=True)
+    folder = model_with_modules(tmp_path / "model", [("Pooling", config, None)], new=True)
     write_json(folder / "config_sentence_transformers.json", {"prompts": {"query": "the man ", "empty": ""}})
     for options in ({}, {"prompt_name": "query"}, {"prompt_name": "empty"}, {"prompt": "hello world"}):
         ours = SentenceTransformer(folder).encode(TEXTS, **options)
-        np.testing.assert_allclose(ours, theirs(folder, TEXTS, **options), atol=TOLERANCE)
+        np.testing.assert_allclose(ours, their_vectors(folder, TEXTS, **options), atol=TOLERANCE)
 
 
 def test_other_pooling_than_the_models_own(tmp_path: Path) -> None:
-    folder = model_folder(tmp_path / "model", [MEAN, dense(24, 13)])
-    expected = theirs(model_folder(tmp_path / "other", [CLS_OLD, ("Dropout", {}, None)]), TEXTS)
+    folder = model_with_modules(tmp_path / "model", [MEAN, dense(24, 13)])
+    expected = their_vectors(model_with_modules(tmp_path / "other", [CLS_OLD, ("Dropout", {}, None)]), TEXTS)
     model = SentenceTransformer(folder)
     weight, bias = (model.pipeline.steps[0].linear.weight, model.pipeline.steps[0].linear.bias)
     expected = np.tanh(expected @ weight.T + bias)
@@ -285,7 +248,7 @@ POOLING = ("models.Pooling", "1_Pooling")
     ],
 )
 def test_bad_modules_json(tmp_path: Path, modules: object, message: str) -> None:
-    folder = model_folder(tmp_path / "model", [MEAN])
+    folder = model_with_modules(tmp_path / "model", [MEAN])
     write_json(folder / "modules.json", modules)
     with pytest.raises(ModelFormatError, match=message.replace("\\", r"\\")):
         SentenceTransformer(folder)
@@ -311,14 +274,14 @@ def test_bad_modules_json(tmp_path: Path, modules: object, message: str) -> None
 )
 def test_bad_dense_configs(tmp_path: Path, config: dict[str, Any], message: str) -> None:
     kind, good, tensors = dense(24, 13)
-    folder = model_folder(tmp_path / "model", [MEAN, (kind, {**good, **config}, tensors)])
+    folder = model_with_modules(tmp_path / "model", [MEAN, (kind, {**good, **config}, tensors)])
     with pytest.raises(ModelFormatError, match=message):
         SentenceTransformer(folder)
 
 
 def test_bad_dense_weights(tmp_path: Path) -> None:
     kind, config, tensors = dense(24, 13)
-    folder = model_folder(tmp_path / "model", [MEAN, (kind, config, tensors)])
+    folder = model_with_modules(tmp_path / "model", [MEAN, (kind, config, tensors)])
     weights = folder / "2_Dense" / "model.safetensors"
     whole = weights.read_bytes()
     weights.write_bytes(whole[:-3])
@@ -345,17 +308,17 @@ def test_bad_dense_weights(tmp_path: Path) -> None:
 
 def test_bad_layer_norm_and_normalize(tmp_path: Path) -> None:
     tensors = random_tensors(norm_weight=(24,), norm_bias=(24,))
-    folder = model_folder(tmp_path / "a", [MEAN, ("LayerNorm", {"dimension": 23}, tensors)])
+    folder = model_with_modules(tmp_path / "a", [MEAN, ("LayerNorm", {"dimension": 23}, tensors)])
     with pytest.raises(ModelFormatError, match="vectors of 23"):
         SentenceTransformer(folder)
-    folder = model_folder(tmp_path / "b", [MEAN, ("Normalize", {"module_input_name": "token_embeddings"}, None)])
+    folder = model_with_modules(tmp_path / "b", [MEAN, ("Normalize", {"module_input_name": "token_embeddings"}, None)])
     with pytest.raises(ModelFormatError, match="token_embeddings"):
         SentenceTransformer(folder)
 
 
 def test_a_linked_folder_is_read_as_data(tmp_path: Path) -> None:
     """The hub's cache consists of links, so links are followed; a pipe at their end is not."""
-    folder = model_folder(tmp_path / "model", [MEAN])
+    folder = model_with_modules(tmp_path / "model", [MEAN])
     shutil.move(folder / "1_Pooling", tmp_path / "elsewhere")
     (folder / "1_Pooling").symlink_to(tmp_path / "elsewhere")
     assert read_modules(locate(folder))[1].path == "1_Pooling"

@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 
 from minibert import BertModel, BertTokenizer, embed_tokens, word_occurrences
 from minibert.plot import plot_hidden_values, plot_layers_pca, plot_word_similarities, principal_components
-from tests.checkpoints import random_checkpoint
-from tests.outcomes import PATIENCE
+from tests.support.checkpoints import random_checkpoint
+from tests.support.outcomes import PATIENCE
 
 TEXTS = ["the cat sat on the mat", "the dog and the bank", "a man from the river"]
 

@@ -12,8 +12,8 @@ import pytest
 
 from minibert import SentenceTransformer
 from minibert.sentence.pooling import POOLING_MODES, pool, pooling_modes
-from tests.report import REPORT
-from tests.text_data import VARIABLE, udhr_lines
+from tests.support.report import REPORT
+from tests.support.text_data import VARIABLE, udhr_lines
 
 RNG = np.random.default_rng(3)
 LENGTHS = [1, 2, 3, 7, 40, 2]

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from minibert.cli import main
-from tests.outcomes import PATIENCE
+from tests.support.outcomes import PATIENCE
 
 ROOT = Path(__file__).parent.parent
 RUNNER = ROOT / "tests" / "support" / "page_runner.py"

@@ -12,11 +12,11 @@ from minibert.base.arrays import FloatArray
 from minibert.bert import reference
 from minibert.bert.config import ACTIVATIONS
 from minibert.bert.ops import LayerNorm, Linear
-from tests import oracle
-from tests.cases import OP_CASES, OpCase, pack_lengths
+from tests.support import oracle
+from tests.support.cases import OP_CASES, OpCase, pack_lengths
 
-# Greatest error allowed, in units of EPSILON x magnitude (tests/oracle.py): a few roundings. layer_norm rounds once, by
-# half a unit, embed twice; the others add up hundreds of numbers, in whatever order this machine's BLAS takes.
+# Greatest error allowed, in units of EPSILON x magnitude (tests/support/oracle.py): a few roundings. layer_norm rounds
+# once, by half a unit, embed twice; the others add up hundreds of numbers, in whatever order this machine's BLAS takes.
 BUDGETS = {"embed": 1.0, "linear": 4.0, "attention": 6.0, "layer_norm": 0.51}
 
 

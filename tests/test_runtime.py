@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests import outcomes
-from tests.checkpoints import random_checkpoint
-from tests.report import REPORT
+from tests.support import outcomes
+from tests.support.checkpoints import random_checkpoint
+from tests.support.report import REPORT
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 

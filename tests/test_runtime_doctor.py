@@ -20,9 +20,9 @@ from minibert.checkpoint.hub import locate
 from minibert.cli import bench, diagnostics
 from minibert.cli.doctor import _as_text
 from minibert.kernels import make_ops
-from tests import outcomes
-from tests.outcomes import PATIENCE
-from tests.report import REPORT
+from tests.support import outcomes
+from tests.support.outcomes import PATIENCE
+from tests.support.report import REPORT
 
 ROOT = Path(__file__).parent.parent
 
@@ -246,7 +246,9 @@ def test_warmup_without_numba_says_so() -> None:
 # --- bench -----------------------------------------------------------------------------------------------------------
 
 
-def test_bench_compares_then_times() -> None:
+@pytest.mark.parametrize("shapes", [((1, 5), (3, 16)), pytest.param(bench.SHAPES, marks=pytest.mark.slow)])
+def test_bench_compares_then_times(monkeypatch: pytest.MonkeyPatch, shapes: tuple[tuple[int, int], ...]) -> None:
+    monkeypatch.setattr(bench, "SHAPES", shapes)
     said: list[str] = []
     result = bench.measure(locate("sentence-transformers/all-MiniLM-L6-v2"), 0.0, say=said.append)
     assert not said

@@ -38,8 +38,8 @@ from minibert.bert.weights import Weights
 from minibert.checkpoint.hub import locate
 from minibert.models.inputs import pack
 from minibert.models.loading import load_weights
-from tests.checkpoints import random_checkpoint
-from tests.report import REPORT
+from tests.support.checkpoints import random_checkpoint
+from tests.support.report import REPORT
 
 SOURCES = {Path(module.__file__).name: Path(module.__file__) for module in (encoder, reference) if module.__file__}
 

@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,8 @@ from scipy.special import ndtr
 import minibert
 from minibert.kernels import gemm, simd
 from minibert.kernels.compilation import function
-from tests import oracle
-from tests.outcomes import PATIENCE
+from tests.support import oracle
+from tests.support.outcomes import PATIENCE
 
 WIDTH = simd.WIDTH
 
@@ -161,8 +162,8 @@ def test_micro_tile(rows: int, depth: int) -> None:
 SCRIPT = """
 import numpy as np
 from minibert.kernels import make_ops, simd
-from tests import oracle
-from tests.cases import OP_CASES
+from tests.support import oracle
+from tests.support.cases import OP_CASES
 
 ops, worst = make_ops(2), 0.0
 for case in OP_CASES[::4]:
@@ -173,20 +174,36 @@ print(simd.WIDTH, worst)
 """
 
 
+# Lanes, the processor, what it can do.
+PROCESSORS = [(8, "haswell", "+avx,+avx2,+fma"), (4, "nehalem", "+sse4.2")]
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[dict[int, subprocess.Popen[str]]]:
+    """A process for each processor, all at once, because one compiles on one core."""
+    processes = {}
+    for width, name, features in PROCESSORS:
+        environment = {
+            **os.environ,
+            "NUMBA_CPU_NAME": name,
+            "NUMBA_CPU_FEATURES": features,
+            "PYTHONPATH": str(Path(minibert.__file__).parent.parent),
+        }
+        processes[width] = subprocess.Popen(
+            [sys.executable, "-c", SCRIPT], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+    yield processes
+    for process in processes.values():
+        process.kill()
+        process.communicate()
+
+
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="the processors named here are x86-64's")
-@pytest.mark.parametrize(("width", "name", "features"), [(8, "haswell", "+avx,+avx2,+fma"), (4, "nehalem", "+sse4.2")])
-def test_other_widths(width: int, name: str, features: str) -> None:
+@pytest.mark.parametrize("width", [width for width, _, _ in PROCESSORS])
+def test_other_widths(width: int, running: dict[int, subprocess.Popen[str]]) -> None:
     """AVX2 has 8 lanes and 16 registers; without it there are 4, and fma is a library's function."""
-    environment = {
-        **os.environ,
-        "NUMBA_CPU_NAME": name,
-        "NUMBA_CPU_FEATURES": features,
-        "PYTHONPATH": str(Path(minibert.__file__).parent.parent),
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE
-    )
-    assert done.returncode == 0, done.stderr
-    found, worst = done.stdout.split()
+    printed, errors = running[width].communicate(timeout=PATIENCE)
+    assert running[width].returncode == 0, errors
+    found, worst = printed.split()
     assert int(found) == width
     assert float(worst) < 6

@@ -12,8 +12,8 @@ import pytest
 
 from minibert import search, similarity
 from minibert.similarity import cos_sim, normalize_embeddings, quantize_embeddings, truncate_embeddings
-from tests.report import REPORT
-from tests.text_data import VARIABLE, udhr_lines
+from tests.support.report import REPORT
+from tests.support.text_data import VARIABLE, udhr_lines
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of torch's and transformers' own making

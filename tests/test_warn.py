@@ -23,8 +23,7 @@ from minibert.base.warn import warn_caller
 from minibert.integrations import ChromaEmbeddingFunction, LangChainEmbeddings
 from minibert.scikit import MinibertTransformer
 from minibert.similarity import quantize_embeddings
-from tests.checkpoints import random_checkpoint
-from tests.test_sentence import sentence_model
+from tests.support.checkpoints import random_checkpoint, sentence_model
 
 LONG = ["the cat", "the cat sat on the mat " * 3]
 FEW = ["the cat", "a b c"]

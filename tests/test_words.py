@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import transformers
 
 from minibert import BertModel, BertTokenizer, TokenVectors, combine_layers, embed_tokens, word_occurrences
-from minibert.checkpoint.hub import DEFAULT_MODEL, locate
+from minibert.checkpoint.hub import DEFAULT_MODEL
 from minibert.tokens.layers import find_word, join_subwords, layer_name, resolve_layers
-from tests.checkpoints import random_checkpoint
-from tests.report import REPORT
-from tests.text_data import VARIABLE, naughty_lines, needs_data, udhr_lines
+from tests.support.checkpoints import random_checkpoint
+from tests.support.report import REPORT
+from tests.support.text_data import VARIABLE, naughty_lines, needs_data, udhr_lines
 
 BANK = "After stealing money from the bank vault, the bank robber was seen fishing on the Mississippi river bank."
 TEXTS = [
@@ -34,31 +33,6 @@ TEXTS = [
     "x" * 300,
 ]
 TOLERANCE = 1e-5  # measured: 5.8e-6 on the texts below
-
-
-@pytest.fixture(scope="module")
-def model() -> BertModel:
-    return BertModel.from_pretrained(DEFAULT_MODEL)
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> BertTokenizer:
-    return BertTokenizer.from_pretrained(DEFAULT_MODEL)
-
-
-@pytest.fixture(scope="module")
-def folder() -> Path:
-    return locate(DEFAULT_MODEL).require("config.json").parent
-
-
-@pytest.fixture(scope="module")
-def their_tokenizer(folder: Path) -> Any:
-    return transformers.BertTokenizer.from_pretrained(folder)
-
-
-@pytest.fixture(scope="module")
-def theirs(folder: Path) -> Any:
-    return transformers.BertModel.from_pretrained(folder).eval()
 
 
 def their_states(theirs: Any, encodings: list[Any]) -> list[np.ndarray]:
@@ -156,16 +130,16 @@ def real_texts() -> list[str]:
 
 
 def test_tokens_and_words_equal_transformers(
-    model: BertModel, tokenizer: BertTokenizer, their_tokenizer: Any, theirs: Any
+    minilm: BertModel, tokenizer: BertTokenizer, their_tokenizer: Any, their_minilm: Any
 ) -> None:
     """Tokens, ids, offsets and words are equal; vectors of tokens and of words are as close as two forwards are."""
     texts = real_texts()
     layers = [0, 3, -1]
-    ours = embed_tokens(model, tokenizer, texts, layers=layers, layer_pooling="tokens_first", truncation="silent")
+    ours = embed_tokens(minilm, tokenizer, texts, layers=layers, layer_pooling="tokens_first", truncation="silent")
     apart, num_words, num_tokens = 0.0, 0, 0
     options = {"return_offsets_mapping": True, "return_special_tokens_mask": True}
     encodings = [their_tokenizer(text, truncation=True, max_length=512, **options) for text in texts]
-    all_states = their_states(theirs, encodings)
+    all_states = their_states(their_minilm, encodings)
     for text, embedded, encoded, every_state in zip(texts, ours, encodings, all_states, strict=True):
         assert embedded.tokens == tuple(encoded.tokens())
         assert embedded.ids.tolist() == encoded["input_ids"]
@@ -197,13 +171,15 @@ def test_several_hundred_texts_were_compared() -> None:
     assert len(real_texts()) > 300
 
 
-def test_words_given_split(model: BertModel, tokenizer: BertTokenizer, their_tokenizer: Any, theirs: Any) -> None:
+def test_words_given_split(
+    minilm: BertModel, tokenizer: BertTokenizer, their_tokenizer: Any, their_minilm: Any
+) -> None:
     texts = [text.split() for text in real_texts()[:: 1 if not os.environ.get(VARIABLE) else 3]]
-    ours = embed_tokens(model, tokenizer, texts, is_split_into_words=True, truncation="silent")
+    ours = embed_tokens(minilm, tokenizer, texts, is_split_into_words=True, truncation="silent")
     apart = 0.0
     options = {"is_split_into_words": True, "return_offsets_mapping": True}
     encodings = [their_tokenizer(given, truncation=True, max_length=512, **options) for given in texts]
-    all_states = their_states(theirs, encodings)
+    all_states = their_states(their_minilm, encodings)
     for given, embedded, encoded, every_state in zip(texts, ours, encodings, all_states, strict=True):
         assert embedded.ids.tolist() == encoded["input_ids"]
         assert embedded.word_ids == tuple(encoded.word_ids())
@@ -224,10 +200,10 @@ def test_words_given_split(model: BertModel, tokenizer: BertTokenizer, their_tok
 
 
 def test_a_given_word_without_tokens_has_no_vector_and_keeps_its_row(
-    model: BertModel, tokenizer: BertTokenizer
+    minilm: BertModel, tokenizer: BertTokenizer
 ) -> None:
     given = ["New", "", "\u200b", "York"]
-    (text,) = embed_tokens(model, tokenizer, [given], is_split_into_words=True)
+    (text,) = embed_tokens(minilm, tokenizer, [given], is_split_into_words=True)
     words = text.words()
     assert words.words == tuple(given)
     assert np.isnan(words.vectors).any(axis=1).tolist() == [False, True, True, False]
@@ -237,30 +213,30 @@ def test_a_given_word_without_tokens_has_no_vector_and_keeps_its_row(
     np.testing.assert_array_equal(text.span(6, 10), text.vectors[2])
 
 
-def test_each_text_has_the_bits_it_has_alone(model: BertModel, tokenizer: BertTokenizer) -> None:
+def test_each_text_has_the_bits_it_has_alone(minilm: BertModel, tokenizer: BertTokenizer) -> None:
     texts = real_texts()[:: 1 if not os.environ.get(VARIABLE) else 4]
     options: dict[str, Any] = {"layers": [-2, 1], "layer_pooling": "sum", "truncation": "silent"}
-    together = embed_tokens(model, tokenizer, texts, **options)
+    together = embed_tokens(minilm, tokenizer, texts, **options)
     for text, embedded in zip(texts, together, strict=True):
-        alone = embed_tokens(model, tokenizer, text, **options)
+        alone = embed_tokens(minilm, tokenizer, text, **options)
         np.testing.assert_array_equal(embedded.vectors, alone.vectors)
         assert embedded.tokens == alone.tokens
-    backwards = embed_tokens(model, tokenizer, texts[::-1], **options)[::-1]
+    backwards = embed_tokens(minilm, tokenizer, texts[::-1], **options)[::-1]
     for one, other in zip(together, backwards, strict=True):
         np.testing.assert_array_equal(one.vectors, other.vectors)
 
 
-def test_layers_of_a_text_are_those_of_the_model(model: BertModel, tokenizer: BertTokenizer) -> None:
-    states = model(**tokenizer(BANK)).hidden_states
-    kept = embed_tokens(model, tokenizer, BANK, layers=range(7), layer_pooling="tokens_first")
+def test_layers_of_a_text_are_those_of_the_model(minilm: BertModel, tokenizer: BertTokenizer) -> None:
+    states = minilm(**tokenizer(BANK)).hidden_states
+    kept = embed_tokens(minilm, tokenizer, BANK, layers=range(7), layer_pooling="tokens_first")
     np.testing.assert_array_equal(kept.vectors, np.stack(states)[:, 0].transpose(1, 0, 2))
     assert kept.layers == tuple(range(7))
     for how, expected in (("concat", 4 * 384), ("sum", 384), ("mean", 384)):
-        text = embed_tokens(model, tokenizer, BANK, layers=range(-4, 0), layer_pooling=how)
+        text = embed_tokens(minilm, tokenizer, BANK, layers=range(-4, 0), layer_pooling=how)
         assert text.vectors.shape == (22, expected)
         assert text.layers == (3, 4, 5, 6)
         np.testing.assert_array_equal(text.vectors, combine_layers(states[-4:], how)[0])
-    np.testing.assert_array_equal(embed_tokens(model, tokenizer, BANK).vectors, states[-1][0])
+    np.testing.assert_array_equal(embed_tokens(minilm, tokenizer, BANK).vectors, states[-1][0])
 
 
 @pytest.mark.parametrize(("layers", "expected"), [(-1, 4), (0, 0), ([1, 2], 2), ([-4, 0], 1)])
@@ -282,10 +258,10 @@ def test_layers_above_the_highest_are_never_computed(tmp_path: Path, layers: Any
 
 
 def test_spans_hold_the_tokens_of_their_characters(
-    model: BertModel, tokenizer: BertTokenizer, their_tokenizer: Any
+    minilm: BertModel, tokenizer: BertTokenizer, their_tokenizer: Any
 ) -> None:
     text = "Größe, naïve CAFÉ embeddings 北京"
-    embedded = embed_tokens(model, tokenizer, text)
+    embedded = embed_tokens(minilm, tokenizer, text)
     encoded = their_tokenizer(text)
     for start in range(len(text)):
         for end in range(start + 1, len(text) + 1):
@@ -306,18 +282,18 @@ def test_spans_hold_the_tokens_of_their_characters(
 # --- cutting ----------------------------------------------------------------------------------------------------------
 
 
-def test_cutting_is_never_silent_unless_it_is_asked_for(model: BertModel, tokenizer: BertTokenizer) -> None:
+def test_cutting_is_never_silent_unless_it_is_asked_for(minilm: BertModel, tokenizer: BertTokenizer) -> None:
     texts = ["short", "embeddings " * 200]
     with pytest.warns(
         UserWarning, match=r"1 of 2 texts have more than 512 tokens and were cut \(the first is at index"
     ):
-        embedded = embed_tokens(model, tokenizer, texts)
+        embedded = embed_tokens(minilm, tokenizer, texts)
     with pytest.raises(ValueError, match="text 1 has 802 tokens, the model takes 512"):
-        embed_tokens(model, tokenizer, texts, truncation="error")
+        embed_tokens(minilm, tokenizer, texts, truncation="error")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        embed_tokens(model, tokenizer, texts, truncation="silent")
-        assert embed_tokens(model, tokenizer, texts[:1], truncation="error")[0].n_truncated == 0
+        embed_tokens(minilm, tokenizer, texts, truncation="silent")
+        assert embed_tokens(minilm, tokenizer, texts[:1], truncation="error")[0].n_truncated == 0
     cut = embedded[1]
     assert (len(cut), cut.n_truncated, "290 more were cut" in repr(cut)) == (512, 290, True)
     assert len(cut.words()) == 127, "510 tokens are 127 words of four tokens, and half a word"
@@ -331,19 +307,19 @@ def test_cutting_is_never_silent_unless_it_is_asked_for(model: BertModel, tokeni
     assert len(word_occurrences("embeddings", cut, tokenizer)) == 127
 
 
-def test_what_a_shorter_limit_cuts_from_given_words(model: BertModel, tokenizer: BertTokenizer) -> None:
+def test_what_a_shorter_limit_cuts_from_given_words(minilm: BertModel, tokenizer: BertTokenizer) -> None:
     given = ["a", "embeddings", "b"]
     (text,) = embed_tokens(
-        model, tokenizer, [given], is_split_into_words=True, max_length=5, truncation="silent", layers=0
+        minilm, tokenizer, [given], is_split_into_words=True, max_length=5, truncation="silent", layers=0
     )
     assert text.tokens == ("[CLS]", "a", "em", "##bed", "[SEP]")
     assert np.isnan(text.words().vectors).any(axis=1).tolist() == [False, True, True]
 
 
-def test_the_other_end_of_a_text_may_be_cut(model: BertModel) -> None:
+def test_the_other_end_of_a_text_may_be_cut(minilm: BertModel) -> None:
     tokenizer = BertTokenizer.from_pretrained(DEFAULT_MODEL)
     tokenizer.truncation_side = "left"
-    text = embed_tokens(model, tokenizer, "one embeddings and two", max_length=6, truncation="silent", layers=0)
+    text = embed_tokens(minilm, tokenizer, "one embeddings and two", max_length=6, truncation="silent", layers=0)
     assert text.tokens == ("[CLS]", "##ding", "##s", "and", "two", "[SEP]")
     assert text.words().words == ("and", "two")
     np.testing.assert_array_equal(text.span(15, 22), text.vectors[3:5].mean(axis=0, dtype=np.float64).astype("f4"))
@@ -355,10 +331,10 @@ def test_the_other_end_of_a_text_may_be_cut(model: BertModel) -> None:
 
 
 def test_occurrences_across_texts_and_their_similarities(
-    model: BertModel, tokenizer: BertTokenizer, theirs: Any, their_tokenizer: Any
+    minilm: BertModel, tokenizer: BertTokenizer, their_minilm: Any, their_tokenizer: Any
 ) -> None:
     texts = ["The BANK robber", "no such word here", "a river bank, a bank vault", "bankers"]
-    embedded = embed_tokens(model, tokenizer, texts, layers=range(7), layer_pooling="tokens_first")
+    embedded = embed_tokens(minilm, tokenizer, texts, layers=range(7), layer_pooling="tokens_first")
     banks = word_occurrences("bank", embedded, tokenizer)
     assert [place.text_index for place in banks.places] == [0, 2, 2]
     assert [place.text[place.start : place.end] for place in banks.places] == ["BANK", "bank", "bank"]
@@ -368,7 +344,7 @@ def test_occurrences_across_texts_and_their_similarities(
     for index, token in ((0, 2), (2, 3), (2, 6)):
         encoded = their_tokenizer(texts[index])
         assert encoded.tokens()[token] == "bank"
-        vectors.append(their_states(theirs, [encoded])[0][:, token])
+        vectors.append(their_states(their_minilm, [encoded])[0][:, token])
     similarities = banks.similarities()
     assert similarities.shape == (7, 3, 3)
     for layer in range(7):
@@ -378,12 +354,12 @@ def test_occurrences_across_texts_and_their_similarities(
                 expected = a @ b / np.sqrt((a @ a) * (b @ b))
                 assert similarities[layer, i, j] == pytest.approx(expected, abs=1e-6)
 
-    last = word_occurrences("bank", embed_tokens(model, tokenizer, texts), tokenizer)
+    last = word_occurrences("bank", embed_tokens(minilm, tokenizer, texts), tokenizer)
     np.testing.assert_allclose(last.similarities(), similarities[-1], rtol=0, atol=1e-12)
 
 
-def test_a_word_in_pieces_is_joined_as_asked(model: BertModel, tokenizer: BertTokenizer) -> None:
-    text = embed_tokens(model, tokenizer, "EMBEDDINGS, embedding, embeddings")
+def test_a_word_in_pieces_is_joined_as_asked(minilm: BertModel, tokenizer: BertTokenizer) -> None:
+    text = embed_tokens(minilm, tokenizer, "EMBEDDINGS, embedding, embeddings")
     for how in ("mean", "first", "last", "max", "sum"):
         found = word_occurrences("embeddings", text, tokenizer, subwords=how)
         assert len(found) == 2, "an embedding is another word"
@@ -394,18 +370,18 @@ def test_a_word_in_pieces_is_joined_as_asked(model: BertModel, tokenizer: BertTo
 # --- notebooks --------------------------------------------------------------------------------------------------------
 
 
-def test_tables_for_notebooks_are_escaped_and_short(model: BertModel, tokenizer: BertTokenizer) -> None:
+def test_tables_for_notebooks_are_escaped_and_short(minilm: BertModel, tokenizer: BertTokenizer) -> None:
     hostile = "<script>alert('x')</script> & \"more\""
-    text = embed_tokens(model, tokenizer, hostile)
+    text = embed_tokens(minilm, tokenizer, hostile)
     inputs = tokenizer([hostile, "a"], padding=True)
-    long = embed_tokens(model, tokenizer, "a " * 500)
+    long = embed_tokens(minilm, tokenizer, "a " * 500)
     for shown in (
         text,
         text.words(),
         word_occurrences("script", text, tokenizer),
         inputs,
         inputs.encodings[0],
-        model(**inputs),
+        minilm(**inputs),
         long,
     ):
         table = shown._repr_html_()
@@ -457,15 +433,15 @@ def test_tables_for_notebooks_are_escaped_and_short(model: BertModel, tokenizer:
     ],
 )
 def test_bad_arguments(
-    model: BertModel, tokenizer: BertTokenizer, options: dict[str, Any], error: type[Exception], message: str
+    minilm: BertModel, tokenizer: BertTokenizer, options: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        embed_tokens(model, tokenizer, **{"texts": "a text", **options})
+        embed_tokens(minilm, tokenizer, **{"texts": "a text", **options})
 
 
 @pytest.fixture(scope="module")
-def text(model: BertModel, tokenizer: BertTokenizer) -> TokenVectors:
-    return embed_tokens(model, tokenizer, "one bank 🙂")
+def text(minilm: BertModel, tokenizer: BertTokenizer) -> TokenVectors:
+    return embed_tokens(minilm, tokenizer, "one bank 🙂")
 
 
 @pytest.mark.parametrize(
@@ -486,7 +462,7 @@ def test_bad_spans(text: TokenVectors, start: Any, end: Any, error: type[Excepti
         text.span(start, end)
 
 
-def test_bad_words(text: TokenVectors, tokenizer: BertTokenizer, model: BertModel) -> None:
+def test_bad_words(text: TokenVectors, tokenizer: BertTokenizer, minilm: BertModel) -> None:
     cases: list[tuple[Any, Any, type[Exception], str]] = [
         ("money", text, ValueError, "'money' occurs nowhere in the 1 texts"),
         ("one", [], ValueError, "'one' occurs nowhere in the 0 texts"),
@@ -498,13 +474,13 @@ def test_bad_words(text: TokenVectors, tokenizer: BertTokenizer, model: BertMode
         ("one", "one bank", TypeError, "texts is str 'one bank'"),
         ("one", 3, TypeError, "texts is int 3"),
         ("one", ["one bank"], TypeError, r"texts\[0\] is str 'one bank'; expected TokenVectors"),
-        ("one", [text, embed_tokens(model, tokenizer, "one", layers=0)], ValueError, "not embedded as the first"),
+        ("one", [text, embed_tokens(minilm, tokenizer, "one", layers=0)], ValueError, "not embedded as the first"),
     ]
     for word, texts, error, message in cases:
         with pytest.raises(error, match=message):
             word_occurrences(word, texts, tokenizer)
     with pytest.raises(TypeError, match="BertTokenizer"):
-        word_occurrences("one", text, model)  # type: ignore[arg-type]
+        word_occurrences("one", text, minilm)  # type: ignore[arg-type]
     for call in (
         text.words,
         lambda how: text.span(0, 3, how),
@@ -516,8 +492,8 @@ def test_bad_words(text: TokenVectors, tokenizer: BertTokenizer, model: BertMode
         join_subwords(np.zeros((0, 4), dtype=np.float32))
 
 
-def test_bad_hidden_states(model: BertModel, tokenizer: BertTokenizer, states: list[np.ndarray]) -> None:
-    kept = model(**tokenizer("a text"), output_hidden_states=[1]).hidden_states
+def test_bad_hidden_states(minilm: BertModel, tokenizer: BertTokenizer, states: list[np.ndarray]) -> None:
+    kept = minilm(**tokenizer("a text"), output_hidden_states=[1]).hidden_states
     cases: list[tuple[Any, str, type[Exception], str]] = [
         (states, "median", ValueError, "how='median'; expected one of 'concat'"),
         ([], "sum", ValueError, "hidden_states is empty"),
@@ -537,12 +513,12 @@ def test_bad_hidden_states(model: BertModel, tokenizer: BertTokenizer, states: l
             combine_layers(hidden_states, how)
 
 
-def test_a_tokenizer_of_another_model_is_refused(model: BertModel, tokenizer: BertTokenizer, tmp_path: Path) -> None:
+def test_a_tokenizer_of_another_model_is_refused(minilm: BertModel, tokenizer: BertTokenizer, tmp_path: Path) -> None:
     """Kernels trust their caller: an id beyond the table must not reach them."""
     small = BertModel.from_pretrained(random_checkpoint(tmp_path))
     with pytest.raises(ValueError, match=r"token_ids of sequence 1 at 1 is .* Do the tokenizer and the model belong"):
         embed_tokens(small, tokenizer, ["", "bank"], max_length=9)
     with pytest.raises(TypeError, match="given BertTokenizer and BertModel; expected a BertModel, then"):
-        embed_tokens(tokenizer, model, "swapped")  # type: ignore[call-overload]
-    assert embed_tokens(model, tokenizer, []) == []
-    assert embed_tokens(model, tokenizer, np.array(["a", "b"]))[1].text == "b"
+        embed_tokens(tokenizer, minilm, "swapped")  # type: ignore[call-overload]
+    assert embed_tokens(minilm, tokenizer, []) == []
+    assert embed_tokens(minilm, tokenizer, np.array(["a", "b"]))[1].text == "b"

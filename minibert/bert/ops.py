@@ -1,7 +1,7 @@
 """The contract between the forward and whoever computes: five ops, their shapes, dtypes and aliasing.
 
 `reference.OPS` fulfils it in NumPy (the specification, what people read), `kernels.make_ops()` in Numba (what people
-run), tests/oracle.py in float64. `encoder.forward` takes one of them as an argument; nothing is switched globally.
+run), benchmarks/float64.py in float64. `encoder.forward` takes one as an argument; nothing is switched globally.
 
 Rules for every set of ops
 --------------------------

@@ -1,0 +1,162 @@
+"""The ops in float64: the forward that every hidden state is measured against, and the measure.
+
+Definitions, not a second implementation: one row, one head, one element at a time where that is clearer, and nothing
+taken from minibert/bert/reference.py. `encoder.forward(weights, batch, OPS)`, with weights loaded by `OPS.prepare`, is
+the float64 forward. The tests use it too (tests/support/oracle.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import scipy.special  # type: ignore[import-untyped]
+
+from minibert.base.arrays import FloatArray, IntArray
+from minibert.bert.ops import AttentionOutput, LayerNorm, Linear, Ops, PreparedLinear
+
+__all__ = ["ACTIVATIONS", "OPS", "Error", "Float64Array", "double", "erf", "measure", "rms", "sequences"]
+
+Float64Array = npt.NDArray[np.float64]
+
+
+# --- the ops ---------------------------------------------------------------------------------------------------------
+
+
+def erf(x: npt.ArrayLike) -> Float64Array:
+    """The error function of each element."""
+    return np.asarray(scipy.special.erf(np.asarray(x, dtype=np.float64)))
+
+
+def _gelu(x: Float64Array) -> Float64Array:
+    return x * np.asarray(scipy.special.ndtr(x))  # x Phi(x), Phi being the normal distribution's
+
+
+def _gelu_tanh(x: Float64Array) -> Float64Array:
+    return 0.5 * x * (1.0 + np.tanh(np.sqrt(2.0 / np.pi) * (x + 0.044715 * x**3)))
+
+
+def _silu(x: Float64Array) -> Float64Array:
+    return x * np.asarray(scipy.special.expit(x))
+
+
+ACTIVATIONS: dict[str, Callable[[Float64Array], Float64Array]] = {
+    "gelu": _gelu,
+    "gelu_new": _gelu_tanh,
+    "gelu_pytorch_tanh": _gelu_tanh,
+    "gelu_fast": _gelu_tanh,
+    "relu": lambda x: np.where(x > 0.0, x, 0.0),
+    "silu": _silu,
+    "swish": _silu,
+    "tanh": np.tanh,
+}
+
+
+def _prepare(linear: Linear) -> Linear:
+    return dataclasses.replace(linear, weight=double(linear.weight), bias=double(linear.bias))
+
+
+def _embed(
+    words: FloatArray,
+    token_ids: IntArray,
+    token_type_table: FloatArray,
+    token_types: IntArray,
+    position_table: FloatArray,
+    positions: IntArray,
+) -> Float64Array:
+    y = np.zeros((len(token_ids), words.shape[1]))
+    for t in range(len(y)):
+        for table, rows in ((words, token_ids), (token_type_table, token_types), (position_table, positions)):
+            y[t] += table[rows[t]]
+    return y
+
+
+def _linear(
+    x: FloatArray, linear: PreparedLinear, *, activation: str | None = None, residual: FloatArray | None = None
+) -> Float64Array:
+    y = np.einsum("tk,nk->tn", double(x), double(linear.weight), optimize=True) + double(linear.bias)
+    if activation is not None:
+        y = ACTIVATIONS[activation](y)
+    return y if residual is None else y + double(residual)
+
+
+def _attention(
+    query: FloatArray,
+    key: FloatArray,
+    value: FloatArray,
+    cu_seqlens: IntArray,
+    num_heads: int,
+    *,
+    path: str = "",
+    return_scores: bool = False,
+    return_probs: bool = False,
+) -> AttentionOutput:
+    context = np.zeros(query.shape)
+    all_scores, all_probs = [], []
+    for tokens, heads in sequences(query.shape[1], cu_seqlens, num_heads):
+        length = tokens.stop - tokens.start
+        scores, probs = np.zeros((num_heads, length, length)), np.zeros((num_heads, length, length))
+        for a, columns in enumerate(heads):
+            q, k, v = (double(x[tokens, columns]) for x in (query, key, value))
+            scores[a] = np.dot(q, k.T) / np.sqrt(q.shape[1])
+            if length:
+                probs[a] = scipy.special.softmax(scores[a], axis=1)
+            context[tokens, columns] = np.dot(probs[a], v)
+        all_scores.append(scores)
+        all_probs.append(probs)
+    return AttentionOutput(context, all_scores if return_scores else None, all_probs if return_probs else None)
+
+
+def _layer_norm(x: FloatArray, norm: LayerNorm) -> Float64Array:
+    y = np.zeros(x.shape)
+    for t, row in enumerate(double(x)):
+        y[t] = (row - np.mean(row)) / np.sqrt(np.var(row) + norm.eps) * norm.weight + norm.bias
+    return y
+
+
+OPS = Ops(prepare=_prepare, embed=_embed, linear=_linear, attention=_attention, layer_norm=_layer_norm)
+"""The float64 set of ops: same contract as `reference.OPS`, every result float64."""
+
+
+def sequences(width: int, cu_seqlens: IntArray, num_heads: int) -> list[tuple[slice, list[slice]]]:
+    """For each sequence its rows, and the columns of each head."""
+    size = width // num_heads
+    heads = [slice(a * size, (a + 1) * size) for a in range(num_heads)]
+    bounds = [int(bound) for bound in cu_seqlens]
+    return [(slice(start, end), heads) for start, end in pairwise(bounds)]
+
+
+def double(array: FloatArray) -> Float64Array:
+    """The same numbers in float64."""
+    return array.astype(np.float64)
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------
+
+
+class Error(NamedTuple):
+    """How far an array lies from what it should be: root mean square, and the greatest of all."""
+
+    rms: float
+    max: float
+
+    def __str__(self) -> str:
+        return f"RMS {self.rms:.2e}, max {self.max:.2e}"
+
+
+def rms(values: npt.ArrayLike) -> float:
+    """Root mean square; 0 for no values."""
+    doubles = np.asarray(values, dtype=np.float64)
+    return float(np.sqrt(np.mean(doubles * doubles))) if doubles.size else 0.0
+
+
+def measure(actual: FloatArray, exact: FloatArray) -> Error:
+    """The error of `actual`; NaN or another shape is no error to measure but a failure."""
+    assert actual.shape == exact.shape, f"shape {actual.shape}, expected {exact.shape}"
+    assert np.isfinite(actual).all(), "not every value is finite"
+    difference = double(actual) - double(exact)
+    return Error(rms(difference), float(np.abs(difference).max(initial=0.0)))

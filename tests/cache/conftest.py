@@ -1,0 +1,31 @@
+"""A cache of machine code that is warm, and a copy of it for each test."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.support import outcomes
+from tests.support.machine_code import ALL, PROGRAM, compiled
+
+
+@pytest.fixture
+def model(outcome_model: Path) -> Path:
+    return outcome_model
+
+
+@pytest.fixture(scope="session")
+def warm(outcome_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A NUMBA_CACHE_DIR that a first start has filled."""
+    folder = tmp_path_factory.mktemp("warm")
+    outcome, printed = outcomes.run(PROGRAM, outcome_model, NUMBA_CACHE_DIR=str(folder))
+    assert (outcome, compiled(printed)) == ("ok", ALL), printed
+    return folder
+
+
+@pytest.fixture
+def cache(warm: Path, tmp_path: Path) -> Path:
+    """A copy of it to be damaged."""
+    return Path(shutil.copytree(warm, tmp_path / "cache"))

@@ -1,0 +1,175 @@
+"""Damaged machine code is compiled again; places that cannot be used are done without."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support import outcomes
+from tests.support.machine_code import ALL, PROGRAM, SMALL, compiled, copy_package, files, report, unusable_places
+from tests.support.report import REPORT
+
+
+def flip(path: Path, place: float) -> None:
+    content = bytearray(path.read_bytes())
+    content[int(place * (len(content) - 1))] ^= 0x10
+    path.write_bytes(content)
+
+
+def become_a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def become_a_dead_link(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.parent / "nowhere")
+
+
+def become_another_kernels(path: Path) -> None:
+    every = files(path.parent)
+    shutil.copy(
+        every[(every.index(path) + 1) % len(every)], path
+    )  # the next: done to all in turn, each gets a wrong one
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "an empty file": lambda path: path.write_bytes(b""),
+    "less than a checksum": lambda path: path.write_bytes(path.read_bytes()[:20]),
+    "a truncated file": lambda path: path.write_bytes(path.read_bytes()[:-100]),
+    "garbage": lambda path: path.write_bytes(os.urandom(5000)),
+    "text": lambda path: path.write_text("not machine code\n" * 100),
+    "a flipped bit in the checksum": lambda path: flip(path, 0.0),
+    "a flipped bit in the middle": lambda path: flip(path, 0.5),
+    "a flipped bit at the end": lambda path: flip(path, 1.0),
+    "another kernel's file": become_another_kernels,
+    "a folder in its place": become_a_folder,
+    "a dead link in its place": become_a_dead_link,
+}
+
+SAMPLE = ("an empty file", "a flipped bit in the middle", "a folder in its place")
+
+
+@pytest.mark.parametrize(
+    "damage", [damage if damage in SAMPLE else pytest.param(damage, marks=pytest.mark.slow) for damage in DAMAGE]
+)
+def test_a_damaged_file_is_compiled_again(damage: str, cache: Path, model: Path) -> None:
+    (path,) = files(cache, SMALL)
+    DAMAGE[damage](path)
+    outcome, printed = outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))
+    assert (outcome, compiled(printed)) == ("ok", SMALL), printed
+    report(damage, outcome)
+    if damage != "a folder in its place":  # which minibert did not make and leaves alone
+        assert "RuntimeWarning" not in printed
+        outcome, printed = outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))
+        assert (outcome, compiled(printed)) == ("ok", "")
+    else:
+        assert printed.count("RuntimeWarning") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_all_files_damaged(damage: str, cache: Path, model: Path) -> None:
+    for path in files(cache):
+        DAMAGE[damage](path)
+    outcome, printed = outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))
+    assert outcome == "ok", printed
+    assert compiled(printed) == ALL
+    assert printed.count("RuntimeWarning") == (damage == "a folder in its place")
+    report(f"all files: {damage}", outcome)
+
+
+@pytest.mark.slow
+def test_one_flipped_bit_anywhere(cache: Path, model: Path) -> None:
+    """Numba's own files would be executed as they are."""
+    counts: Counter[str] = Counter()
+    (path,) = files(cache, SMALL)
+    for step in range(12):
+        flip(path, step / 11)
+        outcome, printed = outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))
+        assert compiled(printed) == SMALL
+        counts[outcome] += 1
+    REPORT.append(outcomes.line("cache, a flipped bit at 12 places", counts))
+    assert counts == {"ok": 12}
+
+
+@pytest.mark.parametrize(
+    "cache_dir", ["full", *(pytest.param(case, marks=pytest.mark.slow) for case in ("", "a file"))]
+)
+def test_no_place_at_all(cache_dir: str, model: Path, tmp_path: Path, cache: Path) -> None:
+    """One warning, and the right numbers."""
+    limit = ""
+    if cache_dir == "full":  # no file may grow beyond 1,000 bytes: what a full disk does, without filling one
+        limit = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        files(cache, SMALL)[0].unlink()
+        variables = {"NUMBA_CACHE_DIR": str(cache), "PYTHONDONTWRITEBYTECODE": "1"}
+    else:
+        variables = unusable_places(tmp_path)
+        if cache_dir:
+            variables["NUMBA_CACHE_DIR"] = variables["HOME"]
+    outcome, printed = outcomes.run(limit + PROGRAM, model, **variables)
+    assert (outcome, compiled(printed)) == ("ok", SMALL if limit else ALL), printed
+    assert printed.count("RuntimeWarning: minibert's compiled kernels cannot be kept") == 1
+    assert re.search(r"/program-[\d-]+\.py:\d+: RuntimeWarning: minibert's compiled", printed), "not the caller's line"
+    assert not list(cache.rglob("*.partial"))
+    report(f"no place for it ({cache_dir or 'none'})", outcome)
+
+
+def test_a_read_only_package_that_was_compiled_ahead(model: Path, tmp_path: Path, warm: Path) -> None:
+    """A container image: warmed by whoever built it, run where nothing can be written."""
+    package = copy_package(tmp_path / "package")
+    beside = package / "minibert" / "kernels" / "__pycache__"
+    beside.mkdir()
+    shutil.copytree(next(warm.iterdir()), beside / next(warm.iterdir()).name)
+    nowhere = tmp_path / "nowhere"
+    nowhere.write_text("")
+    everything = [package, *package.rglob("*")]
+    for path in everything:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    variables = {"PYTHONPATH": str(package), "HOME": str(nowhere), "XDG_CACHE_HOME": str(nowhere)}
+    outcome, printed = outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR="", **variables)
+    for path in everything:
+        path.chmod(0o755)
+    assert (outcome, compiled(printed)) == ("ok", "")
+    assert "RuntimeWarning" not in printed
+    report("read-only but warm", outcome)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="this system has no owners")
+def test_machine_code_that_others_could_have_put_there_is_not_touched(cache: Path, model: Path) -> None:
+    """A file with a right checksum, in a folder open to everybody, that would run code when it is unpickled."""
+    (path,) = files(cache, SMALL)
+    poison = cache / "poison.py"
+    program = f"""
+        import pickle
+        class Poison:
+            def __reduce__(self): return print, ("WRONG NUMBER: poisoned",)
+        payload = pickle.dumps(Poison())
+        Path({str(path)!r}).write_bytes(hashlib.sha256(payload).digest() + payload)
+        """
+    assert outcomes.run(program, model)[0] == "ok"
+    assert outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))[0] == "wrong number", "the poison works"
+    assert outcomes.run(program, model)[0] == "ok"
+    assert not poison.exists()
+    path.parent.chmod(0o777)
+    outcome, printed = outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))
+    assert (outcome, compiled(printed)) == ("ok", ALL), printed
+    assert printed.count("others can write to it") == 1
+    report("a folder open to everybody", outcome)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files away")
+def test_machine_code_of_another_owner_is_not_touched(cache: Path, model: Path) -> None:
+    for path in [*cache.iterdir(), *files(cache)]:
+        os.chown(path, 65534, 65534)
+    outcome, printed = outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))
+    assert (outcome, compiled(printed)) == ("ok", ALL), printed
+    report("a folder of somebody else", outcome)

@@ -1,0 +1,292 @@
+"""Starts: warm ones compile nothing; several at once, killed ones, a terminal, old machine code."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from minibert.kernels import compilation
+from tests.support import outcomes
+from tests.support.machine_code import ALL, PACKAGE, PROGRAM, SMALL, compiled, copy_package, files, report
+from tests.support.outcomes import PATIENCE
+
+
+def test_a_warm_start_compiles_nothing(cache: Path, model: Path) -> None:
+    names = sorted(path.name.partition("-")[0] for path in files(cache))
+    assert names == sorted(ALL.split())
+    before = {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in files(cache)}
+    outcome, printed = outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))
+    assert (outcome, compiled(printed)) == ("ok", "")
+    assert {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in files(cache)} == before
+    report("warm", outcome)
+
+
+def test_a_first_vector_imports_nothing_that_it_does_not_need(cache: Path, model: Path) -> None:
+    """Neither the hub's client, nor what Numba needs to compile (which imports scipy.linalg where there is one)."""
+    program = """
+        from minibert.cli import main
+        assert main(["embed", "hello", "-o", os.devnull]) == 0
+        needless = ("huggingface_hub.file_download", "httpx", "httpx2", "urllib.request", "http.client", "tqdm",
+                    "numba.np.arraymath", "scipy.linalg", "multiprocessing", "minibert.cli.bench", "minibert.search")
+        print("imported:", *(name for name in needless if name in sys.modules))
+        """
+    variables = {"NUMBA_CACHE_DIR": str(cache), "HF_HUB_CACHE": str(cache / "no hub")}
+    outcome, printed = outcomes.run(program, model, **variables)
+    assert (outcome, printed.splitlines()[-1].split()) == ("ok", ["imported:"]), printed
+
+
+# --- several at once, and killed -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [2, pytest.param(8, marks=pytest.mark.slow)])
+def test_processes_that_start_cold_at_once(count: int, cache: Path, model: Path) -> None:
+    if count == 2:  # a sample: only the smallest kernel is missing
+        files(cache, SMALL)[0].unlink()
+    else:
+        shutil.rmtree(cache)
+    script = f"""
+        import subprocess
+        if len(sys.argv) == 1:
+            command = [sys.executable, __file__, "child"]
+            children = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range({count})]
+            for child in children:
+                printed = child.communicate()[0]
+                if child.returncode or "compiled:" not in printed: print("WRONG NUMBER", child.returncode, printed)
+            sys.exit()
+        """
+    program = outcomes.textwrap.dedent(script) + PROGRAM
+    outcome, printed = outcomes.run(program, model, NUMBA_CACHE_DIR=str(cache), timeout=PATIENCE)
+    assert outcome == "ok", printed
+    assert not list(cache.rglob("*.partial"))
+    report(f"{count} processes starting cold at once", outcome)
+    assert compiled(outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))[1]) == ""
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow)])
+def test_killed_while_compiling(kills: int, cache: Path, model: Path) -> None:
+    for kill in range(kills):
+        for path in files(cache, "describe"):
+            path.unlink()
+        program = model / "killed.py"
+        program.write_text(outcomes._PRELUDE + "print('go', flush=True)\n" + PROGRAM, encoding="utf-8")
+        variables = {"PYTHONPATH": str(PACKAGE.parent), "OUTCOMES_MODEL": str(model), "NUMBA_CACHE_DIR": str(cache)}
+        process = subprocess.Popen(
+            [sys.executable, str(program)], env={**os.environ, **variables}, stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(0.5 + 2.0 * kill / kills)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    outcome, printed = outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))
+    assert outcome == "ok", printed
+    report(f"killed {kills} times while compiling", outcome)
+    assert compiled(outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))[1]) == ""
+
+
+# --- old machine code ------------------------------------------------------------------------------------------------
+
+STALE = """
+from minibert.kernels.compilation import kernel
+from minibert.kernels.simd import WIDTH, load, maximum, store
+@kernel
+def larger(x):
+    store(x, 0, maximum(load(x, 0), load(x, WIDTH)))
+x = np.repeat(np.float32([1, 2]), WIDTH)
+larger(x)
+print("larger", x[0], "compiled", len(larger.stats.cache_misses))
+"""
+
+
+def test_a_change_of_an_intrinsic_alone_is_noticed(model: Path, tmp_path: Path) -> None:
+    """Numba's own cache looks only at the file in which the kernel stands."""
+    package = copy_package(tmp_path / "package")
+    simd = package / "minibert" / "kernels" / "simd.py"
+    source = simd.read_text(encoding="utf-8")
+    changed = source.replace('maximum = _choice(">"', 'maximum = _choice("<"')
+    assert changed != source
+    said = []
+    for text in (source, source, changed, changed, source):
+        simd.write_text(text, encoding="utf-8")
+        outcome, printed = outcomes.run(
+            STALE, model, PYTHONPATH=str(package), NUMBA_CACHE_DIR=str(tmp_path / "cache"), PYTHONDONTWRITEBYTECODE="1"
+        )
+        assert outcome == "ok", printed
+        said.append(printed.strip())
+    new, old = "larger 2.0", "larger 1.0"
+    assert said == [
+        f"{new} compiled 1",
+        f"{new} compiled 0",
+        f"{old} compiled 1",
+        f"{old} compiled 0",
+        f"{new} compiled 0",
+    ]
+    report("an intrinsic changed", outcome)
+
+
+def old_folder(cache: Path, name: str, *, days: float = 31, holds: tuple[str, ...] = ("a-1.bin",)) -> Path:
+    folder = cache / name
+    folder.mkdir(parents=True)
+    for file in holds:
+        (folder / file).write_bytes(b"machine code")
+    used = time.time() - days * 24 * 3600
+    os.utime(folder, (used, used))
+    return folder
+
+
+@pytest.mark.skipif(os.unlink not in os.supports_dir_fd, reason="nothing is deleted on this system")
+def test_what_other_sources_left_is_deleted_after_a_month(cache: Path, model: Path, tmp_path: Path) -> None:
+    """Only folders of exactly our names, our own, that hold nothing else; links are never followed."""
+    elsewhere = old_folder(tmp_path / "elsewhere", "kernels-1111111111111111")
+    deleted = [
+        old_folder(cache, "kernels-0123456789abcdef", holds=("a-1.bin", ".x.partial")),
+        old_folder(cache, "kernels-0000000000000000", holds=(), days=400),
+    ]
+    kept = [
+        old_folder(cache, "kernels-1234567890abcdef", days=29),
+        old_folder(cache, "kernels-2234567890abcdef", days=-400),
+        old_folder(cache, "kernels-3234567890abcdef", holds=("a-1.bin", "mine.txt")),
+        old_folder(cache, "kernels-4234567890abcde"),
+        old_folder(cache, "kernels-5234567890abcdef0"),
+        old_folder(cache, "kernels-6234567890ABCDEF"),
+        old_folder(cache, "my-kernels-7234567890abcdef"),
+    ]
+    if os.geteuid() == 0:
+        kept.append(old_folder(cache, "kernels-8234567890abcdef"))
+        os.chown(kept[-1], 12345, 12345)
+    link = cache / "kernels-9234567890abcdef"
+    link.symlink_to(elsewhere, target_is_directory=True)
+    (cache / "kernels-a234567890abcdef").write_text("a file")
+    inner = old_folder(cache, "kernels-b234567890abcdef", holds=())
+    (inner / "folder.bin").mkdir()
+    os.utime(inner, (0, 0))
+    before = {path: sorted(os.listdir(path)) for path in [*kept, inner, elsewhere]}
+
+    outcome, printed = outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))
+    assert (outcome, compiled(printed)) == ("ok", "")
+    assert all(path.exists() for path in deleted), "a start that compiles nothing deletes nothing"
+
+    files(cache, SMALL)[0].unlink()
+    outcome, printed = outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))
+    assert (outcome, compiled(printed)) == ("ok", SMALL), printed
+    assert not any(path.exists() for path in deleted)
+    assert {path: sorted(os.listdir(path)) for path in before} == before
+    assert link.is_symlink()
+    assert (cache / "kernels-a234567890abcdef").read_text() == "a file"
+    report("folders of other sources", outcome)
+
+
+def test_a_start_says_that_the_folder_is_in_use(cache: Path, model: Path) -> None:
+    folder = files(cache)[0].parent
+    os.utime(folder, (0, 0))
+    outcome, printed = outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))
+    assert (outcome, compiled(printed)) == ("ok", "")
+    assert time.time() - folder.stat().st_mtime < 300
+
+
+def test_sources_in_an_archive_are_never_cached(model: Path, tmp_path: Path) -> None:
+    """Nothing there could tell old machine code from new."""
+    archive = shutil.make_archive(str(tmp_path / "package"), "zip", copy_package(tmp_path / "package"))
+    variables = {"PYTHONPATH": archive, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    program = """
+        from minibert.kernels.compilation import cache_folders
+        print(list(cache_folders()), "minibert" in str(sys.modules["minibert.kernels.compilation"].__file__))
+        """
+    outcome, printed = outcomes.run(program, model, **variables)
+    assert (outcome, printed.split()) == ("ok", ["[]", "True"])
+
+
+def test_a_numba_without_its_compiler_counts_as_missing(model: Path) -> None:
+    program = """
+        import warnings
+        warnings.simplefilter("ignore")
+        output = load()(**batch(0)).last_hidden_state
+        same = load(backend="numpy")(**batch(0)).last_hidden_state
+        print(np.array_equal(output, same))
+        try:
+            load(backend="numba")
+        except ValueError as error:
+            print(error)
+        """
+    outcome, printed = outcomes.run(program, model, NUMBA_DISABLE_JIT="1")
+    assert outcome == "ok"
+    assert printed.startswith("True\nbackend='numba', but numba cannot be imported (NUMBA_DISABLE_JIT is set")
+
+
+@pytest.mark.parametrize("features", [None, "", ",", "+avx2", "+avx2,-avx512f", "+avx2,,-avx"])
+def test_features_that_llvm_can_read(features: str | None) -> None:
+    compilation._check_features(features)
+
+
+@pytest.mark.parametrize("features", ["zzz", "avx2,fma", "+avx2,zzz", "+avx2, +fma", " +avx2"])
+def test_features_without_a_sign_are_refused(features: str) -> None:
+    with pytest.raises(ImportError, match=r"begins with neither \+ nor -; expected names with such a sign"):
+        compilation._check_features(features)
+
+
+def test_features_that_would_end_the_process_count_as_a_missing_numba(model: Path) -> None:
+    program = """
+        try:
+            load(backend="numba")
+        except ValueError as error:
+            print(error)
+        load()
+        """
+    outcome, printed = outcomes.run(program, model, NUMBA_CPU_FEATURES="+avx2,zzz")
+    reason = "numba cannot be imported (NUMBA_CPU_FEATURES='+avx2,zzz', where 'zzz' begins with neither + nor -;"
+    assert outcome == "ok", printed
+    assert printed.startswith(f"backend='numba', but {reason}")
+    assert f"RuntimeWarning: {reason}" in printed
+
+
+def test_after_an_interrupted_import_of_numba_a_restart_is_asked_for(model: Path) -> None:
+    program = """
+        class Interrupt:
+            def find_spec(self, name, path=None, target=None):
+                if name == "numba.core.types.npytypes":
+                    sys.meta_path.remove(self)
+                    raise KeyboardInterrupt
+        sys.meta_path.insert(0, Interrupt())
+        try:
+            load()
+        except KeyboardInterrupt:
+            print("interrupted")
+        load()
+        """
+    outcome, printed = outcomes.run(program, model)
+    assert outcome == "typed error", printed
+    assert printed.startswith("interrupted\n")
+    last = printed.splitlines()[-1]
+    assert last.startswith("ValueError: numba cannot be imported (")
+    assert last.endswith("An earlier import of it may have been interrupted: restart Python.")
+
+
+# --- the first compilation, said and done ahead -----------------------------------------------------------------------
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="this system has no terminals that a test could open")
+def test_a_terminal_is_told_once_why_the_first_start_takes_long(cache: Path, model: Path) -> None:
+    import pty
+
+    for path in files(cache, "describe_l"):
+        path.unlink()
+    program = model / "terminal.py"
+    program.write_text(outcomes._PRELUDE + PROGRAM, encoding="utf-8")
+    variables = {"PYTHONPATH": str(PACKAGE.parent), "OUTCOMES_MODEL": str(model), "NUMBA_CACHE_DIR": str(cache)}
+    said = []
+    for _ in range(2):
+        ours, theirs = pty.openpty()
+        subprocess.run(
+            [sys.executable, str(program)], env={**os.environ, **variables}, stderr=theirs, stdout=theirs, check=True
+        )
+        os.close(theirs)
+        said.append(os.read(ours, 10_000).decode().count("minibert: compiling the kernels for this machine, once"))
+        os.close(ours)
+    assert said == [1, 0]

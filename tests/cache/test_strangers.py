@@ -1,0 +1,302 @@
+"""Files and folders of machine code that others could change are not used."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import pickle
+import random
+import re
+import shutil
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numba
+import pytest
+from numba.core.registry import cpu_target
+
+from minibert.kernels import compilation
+from tests.support.report import REPORT
+
+needs_owners = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="this system has no owners")
+needs_root = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files away")
+STRANGER = 65534
+
+
+class Poison:
+    """Makes a folder where it is unpickled."""
+
+    def __init__(self, mark: Path) -> None:
+        self._mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self._mark),)
+
+
+class Trap:
+    """A cache folder, `base/kernels-...`, in which the file of one kernel would run code if it were unpickled."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.above = root / "above"
+        self.base = self.above / "base"
+        monkeypatch.setattr(numba.config, "CACHE_DIR", str(self.base))
+        (self.folder,) = compilation.cache_folders()
+        self.folder.mkdir(parents=True)
+        for place in (self.above, self.base, self.folder):
+            place.chmod(0o755)
+        self.mark = root / "executed"
+        payload = pickle.dumps(Poison(self.mark))
+        self.poison = hashlib.sha256(payload).digest() + payload
+        self._code = compilation._MachineCode("tests.trap")
+        key = self._code._key("()", cpu_target.target_context.codegen())
+        self.file = self.folder / self._code._file_name(key)
+        self.file.write_bytes(self.poison)
+        self.file.chmod(0o644)
+        self.theirs = root / "theirs"  # a folder open to everybody, which holds the same file
+
+    def load(self) -> bool:
+        """Look for the kernel; whether the code was executed."""
+        assert self._code.load_overload("()", cpu_target.target_context) is None
+        return self.mark.exists()
+
+    def make_theirs(self, content: bytes | None) -> None:
+        inner = self.theirs / self.folder.name
+        inner.mkdir(parents=True)
+        if content is not None:
+            (inner / self.file.name).write_bytes(content)
+        for place in (self.theirs, inner):
+            place.chmod(0o777)
+
+
+@pytest.fixture
+def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trap:
+    return Trap(tmp_path, monkeypatch)
+
+
+def give_away(path: Path) -> None:
+    os.chown(path, STRANGER, STRANGER)
+
+
+def become_a_link(path: Path) -> None:
+    target = path.rename(path.with_name("target"))
+    path.symlink_to(target)
+
+
+def become_a_sticky_folder_of_a_stranger(path: Path) -> None:
+    path.chmod(0o1777)
+    give_away(path)
+
+
+def nothing(path: Path) -> None:
+    pass
+
+
+# What is done to the file, the folder or the folder above NUMBA_CACHE_DIR -> what is said about the folder.
+PRIVATE: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "an ordinary folder": ("file", nothing),
+    "a file for the user alone": ("file", lambda path: path.chmod(0o600)),
+    "a folder for the user alone": ("folder", lambda path: path.chmod(0o700)),
+    "a link to a folder of one's own": ("folder", become_a_link),
+    "a link above": ("above", become_a_link),
+    "a sticky folder above": ("above", lambda path: path.chmod(0o1777)),
+}
+
+OPEN: dict[str, tuple[str, Callable[[Path], object], str | None]] = {
+    "a file open to all": ("file", lambda path: path.chmod(0o666), None),
+    "a file open to a group": ("file", lambda path: path.chmod(0o664), None),
+    "a file of a stranger": ("file", give_away, None),
+    "a link to a file": ("file", become_a_link, None),
+    "a folder open to all": ("folder", lambda path: path.chmod(0o777), "others can write to it"),
+    "a folder open to a group": ("folder", lambda path: path.chmod(0o775), "others can write to it"),
+    "a sticky folder": ("folder", lambda path: path.chmod(0o1777), "others can write to it"),
+    "a folder of a stranger": ("folder", give_away, "it belongs to another user"),
+    "a folder above open to all": ("above", lambda path: path.chmod(0o777), "others can write to {above}"),
+    "a folder above open to a group": ("above", lambda path: path.chmod(0o775), "others can write to {above}"),
+    "a folder above of a stranger": ("above", give_away, "{above} belongs to another user"),
+    "a sticky one of a stranger": ("above", become_a_sticky_folder_of_a_stranger, "{above} belongs to another user"),
+}
+
+
+@needs_owners
+@pytest.mark.parametrize("case", PRIVATE)
+def test_a_private_folder_is_used(case: str, trap: Trap) -> None:
+    """And the poison works: without this test, the next ones would show nothing."""
+    place, change = PRIVATE[case]
+    change(getattr(trap, place))
+    assert compilation.why_untrusted(trap.folder) is None
+    assert trap.load()
+    compilation._write(trap.folder, "a.bin", b"machine code")
+    assert compilation._read(trap.folder, "a.bin") == b"machine code"
+
+
+@needs_owners
+@pytest.mark.parametrize("case", [pytest.param(case, marks=needs_root if "stranger" in case else ()) for case in OPEN])
+def test_what_others_could_have_written_is_not_unpickled(case: str, trap: Trap) -> None:
+    place, change, reason = OPEN[case]
+    change(getattr(trap, place))
+    assert not trap.load()
+    if reason is None:  # the folder is in order: the file is replaced by a good one
+        assert compilation.why_untrusted(trap.folder) is None
+        compilation._write(trap.folder, trap.file.name, b"machine code")
+        assert compilation._read(trap.folder, trap.file.name) == b"machine code"
+        assert not trap.file.is_symlink()
+    else:
+        reason = reason.format(above=trap.above)
+        assert compilation.why_untrusted(trap.folder) == reason
+        with pytest.raises(PermissionError, match=f"^{re.escape(str(PermissionError(0, reason)))}$"):
+            compilation._write(trap.folder, "a.bin", b"machine code")
+        assert os.listdir(trap.folder) == [trap.file.name]
+
+
+@needs_owners
+def test_a_fifo_is_neither_waited_for_nor_unpickled(trap: Trap) -> None:
+    trap.file.unlink()
+    os.mkfifo(trap.file, 0o644)
+    held = os.open(trap.file, os.O_RDWR)  # a writer that never ends
+    os.write(held, trap.poison)
+    loader = threading.Thread(target=trap.load, daemon=True)
+    loader.start()
+    loader.join(60)
+    waits = loader.is_alive()
+    os.close(held)
+    loader.join()
+    assert (waits, trap.mark.exists()) == (False, False)
+
+
+@needs_owners
+def test_missing_folders_are_made_for_the_user_alone_to_write_to(trap: Trap) -> None:
+    """Whatever the umask; and not below a folder that is open to others."""
+    shutil.rmtree(trap.base)
+    before = os.umask(0o002)
+    try:
+        compilation._write(trap.folder, "a.bin", b"machine code")
+    finally:
+        os.umask(before)
+    assert [path.stat().st_mode & 0o777 for path in (trap.base, trap.folder, trap.folder / "a.bin")] == [
+        0o755,
+        0o755,
+        0o644,
+    ]
+    shutil.rmtree(trap.base)
+    trap.above.chmod(0o777)
+    with pytest.raises(PermissionError, match="others can write to"):
+        compilation._write(trap.folder, "a.bin", b"machine code")
+    assert not trap.base.exists()
+
+
+class Swap:
+    """Puts a link to a stranger's folder in the place of one of the user's, and takes it away again."""
+
+    def __init__(self, path: Path, theirs: Path) -> None:
+        self._path, self._theirs, self._aside = path, theirs, path.with_name("aside")
+
+    def do(self) -> None:
+        self._path.rename(self._aside)
+        self._path.symlink_to(self._theirs)
+
+    def undo(self) -> None:
+        self._path.unlink()
+        self._aside.rename(self._path)
+
+
+CALLS = ("lstat", "stat", "open", "fstat", "mkdir")
+
+
+@contextlib.contextmanager
+def after_call(number: int, action: Callable[[], None]) -> Iterator[list[str]]:
+    """Do something after the n-th of `CALLS`; the list is filled with the names of all calls."""
+    calls: list[str] = []
+
+    def wrap(name: str) -> Callable[..., Any]:
+        original = getattr(os, name)
+
+        def wrapped(*arguments: Any, **options: Any) -> Any:
+            try:
+                return original(*arguments, **options)
+            finally:
+                calls.append(name)
+                if len(calls) == number:
+                    action()
+
+        return wrapped
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, function in [(name, wrap(name)) for name in CALLS]:
+            patch.setattr(os, name, function)
+        yield calls
+
+
+@needs_owners
+@pytest.mark.parametrize("place", ["folder", "base"])
+def test_a_folder_that_is_swapped_while_it_is_looked_at(place: str, trap: Trap) -> None:
+    """After each call to the system in turn: nothing of the stranger's is unpickled, and nothing is written there."""
+    trap.make_theirs(trap.poison)
+    inner = trap.theirs / trap.folder.name
+    swap = Swap(getattr(trap, place), inner if place == "folder" else trap.theirs)
+    trap.file.write_bytes(b"no machine code")
+    number, calls = 0, [""]
+    while number <= len(calls):  # once more than there are calls: then nothing is swapped
+        number += 1
+        for write in (False, True):
+            with after_call(number, swap.do) as calls, contextlib.suppress(OSError):
+                if write:
+                    compilation._write(trap.folder, "a.bin", b"machine code")
+                else:
+                    trap.load()
+            if len(calls) >= number:
+                swap.undo()
+            assert not trap.mark.exists(), f"unpickled after {calls[:number]}"
+            assert os.listdir(inner) == [trap.file.name], f"written after {calls[:number]}"
+    assert {"lstat", "open", "fstat"} <= set(calls)
+    assert number > 8
+
+
+@needs_owners
+def test_a_folder_that_is_swapped_all_the_time(trap: Trap) -> None:
+    trap.make_theirs(trap.poison)
+    trap.file.write_bytes(b"no machine code")
+    inner = trap.theirs / trap.folder.name
+    swap, done, generator = Swap(trap.folder, inner), threading.Event(), random.Random(0)
+
+    def swap_on() -> None:
+        while not done.is_set():
+            swap.do()
+            time.sleep(generator.random() * 1e-4)
+            swap.undo()
+            time.sleep(generator.random() * 1e-4)
+
+    swapper = threading.Thread(target=swap_on)
+    swapper.start()
+    executed = sum(trap.load() for _ in range(500))
+    done.set()
+    swapper.join()
+    assert executed == 0
+    REPORT.append(f"cache, a folder swapped all the time: {executed} of 500 loads executed what a stranger put there")
+
+
+@needs_owners
+def test_a_folder_below_one_that_is_open_to_others_is_warned_of_once(trap: Trap) -> None:
+    trap.above.chmod(0o777)
+    compilation._warn_not_saved.cache_clear()
+
+    @compilation.kernel
+    def twice(x: Any) -> Any:
+        return 2 * x
+
+    @compilation.kernel
+    def thrice(x: Any) -> Any:
+        return 3 * x
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert (twice(2), thrice(2), twice(2.0)) == (4, 6, 4.0)
+    compilation._warn_not_saved.cache_clear()
+    (warning,) = caught
+    assert warning.category is RuntimeWarning
+    assert f"cannot be kept ({trap.folder}: others can write to {trap.above})" in str(warning.message)
+    assert os.listdir(trap.folder) == [trap.file.name]

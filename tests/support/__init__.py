@@ -1,0 +1,1 @@
+"""Modules that several test files use: checkpoints, servers, oracles, texts, programs that crash."""

@@ -1,0 +1,250 @@
+"""The one registry of what is tested: ops with the shapes they must get right.
+
+Sizes are awkward on purpose: 1, primes, one below and above the 8, 16 and 32 that vector units and micro-tiles like,
+rectangles rather than squares, and the real ones of BERT (384, 768, 1536, 3072). Tests walk over all of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from minibert.base.arrays import FloatArray, IntArray
+from minibert.bert.config import ACTIVATIONS
+from minibert.bert.ops import LayerNorm, Linear, Ops
+
+__all__ = ["OP_CASES", "Arguments", "OpCase", "pack_lengths"]
+
+Arguments: TypeAlias = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class OpCase:
+    """One call of one op.
+
+    Parameters
+    ----------
+    op : str                          a field of `Ops`
+    label : str                       the op, its shapes and its options: the test's id
+    make : (Generator) -> arguments   by keyword; linear maps not yet prepared
+    """
+
+    op: str
+    label: str
+    make: Callable[[np.random.Generator], Arguments]
+
+    def arguments(self) -> Arguments:
+        """New arrays, the same ones at every call."""
+        return self.make(_generator(self.label))
+
+    def prepare(self, ops: Ops, arguments: Arguments) -> Arguments:
+        """The arguments with their linear maps prepared by `ops`."""
+        return {name: ops.prepare(v) if isinstance(v, Linear) else v for name, v in arguments.items()}
+
+    def run(self, ops: Ops, arguments: Arguments) -> Any:
+        """The op of this set on these arguments."""
+        return getattr(ops, self.op)(**self.prepare(ops, arguments))
+
+    def __str__(self) -> str:
+        return self.label
+
+
+def pack_lengths(lengths: tuple[int, ...]) -> IntArray:
+    """The cu_seqlens of sequences of these lengths."""
+    return np.cumsum([0, *lengths]).astype(np.int32)
+
+
+def _generator(label: str) -> np.random.Generator:
+    return np.random.default_rng(zlib.crc32(label.encode()))
+
+
+def _normal(generator: np.random.Generator, *shape: int, scale: float = 1.0) -> FloatArray:
+    return (scale * generator.standard_normal(shape)).astype(np.float32)
+
+
+# --- embed -----------------------------------------------------------------------------------------------------------
+
+
+def _embed_case(T: int, H: int, V: int = 101, P: int = 67, types: int = 2, *, own_vectors: bool = False) -> OpCase:
+    def make(generator: np.random.Generator) -> Arguments:
+        return {
+            "words": _normal(generator, T if own_vectors else V, H),
+            "token_ids": np.arange(T, dtype=np.int32) if own_vectors else _ids(generator, V, T),
+            "token_type_table": _normal(generator, types, H),
+            "token_types": _ids(generator, types, T),
+            "position_table": _normal(generator, P, H),
+            "positions": _ids(generator, P, T),
+        }
+
+    label = f"embed T={T} H={H} V={V} P={P} types={types}{' inputs_embeds' if own_vectors else ''}"
+    return OpCase("embed", label, make)
+
+
+def _ids(generator: np.random.Generator, limit: int, count: int) -> IntArray:
+    return generator.integers(0, limit, size=count, dtype=np.int32)
+
+
+def _embed_cases() -> Iterator[OpCase]:
+    yield _embed_case(0, 8)
+    yield _embed_case(1, 1, V=1, P=1, types=1)
+    yield _embed_case(2, 7, types=3)
+    yield _embed_case(37, 9)
+    yield _embed_case(128, 384, V=997, P=512)
+    yield _embed_case(22, 84, own_vectors=True)
+    yield _embed_case(512, 768, V=997, P=512)
+
+
+# --- linear ----------------------------------------------------------------------------------------------------------
+
+# T, K, N of x (T, K) and weight (N, K).
+_LINEAR_SHAPES = (
+    (0, 8, 8),
+    (1, 1, 1),
+    (1, 7, 5),
+    (2, 1, 13),
+    (5, 13, 1),
+    (7, 8, 9),
+    (8, 9, 7),
+    (9, 7, 8),
+    (15, 31, 33),
+    (16, 32, 16),
+    (17, 33, 31),
+    (22, 384, 1152),
+    (31, 15, 17),
+    (33, 17, 15),
+    (37, 101, 205),
+    (127, 64, 65),
+    (128, 384, 384),
+    (129, 65, 127),
+    (300, 65, 127),  # more than one block of tiles
+    (301, 300, 97),
+)
+_LARGE_LINEAR_SHAPES = (
+    (1, 768, 768),
+    (22, 768, 3072),
+    (128, 384, 1536),
+    (128, 1536, 384),
+    (37, 768, 2304),
+    (128, 3072, 768),
+)
+# The epilogues the forward asks for, and the ones the contract also allows.
+_EPILOGUES: tuple[tuple[str | None, bool], ...] = ((None, False), ("gelu", False), (None, True), ("gelu", True))
+
+
+def _linear_case(T: int, K: int, N: int, activation: str | None, residual: bool) -> OpCase:
+    def make(generator: np.random.Generator) -> Arguments:
+        # Weights scaled so that the results are of size 1 to 3, where activations bend.
+        linear = Linear(("some.dense",), _normal(generator, N, K, scale=1.5 / K**0.5), _normal(generator, N))
+        arguments: Arguments = {"x": _normal(generator, T, K), "linear": linear}
+        if activation is not None:
+            arguments["activation"] = activation
+        if residual:
+            arguments["residual"] = _normal(generator, T, N)
+        return arguments
+
+    options = f"{f' {activation}' if activation else ''}{' residual' if residual else ''}"
+    return OpCase("linear", f"linear T={T} K={K} N={N}{options}", make)
+
+
+def _linear_cases() -> Iterator[OpCase]:
+    for shape in _LINEAR_SHAPES:
+        for activation, residual in _EPILOGUES:
+            yield _linear_case(*shape, activation, residual)
+    for shape in _LARGE_LINEAR_SHAPES:
+        for activation, residual in _EPILOGUES[:3]:
+            yield _linear_case(*shape, activation, residual)
+    for activation in ACTIVATIONS:
+        if activation != "gelu":
+            yield _linear_case(17, 33, 31, activation, False)
+            yield _linear_case(9, 7, 8, activation, True)
+
+
+# --- attention -------------------------------------------------------------------------------------------------------
+
+# Lengths of the sequences, A heads, D of one head.
+_ATTENTION_SHAPES: tuple[tuple[tuple[int, ...], int, int], ...] = (
+    ((), 2, 4),
+    ((0,), 1, 1),
+    ((0, 0, 0), 3, 8),
+    ((1,), 1, 1),
+    ((1, 1, 1), 2, 7),
+    ((2,), 1, 9),
+    ((22,), 12, 32),
+    ((7, 8, 9), 7, 12),
+    ((15, 0, 16, 1, 17), 3, 5),
+    ((31, 32, 33), 2, 16),
+    ((37,), 5, 13),
+    ((128,), 12, 64),
+    ((0, 1, 512, 0), 3, 32),
+    ((127, 129), 4, 31),
+)
+
+
+def _attention_case(
+    lengths: tuple[int, ...], num_heads: int, head_size: int, *, sharp: float = 1.0, apart: bool = False
+) -> OpCase:
+    def make(generator: np.random.Generator) -> Arguments:
+        cu_seqlens = pack_lengths(lengths)
+        T, H = int(cu_seqlens[-1]), num_heads * head_size
+        if apart:  # as the forward has them: column blocks of one array
+            query, key, value = np.split(_normal(generator, T, 3 * H, scale=sharp), 3, axis=1)
+        else:
+            query, key, value = (_normal(generator, T, H, scale=s) for s in (sharp, sharp, 1.0))
+        return {
+            "query": query,
+            "key": key,
+            "value": value,
+            "cu_seqlens": cu_seqlens,
+            "num_heads": num_heads,
+            "return_scores": True,
+            "return_probs": True,
+        }
+
+    shown = "+".join(map(str, lengths)) or "none"
+    options = f"{f' sharp={sharp:g}' if sharp != 1 else ''}{' column-blocks' if apart else ''}"
+    return OpCase("attention", f"attention S={shown} A={num_heads} D={head_size}{options}", make)
+
+
+def _attention_cases() -> Iterator[OpCase]:
+    for shape in _ATTENTION_SHAPES:
+        yield _attention_case(*shape)
+    yield _attention_case((15, 0, 16, 1, 17), 3, 5, apart=True)
+    yield _attention_case((22, 37), 12, 32, apart=True)
+    yield _attention_case((22, 37), 2, 8, sharp=10.0)  # scores to a few hundred: probs of 1 and of 0
+    yield _attention_case((9, 2), 2, 8, sharp=30.0)  # scores in the thousands: exp would overflow unshifted
+
+
+# --- layer_norm ------------------------------------------------------------------------------------------------------
+
+
+def _layer_norm_case(T: int, H: int, *, eps: float = 1e-12, offset: float = 0.0, scale: float = 1.0) -> OpCase:
+    def make(generator: np.random.Generator) -> Arguments:
+        weight, bias = 1 + _normal(generator, H, scale=0.2), _normal(generator, H)
+        x = np.float32(offset) + _normal(generator, T, H, scale=scale)
+        return {"x": x, "norm": LayerNorm("some.LayerNorm", weight.astype(np.float32), bias, eps)}
+
+    options = f"{f' offset={offset:g}' if offset else ''}{f' scale={scale:g}' if scale != 1 else ''}"
+    label = f"layer_norm T={T} H={H} eps={eps:g}{options}"
+    return OpCase("layer_norm", label, make)
+
+
+def _layer_norm_cases() -> Iterator[OpCase]:
+    yield _layer_norm_case(0, 8)
+    for H in (1, 2, 5, 7, 8, 9, 15, 16, 17, 31, 33, 205):
+        yield _layer_norm_case(3, H, eps=1e-5 if H == 1 else 1e-12)
+    for T in (1, 2, 22, 37, 128):
+        yield _layer_norm_case(T, 84)
+    for H in (384, 768, 1536, 3072):
+        yield _layer_norm_case(128, H)
+    yield _layer_norm_case(37, 384, offset=100.0)
+    yield _layer_norm_case(37, 384, scale=1e-6)
+    yield _layer_norm_case(37, 384, scale=1e6)
+    yield _layer_norm_case(37, 84, eps=1e-2, scale=0.1)
+
+
+OP_CASES: tuple[OpCase, ...] = (*_embed_cases(), *_linear_cases(), *_attention_cases(), *_layer_norm_cases())
+"""Every op with every shape and option."""

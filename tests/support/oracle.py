@@ -1,0 +1,108 @@
+"""How far a float32 op's result may lie from the float64 one (benchmarks/float64.py).
+
+It is not a constant: it depends on how large the numbers were that were added up and cancelled on the way. Each op
+therefore has a *magnitude*, an array of its result's shape: the op on absolute values, or what comes to the same.
+Errors are given in units of `EPSILON * magnitude`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from benchmarks.float64 import ACTIVATIONS, OPS, Float64Array, double, sequences
+from minibert.base.arrays import FloatArray, IntArray
+from minibert.bert.ops import AttentionOutput, LayerNorm, Linear
+
+__all__ = ["ACTIVATIONS", "EPSILON", "MAGNITUDES", "OPS", "arrays", "measure_ulps", "rounding_errors"]
+
+EPSILON = float(np.finfo(np.float32).eps)
+"""2^-23: the step from 1 to the next float32. Rounding once is wrong by at most half of it, relative."""
+
+
+# --- magnitudes ------------------------------------------------------------------------------------------------------
+
+
+def _embed_magnitude(**arguments: Any) -> Sequence[Float64Array]:
+    tables = ("words", "token_type_table", "position_table")
+    return [OPS.embed(**{name: np.abs(v) if name in tables else v for name, v in arguments.items()})]
+
+
+def _linear_magnitude(
+    x: FloatArray, linear: Linear, activation: str | None = None, residual: FloatArray | None = None
+) -> Sequence[Float64Array]:
+    # No activation is steeper than 1.13, so the epilogue hardly magnifies what the product lost.
+    positive = Linear(linear.paths, np.abs(linear.weight), np.abs(linear.bias))
+    return [OPS.linear(np.abs(x), positive, residual=None if residual is None else np.abs(residual))]
+
+
+def _attention_magnitude(
+    query: FloatArray,
+    key: FloatArray,
+    value: FloatArray,
+    cu_seqlens: IntArray,
+    num_heads: int,
+    *,
+    path: str = "",
+    return_scores: bool = False,
+    return_probs: bool = False,
+) -> Sequence[Float64Array]:
+    """Scores lose what their products lose; exp turns a score's absolute error into a prob's relative one."""
+    exact = OPS.attention(query, key, value, cu_seqlens, num_heads, return_probs=True)
+    positive = OPS.attention(np.abs(query), np.abs(key), np.abs(value), cu_seqlens, num_heads, return_scores=True)
+    context, scores, probs = np.zeros(query.shape), positive.scores or [], []
+    for b, (tokens, heads) in enumerate(sequences(query.shape[1], cu_seqlens, num_heads)):
+        probs.append((exact.probs or [])[b] * (1.0 + 2.0 * scores[b].max(axis=2, keepdims=True, initial=0.0)))
+        for a, columns in enumerate(heads):
+            context[tokens, columns] = np.dot(probs[b][a], np.abs(double(value[tokens, columns])))
+    return [context, *(scores if return_scores else ()), *(probs if return_probs else ())]
+
+
+def _layer_norm_magnitude(x: FloatArray, norm: LayerNorm) -> Sequence[Float64Array]:
+    """The mean is wrong in proportion to the row's largest number, and a small deviation magnifies that."""
+    rows = double(x)
+    deviation = np.sqrt(np.var(rows, axis=1, keepdims=True) + norm.eps)
+    return [np.abs(rows).max(axis=1, keepdims=True) / deviation * np.abs(norm.weight) + np.abs(norm.bias)]
+
+
+MAGNITUDES: dict[str, Callable[..., Sequence[Float64Array]]] = {
+    "embed": _embed_magnitude,
+    "linear": _linear_magnitude,
+    "attention": _attention_magnitude,
+    "layer_norm": _layer_norm_magnitude,
+}
+"""For each op: (the op's arguments) -> the magnitude of each array of its result, in the order of `arrays`."""
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------
+
+
+def measure_ulps(actual: FloatArray, exact: Float64Array) -> Float64Array:
+    """Errors of float32 values in units of the last place of the exact float64 ones; 0.5 is a correct rounding."""
+    assert actual.dtype == np.float32
+    with np.errstate(under="ignore"):
+        return np.abs(double(actual) - exact) / np.spacing(np.abs(exact).astype(np.float32)).astype(np.float64)
+
+
+def rounding_errors(op: str, result: object, exact: object, arguments: dict[str, Any]) -> list[float]:
+    """For each array of an op's result its greatest error, in units of `EPSILON` x its magnitude."""
+    # A difference below the smallest normal number is none: float32 has no relative precision there, and an op may
+    # well flush what is left to zero.
+    least = float(np.finfo(np.float32).tiny) / EPSILON
+    errors = []
+    for actual, wanted, magnitude in zip(arrays(result), arrays(exact), MAGNITUDES[op](**arguments), strict=True):
+        assert actual.shape == wanted.shape == magnitude.shape
+        assert np.isfinite(actual).all(), "not every value is finite"
+        units = np.abs(double(actual) - wanted) / (EPSILON * np.maximum(magnitude, least))
+        errors.append(float(units.max(initial=0.0)))
+    return errors
+
+
+def arrays(result: object) -> list[FloatArray]:
+    """Every array of an op's result in order: the array itself, or context, scores and probs as far as asked for."""
+    if isinstance(result, AttentionOutput):
+        return [result.context, *(result.scores or ()), *(result.probs or ())]
+    assert isinstance(result, np.ndarray)
+    return [result]

@@ -1,0 +1,154 @@
+"""Tokenizers as files: small vocabularies, real ones, and tokenizer.json."""
+
+from __future__ import annotations
+
+import json
+import random
+import unicodedata
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+WORDS = [
+    "a",
+    "b",
+    "c",
+    "ab",
+    "##b",
+    "##c",
+    "hello",
+    "Hello",
+    "world",
+    "h",
+    "##e",
+    "##llo",
+    "é",
+    "的",
+    "人",
+    "##人",
+    "!",
+    ",",
+]
+
+VOCABULARIES = {
+    "bert-base-cased": {"do_lower_case": False},
+    "bert-base-multilingual-cased": {"do_lower_case": False},
+    "bert-base-chinese": {"do_lower_case": False},
+}
+
+REAL_VOCABULARIES = ["uncased tokenizer.json", *VOCABULARIES]
+
+EVERYTHING = {
+    "return_offsets_mapping": True,
+    "return_special_tokens_mask": True,
+    "return_length": True,
+}
+
+# Texts for machines without the data: the kinds of text that tokenizers have got wrong.
+AWKWARD_TEXTS = [
+    "",
+    " ",
+    "\t\n\r  ",
+    "a",
+    "Hello, world! It's a test.",
+    "naïve café Ångström İstanbul ΑΣ ß ﬁ Ⅷ",
+    "e\u0301 o\u0308 n\u0303\u0323 \u0301alone",
+    "博推zz 人工智能 日本語のテキスト 한국어",
+    "的\u200b人\u200d有\ufeff",
+    "\x00null \x07bell \x7f \x85 \xa0 \xad soft\xadhyphen",
+    "👩‍👩‍👧‍👦 🏳️‍🌈 e\u20dd",
+    "[CLS] [SEP] [MASK] [PAD] [UNK] [unused1] [mask]",
+    "x[MASK]y [MASK][MASK]",
+    "##ing ## # ##",
+    "a" * 99,
+    "a" * 100,
+    "a" * 101,
+    "antidisestablishmentarianism " * 40,
+    "𝒯𝒽𝑒 𝓺𝓾𝓲𝓬𝓴 \U0010ffff \ufffd \ufffe",
+    "مرحبا بالعالم שלום עולם नमस्ते दुनिया สวัสดีชาวโลก",
+    "$1,234.56 100% C++ #hashtag @user http://example.com/?q=a&b=c",
+    "“quotes” ‘single’ — dash… ¿qué? ¡sí!",
+]
+
+
+def model_folder(folder: Path, **files: Any) -> Path:
+    """A folder with JSON files by their names, and vocab.txt by its lines."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        if name == "vocab":
+            (folder / "vocab.txt").write_text("\n".join(content) + "\n", encoding="utf-8")
+        else:
+            (folder / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
+    return folder
+
+
+def shuffled(texts: list[str]) -> list[str]:
+    return random.Random(20).sample(texts, len(texts))
+
+
+def random_texts(number: int) -> list[str]:
+    """Texts of characters from all of Unicode, mixed with words, spaces and special tokens."""
+    generator = random.Random(number)
+    texts = []
+    for _ in range(number):
+        pieces = [
+            generator.choice(
+                ["the ", "Word", " ", "ing", "[MASK]", "é", "的", ".", "\u0301", random_character(generator)]
+            )
+            for _ in range(generator.randrange(1, 60))
+        ]
+        texts.append("".join(pieces))
+    return texts
+
+
+def random_character(generator: random.Random) -> str:
+    while True:
+        character = chr(generator.randrange(0x110000))
+        if unicodedata.category(character) != "Cs":
+            return character
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Loading
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def tokenizer_json(vocab: list[str], **settings: Any) -> dict[str, Any]:
+    """A small BERT tokenizer.json, with stored truncation and padding as all-MiniLM-L6-v2 has them."""
+    numbered = {token: token_id for token_id, token in enumerate(vocab)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(numbered, unk_token="[UNK]"))
+    tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(**settings)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = tokenizers.decoders.WordPiece(prefix="##")
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", numbered["[CLS]"]), ("[SEP]", numbered["[SEP]"])],
+    )
+    tokenizer.add_special_tokens([token for token in SPECIALS if token in numbered])
+    tokenizer.enable_truncation(4)
+    tokenizer.enable_padding(length=6)
+    return json.loads(tokenizer.to_str())  # type: ignore[no-any-return]
+
+
+def flags(**changed: bool) -> dict[str, bool]:
+    return {"lstrip": False, "rstrip": False, "single_word": False, "normalized": False, "special": False} | changed
+
+
+def unigram_json() -> dict[str, Any]:
+    """A SentencePiece tokenizer, as paraphrase-multilingual-MiniLM-L12-v2 has it: a BERT model with XLM-R's tokens."""
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", "▁", "▁a", "▁hello", "b", "c", "▁wor", "ld", "é"]
+    tokenizer = tokenizers.Tokenizer(
+        tokenizers.models.Unigram([(piece, -float(index)) for index, piece in enumerate(pieces)], unk_id=3)
+    )
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+    tokenizer.decoder = tokenizers.decoders.Metaspace()
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+    )
+    tokenizer.add_special_tokens(["<s>", "<pad>", "</s>", "<unk>"])
+    tokenizer.enable_padding(pad_id=1, pad_token="<pad>")
+    return json.loads(tokenizer.to_str())  # type: ignore[no-any-return]

@@ -1,0 +1,105 @@
+"""Reading JSON files: what is read, and why the rest is refused."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minibert.base.files import read_json, read_json_object
+from minibert.errors import ModelFormatError
+from tests.support.hub_files import write
+from tests.support.marks import unix
+
+# --- JSON ---
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b'{"a": [1, 2.5, null, true, "x"]}', {"a": [1, 2.5, None, True, "x"]}),
+        (b'\xef\xbb\xbf{"a": 1}', {"a": 1}),
+        (b"[]", []),
+        (b" 3 \n", 3),
+        ('{"日": "é"}'.encode(), {"日": "é"}),
+        (b'{"model_max_length": 1000000000000000019884624838656}', {"model_max_length": int(1e30)}),
+        (b'{"a": {"x": 1}, "b": {"x": 1}}', {"a": {"x": 1}, "b": {"x": 1}}),
+        (b"1e-12", 1e-12),
+    ],
+)
+def test_json_is_read(tmp_path: Path, content: bytes, expected: Any) -> None:
+    write(tmp_path, {"x.json": content})
+    assert read_json(tmp_path / "x.json") == expected
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "not valid JSON: it is empty at line 1, column 1"),
+        (b"  \n ", "it is empty"),
+        (b'{"a": 1,\n "b": }', "Expecting value at line 2, column 7"),
+        (b'{"a": 1', "at line 1, column 8"),
+        (b'{"a": 1} x', "Extra data at line 1, column 10"),
+        (b"{'a': 1}", "double quotes at line 1, column 2"),
+        (b"<!DOCTYPE html><html>", "Expecting value at line 1, column 1"),
+        (b'{"a": "\xff"}', "not UTF-8 text: invalid start byte at byte 7"),
+        ('{"a": 1}'.encode("utf-16"), "not UTF-8 text"),
+        (b'{"a": "x\0"}', "Invalid control character"),
+        (b"\0" * 100, "not valid JSON"),
+        (b'{"a": NaN}', "NaN is not a JSON number"),
+        (b'{"a": -Infinity}', "-Infinity is not a JSON number"),
+        (b'{"a": 1e999}', "the number 1e999 is too large"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "not valid JSON"),
+        (b'{"a": 1, "a": 2}', "the key 'a' occurs twice"),
+        (b'[{"x": {"a": 1, "b": 1, "a": 1}}]', "the key 'a' occurs twice"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"a":' * 100_000, "nested too deeply"),
+        (b" " * (16 * 2**20 + 1), "larger than 16777216 bytes"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "Git LFS pointer .*`git lfs pull`"),
+    ],
+)
+def test_json_that_is_not_is_refused_with_the_reason(tmp_path: Path, content: bytes, message: str) -> None:
+    path = write(tmp_path, {"x.json": content}) / "x.json"
+    with pytest.raises(ModelFormatError, match=message) as caught:
+        read_json(path)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (b"[]", "array"),
+        (b'"x"', "string"),
+        (b"1", "number"),
+        (b"1.5", "number"),
+        (b"true", "boolean"),
+        (b"null", "null"),
+    ],
+)
+def test_json_that_must_be_an_object(tmp_path: Path, content: bytes, found: str) -> None:
+    path = write(tmp_path, {"x.json": content}) / "x.json"
+    with pytest.raises(ModelFormatError, match=rf"the settings \(.*x\.json\) holds a JSON {found}, expected an object"):
+        read_json_object(path, what="the settings")
+    assert read_json_object(write(tmp_path, {"y.json": b'{"a": 1}'}) / "y.json") == {"a": 1}
+
+
+def test_json_that_is_not_there_or_not_a_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelFormatError, match=r"x\.json does not exist"):
+        read_json(tmp_path / "x.json")
+    with pytest.raises(ModelFormatError, match="is a folder"):
+        read_json(tmp_path)
+
+
+@unix
+def test_json_that_cannot_be_opened_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # not by chmod: the tests may run as root, who may read everything
+    path = write(tmp_path, {"x.json": b"{}"}) / "x.json"
+
+    def refuse(*arguments: Any, **more: Any) -> Any:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(ModelFormatError, match=r"x\.json cannot be read: Permission denied"):
+        read_json(path)

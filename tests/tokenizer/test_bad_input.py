@@ -1,0 +1,143 @@
+"""Texts and arguments that are refused, and what the messages name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minibert.tokenizer.bert_tokenizer import BertTokenizer
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "error", "message"),
+    [
+        (None, {}, TypeError, "text is NoneType None; expected str"),
+        (7, {}, TypeError, "text is int 7; expected str"),
+        (b"text", {}, TypeError, "text is bytes"),
+        (float("nan"), {}, TypeError, "text is float nan"),
+        ({"text": 1}, {}, TypeError, "text is dict"),
+        (iter(["a"]), {}, TypeError, "text is list_iterator"),
+        (["a", None], {}, TypeError, "text 1 is NoneType None; expected str. Leave missing texts out"),
+        (["a", float("nan")], {}, TypeError, "text 1 is float nan"),
+        (["a", "b", 3], {}, TypeError, "text 2 is int 3"),
+        ([b"a"], {}, TypeError, "text 0 is bytes b'a'; expected str. Decode it first"),
+        ([("a", "b")], {}, TypeError, "text 0 is tuple .* Pairs are given as text= and text_pair="),
+        ([["a", "b"]], {}, TypeError, "text 0 is list .* is_split_into_words=True"),
+        (np.array([["a"]]), {}, TypeError, "text 0 is list"),
+        (np.array([1.5]), {}, TypeError, "text 0 is float"),
+        ("ab\ud800", {}, ValueError, r"text 0 holds .* surrogate '\\ud800', at position 2"),
+        (["a", "\udfffb"], {}, ValueError, r"text 1 holds .* '\\udfff', at position 0"),
+        (["a"], {"text_pair": ["x\udc80"]}, ValueError, r"text 0 holds .* position 1"),
+        ("a", {"text_pair": ["b"]}, TypeError, "both be one text"),
+        (["a"], {"text_pair": "b"}, TypeError, "both be one text"),
+        (["a", "b"], {"text_pair": ["c"]}, ValueError, "2 texts and 1 in text_pair"),
+        (["a"], {"text_pair": [None]}, TypeError, "text_pair 0 is NoneType"),
+        ("a b", {"is_split_into_words": True}, TypeError, "text is str 'a b'; expected a list of words"),
+        ([["a"], "b"], {"is_split_into_words": True}, TypeError, "text 1 is str 'b'; expected a list of words"),
+        ([["a", 2]], {"is_split_into_words": True}, TypeError, "text 0 has int 2 for word 1"),
+        (["a", ["b"]], {"is_split_into_words": True}, TypeError, "text 0 has list .* for word 1"),
+        ([["a", "\ud812"]], {"is_split_into_words": True}, ValueError, "text 0 holds"),
+        (["a", "b c"], {}, ValueError, "row 0 has 3 tokens, row 1 has 4; add padding=True"),
+        ("a", {"return_tensors": "pt"}, ValueError, "'pt'.* give 'np'"),
+        ("a", {"return_tensors": "tf"}, ValueError, "'tf'.* give 'np'"),
+        ("a", {"padding": "long"}, ValueError, "padding='long'; expected one of 'longest'"),
+        ("a", {"padding": 1}, ValueError, "padding=1; expected one of"),
+        ("a", {"truncation": "first"}, ValueError, "truncation='first'; expected one of 'longest_first'"),
+        ("a", {"max_length": 0}, ValueError, "max_length=0; expected an int of at least 1"),
+        ("a", {"max_length": -5}, ValueError, "max_length=-5; expected an int of at least 1"),
+        ("a", {"max_length": True}, TypeError, "max_length=True; expected an int of at least 1"),
+        ("a", {"max_length": 5.0}, TypeError, r"max_length=5\.0; expected an int"),
+        ("a", {"max_length": "5"}, TypeError, "max_length='5'; expected an int"),
+        ("a", {"max_length": 1}, ValueError, "max_length=1 has no room for the 2 special tokens"),
+        (["a"], {"text_pair": ["b"], "max_length": 2}, ValueError, "no room for the 3 special tokens"),
+        ("a b c", {"truncation": "only_second", "max_length": 4}, ValueError, "needs text_pair="),
+        (
+            ["a", "b"],
+            {"text_pair": ["c", "d e f g"], "truncation": "only_first", "max_length": 6},
+            ValueError,
+            "text 1 .*4",
+        ),
+        ("a", {"stride": -1}, ValueError, "stride=-1; expected an int of at least 0"),
+        ("a", {"stride": 1.5}, TypeError, r"stride=1\.5; expected an int"),
+        (
+            "a b c d e",
+            {"max_length": 5, "stride": 3, "return_overflowing_tokens": True},
+            ValueError,
+            "stride=3 must be less than the 3",
+        ),
+        ("a b c", {"max_length": 2, "return_overflowing_tokens": True}, ValueError, "less than the 0 tokens"),
+        (
+            "a",
+            {"padding": True, "pad_to_multiple_of": 0},
+            ValueError,
+            "pad_to_multiple_of=0; expected an int of at least 1",
+        ),
+        (
+            "a",
+            {"padding": True, "truncation": True, "max_length": 9, "pad_to_multiple_of": 8},
+            ValueError,
+            "max_length=9 is not a multiple",
+        ),
+        ("a b c", {"padding": "max_length", "max_length": 3}, ValueError, "row 0 has 5 tokens, max_length=3"),
+    ],
+)
+def test_bad_input_is_named(
+    tokenizer: BertTokenizer, text: Any, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message) as raised:
+        tokenizer(text, **options)
+    assert raised.type is error
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (
+            lambda t: t.decode([101, 99999]),
+            ValueError,
+            "token id 99999 at position 1 has no token; ids run from 0 to 30521",
+        ),
+        (lambda t: t.decode(-1), ValueError, "token id -1"),
+        (lambda t: t.decode(2**40), ValueError, f"token id {2**40}"),
+        (lambda t: t.decode([1.0]), TypeError, r"token id 0=1\.0; expected an int"),
+        (lambda t: t.decode([True]), TypeError, "token id 0=True; expected an int"),
+        (lambda t: t.decode([[101]]), TypeError, "call batch_decode"),
+        (lambda t: t.decode([[101], [101, 102]]), TypeError, "call batch_decode"),
+        (lambda t: t.decode(["a"]), TypeError, "token id 0='a'; expected an int"),
+        (lambda t: t.decode(np.array([1.5])), TypeError, "token id 0=.*1.5.*; expected an int"),
+        (lambda t: t.decode("101"), TypeError, "token id"),
+        (lambda t: t.decode(None), TypeError, "token id"),
+        (lambda t: t.decode({101}), TypeError, "token id"),
+        (lambda t: t.convert_ids_to_tokens([30522]), ValueError, "token id 30522"),
+        (lambda t: t.convert_ids_to_tokens(30522), ValueError, "token id 30522"),
+        (lambda t: t.convert_tokens_to_ids(5), TypeError, "tokens are int 5"),
+        (lambda t: t.convert_tokens_to_ids(["a", 5]), TypeError, "a token is int 5"),
+        (lambda t: t.tokenize(["a"]), TypeError, "text is list"),
+        (lambda t: t.encode("a", 5), TypeError, "pair is int 5"),
+        (lambda t: t.encode(None), TypeError, "text is NoneType"),
+    ],
+)
+def test_bad_calls_are_named(
+    tokenizer: BertTokenizer, call: Callable[[BertTokenizer], Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        call(tokenizer)
+
+
+def test_every_lone_surrogate_is_refused(tokenizer: BertTokenizer) -> None:
+    for code_point in range(0xD800, 0xE000, 7):
+        with pytest.raises(ValueError, match="text 1 holds half a character"):
+            tokenizer(["fine", f"x{chr(code_point)}y"])
+
+
+def test_sides_and_limits_set_by_hand_are_checked_when_used(tiny: BertTokenizer) -> None:
+    assert tiny.model_max_length is None
+    for options in ({"truncation": True}, {"padding": "max_length"}):
+        with pytest.raises(ValueError, match="need max_length=: neither"):
+            tiny("a", **options)
+    tiny.padding_side = "top"
+    with pytest.raises(ValueError, match="padding_side='top'; expected one of 'right', 'left'"):
+        tiny("a")

