@@ -37,6 +37,10 @@ def embed(short_folder: Path, texts: Path, output: Path, *options: str) -> int:
     return main(["embed", "-m", str(short_folder), "-i", str(texts), "-o", str(output), "--shard-size", "2", *options])
 
 
+def extract(folder: Path, texts: Path, output: Path) -> int:
+    return main(["extract", "-m", str(folder), "-i", str(texts), "-o", str(output), "--layers=-1"])
+
+
 def test_every_file_has_its_number(
     short_folder: Path, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

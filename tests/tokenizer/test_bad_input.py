@@ -73,7 +73,7 @@ from minibert.tokenizer.bert_tokenizer import BertTokenizer
             "a",
             {"padding": True, "pad_to_multiple_of": 0},
             ValueError,
-            "pad_to_multiple_of=0; expected an int of at least 1",
+            "pad_to_multiple_of=0; expected an int",
         ),
         (
             "a",
