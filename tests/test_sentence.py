@@ -43,8 +43,9 @@ TEXTS = [
 ]
 
 
-def test_equals_sentence_transformers_on_the_real_model(minilm_sentences: SentenceTransformer) -> None:
-    texts = TEXTS + list(udhr_lines()[::60] if os.environ.get(VARIABLE) else ())
+@pytest.mark.parametrize("every", [60, pytest.param(20, marks=pytest.mark.slow)])
+def test_equals_sentence_transformers_on_the_real_model(minilm_sentences: SentenceTransformer, every: int) -> None:
+    texts = TEXTS + list(udhr_lines()[::every] if os.environ.get(VARIABLE) else ())
     ours = minilm_sentences.encode(texts, truncation="silent")
     apart = np.abs(ours - their_vectors(locate_minilm(), texts)).max()
     REPORT.append(f"SentenceTransformer: {len(texts)} texts, at most {apart:.1e} from sentence-transformers")
