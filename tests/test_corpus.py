@@ -50,12 +50,12 @@ def test_encode_iter_gives_the_vectors_of_encode_for_any_iterable(
     alone = np.stack([short_model.encode(text, truncation="silent") for text in texts])
     np.testing.assert_array_equal(expected, alone)  # whatever is shared and sorted
     for window in (1, 7, 300, 1000):
-        found = list(short_model.encode_iter((text for text in texts), window=window, truncation="silent"))
+        found = list(short_model.encode_iter((text for text in texts), chunk_size=window, truncation="silent"))
         np.testing.assert_array_equal(np.stack(found), expected)
     out = np.memmap(tmp_path / "out", dtype=np.float32, mode="w+", shape=expected.shape)
-    assert sum(1 for _ in short_model.encode_iter(iter(texts), out=out, window=64, truncation="silent")) == 300
+    assert sum(1 for _ in short_model.encode_iter(iter(texts), out=out, chunk_size=64, truncation="silent")) == 300
     np.testing.assert_array_equal(out, expected)
-    info = [one for part in short_model.encode_windows(texts, window=50, return_info=True) for one in part.info]
+    info = [one for part in short_model.encode_chunks(texts, chunk_size=50, return_info=True) for one in part.info]
     assert info == short_model.encode(texts, truncation="silent", return_info=True)[1]
     assert short_model.num_tokens(texts) == [one.n_tokens for one in info]
     assert list(short_model.encode_iter([])) == []
@@ -69,7 +69,7 @@ def test_encode_iter_reads_no_further_than_a_window(short_model: SentenceTransfo
             read.append(number)
             yield f"text {number}"
 
-    next(short_model.encode_iter(texts(), window=10))
+    next(short_model.encode_iter(texts(), chunk_size=10))
     assert len(read) == 10
 
 
@@ -96,17 +96,17 @@ def test_equal_texts_are_computed_once(short_model: SentenceTransformer) -> None
 
 def test_encode_iter_says_what_is_wrong(short_model: SentenceTransformer) -> None:
     with pytest.raises(TypeError, match=r"inputs\[12\] is a int"):
-        list(short_model.encode_iter([*["a"] * 12, 3], window=5))
+        list(short_model.encode_iter([*["a"] * 12, 3], chunk_size=5))
     with pytest.raises(TypeError, match="expected an iterable"):
         short_model.encode_iter("one text")
-    with pytest.raises(ValueError, match="window=0"):
-        short_model.encode_iter(["a"], window=0)
+    with pytest.raises(ValueError, match="chunk_size=0"):
+        short_model.encode_iter(["a"], chunk_size=0)
     with pytest.raises(ValueError, match=r"inputs\[7\] has 62 tokens"):
-        list(short_model.encode_iter([*["a"] * 7, "cat " * 60], window=5, truncation="error"))
+        list(short_model.encode_iter([*["a"] * 7, "cat " * 60], chunk_size=5, truncation="error"))
     with pytest.raises(ValueError, match=r"out has shape \(2, 24\)"):
         list(short_model.encode_iter(["a"] * 3, out=np.zeros((2, 24))))
     with pytest.warns(UserWarning, match=r"1 of 8 texts .* first is at index 7"):
-        list(short_model.encode_iter([*["a"] * 7, "cat " * 60], window=5))
+        list(short_model.encode_iter([*["a"] * 7, "cat " * 60], chunk_size=5))
 
 
 # --- reading and writing ----------------------------------------------------------------------------------------------

@@ -328,13 +328,13 @@ def calls(folder: Path) -> list[Call]:
     for precision in similarity.PRECISIONS:
         add(f"encode({precision})", sentences.encode, inputs=texts, precision=precision, truncate_dim=9)
     options = {key: value for key, value in {**named, **pooled}.items() if key != "return_info"}
-    options |= {"window": 2, "progress": lambda n: None, "normalize_embeddings": True, "truncate_dim": 5}
+    options |= {"chunk_size": 2, "progress": lambda n: None, "normalize_embeddings": True, "truncate_dim": 5}
     add("encode_iter", lambda **x: everything(sentences.encode_iter(**x)), inputs=texts, **options)
     add("encode_iter(out=)", lambda **x: everything(sentences.encode_iter(**x)),
         inputs=texts[:3], truncate_dim=4, out=np.zeros((3, 4), np.float32))  # fmt: skip
     add(
-        "encode_windows",
-        lambda **x: everything(sentences.encode_windows(**x)),
+        "encode_chunks",
+        lambda **x: everything(sentences.encode_chunks(**x)),
         inputs=texts,
         **options,
         return_info=True,

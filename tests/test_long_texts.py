@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from minibert import BertTokenizer, SentenceTransformer, embed_tokens
-from minibert.base.ordering import in_windows
+from minibert.base.ordering import in_chunks
 from minibert.cli import main
 from minibert.corpus import readers, runs
 from minibert.corpus.google_features import google_lines
@@ -458,12 +458,12 @@ def test_windows_are_bounded_by_weight() -> None:
             read.append(item)
             yield item
 
-    found = in_windows(each(), 3, len, 9)
+    found = in_chunks(each(), 3, len, 9)
     assert [len(item) for item in next(found)] == [3, 3, 3]
     assert len(read) == 3
     assert [[len(item) for item in window] for window in found] == [[20], [1, 1, 1], [1, 9], [2]]
-    assert list(in_windows([], 3, len, 9)) == []
-    assert list(in_windows("abcde", 2, len, 1)) == [["a"], ["b"], ["c"], ["d"], ["e"]]
+    assert list(in_chunks([], 3, len, 9)) == []
+    assert list(in_chunks("abcde", 2, len, 1)) == [["a"], ["b"], ["c"], ["d"], ["e"]]
 
 
 class StoppedError(Exception):

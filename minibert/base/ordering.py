@@ -1,4 +1,4 @@
-"""Any iterable of texts -> windows of bounded size, in which each distinct text is computed once, the longest first."""
+"""Any iterable of texts -> chunks of bounded size, in which each distinct text is computed once, the longest first."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 
 from minibert.base.arrays import IntArray
 
-__all__ = ["distinct_longest_first", "in_windows"]
+__all__ = ["distinct_longest_first", "in_chunks"]
 
 Item = TypeVar("Item")
 
 
-def in_windows(
+def in_chunks(
     items: Iterable[Item], size: int, weight: Callable[[Item], int] | None = None, most: int = 0
 ) -> Iterator[list[Item]]:
     """Yield lists of `size` items, the last one shorter; nothing else is read ahead.
@@ -31,9 +31,9 @@ def in_windows(
         its last item.
     """
     iterator = iter(items)
-    while window := list(islice(iterator, size) if weight is None else _weighed(iterator, size, weight, most)):
-        yield window
-        del window  # before the next one is read
+    while chunk := list(islice(iterator, size) if weight is None else _weighed(iterator, size, weight, most)):
+        yield chunk
+        del chunk  # before the next one is read
 
 
 def _weighed(items: Iterator[Item], size: int, weight: Callable[[Item], int], most: int) -> Iterator[Item]:

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from minibert.base.checks import check_choice
-from minibert.base.ordering import in_windows
+from minibert.base.ordering import in_chunks
 from minibert.corpus.readers import Record, Source
 from minibert.corpus.runs import Append, BadRecords, Output, Summary, row_of, run_shards
 from minibert.corpus.shards import Counts
 from minibert.corpus.writers import OUTPUT_DTYPES, VectorWriter, output_suffix
 from minibert.sentence.encode import EncodedTexts
 from minibert.sentence.options import EncodeOptions
-from minibert.sentence.sentence_transformer import WINDOW, SentenceTransformer
+from minibert.sentence.sentence_transformer import CHUNK_SIZE, SentenceTransformer
 from minibert.tokens.layers import resolve_layers
 
 __all__ = ["embed_corpus"]
@@ -37,7 +37,7 @@ def embed_corpus(
     resume: bool = False,
     on_error: str = "stop",
     dtype: str = "float32",
-    shard_size: int = WINDOW,
+    shard_size: int = CHUNK_SIZE,
     settings: dict[str, Any] | None = None,
     show_progress: bool = False,
     report: Callable[[str], object] = print,
@@ -130,15 +130,15 @@ class _Task:
     options: EncodeOptions
 
     def compute(
-        self, window: list[tuple[int, Record]], before: Counts, append: Append, progress: Callable[[int], object]
+        self, chunk: list[tuple[int, Record]], before: Counts, append: Append, progress: Callable[[int], object]
     ) -> Counts:
-        texts = [record.text for _, record in window if record.text is not None]
+        texts = [record.text for _, record in chunk if record.text is not None]
         size = max(1, len(texts))
-        encoded = next(self.model.encode_windows(texts, window=size, progress=progress, **vars(self.options)), None)
-        progress(len(window) - len(texts))
+        encoded = next(self.model.encode_chunks(texts, chunk_size=size, progress=progress, **vars(self.options)), None)
+        progress(len(chunk) - len(texts))
         places = iter(range(len(texts)))
         first, n_tokens, n_cut = before.n_texts, 0, 0
-        for records in in_windows(window, _ROWS_AT_ONCE):
+        for records in in_chunks(chunk, _ROWS_AT_ONCE):
             rows, own = list[dict[str, Any]](), list[int]()
             for number, record in records:
                 place = -1
@@ -157,7 +157,7 @@ class _Task:
             self.writer.write(append, first, rows, self._vectors(encoded, own))
             first += len(rows)
         n_texts = first - before.n_texts
-        return Counts(n_texts, n_tokens, n_cut, len(window) - n_texts)
+        return Counts(n_texts, n_tokens, n_cut, len(chunk) - n_texts)
 
     def _vectors(self, encoded: EncodedTexts | None, places: list[int]) -> np.ndarray:
         """Choose the vectors of some places: (len(places), width), NaN for -1."""
@@ -189,7 +189,7 @@ def _probe(model: SentenceTransformer, options: EncodeOptions) -> np.ndarray:
     Where texts are split it is a long one, so that windows without room for a text are refused at once.
     """
     text = "minibert " * (model.max_seq_length if options.truncation == "split" else 1)
-    return next(model.encode_windows([text], **vars(options))).vectors[0]
+    return next(model.encode_chunks([text], **vars(options))).vectors[0]
 
 
 def _as_json(model: SentenceTransformer, options: EncodeOptions) -> dict[str, Any]:

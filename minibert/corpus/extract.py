@@ -137,15 +137,15 @@ class _States:
     bad_records: BadRecords
 
     def compute(
-        self, window: list[tuple[int, Record]], before: Counts, append: Append, progress: Callable[[int], object]
+        self, chunk: list[tuple[int, Record]], before: Counts, append: Append, progress: Callable[[int], object]
     ) -> Counts:
-        kept = _kept(window, self.bad_records)
+        kept = _kept(chunk, self.bad_records)
         n_tokens = n_cut = 0
         for n_texts, tokens, cut in self.writer.write(append, before.n_tokens, kept):
             n_tokens, n_cut = n_tokens + tokens, n_cut + cut
             progress(n_texts)
-        progress(len(window) - len(kept))
-        return Counts(len(kept), n_tokens, n_cut, len(window) - len(kept))
+        progress(len(chunk) - len(kept))
+        return Counts(len(kept), n_tokens, n_cut, len(chunk) - len(kept))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,16 +163,16 @@ class _GoogleLines:
         return np.array([layer["values"] for layer in json.loads(line)["features"][0]["layers"]]).reshape(-1)
 
     def compute(
-        self, window: list[tuple[int, Record]], before: Counts, append: Append, progress: Callable[[int], object]
+        self, chunk: list[tuple[int, Record]], before: Counts, append: Append, progress: Callable[[int], object]
     ) -> Counts:
-        kept = _kept(window, self.bad_records)
+        kept = _kept(chunk, self.bad_records)
         n_tokens = n_cut = 0
         for line, tokens, cut in self._lines(kept):
             append(_LINES, f"{line}\n".encode())
             n_tokens, n_cut = n_tokens + tokens, n_cut + (cut > 0)
             progress(1)
-        progress(len(window) - len(kept))
-        return Counts(len(kept), n_tokens, n_cut, len(window) - len(kept))
+        progress(len(chunk) - len(kept))
+        return Counts(len(kept), n_tokens, n_cut, len(chunk) - len(kept))
 
     def _lines(self, records: Sequence[tuple[int, Record]]) -> Any:
         return google_lines(
@@ -185,5 +185,5 @@ class _GoogleLines:
         )
 
 
-def _kept(window: Sequence[tuple[int, Record]], bad_records: BadRecords) -> list[tuple[int, Record]]:
-    return [(number, record) for number, record in window if record.problem is None or bad_records.keep(record)]
+def _kept(chunk: Sequence[tuple[int, Record]], bad_records: BadRecords) -> list[tuple[int, Record]]:
+    return [(number, record) for number, record in chunk if record.problem is None or bad_records.keep(record)]

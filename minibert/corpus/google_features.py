@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from minibert.base.arrays import IntArray
-from minibert.base.ordering import in_windows
+from minibert.base.ordering import in_chunks
 from minibert.bert.packed import PackedBatch
 from minibert.models.bert_model import BertModel
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
@@ -75,11 +75,11 @@ def google_lines(
     most = model.config.max_position_embeddings
     if not 3 <= max_seq_length <= most:
         raise ValueError(f"max_seq_length={max_seq_length}; expected 3 to {most} (max_position_embeddings).")
-    for window in in_windows(numbered_texts, batch_size):
-        made = [_make(tokenizer, text, max_seq_length) for _, text in window if text is not None]
+    for chunk in in_chunks(numbered_texts, batch_size):
+        made = [_make(tokenizer, text, max_seq_length) for _, text in chunk if text is not None]
         computed = _compute(model, [one[1] for one in made], [one[2] for one in made], states)
         found = iter(zip(made, computed, strict=True))
-        for number, text in window:
+        for number, text in chunk:
             if text is None:
                 yield json.dumps({"linex_index": number, "features": None}), 0, 0
                 continue

@@ -25,7 +25,7 @@ import numpy.typing as npt
 import minibert
 from minibert.base.checks import check_choice, check_int
 from minibert.base.files import os_reason
-from minibert.base.ordering import in_windows
+from minibert.base.ordering import in_chunks
 from minibert.base.progress import progress_bar
 from minibert.corpus.readers import Record, Source, read_records
 from minibert.corpus.shards import Counts, Part, ShardFolder, read_record, record_path
@@ -270,16 +270,16 @@ def _survey(
     checksums, counts, n_problems = [], [], 0
     for source in sources:
         checksum, count = hashlib.sha256(), 0
-        for window in in_windows(read_records(source, checksum), 1024, _weight, _CHARACTERS_AT_ONCE):
-            count += len(window)
+        for chunk in in_chunks(read_records(source, checksum), 1024, _weight, _CHARACTERS_AT_ONCE):
+            count += len(chunk)
             if bad_records.on_error != "stop":
                 continue
             if too_long is not None:
-                usable = [place for place, record in enumerate(window) if record.text is not None]
-                reasons = too_long([window[place].text or "" for place in usable])
+                usable = [place for place, record in enumerate(chunk) if record.text is not None]
+                reasons = too_long([chunk[place].text or "" for place in usable])
                 for place, reason in zip(usable, reasons, strict=True):
-                    window[place] = dataclasses.replace(window[place], problem=reason)
-            for record in window:
+                    chunk[place] = dataclasses.replace(chunk[place], problem=reason)
+            for record in chunk:
                 if record.problem is not None:
                     n_problems += 1
                     if len(problems) < _PROBLEMS_SHOWN:
@@ -323,11 +323,11 @@ def _compute(
     # Not the number of shards times their size: a shard of long records has fewer.
     done = folder.counts.n_texts + folder.counts.n_left_out
     next(islice(records, done, done), None)
-    for window in in_windows(records, shard_size, lambda numbered: _weight(numbered[1]), _CHARACTERS_AT_ONCE):
-        counts = task.compute(window, folder.counts, folder.append, progress)
+    for chunk in in_chunks(records, shard_size, lambda numbered: _weight(numbered[1]), _CHARACTERS_AT_ONCE):
+        counts = task.compute(chunk, folder.counts, folder.append, progress)
         _refuse_changes(sources, before)
         folder.commit(counts)
-        del window  # before the next one is read
+        del chunk  # before the next one is read
 
 
 def _numbered_records(sources: Sequence[Source], checksums: Sequence[str]) -> Iterator[tuple[int, Record]]:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert.base.files import check_format, os_reason
-from minibert.base.ordering import in_windows
+from minibert.base.ordering import in_chunks
 from minibert.corpus.readers import Record
 from minibert.corpus.runs import row_of
 from minibert.corpus.shards import Part
@@ -106,10 +106,10 @@ class TokenFeatureWriter:
         n_texts, n_tokens, n_cut : int
             Of one batch: its records, its tokens, its texts that lost some of theirs.
         """
-        for window in in_windows(records, self._batch_size, _characters, CHARACTERS_AT_ONCE):
-            embedded = iter(self._embed([record.text for _, record in window if record.text is not None]))
+        for chunk in in_chunks(records, self._batch_size, _characters, CHARACTERS_AT_ONCE):
+            embedded = iter(self._embed([record.text for _, record in chunk if record.text is not None]))
             n_tokens = n_cut = 0
-            for number, record in window:
+            for number, record in chunk:
                 row = row_of(number, record)
                 if record.text is None:
                     append(_INDEX, json_line(row))
@@ -120,7 +120,7 @@ class TokenFeatureWriter:
                 n_tokens += len(one)
                 n_cut += one.n_truncated > 0
             first_token += n_tokens
-            yield len(window), n_tokens, n_cut
+            yield len(chunk), n_tokens, n_cut
 
     def _embed(self, texts: list[str]) -> list[TokenVectors]:
         return embed_tokens(

@@ -1,4 +1,4 @@
-"""Texts -> sentence vectors, a window of texts at a time and each distinct text once; or the vectors of all tokens."""
+"""Texts -> sentence vectors, a chunk of texts at a time and each distinct text once; or the vectors of all tokens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from minibert.base.arrays import FloatArray, IntArray
-from minibert.base.ordering import distinct_longest_first, in_windows
+from minibert.base.ordering import distinct_longest_first, in_chunks
 from minibert.base.warn import warn_caller
 from minibert.models.bert_model import BertModel
 from minibert.sentence.modules import Pipeline
@@ -146,14 +146,14 @@ def encode_texts(
         An input is not a text, or cannot be tokenized as the task says; its index is named.
     """
     first = 0
-    for window in in_windows(texts, size):
-        check_inputs(window, first)
-        chosen, rows = distinct_longest_first(window)
+    for chunk in in_chunks(texts, size):
+        check_inputs(chunk, first)
+        chosen, rows = distinct_longest_first(chunk)
         places = np.argsort(rows, kind="stable")  # of the texts, those of the first chosen text first
         starts = np.searchsorted(rows[places], np.arange(len(chosen) + 1))
-        vectors = np.empty((len(window), width), dtype=np.float32)
+        vectors = np.empty((len(chunk), width), dtype=np.float32)
         counts, info = list[tuple[int, int]](), list[TextInfo]()
-        chosen_texts, indices = [window[i] for i in chosen], [first + i for i in chosen]
+        chosen_texts, indices = [chunk[i] for i in chosen], [first + i for i in chosen]
         for place, groups in task.windows.of(chosen_texts, indices, exact=task.exact):
             found = _sentence_vectors(task, groups)[:, :width]
             own = places[starts[place.start] : starts[place.stop]]
@@ -166,7 +166,7 @@ def encode_texts(
         n_tokens, n_truncated = np.array(counts, dtype=np.int64)[rows].T
         own_info = tuple(info[row] for row in rows) if task.with_info else ()
         yield EncodedTexts(vectors, n_tokens, n_truncated, own_info)
-        first += len(window)
+        first += len(chunk)
 
 
 def encode_tokens(

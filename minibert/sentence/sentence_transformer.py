@@ -35,9 +35,9 @@ from minibert.tokenizer.texts import as_texts
 from minibert.tokenizer.windows import TextInfo, TokenWindows, check_inputs, count_tokens
 from minibert.tokens.layers import LayerSelection
 
-__all__ = ["WINDOW", "SentenceTransformer"]
+__all__ = ["CHUNK_SIZE", "SentenceTransformer"]
 
-WINDOW = 10_000
+CHUNK_SIZE = 10_000
 """Texts within which equal ones are computed once, and sorted by length."""
 
 # Texts tokenized together: bounds the memory of a large corpus's encodings.
@@ -319,13 +319,13 @@ class SentenceTransformer:
             vectors = make_out(out, (width,) if single else (len(texts), width), precision)
             rows, first = vectors[None] if single else vectors, 0
             with progress_bar(len(texts), show=bool(show_progress_bar)) as count:
-                for window in encode_texts(
-                    task, texts, width=width, normalize=normalize_embeddings, size=WINDOW, progress=count
+                for chunk in encode_texts(
+                    task, texts, width=width, normalize=normalize_embeddings, size=CHUNK_SIZE, progress=count
                 ):
-                    rows[first : first + len(window.vectors)] = window.vectors
-                    cut.add(window.n_truncated)
-                    info += window.info
-                    first += len(window.vectors)
+                    rows[first : first + len(chunk.vectors)] = chunk.vectors
+                    cut.add(chunk.n_truncated)
+                    info += chunk.info
+                    first += len(chunk.vectors)
             result = vectors if precision == "float32" else quantize_embeddings(vectors, precision)
             result = result if single or convert_to_numpy else list(result)
         if truncation == "warn":
@@ -342,11 +342,11 @@ class SentenceTransformer:
         Parameters
         ----------
         inputs : iterable of str
-            Such as a generator, or the lines of a file. It is read a window at a time.
+            Such as a generator, or the lines of a file. It is read a chunk at a time.
         out : ndarray of shape (at least the number of texts, width), float, optional
             Write the vectors there too, for example into a np.memmap.
         **options
-            As in `encode_windows`.
+            As in `encode_chunks`.
 
         Yields
         ------
@@ -366,46 +366,46 @@ class SentenceTransformer:
         100.0
         """
         truncation = options.get("truncation", "warn")
-        windows = self.encode_windows(inputs, **options)
+        chunks = self.encode_chunks(inputs, **options)
         if out is not None:
             check_out(out)
 
         def rows() -> Iterator[FloatArray]:
             cut, first = CutTexts(), 0
-            for window in windows:
+            for chunk in chunks:
                 if out is not None:
-                    last = first + len(window.vectors)
-                    if last > len(out) or out.shape[1:] != window.vectors.shape[1:]:
+                    last = first + len(chunk.vectors)
+                    if last > len(out) or out.shape[1:] != chunk.vectors.shape[1:]:
                         raise ValueError(
                             f"out has shape {out.shape}; the vectors of {last} texts, or more, take "
-                            f"({last}, {window.vectors.shape[1]})."
+                            f"({last}, {chunk.vectors.shape[1]})."
                         )
-                    out[first:last] = window.vectors
+                    out[first:last] = chunk.vectors
                     first = last
-                cut.add(window.n_truncated)
-                yield from window.vectors
+                cut.add(chunk.n_truncated)
+                yield from chunk.vectors
             if truncation == "warn":
                 cut.warn(self.max_seq_length)
 
         return rows()
 
-    def encode_windows(
+    def encode_chunks(
         self,
         inputs: Iterable[str],
         *,
-        window: int = WINDOW,
+        chunk_size: int = CHUNK_SIZE,
         progress: Callable[[int], object] | None = None,
         return_info: bool = False,
         **options: Any,
     ) -> Iterator[EncodedTexts]:
-        """Turn any iterable of texts into vectors, a window of texts at a time.
+        """Turn any iterable of texts into vectors, a chunk of texts at a time.
 
-        Within a window each distinct text is computed once, and texts of similar length are computed together.
+        Within a chunk each distinct text is computed once, and texts of similar length are computed together.
 
         Parameters
         ----------
         inputs : iterable of str
-        window : int
+        chunk_size : int
             Texts that are read, and held, at a time.
         progress : callable, optional
             Is given the number of texts done since it was last called.
@@ -433,7 +433,7 @@ class SentenceTransformer:
             inputs,
             width=self._width(task, chosen),
             normalize=chosen.normalize_embeddings,
-            size=check_int("window", window, 1),
+            size=check_int("chunk_size", chunk_size, 1),
             progress=progress or (lambda _: None),
         )
 

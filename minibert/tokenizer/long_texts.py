@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from minibert.base.ordering import in_windows
+from minibert.base.ordering import in_chunks
 from minibert.tokenizer.encodings import PLACES, WORD, Columns, JoinedEncoding, RawEncoding, joined_columns
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class LongTexts:
     def _pieces(self, text: str, add_special_tokens: bool, at_once: int) -> Iterator[tuple[int, _Joint, RawEncoding]]:
         """Yield of each piece its first character, what was left out of it, and its encoding."""
         assert self._rule is not None
-        for some in in_windows(_cut(self._rule, text), at_once):
+        for some in in_chunks(_cut(self._rule, text), at_once):
             shortened = [_shorten_word(self._tokenizer, self._rule, piece) for _, piece in some]
             raws = self._tokenizer.encode_batch(
                 [piece for piece, _ in shortened], add_special_tokens=add_special_tokens
