@@ -1,9 +1,10 @@
-"""All of BERT on one screen: its tokens equal transformers', its numbers are within 1e-5; one screen, nothing of ours."""
+"""All of BERT on one screen: its tokens are transformers', its numbers within 1e-5; it imports nothing of ours."""
 
 from __future__ import annotations
 
 import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from minibert.bert import tiny
 from minibert.bert.tiny import Bert
 from tests.checkpoints import random_checkpoint
 from tests.report import REPORT
-from tests.test_shape_comments import SIZES, Observer, check, trailing_comments
+from tests.test_shape_comments import SIZES, Observer, check_comment, trailing_comments
 from tests.test_tokenizer import AWKWARD_TEXTS, minilm_folder
 from tests.text_data import VARIABLE, data_path, naughty_lines, needs_data, tokenization_cases, udhr_lines
 
@@ -49,6 +50,7 @@ def minilm() -> Bert:
 def difference(found: np.ndarray, expected: Any) -> float:
     assert found.dtype == np.float32
     assert found.shape == tuple(expected.shape)
+    assert found.size
     return float(np.abs(found - np.asarray(expected)).max())
 
 
@@ -77,9 +79,12 @@ def test_tokens_are_those_of_transformers(minilm: Bert, transformers_tokenizer: 
 
 
 def real_texts() -> list[str]:
-    """Every fifth line of the Declaration in 45 languages, all naughty strings, all cases of other libraries' tests."""
-    cases = [text for case in tokenization_cases() if isinstance(text := case.get("text", case.get("input")), str)]
-    return [*udhr_lines()[::5], *naughty_lines(), *cases]
+    """Lines of the Declaration in 45 languages, all naughty strings, and the texts of other libraries' tests."""
+    return [
+        *udhr_lines()[::20],
+        *naughty_lines(),
+        *(text for case in tokenization_cases() if isinstance(text := case.get("text"), str)),
+    ]
 
 
 @needs_data
@@ -87,7 +92,7 @@ def test_tokens_of_real_texts_are_those_of_transformers(minilm: Bert, transforme
     texts = real_texts()
     count = compare_tokens(minilm, transformers_tokenizer, texts)
     REPORT.append(f"tiny.py: {count} tokens of {len(texts)} texts equal transformers', uncased")
-    assert len(texts) > 1000
+    assert len(texts) > 800
 
 
 @needs_data
@@ -97,24 +102,24 @@ def test_tokens_of_a_cased_vocabulary_are_those_of_transformers(name: str, tmp_p
     folder = random_checkpoint(tmp_path, vocab_size=len(vocabulary.read_text(encoding="utf-8").split("\n")) - 1)
     shutil.copyfile(vocabulary, folder / "vocab.txt")
     (folder / "tokenizer_config.json").write_text('{"do_lower_case": false}', encoding="utf-8")
-    texts = [*TEXTS, *real_texts()]
+    texts = [*TEXTS, *real_texts()[::3]]
     count = compare_tokens(Bert(folder), transformers.BertTokenizer.from_pretrained(folder), texts)
     REPORT.append(f"tiny.py: {count} tokens of {len(texts)} texts equal transformers', {name}")
 
 
-# Characters that the tokenizers library (tables of Unicode 8) and Python (newer tables) put into different categories
-# are about 600 of 1.1 million; here are those that old tables and all of Python's agree about.
-def test_every_common_character_is_treated_as_transformers_treats_it(minilm: Bert, transformers_tokenizer: Any) -> None:
+# The tokenizers library and Python have tables of different Unicode versions, so they disagree about some 500 of all
+# characters. This compares those whose category has never changed.
+def test_characters_are_treated_as_transformers_treats_them(minilm: Bert, transformers_tokenizer: Any) -> None:
     old = unicodedata.ucd_3_2_0
     characters = [
         c
-        for c in map(chr, range(0x30000))
+        for c in map(chr, [*range(0x3100), *range(0x3100, 0x30000, 37)])
         if old.category(c) not in ("Cn", "Cs") and old.category(c) == unicodedata.category(c)
     ]
     backend = transformers_tokenizer.backend_tokenizer
-    assert len(characters) > 90_000
+    assert len(characters) > 8_000
     differing = []
-    for c in characters[:12_000] + characters[12_000::20]:  # the rest is mostly Chinese, Korean and private use
+    for c in characters:
         split = backend.pre_tokenizer.pre_tokenize_str(backend.normalizer.normalize_str(f"a{c}b"))
         if minilm.split_words(f"a{c}b") != [word for word, _ in split]:
             differing.append(c)
@@ -132,7 +137,8 @@ def forward_texts() -> list[str]:
 def test_numbers_are_within_1e_5_of_the_libraries(minilm: Bert, transformers_tokenizer: Any) -> None:
     texts = forward_texts()
     assert len(texts) >= 20
-    reference = transformers.BertModel.from_pretrained(minilm_folder()).eval()
+    # In float64, because BertModel's own rounding to float32 is more than 1e-5 in some of these texts.
+    reference = transformers.BertModel.from_pretrained(minilm_folder()).double().eval()
     encoder = sentence_transformers.SentenceTransformer(str(minilm_folder()), device="cpu")
     encoder.max_seq_length = 512
     states_worst = vector_worst = 0.0
@@ -152,7 +158,9 @@ def test_numbers_are_within_1e_5_of_the_libraries(minilm: Bert, transformers_tok
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"dtype": "float16"}, {"prefix": "bert."}, {"layer_norm_eps": 0.3}, {"num_hidden_layers": 0}], ids=str
+    "options",
+    [{}, {"dtype": "float16"}, {"prefix": "bert."}, {"layer_norm_eps": 0.3}],
+    ids=str,
 )
 def test_other_models_and_files_are_read(options: dict[str, Any], tmp_path: Path) -> None:
     folder = random_checkpoint(tmp_path, **options)
@@ -171,7 +179,9 @@ def test_old_names_of_layer_norms_are_read(tmp_path: Path) -> None:
 
     path = random_checkpoint(tmp_path) / "model.safetensors"
     new = load_file(path)
-    old = {n.replace("LayerNorm.weight", "LayerNorm.gamma").replace("Norm.bias", "Norm.beta"): a for n, a in new.items()}
+    old = {
+        n.replace("LayerNorm.weight", "LayerNorm.gamma").replace("Norm.bias", "Norm.beta"): a for n, a in new.items()
+    }
     assert set(old) != set(new)
     save_file(old, path)
     found = tiny.read_safetensors(path)
@@ -213,16 +223,13 @@ def test_the_shape_comments_are_true(tmp_path: Path) -> None:
         model.vector(tokens)
     finally:
         sys.settrace(previous)
-    # One comment is about a slice of a text, and those of the functions that no forward calls are not shapes.
-    source = SOURCE.read_text(encoding="utf-8")
-    forward = source[source.index("def hidden_states") : source.index("if __name__")]
-    before = source[: source.index("def hidden_states")].count("\n")
-    shapes = {before + n: c for n, c in trailing_comments("class Forward:\n    " + forward).items()}
-    assert len(shapes) >= 15
-    lines = source.splitlines()
-    without = "\n".join(line if n + 1 in {k - 1 for k in shapes} else line.split("  # ")[0] for n, line in enumerate(lines))
-    problems = check({"tiny.py": without}, observer.observations, [])
-    assert not [problem for problem in problems.problems if "never executed" not in problem], problems.problems
+    checked = 0
+    for number, comment in trailing_comments(SOURCE.read_text(encoding="utf-8")).items():
+        if re.match(r"# (\d x )?\(", comment):
+            executions = [seen for seen in observer.observations if seen.line == ("tiny.py", number)]
+            assert not list(check_comment(comment, executions, [])), f"line {number}: {comment}"
+            checked += 1
+    assert checked >= 15
 
 
 # --- the command -----------------------------------------------------------------------------------------------------

@@ -421,7 +421,7 @@ def test_tables_for_notebooks_are_escaped_and_short(model: BertModel, tokenizer:
     assert repr(text) == f"TokenVectors({len(text)} tokens, vectors ({len(text)}, 384) of layer 6)"
 
 
-@pytest.mark.parametrize("name", ["tokens.embed", "tokens.occurrences"])
+@pytest.mark.parametrize("name", ["bert.encoder", "tokens.embed", "tokens.occurrences"])
 def test_the_examples_in_the_docstrings_are_true(name: str) -> None:
     failed, tried = doctest.testmod(importlib.import_module(f"minibert.{name}"))
     assert (failed, tried > 3) == (0, True)
