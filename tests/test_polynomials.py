@@ -1,4 +1,4 @@
-"""The stored polynomials are as good as polynomials that are fitted again from scratch."""
+"""The stored polynomials against polynomials that are fitted again from scratch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import pytest
 from benchmarks import polynomials
 from benchmarks.polynomials import APPROXIMATIONS, Approximation
 from tests.report import REPORT
-
 
 BY_NAME = {approximation.name: approximation for approximation in APPROXIMATIONS}
 
