@@ -56,7 +56,7 @@ def test_arrays_that_are_not_contiguous() -> None:
     ops = make_ops(2)
     linear = Linear(("w",), generator.standard_normal((64, 32)).astype(np.float32).T, bias)
     found = ops.linear(x, ops.prepare(linear), residual=residual)
-    np.testing.assert_allclose(found, reference.linear(x, linear, residual=residual), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(found, reference.apply_linear(x, linear, residual=residual), rtol=1e-5, atol=1e-5)
 
     norm = LayerNorm("n", other[0, :64], other[1, :64], 1e-12)
     np.testing.assert_allclose(ops.layer_norm(x, norm), reference.layer_norm(x, norm), rtol=1e-5, atol=1e-5)

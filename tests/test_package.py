@@ -215,7 +215,7 @@ def test_the_map_is_true() -> None:
     named = {name.rstrip("/") for row in rows for name in re.findall(r"`([a-z]+/?)`", row)}
     assert named == {*ORDER} - {"__main__"}
     counted = re.findall(r"\[([\w/.]+)\]\(([\w/.]+)\) \((\d+)(?: lines)?\)", text)
-    assert len(counted) == 9
+    assert len(counted) == 10
     for shown, linked, lines in counted:
         assert shown == linked
         assert len((PACKAGE / linked).read_text(encoding="utf-8").splitlines()) == int(lines), linked

@@ -213,7 +213,7 @@ def describe(value: Any) -> Value:
 def local_dimensions(frame: FrameType, dimensions: dict[str, int]) -> dict[str, int]:
     """The letters whose value depends on where the program is: S, N and K, and T within the pooler."""
     found: dict[str, int] = {}
-    if "linear" in frame.f_locals:
+    if frame.f_code is reference.apply_linear.__code__:
         found["N"], found["K"] = frame.f_locals["linear"].weight.shape
     if frame.f_code is reference.matmul.__code__:
         found["N"], found["K"] = frame.f_locals["weight"].shape
@@ -367,7 +367,7 @@ def observations(tmp_path_factory: pytest.TempPathFactory) -> list[Observation]:
             run(changed, pack(config, ids, mask), return_probs=activation == "gelu")
         run(weights, pack(config, inputs_embeds=vectors, attention_mask=mask), return_probs=True)
         # In a forward only square weights meet a residual of their own width: N would be H everywhere.
-        reference.linear(vectors[mask], weights.layers[0].intermediate, residual=residual)
+        reference.apply_linear(vectors[mask], weights.layers[0].intermediate, residual=residual)
         reference.matmul(residual, np.ones((163, config.intermediate_size), dtype=np.float32))
     finally:
         sys.settrace(previous)
@@ -381,7 +381,7 @@ def padded_inputs(generator: np.random.Generator, config: BertConfig) -> tuple[n
 
 def run(weights: Weights, batch: PackedBatch, *, return_probs: bool) -> None:
     layers = range(weights.config.num_hidden_layers if return_probs else 0)
-    for state in encoder.forward(weights, batch, reference.OPS, return_probs=layers):
+    for state in encoder.forward(weights, batch, reference.OPS, probs_layers=layers):
         x = state.hidden_state
     assert weights.pooler is not None
     encoder.pooler(x, weights.pooler, batch, reference.OPS)

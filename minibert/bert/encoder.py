@@ -3,11 +3,34 @@
 - Devlin et al. 2018, "BERT: Pre-training of Deep Bidirectional Transformers" (arXiv 1810.04805): section 3, figure 2.
 - Vaswani et al. 2017, "Attention Is All You Need" (arXiv 1706.03762): section 3.1 and figure 1, the left half.
 
-Two things differ from the papers' pictures. Sequences are not padded to a common length but laid end to end in one
-*packed batch* of T tokens; only attention needs to know where each one begins (`cu_seqlens`). And the arithmetic is
-done by five *ops* (ops.py) that are passed in: reference.py says what they compute, kernels/ computes it fast.
+Two things differ from the papers' pictures. The sequences are not padded to a common length: they lie end to end in
+one *packed batch* of T tokens, and only attention needs to know where each one begins (`cu_seqlens`). The arithmetic is
+done by five *ops* (ops.py) that the caller passes in: reference.py says what they compute, kernels/ computes it fast.
 
-The dimension key of the whole project; each line that makes an array ends with its shape, and a test runs them all:
+    padded (B, S)          packed (T,)             cu_seqlens (B + 1,)
+    a b c d .         ->   a b c d e f g h i       [0, 4, 9]
+    e f g h i              sequence 0 is [0:4], sequence 1 is [4:9]
+
+- There is no padding mask: hidden places are dropped when a batch is packed, so no token can attend to them.
+- There is no dropout: it acts in training only, and inference leaves every number as it is.
+- The factor 1 / sqrt(D) of the scores is inside the attention op.
+
+>>> from minibert import BertConfig, BertTokenizer
+>>> from minibert.bert import encoder, reference
+>>> from minibert.checkpoint.hub import locate
+>>> from minibert.models.inputs import pack
+>>> from minibert.models.loading import load_weights
+>>> files = locate("sentence-transformers/all-MiniLM-L6-v2")
+>>> config, tokenizer = BertConfig.from_files(files), BertTokenizer.from_files(files)
+>>> weights = load_weights(files, config, reference.OPS.prepare)
+>>> batch = pack(config, **tokenizer(["a cat", "a longer text"], padding=True))
+>>> batch.mask.shape, batch.cu_seqlens.tolist()
+((2, 5), [0, 4, 9])
+>>> [state.hidden_state.shape for state in encoder.forward(weights, batch, reference.OPS)]
+[(9, 384), (9, 384), (9, 384), (9, 384), (9, 384), (9, 384), (9, 384)]
+
+This is the dimension key of the whole project. Each line that makes an array ends with its shape, and a test executes
+these comments:
 
     B  sequences                  H  hidden_size                 V  vocab_size
     T  tokens of the whole batch  A  num_attention_heads         P  max_position_embeddings
@@ -37,7 +60,7 @@ class HiddenState(NamedTuple):
 
 
 def forward(
-    weights: Weights, batch: PackedBatch, ops: Ops, *, return_probs: Collection[int] = ()
+    weights: Weights, batch: PackedBatch, ops: Ops, *, probs_layers: Collection[int] = ()
 ) -> Iterator[HiddenState]:
     """Yield every hidden state in turn: the embeddings' output, then that of each layer.
 
@@ -47,8 +70,8 @@ def forward(
     ----------
     weights : Weights                        prepared by `ops`
     batch : PackedBatch                      T tokens, checked
-    ops : Ops                                who computes
-    return_probs : layers, 0 to L - 1        also give their attention probs, one (A, S, S) array per sequence
+    ops : Ops                                computes; `reference.OPS` or those of kernels/
+    probs_layers : layers, 0 to L - 1        also give their attention probs, one (A, S, S) array per sequence
 
     Yields
     ------
@@ -58,12 +81,15 @@ def forward(
     x = embeddings(weights, batch, ops)  # (T, H)
     yield HiddenState(x, None)
     for i, layer in enumerate(weights.layers):
-        x, probs = encoder_layer(x, layer, batch, weights.config, ops, i in return_probs)  # (T, H), B x (A, S, S)
+        x, probs = encoder_layer(x, layer, batch, weights.config, ops, i in probs_layers)  # (T, H), B x (A, S, S)
         yield HiddenState(x, probs)
 
 
 def embeddings(weights: Weights, batch: PackedBatch, ops: Ops) -> FloatArray:
-    """BERT figure 2: word + token_type + position embeddings; then LayerNorm, which only the paper's code shows."""
+    """BERT figure 2: word + token_type + position embeddings; then LayerNorm, which only the paper's code shows.
+
+    A batch with `inputs_embeds` brings its own word vectors, one per token; its token_ids are then 0, 1, ..., T - 1.
+    """
     words = weights.word_embeddings if batch.inputs_embeds is None else batch.inputs_embeds  # (V, H) or (T, H)
     types, positions = weights.token_type_embeddings, weights.position_embeddings  # (type_vocab_size, H), (P, H)
     x = ops.embed(words, batch.token_ids, types, batch.token_types, positions, batch.positions)  # (T, H)
@@ -73,7 +99,10 @@ def embeddings(weights: Weights, batch: PackedBatch, ops: Ops) -> FloatArray:
 def encoder_layer(
     x: FloatArray, layer: LayerWeights, batch: PackedBatch, config: BertConfig, ops: Ops, return_probs: bool = False
 ) -> tuple[FloatArray, list[FloatArray] | None]:
-    """Transformer figure 1, left: attention, Add & Norm, feed forward, Add & Norm."""
+    """Transformer figure 1, left: attention, Add & Norm, feed forward, Add & Norm.
+
+    "Add" is `residual=x`: the linear map adds the x that went into the block. "Norm" is the line after it.
+    """
     attention = self_attention(x, layer, batch, config, ops, return_probs)
     x = ops.linear(attention.context, layer.attention_output, residual=x)  # (T, H)
     x = ops.layer_norm(x, layer.attention_norm)  # (T, H)
@@ -88,13 +117,19 @@ def self_attention(
     x: FloatArray, layer: LayerWeights, batch: PackedBatch, config: BertConfig, ops: Ops, return_probs: bool = False
 ) -> AttentionOutput:
     """Transformer section 3.2: each token looks at the tokens of its own sequence, A heads at once."""
+    # One product serves all three, because W_Q, W_K and W_V are stacked to one matrix of 3H rows.
     projected = ops.linear(x, layer.query_key_value)  # (T, 3H)
+    # So each row holds a query, then a key, then a value, H numbers each: the reshape separates them again.
     query, key, value = projected.reshape(-1, 3, config.hidden_size).swapaxes(0, 1)  # 3 x (T, H)
+    # The path is only the name of this module, for wrappers that record; nothing is computed from it.
     heads, path = config.num_attention_heads, f"{layer.path}.attention.self"
     return ops.attention(query, key, value, batch.cu_seqlens, heads, path=path, return_probs=return_probs)
 
 
 def pooler(x: FloatArray, dense: PreparedLinear, batch: PackedBatch, ops: Ops) -> FloatArray:
-    """tanh(W x + b) of each sequence's first token, [CLS]; in the paper's code (modeling.py), not in its text."""
+    """tanh(W x + b) of each sequence's first token, [CLS]; in the paper's code (modeling.py), not in its text.
+
+    A sequence whose [CLS] is hidden by the mask has no row here, so B counts only the others.
+    """
     first_tokens = x[batch.first_tokens]  # (B, H)
     return ops.linear(first_tokens, dense, activation="tanh")  # (B, H)

@@ -12,7 +12,7 @@ Rules for every set of ops
 
 A set of ops can be wrapped: `ops._replace(linear=...)` sees, names (every weight carries its module path) and may
 replace everything that passes. It must return arrays of the same shapes and dtypes, because the next kernel would read
-memory that is not its own, and Python could crash. Each epilogue of `linear` equals the separate formulas in
+memory outside its arrays, and Python could crash. Each epilogue of `linear` equals the separate formulas in
 reference.py.
 
 The letters of the shapes are explained in encoder.py; N and K are the rows and columns of one weight.
@@ -35,8 +35,8 @@ class Linear:
     Parameters
     ----------
     paths : tuple of str
-        The module path of each map stacked here, for example ``("encoder.layer.0.intermediate.dense",)``; the rows of
-        `weight` belong to them in equal shares.
+        The module path of each map stacked here, for example ``("encoder.layer.0.intermediate.dense",)``. Each map
+        has the same number of rows of `weight`, in this order: [Q; K; V] has H rows of each.
     weight : ndarray of shape (N, K), float32, read-only
         As the checkpoint has it: one row per output.
     bias : ndarray of shape (N,), float32, read-only
@@ -64,7 +64,7 @@ class LayerNorm:
 
 
 class PreparedLinear(Protocol):
-    """What `Ops.prepare` makes of a `Linear`: any layout, but the paths stay and the checkpoint's array can be had."""
+    """The result of `Ops.prepare`: any layout, but it must keep `paths` and be able to return the original weight."""
 
     @property
     def paths(self) -> tuple[str, ...]:

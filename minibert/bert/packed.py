@@ -1,7 +1,7 @@
-"""The packed batch: sequences laid end to end, and back to padded arrays.
+"""The packed batch: sequences that lie end to end, and the way back to padded arrays.
 
-Kernels check nothing: an id outside its table makes them read memory that is not theirs. Therefore `PackedBatch` keeps
-private copies of its arrays, which nobody can change after a check, and `PackedBatch.check` compares them with the
+Kernels check nothing, so an id outside its table would make them read memory outside the table. Therefore `PackedBatch`
+keeps private copies of its arrays, which nobody can change after a check. `PackedBatch.check` compares them with the
 model before every forward (`BertModel.forward_packed`).
 """
 
@@ -93,7 +93,7 @@ class PackedBatch:
             )
 
     def __reduce__(self) -> tuple[type[PackedBatch], tuple[Any, ...]]:
-        """Have copies and pickles made by the constructor: their arrays are as private as these."""
+        """Make copies and pickles by the constructor, so that their arrays are private too."""
         return PackedBatch, tuple(getattr(self, field.name) for field in dataclasses.fields(self))
 
     def private(self) -> PackedBatch:
@@ -147,7 +147,7 @@ class PackedBatch:
 
     @property
     def first_tokens(self) -> IntArray:
-        """Row among the T tokens of each sequence's first place, [CLS]; sequences that hide it are left out."""
+        """Index of each sequence's [CLS] among the T tokens; sequences whose [CLS] is masked are omitted."""
         return self.cu_seqlens[:-1][self.shows_first]
 
     @property

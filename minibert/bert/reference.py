@@ -1,7 +1,14 @@
-"""The ops in NumPy: what each one means, in as few lines as it takes. The kernels are held equal to this.
+"""The ops in NumPy: what each one means. Tests hold the kernels equal to these functions.
 
-Written for the reader, never tuned. The functions compute in the dtype of their input, so the formulas can also be run
-in float64. The letters of the shapes are explained in encoder.py.
+The code is written to be read, and it is never tuned for speed. It is the simplest form of each formula, except in
+three places, which differ from it because the results must be accurate or finite in float32:
+
+- `matmul` adds up blocks of 128 features, because several short sums have a smaller rounding error than one long sum.
+- `layer_norm` computes in float64 and rounds once, because every step in float32 would add a rounding error.
+- `softmax` subtracts each row's maximum first, because exp of a large score would be infinite.
+
+The functions compute in the dtype of their input, so the formulas can also be run in float64. encoder.py explains the
+letters of the shapes.
 """
 
 from __future__ import annotations
@@ -18,12 +25,12 @@ from minibert.bert.ops import AttentionOutput, LayerNorm, Linear, Ops, PreparedL
 __all__ = [
     "ACTIVATION_FUNCTIONS",
     "OPS",
+    "apply_linear",
     "attention",
     "embed",
     "erf",
     "gelu",
     "layer_norm",
-    "linear",
     "matmul",
     "softmax",
 ]
@@ -37,7 +44,7 @@ def embed(
     position_table: FloatArray,
     positions: IntArray,
 ) -> FloatArray:
-    """Sum of three look-ups: words[token_ids] + token_type_table[token_types] + position_table[positions].
+    """Add three look-ups: words[token_ids] + token_type_table[token_types] + position_table[positions].
 
     Parameters
     ----------
@@ -51,7 +58,7 @@ def embed(
 
     Notes
     -----
-    Source: Devlin et al. 2018 (arXiv 1810.04805), figure 2. Summed in the order of transformers.
+    Source: Devlin et al. 2018 (arXiv 1810.04805), figure 2. The order of the sum is that of transformers.
     """
     return words[token_ids] + token_type_table[token_types] + position_table[positions]  # (T, H)
 
@@ -70,8 +77,8 @@ def layer_norm(x: FloatArray, norm: LayerNorm) -> FloatArray:
 
     Notes
     -----
-    The variance is the biased one (divides by H). In float64 from the mean on, rounded once at the end. Source: Ba et
-    al. 2016 (arXiv 1607.06450), section 3.
+    The variance is the biased one: the sum of squares is divided by H. Everything from the mean on is in float64, and
+    the result is rounded once at the end. Source: Ba et al. 2016 (arXiv 1607.06450), section 3.
     """
     centered = x - x.mean(axis=-1, keepdims=True, dtype=np.float64)  # (T, H)
     variance = (centered * centered).mean(axis=-1, keepdims=True)  # (T, 1)
@@ -79,10 +86,10 @@ def layer_norm(x: FloatArray, norm: LayerNorm) -> FloatArray:
     return (normalized * norm.weight + norm.bias).astype(x.dtype)  # (T, H)
 
 
-def linear(
+def apply_linear(
     x: FloatArray, linear: PreparedLinear, *, activation: str | None = None, residual: FloatArray | None = None
 ) -> FloatArray:
-    """Affine map with its epilogue: y = activation(x weight^T + bias) + residual.
+    """Apply a linear map and its epilogue: y = activation(x weight^T + bias) + residual.
 
     Parameters
     ----------
@@ -104,7 +111,7 @@ def linear(
 
 
 def matmul(x: FloatArray, weight: FloatArray) -> FloatArray:
-    """x weight^T, added up over blocks of 128 features: several short sums err less than one long one.
+    """Compute x weight^T, added up over blocks of 128 features, for a smaller rounding error.
 
     Parameters
     ----------
@@ -137,14 +144,14 @@ def attention(
     return_scores: bool = False,
     return_probs: bool = False,
 ) -> AttentionOutput:
-    """Scaled dot-product attention within each sequence: softmax(query key^T / sqrt(D)) value, head by head.
+    """Compute scaled dot-product attention within each sequence: softmax(query key^T / sqrt(D)) value, head by head.
 
     Parameters
     ----------
     query, key, value : ndarrays of shape (T, H); head a owns columns [a D, (a + 1) D)
     cu_seqlens : int ndarray of shape (B + 1,)
     num_heads : int      A, divides H
-    path : str           module path of this attention, for whoever wraps the op; computes nothing
+    path : str           name of this module; only wrappers that record or label calls use it
     return_scores, return_probs : bool
         Keep the scores (before softmax, scaled) or the probs (after), one (A, S, S) array per sequence.
 
@@ -177,13 +184,15 @@ def _split_heads(x: FloatArray, num_heads: int) -> FloatArray:
 
 
 def softmax(scores: FloatArray) -> FloatArray:
-    """exp(scores) / sum(exp(scores)) over the last axis, shifted by the maximum so that exp never overflows."""
+    """Compute exp(scores) / sum(exp(scores)) over the last axis; minus the maximum, so that exp is never infinite."""
+    # An empty sequence has no maximum; `initial` gives NumPy one.
     exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True, initial=-np.inf))  # (A, S, S)
     return exponentials / exponentials.sum(axis=-1, keepdims=True)  # (A, S, S)
 
 
-# erf(x) = x P(x^2) / Q(x^2) on [-4, 4], fitted for minibert to the smallest greatest relative error (9.4e-10, far below
-# the 6e-8 that float32 rounds away); at 4 and beyond erf is 1 in float32. Lowest power first.
+# erf(x) = x P(x^2) / Q(x^2) on [-4, 4], lowest power first. Fitted for minibert: the largest relative error is as small
+# as possible, 9.4e-10, far below the 6e-8 that float32 rounds away. At 4 and beyond, erf is 1 in float32. The script
+# benchmarks/polynomials.py fits it again.
 _ERF_P = (
     1.1283791681193104,
     0.16687047725149461,
@@ -205,7 +214,7 @@ _ERF_Q = (
 
 
 def erf(x: FloatArray) -> FloatArray:
-    """Error function, 2 / sqrt(pi) times the integral of exp(-t^2) from 0 to x; exact to float32 rounding.
+    """Compute the error function, 2 / sqrt(pi) times the integral of exp(-t^2) from 0 to x, to float32 rounding.
 
     Parameters
     ----------
@@ -214,12 +223,13 @@ def erf(x: FloatArray) -> FloatArray:
     Returns
     -------
     ndarray of the shape and dtype of `x`
-        Before it is rounded to the dtype: within 1e-9 of erf(x), relative, below 4; 1, and so within 1.6e-8, beyond.
+        Below 4 the relative error is at most 1e-9, before the result is rounded to the dtype. From 4 on the result is
+        1, which is within 1.6e-8 of erf(x).
 
     Notes
     -----
-    NumPy has no erf. A quotient of two polynomials of degree 6 in x^2 (see `_ERF_P`), evaluated in float64; the form
-    is that of W. J. Cody, Rational Chebyshev approximations for the error function, Math. Comp. 23 (1969).
+    NumPy has no erf, so this is a quotient of two polynomials of degree 6 in x^2 (`_ERF_P`, `_ERF_Q`) in float64. The
+    form is that of W. J. Cody, Rational Chebyshev approximations for the error function, Math. Comp. 23 (1969).
     """
     z = np.clip(x.astype(np.float64), -4.0, 4.0)  # shape of x
     square = z * z  # shape of x
@@ -228,26 +238,26 @@ def erf(x: FloatArray) -> FloatArray:
 
 
 def gelu(x: FloatArray) -> FloatArray:
-    """GELU(x) = x Phi(x) = x / 2 (1 + erf(x / sqrt(2))), Hendrycks and Gimpel 2016 (arXiv 1606.08415), exactly.
+    """Compute GELU(x) = x Phi(x) = x / 2 (1 + erf(x / sqrt(2))), Hendrycks and Gimpel 2016 (arXiv 1606.08415).
 
-    This is what hidden_act="gelu" means in transformers; google-research/bert itself computes `gelu_tanh`.
+    hidden_act="gelu" means this formula in transformers; google-research/bert itself computes `gelu_tanh`.
     """
     return x * (1 + erf(x * x.dtype.type(math.sqrt(0.5)))) * x.dtype.type(0.5)
 
 
 def gelu_tanh(x: FloatArray) -> FloatArray:
-    """GELU's approximation x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))."""
+    """Approximate GELU by x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))."""
     half, slope, cubic = (x.dtype.type(c) for c in (0.5, math.sqrt(2 / math.pi), 0.044715))
     return half * x * (1 + np.tanh(slope * (x + cubic * x * x * x)))
 
 
 def relu(x: FloatArray) -> FloatArray:
-    """max(x, 0)."""
+    """Compute max(x, 0)."""
     return np.maximum(x, 0)
 
 
 def silu(x: FloatArray) -> FloatArray:
-    """x / (1 + exp(-x)), also called swish; written with tanh, which cannot overflow."""
+    """Compute x / (1 + exp(-x)), also called swish; with tanh, because exp(-x) can be infinite."""
     half = x.dtype.type(0.5)
     return half * x * (1 + np.tanh(half * x))
 
@@ -262,13 +272,13 @@ ACTIVATION_FUNCTIONS: dict[str, Callable[[FloatArray], FloatArray]] = {
     "swish": silu,
     "tanh": np.tanh,
 }
-"""Each ``hidden_act`` of a config.json; three names stand for one formula, two for another, as in transformers."""
+"""The formula of each ``hidden_act``. As in transformers, three names mean `gelu_tanh` and two mean `silu`."""
 
 
 def prepare(linear: Linear) -> Linear:
-    """Return the weight as it is: the reference multiplies what the checkpoint holds."""
+    """Return the weight as it is, because the reference multiplies by the checkpoint's own array."""
     return linear
 
 
-OPS = Ops(prepare=prepare, embed=embed, linear=linear, attention=attention, layer_norm=layer_norm)
+OPS = Ops(prepare=prepare, embed=embed, linear=apply_linear, attention=attention, layer_norm=layer_norm)
 """The reference set of ops."""

@@ -36,13 +36,13 @@ class Weights:
     token_type_embeddings : ndarray of shape (type_vocab_size, H)
     embeddings_norm : LayerNorm
     layers : tuple of L LayerWeights
-    pooler : PreparedLinear or None    None where the checkpoint has none, or it was not wanted
+    pooler : PreparedLinear or None    None if the checkpoint has none, or if the caller did not ask for it
     ignored : tuple of str             tensors of the file that belong to task heads, not to BERT itself
 
     Raises
     ------
     ValueError
-        A part has not the shape that the config says.
+        The shape of a part differs from the config.
     """
 
     config: BertConfig

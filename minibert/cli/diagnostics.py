@@ -145,11 +145,11 @@ def check_ops(ops: Ops) -> list[Check]:
     checks = [
         _compare("embed", found, exact),
         _compare("layer_norm", ops.layer_norm(x, norm), reference.layer_norm(x64, norm)),
-        _compare("linear", ops.linear(x, prepared), reference.linear(x64, dense64)),
+        _compare("linear", ops.linear(x, prepared), reference.apply_linear(x64, dense64)),
     ]
     for name in ACTIVATIONS:
         found = ops.linear(x, prepared, activation=name, residual=residual)
-        exact = reference.linear(x64, dense64, activation=name, residual=_double(residual))
+        exact = reference.apply_linear(x64, dense64, activation=name, residual=_double(residual))
         checks.append(_compare(f"linear, {name}, residual", found, exact))
     wanted = reference.attention(_double(query), _double(key), _double(value), cu_seqlens, heads, return_probs=True)
     output = ops.attention(query, key, value, cu_seqlens, heads, return_probs=True)

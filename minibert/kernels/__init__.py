@@ -73,7 +73,7 @@ def linear(
     activation: str | None = None,
     residual: FloatArray | None = None,
 ) -> FloatArray:
-    """Twin of `reference.linear`, on a packed weight."""
+    """Twin of `reference.apply_linear`, on a packed weight."""
     packed = cast(PackedLinear, linear)  # what `prepare` made
     y = shop.buffers.empty(len(x), packed.shape[0])
     code = ACTIVATION_CODES[activation]
@@ -91,7 +91,7 @@ def blas_linear(
     activation: str | None = None,
     residual: FloatArray | None = None,
 ) -> FloatArray:
-    """Twin of `reference.linear`: NumPy's product, then the epilogue in one pass over it."""
+    """Twin of `reference.apply_linear`: NumPy's product, then the epilogue in one pass over it."""
     y = reference.matmul(x, linear.weight)
     added = _NOTHING if residual is None else residual.reshape(-1)
     code = ACTIVATION_CODES[activation]

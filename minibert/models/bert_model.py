@@ -386,7 +386,7 @@ class BertModel:
         batch = batch.private()
         batch.check(self.config)
         for place, step in batch.steps(TOKENS_PER_STEP):
-            for i, state in enumerate(encoder.forward(self.weights, step, self.ops, return_probs=return_probs)):
+            for i, state in enumerate(encoder.forward(self.weights, step, self.ops, probs_layers=return_probs)):
                 yield place, step, i, state
                 if i == stop:
                     break

