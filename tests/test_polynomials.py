@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import polynomials
 from benchmarks.polynomials import APPROXIMATIONS, Approximation
-from tests.report import REPORT
+from tests.support.report import REPORT
 
 BY_NAME = {approximation.name: approximation for approximation in APPROXIMATIONS}
 

@@ -2,8 +2,8 @@
 
     python -m minibert.bert.tiny "The cat sat on the mat." [model folder]
 
-One text needs no padding and no mask. Dropout acts in training only. NumPy has no erf, so GELU calls Python's. Shapes:
-T tokens, H hidden_size, A heads, D = H / A, F intermediate_size. Papers: arXiv 1810.04805, 1706.03762 (Transformer).
+One text needs no padding and no mask. Dropout acts in training only. NumPy has no erf, so GELU calls Python's. It is
+all in float64. T tokens, H hidden_size, A heads, D = H / A, F intermediate_size. Papers: arXiv 1810.04805, 1706.03762.
 """
 
 import json
@@ -29,7 +29,7 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
             first, last = (start + offset for offset in entry["data_offsets"])
             numbers = np.frombuffer(data[first:last], "<f4" if entry["dtype"] == "F32" else "<f2")
             name = name.removeprefix("bert.").replace("gamma", "weight").replace("beta", "bias")  # names in old files
-            weights[name] = numbers.reshape(entry["shape"]).astype(np.float32)
+            weights[name] = numbers.reshape(entry["shape"]).astype(np.float64)
     return weights
 
 
@@ -79,7 +79,7 @@ class Bert:
             x, layer = states[-1], f"encoder.layer.{i}"
             x = self.layer_norm(x + self.attention(x, f"{layer}.attention"), f"{layer}.attention.output.LayerNorm")
             y = self.linear(x, f"{layer}.intermediate.dense")  # (T, F)
-            gelu = y / 2 * (1 + np.vectorize(math.erf, otypes="f")(y / math.sqrt(2)))  # (T, F)
+            gelu = y / 2 * (1 + np.vectorize(math.erf)(y / math.sqrt(2)))  # (T, F)
             states.append(self.layer_norm(x + self.linear(gelu, f"{layer}.output.dense"), f"{layer}.output.LayerNorm"))
         return states
 
