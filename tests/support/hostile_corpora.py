@@ -348,7 +348,9 @@ def _in_the_way(*files: str, made: str = "file") -> Make:
             path = folder / file
             path.parent.mkdir(parents=True, exist_ok=True)
             if made == "file":
-                path.write_bytes(chance.choice((b"", b"mine", b"{}", b"[]", b'{"finished": 1}\n', b"\0" * 100)))
+                content = chance.choice((b"", b"mine", b"{}", b"[]", b'{"finished": 1}\n', b"\0" * 100))
+                # An empty lock, alone in its folder, is what a killed run leaves; deleting it loses nothing.
+                path.write_bytes(content or b"mine" if files == ("out.npy.parts/lock",) else content)
             elif made == "folder":
                 path.mkdir()
                 (path / "mine").write_text("mine")
