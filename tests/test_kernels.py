@@ -19,11 +19,12 @@ import minibert
 from minibert import kernels
 from minibert.base.arrays import FloatArray
 from minibert.bert import reference
+from minibert.bert.config import ACTIVATIONS
 from minibert.bert.ops import LayerNorm, Linear, Ops
 from minibert.kernels import gemm, make_ops, rowwise, simd, threads
 from minibert.kernels.buffers import Slabs
 from tests.support import oracle
-from tests.support.cases import OP_CASES, Arguments, OpCase
+from tests.support.cases import OP_CASES, Arguments, OpCase, activation_grid
 from tests.support.outcomes import PATIENCE
 
 # Greatest error allowed where the reference happens to be better, in units of EPSILON x magnitude. LayerNorm is
@@ -122,6 +123,18 @@ def test_inputs_may_be_read_only() -> None:
 def test_op_has_the_parameters_of_its_twin(op: str) -> None:
     ours, twins = (inspect.signature(getattr(ops, op)).parameters for ops in (make_ops(1), reference.OPS))
     assert list(ours.values()) == list(twins.values())
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_every_activation_at_values_of_any_size(name: str) -> None:
+    """A product with 1 hands the values to the epilogue as they are; the budget is that of the op at magnitude |x|."""
+    x = activation_grid()
+    one = Linear(("w",), np.ones((1, 1), dtype=np.float32), np.zeros(1, dtype=np.float32))
+    ops = make_ops(1)
+    result = ops.linear(x[:, None], ops.prepare(one), activation=name)[:, 0]
+    errors = np.abs(result - oracle.ACTIVATIONS[name](x.astype(np.float64)))
+    units = errors / np.maximum(oracle.EPSILON * np.abs(x), np.finfo(np.float32).tiny)
+    assert units.max() <= BUDGETS["linear"], f"{units.max():.2f} at {x[units.argmax()]!r}"
 
 
 @pytest.mark.parametrize("name", [name for name in kernels.__all__ if name != "make_ops"])

@@ -209,7 +209,7 @@ def test_the_map_is_printed() -> None:
 
 
 def test_the_map_is_true() -> None:
-    """minibert/README.md names every folder and module beside it, and the lines of the files that it says to read."""
+    """minibert/README.md names every folder and module beside it, and the lines of the files to read, in tens."""
     text = (PACKAGE / "README.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (`[^|]*) \|", text, re.MULTILINE)
     named = {name.rstrip("/") for row in rows for name in re.findall(r"`([a-z]+/?)`", row)}
@@ -218,7 +218,8 @@ def test_the_map_is_true() -> None:
     assert len(counted) == 10
     for shown, linked, lines in counted:
         assert shown == linked
-        assert len((PACKAGE / linked).read_text(encoding="utf-8").splitlines()) == int(lines), linked
+        found = len((PACKAGE / linked).read_text(encoding="utf-8").splitlines())
+        assert int(lines) == round(found, -1), f"minibert/README.md says {lines} lines of {linked}; it has {found}"
 
 
 def test_the_package_itself_imports_nothing_of_ours_at_once() -> None:

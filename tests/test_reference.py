@@ -13,7 +13,7 @@ from minibert.bert import reference
 from minibert.bert.config import ACTIVATIONS
 from minibert.bert.ops import LayerNorm, Linear
 from tests.support import oracle
-from tests.support.cases import OP_CASES, OpCase, pack_lengths
+from tests.support.cases import OP_CASES, OpCase, activation_grid, pack_lengths
 
 # Greatest error allowed, in units of EPSILON x magnitude (tests/support/oracle.py): a few roundings. layer_norm rounds
 # once, by half a unit, embed twice; the others add up hundreds of numbers, in whatever order this machine's BLAS takes.
@@ -109,11 +109,6 @@ def test_erf_keeps_nan_shape_and_dtype() -> None:
 
 
 # --- activations -----------------------------------------------------------------------------------------------------
-
-
-def activation_grid() -> FloatArray:
-    positive = np.concatenate([np.linspace(0, 20, 50_001), np.geomspace(1e-30, 1e4, 10_001)])
-    return np.concatenate([positive, -positive]).astype(np.float32)
 
 
 def test_every_activation_of_the_config_has_its_formula() -> None:

@@ -248,3 +248,9 @@ def _layer_norm_cases() -> Iterator[OpCase]:
 
 OP_CASES: tuple[OpCase, ...] = (*_embed_cases(), *_linear_cases(), *_attention_cases(), *_layer_norm_cases())
 """Every op with every shape and option."""
+
+
+def activation_grid() -> FloatArray:
+    """Return the values at which activations are tested: close to 0, around it, and far from it."""
+    positive = np.concatenate([np.linspace(0, 20, 50_001), np.geomspace(1e-30, 1e4, 10_001)])
+    return np.concatenate([positive, -positive]).astype(np.float32)
