@@ -62,7 +62,7 @@ def semantic_search(
     if len(queries) and len(corpus) and queries.shape[1] != corpus.shape[1]:
         raise ValueError(
             f"query_embeddings has vectors of {queries.shape[1]} features, corpus_embeddings of {corpus.shape[1]}; "
-            "give vectors of one model."
+            "both must come from one model."
         )
     found: list[list[dict[str, int | float]]] = []
     for first in range(0, len(queries), query_chunk_size):

@@ -437,7 +437,7 @@ def _checked_vocab(tokenizer: Tokenizer, path: Path, config: dict[str, Any]) -> 
     if isinstance(vocab_size, int) and largest >= vocab_size:
         raise ModelFormatError(
             f"{path} gives token {token!r} the id {largest}, but config.json has vocab_size {vocab_size}. "
-            "Do the tokenizer and the model belong together?"
+            "Use the tokenizer files of this model."
         )
     tokens: dict[int, str] = {}
     for token, token_id in vocab.items():
@@ -469,7 +469,7 @@ def _check_special_tokens(tokenizer: Tokenizer, path: Path, vocab: dict[str, int
         if token_type >= num_types:
             raise ModelFormatError(
                 f"{path} gives {len(texts)} texts the token type {token_type}; the model has {num_types} types "
-                f"(type_vocab_size in config.json). Do the tokenizer and the model belong together?"
+                "(type_vocab_size in config.json). Use the tokenizer files of this model."
             )
         for token, token_id, sequence in zip(tokens, ids, sequences, strict=True):
             if sequence is None and vocab.get(token) != token_id:
