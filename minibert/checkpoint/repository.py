@@ -485,7 +485,7 @@ def _checked_token(token: str | bool | None) -> str | bool | None:
     if token is not None and not isinstance(token, (str, bool)):
         raise TypeError(f"token must be a str, a bool or None, got {type(token).__name__}.")
     if isinstance(token, str) and not re.fullmatch("[!-~]+", token):
-        raise ValueError("token is empty, or holds spaces or characters that no access token has.")
+        raise ValueError("token is empty or holds spaces or characters that no access token has.")
     return token
 
 
