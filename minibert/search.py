@@ -147,10 +147,10 @@ def paraphrase_mining_embeddings(
     for first in range(0, len(x), query_chunk_size):
         chunk = x[first : first + query_chunk_size]
         ids, found = _best(chunk, x, top_k + 1, corpus_chunk_size, score_function)
-        own = np.arange(first, first + len(chunk))[:, None]
-        others = ids != own
+        itself = np.arange(first, first + len(chunk))[:, None]
+        others = ids != itself
         others &= np.cumsum(others, axis=1) <= top_k  # if the vector itself is not among them, they are one too many
-        low, high = np.minimum(ids, own)[others], np.maximum(ids, own)[others]
+        low, high = np.minimum(ids, itself)[others], np.maximum(ids, itself)[others]
         pairs = np.concatenate([pairs, low * len(x) + high])
         scores = np.concatenate([scores, found[others]])
         pairs, firsts = np.unique(pairs, return_index=True)

@@ -178,9 +178,7 @@ def _header_bytes(file: BinaryIO, size: int) -> tuple[bytes, int]:
         raise ValueError(f"it has {size} bytes, expected at least 8")
     length = int.from_bytes(_read_exactly(file, 8), "little")
     if length > min(size - 8, JSON_LIMIT):
-        raise ValueError(
-            f"its header should be {length} bytes long; the file has {size}, and {JSON_LIMIT} are allowed"
-        )
+        raise ValueError(f"its header should be {length} bytes long; the file has {size}, and {JSON_LIMIT} are allowed")
     return bytes(_read_exactly(file, length)), 8 + length
 
 

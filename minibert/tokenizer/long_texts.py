@@ -28,13 +28,13 @@ LONG_TEXT = 2**14
 _PIECES_AT_ONCE = 4  # the library tokenizes them in parallel threads
 
 _SPACES = r"(?=[ \t\n\r])"
-# The library's BertPreTokenizer makes each of these a token, whatever is beside it. "_" is left out, because an added
-# token with single_word treats it as a letter.
+# The library's BertPreTokenizer makes each of these a token, with any character beside it. "_" is left out, because an
+# added token with single_word treats it as a letter.
 _ASCII_PUNCTUATION = frozenset(string.punctuation)
 _PUNCTUATION = _ASCII_PUNCTUATION - {"_"} | frozenset("。、！，：；？")
 _CHINESE = "\u3400-\u4dbf\u4e00-\u9fff"
 
-# A longer word is shortened before the library reads it; so many characters are kept at each of its ends.
+# A word of more than `_LONG_WORD` characters is shortened before the library reads it. At each end `_WORD_END` are kept.
 _LONG_WORD, _WORD_END = 2**16, 2**12
 
 
@@ -83,7 +83,7 @@ class LongTexts:
         self.possible = self._rule is not None
 
     def last_cut(self, text: str) -> int | None:
-        """Return the last index at which a text can be cut, whatever follows it; None if there is none near its end."""
+        """Return the last index at which a text can be cut, with any text after it; None if none is near its end."""
         return None if self._rule is None else _last_cut(self._rule, text, max(0, len(text) - LONG_TEXT), len(text))
 
     def encode(

@@ -139,12 +139,12 @@ class TokenWindows:
         averaged = np.empty((len(groups), vectors.shape[1]), dtype=np.float32)
         first = 0
         for b, group in enumerate(groups):
-            own = vectors[first : first + len(group)]
+            of_windows = vectors[first : first + len(group)]
             if len(group) == 1:
-                averaged[b] = own[0]
+                averaged[b] = of_windows[0]
             else:
-                weights = np.array([self._own(window).sum() for window in group], dtype=np.float64)
-                averaged[b] = (weights[:, None] * own).sum(axis=0) / weights.sum()
+                weights = np.array([self._is_text(window).sum() for window in group], dtype=np.float64)
+                averaged[b] = (weights[:, None] * of_windows).sum(axis=0) / weights.sum()
             first += len(group)
         return averaged
 
@@ -198,10 +198,10 @@ class TokenWindows:
         return len(encoding) + encoding.n_truncated
 
     def _span(self, window: Encoding) -> tuple[int, int]:
-        offsets = window.offsets[self._own(window)] - len(self._prompt)
+        offsets = window.offsets[self._is_text(window)] - len(self._prompt)
         return (max(0, int(offsets[:, 0].min())), int(offsets[:, 1].max())) if len(offsets) else (0, 0)
 
-    def _own(self, window: Encoding) -> np.ndarray:
+    def _is_text(self, window: Encoding) -> np.ndarray:
         return (window.special_tokens_mask == 0) & (window.offsets[:, 1] > len(self._prompt))
 
 

@@ -145,16 +145,16 @@ class TokenVectors:
                 f"the span {brief(start)} to {brief(end)} does not lie in the text, which has {length} characters; "
                 f"expected 0 <= start < end <= {length}."
             )
-        own = np.array([word is not None for word in self.word_ids])
+        in_word = np.array([word is not None for word in self.word_ids])
         if self.n_truncated:
-            kept = self.offsets[own]
+            kept = self.offsets[in_word]
             first, last = (int(kept[0, 0]), int(kept[-1, 1])) if len(kept) else (0, 0)
             if self.text[start : min(first, end)].strip() or self.text[max(last, start) : end].strip():
                 raise ValueError(
                     f"the span {start} to {end} reaches beyond characters {first} to {last}. Only these were kept, "
                     "because the text has more tokens than the model takes; give a span within them."
                 )
-        holders = np.flatnonzero(own & (self.offsets[:, 0] < end) & (self.offsets[:, 1] > start))
+        holders = np.flatnonzero(in_word & (self.offsets[:, 0] < end) & (self.offsets[:, 1] > start))
         if not len(holders):
             raise ValueError(f"no token holds any of the characters {start} to {end}: {self.text[start:end]!r}.")
         return slice(int(holders[0]), int(holders[-1]) + 1)
@@ -184,9 +184,9 @@ class TokenVectors:
         """Return the tokens of each word that did not lose any, by the index of the word."""
         tokens = {}
         for word, positions in groupby(range(len(self)), key=self.word_ids.__getitem__):
-            own = list(positions)
+            indices = list(positions)
             if word is not None and word not in self.cut_words:
-                tokens[word] = slice(own[0], own[-1] + 1)
+                tokens[word] = slice(indices[0], indices[-1] + 1)
         return tokens
 
     def __repr__(self) -> str:
