@@ -78,7 +78,7 @@ class FileLock:
         # The process that had the lock may have deleted the file after it was opened here; the lock is then void.
         if not _is_open_here(path, self._descriptor):
             os.close(self._descriptor)
-            raise FileNotFoundError(errno.ENOENT, "deleted under way", str(path))
+            raise FileNotFoundError(errno.ENOENT, "deleted meanwhile", str(path))
         self._check(check, None if new else _read(self._descriptor))
         with contextlib.suppress(OSError):  # if the disk is full, the lock is valid without the text
             os.ftruncate(self._descriptor, 0)

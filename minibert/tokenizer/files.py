@@ -232,7 +232,7 @@ def _growth_of_charsmap(encoded: str) -> int:
 
 
 def _check_template(step: dict[str, Any]) -> None:
-    """Refuse a template with more pieces than a layout of two texts has, or a token with as many ids."""
+    """Refuse a template with more than 16 pieces, or a token with more ids; no layout of two texts needs more."""
     tokens = step.get("special_tokens")
     described = [token for token in tokens.values() if isinstance(token, dict)] if isinstance(tokens, dict) else []
     lists = [

@@ -34,7 +34,7 @@ _ASCII_PUNCTUATION = frozenset(string.punctuation)
 _PUNCTUATION = _ASCII_PUNCTUATION - {"_"} | frozenset("。、！，：；？")
 _CHINESE = "\u3400-\u4dbf\u4e00-\u9fff"
 
-# A word of more than `_LONG_WORD` characters is shortened before the library reads it; `_WORD_END` are kept at each end.
+# A word of more than `_LONG_WORD` characters is shortened before the library reads it; its ends keep `_WORD_END` each.
 _LONG_WORD, _WORD_END = 2**16, 2**12
 
 
