@@ -257,8 +257,8 @@ class HubRepository:
         except OSError as error:
             raise DownloadError(
                 f"The hub cache has {lacking}, and the hub ({constants.ENDPOINT}) could not be reached, because {host} "
-                "has no address; check the network. There is no folder of this name; a folder works without a network."
-                f"{self._remedy}"
+                "has no address; check the network. HF_HUB_OFFLINE=1 or a folder works without it, but there is no folder "
+                f"of this name.{self._remedy}"
             ) from error
 
     @contextmanager
