@@ -257,8 +257,8 @@ class HubRepository:
         except OSError as error:
             raise DownloadError(
                 f"The hub cache has {lacking}, and the hub ({constants.ENDPOINT}) could not be reached, because {host} "
-                "has no address; check the network. HF_HUB_OFFLINE=1 or a folder works without it, but there is no folder "
-                f"of this name.{self._remedy}"
+                "has no address; check the network. HF_HUB_OFFLINE=1 or a folder works without it, but no folder has "
+                f"this name.{self._remedy}"
             ) from error
 
     @contextmanager
