@@ -7,7 +7,7 @@
 >>> output.last_hidden_state.shape, len(output.hidden_states)
 ((1, 6, 384), 7)
 
-To read how it works: encoder.py, then reference.py, then kernels/.
+To read how it works, begin with bert/tiny.py, then bert/encoder.py, bert/reference.py and kernels/.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = [
 
 __version__ = "0.3.0"
 
-_HOMES = {
+_MODULE_OF = {
     "BertConfig": "bert.config",
     "BertModel": "models.bert_model",
     "BertModelOutput": "models.outputs",
@@ -60,10 +60,10 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name at its first use, so that ``import minibert`` itself costs next to nothing."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'minibert' has no attribute {name!r}; it has {', '.join(__all__)}")
-    value = getattr(import_module(f"minibert.{_HOMES[name]}"), name)
+    """Import a public name at its first use, so that ``import minibert`` takes almost no time."""
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'minibert' has no attribute {name!r}; it has {', '.join(__all__)}.")
+    value = getattr(import_module(f"minibert.{_MODULE_OF[name]}"), name)
     globals()[name] = value
     return value
 

@@ -1,17 +1,17 @@
-"""The two errors of minibert's own; everything else is a TypeError or a ValueError at the boundary."""
+"""The two error classes of minibert. Other errors about arguments are TypeError or ValueError."""
 
 __all__ = ["DownloadError", "ModelFormatError"]
 
 
 class ModelFormatError(ValueError):
-    """A model's file is missing, damaged, contradictory, or asks for something minibert does not implement.
+    """A model's file is missing, damaged or contradictory, or needs something that minibert does not implement.
 
-    The message names the file, and the tensor or field in it; says what was found and what was expected.
+    The message names the file, and the tensor or field in it. It says what was found and what was expected.
     """
 
 
 class DownloadError(OSError):
     """A model could not be fetched: no network, no such repository or revision, no permission, a broken transfer.
 
-    The hub client's own exception is kept as ``__cause__``.
+    ``__cause__`` holds the hub client's exception.
     """

@@ -1,4 +1,4 @@
-"""Objects with the methods that other libraries look for: LangChain's embeddings, Chroma's embedding functions.
+"""Classes with the methods that other libraries call: LangChain's embeddings, Chroma's embedding functions.
 
 Neither library is imported. Sources: langchain_core, embeddings/embeddings.py (Embeddings); chromadb, api/types.py
 (EmbeddingFunction).
@@ -22,7 +22,7 @@ __all__ = ["ChromaEmbeddingFunction", "LangChainEmbeddings"]
 
 
 class LangChainEmbeddings:
-    """A `SentenceTransformer` as LangChain asks for it: lists of floats, queries apart from documents.
+    """A `SentenceTransformer` with LangChain's interface: lists of floats, different methods for queries and documents.
 
     Parameters
     ----------
@@ -34,11 +34,11 @@ class LangChainEmbeddings:
     Raises
     ------
     TypeError, ValueError
-        An option is not one of `encode`, or its value is wrong, or with it there is no list of floats for each text.
+        An option is not one of `encode`, its value is wrong, or with it the result is not a list of floats per text.
     """
 
     def __init__(self, model: SentenceTransformer | str = DEFAULT_MODEL, **encode_options: Any) -> None:
-        _check_names(encode_options)  # before anything is fetched
+        _check_names(encode_options)  # before anything is downloaded
         self.model = model if isinstance(model, SentenceTransformer) else SentenceTransformer(model)
         _check_options(self.model, encode_options)
         self.encode_options = encode_options
@@ -46,7 +46,7 @@ class LangChainEmbeddings:
 
     @property
     def model_name(self) -> str:
-        """The name that was given, or "minibert" for a model; llama-index's LangchainEmbedding reads it."""
+        """The given name of the model, or "minibert" for a model object; llama-index's LangchainEmbedding reads it."""
         return self._name
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
@@ -60,11 +60,11 @@ class LangChainEmbeddings:
         return vector
 
     async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
-        """Return what `embed_documents` does, computed in a thread."""
+        """Return the result of `embed_documents`, computed in a thread."""
         return await asyncio.to_thread(self.embed_documents, texts)
 
     async def aembed_query(self, text: str) -> list[float]:
-        """Return what `embed_query` does, computed in a thread."""
+        """Return the result of `embed_query`, computed in a thread."""
         return await asyncio.to_thread(self.embed_query, text)
 
 
@@ -73,15 +73,16 @@ def _written(config: Mapping[str, Any]) -> str:
 
 
 class ChromaEmbeddingFunction:
-    """A `SentenceTransformer` as Chroma asks for it: called with documents, named, and built anew from its config.
+    """A `SentenceTransformer` with Chroma's interface: it is called with documents, and can be rebuilt from its config.
 
     Parameters
     ----------
     model_name_or_path : str
     encode_options : dict, optional
-        Passed to every `encode_query` and `encode_document`; kept in Chroma's config, so JSON values only.
+        Passed to every `encode_query` and `encode_document`. Chroma stores them in its config, so they must be JSON
+        values.
     **model_options
-        Passed to `SentenceTransformer`, such as ``prompts="builtin"``; kept likewise. No token belongs here.
+        Passed to `SentenceTransformer`, such as ``prompts="builtin"``. Chroma stores them too, so `token` is refused.
 
     Raises
     ------
@@ -108,7 +109,7 @@ class ChromaEmbeddingFunction:
         _check_options(self._model, encode_options or {})
 
     def __call__(self, input: Sequence[str]) -> list[FloatArray]:
-        """Return one vector per document; the argument's name is Chroma's."""
+        """Return one vector per document; Chroma requires the name of the argument."""
         return list(self._model.encode_document(input, **self._config["encode_options"]))
 
     def embed_query(self, input: Sequence[str]) -> list[FloatArray]:
@@ -121,38 +122,41 @@ class ChromaEmbeddingFunction:
         return "minibert"
 
     def get_config(self) -> dict[str, Any]:
-        """Return what `build_from_config` needs, as JSON values."""
+        """Return the argument of `build_from_config`, as JSON values."""
         return {**self._config, "encode_options": dict(self._config["encode_options"])}
 
     @staticmethod
     def build_from_config(config: Mapping[str, Any]) -> ChromaEmbeddingFunction:
-        """Make the same function again."""
+        """Make the function whose `get_config` returned this configuration."""
         return ChromaEmbeddingFunction(**config)
 
     def validate_config_update(self, old_config: Mapping[str, Any], new_config: Mapping[str, Any]) -> None:
-        """Refuse, with a ValueError, another configuration than the one a collection was made with."""
+        """Raise a ValueError if the new configuration differs from the one that a collection was made with."""
         for config in (old_config, new_config):
             self.validate_config(config)
         old, new = dict(old_config), dict(new_config)
         if old != new:
-            raise ValueError(f"the collection's vectors come from {_written(old)}, not from {_written(new)}.")
+            raise ValueError(
+                f"the collection's vectors come from {_written(old)}, not from {_written(new)}. Use the same "
+                "configuration, or make a new collection."
+            )
 
     @staticmethod
     def validate_config(config: Mapping[str, Any]) -> None:
-        """Refuse, with a ValueError, what `build_from_config` cannot use."""
+        """Raise a ValueError for a configuration that `build_from_config` cannot use."""
         if not isinstance(config, Mapping) or not isinstance(config.get("model_name_or_path"), str):
-            raise ValueError(f"the configuration {brief(config)} names no model (model_name_or_path).")
+            raise ValueError(f"the configuration {brief(config)} names no model; expected model_name_or_path, a str.")
 
     def is_legacy(self) -> bool:
-        """Return False: Chroma stores the name and the configuration."""
+        """Return False, because Chroma stores the name and the configuration."""
         return False
 
     def default_space(self) -> str:
-        """Return the distance that fits the model's own similarity, in Chroma's words."""
+        """Return Chroma's name of the distance that matches the model's similarity function."""
         return {"cosine": "cosine", "dot": "ip"}.get(self._model.similarity_fn_name, "l2")
 
     def supported_spaces(self) -> list[str]:
-        """Return the distances that make sense with these vectors."""
+        """Return Chroma's names of the distances that these vectors can be compared with."""
         return ["cosine", "l2", "ip"]
 
 
@@ -166,7 +170,7 @@ def _check_names(options: Mapping[str, Any]) -> None:
 
 
 def _check_options(model: SentenceTransformer, options: Mapping[str, Any]) -> None:
-    """Refuse values that `encode` refuses, and those with which it does not give an array of one vector per text."""
+    """Refuse values that `encode` refuses, and values with which it does not return an array of one vector per text."""
     vectors = model.encode([], **options)
     if not isinstance(vectors, np.ndarray):
         shown = ", ".join(f"{name}={value!r}" for name, value in options.items())

@@ -1,7 +1,7 @@
 """Pictures of hidden states, words and sentences. The only import of matplotlib.
 
-Every function returns a matplotlib Figure, which a notebook shows and ``figure.savefig(path)`` saves. pyplot, with its
-global state and its windows, is never touched.
+Every plot function returns a matplotlib Figure, which a notebook shows and ``figure.savefig(path)`` saves. pyplot is
+not used, because it has a global state and opens windows.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ __all__ = [
     "require_matplotlib",
 ]
 
-# As many labels as a picture has room for.
+# More labels, and longer ones, do not fit into a picture.
 _MAX_LABELS = 12
 _LABEL_LENGTH = 28
-# More bars than any picture has dots beside each other.
+# This is more bars than the width of a picture has pixels.
 _MAX_BINS = 10_000
-# The difference of two larger values would not always be a float32.
+# The difference of two larger values may be too large for float32.
 _LARGEST = 1e38
 _MARKERS = "osD^v"
 
@@ -48,7 +48,7 @@ def require_matplotlib() -> type[Figure]:
 
 
 def plot_hidden_values(vectors: FloatArray, layers: Sequence[int] | None = None, *, bins: int = 100) -> Figure:
-    """Histogram of the values of a hidden vector, or of whole hidden states, one beside the other.
+    """Draw the histogram of the values of a hidden vector, or of each of several hidden states, side by side.
 
     Parameters
     ----------
@@ -69,14 +69,14 @@ def plot_hidden_values(vectors: FloatArray, layers: Sequence[int] | None = None,
         axis.set_title(title)
         axis.set_axisbelow(True)
         axis.grid(axis="y", alpha=0.3)
-        axis.tick_params(labelbottom=True)  # what stands below may be an empty place
+        axis.tick_params(labelbottom=True)  # there may be no panel below that has the labels
     figure.supxlabel("value")
     figure.supylabel("features" if values.ndim == 1 else "features of all tokens")
     return figure
 
 
 def plot_word_similarities(occurrences: WordOccurrences) -> Figure:
-    """Cosines of a word's occurrences with each other, a matrix for each layer that was kept apart.
+    """Draw the cosines of a word's occurrences with each other: one matrix for each layer that was kept apart.
 
     Parameters
     ----------
@@ -95,10 +95,10 @@ def plot_word_similarities(occurrences: WordOccurrences) -> Figure:
     lowest = min(float(matrices.min()), 1 - 1e-6)
     numbers = np.arange(len(occurrences))
     image: Any = None
-    for place, (axis, matrix, title) in enumerate(zip(axes, matrices, _titles(layers, len(matrices)), strict=True)):
+    for number, (axis, matrix, title) in enumerate(zip(axes, matrices, _titles(layers, len(matrices)), strict=True)):
         image = axis.imshow(matrix, vmin=lowest, vmax=1.0, cmap="viridis")
         axis.set_title(title)
-        named = place % _columns(len(matrices)) == 0 and len(names) <= _MAX_LABELS
+        named = number % _columns(len(matrices)) == 0 and len(names) <= _MAX_LABELS
         axis.set_xticks(numbers if len(names) <= _MAX_LABELS else [])
         axis.set_yticks(numbers if len(names) <= _MAX_LABELS else [])
         if named:
@@ -116,20 +116,20 @@ def plot_word_similarities(occurrences: WordOccurrences) -> Figure:
 def plot_layers_pca(
     vectors: FloatArray, layers: Sequence[int] | None = None, *, labels: Sequence[str] | None = None
 ) -> Figure:
-    """Sentences, or anything else with a vector in each layer, on their first two principal components, by layer.
+    """Draw sentences, or other things with a vector in each layer, on the first two principal components of each layer.
 
     Parameters
     ----------
     vectors : ndarray of shape (n, k, H)
-        Of n sentences in k layers, n at least 2; each layer has principal components of its own.
+        Vectors of n sentences in k layers, n at least 2. The principal components of each layer are computed alone.
     layers : k indices of hidden states, optional
         For the titles.
     labels : n str, optional
-        Those with the same label have the same colour.
+        Sentences with the same label have the same colour.
 
     Notes
     -----
-    The picture with which bert-as-service's README compares the layers.
+    The README of bert-as-service compares the layers with this picture.
     """
     values = _checked("vectors", vectors, (3,))
     if len(values) < 2:
@@ -152,15 +152,16 @@ def plot_layers_pca(
     if labels is not None and len(groups) <= _MAX_LABELS:
         legend = figure.legend(axes[0].collections, ["-"] * len(groups), loc="outside right upper", frameon=False)
         for text, label in zip(legend.get_texts(), groups, strict=True):
-            text.set(text=_short(label), parse_math=False)  # set late: matplotlib leaves labels out that begin with "_"
+            # The text is set here, because a matplotlib legend leaves out labels that begin with "_".
+            text.set(text=_short(label), parse_math=False)
     return figure
 
 
 def principal_components(x: FloatArray, n_components: int = 2) -> FloatArray:
-    """Coordinates of the rows of `x` on its principal components: (n, H) -> (n, n_components), float64.
+    """Return the coordinates of the rows of `x` on its principal components: (n, H) -> (n, n_components), float64.
 
-    The rows, less their mean, are U diag(s) V^T; the coordinates are the first columns of U diag(s), each with the sign
-    that makes its largest entry positive. Where there are fewer components than asked for, zeros stand.
+    The rows minus their mean are U diag(s) V^T. The coordinates are the first columns of U diag(s), each with the sign
+    that makes its largest entry positive. If there are fewer components, the other columns are zeros.
     """
     values = _checked("x", x, (2,)).astype(np.float64)
     n_components = check_int("n_components", n_components, 1, _MAX_BINS)
@@ -174,11 +175,11 @@ def principal_components(x: FloatArray, n_components: int = 2) -> FloatArray:
 
 
 def _groups(labels: Sequence[str]) -> dict[str, Any]:
-    """The places of each label, in the order in which the labels first appear."""
-    places: dict[str, list[int]] = {}
-    for place, label in enumerate(labels):
-        places.setdefault(str(label), []).append(place)
-    return places
+    """Return the indices of each label, in the order in which the labels first appear."""
+    indices: dict[str, list[int]] = {}
+    for index, label in enumerate(labels):
+        indices.setdefault(str(label), []).append(index)
+    return indices
 
 
 def _checked(name: str, vectors: object, ndims: tuple[int, ...]) -> FloatArray:
@@ -207,7 +208,7 @@ def _columns(count: int) -> int:
 def _grid(
     count: int, width: float, height: float, *, share: bool = False, margin: float = 0.0
 ) -> tuple[Figure, list[Axes]]:
-    """A figure of `count` panels of that size, in inches, with the places that are left over empty."""
+    """Return a figure and its `count` panels, of a size in inches; the other cells of the grid are empty."""
     columns = _columns(count)
     rows = -(-count // columns)
     size = (columns * width + margin + 0.8, rows * height + 0.8)
@@ -220,7 +221,7 @@ def _grid(
 
 
 def _printable(text: str) -> str:
-    """Replace what has no picture: control characters are not even allowed in an SVG."""
+    """Replace characters that cannot be drawn; control characters are not allowed in an SVG."""
     return "".join(character if character.isprintable() else "\ufffd" for character in text)
 
 

@@ -1,4 +1,4 @@
-"""A scikit-learn transformer: texts in a pipeline, vectors out. Importing this module imports scikit-learn."""
+"""A scikit-learn transformer from texts to vectors. Importing this module imports scikit-learn."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ try:
     from sklearn.base import BaseEstimator, TransformerMixin
 except ImportError as error:
     raise ImportError(
-        f"minibert.scikit needs scikit-learn, which cannot be imported ({error}): pip install scikit-learn"
+        f"minibert.scikit needs scikit-learn, which cannot be imported ({error}): pip install scikit-learn."
     ) from error
 
 __all__ = ["MinibertTransformer"]
@@ -29,10 +29,10 @@ _OF_ENCODE = tuple(field.name for field in dataclasses.fields(EncodeOptions))
 
 
 class MinibertTransformer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """Turn texts into sentence vectors inside a scikit-learn pipeline.
+    """A transformer from texts to sentence vectors in a scikit-learn pipeline.
 
-    There is nothing to fit. The model is loaded when it is first needed, and again in a copy: clones and pickles hold
-    the parameters only, never the weights.
+    `fit` learns nothing. The model is loaded at its first use. Clones and pickles hold only the parameters, not the
+    weights, so each copy loads the model again.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ class MinibertTransformer(TransformerMixin, BaseEstimator):  # type: ignore[misc
         self.batch_size = batch_size
 
     def fit(self, X: Any, y: Any = None) -> MinibertTransformer:
-        """Return the transformer itself: it has nothing to learn."""
+        """Return the transformer itself; there is nothing to learn."""
         return self
 
     def transform(self, X: Any) -> FloatArray:
@@ -95,10 +95,10 @@ class MinibertTransformer(TransformerMixin, BaseEstimator):  # type: ignore[misc
         Raises
         ------
         TypeError, ValueError
-            As `SentenceTransformer.encode`.
+            As in `SentenceTransformer.encode`.
         """
         if isinstance(X, str):
-            raise TypeError("X is one str; a transformer takes a list of texts: [text].")
+            raise TypeError("X is one str; expected a list of texts: [text].")
         return self._encode(X)
 
     def get_feature_names_out(self, input_features: Any = None) -> npt.NDArray[np.object_]:
@@ -127,7 +127,7 @@ class MinibertTransformer(TransformerMixin, BaseEstimator):  # type: ignore[misc
         return vectors
 
     def _model(self) -> SentenceTransformer:
-        """Return the model of the current parameters, loaded once."""
+        """Return the model for the current parameters; load it only once."""
         options = {name: getattr(self, name) for name in _OF_THE_MODEL}
         key = (self.model_name_or_path, options)
         loaded: tuple[Any, SentenceTransformer] | None = getattr(self, "_loaded", None)

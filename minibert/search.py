@@ -1,7 +1,7 @@
-"""Looking through many vectors: the most similar ones, paraphrases, communities; block by block, in bounded memory.
+"""Search among many vectors: the most similar ones, paraphrases, communities; block by block, in bounded memory.
 
-The names, the arguments and the answers are those of sentence_transformers.util, version 6.2. Where scores are equal
-the lower index comes first, which that library leaves open.
+The names, the arguments and the results are those of sentence_transformers.util, version 6.2. Of equal scores the one
+with the lower index comes first; that library does not define their order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["community_detection", "paraphrase_mining", "paraphrase_mining_embedd
 
 ScoreFunction = Callable[[Any, Any], FloatArray]
 
-# Scores, and numbers of corpus vectors, that are held at a time, whatever the chunk sizes allow.
+# Limits of the scores, and of the numbers of corpus vectors, held at a time. They also apply to larger chunk sizes.
 _SCORES = 2**21
 _NUMBERS = 2**23
 
@@ -40,7 +40,7 @@ def semantic_search(
     query_embeddings : array-like of shape (m, H), or (H,) for one query
     corpus_embeddings : array-like of shape (n, H)
     query_chunk_size, corpus_chunk_size : int
-        At most so many are scored at a time; no effect on the result but rounding.
+        The most vectors that are scored at a time. They change the result only by rounding.
     top_k : int
     score_function : (queries, corpus) -> scores (m, n)
         Such as `cos_sim` or `dot_score`.
@@ -48,12 +48,12 @@ def semantic_search(
     Returns
     -------
     list of m lists of dict
-        {"corpus_id": int, "score": float}, best first; at most n of them.
+        {"corpus_id": int, "score": float}, best first; at most n in a list.
 
     Raises
     ------
     TypeError, ValueError
-        They are no vectors of one length, or a number is below 1.
+        The embeddings are not vectors of one length, or a number is below 1.
     """
     query_chunk_size = check_int("query_chunk_size", query_chunk_size, 1)
     corpus_chunk_size = check_int("corpus_chunk_size", corpus_chunk_size, 1)
@@ -61,8 +61,8 @@ def semantic_search(
     queries, corpus = _matrix("query_embeddings", query_embeddings), _matrix("corpus_embeddings", corpus_embeddings)
     if len(queries) and len(corpus) and queries.shape[1] != corpus.shape[1]:
         raise ValueError(
-            f"query_embeddings has vectors of {queries.shape[1]}, corpus_embeddings of {corpus.shape[1]}; "
-            "they must come from one model."
+            f"query_embeddings has vectors of {queries.shape[1]} features, corpus_embeddings of {corpus.shape[1]}; "
+            "both must come from one model."
         )
     found: list[list[dict[str, int | float]]] = []
     for first in range(0, len(queries), query_chunk_size):
@@ -87,19 +87,19 @@ def paraphrase_mining(
     prompt_name: str | None = None,
     prompt: str | None = None,
 ) -> list[list[float | int]]:
-    """Encode texts with a `SentenceTransformer` and find the pairs that are most alike.
+    """Encode texts with a `SentenceTransformer` and find the most similar pairs.
 
-    The parameters are those of its `encode`, and of `paraphrase_mining_embeddings`, which says what is returned.
+    The parameters are those of its `encode` and of `paraphrase_mining_embeddings`; the result is that of the latter.
 
     Raises
     ------
     TypeError, ValueError
-        `model` is no model, `sentences` is a single str, or as `encode` and `paraphrase_mining_embeddings`.
+        `model` is not a model, `sentences` is one str, or as in `encode` and `paraphrase_mining_embeddings`.
     """
     if isinstance(model, str) or not hasattr(model, "encode"):
         raise TypeError(f"model is a {type(model).__name__}; expected a SentenceTransformer.")
     if isinstance(sentences, str):
-        raise TypeError("sentences is one str; pairs are found among several: give a list of them.")
+        raise TypeError("sentences is one str; expected a list of several str, to find pairs among them.")
     embeddings = model.encode(
         sentences,
         show_progress_bar=show_progress_bar,
@@ -127,11 +127,11 @@ def paraphrase_mining_embeddings(
     ----------
     embeddings : array-like of shape (n, H)
     query_chunk_size, corpus_chunk_size : int
-        At most so many are scored at a time.
+        The most vectors that are scored at a time.
     max_pairs : int
-        Pairs to return.
+        The most pairs to return.
     top_k : int
-        Neighbours of each vector to consider.
+        Number of neighbours of each vector that are considered.
     score_function : (a, b) -> scores, symmetric
 
     Returns
@@ -147,14 +147,14 @@ def paraphrase_mining_embeddings(
     for first in range(0, len(x), query_chunk_size):
         chunk = x[first : first + query_chunk_size]
         ids, found = _best(chunk, x, top_k + 1, corpus_chunk_size, score_function)
-        own = np.arange(first, first + len(chunk))[:, None]
-        others = ids != own
-        others &= np.cumsum(others, axis=1) <= top_k  # without itself a vector may have one too many
-        low, high = np.minimum(ids, own)[others], np.maximum(ids, own)[others]
+        itself = np.arange(first, first + len(chunk))[:, None]
+        others = ids != itself
+        others &= np.cumsum(others, axis=1) <= top_k  # if the vector itself is not among them, they are one too many
+        low, high = np.minimum(ids, itself)[others], np.maximum(ids, itself)[others]
         pairs = np.concatenate([pairs, low * len(x) + high])
         scores = np.concatenate([scores, found[others]])
-        pairs, places = np.unique(pairs, return_index=True)
-        scores = scores[places]
+        pairs, firsts = np.unique(pairs, return_index=True)
+        scores = scores[firsts]
         if len(pairs) > max_pairs:
             best = np.sort(np.argsort(-scores, kind="stable")[:max_pairs])
             pairs, scores = pairs[best], scores[best]
@@ -169,7 +169,7 @@ def community_detection(
     batch_size: int = 1024,
     show_progress_bar: bool = False,
 ) -> list[list[int]]:
-    """Find groups of vectors whose cosine with a central one is at least `threshold`.
+    """Find groups of vectors whose cosine with a central vector is at least `threshold`.
 
     Parameters
     ----------
@@ -177,26 +177,26 @@ def community_detection(
     threshold : float
     min_community_size : int
     batch_size : int
-        At most so many vectors are compared with all at a time.
+        The most vectors that are compared with all vectors at a time.
     show_progress_bar : bool
-        Accepted for sentence-transformers' sake; nothing is shown.
+        Ignored; sentence-transformers has this argument.
 
     Returns
     -------
     list of list of int
-        Largest group first, its central vector first; no vector is in two.
+        Indices. The largest group is first, and the central vector is first in its group. No vector is in two groups.
 
     Raises
     ------
     TypeError, ValueError
-        They are no vectors of finite numbers, `threshold` is no number, or a count is below 1.
+        `embeddings` are not vectors of finite numbers, `threshold` is not a number, or a count is below 1.
     """
     least = _check_threshold(threshold)
     min_community_size = check_int("min_community_size", min_community_size, 1)
     batch_size = check_int("batch_size", batch_size, 1)
     x = _matrix("embeddings", embeddings)
     if not np.isfinite(x).all():
-        raise ValueError("embeddings holds NaN or infinity, which has no cosine.")
+        raise ValueError("embeddings holds NaN or infinity, which does not have a cosine; remove these vectors.")
     if len(x) < min_community_size:
         return []
     unit = normalize_embeddings(x)
@@ -226,7 +226,7 @@ def community_detection(
 def _best(
     queries: FloatArray, corpus: FloatArray, top_k: int, corpus_chunk_size: int, score_function: ScoreFunction
 ) -> tuple[Int64Array, FloatArray]:
-    """Ids and scores of the best `top_k` of the corpus for each query, best first: (m, min(top_k, n)) each."""
+    """Return ids and scores of the best `top_k` of the corpus for each query, best first: (m, min(top_k, n)) each."""
     if not callable(score_function):
         raise TypeError(f"score_function={brief(score_function)}; expected a function, such as cos_sim or dot_score.")
     m, n = len(queries), len(corpus)
@@ -242,7 +242,7 @@ def _best(
         ids = np.concatenate([ids, np.broadcast_to(np.arange(first, first + len(chunk)), scores.shape)], axis=1)
         best = np.concatenate([best, scores], axis=1)
         if best.shape[1] > top_k:
-            # Best first, and of equal ones the lower id: partition to what can be among them, then sort that.
+            # Keep the best `top_k`, and of equal scores the lower ids. The sort follows after the last chunk.
             threshold = np.partition(best, best.shape[1] - top_k, axis=1)[:, -top_k][:, None]
             order = _first_columns(best, threshold, top_k)
             ids, best = np.take_along_axis(ids, order, axis=1), np.take_along_axis(best, order, axis=1)
@@ -251,7 +251,7 @@ def _best(
 
 
 def _first_columns(scores: FloatArray, threshold: FloatArray, count: int) -> Int64Array:
-    """Columns, in order, of all scores above the threshold, and of the first ones at it until there are `count`."""
+    """Return the `count` columns, in order, of all scores above the threshold and of the first scores equal to it."""
     above, at = scores > threshold, scores == threshold
     missing = count - above.sum(axis=1, keepdims=True)
     chosen = above | (at & (np.cumsum(at, axis=1) <= missing))
@@ -259,7 +259,7 @@ def _first_columns(scores: FloatArray, threshold: FloatArray, count: int) -> Int
 
 
 def _matrix(name: str, values: npt.ArrayLike) -> FloatArray:
-    """Return vectors as rows, in their own dtype: converting a whole corpus would take its memory again."""
+    """Return vectors as rows. The dtype is not changed, because a converted corpus would take its memory again."""
     array = as_array(name, values)
     if array.size == 0 and array.ndim == 1:
         return array.reshape(0, 1)
@@ -271,7 +271,7 @@ def _matrix(name: str, values: npt.ArrayLike) -> FloatArray:
 
 
 def _check_threshold(threshold: object) -> float:
-    """Return the least cosine as a float; one that no float holds is infinite, which no cosine reaches."""
+    """Return the threshold as a float; an integer too large for a float becomes infinity, which no cosine reaches."""
     if isinstance(threshold, bool | np.bool_) or not isinstance(threshold, int | float | np.integer | np.floating):
         raise TypeError(f"threshold={brief(threshold)}; expected a number, the least cosine.")
     try:

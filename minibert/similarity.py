@@ -1,11 +1,11 @@
-"""How alike vectors are, and what can be done to them: scaled to length 1, shortened, quantized.
+"""Similarity of vectors, and functions that normalize, truncate and quantize vectors.
 
-The names, the arguments and the answers are those of sentence_transformers.util, version 6.2; the arrays are NumPy's.
-Floats are computed in their own precision, at least float32; integers, such as quantized vectors, as float32.
+The names, the arguments and the results are those of sentence_transformers.util, version 6.2; the arrays are NumPy's.
+Floats are computed in their own dtype, at least float32; integers, such as quantized vectors, as float32.
 
-Finite vectors never give NaN. A score beyond the greatest number of its precision is infinity, with the right sign; a
-score below the least one is 0. Steps on the way do not overflow or underflow: where they would, rows are scaled by a
-power of two first, which is exact. Vectors that hold NaN or infinity give what NumPy makes of them.
+Finite vectors never give NaN. A score beyond the greatest number of its dtype is infinity, with the right sign. A score
+below the least one is 0. Intermediate results do not overflow or underflow: if they would, rows are first scaled by a
+power of two, which is exact. For vectors that hold NaN or infinity, NumPy's arithmetic decides.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ __all__ = [
 ]
 
 PRECISIONS = ("float32", "float16", "int8", "uint8", "binary", "ubinary")
-"""What `quantize_embeddings` can make."""
+"""The precisions of `quantize_embeddings`."""
 
 # Numbers in a block of differences (rows x rows x features) that manhattan_sim and euclidean_sim hold at a time.
 _BLOCK = 2**22
 
-# Infinities are an answer here, and steps that overflow are repaired: NumPy need not warn, nor raise under np.seterr.
+# Infinities are valid results here, and overflows on the way are repaired, so NumPy must not warn or raise.
 _quietly = np.errstate(over="ignore", under="ignore", invalid="ignore")
 
 
 @_quietly
 def cos_sim(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
-    """Cosine of the angle between each row of `a` and each row of `b`; 0 where a row is all zeros.
+    """Return the cosine of the angle between each row of `a` and each row of `b`; 0 for a row of zeros.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def cos_sim(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
     Raises
     ------
     TypeError, ValueError
-        They are no vectors of one length.
+        The arguments are not vectors of one length.
     """
     x, y = _rows(a, b)
     return normalize_embeddings(x) @ normalize_embeddings(y).T
@@ -72,7 +72,7 @@ def cos_sim(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
 
 @_quietly
 def dot_score(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
-    """Dot product of each row of `a` with each row of `b`; otherwise as `cos_sim`."""
+    """Return the dot product of each row of `a` with each row of `b`; arguments and errors as in `cos_sim`."""
     x, y = _rows(a, b)
     scores = x @ y.T
     lost = ~np.isfinite(scores)
@@ -83,19 +83,19 @@ def dot_score(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
 
 @_quietly
 def euclidean_sim(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
-    """-|a_i - b_j|, the negative Euclidean distance; otherwise as `cos_sim`."""
+    """Return -|a_i - b_j|, the negative Euclidean distance; arguments and errors as in `cos_sim`."""
     return -_distances(*_rows(a, b), _lengths)
 
 
 @_quietly
 def manhattan_sim(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
-    """-sum |a_i - b_j|, the negative Manhattan distance; otherwise as `cos_sim`."""
+    """Return -sum |a_i - b_j|, the negative Manhattan distance; arguments and errors as in `cos_sim`."""
     return -_distances(*_rows(a, b), lambda difference: np.abs(difference).sum(axis=-1))
 
 
 @_quietly
 def pairwise_cos_sim(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
-    """Cosine of the angle between row i of `a` and row i of `b`.
+    """Return the cosine of the angle between row i of `a` and row i of `b`.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ def pairwise_cos_sim(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
     Raises
     ------
     TypeError, ValueError
-        They are no vectors of one length, or not as many.
+        The arguments are not vectors of one length, or their numbers of rows differ.
     """
     x, y = _pairs(a, b)
     return (normalize_embeddings(x) * normalize_embeddings(y)).sum(axis=-1)
@@ -116,7 +116,7 @@ def pairwise_cos_sim(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
 
 @_quietly
 def pairwise_dot_score(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
-    """Dot product of row i of `a` and row i of `b`; otherwise as `pairwise_cos_sim`."""
+    """Return the dot product of row i of `a` and row i of `b`; arguments and errors as in `pairwise_cos_sim`."""
     x, y = _pairs(a, b)
     scores = np.asarray((x * y).sum(axis=-1))
     lost = ~np.isfinite(scores)
@@ -127,14 +127,14 @@ def pairwise_dot_score(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
 
 @_quietly
 def pairwise_euclidean_sim(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
-    """-|a_i - b_i|; otherwise as `pairwise_cos_sim`."""
+    """Return -|a_i - b_i|; arguments and errors as in `pairwise_cos_sim`."""
     x, y = _pairs(a, b)
     return -_lengths(x - y)
 
 
 @_quietly
 def pairwise_manhattan_sim(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
-    """-sum |a_i - b_i|; otherwise as `pairwise_cos_sim`."""
+    """Return -sum |a_i - b_i|; arguments and errors as in `pairwise_cos_sim`."""
     x, y = _pairs(a, b)
     return -np.abs(x - y).sum(axis=-1)
 
@@ -145,17 +145,17 @@ SIMILARITY_FUNCTIONS: dict[str, tuple[Callable[..., FloatArray], Callable[..., F
     "euclidean": (euclidean_sim, pairwise_euclidean_sim),
     "manhattan": (manhattan_sim, pairwise_manhattan_sim),
 }
-"""The values of ``similarity_fn_name``: every row with every row, and row with row."""
+"""The values of ``similarity_fn_name``: a function for all pairs of rows, and one for row i with row i."""
 
 
-# --- what can be done to vectors -------------------------------------------------------------------------------------
+# --- normalize, truncate, quantize -----------------------------------------------------------------------------------
 
 
 @_quietly
 def normalize_embeddings(embeddings: npt.ArrayLike) -> FloatArray:
-    """Scale each row to length 1; zeros stay zeros.
+    """Scale each row to length 1; a row of zeros remains zeros.
 
-    Torch divides by max(|v|, 1e-12) instead: there rows shorter than that keep a length below 1.
+    Torch divides by max(|v|, 1e-12) instead, so rows shorter than 1e-12 keep a length below 1 there.
 
     Parameters
     ----------
@@ -173,7 +173,7 @@ def normalize_embeddings(embeddings: npt.ArrayLike) -> FloatArray:
 
 
 def truncate_embeddings(embeddings: npt.ArrayLike, truncate_dim: int | None) -> FloatArray:
-    """Keep the first `truncate_dim` features of each vector, all of them for None; the lengths are left as they come.
+    """Keep the first `truncate_dim` features of each vector, or all for None; do not normalize again.
 
     Parameters
     ----------
@@ -182,7 +182,7 @@ def truncate_embeddings(embeddings: npt.ArrayLike, truncate_dim: int | None) -> 
 
     Returns
     -------
-    ndarray of shape (..., min(truncate_dim, H)), a view where `embeddings` is an array
+    ndarray of shape (..., min(truncate_dim, H)); a view if `embeddings` is an array
     """
     kept = check_truncate_dim(truncate_dim)
     return _not_single("embeddings", as_array("embeddings", embeddings))[..., :kept]
@@ -205,13 +205,13 @@ def quantize_embeddings(
     ----------
     embeddings : array-like of shape (n, H), or (H,); floats
     precision : {"float32", "float16", "int8", "uint8", "binary", "ubinary"}
-        float16, which sentence-transformers does not have, rounds each number to 11 bits; int8 and uint8 divide the
-        range of each feature into 256 steps; binary and ubinary keep one bit per feature, whether it is above 0,
-        packed into bytes.
+        float16, which sentence-transformers does not have, rounds each number to 11 bits. int8 and uint8 have 256
+        levels in the range of each feature. binary and ubinary keep one bit per feature, 1 if it is above 0, packed
+        into bytes.
     ranges : array-like of shape (2, H), optional
         Least and greatest value of each feature, for int8 and uint8.
     calibration_embeddings : array-like of shape (m, H), optional
-        Vectors to take the ranges from; default: `embeddings` themselves.
+        Vectors from which the ranges are computed; default: `embeddings`.
 
     Returns
     -------
@@ -221,13 +221,13 @@ def quantize_embeddings(
     Raises
     ------
     TypeError, ValueError
-        No floats, NaN or infinity among them, a number too large for float16, an unknown precision, or ranges that
-        would have to come from a single vector.
+        `embeddings` is not an array of floats, or holds NaN, infinity or a number too large for float16; the precision
+        is unknown; or the ranges would have to come from a single vector.
 
     Warns
     -----
     UserWarning
-        The ranges come from fewer than 100 vectors: other texts will lie outside of them.
+        The ranges come from fewer than 100 vectors, so other texts will have values outside the ranges.
     """
     check_choice("precision", precision, PRECISIONS)
     x = as_array("embeddings", embeddings)
@@ -248,7 +248,7 @@ def quantize_embeddings(
 
 @_quietly
 def _rounded(x: FloatArray, dtype: np.dtype[Any]) -> FloatArray:
-    """Convert to a float type; ValueError where a finite number would become infinity."""
+    """Convert to a float dtype; ValueError if a finite number would become infinity."""
     if x.dtype.itemsize > dtype.itemsize:
         sizes = np.abs(x[np.isfinite(x)])
         greatest = np.finfo(dtype).max
@@ -261,10 +261,11 @@ def _rounded(x: FloatArray, dtype: np.dtype[Any]) -> FloatArray:
 
 @_quietly
 def _levels(x: FloatArray, ranges: FloatArray) -> FloatArray:
-    """Which of the 255 steps of its feature's range each number lies in, unlimited: (..., H), (2, H) -> (..., H).
+    """Return the step of its feature's range, of 255, in which each number lies: (..., H), (2, H) -> (..., H).
 
-    As in sentence-transformers, ranges are rounded to float32. The features whose range or steps float32 does not hold
-    are computed in float64, scaled so that the ends of their range lie within [-1, 1].
+    Numbers outside the range give steps below 0 or above 255. As in sentence-transformers, ranges are rounded to
+    float32. Features whose range or steps float32 cannot hold are computed in float64, scaled so that the ends of their
+    range lie within [-1, 1].
     """
     least, greatest = ranges.astype(np.float32)
     steps = (greatest - least) / 255
@@ -284,7 +285,7 @@ def _levels(x: FloatArray, ranges: FloatArray) -> FloatArray:
 def _ranges(
     x: FloatArray, precision: str, ranges: npt.ArrayLike | None, calibration_embeddings: npt.ArrayLike | None
 ) -> FloatArray:
-    """Least and greatest value of each feature, finite, of shape (2, H)."""
+    """Return the least and the greatest value of each feature, of shape (2, H); ValueError if one is not finite."""
     if ranges is not None:
         given = as_vectors("ranges", ranges)
         if given.shape != (2, x.shape[-1]):
@@ -310,8 +311,8 @@ def _ranges(
         )
     elif len(x) < 100:
         warn_caller(
-            f"The {precision} ranges come from {len(x)} vectors only; they are steadier from 100 and more, or from "
-            "ranges= or calibration_embeddings= of quantize_embeddings.",
+            f"The {precision} ranges come from {len(x)} vectors only. Give at least 100 vectors, or ranges= or "
+            "calibration_embeddings= of quantize_embeddings, for more reliable ranges.",
         )
     return np.stack([source.min(axis=0), source.max(axis=0)])
 
@@ -320,14 +321,14 @@ def _ranges(
 
 
 def as_array(name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
-    """Return `values` as an array of numbers, in their own dtype; `TypeError` or `ValueError` names it."""
+    """Return `values` as an array of numbers of the same dtype; `TypeError` or `ValueError` gives `name`."""
     if isinstance(values, np.ma.MaskedArray):
         raise TypeError(
             f"{name} is a masked array, whose hidden numbers would count; give .filled(...), or fewer rows."
         )
     try:
         array = np.asarray(values)
-    except Exception as error:  # ragged lists; what another library's __array__ raises
+    except Exception as error:  # lists of unequal length, or any error of another library's __array__
         raise ValueError(f"{name} is not an array of vectors ({error}); all of them must have one length.") from error
     if array.dtype.kind not in "biuf":
         raise TypeError(f"{name} holds {array.dtype} values ({type(values).__name__}); expected vectors of numbers.")
@@ -335,7 +336,7 @@ def as_array(name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
 
 
 def as_vectors(name: str, values: npt.ArrayLike) -> FloatArray:
-    """Return `values` as an array of floats with at least one dimension; `TypeError` or `ValueError` names it."""
+    """Return `values` as an array of floats with at least one dimension; `TypeError` or `ValueError` gives `name`."""
     array = _not_single(name, as_array(name, values))
     if array.dtype.kind != "f" or array.dtype.itemsize < 4:
         return array.astype(np.float32)
@@ -366,10 +367,10 @@ def _pairs(a: npt.ArrayLike, b: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
 
 
 def _sum_squares(x: FloatArray) -> tuple[FloatArray, IntArray]:
-    """Sum the squares of each row, (..., H) -> (...), as squares * 4**exponents.
+    """Sum the squares of each row, (..., H) -> (...); the sum is squares * 4**exponents.
 
-    The exponents are 0, except where the squares would overflow, or underflow so far that the sum lost precision. Such
-    rows are scaled by a power of two, which is exact, until their greatest number lies in [1/2, 1).
+    The exponents are 0, except for rows whose squares would overflow, or underflow so far that the sum loses precision.
+    Such rows are scaled by a power of two, which is exact, so that their greatest number lies in [1/2, 1).
     """
     squares = np.asarray((x * x).sum(axis=-1))
     exponents = np.zeros(squares.shape, dtype=np.int32)
@@ -388,21 +389,21 @@ def _scaled(x: FloatArray) -> tuple[FloatArray, IntArray]:
 
 
 def _scaled_dots(x: FloatArray, y: FloatArray) -> FloatArray:
-    """Dot products of rows whose own numbers are too large to be multiplied: (..., H), (..., H) -> (...)."""
+    """Return dot products of rows whose numbers are too large to be multiplied: (..., H), (..., H) -> (...)."""
     wide = np.result_type(x, y, np.float64)
     (u, i), (v, j) = _scaled(x.astype(wide)), _scaled(y.astype(wide))
     return np.ldexp((u * v).sum(axis=-1), i + j)
 
 
 def _lengths(x: FloatArray) -> FloatArray:
-    """|x| of each row: (..., H) -> (...)."""
+    """Return the length |x| of each row: (..., H) -> (...)."""
     squares, exponents = _sum_squares(x)
     lengths = np.sqrt(squares)
     return np.ldexp(lengths, exponents) if exponents.any() else lengths[()]
 
 
 def _distances(x: FloatArray, y: FloatArray, distance: Callable[[FloatArray], FloatArray]) -> FloatArray:
-    """Distance of every two rows from their difference, computed block by block: (m, H), (n, H) -> (m, n)."""
+    """Return the distance of each pair of rows, from their difference, block by block: (m, H), (n, H) -> (m, n)."""
     found = np.empty((len(x), len(y)), dtype=np.result_type(x, y))
     columns = max(1, min(len(y), _BLOCK // max(1, x.shape[1])))
     rows = max(1, _BLOCK // max(1, columns * x.shape[1]))

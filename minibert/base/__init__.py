@@ -1,3 +1,3 @@
-"""What every part uses: checks of arguments, files, locks, warnings, progress, the machine. Imports NumPy at most."""
+"""Parts that all folders use: argument checks, files, locks, warnings, progress, the machine. Imports NumPy at most."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""The types of arrays, once for all modules."""
+"""The types of arrays, for all modules."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy.typing as npt
 __all__ = ["FloatArray", "Int64Array", "IntArray"]
 
 FloatArray = npt.NDArray[np.floating[Any]]
-"""Numbers: float32 everywhere but in a float64 forward."""
+"""Numbers: float32, except in a float64 forward."""
 
 IntArray = npt.NDArray[np.integer[Any]]
 """Ids, positions and counts of any integer type."""
 
 Int64Array = npt.NDArray[np.int64]
-"""Ids, masks and places as a tokenizer gives them."""
+"""Ids, masks and offsets from a tokenizer."""

@@ -1,4 +1,4 @@
-"""Checks of arguments that many modules share, and the way in which their messages show a value."""
+"""Checks of arguments for all modules, and short forms of values for messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["brief", "check_choice", "check_indices", "check_int", "is_cpu"]
 
 
 class _Brief(reprlib.Repr):
-    """reprlib's cut repr; it also shows integers of thousands of digits, which Python refuses to write in decimal."""
+    """reprlib's short repr, also for integers of thousands of digits, which Python refuses to write in decimal."""
 
     def repr_int(self, x: int, level: int) -> str:
         return f"<an integer of {x.bit_length()} bits>" if x.bit_length() > 4096 else super().repr_int(x, level)
@@ -23,18 +23,18 @@ _BRIEF = _Brief()
 
 
 def brief(value: object) -> str:
-    """Show any value in a message: like `repr`, but short, and without an exception whatever the value is."""
+    """Return a value's repr for a message; it is short, and no value makes it raise."""
     try:
         return _BRIEF.repr(value)
-    except Exception:  # reprlib goes by the name of the type: a foreign class can have the name of a built-in one
+    except Exception:  # reprlib uses the name of the type, and a foreign class can have the name of a built-in one
         return f"<a {type(value).__name__}>"
 
 
 def is_cpu(device: object) -> bool:
-    """Whether a device is the CPU: "cpu", or another library's object that is written so, such as torch's."""
+    """Return whether a device is the CPU: "cpu", or an object whose str is "cpu", such as torch's."""
     try:
         return str(device) == "cpu"
-    except Exception:  # an integer of thousands of digits, or an object that cannot be written
+    except Exception:  # an integer of thousands of digits, or an object without a working str()
         return False
 
 
@@ -46,13 +46,13 @@ def check_int(name: str, value: object, least: int | None = None, most: int | No
     Parameters
     ----------
     name : str
-        The argument, for the message.
+        Name of the argument, for the message.
     value : int, np.integer, or another object with ``__index__``
-        Anything else, bool included, is refused.
+        Other values, bool included, are refused.
     least, most : int, optional
-        The range, both ends included; `most` is given with `least` only.
+        The range, both ends included. `most` needs `least`.
     also : str
-        The end of the sentence that says what is expected: ", or None".
+        The end of the sentence that says what is expected, such as ", or None".
 
     Raises
     ------
@@ -67,20 +67,20 @@ def check_int(name: str, value: object, least: int | None = None, most: int | No
 
 
 def check_indices(name: str, value: object, count: int, *, what: str, expected: str) -> list[int]:
-    """Return the indices, 0 to count - 1, of one place or several; negative ones count from the end.
+    """Return one or several indices as a list of 0 to count - 1; negative ones count from the end.
 
     Parameters
     ----------
     name : str
-        The argument, for the message.
+        Name of the argument, for the message.
     value : int or ints
         In any order; equal ones are kept.
     count : int
-        How many places there are.
+        Number of items that can be indexed.
     what : str
-        The name of the places: "hidden states".
+        The name of the items, such as "hidden states".
     expected : str
-        The kinds of value that are accepted: "an int or several".
+        The accepted kinds of value, such as "an int or several".
 
     Raises
     ------
@@ -89,7 +89,7 @@ def check_indices(name: str, value: object, count: int, *, what: str, expected: 
     several = isinstance(value, Iterable) and not isinstance(value, str | bytes | dict)
     try:
         asked: list[object] = list(value) if several else [value]  # type: ignore[call-overload]
-    except TypeError:  # an array without axes is an Iterable that cannot be iterated over
+    except TypeError:  # an array without axes is an Iterable, but iteration over it raises
         asked = [value]
     indices = []
     for one in asked:

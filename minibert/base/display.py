@@ -1,4 +1,4 @@
-"""Tables for notebooks: what `_repr_html_` returns. Plain HTML, everything escaped, no script and no style sheet."""
+"""HTML tables for `_repr_html_`, which notebooks show. All text is escaped; there is no script and no style sheet."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import islice
 
 __all__ = ["html_table", "token_table"]
 
-# A text of 512 tokens is no longer a table that anybody reads.
+# A table of all 512 tokens of a text would be too long to read.
 _MAX_ROWS = 40
 
 
@@ -18,11 +18,11 @@ def html_table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[obj
     Parameters
     ----------
     caption : str
-        What stands above the table; it is often the object's repr.
-    columns : the heads of the columns
-    rows : the cells of each row; shown by str(), None as nothing
+        The line above the table, often the object's repr.
+    columns : the headers of the columns
+    rows : the cells of each row; shown by str(), None as an empty cell
     num_rows : int
-        Of all rows together.
+        Number of all rows.
     """
     head = "".join(f"<th>{escape(column)}</th>" for column in columns)
     body = "".join(
@@ -43,7 +43,7 @@ def token_table(
     offsets: Iterable[Sequence[int]],
     word_ids: Sequence[int | None],
 ) -> str:
-    """Return an HTML table of tokens: number, token, id, characters, word; nothing in the last two for special ones."""
+    """Return an HTML table of tokens: index, token, id, characters, word; the last two are empty for special tokens."""
     rows = (
         (number, token, token_id, None if word is None else f"{start}-{end}", word)
         for number, (token, token_id, (start, end), word) in enumerate(zip(tokens, ids, offsets, word_ids, strict=True))

@@ -1,4 +1,4 @@
-"""Reading the files of a model as data: regular files only, JSON strictly and within limits; writing files whole."""
+"""Read the files of a model as data: regular files only, strict JSON, size limits. Write files completely or not."""
 
 from __future__ import annotations
 
@@ -33,19 +33,20 @@ __all__ = [
 ]
 
 JSON_LIMIT = 16 * 2**20
-"""Bytes of a JSON file of settings; the largest real one is the index of a sharded model, well below 1 MB."""
+"""Most bytes of a JSON file of settings. The largest real one, the index of a sharded model, is well below 1 MB."""
 
 
 def read_json(path: Path, *, what: str | None = None) -> Any:
     """Read a JSON file strictly: UTF-8 (a byte order mark is tolerated), at most 16 MB, each key once.
 
-    NaN, Infinity and numbers too large for a float are refused: JSON has none, and no setting of a model is one.
+    NaN, Infinity and numbers too large for a float are refused, because JSON does not have them, and settings of a
+    model do not need them.
 
     Parameters
     ----------
     path : Path
     what : str, optional
-        What the file is, for the message ("the shard index"); the path is always in it.
+        A name of the file for the message, such as "the shard index". The message always has the path.
 
     Raises
     ------
@@ -56,7 +57,7 @@ def read_json(path: Path, *, what: str | None = None) -> Any:
 
 
 def parse_json(content: bytes, name: str) -> Any:
-    """Parse JSON that is already read, by the rules of `read_json`; `name` is the file's, for the message."""
+    """Parse JSON by the rules of `read_json`; `name` is the name of the file, for the message."""
     refuse_lfs_pointer(content, name)
     try:
         value = json.loads(
@@ -65,7 +66,7 @@ def parse_json(content: bytes, name: str) -> Any:
             parse_constant=_refuse_constant,
             parse_float=_finite_float,
         )
-        if b"\\ud" in content.lower():  # halves of characters, which are one together, or cannot be written
+        if b"\\ud" in content.lower():  # surrogates; two may be one character, but one alone cannot be encoded
             _refuse_half_characters(value)
         return value
     except UnicodeDecodeError as error:
@@ -75,20 +76,20 @@ def parse_json(content: bytes, name: str) -> Any:
         raise ModelFormatError(
             f"{name} is not valid JSON: {found} at line {error.lineno}, column {error.colno}."
         ) from error
-    except ValueError as error:  # of the three hooks, or an integer with thousands of digits
+    except ValueError as error:  # from the three hooks, or from an integer with thousands of digits
         raise ModelFormatError(f"{name} is not valid JSON: {error}.") from error
     except RecursionError as error:
         raise ModelFormatError(f"{name} is nested too deeply to be read.") from error
 
 
 def refuse_lfs_pointer(content: bytes, name: str) -> None:
-    """Raise a ModelFormatError for the note that git leaves in place of a file where Git LFS is not installed."""
+    """Raise a ModelFormatError for the text that git writes instead of a file if Git LFS is not installed."""
     if content.startswith(b"version https://git-lfs"):
         raise ModelFormatError(f"{name} is a Git LFS pointer instead of the file: run `git lfs pull` in its folder.")
 
 
 def read_json_object(path: Path, *, what: str | None = None) -> dict[str, Any]:
-    """Read a JSON file that must hold an object; otherwise as `read_json`."""
+    """Read a JSON file that must hold an object; arguments and errors are those of `read_json`."""
     value = read_json(path, what=what)
     if not isinstance(value, dict):
         raise ModelFormatError(f"{_name(path, what)} holds a JSON {_json_type(value)}, expected an object {{...}}.")
@@ -108,7 +109,7 @@ def read_bytes(path: Path, *, limit: int = JSON_LIMIT, what: str | None = None) 
     Raises
     ------
     ModelFormatError
-        The file cannot be read, is larger, or is cut while it is read.
+        The file cannot be read, is larger, or is truncated while it is read.
     """
     name = _name(path, what)
     if not is_regular_file(path):
@@ -117,26 +118,26 @@ def read_bytes(path: Path, *, limit: int = JSON_LIMIT, what: str | None = None) 
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             if size > limit:
-                raise ModelFormatError(f"{name} is larger than {limit} bytes, which no such file of a model is.")
-            # Never beyond that size: it is 0 for the files of /proc, and a read of some of them waits for ever.
+                raise ModelFormatError(f"{name} is larger than {limit} bytes, the limit for such a file of a model.")
+            # Read no more than that size. It is 0 for files of /proc, and reading some of them never ends.
             content = file.read(size)
     except OSError as error:
         raise ModelFormatError(f"{name} cannot be read: {os_reason(error)}.") from error
     if len(content) < size:
-        raise ModelFormatError(f"{name} was cut while it was being read; load it again.")
+        raise ModelFormatError(f"{name} was truncated while it was being read; load it again.")
     return content
 
 
 def check_format(content: Mapping[str, Any], newest: int, name: str) -> None:
-    """Refuse a file of minibert's own whose format number is newer than this version can read.
+    """Refuse a file of minibert if its format number is newer than this version can read.
 
     Parameters
     ----------
     content : mapping
-        Its "format" is the number. Files of minibert 0.1 have none.
+        Its "format" is the number. Files of minibert 0.1 do not have it.
     newest : int
     name : str
-        The file, for the message.
+        Name of the file, for the message.
 
     Raises
     ------
@@ -155,7 +156,7 @@ def _name(path: Path, what: str | None) -> str:
 
 
 def _object_with_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make a JSON object. Readers disagree on which of two equal keys counts, so there must not be two."""
+    """Make a JSON object; raise for two equal keys, because readers disagree on which of them counts."""
     result = dict(pairs)
     if len(result) < len(pairs):
         (key, _), *_ = Counter(key for key, _ in pairs).most_common(1)
@@ -187,7 +188,7 @@ def _json_type(value: object) -> str:
 
 
 def is_regular_file(path: Path) -> bool:
-    """Whether there is a file to read. What is there but is no regular file (it might never end) is refused."""
+    """Return whether a file exists; raise if it is not a regular file, because reading it might never end."""
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -203,32 +204,33 @@ def is_regular_file(path: Path) -> bool:
 
 
 def os_reason(error: OSError) -> str:
-    """What the system says, without the path, which the message has already."""
+    """Return the system's message without the path, which minibert's message has already."""
     return error.strerror or str(error)
 
 
 def printable(text: str) -> str:
-    """Escape text from outside that holds control characters."""
+    """Return text from outside minibert; if it holds control characters, its repr."""
     return text if text.isprintable() else repr(text)
 
 
 def within(prefix: str, names: Iterable[str]) -> list[str]:
-    """Keep the names in a folder (prefix "folder/", or "" for all), as seen from there."""
+    """Return the sorted names that begin with a prefix ("folder/", or "" for all), without the prefix."""
     return sorted(name.removeprefix(prefix) for name in names if name.startswith(prefix))
 
 
 def write_whole(path: str | os.PathLike[str], write: Callable[[BinaryIO], object]) -> None:
-    """Let `write` fill a file that takes its name only once it is complete and on the disk; a link is followed.
+    """Write a file that gets its name only when it is complete and on the disk; a link is followed.
 
     Parameters
     ----------
     path : str or path
     write : callable
+        Called with the open file; writes its content.
 
     Raises
     ------
     OSError
-        The file cannot be written; nothing is left under `path` that was not there before.
+        The file cannot be written. A file that was there before is not changed.
     """
     target = os.path.realpath(path)
     try:
@@ -242,7 +244,7 @@ def write_whole(path: str | os.PathLike[str], write: Callable[[BinaryIO], object
             os.fsync(descriptor)
         umask = os.umask(0)
         os.umask(umask)
-        os.chmod(partial, 0o666 & ~umask)  # mkstemp's files are private, the user's are as usual
+        os.chmod(partial, 0o666 & ~umask)  # mkstemp makes private files; the result has the usual permissions
         os.replace(partial, target)
     except BaseException as error:
         os.unlink(partial)
@@ -253,13 +255,13 @@ def write_whole(path: str | os.PathLike[str], write: Callable[[BinaryIO], object
 
 
 def sync_folder(path: str | os.PathLike[str]) -> None:
-    """Put the names in a folder on the disk, as fsync does with the bytes of a file, where the system has a way to.
+    """Write the names in a folder to the disk, as fsync writes the bytes of a file, if the system supports it.
 
-    Until then a power cut can take back that a file was made, or got its name.
+    Before this a power cut can undo that a file was made or renamed.
     """
     if sys.platform == "win32":
         return
-    with contextlib.suppress(OSError):  # some network drives cannot; the names are there, if not for certain
+    with contextlib.suppress(OSError):  # some network drives do not support it; the names are then only less safe
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)

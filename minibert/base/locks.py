@@ -1,4 +1,4 @@
-"""A lock on a file that ends with its process, however that ends, since the system itself keeps it."""
+"""A lock on a file. The system keeps it, so it ends with its process, even if the process is killed."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ else:
 
 __all__ = ["FileLock", "is_ours"]
 
-# The text of a lock: "process 123 on host". An empty one belongs to a run that could not write it, or was killed first.
+# The text of a lock is "process 123 on host". It is empty if the run could not write it, or was killed before.
 _HOLDER = re.compile(r"process \d+ on [^\n]+")
 
-# What the system says where another process has the lock, and where a file system has none to give.
+# Error numbers of the system if another process has the lock, and if the file system does not support locks.
 _TAKEN = {errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES, errno.EDEADLK}
 _WITHOUT_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
 class FileLock:
-    """The lock on a file, taken by making this object; the file is made, and tells people who has it.
+    """A lock on a file. Making this object takes the lock, and makes the file, whose text names the process.
 
     Parameters
     ----------
     path : Path
         In a folder that exists.
     check : callable, optional
-        Called once the lock is taken, before anything is written, with what the file held; None if it is new. If it
-        raises, the file is left as it was.
+        Called when the lock is taken, before anything is written, with the text of the file; None if it is new. If it
+        raises, the file is not changed.
 
     Raises
     ------
     BlockingIOError
-        Another process has the lock; it is named.
+        Another process has the lock; the message names it.
     FileNotFoundError
-        The folder, or the file, was deleted under way: make it and try again.
+        The folder or the file was deleted meanwhile: make it and try again.
     OSError
         The file cannot be made.
 
     Warns
     -----
     UserWarning
-        The file system has no locks, as some network drives: nothing keeps a second run away.
+        The file system does not support locks, like some network drives, so a second run is not prevented.
     """
 
     def __init__(self, path: Path, check: Callable[[str | None], object] | None = None) -> None:
@@ -70,24 +70,24 @@ class FileLock:
             if error.errno not in _WITHOUT_LOCKS:
                 raise
             warn_caller(
-                f"{path} cannot be locked ({os_reason(error)}): its file system has no locks. See to it that no second "
-                "run writes the same output."
+                f"{path} cannot be locked ({os_reason(error)}): its file system does not support locks. Make sure that "
+                "no second run writes the same output."
             )
             self._descriptor = -1
             return
-        # Whoever had the lock before may have deleted the file after it was opened here: then this is no lock at all.
+        # The process that had the lock may have deleted the file after it was opened here; the lock is then void.
         if not _is_open_here(path, self._descriptor):
             os.close(self._descriptor)
-            raise FileNotFoundError(errno.ENOENT, "deleted under way", str(path))
+            raise FileNotFoundError(errno.ENOENT, "deleted meanwhile", str(path))
         self._check(check, None if new else _read(self._descriptor))
-        with contextlib.suppress(OSError):  # a full disk: the lock holds without a name in it
+        with contextlib.suppress(OSError):  # if the disk is full, the lock is valid without the text
             os.ftruncate(self._descriptor, 0)
             os.lseek(self._descriptor, 0, os.SEEK_SET)
             os.write(self._descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
 
     def release(self, *, delete: bool) -> None:
-        """Give the lock back; `delete` the file while nobody else can have its lock."""
-        if delete and sys.platform != "win32":  # where an open file cannot be deleted it is closed first
+        """Release the lock; with `delete`, delete the file first, while no other process can take its lock."""
+        if delete and sys.platform != "win32":  # Windows cannot delete an open file, so it is deleted below
             self._delete()
         if self._descriptor >= 0:
             os.close(self._descriptor)
@@ -109,12 +109,12 @@ class FileLock:
 
 
 def is_ours(content: str) -> bool:
-    """Whether a file that holds this text is a lock that `FileLock` made, or an empty file."""
+    """Return whether this text is that of a lock that `FileLock` made, or empty."""
     return not content or _HOLDER.fullmatch(content) is not None
 
 
 def _open(path: Path) -> tuple[int, bool]:
-    """Open the file, and say whether this call made it."""
+    """Open the file; return its descriptor, and whether this call made it."""
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666), True
     except FileExistsError:
@@ -123,7 +123,7 @@ def _open(path: Path) -> tuple[int, bool]:
 
 def _take(descriptor: int) -> None:
     if sys.platform == "win32":
-        os.lseek(descriptor, 2**20, os.SEEK_SET)  # what is locked there cannot be read: not the name of the process
+        os.lseek(descriptor, 2**20, os.SEEK_SET)  # locked bytes cannot be read, so a byte far after the text is locked
         msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
     else:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""What this process may use of the machine: cores and memory, as its affinity and its cgroups allow."""
+"""The cores and the memory that this process may use: limits of the machine, its affinity and its cgroups."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ _Limit = TypeVar("_Limit", int, float)
 
 
 def available_cores(root: Path = _ROOT) -> int:
-    """Count the cores that the process may keep busy, at least 1.
+    """Count the cores that the process may use, at least 1.
 
     Parameters
     ----------
     root : Path
-        Where /proc and /sys are looked for.
+        The folder that holds /proc and /sys.
 
     Notes
     -----
-    A container's quota is a share of time, 250 ms in every 100 ms being 2.5 cores; threads beyond it only make the
-    kernel stop all of them until the next period, so the quota is rounded down. Sources: sched_getaffinity(2); cpu.max
-    in the kernel's cgroup-v2 manual; cpu.cfs_quota_us in its scheduler/sched-bwc manual.
+    A container's quota is a share of time: 250 ms in every 100 ms are 2.5 cores. The quota is rounded down, because
+    with more threads the kernel stops all of them until the next period. Sources: sched_getaffinity(2); cpu.max in the
+    kernel's cgroup-v2 manual; cpu.cfs_quota_us in its scheduler/sched-bwc manual.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min([cores, *map(int, _limits(root, "cpu", _read_quota))]))
 
 
 def available_memory(root: Path = _ROOT) -> int | None:
-    """Bytes of memory the process may take at most, used or not; None where the system does not say.
+    """Return the most bytes of memory that the process may use, free or not; None if the system does not say.
 
     Parameters
     ----------
     root : Path
-        Where /proc and /sys are looked for.
+        The folder that holds /proc and /sys.
 
     Notes
     -----
-    The machine's, or the least limit of its cgroups: memory.max, or memory.limit_in_bytes.
+    It is the memory of the machine, or the least limit of the cgroups: memory.max, or memory.limit_in_bytes.
     """
     try:
         installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -51,7 +51,7 @@ def available_memory(root: Path = _ROOT) -> int | None:
 
 
 def _limits(root: Path, controller: str, read: Callable[[Path, bool], _Limit | None]) -> Iterator[_Limit]:
-    """The limits that `read` finds in the process's cgroup and in all those it lies in; none outside Linux."""
+    """Yield the limits that `read` finds in the process's cgroup and in the cgroups above it; none outside Linux."""
     try:
         lines = (root / "proc/self/cgroup").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -63,7 +63,7 @@ def _limits(root: Path, controller: str, read: Callable[[Path, bool], _Limit | N
             continue
         group: PurePosixPath = PurePosixPath(path.lstrip("/"))
         for mount in dict.fromkeys([controllers, controller] if controllers else [""]):
-            # Within a container its own cgroup may be mounted as the root, whatever the path says.
+            # In a container its cgroup may be mounted as the root, and then the path does not exist.
             for folder in [group, *group.parents]:
                 limit = read(root / "sys/fs/cgroup" / mount / folder, not controllers)
                 if limit is not None:
@@ -71,7 +71,7 @@ def _limits(root: Path, controller: str, read: Callable[[Path, bool], _Limit | N
 
 
 def _read_quota(folder: Path, unified: bool) -> float | None:
-    """Read the cores of one cgroup, of version 2 (unified) or 1; None for no limit ("max" in one, -1 in the other)."""
+    """Read the cores of one cgroup, of version 2 (unified) or 1; None for no limit ("max" in version 2, -1 in 1)."""
     try:
         if unified:
             quota, period = (folder / "cpu.max").read_text().split()

@@ -18,17 +18,16 @@ Item = TypeVar("Item")
 def in_chunks(
     items: Iterable[Item], size: int, weight: Callable[[Item], int] | None = None, most: int = 0
 ) -> Iterator[list[Item]]:
-    """Yield lists of `size` items, the last one shorter; nothing else is read ahead.
+    """Yield lists of `size` items; the last one may be shorter. No other items are read ahead.
 
     Parameters
     ----------
     items : iterable
     size : int
     weight : callable, optional
-        Says what an item weighs.
+        Returns the weight of an item.
     most : int
-        A list ends before it has `size` items once those that it has weigh so much. It weighs less than this without
-        its last item.
+        A list ends before it has `size` items when its weight reaches `most`. Without its last item it weighs less.
     """
     iterator = iter(items)
     while chunk := list(islice(iterator, size) if weight is None else _weighed(iterator, size, weight, most)):
@@ -47,18 +46,18 @@ def _weighed(items: Iterator[Item], size: int, weight: Callable[[Item], int], mo
 
 
 def distinct_longest_first(texts: Sequence[str]) -> tuple[list[int], IntArray]:
-    """Choose one of each group of equal texts and sort by length: texts of like length share their batches.
+    """Choose one of each group of equal texts, and sort by length, so that texts of similar length share a batch.
 
     Returns
     -------
     chosen : list of D int
-        Where each distinct text first stands, longest texts first, equal lengths in the order given.
+        Index of the first of each group of equal texts; longest texts first, equal lengths in the order given.
     rows : int ndarray of shape (B,)
-        For each text the place of its equal among the chosen: ``vectors_of_chosen[rows]`` restores the order.
+        For each text the index in `chosen` of its group: ``vectors_of_chosen[rows]`` restores the order.
     """
-    first_places: dict[str, int] = {}
-    for place, text in enumerate(texts):
-        first_places.setdefault(text, place)
-    chosen = sorted(first_places.values(), key=lambda place: -len(texts[place]))
-    rows = {texts[place]: row for row, place in enumerate(chosen)}
+    first_indices: dict[str, int] = {}
+    for index, text in enumerate(texts):
+        first_indices.setdefault(text, index)
+    chosen = sorted(first_indices.values(), key=lambda index: -len(texts[index]))
+    rows = {texts[index]: row for row, index in enumerate(chosen)}
     return chosen, np.array([rows[text] for text in texts], dtype=np.int64)

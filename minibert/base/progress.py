@@ -1,4 +1,4 @@
-"""A progress bar on the standard error. The only import of tqdm."""
+"""A progress bar on the standard error. This module is the only one that imports tqdm."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ __all__ = ["progress_bar"]
 def progress_bar(
     total: int | None, *, show: bool, initial: int = 0, unit: str = " texts"
 ) -> Iterator[Callable[[int], object]]:
-    """Show how many are done, how many per second, and the time left; give the function that counts n more.
+    """Show a progress bar with count, speed and time left; yield the function that counts n more.
 
     Parameters
     ----------
     total : int, optional
-        The number at the end; without it only the count and the speed are shown.
+        The count at the end. Without it only the count and the speed are shown.
     show : bool
-        False prints nothing, and does not import tqdm.
+        If False, nothing is printed and tqdm is not imported.
     initial : int
-        How many were done before.
+        The count at the start.
     unit : str
     """
     if not show or sys.stderr is None:

@@ -1,4 +1,4 @@
-"""Warnings that point at the line of whoever called minibert, however deep inside it they arise."""
+"""Warnings that name the line of the caller of minibert, from any depth inside minibert."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import warnings
 
 __all__ = ["warn_caller"]
 
-# Ours, and libraries that may stand between us and the caller: numba, which asks for compiled kernels, and
-# scikit-learn, which wraps a transformer's methods and runs them through joblib.
-_PASSED_OVER = ("minibert", "numba", "sklearn", "joblib")
+# minibert, and libraries that may call it for the user. numba calls minibert when it looks for compiled kernels.
+# scikit-learn wraps a transformer's methods and runs them through joblib.
+_SKIPPED = ("minibert", "numba", "sklearn", "joblib")
 
 
 def warn_caller(message: str, category: type[Warning] = UserWarning) -> None:
-    """Warn, and name the nearest line that is neither ours nor a library's that calls us on the caller's behalf."""
+    """Warn, and name the nearest line outside minibert and outside the libraries that call it for the user."""
     caller = sys._getframe(1)
-    while caller.f_back is not None and str(caller.f_globals.get("__name__")).partition(".")[0] in _PASSED_OVER:
+    while caller.f_back is not None and str(caller.f_globals.get("__name__")).partition(".")[0] in _SKIPPED:
         caller = caller.f_back
     warnings.warn_explicit(
         message,

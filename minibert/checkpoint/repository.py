@@ -27,7 +27,7 @@ PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 _CONVERSION_AUTHOR = "SFconvertbot"
 _CONVERSION_TITLE = "Adding `safetensors` variant of this model"
 _CONVERSION_SPACE = "https://huggingface.co/spaces/safetensors/convert"
-# clone(): tied weights share memory, which a safetensors file cannot express.
+# clone() is needed because tied weights share memory, which a safetensors file cannot express.
 _CONVERSION_COMMAND = (
     'python -c "import glob, torch; from safetensors.torch import save_file; '
     "save_file({name: tensor.clone().contiguous() for file in sorted(glob.glob('pytorch_model*.bin')) "
@@ -40,13 +40,14 @@ _PLAIN_ID = re.compile("(?=.{1,96}$)(WORDS/)?WORDS(?<![.]git)".replace("WORDS", 
 
 
 class HubRepository:
-    """A repository of the hub at one commit: its cache first, then the network.
+    """A repository of the hub at one commit; files come from its cache, or else from the network.
 
-    The first answer, from the cache or the hub, fixes the commit; every further file is asked for at that commit, so
-    that a model is never mixed from two, also when the branch moves on in between.
+    The first answer, from the cache or the hub, fixes the commit. Every other file is requested at that commit, so a
+    model never mixes files of two commits, even if the branch changes meanwhile.
 
-    The cache knows three things about a file at a commit: it is there; it is known not to exist (the client notes each
-    404 of the hub, and `hf download` notes the whole list of files); or nothing. Only the last needs the hub.
+    A file at a commit has three states in the cache: it is there, it is known to be absent, or nothing is known. (The
+    client notes each 404 of the hub, and `hf download` notes the whole list of files.) Only the last state needs the
+    hub.
     """
 
     def __init__(
@@ -57,14 +58,14 @@ class HubRepository:
         cache_dir: str | os.PathLike[str] | None,
         token: str | bool | None,
         local_files_only: bool,
-        elsewhere: str = "",
+        remedy: str = "",
     ) -> None:
         self._repo_id = _checked_repo_id(repo_id)
         self._revision = _checked_revision(revision)
         self._cache_dir = None if cache_dir is None else str(_checked_cache_dir(cache_dir))
         self._token = _checked_token(token)
         self._local_files_only = local_files_only
-        self._elsewhere = elsewhere  # another way to the model, for messages about a hub that cannot be reached
+        self._remedy = remedy  # a sentence on another source of the model, for messages if the hub cannot be reached
         self._commit: str | None = None
         self._asked_hub = False
 
@@ -76,24 +77,24 @@ class HubRepository:
         return f"hub repository {self._repo_id} at {self._commit[:7]}" + ("" if self._asked_hub else " (cached)")
 
     def is_cached(self) -> bool:
-        """Whether the cache holds a model: both its config and its weights."""
+        """Return whether the cache holds a model: both its config and its weights."""
         from huggingface_hub import constants
 
-        # Most of the client takes longer to import than a small model to load; a look at the folder needs none of it.
+        # Importing most of the client takes longer than loading a small model; a check of the folder does not need it.
         folder = os.path.join(self._cache_dir or constants.HF_HUB_CACHE, f"models--{self._repo_id.replace('/', '--')}")
         if not os.path.lexists(folder):
             return False
         return self._cached("config.json") is not None and self._cached(WEIGHTS) is not None
 
     def find(self, filename: str) -> Path | None:
-        """Return the local path of a file; None where the hub, or its cache, says that there is no such file."""
+        """Return the local path of a file; None if the hub, or its cache, says that there is no such file."""
         path = self._cached(filename)
         if path is not None or self._known_absent(filename):
             return path
         return self._download(filename)
 
     def names(self, prefix: str) -> list[str]:
-        """List the files under a prefix, "" for all."""
+        """List the files under a prefix, or all for ""."""
         listed = self._cached_listing()
         if listed is None:
             from huggingface_hub import list_repo_files
@@ -106,13 +107,13 @@ class HubRepository:
     # --- the cache ---
 
     def _fixed_commit(self) -> str | None:
-        """Return the commit in use, which is fixed here if the cache knows the revision."""
+        """Return the commit in use; fix it first if the cache knows the revision."""
         if self._commit is None:
             self._fix(self._cached_commit(self._revision))
         return self._commit
 
     def _fix(self, commit: str | None) -> None:
-        """Stay with this commit from here on."""
+        """Use this commit from now on, unless a commit is already fixed."""
         if self._commit is None and commit is not None:
             self._commit = commit
             logger.info("%s: revision %s is commit %s", self._repo_id, self._revision, commit)
@@ -130,11 +131,11 @@ class HubRepository:
             return None
         except (OSError, UnicodeDecodeError) as error:
             raise self._unreadable_cache(error) from error
-        # A note that holds anything else is damaged: then the hub is asked, and its client writes the note anew.
+        # Any other note is damaged. Then the hub is asked, and its client writes the note again.
         return commit if _COMMIT.fullmatch(commit) else None
 
     def _lookup(self, filename: str) -> object:
-        """Ask the cache for a file: its path, the client's mark for known to be absent, or None."""
+        """Ask the cache for a file; return its path, the client's mark of a file known to be absent, or None."""
         from huggingface_hub import try_to_load_from_cache
 
         commit = self._fixed_commit()
@@ -167,7 +168,7 @@ class HubRepository:
         return listed is not None and filename not in listed
 
     def _cached_listing(self) -> list[str] | None:
-        """Read the list of the repository's files, if `hf download` (snapshot_download) has left one in the cache."""
+        """Read the list of the repository's files, if `hf download` (snapshot_download) has stored it in the cache."""
         from huggingface_hub import get_cached_repo_tree
         from huggingface_hub.errors import CachedRepoTreeNotFoundError
 
@@ -184,7 +185,7 @@ class HubRepository:
     # --- the network ---
 
     def _download(self, filename: str) -> Path | None:
-        """Fetch a file at the fixed commit; the first one fixes it. None when the hub says that there is none."""
+        """Fetch a file at the fixed commit, or fix the commit; None if the hub says that there is no such file."""
         from huggingface_hub import hf_hub_download
         from huggingface_hub.errors import RemoteEntryNotFoundError
 
@@ -206,18 +207,18 @@ class HubRepository:
         if path is not None:
             self._refuse_outside(path)
         if path is None:
-            self._fixed_commit()  # a 404 names the commit too, and the client has noted it in the cache
+            self._fixed_commit()  # a 404 names the commit too, and the client has noted the commit in the cache
         else:
             self._fix(path.parts[-2 - filename.count("/")])  # .../snapshots/<commit>/<filename>
         return path
 
     def _refuse_outside(self, path: Path) -> None:
-        """Refuse a file that is not in the cache when all links are followed."""
+        """Refuse a file whose path, with all links followed, is not in the cache."""
         from huggingface_hub import constants
 
         cache = Path(self._cache_dir or constants.HF_HUB_CACHE)
         repository = cache / f"models--{self._repo_id.replace('/', '--')}"
-        # The cache, a repository in it, or its blobs may themselves be links, to another disk for example.
+        # The cache, a repository in it, or its blobs may be links, for example to another disk.
         roots = [folder.resolve() for folder in (cache, repository, repository / "blobs")]
         if not any(path.resolve().is_relative_to(root) for root in roots):
             raise DownloadError(
@@ -226,7 +227,7 @@ class HubRepository:
             )
 
     def _refuse_offline(self, lacking: str) -> None:
-        """Raise where the network must not be used, saying what the cache lacks."""
+        """Raise a `DownloadError` that says what the cache lacks, if the network must not or cannot be used."""
         from huggingface_hub import constants, is_offline_mode
 
         if self._local_files_only:
@@ -238,12 +239,12 @@ class HubRepository:
             return
         raise DownloadError(
             f"The hub cache ({self._cache_dir or constants.HF_HUB_CACHE}) has {lacking}, and the network is not used "
-            f"({reason}). With a network, `hf download {self._repo_id}` fetches the model whole for later use; "
-            f"a folder works too.{self._elsewhere}"
+            f"({reason}). With a network, `hf download {self._repo_id}` fetches the whole model for later use; "
+            f"a folder works too.{self._remedy}"
         )
 
     def _refuse_unknown_host(self, lacking: str) -> None:
-        """Refuse at once a host without an address: with no network the client would try for half a minute."""
+        """Raise at once if the host has no address, because the client would try for half a minute."""
         from urllib.request import getproxies
 
         from huggingface_hub import constants
@@ -252,20 +253,20 @@ class HubRepository:
         if self._asked_hub or host is None or getproxies():
             return
         try:
-            socket.getaddrinfo(host, None)  # an address is its own answer, no name server is asked
+            socket.getaddrinfo(host, None)  # if the host is a numeric address, no name server is asked
         except OSError as error:
             raise DownloadError(
-                f"The hub cache has {lacking}, and the hub ({constants.ENDPOINT}) could not be reached: {host} has no "
-                "address; check the network. HF_HUB_OFFLINE=1 works without it, and so does a folder, "
-                f"of which there is none of this name.{self._elsewhere}"
+                f"The hub cache has {lacking}, and the hub ({constants.ENDPOINT}) could not be reached, because {host} "
+                "has no address; check the network. HF_HUB_OFFLINE=1 or a folder works without it, but no folder has "
+                f"this name.{self._remedy}"
             ) from error
 
     @contextmanager
     def _hub_errors(self, wanted: str) -> Iterator[None]:
-        """Turn whatever the hub's client raises into a `DownloadError`; only calls to it go inside.
+        """Turn any exception of the hub's client into a `DownloadError`; put only calls of the client into the block.
 
-        Everything is caught because not everything is documented: a broken transfer, for one, comes out as an exception
-        of the client's HTTP library (another library in 1.x and 2.x), and a malformed answer as anything at all.
+        All exceptions are caught, because not all are documented. For example, a broken transfer raises an exception of
+        the client's HTTP library (1.x and 2.x use different ones), and a malformed answer can raise any exception.
         """
         try:
             yield
@@ -273,7 +274,7 @@ class HubRepository:
             raise DownloadError(self._explained(error, wanted)) from error
 
     def _explained(self, error: Exception, wanted: str) -> str:
-        """Say what went wrong and what to do, from the client's exception and its causes."""
+        """Return a message that says what went wrong and what to do, from the client's exception and its causes."""
         from huggingface_hub import constants, errors
 
         causes = list(_with_causes(error))
@@ -290,22 +291,22 @@ class HubRepository:
         if unsafe is not None:
             return (
                 f"{endpoint} answered with {unsafe} for {wanted} of {repository}. This cannot be right: it could be "
-                "the path of another file, so nothing was written. Is HF_ENDPOINT right?"
+                "the path of another file, so nothing was written. Check HF_ENDPOINT."
             )
         if among(errors.LocalTokenNotFoundError):
-            return "token=True asks for a saved access token and there is none: set HF_TOKEN or run `hf auth login`."
+            return "token=True needs a saved access token and there is none: set HF_TOKEN or run `hf auth login`."
         if among(errors.GatedRepoError):
             return (
                 f"Access to {repository} is gated: ask for it at {endpoint}/{self._repo_id}, then set HF_TOKEN (or "
-                "pass token=) to a token of the account it was granted to."
+                "pass token=) to a token of the account that has access."
             )
         if among(errors.RepositoryNotFoundError):
             return (
-                f"There is no hub repository {self._repo_id}, or it is private (nor is there a folder of that name). "
+                f"There is no hub repository {self._repo_id}, or it is private; nor is there a folder of this name. "
                 "Check the spelling; for a private repository set HF_TOKEN or pass token=."
             )
         if among(errors.DisabledRepoError):
-            return f"The hub has disabled access to {repository}."
+            return f"The hub has disabled access to {repository}. Use another model."
         if among(errors.RevisionNotFoundError):
             noted = f", which the cache notes as {self._revision}" if revision != self._revision else ""
             return f"The hub repository {self._repo_id} has no revision {revision}{noted}: check branch, tag or commit."
@@ -319,18 +320,18 @@ class HubRepository:
         if status == 429:
             return "The hub asks to slow down (status 429): wait some minutes, or set HF_TOKEN for a higher limit."
         if status is not None:
-            advice = "Try again later." if status >= 500 else "Is HF_ENDPOINT right?"
-            return f"{endpoint} failed to deliver {wanted} of {repository}: status {status}. {advice}{self._elsewhere}"
+            advice = "Try again later." if status >= 500 else "Check HF_ENDPOINT."
+            return f"{endpoint} failed to deliver {wanted} of {repository}: status {status}. {advice}{self._remedy}"
         if among(errors.FileMetadataError):
             return (
-                f"{endpoint} answered, but not as a hub does, when asked for {wanted} of {repository}. Is the network "
-                "behind a login page or a proxy? Is HF_ENDPOINT right?"
+                f"{endpoint} answered, but not as a hub does, when asked for {wanted} of {repository}. Check whether "
+                "the network is behind a login page or a proxy, and check HF_ENDPOINT."
             )
         lines = str(causes[-1]).splitlines() or ["no message"]
-        reason = f"({type(causes[-1]).__name__}: {printable(lines[0])})"
+        reason = f"({type(causes[-1]).__name__}: {printable(lines[0])})."
         if among(errors.LocalEntryNotFoundError):
-            unreachable = f"{endpoint} could not be reached for {wanted} of {repository}: check the network. {reason}"
-            return unreachable + self._elsewhere
+            unreachable = f"{endpoint} could not be reached for {wanted} of {repository}: check the network {reason}"
+            return unreachable + self._remedy
         if isinstance(error, OSError) and error.errno is not None and not among(ConnectionError, TimeoutError):
             return (
                 f"{wanted} of {repository} cannot be stored in the cache "
@@ -339,7 +340,7 @@ class HubRepository:
             )
         return (
             f"Fetching {wanted} of {repository} from {endpoint} failed on the way: check the network "
-            f"(proxy, HF_ENDPOINT) and try again. {reason}{self._elsewhere}"
+            f"(proxy, HF_ENDPOINT) and try again {reason}{self._remedy}"
         )
 
     # --- the hub's conversion of a pickle ---
@@ -347,16 +348,16 @@ class HubRepository:
     def converted(self) -> HubRepository | None:
         """Return the repository at the commit of the hub's own safetensors conversion; None if it has no pickle.
 
-        The conversion must be an open pull request of the hub's bot whose only commit sits on main's head, and main's
-        head must be the commit in use: anything else is a stranger's file or other weights. (The rule of transformers,
-        safetensors_conversion.py, which requires the same of author, title, state and parent.) Once its weights are
-        here, the cache gets a note of it beside its branches, refs/minibert/safetensors/<commit>, so that the next load
-        needs no network.
+        The conversion must be an open pull request of the hub's bot with one commit, based on the head of main, and the
+        head of main must be the commit in use. Any other file could be a stranger's, or hold other weights. Source:
+        transformers, safetensors_conversion.py, which checks author, title, state and parent in the same way. After
+        the download of the weights the conversion is noted in the cache, as refs/minibert/safetensors/<commit>. So the
+        next load does not need the network.
 
         Raises
         ------
         ModelFormatError
-            There is a pickle, and no conversion to be trusted.
+            There is a pickle, but no conversion that can be trusted.
         """
         commit = self._fixed_commit()
         note = f"minibert/safetensors/{commit}"
@@ -382,7 +383,7 @@ class HubRepository:
         return conversion
 
     def _conversion_commit(self, pickle: str) -> str:
-        """Find the trusted conversion of the commit in use; a `ModelFormatError` says why there is none."""
+        """Return the commit of the trusted conversion; a `ModelFormatError` says why there is none."""
         from huggingface_hub import list_repo_commits
 
         def commits(revision: str) -> list[str]:
@@ -392,7 +393,7 @@ class HubRepository:
 
         head = commits("main")[:1]
         if head != [self._commit]:
-            remark = f" Only the head of main can be converted by the hub, and {self._commit} is not it."
+            remark = f" Only the head of main can be converted by the hub, and {self._commit} is not the head."
             raise ModelFormatError(only_a_pickle(self.source, pickle, remark))
         remarks = ""
         for number, author in self._conversion_requests():
@@ -407,7 +408,7 @@ class HubRepository:
         raise ModelFormatError(only_a_pickle(self.source, pickle, remarks))
 
     def _conversion_requests(self) -> list[tuple[int, str]]:
-        """List number and author of each open pull request that calls itself the safetensors conversion."""
+        """List number and author of each open pull request with the title of a safetensors conversion."""
         from huggingface_hub import get_repo_discussions
         from huggingface_hub.errors import HfHubHTTPError
 
@@ -424,7 +425,7 @@ class HubRepository:
             except HfHubHTTPError as error:
                 if error.response.status_code not in (403, 404):
                     raise
-                requests = []  # discussions are switched off for this repository, or unknown to this mirror
+                requests = []  # this repository has no discussions, or this mirror does not support them
         return [
             (request.num, request.author)
             for request in requests
@@ -433,14 +434,14 @@ class HubRepository:
 
 
 def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an exception and what it was raised from, down to the first."""
+    """Yield an exception, its cause, the cause of its cause, and so on."""
     while error is not None:
         yield error
         error = error.__cause__
 
 
 def _note_commit(reference: Path, commit: str) -> None:
-    """Note a commit in the hub's cache under a reference of ours. Without it the next load asks the hub again."""
+    """Note a commit in the hub's cache under minibert's reference; without it the next load asks the hub again."""
     try:
         reference.parent.mkdir(parents=True, exist_ok=True)
         write_whole(reference, lambda file: file.write(commit.encode("ascii")))
@@ -449,8 +450,8 @@ def _note_commit(reference: Path, commit: str) -> None:
 
 
 def _checked_repo_id(repo_id: str) -> str:
-    """Refuse what cannot be the id of a repository, by the client's own rules."""
-    if _PLAIN_ID.fullmatch(repo_id):  # good by any rules, and the client takes a tenth of a second to import
+    """Return a repository id after checking it by the client's rules."""
+    if _PLAIN_ID.fullmatch(repo_id):  # certainly valid; importing the client takes a tenth of a second
         return repo_id
     from huggingface_hub import hf_hub_url
 
@@ -464,7 +465,7 @@ def _checked_repo_id(repo_id: str) -> str:
 
 
 def _checked_revision(revision: str) -> str:
-    """Refuse what git would not take as a reference; it also becomes part of a path in the cache."""
+    """Return a revision after checking it by git's rules, because it becomes part of a path in the cache."""
     if not isinstance(revision, str):
         raise TypeError(f"revision must be a str (branch, tag or commit) or None, got {type(revision).__name__}.")
     plain = revision.isprintable() and not set(revision) & set(" ~^:?*[\\")
@@ -480,7 +481,7 @@ def _checked_cache_dir(cache_dir: str | os.PathLike[str]) -> Path:
 
 
 def _checked_token(token: str | bool | None) -> str | bool | None:
-    """Refuse what cannot be sent in a header; the message does not repeat it."""
+    """Return a token after checking that a header can hold it; the message does not show the token."""
     if token is not None and not isinstance(token, (str, bool)):
         raise TypeError(f"token must be a str, a bool or None, got {type(token).__name__}.")
     if isinstance(token, str) and not re.fullmatch("[!-~]+", token):
@@ -489,11 +490,11 @@ def _checked_token(token: str | bool | None) -> str | bool | None:
 
 
 def only_a_pickle(source: str, pickle: str, remarks: str = "") -> str:
-    """Say why a pickle is no help, and the two ways out."""
+    """Return a message that says why a pickle is not read, and names the two remedies."""
     return (
         f"{source} has its weights only as a pickle ({pickle}), which can run any code when opened; minibert never "
         f"opens one and reads {WEIGHTS}.{remarks}\n"
-        f"Either have the hub convert the repository: {_CONVERSION_SPACE}\n"
+        f"Let the hub convert the repository: {_CONVERSION_SPACE}\n"
         f"or, if you trust the file, convert it in its folder, where torch and safetensors are installed:\n"
         f"{_CONVERSION_COMMAND}\n"
         "and pass that folder."

@@ -1,4 +1,4 @@
-"""safetensors files -> tensors: where each one lies, found before anything is allocated; then read as float32."""
+"""safetensors files -> tensors. The headers are read before anything is allocated; then tensors are read as float32."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["DTYPES", "StoredTensor", "load_tensors", "open_checkpoint", "read_te
 
 _BUFFER_BYTES = 4 * 2**20
 
-# Every dtype a safetensors file can hold, in bits: needed to find where each tensor begins.
+# Bits of every dtype that a safetensors file can hold; the offset of each tensor depends on them.
 _BITS = {
     **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
     **dict.fromkeys(("U16", "I16", "F16", "BF16"), 16),
@@ -36,7 +36,7 @@ def _widen_bfloat16(stored: np.ndarray[tuple[int], np.dtype[np.uint16]]) -> np.n
     return stored.astype(np.uint32) << np.uint32(16)  # a bfloat16 is the upper half of a float32
 
 
-# The dtypes minibert reads: how the file stores one value, and how it becomes float32.
+# The dtypes that minibert reads: the NumPy dtype of a stored value, and the conversion to float32.
 _READERS: dict[str, tuple[np.dtype, Callable[[np.ndarray], np.ndarray]]] = {
     "F32": (np.dtype("<f4"), lambda stored: stored),
     "F16": (np.dtype("<f2"), lambda stored: stored.astype(np.float32)),
@@ -44,16 +44,16 @@ _READERS: dict[str, tuple[np.dtype, Callable[[np.ndarray], np.ndarray]]] = {
 }
 
 DTYPES = tuple(_READERS)
-"""The dtypes minibert reads, by safetensors' names."""
+"""The dtypes that minibert reads, by safetensors' names."""
 
-# Beyond it a product of query and key, which grows with the fourth power of the weights, may leave float32: the model
-# would give NaN. Up to it no hidden state can, whatever the text and however wide the model.
+# With larger weights a product of query and key, which grows with the fourth power of the weights, may overflow
+# float32, and the model would give NaN. Up to this limit no hidden state is NaN, for any text and any width.
 _LARGEST_WEIGHT = 1e6
 
 
 @dataclasses.dataclass(frozen=True)
 class StoredTensor:
-    """Where one tensor lies: its file and that file's state, its name and dtype there, its shape, its first byte."""
+    """A tensor in a file: the file and its state, the tensor's name, dtype and shape, the offset of its first byte."""
 
     path: Path
     state: tuple[int, ...]
@@ -69,7 +69,7 @@ def open_checkpoint(files: ModelFiles) -> dict[str, StoredTensor]:
     Raises
     ------
     ModelFormatError
-        A file is missing, damaged or no safetensors file, or the files and their index do not agree.
+        A file is missing, damaged or not a safetensors file, or the files and their index do not agree.
     """
     tensors: dict[str, StoredTensor] = {}
     for path in files.checkpoint():
@@ -91,7 +91,8 @@ def read_tensor(tensor: StoredTensor, target: FloatArray) -> None:
     Raises
     ------
     ModelFormatError
-        It holds NaN or infinity; the file cannot be read, or was changed since its header was.
+        The tensor holds NaN, infinity or a number beyond 10^6; or the file cannot be read, or has changed since its
+        header was read.
     """
     stored, to_float32 = _READERS[tensor.dtype]
     flat = target.reshape(-1)
@@ -104,16 +105,16 @@ def read_tensor(tensor: StoredTensor, target: FloatArray) -> None:
                 part[:] = to_float32(np.frombuffer(_read_exactly(file, part.size * stored.itemsize), dtype=stored))
                 usable = np.abs(part) <= _LARGEST_WEIGHT  # False for NaN
                 if not usable.all():
-                    place = np.unravel_index(first + int(np.argmin(usable)), target.shape)
+                    index = np.unravel_index(first + int(np.argmin(usable)), target.shape)
                     raise ModelFormatError(
                         f"{tensor.path}: tensor {tensor.name} holds {part[np.argmin(usable)]} at "
-                        f"{[int(i) for i in place]}; a weight must be finite, and between -{_LARGEST_WEIGHT:g} and "
+                        f"{[int(i) for i in index]}; a weight must be finite, and between -{_LARGEST_WEIGHT:g} and "
                         f"{_LARGEST_WEIGHT:g}. The file was saved from a broken model."
                     )
             if _file_state(file) != tensor.state:
                 raise ModelFormatError(f"{tensor.path} changed while it was being read; load the model again.")
     except OSError as error:
-        raise ModelFormatError(f"{tensor.path}: reading tensor {tensor.name} failed: {error}") from error
+        raise ModelFormatError(f"{tensor.path}: reading tensor {tensor.name} failed: {error}.") from error
 
 
 def load_tensors(files: ModelFiles, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, FloatArray]:
@@ -122,7 +123,7 @@ def load_tensors(files: ModelFiles, shapes: Mapping[str, tuple[int, ...]]) -> di
     Parameters
     ----------
     files : ModelFiles
-        The module's own folder.
+        The folder of the module.
     shapes : tensor name -> expected shape
 
     Returns
@@ -132,8 +133,8 @@ def load_tensors(files: ModelFiles, shapes: Mapping[str, tuple[int, ...]]) -> di
     Raises
     ------
     ModelFormatError
-        A file is missing or damaged, the weights are only there as a pickle, which is never opened, or the tensors are
-        not those: all that is wrong is listed.
+        A file is missing or damaged, the weights are only a pickle, which is never opened, or the tensors differ from
+        `shapes`; the message lists all differences.
     """
     tensors = open_checkpoint(files)
     faults = [f"{name} is unexpected" for name in tensors if name not in shapes]
@@ -155,10 +156,10 @@ def load_tensors(files: ModelFiles, shapes: Mapping[str, tuple[int, ...]]) -> di
 
 
 def _read_header(path: Path) -> list[StoredTensor]:
-    """List the tensors of one file with their first byte, in the order of the file.
+    """List the tensors of one file with their offsets, in the order of the file.
 
-    The safetensors library maps a file to read its header, and a map of a file that is cut meanwhile kills the
-    process (SIGBUS). So the header is read and checked here, at least as strictly as the library checks it.
+    The safetensors library maps a file to read its header. If the file is truncated meanwhile, the system kills the
+    process (SIGBUS). So the header is read and checked here, at least as strictly as by the library.
     """
     try:
         with open(path, "rb", buffering=0) as file:
@@ -167,25 +168,24 @@ def _read_header(path: Path) -> list[StoredTensor]:
         return _tensors_of(path, state, parse_json(header, "its header"), first)
     except (OSError, ValueError) as error:
         refuse_lfs_pointer(_first_bytes(path), str(path))
-        raise ModelFormatError(f"{path} is not a whole safetensors file: {error} Fetch or copy it again.") from error
+        reason = str(error).removesuffix(".")
+        raise ModelFormatError(f"{path} is not a whole safetensors file: {reason}. Fetch or copy it again.") from error
 
 
 def _header_bytes(file: BinaryIO, size: int) -> tuple[bytes, int]:
-    """Read the header of a file of `size` bytes; return it and the place of the first tensor."""
+    """Read the header of a file of `size` bytes; return it and the offset of the first tensor."""
     if size < 8:
-        raise ValueError(f"it has {size} bytes.")
+        raise ValueError(f"it has {size} bytes, expected at least 8")
     length = int.from_bytes(_read_exactly(file, 8), "little")
     if length > min(size - 8, JSON_LIMIT):
-        raise ValueError(
-            f"its header should be {length} bytes long; the file has {size}, and {JSON_LIMIT} are allowed."
-        )
+        raise ValueError(f"its header should be {length} bytes long; the file has {size}, and {JSON_LIMIT} are allowed")
     return bytes(_read_exactly(file, length)), 8 + length
 
 
 def _tensors_of(path: Path, state: tuple[int, ...], header: Any, first: int) -> list[StoredTensor]:
-    """Check a header: known dtypes, and tensors that fill the rest of the file in one order, without gaps."""
+    """Check that a header has known dtypes, and tensors that fill the rest of the file without gaps; list them."""
     if not isinstance(header, dict):
-        raise ValueError("its header is not a JSON object.")
+        raise ValueError("its header is not a JSON object")
     _check_metadata(header.pop("__metadata__", None))
     entries = [(name, *_entry(name, entry)) for name, entry in header.items()]
     tensors, end = [], 0
@@ -193,46 +193,46 @@ def _tensors_of(path: Path, state: tuple[int, ...], header: Any, first: int) -> 
         bits = math.prod(shape) * _BITS[dtype]
         if begin != end or bits % 8 or stop - begin != bits // 8:
             raise ValueError(
-                f"tensor {name!a} ({dtype} {list(shape)}) is at {begin} to {stop}; expected {end} to {end + bits // 8}."
+                f"tensor {name!a} ({dtype} {list(shape)}) is at {begin} to {stop}; expected {end} to {end + bits // 8}"
             )
         tensors.append(StoredTensor(path, state, name, dtype, shape, first + begin))
         end = stop
     if first + end != state[2]:
-        raise ValueError(f"it is {state[2]} bytes long, its tensors need {first + end}.")
+        raise ValueError(f"it is {state[2]} bytes long, its tensors need {first + end}")
     return tensors
 
 
 def _check_metadata(metadata: object) -> None:
-    """Refuse what the format does not allow under __metadata__, which minibert does not use."""
+    """Raise if the format does not allow this __metadata__; minibert does not use it."""
     if metadata is None or (isinstance(metadata, dict) and all(isinstance(text, str) for text in metadata.values())):
         return
-    raise ValueError(f"its __metadata__ is {brief(metadata)}; expected an object of strings.")
+    raise ValueError(f"its __metadata__ is {brief(metadata)}; expected an object of strings")
 
 
 def _entry(name: str, entry: object) -> tuple[str, tuple[int, ...], int, int]:
-    """Return dtype, shape, first byte and the one after the last of one tensor of a header."""
+    """Return dtype, shape, offset of the first byte and of the one after the last, of one tensor of a header."""
     match entry:
         case {"dtype": str(dtype), "shape": [*shape], "data_offsets": [begin, stop]}:
             if dtype not in _BITS:
-                raise ValueError(f"tensor {name!a} has the dtype {dtype[:20]!a}, which minibert does not know.")
+                raise ValueError(f"tensor {name!a} has the dtype {dtype[:20]!a}, which minibert does not know")
             whole = all(type(number) is int and 0 <= number < 2**63 for number in (*shape, begin, stop))
             # The product of many large sizes takes minutes; no array has more than 64 sizes.
             if whole and len(shape) <= 64 and math.prod(max(size, 1) for size in shape) < 2**60:
                 return dtype, tuple(shape), begin, stop
-    raise ValueError(f"tensor {name!a} is described by {brief(entry)}; expected dtype, shape and data_offsets.")
+    raise ValueError(f"tensor {name!a} is described by {brief(entry)}; expected dtype, shape and data_offsets")
 
 
 def _file_state(file: IO[bytes]) -> tuple[int, ...]:
-    """What changes when a file is replaced or written to."""
+    """Return numbers that change when a file is replaced or written to."""
     status = os.fstat(file.fileno())
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _first_bytes(path: Path) -> bytes:
-    """Return the first 24 bytes of a file; none if it cannot be read."""
+    """Return the first 24 bytes of a file; no bytes if it cannot be read."""
     try:
         with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size  # 0 for the files of /proc: a read of some of them waits for ever
+            size = os.fstat(file.fileno()).st_size  # 0 for files of /proc, because reading some of them never ends
             return file.read(min(24, size))
     except OSError:
         return b""

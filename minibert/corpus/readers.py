@@ -179,7 +179,7 @@ def _read_lines(source: Source, stream: Any) -> Iterator[Record]:
         except UnicodeDecodeError as error:
             problem = f"is not UTF-8: byte 0x{data[error.start]:02x} at {error.start}"
         except (ValueError, RecursionError) as error:
-            problem = "is nested too deeply" if isinstance(error, RecursionError) else str(error)
+            problem = "is nested too deeply" if isinstance(error, RecursionError) else str(error).removesuffix(".")
         yield Record(text, own_id, source.name, number, problem, source.id_column is None)
 
 
@@ -320,7 +320,7 @@ def _table_record(
         own_id = None if id_place is None else _checked_field(row[id_place])
         text = _checked_field(row[text_place])
     except ValueError as error:
-        problem = str(error)
+        problem = str(error).removesuffix(".")
     return Record(text, own_id, source.name, line, problem, id_place is None)
 
 

@@ -1,7 +1,7 @@
 """Text -> token ids, offsets and word ids.
 
-The tokens come from the `tokenizers` library. Its tokenizer is set up once, by files.py, and never told to
-cut or pad: encodings.py does that with the whole encoding. So threads can share it.
+The tokens come from the `tokenizers` library. files.py sets up its tokenizer once and nothing changes it afterwards, so
+threads can share it. encodings.py truncates and pads, because the library would change its tokenizer for that.
 """
 
 from __future__ import annotations
@@ -36,20 +36,18 @@ __all__ = ["BertTokenizer"]
 PADDING = ("longest", "max_length", "do_not_pad")
 TRUNCATION = ("longest_first", "only_first", "only_second", "do_not_truncate")
 
-# Sequences of ints that nobody means as ids.
+# These are sequences of ints, but nobody means them as ids.
 _BUFFERS = (bytes, bytearray, memoryview)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The tokenizer
-# ---------------------------------------------------------------------------------------------------------------------
+# --- the tokenizer ----------------------------------------------------------------------------------------------------
 
 
 def _special_token(name: str) -> property:
     def token(self: BertTokenizer) -> str | None:
         return self._special_tokens.get(name)
 
-    return property(token, doc=f"The tokenizer's {name}; None if it has none.")
+    return property(token, doc=f"The tokenizer's {name}; None if it does not have one.")
 
 
 def _special_token_id(name: str) -> property:
@@ -57,29 +55,32 @@ def _special_token_id(name: str) -> property:
         token = self._special_tokens.get(name)
         return None if token is None else self._vocab[token]
 
-    return property(token_id, doc=f"Id of the tokenizer's {name}; None if it has none.")
+    return property(token_id, doc=f"Id of the tokenizer's {name}; None if it does not have one.")
 
 
-# Characters of a text that is tokenized whole: the library takes 80 to 600 bytes for each.
+# Limit of the characters of a text that is tokenized whole. The library takes 80 to 600 bytes for each character.
 _MOST_CHARACTERS = 2**22
 
 
 class BertTokenizer:
     """Text -> token ids, equal to transformers' BertTokenizer; made by `from_pretrained`.
 
-    It may be used by any number of threads at once. Where it differs from transformers, it is to avoid a surprise:
-    arrays are always 2-D; an empty `text_pair` is a text, for a single text too; a special token that neither the files
-    name nor the vocabulary has is None instead of a new id, which the model would not know; files that contradict each
-    other about an id are refused.
+    Any number of threads may use it at once. It differs from transformers in four points, to avoid surprises:
+
+    - Arrays are always 2-D.
+    - An empty `text_pair` is a text, for a single text too.
+    - A special token that neither the files name nor the vocabulary has is None. transformers gives it a new id, which
+      the model does not know.
+    - Files that contradict each other about an id are refused.
 
     Attributes
     ----------
     model_max_length : int or None
-        Tokens that fit into the model: the smaller of tokenizer_config.json's model_max_length, where it is a sane
-        number, and config.json's max_position_embeddings. None where neither is known. ``truncation=True`` cuts to it;
-        without truncation a longer text passes here and is refused by the model.
+        Tokens that fit into the model: the smaller of tokenizer_config.json's model_max_length, if it is below 10^9,
+        and config.json's max_position_embeddings. None if neither is known. ``truncation=True`` truncates to it.
+        Without truncation the tokenizer accepts a longer text, and the model refuses it.
     padding_side, truncation_side : {"right", "left"}
-        Where padding goes, and which end of a text is cut off.
+        The end of a row that is padded, and the end of a text that is truncated.
     """
 
     cls_token, cls_token_id = _special_token("cls_token"), _special_token_id("cls_token")
@@ -90,7 +91,10 @@ class BertTokenizer:
 
     def __init__(self, loaded: LoadedTokenizer) -> None:
         if not isinstance(loaded, LoadedTokenizer):
-            raise TypeError("a BertTokenizer is made by BertTokenizer.from_pretrained(name_or_path)")
+            raise TypeError(
+                f"loaded is {shown(loaded)}; expected a LoadedTokenizer. Make a tokenizer with "
+                "BertTokenizer.from_pretrained(name_or_path)."
+            )
         self._tokenizer = loaded.tokenizer
         self._vocab = loaded.vocab
         self._special_tokens = loaded.special_tokens
@@ -113,20 +117,20 @@ class BertTokenizer:
     ) -> BertTokenizer:
         """Load the tokenizer of a model on the hub, or in a folder.
 
-        tokenizer.json is read where there is one, vocab.txt otherwise. As in transformers, tokenizer_config.json's
-        do_lower_case (default true), strip_accents (default: as do_lower_case) and tokenize_chinese_chars (default
-        true) decide, even against a tokenizer.json that says otherwise; only if tokenizer_class is
-        PreTrainedTokenizerFast or TokenizersBackend, or if tokenizer.json holds another normalizer or model than
-        BERT's, is it taken as it stands. Truncation and padding stored in tokenizer.json are dropped.
+        It reads tokenizer.json, or vocab.txt if there is no tokenizer.json. As in transformers, three settings of
+        tokenizer_config.json override tokenizer.json: do_lower_case (default true), strip_accents (default: as
+        do_lower_case) and tokenize_chinese_chars (default true). They override nothing if tokenizer_class is
+        PreTrainedTokenizerFast or TokenizersBackend, or if the normalizer or the model in tokenizer.json is not BERT's.
+        Truncation and padding that tokenizer.json stores are ignored.
 
         Parameters
         ----------
         name_or_path : str or path
-            Hub id, such as "bert-base-uncased", or folder.
+            A hub id, such as "bert-base-uncased", or a folder.
         revision : str, optional
             Branch, tag or commit on the hub.
         cache_dir : str or path, optional
-            Folder for downloads instead of the hub's usual cache.
+            Folder for downloads; default: the hub's usual cache.
         token : str or bool, optional
             Hub token for private models.
         local_files_only : bool
@@ -137,7 +141,7 @@ class BertTokenizer:
         Raises
         ------
         ModelFormatError
-            A file is missing or damaged, a special token is missing, an id is out of the model's vocabulary.
+            A file or a special token is missing, a file is damaged, or an id is not in the model's vocabulary.
         DownloadError
             The files could not be fetched.
         """
@@ -153,10 +157,10 @@ class BertTokenizer:
 
     @classmethod
     def from_files(cls, files: ModelFiles) -> BertTokenizer:
-        """Load the tokenizer from files that are already located; the work of `from_pretrained`."""
+        """Load the tokenizer from files that `locate` has found, as `from_pretrained` does."""
         return cls(load_tokenizer(check_files(files)))
 
-    # -- Text to ids
+    # --- text to ids ---
 
     def __call__(
         self,
@@ -180,48 +184,48 @@ class BertTokenizer:
     ) -> TokenizedBatch:
         """Turn texts, or pairs of texts, into arrays of token ids for a model.
 
-        The names and the results are transformers'; always as NumPy arrays with one row per text, also for a single
-        text. An empty text is a text ([CLS] [SEP]), also as `text_pair`; an empty list gives arrays of shape (0, 0).
+        The names and the results are transformers'. The arrays are NumPy's and have one row per text, also for a single
+        text. An empty text is a text ([CLS] [SEP]), also as `text_pair`. An empty list gives arrays of shape (0, 0).
 
         Parameters
         ----------
         text, text_pair : str, or list, tuple or array of B str
-            With `is_split_into_words`: a list of str, or a list of B such lists. `text_pair` has as many as `text`.
+            With `is_split_into_words`: a list of str, or a list of B such lists. `text_pair` is as long as `text`.
         add_special_tokens : bool
-            Put [CLS] in front and [SEP] behind each text.
+            Put [CLS] before and [SEP] after each text.
         padding : bool or {"longest", "max_length", "do_not_pad"}
-            Fill rows up to the longest one (True), or to `max_length`. Without it all rows must have one length.
+            Pad rows to the longest one (True), or to `max_length`. Without padding all rows must have the same length.
         truncation : bool or {"longest_first", "only_first", "only_second", "do_not_truncate"}, optional
-            Cut to `max_length` tokens, special ones included; of a pair the longer text first (True), or one of them
-            only. Not given, it is True if `max_length` is given and `padding` is not.
+            Truncate to `max_length` tokens, special tokens included. Of a pair, truncate the longer text first (True),
+            or only one of the two. Default: True if `max_length` is given and `padding` is not.
         max_length : int, optional
             In tokens; default `model_max_length`.
         stride : int
-            Tokens that a row of overflowing tokens repeats from the row before.
+            Tokens that a row of overflowing tokens repeats from the row before it.
         is_split_into_words : bool
             The texts are lists of words.
         pad_to_multiple_of : int, optional
             Round the padded length up to a multiple of this.
         return_tensors : {None, "np"}
-            NumPy arrays in either case.
+            The result is NumPy arrays in both cases.
         return_token_type_ids, return_attention_mask : bool
-            Give "token_type_ids", "attention_mask".
+            Return "token_type_ids", "attention_mask".
         return_overflowing_tokens : bool
-            Give what was cut off in rows of its own, and "overflow_to_sample_mapping" of shape (rows,).
+            Return the truncated tokens in more rows, and "overflow_to_sample_mapping" of shape (rows,).
         return_special_tokens_mask, return_offsets_mapping, return_length : bool
-            Give "special_tokens_mask" (B, S), "offset_mapping" (B, S, 2) in characters, "length" (B,) with padding.
+            Return "special_tokens_mask" (B, S), "offset_mapping" (B, S, 2) in characters, "length" (B,) with padding.
 
         Returns
         -------
         TokenizedBatch
-            "input_ids", "token_type_ids", "attention_mask" of shape (B, S), int64, and what was asked for.
+            "input_ids", "token_type_ids", "attention_mask" of shape (B, S), int64, and the arrays chosen above.
 
         Raises
         ------
         TypeError
             A text is not a string; the message names its index.
         ValueError
-            A text holds a lone surrogate; rows of different length without padding; a `max_length` without room.
+            A text holds a lone surrogate, rows without padding differ in length, or `max_length` is too small.
 
         Examples
         --------
@@ -234,7 +238,7 @@ class BertTokenizer:
         """
         if return_tensors not in (None, "np"):
             raise ValueError(
-                f"return_tensors={brief(return_tensors)}: minibert's only arrays are NumPy's; give 'np' or None"
+                f"return_tensors={brief(return_tensors)}; minibert returns NumPy arrays only: give 'np' or None."
             )
         padding = _strategy("padding", padding, PADDING)
         strategy, max_length = self._limit(truncation, max_length, padding)
@@ -250,12 +254,12 @@ class BertTokenizer:
             overflowing=return_overflowing_tokens,
         )
         encodings = [encoding for row in parts for encoding in row]
-        places, width = self._places(encodings, padding, strategy, max_length, pad_to_multiple_of)
+        spans, width = self._spans(encodings, padding, strategy, max_length, pad_to_multiple_of)
 
         def padded(rows: Callable[[Encoding], Int64Array], fill: int) -> Int64Array:
-            return padded_array([rows(encoding) for encoding in encodings], places, width, fill)
+            return padded_array([rows(encoding) for encoding in encodings], spans, width, fill)
 
-        # Without a padding token no row is padded, and nobody reads this 0.
+        # Without a padding token no row is padded, and this 0 is not used.
         pad_token_id = 0 if self.pad_token_id is None else self.pad_token_id
         arrays = {"input_ids": padded(lambda encoding: encoding.ids, pad_token_id)}
         if return_token_type_ids:
@@ -271,7 +275,7 @@ class BertTokenizer:
             arrays["length"] = np.full(len(encodings), width, dtype=np.int64)
         if return_overflowing_tokens:
             arrays["overflow_to_sample_mapping"] = np.repeat(np.arange(len(parts)), [len(row) for row in parts])
-        return TokenizedBatch(arrays, encodings, places, self.pad_token)
+        return TokenizedBatch(arrays, encodings, spans, self.pad_token)
 
     def encodings(
         self,
@@ -285,17 +289,17 @@ class BertTokenizer:
         truncation_side: str | None = None,
         exact: bool = True,
     ) -> list[Encoding]:
-        """Tokenize texts for a packed batch: one `Encoding` per text, cut as asked, never padded.
+        """Tokenize texts for a packed batch: one `Encoding` per text, truncated but never padded.
 
-        Parameters are those of `__call__`; each encoding's `n_truncated` counts the tokens that were cut off.
+        Parameters are those of `__call__`. `n_truncated` of each encoding counts the tokens that were truncated.
 
         Parameters
         ----------
         truncation_side : {"right", "left"}, optional
             Default: the tokenizer's.
         exact : bool
-            Count all of the tokens that are cut off. Otherwise a long text is read no further than needed, and
-            `n_truncated` says only whether it was cut: it is at least 1 then.
+            Count all truncated tokens. If False, a long text is read only as far as needed, and `n_truncated` of a
+            truncated text is at least 1.
         """
         strategy, max_length = self._limit(truncation, max_length, "do_not_pad")
         parts = self._encode(
@@ -320,45 +324,45 @@ class BertTokenizer:
         ----------
         texts : sequence of B str
         max_length : int
-            Of a window, in tokens, special ones and the prompt's included.
+            Tokens of a window, special tokens and those of the prompt included.
         stride : int
-            Tokens that a window repeats from the one before.
+            Tokens that a window repeats from the window before it.
         prompt : str
-            Put before every text; its tokens stand in every window.
+            Put before every text; every window holds its tokens.
 
         Returns
         -------
         list of B lists of Encoding
-            At least one window per text; offsets count from the start of the prompt.
+            At least one window per text. Offsets count from the start of the prompt.
 
         Raises
         ------
         TypeError, ValueError
-            `texts` is one str, or one of them is not a str; the text of a window would have no room, or no more than
-            `stride` tokens.
+            `texts` is one str, one of them is not a str, or a window is too small: it must have room for more than
+            `stride` tokens of the text.
         """
         max_length, stride = check_int("max_length", max_length, 1), check_int("stride", stride, 0)
         if isinstance(texts, str) or not isinstance(prompt, str):
-            raise TypeError(f"texts is {shown(texts)}, prompt is {shown(prompt)}; expected a list of str, and a str")
+            raise TypeError(f"texts is {shown(texts)}, prompt is {shown(prompt)}; expected a list of str, and a str.")
         found = []
         inputs = [prompt + text for text in as_batch(texts, None, False)[0]]
         for index, raw in enumerate(self._encode_raw(inputs, True, False)):
             try:
                 found.append(cut_windows(raw, max_length, stride, len(prompt)))
             except NoRoomError as reason:
-                raise ValueError(f"text {index} cannot be cut into windows of {max_length} tokens: {reason}") from None
+                raise ValueError(f"text {index} cannot be cut into windows of {max_length} tokens: {reason}.") from None
         return found
 
     def last_cut(self, text: str) -> int | None:
-        """Return the last place where a text can be cut, so that the parts have the tokens of the whole.
+        """Return the last index at which a text can be cut so that the two parts have the tokens of the whole text.
 
-        That is so whatever follows the text. None: there is no such place near its end, or none is known because the
-        tokenizer is not BERT's.
+        This holds for any text that follows. The result is None if there is no such index near the end of the text, or
+        if none is known because the tokenizer is not BERT's.
         """
-        return self._long_texts.last_place(text)
+        return self._long_texts.last_cut(text)
 
     def tokenize(self, text: str, pair: str | None = None, add_special_tokens: bool = False) -> list[str]:
-        """Tokens of one text, without [CLS] and [SEP] unless they are asked for."""
+        """Return the tokens of one text; with `add_special_tokens`, [CLS] and [SEP] too."""
         return self._single(text, pair, add_special_tokens, None, None).tokens
 
     def encode(
@@ -370,11 +374,11 @@ class BertTokenizer:
         truncation: bool | str | None = None,
         max_length: int | None = None,
     ) -> list[int]:
-        """Ids of one text, with [CLS] and [SEP]."""
+        """Return the ids of one text, with [CLS] and [SEP]."""
         encoding = self._single(text, text_pair, add_special_tokens, truncation, max_length)
         return [int(token_id) for token_id in encoding.ids]
 
-    # -- Ids to text
+    # --- ids to text ---
 
     def decode(
         self,
@@ -382,15 +386,15 @@ class BertTokenizer:
         skip_special_tokens: bool = False,
         clean_up_tokenization_spaces: bool | None = None,
     ) -> str:
-        """Text of one sequence of ids, as near to the original as the vocabulary allows.
+        """Return the text of one sequence of ids, as near to the original as the vocabulary allows.
 
         Parameters
         ----------
         token_ids : int, or sequence of S int
         skip_special_tokens : bool
-            Leave out [CLS], [SEP], [PAD] and their like.
+            Leave out special tokens, such as [CLS], [SEP] and [PAD].
         clean_up_tokenization_spaces : bool, optional
-            Also take out the space before punctuation and English contractions; default as in tokenizer_config.json.
+            Remove the space before punctuation and English contractions. Default: as in tokenizer_config.json.
 
         Raises
         ------
@@ -410,20 +414,20 @@ class BertTokenizer:
         skip_special_tokens: bool = False,
         clean_up_tokenization_spaces: bool | None = None,
     ) -> list[str]:
-        """Texts of B sequences of ids; see `decode`."""
+        """Return the texts of B sequences of ids; see `decode`."""
         if isinstance(sequences, (str, *_BUFFERS, Mapping)):
-            raise TypeError(f"sequences is {shown(sequences)}; expected a list or array of sequences of ids")
+            raise TypeError(f"sequences is {shown(sequences)}; expected a list or array of sequences of ids.")
         return [self.decode(ids, skip_special_tokens, clean_up_tokenization_spaces) for ids in sequences]
 
-    # -- The vocabulary
+    # --- the vocabulary ---
 
     @property
     def vocab(self) -> dict[str, int]:
-        """Every token, added ones included, with its id; in the order of the ids."""
+        """All tokens, added ones included, with their ids, in the order of the ids."""
         return dict(self._vocab)
 
     def get_vocab(self) -> dict[str, int]:
-        """Same as `vocab`, under transformers' other name."""
+        """Return `vocab`; transformers has both names."""
         return self.vocab
 
     @property
@@ -435,7 +439,7 @@ class BertTokenizer:
         return len(self._vocab)
 
     def __bool__(self) -> bool:
-        # A tokenizer is something, whatever its length.
+        # Without this a tokenizer without tokens would be false, because `__len__` is 0.
         return True
 
     def __repr__(self) -> str:
@@ -448,30 +452,30 @@ class BertTokenizer:
 
     @property
     def all_special_tokens(self) -> list[str]:
-        """Special tokens, each once."""
+        """The special tokens, each once."""
         return list(dict.fromkeys([*self._special_tokens.values(), *self._extra_special_tokens]))
 
     @property
     def all_special_ids(self) -> list[int]:
-        """Ids of `all_special_tokens`."""
+        """The ids of `all_special_tokens`."""
         return [self._vocab[token] for token in self.all_special_tokens]
 
     def num_special_tokens_to_add(self, pair: bool = False) -> int:
-        """Tokens that the tokenizer adds to one text, or to a pair: 2 and 3 for BERT."""
+        """Return how many tokens the tokenizer adds to one text, or to a pair: 2 and 3 for BERT."""
         return int(self._tokenizer.num_special_tokens_to_add(bool(pair)))
 
     def convert_tokens_to_ids(self, tokens: str | Sequence[str]) -> int | list[int]:
-        """Id of a token, or ids of a list of tokens; unknown ones get that of the unknown token."""
+        """Return the id of a token, or the ids of a list; an unknown token gets the id of the unknown token."""
         if isinstance(tokens, str):
             return self._token_to_id(tokens)
         if not isinstance(tokens, (list, tuple)):
-            raise TypeError(f"tokens are {shown(tokens)}; expected str, or a list of str")
+            raise TypeError(f"tokens are {shown(tokens)}; expected str, or a list of str.")
         return [self._token_to_id(token) for token in tokens]
 
     def convert_ids_to_tokens(
         self, ids: int | Sequence[int] | npt.NDArray[np.integer[Any]], skip_special_tokens: bool = False
     ) -> str | list[str]:
-        """Token of an id, or tokens of a sequence of ids; an id that is not in the vocabulary is a ValueError."""
+        """Return the token of an id, or the tokens of a sequence; ValueError for an id that has no token."""
         if _is_one_id(ids):
             return str(self._tokenizer.id_to_token(self._checked_ids([ids])[0]))
         skipped = set(self.all_special_ids) if skip_special_tokens else set()
@@ -479,7 +483,7 @@ class BertTokenizer:
             str(self._tokenizer.id_to_token(token_id)) for token_id in self._checked_ids(ids) if token_id not in skipped
         ]
 
-    # -- The work
+    # --- private methods ---
 
     def _single(
         self,
@@ -489,10 +493,10 @@ class BertTokenizer:
         truncation: bool | str | None,
         max_length: int | None,
     ) -> Encoding:
-        """Tokenize one text; a list of them is refused rather than answered with its first."""
+        """Tokenize one text; refuse a list, because a result for its first text only would surprise."""
         for name, value in ("text", text), ("pair", pair):
             if not isinstance(value, str) and not (name == "pair" and value is None):
-                raise TypeError(f"{name} is {shown(value)}; expected one str. For a list call the tokenizer itself")
+                raise TypeError(f"{name} is {shown(value)}; expected one str. For a list call the tokenizer itself.")
         return self.encodings(
             [text],
             None if pair is None else [pair],
@@ -503,31 +507,34 @@ class BertTokenizer:
 
     def _token_to_id(self, token: str) -> int:
         if not isinstance(token, str):
-            raise TypeError(f"a token is {shown(token)}; expected str")
+            raise TypeError(f"a token is {shown(token)}; expected str.")
         token_id: int | None = self._vocab.get(token, self.unk_token_id)
         if token_id is None:
-            raise ValueError(f"token {token!r} is not in the vocabulary, which has no unknown token to stand for it")
+            raise ValueError(
+                f"token {token!r} is not in the vocabulary, and the vocabulary does not have an unknown token. "
+                "Give tokens of `vocab` only."
+            )
         return token_id
 
     def _checked_ids(self, ids: Any) -> list[int]:
-        """Refuse anything but ids of the vocabulary: the library would leave them out without a word."""
+        """Refuse ids that are not in the vocabulary, because the library would omit them silently."""
         if isinstance(ids, (str, *_BUFFERS, Mapping)) or not isinstance(ids, (Sequence, np.ndarray)):
-            raise TypeError(f"token ids are {shown(ids)}; expected int, or a list or array of them")
+            raise TypeError(f"token ids are {shown(ids)}; expected int, or a list or array of int.")
         checked = []
         for position, value in enumerate(ids):
             if isinstance(value, (list, tuple, np.ndarray)) and not _is_one_id(value):
-                raise TypeError(f"token id {position} is itself a sequence; for several sequences call batch_decode")
+                raise TypeError(f"token id {position} is a sequence; for several sequences call batch_decode.")
             token_id = check_int(f"token id {position}", value)
             if not 0 <= token_id < 2**32 or self._tokenizer.id_to_token(token_id) is None:
                 last = next(reversed(self._vocab.values()))
                 raise ValueError(
-                    f"token id {brief(token_id)} at position {position} has no token; ids run from 0 to {last}"
+                    f"token id {brief(token_id)} at position {position} has no token; ids run from 0 to {last}."
                 )
             checked.append(token_id)
         return checked
 
     def _limit(self, truncation: bool | str | None, max_length: int | None, padding: str) -> tuple[str, int | None]:
-        """The strategy and the length that the arguments ask for, with transformers' defaults."""
+        """Return the truncation strategy and the length for these arguments, with transformers' defaults."""
         if truncation is None:
             truncation = max_length is not None and padding == "do_not_pad"
         strategy = _strategy("truncation", truncation, TRUNCATION)
@@ -536,14 +543,14 @@ class BertTokenizer:
             max_length = check_int("max_length", max_length, 1)
             if not needed:
                 warn_caller(
-                    f"max_length={brief(max_length)} has no effect: add truncation=True to cut texts to it, "
-                    "or padding='max_length' to fill them up to it",
+                    f"max_length={brief(max_length)} has no effect: add truncation=True to truncate texts to it, "
+                    "or padding='max_length' to pad them to it.",
                 )
             return strategy, max_length
         if needed and self.model_max_length is None:
             raise ValueError(
                 f"truncation={truncation!r}, padding={padding!r} need max_length=: neither tokenizer_config.json nor "
-                "config.json says how many tokens this model takes"
+                "config.json says how many tokens this model takes."
             )
         return strategy, self.model_max_length
 
@@ -561,16 +568,19 @@ class BertTokenizer:
         exact: bool,
         overflowing: bool,
     ) -> list[list[Encoding]]:
-        """Tokenize checked texts; each gives its encoding and, if `overflowing`, those of what was cut off."""
+        """Tokenize checked texts: one encoding for each; if `overflowing`, also those of the truncated tokens."""
         if strategy == "only_second" and pairs is None:
-            raise ValueError("truncation='only_second' needs text_pair=; for single texts use truncation=True")
+            raise ValueError("truncation='only_second' needs text_pair=; for single texts use truncation=True.")
         inputs = texts if pairs is None else list(zip(texts, pairs, strict=True))
         if strategy == "do_not_truncate" or max_length is None:
             raw_encodings = self._encode_raw(inputs, add_special_tokens, is_split_into_words)
             return [[Encoding(raw)] for raw in raw_encodings]
         num_special = self.num_special_tokens_to_add(pair=pairs is not None) if add_special_tokens else 0
         if max_length < num_special:
-            raise ValueError(f"max_length={max_length} has no room for the {num_special} special tokens of each row")
+            raise ValueError(
+                f"max_length={max_length} has no room for the {num_special} special tokens of each row; "
+                f"give at least {num_special}."
+            )
         check_choice("truncation_side", side, SIDES)
         most = None if overflowing else max_length - num_special
         parts = []
@@ -579,7 +589,7 @@ class BertTokenizer:
             try:
                 parts.append(cut(raw, max_length, strategy, side, stride, overflowing))
             except NoRoomError as reason:
-                raise ValueError(f"text {index} cannot be cut to max_length={brief(max_length)}: {reason}") from None
+                raise ValueError(f"text {index} cannot be cut to max_length={brief(max_length)}: {reason}.") from None
         return parts
 
     def _encode_raw(
@@ -591,7 +601,7 @@ class BertTokenizer:
         side: str = "right",
         exact: bool = True,
     ) -> Sequence[RawEncoding]:
-        """Let the library tokenize; where it fails, say at which text. Of a long text only `most` tokens are kept."""
+        """Tokenize with the library, and keep at most `most` tokens of a long text; an error names the text."""
 
         def encode(some: list[Any]) -> Sequence[RawEncoding]:
             return self._tokenizer.encode_batch(
@@ -599,7 +609,7 @@ class BertTokenizer:
             )
 
         def encode_long(text: str) -> RawEncoding:
-            refuse_lone_surrogate(text, "the text")  # it may be in what is not read
+            refuse_lone_surrogate(text, "the text")  # it may be in the part that is not read
             return self._long_texts.encode(
                 text, add_special_tokens=bool(add_special_tokens), most=most, side=side, exact=exact
             )
@@ -620,7 +630,7 @@ class BertTokenizer:
         except BaseException as reason:
             if not is_library_error(reason):
                 raise
-        # The library does not tell which text it was: try them one by one.
+        # The library does not say which text failed, so each one is tried alone.
         raw_encodings: list[RawEncoding] = []
         for index, one in enumerate(inputs):
             for text in strings(one):
@@ -633,32 +643,33 @@ class BertTokenizer:
     def _long_texts(self) -> LongTexts:
         return LongTexts(self._tokenizer)
 
-    def _places(
+    def _spans(
         self, encodings: list[Encoding], padding: str, strategy: str, max_length: int | None, multiple: int | None
     ) -> tuple[list[slice], int]:
-        """Where each row's tokens stand, and the rows' common width."""
+        """Return the columns of each row's tokens, and the width of all rows."""
         lengths = [len(encoding) for encoding in encodings]
         width = max(lengths, default=0)
         if padding != "do_not_pad":
             if self.pad_token_id is None:
-                raise ValueError("this tokenizer has no padding token; tokenize without padding=")
+                raise ValueError("this tokenizer has no padding token; tokenize without padding=.")
             if padding == "max_length" and max_length is not None and lengths:
                 if width > max_length:
                     row = lengths.index(width)
-                    raise ValueError(f"row {row} has {width} tokens, max_length={max_length}; add truncation=True")
+                    raise ValueError(f"row {row} has {width} tokens, max_length={max_length}; add truncation=True.")
                 width = max_length
             if multiple is not None:
                 multiple = check_int("pad_to_multiple_of", multiple, 1)
                 if strategy != "do_not_truncate" and max_length is not None and max_length % multiple:
                     raise ValueError(
-                        f"max_length={brief(max_length)} is not a multiple of pad_to_multiple_of={brief(multiple)}"
+                        f"max_length={brief(max_length)} is not a multiple of pad_to_multiple_of={brief(multiple)}; "
+                        "change one of them."
                     )
                 width = -(-width // multiple) * multiple
         elif min(lengths, default=0) < width:
             shortest = lengths.index(min(lengths))
             raise ValueError(
                 f"rows of different length do not make an array: row {shortest} has {lengths[shortest]} tokens, "
-                f"row {lengths.index(width)} has {width}; add padding=True"
+                f"row {lengths.index(width)} has {width}; add padding=True."
             )
         check_choice("padding_side", self.padding_side, SIDES)
         if self.padding_side == "right":
@@ -666,13 +677,11 @@ class BertTokenizer:
         return [slice(width - length, width) for length in lengths], width
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Arguments
-# ---------------------------------------------------------------------------------------------------------------------
+# --- arguments --------------------------------------------------------------------------------------------------------
 
 
 def _refuse_huge(text: Any) -> None:
-    """Refuse a text that is not tokenized in pieces and for which the library could take all of the memory."""
+    """Refuse a text that must be tokenized whole if it is so long that the library could take all memory."""
     size = sum(map(len, strings(text)))
     if size > _MOST_CHARACTERS:
         raise ValueError(
@@ -686,7 +695,7 @@ def _is_one_id(ids: Any) -> bool:
 
 
 def _strategy(name: str, value: bool | str, choices: tuple[str, ...]) -> str:
-    """A strategy by its name; True means the first, False the last."""
+    """Return the name of a strategy; True means the first of `choices`, False the last."""
     if isinstance(value, bool):
         return choices[0] if value else choices[-1]
     check_choice(name, value, choices)
@@ -694,7 +703,7 @@ def _strategy(name: str, value: bool | str, choices: tuple[str, ...]) -> str:
 
 
 def _clean_up(text: str) -> str:
-    """Take out the spaces that WordPiece leaves before punctuation, as transformers' clean_up_tokenization does."""
+    """Remove the spaces that WordPiece leaves before punctuation, as transformers' clean_up_tokenization does."""
     for ending in (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're"):
         text = text.replace(ending, ending.strip())
     return text

@@ -1,7 +1,7 @@
-"""What a tokenizer gives: encodings cut to a length, and batches of them padded to one width.
+"""The results of a tokenizer: encodings truncated to a length, and batches of them padded to one width.
 
-Works on the whole, untouched encoding that the `tokenizers` library made, so that the library's tokenizer never has to
-be told to cut or pad: a tokenizer that changes cannot be shared by threads (huggingface/transformers#47085).
+This module truncates and pads the whole encoding that the `tokenizers` library made. The library's own truncation and
+padding change its tokenizer, and threads cannot share a tokenizer that changes (huggingface/transformers#47085).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from minibert.base.checks import brief, check_int, is_cpu
 from minibert.base.display import html_table, token_table
 
 __all__ = [
-    "PLACES",
+    "OFFSETS",
     "WORD",
     "Columns",
     "Encoding",
@@ -37,53 +37,53 @@ Element = TypeVar("Element")
 
 
 class RawEncoding(Protocol):
-    """What is read of the library's encoding; each attribute is a new list of S values, made when it is asked for.
+    """The attributes that minibert reads from the library's encoding; each is made anew, as a list of S values.
 
-    Those of a `JoinedEncoding` that are numbers are arrays.
+    The attributes of a `JoinedEncoding` that hold numbers are arrays.
     """
 
     @property
     def ids(self) -> list[int] | Columns:
-        """Row of each token in the vocabulary."""
+        """Id of each token: its row in the vocabulary."""
 
     @property
     def type_ids(self) -> list[int] | Columns:
-        """Which text each token belongs to, 0 or 1."""
+        """Token type of each token: 0 in the first text, 1 in the second."""
 
     @property
     def special_tokens_mask(self) -> list[int] | Columns:
-        """1 for a token of the tokenizer's own."""
+        """1 for a token that the tokenizer added, 0 for a token of a text."""
 
     @property
     def offsets(self) -> list[tuple[int, int]] | Columns:
-        """First character, and the one after the last."""
+        """First character of each token, and the one after its last."""
 
     @property
     def tokens(self) -> list[str]:
-        """The tokens as the vocabulary has them."""
+        """The tokens, as in the vocabulary."""
 
     @property
     def word_ids(self) -> list[int | None]:
-        """The word each token is part of."""
+        """Index of the word that each token is part of."""
 
     @property
     def sequence_ids(self) -> list[int | None]:
-        """The text each token comes from."""
+        """Index of the text that each token comes from."""
 
     def __len__(self) -> int: ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Encoding:
-    """The tokens of one text (or pair of texts), cut but never padded; S of them.
+    """The S tokens of one text (or pair of texts), truncated but never padded.
 
-    Every attribute is read from the library's own encoding when it is asked for, because turning all of them into
-    Python objects costs more than tokenizing does.
+    An attribute is read from the library's encoding at each access, because turning all attributes into Python objects
+    takes longer than tokenizing.
 
     Parameters
     ----------
     n_truncated : int
-        Tokens of the text that were cut off and that this encoding therefore does not hold.
+        Tokens of the text that were truncated; this encoding does not hold them.
     """
 
     _raw: RawEncoding
@@ -102,40 +102,40 @@ class Encoding:
 
     @property
     def ids(self) -> Int64Array:
-        """Row of each token in the vocabulary; int64 array of shape (S,)."""
+        """Id of each token, its row in the vocabulary; int64 array of shape (S,)."""
         return self._kept_array(self._raw.ids)
 
     @property
     def token_types(self) -> Int64Array:
-        """Which text each token belongs to, 0 or 1; int64 array of shape (S,)."""
+        """Token type of each token, 0 in the first text, 1 in the second; int64 array of shape (S,)."""
         return self._kept_array(self._raw.type_ids)
 
     @property
     def special_tokens_mask(self) -> Int64Array:
-        """1 where the tokenizer put a token of its own ([CLS], [SEP]), 0 for the text's; int64 array of shape (S,)."""
+        """1 for a token that the tokenizer added ([CLS], [SEP]), 0 for one of a text; int64 array of shape (S,)."""
         return self._kept_array(self._raw.special_tokens_mask)
 
     @property
     def offsets(self) -> Int64Array:
         """First character of each token, and the one after its last; int64 array of shape (S, 2).
 
-        They count from the start of the token's text, or of its word if the text came split into words.
+        They count from the start of the token's text, or of its word if the text was given as words.
         """
         return self._kept_array(self._raw.offsets).reshape(-1, 2)
 
     @property
     def tokens(self) -> list[str]:
-        """The S tokens as they stand in the vocabulary."""
+        """The S tokens, as in the vocabulary."""
         return self._kept_list(self._raw.tokens)
 
     @property
     def word_ids(self) -> list[int | None]:
-        """The word of its text that each token is part of, from 0; None for [CLS] and [SEP]."""
+        """Index of the word that each token is part of, from 0 in each text; None for [CLS] and [SEP]."""
         return self._kept_list(self._raw.word_ids)
 
     @property
     def sequence_ids(self) -> list[int | None]:
-        """The text that each token comes from, 0 or 1; None for [CLS] and [SEP]."""
+        """Index of the text that each token comes from, 0 or 1; None for [CLS] and [SEP]."""
         return self._kept_list(self._raw.sequence_ids)
 
     def _kept_array(self, values: list[Any] | Columns) -> Int64Array:
@@ -147,7 +147,7 @@ class Encoding:
 
 
 # The columns of a JoinedEncoding.
-ID, TYPE, SPECIAL, PLACES, WORD, SEQUENCE, NAME = 0, 1, 2, slice(3, 5), 5, 6, 7
+ID, TYPE, SPECIAL, OFFSETS, WORD, SEQUENCE, NAME = 0, 1, 2, slice(3, 5), 5, 6, 7
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -157,12 +157,12 @@ class JoinedEncoding:
     Parameters
     ----------
     columns : int ndarray of shape (S, 8)
-        Of each token: id, token type, whether it is a special one, its first character and the one after its last, its
-        word and its text (-1: none), the number of its name.
+        For each token: id, token type, whether it is a special token, its first character and the one after its last,
+        the index of its word and of its text (-1: none), its index in `names`.
     names : tuple of str
-        The tokens that occur.
+        The different tokens.
     n_missing : int
-        Tokens of the text that are not held.
+        Tokens of the text that the encoding does not hold.
     """
 
     columns: Columns
@@ -179,7 +179,10 @@ class JoinedEncoding:
         n_own: int,
         names: tuple[str, ...],
     ) -> JoinedEncoding:
-        """Put pieces of a text together, at most `most` of its `n_own` tokens, and the special tokens around them."""
+        """Concatenate the pieces of a text, and put the special tokens around them.
+
+        At most `most` of the `n_own` tokens of the text are kept.
+        """
         before, after = around
         if most is not None:
             own = np.concatenate(pieces)
@@ -191,52 +194,52 @@ class JoinedEncoding:
         return len(self.columns)
 
     def take(self, positions: Int64Array) -> JoinedEncoding:
-        """Return the encoding of some of the tokens, which does not keep the others in memory."""
+        """Return the encoding of some of the tokens; it does not keep the others in memory."""
         return JoinedEncoding(self.columns[positions], self.names, self.n_missing)
 
     @property
     def ids(self) -> Columns:
-        """Row of each token in the vocabulary."""
+        """Id of each token: its row in the vocabulary."""
         return self.columns[:, ID]
 
     @property
     def type_ids(self) -> Columns:
-        """Which text each token belongs to, 0 or 1."""
+        """Token type of each token: 0 in the first text, 1 in the second."""
         return self.columns[:, TYPE]
 
     @property
     def special_tokens_mask(self) -> Columns:
-        """1 for a token of the tokenizer's own."""
+        """1 for a token that the tokenizer added, 0 for a token of a text."""
         return self.columns[:, SPECIAL]
 
     @property
     def offsets(self) -> Columns:
-        """First character, and the one after the last."""
-        return self.columns[:, PLACES]
+        """First character of each token, and the one after its last."""
+        return self.columns[:, OFFSETS]
 
     @property
     def tokens(self) -> list[str]:
-        """The tokens as the vocabulary has them."""
+        """The tokens, as in the vocabulary."""
         return [self.names[name] for name in self.columns[:, NAME]]
 
     @property
     def word_ids(self) -> list[int | None]:
-        """The word each token is part of."""
+        """Index of the word that each token is part of."""
         return [None if word < 0 else word for word in self.columns[:, WORD].tolist()]
 
     @property
     def sequence_ids(self) -> list[int | None]:
-        """The text each token comes from."""
+        """Index of the text that each token comes from."""
         return [None if sequence < 0 else sequence for sequence in self.columns[:, SEQUENCE].tolist()]
 
 
 def joined_columns(raw: RawEncoding, names: dict[str, int], num_characters: int) -> Columns:
-    """Return the columns of one piece of a text of so many characters; tokens that are new are added to `names`."""
+    """Return the columns of one piece of a text of `num_characters`, and add tokens that are new to `names`."""
     columns = np.empty((len(raw), 8), dtype=np.int32 if num_characters < 2**31 else np.int64)
     columns[:, ID] = raw.ids
     columns[:, TYPE] = raw.type_ids
     columns[:, SPECIAL] = raw.special_tokens_mask
-    columns[:, PLACES] = np.array(raw.offsets, dtype=np.int64).reshape(-1, 2)
+    columns[:, OFFSETS] = np.array(raw.offsets, dtype=np.int64).reshape(-1, 2)
     columns[:, WORD] = [-1 if word is None else word for word in raw.word_ids]
     columns[:, SEQUENCE] = [-1 if sequence is None else sequence for sequence in raw.sequence_ids]
     columns[:, NAME] = [names.setdefault(token, len(names)) for token in raw.tokens]
@@ -244,22 +247,21 @@ def joined_columns(raw: RawEncoding, names: dict[str, int], num_characters: int)
 
 
 class TokenizedBatch(Mapping[str, Int64Array]):
-    """What a tokenizer returns: a mapping of int64 arrays of shape (B, S), ready for ``model(**inputs)``.
+    """The result of a tokenizer: a mapping of int64 arrays of shape (B, S), ready for ``model(**inputs)``.
 
-    ``inputs["input_ids"]`` and ``inputs.input_ids`` are the same array. Row i of every array is described by
-    ``tokens(i)``, ``word_ids(i)``, ``sequence_ids(i)``, which count padding too, and by ``encodings[i]``, which does
-    not.
+    ``inputs["input_ids"]`` and ``inputs.input_ids`` are the same array. ``tokens(i)``, ``word_ids(i)`` and
+    ``sequence_ids(i)`` describe row i of every array with its padding; ``encodings[i]`` describes it without padding.
     """
 
     def __init__(
         self,
         arrays: dict[str, Int64Array],
         encodings: Sequence[Encoding],
-        places: Sequence[slice],
+        spans: Sequence[slice],
         pad_token: str | None,
     ) -> None:
         self._arrays = arrays
-        self._places = places
+        self._spans = spans
         self._pad_token = pad_token
         self.encodings = tuple(encodings)
 
@@ -273,16 +275,16 @@ class TokenizedBatch(Mapping[str, Int64Array]):
         return len(self._arrays)
 
     def __getattr__(self, name: str) -> Int64Array:
-        # Through __dict__, because copy and pickle ask for attributes before __init__ has run.
+        # Read through __dict__, because copy and pickle read attributes before __init__ has run.
         arrays = self.__dict__.get("_arrays", {})
         if name not in arrays:
-            raise AttributeError(f"TokenizedBatch has no {name!r}; it holds {', '.join(arrays)}")
+            raise AttributeError(f"TokenizedBatch has no {name!r}; it holds {', '.join(arrays)}.")
         return arrays[name]
 
     def to(self, device: object) -> TokenizedBatch:
         """Return the batch itself for "cpu"; refuse any other device."""
         if not is_cpu(device):
-            raise ValueError(f"minibert's arrays are NumPy's, on the CPU; .to({brief(device)}) is not possible")
+            raise ValueError(f"device={brief(device)}; minibert's arrays are on the CPU: expected 'cpu'.")
         return self
 
     def __repr__(self) -> str:
@@ -299,33 +301,34 @@ class TokenizedBatch(Mapping[str, Int64Array]):
         return html_table(repr(self), ("row", "tokens", "cut", "they begin"), rows, len(self.encodings))
 
     def tokens(self, i: int = 0) -> list[str]:
-        """Tokens of row i; list of S str."""
+        """Return the tokens of row i; list of S str."""
         return self._padded(i, self._encoding(i).tokens, str(self._pad_token))
 
     def word_ids(self, i: int = 0) -> list[int | None]:
-        """Word that each token of row i is part of; list of S int, None for special tokens and padding."""
+        """Return the word index of each token of row i; list of S int, None for special tokens and padding."""
         return self._padded(i, self._encoding(i).word_ids, None)
 
     def sequence_ids(self, i: int = 0) -> list[int | None]:
-        """Text that each token of row i comes from; list of S int, None for special tokens and padding."""
+        """Return the text index of each token of row i; list of S int, None for special tokens and padding."""
         return self._padded(i, self._encoding(i).sequence_ids, None)
 
     def char_to_token(self, i: int, char: int, sequence: int = 0) -> int | None:
-        """Place in row i of the token that holds a character of the text (`sequence` 1: of the second text of a pair).
+        """Return the index in row i of the token that holds a character; None if no token holds it.
 
-        None where no token holds it: a space, a character that was cut off.
+        With `sequence` 1 the character is one of the second text of a pair. No token holds a space, or a character that
+        was truncated.
         """
         char, sequence = check_int("char", char), check_int("sequence", sequence, 0, 1)
         offsets = self._encoding(i).offsets
         belongs = np.array(self._encoding(i).sequence_ids, dtype=object) == sequence
         holders = np.flatnonzero(belongs & (offsets[:, 0] <= char) & (char < offsets[:, 1]))
-        return self._places[i].start + int(holders[0]) if len(holders) else None
+        return self._spans[i].start + int(holders[0]) if len(holders) else None
 
     def token_to_chars(self, i: int, token: int) -> tuple[int, int] | None:
-        """First character of a token of row i, and the one after its last; None for special tokens and padding."""
+        """Return a token's first character and the one after its last; None for special tokens and padding."""
         sequences, token = self.sequence_ids(i), check_int("token", token)
         if not -len(sequences) <= token < len(sequences):
-            raise ValueError(f"row {i} has {len(sequences)} tokens, asked for number {brief(token)}")
+            raise ValueError(f"row {i} has {len(sequences)} tokens, asked for number {brief(token)}.")
         if sequences[token] is None:
             return None
         start, stop = self._padded(i, self._encoding(i).offsets.tolist(), [0, 0])[token]
@@ -333,29 +336,29 @@ class TokenizedBatch(Mapping[str, Int64Array]):
 
     def _encoding(self, i: int) -> Encoding:
         if not -len(self.encodings) <= check_int("i", i) < len(self.encodings):
-            raise ValueError(f"the batch has {len(self.encodings)} rows, asked for row {brief(i)}")
+            raise ValueError(f"the batch has {len(self.encodings)} rows, asked for row {brief(i)}.")
         return self.encodings[i]
 
     def _padded(self, i: int, values: list[Element], fill: Element) -> list[Element]:
-        place, width = self._places[i], self._arrays["input_ids"].shape[1]
-        return [fill] * place.start + values + [fill] * (width - place.stop)
+        span, width = self._spans[i], self._arrays["input_ids"].shape[1]
+        return [fill] * span.start + values + [fill] * (width - span.stop)
 
 
 class NoRoomError(Exception):
-    """A text cannot be cut as asked; the caller adds which text."""
+    """A text cannot be cut as requested; the caller names the text and ends the sentence."""
 
 
 def cut(raw: RawEncoding, max_length: int, strategy: str, side: str, stride: int, overflowing: bool) -> list[Encoding]:
-    """Cut one encoding to `max_length` tokens; the parts cut off follow it if `overflowing`."""
+    """Cut one encoding to `max_length` tokens; if `overflowing`, the parts cut off follow it."""
     if len(raw) <= max_length:
         return [Encoding(raw, n_truncated=raw.n_missing if isinstance(raw, JoinedEncoding) else 0)]
     sequences = np.array([-1 if sequence is None else sequence for sequence in raw.sequence_ids])
     special, first, second = (np.flatnonzero(sequences == sequence) for sequence in (-1, 0, 1))
-    room = max_length - len(special)
-    first_kept, second_kept = _lengths_to_keep(len(first), len(second), room, strategy)
+    available = max_length - len(special)
+    first_kept, second_kept = _lengths_to_keep(len(first), len(second), available, strategy)
     first_parts = _windows(first, first_kept, side, stride, overflowing)
     second_parts = _windows(second, second_kept, side, stride, overflowing)
-    # The order in which tokenizers lists them: with the first text's later parts, then with its first part again.
+    # The order is that of tokenizers: the first parts, pairs with later parts of the first text, pairs with its first.
     pairs = [(first_parts[0], second_parts[0])]
     pairs += [(part, other) for part in first_parts[1:] for other in second_parts]
     pairs += [(first_parts[0], other) for other in second_parts[1:]]
@@ -369,58 +372,58 @@ def cut_windows(raw: RawEncoding, max_length: int, stride: int, prompt_length: i
     ----------
     raw : RawEncoding
     max_length : int
-        In tokens, special ones and the prompt's included.
+        Tokens of a window, special tokens and those of the prompt included.
     stride : int
-        Tokens that a window repeats from the one before.
+        Tokens that a window repeats from the window before it.
     prompt_length : int
         Characters of the prompt that the text begins with.
 
     Raises
     ------
     NoRoomError
-        There is no room for a token of the text, or not for more than `stride`.
+        A window does not have room for more than `stride` tokens of the text.
     """
     if len(raw) <= max_length:
         return [Encoding(raw)]
     special = np.array([sequence is None for sequence in raw.sequence_ids])
     prompt = np.array(raw.offsets).reshape(-1, 2)[:, 1] <= prompt_length
     always = np.flatnonzero(special | prompt)
-    room = max_length - len(always)
-    if room < 1:
+    available = max_length - len(always)
+    if available < 1:
         raise NoRoomError(f"its special tokens and its prompt take {len(always)} tokens, so none is left for the text")
-    parts = _windows(np.flatnonzero(~(special | prompt)), room, "right", stride, overflowing=True)
+    parts = _windows(np.flatnonzero(~(special | prompt)), available, "right", stride, overflowing=True)
     return [_taken(raw, np.sort(np.concatenate([always, part]))) for part in parts]
 
 
 def _taken(raw: RawEncoding, positions: Int64Array) -> Encoding:
-    """Return the encoding of some tokens; the many windows of a long text must not each go through all of it."""
+    """Return the encoding of some tokens, without work on all tokens of a long text for each of its windows."""
     n_truncated = len(raw) - len(positions)
     if isinstance(raw, JoinedEncoding):
         return Encoding(raw.take(positions), None, n_truncated)
     return Encoding(raw, positions, n_truncated)
 
 
-def _lengths_to_keep(first: int, second: int, room: int, strategy: str) -> tuple[int, int]:
-    """How many tokens of each text to keep so that both have room.
+def _lengths_to_keep(first: int, second: int, available: int, strategy: str) -> tuple[int, int]:
+    """Return how many tokens of each text to keep so that both fit into `available` tokens.
 
     Source: huggingface/tokenizers, utils/truncation.rs, truncate_encodings.
     """
-    if room == 0:
+    if available == 0:
         return 0, 0
     if strategy == "longest_first":
         shorter = min(first, second)
-        # The shorter text stays whole while it takes no more than half of the room.
-        if 2 * shorter > room:
-            shorter = room // 2
-        return (room - shorter, shorter) if first > second else (shorter, room - shorter)
+        # The shorter text is kept whole if it takes at most half of the available tokens.
+        if 2 * shorter > available:
+            shorter = available // 2
+        return (available - shorter, shorter) if first > second else (shorter, available - shorter)
     other = second if strategy == "only_first" else first
-    if other >= room:
+    if other >= available:
         raise NoRoomError(f"truncation={strategy!r} may cut one text only, and the other has {other} tokens")
-    return (room - other, other) if strategy == "only_first" else (other, room - other)
+    return (available - other, other) if strategy == "only_first" else (other, available - other)
 
 
 def _windows(positions: Int64Array, length: int, side: str, stride: int, overflowing: bool) -> list[Int64Array]:
-    """The `length` positions to keep and, if `overflowing`, the windows of as many that follow until the text's end."""
+    """Return the `length` positions to keep; if `overflowing`, also the windows that follow, to the end of the text."""
     total = len(positions)
     if length >= total:
         return [positions]
@@ -429,7 +432,7 @@ def _windows(positions: Int64Array, length: int, side: str, stride: int, overflo
     if stride >= length:
         raise NoRoomError(f"stride={brief(stride)} must be less than the {length} tokens that are left for the text")
     if side == "left":
-        # The same walk, from the other end.
+        # The windows are the same, counted from the other end.
         return [window[::-1] for window in _windows(positions[::-1], length, "right", stride, overflowing)]
     step = length - stride
     # The first window that reaches the end is the last one: ceil((total - length) / step) steps from the start.
@@ -437,9 +440,9 @@ def _windows(positions: Int64Array, length: int, side: str, stride: int, overflo
     return [positions[start : start + length] for start in range(0, num_windows * step, step)]
 
 
-def padded_array(rows: list[Int64Array], places: list[slice], width: int, fill: int) -> Int64Array:
-    """Lay rows out in one array: B arrays of shape (S_b,) -> (B, width)."""
+def padded_array(rows: list[Int64Array], spans: list[slice], width: int, fill: int) -> Int64Array:
+    """Copy rows into one array: B arrays of shape (S_b,) -> (B, width)."""
     array = np.full((len(rows), width), fill, dtype=np.int64)
-    for row, values, place in zip(array, rows, places, strict=True):
-        row[place] = values
+    for row, values, span in zip(array, rows, spans, strict=True):
+        row[span] = values
     return array

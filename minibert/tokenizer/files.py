@@ -31,23 +31,23 @@ BERT_SPECIAL_TOKENS = {
     "mask_token": "[MASK]",
 }
 SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", *BERT_SPECIAL_TOKENS)
-# The values of tokenizer_class with which transformers takes tokenizer.json as it stands.
+# With these values of tokenizer_class transformers does not override settings of tokenizer.json.
 GENERIC_TOKENIZER_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
-# Larger values of model_max_length, such as 1e30, are transformers' way to write "not known".
+# transformers writes larger values of model_max_length, such as 1e30, for "not known".
 LARGEST_MODEL_MAX_LENGTH = 10**9
 
-BERT_TYPE_VOCAB_SIZE = 2  # where config.json does not say it
+BERT_TYPE_VOCAB_SIZE = 2  # if config.json does not say it
 LARGEST_TYPE_VOCAB_SIZE = 2**31 - 1  # types are computed as 32-bit integers
-# Unicode's White_Space, which the library takes off the lines of vocab.txt; str.rstrip() takes four more.
+# Unicode's White_Space. The library strips it from the lines of vocab.txt; str.rstrip() strips four more characters.
 WHITE_SPACE = (
     "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
     "\u2028\u2029\u202f\u205f\u3000"
 )
 
-# What the library is asked to make. It cannot be stopped, and where it runs out of memory it ends the process.
-FILE_LIMIT = 32 * 2**20  # bytes; the largest real one of a BERT, multilingual-e5-small's, has 17 MB
+# Limits of a tokenizer.json. The library cannot be stopped, and it ends the process if it runs out of memory.
+FILE_LIMIT = 32 * 2**20  # bytes; the largest real file of a BERT, multilingual-e5-small's, has 17 MB
 MOST_STEPS = 16  # of a normalizer, pre_tokenizer, post_processor or decoder; also pieces of a template, ids of a token
-MOST_GROWTH = 2048  # times as long as the text; NFKC, and XLM-R's table of characters, make up to 18 of one
+MOST_GROWTH = 2048  # growth of a text; NFKC and XLM-R's table of characters turn one character into up to 18
 LONGEST_PATTERN = 4096  # characters; the library takes minutes to compile 100,000
 # Characters of a token, or of a word. The library's tries recurse once per byte; WordPiece's time for a word grows with
 # the cube of its length.
@@ -55,7 +55,7 @@ LONGEST_TOKEN = 1000
 MOST_PIECE_BYTES = 4 * 2**20  # of all pieces of a Unigram vocabulary: a byte takes 350 in its trie; XLM-R has 2.5 MB
 MOST_ADDED_CHARACTERS = 2**24  # of all added tokens, normalized
 
-# How many characters a step may make of one. Steps that are not listed make at most two.
+# The most characters that a step makes from one character. Steps that are not listed make at most two.
 GROWTH = {
     **dict.fromkeys(("Sequence", "Strip", "StripAccents", "Nmt"), 1),
     **dict.fromkeys(("BertNormalizer", "ByteLevel", "NFC", "NFD"), 4),
@@ -65,7 +65,7 @@ GROWTH = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoadedTokenizer:
-    """What the files say: the library's tokenizer, neither cutting nor padding, and what transformers keeps beside it.
+    """The library's tokenizer, without truncation and padding, and the settings that transformers keeps beside it.
 
     Parameters
     ----------
@@ -89,17 +89,17 @@ class LoadedTokenizer:
 
 
 def load_tokenizer(files: ModelFiles) -> LoadedTokenizer:
-    """Read tokenizer.json or vocab.txt with the settings beside it; rules and errors: BertTokenizer.from_pretrained."""
+    """Read tokenizer.json or vocab.txt and the settings; see BertTokenizer.from_pretrained for rules and errors."""
     config = files.settings("config.json")
     settings = files.settings("tokenizer_config.json")
     if "added_tokens_decoder" not in settings:
-        # What transformers wrote before it had added_tokens_decoder.
+        # transformers wrote this file before it had added_tokens_decoder.
         settings = settings | files.settings("special_tokens_map.json")
     settings.setdefault("tokenizer_class", config.get("tokenizer_class"))
 
     path = files.find("tokenizer.json") or files.find("vocab.txt")
     if path is None:
-        raise ModelFormatError(f"{files.source} has neither tokenizer.json nor vocab.txt, one of which must be there")
+        raise ModelFormatError(f"{files.source} has neither tokenizer.json nor vocab.txt; expected one of them.")
     if path.suffix == ".json":
         tokenizer, stored, growth = _read_tokenizer_json(path, settings)
         settings = stored | settings
@@ -128,15 +128,15 @@ def load_tokenizer(files: ModelFiles) -> LoadedTokenizer:
 
 
 def _read_tokenizer_json(path: Path, settings: dict[str, Any]) -> tuple[Tokenizer, dict[str, Any], int]:
-    """Read a tokenizer.json, without the truncation and padding in it.
+    """Read a tokenizer.json, but ignore its truncation and padding.
 
     Returns
     -------
     tokenizer : tokenizers.Tokenizer
     stored : dict
-        What transformers takes from truncation and padding.
+        The settings that transformers takes from truncation and padding.
     growth : int
-        Times as long as a text its normalizer may make it.
+        The most characters that its normalizer makes from one character.
     """
     from tokenizers import Tokenizer
     from tokenizers.models import WordPiece
@@ -163,12 +163,12 @@ def _read_tokenizer_json(path: Path, settings: dict[str, Any]) -> tuple[Tokenize
 
 
 def _check_content(content: Any) -> int:
-    """Refuse a tokenizer.json that the library could only read, or use, with more time or memory than there is.
+    """Refuse a tokenizer.json for which the library could need too much time or memory.
 
     Returns
     -------
     int
-        Times as long as a text its normalizer may make it.
+        The most characters that its normalizer makes from one character.
     """
     if not isinstance(content, dict):
         raise ValueError("it does not hold a JSON object")
@@ -183,7 +183,7 @@ def _check_content(content: Any) -> int:
 
 
 def _checked_growth(name: str, root: Any) -> int:
-    """Check the steps of a normalizer, or another part; return how many times as long they may make a text."""
+    """Check the steps of a normalizer, or another part; return the most characters that they make from one."""
     growth, steps, waiting = 1, 0, [] if root is None else [root]
     while waiting:
         step = waiting.pop()
@@ -203,7 +203,7 @@ def _checked_growth(name: str, root: Any) -> int:
 
 
 def _growth_of(step: dict[str, Any]) -> int:
-    """How many characters one step may make of one; a pattern that is a regular expression may match none at all."""
+    """Return the most characters that a step makes from one; a regular expression may match the empty string."""
     pattern = step.get("pattern")
     text = pattern.get("String", pattern.get("Regex")) if isinstance(pattern, dict) else pattern
     if isinstance(text, str) and len(text) > LONGEST_PATTERN:
@@ -220,7 +220,10 @@ def _growth_of(step: dict[str, Any]) -> int:
 
 
 def _growth_of_charsmap(encoded: str) -> int:
-    """Length of the longest text in SentencePiece's table: the size of a trie, the trie, texts that end with a zero."""
+    """Return the length of the longest text in SentencePiece's table.
+
+    The table holds the size of a trie, the trie, and texts that end with a zero byte.
+    """
     table = base64.b64decode(encoded, validate=True)
     size = int.from_bytes(table[:4], "little")
     if len(table) < 4 or size > len(table) - 4:
@@ -229,7 +232,7 @@ def _growth_of_charsmap(encoded: str) -> int:
 
 
 def _check_template(step: dict[str, Any]) -> None:
-    """Refuse a template with more pieces than any layout of two texts has, or with a token of as many ids."""
+    """Refuse a template with more than 16 pieces, or a token with more ids; no layout of two texts needs more."""
     tokens = step.get("special_tokens")
     described = [token for token in tokens.values() if isinstance(token, dict)] if isinstance(tokens, dict) else []
     lists = [
@@ -243,7 +246,7 @@ def _check_template(step: dict[str, Any]) -> None:
 
 
 def _check_model(model: dict[str, Any]) -> None:
-    """Refuse tokens and words that are too long, and pieces that are too many for the library's trie."""
+    """Refuse tokens and words that are too long, and pieces that are too large for the library's trie."""
     for name in ("continuing_subword_prefix", "end_of_word_suffix"):
         if isinstance(model.get(name), str) and len(model[name]) > MOST_STEPS:
             raise ValueError(f"its {name} has {len(model[name])} characters; at most {MOST_STEPS} are allowed")
@@ -262,7 +265,7 @@ def _check_model(model: dict[str, Any]) -> None:
 
 
 def _check_added_tokens(contents: list[str], growth: int) -> None:
-    """Refuse added tokens that make too large a table once the normalizer made them longer."""
+    """Refuse added tokens if their table could be too large after the normalizer has made them longer."""
     _check_lengths(contents)
     size = growth * sum(map(len, contents))
     if size > MOST_ADDED_CHARACTERS:
@@ -276,7 +279,7 @@ def _check_lengths(tokens: Iterable[str]) -> None:
 
 
 def _read_vocab_txt(path: Path, settings: dict[str, Any]) -> Tokenizer:
-    """Make a BERT tokenizer of a vocab.txt, which lists one token per line in the order of the ids."""
+    """Make a BERT tokenizer from a vocab.txt, which lists one token per line in the order of the ids."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordPiece
     from tokenizers.normalizers import BertNormalizer
@@ -286,7 +289,9 @@ def _read_vocab_txt(path: Path, settings: dict[str, Any]) -> Tokenizer:
     tokens = {name: _token_content(settings.get(name) or token, name) for name, token in BERT_SPECIAL_TOKENS.items()}
     for name, token in tokens.items():
         if token not in vocab and name != "mask_token":
-            raise ModelFormatError(f"{path} ({len(vocab)} tokens) lacks {token!r}, the {name}; is it BERT's vocab.txt?")
+            raise ModelFormatError(
+                f"{path} ({len(vocab)} tokens) lacks {token!r}, the {name}; expected the vocab.txt of a BERT model."
+            )
     tokenizer = Tokenizer(WordPiece(vocab, unk_token=tokens["unk_token"]))
     tokenizer.normalizer = BertNormalizer(clean_text=True, **_normalizer_settings(settings))
     tokenizer.pre_tokenizer = BertPreTokenizer()
@@ -294,12 +299,12 @@ def _read_vocab_txt(path: Path, settings: dict[str, Any]) -> Tokenizer:
 
 
 def _vocab_of(content: bytes, path: Path) -> dict[str, int]:
-    """Number the lines of a vocab.txt as the library does: white space at their ends does not count."""
+    """Number the lines of a vocab.txt as the library does: white space at the end of a line is ignored."""
     try:
         lines = content.decode().split("\n")
     except UnicodeDecodeError as error:
         raise ModelFormatError(
-            f"{path} is not a vocabulary that can be read: not UTF-8 text, {error.reason} at byte {error.start}"
+            f"{path} is not a vocabulary that can be read: not UTF-8 text, {error.reason} at byte {error.start}."
         ) from error
     if not lines[-1]:
         lines.pop()
@@ -307,22 +312,22 @@ def _vocab_of(content: bytes, path: Path) -> dict[str, int]:
 
 
 def _normalizer_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    """What tokenizer_config.json says about BERT's normalizer, with transformers' defaults."""
+    """Return the settings of BERT's normalizer in tokenizer_config.json, with transformers' defaults."""
     lowercase = settings.get("do_lower_case", True)
     strip_accents = settings.get("strip_accents")
     handle_chinese_chars = settings.get("tokenize_chinese_chars", True)
     for name, value in ("do_lower_case", lowercase), ("tokenize_chinese_chars", handle_chinese_chars):
         if not isinstance(value, bool):
-            raise ModelFormatError(f"tokenizer_config.json has {name} {value!r}; expected true or false")
+            raise ModelFormatError(f"tokenizer_config.json has {name} {value!r}; expected true or false.")
     if not isinstance(strip_accents, bool | None):
         raise ModelFormatError(
-            f"tokenizer_config.json has strip_accents {strip_accents!r}; expected true, false or null"
+            f"tokenizer_config.json has strip_accents {strip_accents!r}; expected true, false or null."
         )
     return {"lowercase": lowercase, "strip_accents": strip_accents, "handle_chinese_chars": handle_chinese_chars}
 
 
 def _special_tokens(tokenizer: Tokenizer, settings: dict[str, Any]) -> dict[str, AddedToken]:
-    """The special tokens by name: those that the files name, and BERT's where a WordPiece vocabulary has them."""
+    """Return the special tokens by name: those of the files, and BERT's if a WordPiece vocabulary has them."""
     from tokenizers.models import WordPiece
 
     special_tokens = {}
@@ -342,35 +347,35 @@ def _extra_special_tokens(settings: dict[str, Any]) -> list[AddedToken]:
     if isinstance(entries, dict):
         entries = list(entries.values())
     if not isinstance(entries, list):
-        raise ModelFormatError(f"tokenizer_config.json has {name} {brief(entries)}; expected a list of tokens")
+        raise ModelFormatError(f"tokenizer_config.json has {name} {brief(entries)}; expected a list of tokens.")
     return [_added_token(entry, name, special=True) for entry in entries]
 
 
 def _declared_tokens(files: ModelFiles, settings: dict[str, Any]) -> dict[int, AddedToken]:
-    """Added tokens with the ids that tokenizer_config.json, or the older added_tokens.json, gives them."""
+    """Return the added tokens by id, from tokenizer_config.json or the older added_tokens.json."""
     if "added_tokens_decoder" in settings:
         where = "tokenizer_config.json: added_tokens_decoder"
         if not isinstance(settings["added_tokens_decoder"], dict):
-            raise ModelFormatError(f"{where} is {brief(settings['added_tokens_decoder'])}; expected an object")
+            raise ModelFormatError(f"{where} is {brief(settings['added_tokens_decoder'])}; expected an object.")
         pairs = [(key, _added_token(entry, where)) for key, entry in settings["added_tokens_decoder"].items()]
     else:
         where = "added_tokens.json"
         pairs = [(key, _added_token(token, where)) for token, key in files.settings(where).items()]
     if not all(re.fullmatch("[0-9]{1,9}", str(key)) for key, _ in pairs):
-        raise ModelFormatError(f"{where} has {brief([key for key, _ in pairs])} for ids; expected integers")
+        raise ModelFormatError(f"{where} has {brief([key for key, _ in pairs])} for ids; expected integers.")
     return {int(key): token for key, token in sorted(pairs, key=lambda pair: int(pair[0]))}
 
 
 def _token_content(entry: object, where: str) -> str:
-    """The text of a token as JSON has it: a string, or an object with "content"."""
+    """Return the text of a token in JSON, which is a string or an object with "content"."""
     content = entry.get("content") if isinstance(entry, dict) else entry
     if isinstance(content, str):
         return content
-    raise ModelFormatError(f"{where} is {brief(entry)}; expected a token")
+    raise ModelFormatError(f"{where} is {brief(entry)}; expected a token.")
 
 
 def _added_token(entry: object, where: str, special: bool = False) -> AddedToken:
-    """One token as JSON has it, with its flags."""
+    """Make one token, with its flags, from its JSON."""
     from tokenizers import AddedToken
 
     flags = {"special": special}
@@ -382,23 +387,23 @@ def _added_token(entry: object, where: str, special: bool = False) -> AddedToken
 
 
 def _add_tokens(tokenizer: Tokenizer, declared: dict[int, AddedToken], special_tokens: list[AddedToken]) -> None:
-    """Add the tokens that the vocabulary lacks, and mark those that it has, so that no text is split inside one."""
+    """Add tokens that the vocabulary lacks and mark those that it has, so that no text is split inside a token."""
     special = {token.content for token in special_tokens}
     for token in declared.values():
         token.special = token.special or token.content in special
-    tokenizer.add_tokens(list(declared.values()))  # all at once: each call makes the library's table anew
+    tokenizer.add_tokens(list(declared.values()))  # one call, because each call builds the library's table again
     for token_id, token in declared.items():
         found = tokenizer.token_to_id(token.content)
         if found != token_id:
             raise ModelFormatError(
-                f"added token {token.content!r} is declared to have id {token_id}, its id is {found}"
+                f"added token {token.content!r} is declared to have id {token_id}, its id is {found}."
             )
     known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
     tokenizer.add_tokens([token for token in special_tokens if token.content not in known])
 
 
 def _complete_bert(tokenizer: Tokenizer, path: Path, special_tokens: dict[str, AddedToken]) -> None:
-    """Give a WordPiece tokenizer BERT's layout [CLS] A [SEP] B [SEP] and its decoder, unless its file gives others."""
+    """Give a WordPiece tokenizer BERT's layout [CLS] A [SEP] B [SEP] and decoder, unless its file has others."""
     from tokenizers.decoders import WordPiece as WordPieceDecoder
     from tokenizers.models import WordPiece
     from tokenizers.processors import TemplateProcessing
@@ -410,7 +415,7 @@ def _complete_bert(tokenizer: Tokenizer, path: Path, special_tokens: dict[str, A
     if tokenizer.post_processor is None:
         missing = [name for name in ("cls_token", "sep_token") if name not in special_tokens]
         if missing:
-            raise ModelFormatError(f"{path} has no post_processor, and there is no {' and no '.join(missing)}")
+            raise ModelFormatError(f"{path} has no post_processor, and the files lack {' and '.join(missing)}.")
         cls, sep = special_tokens["cls_token"].content, special_tokens["sep_token"].content
         tokenizer.post_processor = TemplateProcessing(
             single=[f"{cls}:0", "$A:0", f"{sep}:0"],
@@ -420,58 +425,62 @@ def _complete_bert(tokenizer: Tokenizer, path: Path, special_tokens: dict[str, A
 
 
 def _checked_vocab(tokenizer: Tokenizer, path: Path, config: dict[str, Any]) -> dict[str, int]:
-    """The vocabulary in the order of its ids: each used once, all of them rows of the model's word embeddings."""
+    """Return the vocabulary in the order of its ids.
+
+    Each id must be used once, and must be a row of the model's word embeddings.
+    """
     vocab = dict(sorted(tokenizer.get_vocab(with_added_tokens=True).items(), key=lambda item: item[1]))
     if not vocab:
-        raise ModelFormatError(f"{path} holds no tokens")
+        raise ModelFormatError(f"{path} does not hold any token.")
     token, largest = next(reversed(vocab.items()))
     vocab_size = config.get("vocab_size")
     if isinstance(vocab_size, int) and largest >= vocab_size:
         raise ModelFormatError(
-            f"{path} gives token {token!r} the id {largest}, but config.json has vocab_size {vocab_size}; "
-            "do the tokenizer and the model belong together?"
+            f"{path} gives token {token!r} the id {largest}, but config.json has vocab_size {vocab_size}. "
+            "Use the tokenizer files of this model."
         )
     tokens: dict[int, str] = {}
     for token, token_id in vocab.items():
         if tokens.setdefault(token_id, token) != token:
-            raise ModelFormatError(f"{path} gives the id {token_id} to two tokens, {tokens[token_id]!r} and {token!r}")
+            raise ModelFormatError(f"{path} gives the id {token_id} to two tokens, {tokens[token_id]!r} and {token!r}.")
     return vocab
 
 
 def _check_special_tokens(tokenizer: Tokenizer, path: Path, vocab: dict[str, int], config: dict[str, Any]) -> None:
-    """Try the tokenizer on a text and a pair: the tokens it adds are the vocabulary's, their types the model's.
+    """Try the tokenizer on a text and a pair.
 
-    A pair may have types that the model lacks: a model of one type refuses pairs when it computes them.
+    The tokens that it adds must be in the vocabulary, and the model must have their types. A pair may have types that
+    the model lacks, because a model of one type refuses pairs when it computes them.
     """
     type_vocab_size = config.get("type_vocab_size", BERT_TYPE_VOCAB_SIZE)
     if not isinstance(type_vocab_size, int):
         type_vocab_size = BERT_TYPE_VOCAB_SIZE  # the model's own check names the wrong value
     unk_token = getattr(tokenizer.model, "unk_token", None)
     if unk_token is not None and unk_token not in vocab:
-        raise ModelFormatError(f"{path} names {unk_token!r} for unknown words, which is not in its vocabulary")
+        raise ModelFormatError(f"{path} names {unk_token!r} for unknown words, but its vocabulary does not have it.")
     for pair in (None, "a"):
         encoding = tokenizer.encode("a", pair)
         num_special = tokenizer.num_special_tokens_to_add(pair is not None)
         tokens, ids, sequences = encoding.tokens, encoding.ids, encoding.sequence_ids
         texts, num_types = ({0}, type_vocab_size) if pair is None else ({0, 1}, LARGEST_TYPE_VOCAB_SIZE)
         if len(tokens) != len(ids) or sequences.count(None) != num_special or not texts <= set(sequences):
-            raise ModelFormatError(f"{path} does not lay out {len(texts)} texts and {num_special} special tokens")
+            raise ModelFormatError(f"{path} does not lay out {len(texts)} texts and {num_special} special tokens.")
         token_type = max(encoding.type_ids, default=0)
         if token_type >= num_types:
             raise ModelFormatError(
                 f"{path} gives {len(texts)} texts the token type {token_type}; the model has {num_types} types "
-                f"(type_vocab_size in config.json). Do the tokenizer and the model belong together?"
+                "(type_vocab_size in config.json). Use the tokenizer files of this model."
             )
         for token, token_id, sequence in zip(tokens, ids, sequences, strict=True):
             if sequence is None and vocab.get(token) != token_id:
                 raise ModelFormatError(
                     f"{path} has a post_processor that adds {token!r} with id {token_id}; "
-                    f"its id in the vocabulary is {vocab.get(token)}"
+                    f"its id in the vocabulary is {vocab.get(token)}."
                 )
 
 
 def _model_max_length(settings: dict[str, Any], config: dict[str, Any]) -> int | None:
-    """The smaller of the two limits that the files may give; None if they give none."""
+    """Return the smaller of the two limits that the files may give; None if they give neither."""
     limits = (
         settings.get("model_max_length", settings.get("max_len")),
         config.get("max_position_embeddings"),
@@ -483,12 +492,12 @@ def _model_max_length(settings: dict[str, Any], config: dict[str, Any]) -> int |
 def _checked_side(settings: dict[str, Any], name: str) -> str:
     side = settings.get(name, "right")
     if side not in SIDES:
-        raise ModelFormatError(f"tokenizer_config.json has {name} {side!r}; expected 'right' or 'left'")
+        raise ModelFormatError(f"tokenizer_config.json has {name} {side!r}; expected 'right' or 'left'.")
     return str(side)
 
 
 def is_library_error(reason: BaseException) -> bool:
-    """Whether the library failed, rather than the user interrupting: its panics derive from BaseException."""
+    """Return whether the library failed; its panics derive from BaseException, as the user's interrupt does."""
     if isinstance(reason, MemoryError):
         return False
     return isinstance(reason, Exception) or type(reason).__name__ == "PanicException"
@@ -496,7 +505,7 @@ def is_library_error(reason: BaseException) -> bool:
 
 @contextlib.contextmanager
 def library_errors(error: type[ValueError], message: str) -> Iterator[None]:
-    """Turn whatever the library raises into `error`, keeping the original as its cause."""
+    """Turn an error of the library into `error`, and keep the original as its cause."""
     try:
         yield
     except ModelFormatError:
@@ -504,4 +513,4 @@ def library_errors(error: type[ValueError], message: str) -> Iterator[None]:
     except BaseException as reason:
         if not is_library_error(reason):
             raise
-        raise error(f"{message}: {reason}") from reason
+        raise error(f"{message}: {str(reason).removesuffix('.')}.") from reason

@@ -1,7 +1,7 @@
-"""Long texts -> their tokens, a piece of the text at a time: the tokens are those of the whole text.
+"""Long texts -> their tokens. A text is tokenized in pieces; the tokens are those of the whole text.
 
 The `tokenizers` library takes 80 to 600 bytes for each character of a text, so a line of a corpus could take all of the
-memory. A text is therefore cut where that changes no token, and what was found is kept in arrays; a piece that is not
+memory. A text is therefore cut where this changes no token, and the tokens are kept in arrays. A piece that is not
 needed is not tokenized.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from minibert.base.ordering import in_chunks
-from minibert.tokenizer.encodings import PLACES, WORD, Columns, JoinedEncoding, RawEncoding, joined_columns
+from minibert.tokenizer.encodings import OFFSETS, WORD, Columns, JoinedEncoding, RawEncoding, joined_columns
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -25,39 +25,39 @@ __all__ = ["LONG_TEXT", "LongTexts"]
 LONG_TEXT = 2**14
 """Characters of a piece; a shorter text is never cut."""
 
-_PIECES_AT_ONCE = 4  # the library tokenizes them in threads of its own
+_PIECES_AT_ONCE = 4  # the library tokenizes them in parallel threads
 
 _SPACES = r"(?=[ \t\n\r])"
-# The library's BertPreTokenizer makes a token of each of these, whatever is beside it. "_" is left out, because it is
-# a letter for an added token with single_word.
+# The library's BertPreTokenizer makes each of these a token, with any character beside it. "_" is left out, because an
+# added token with single_word treats it as a letter.
 _ASCII_PUNCTUATION = frozenset(string.punctuation)
 _PUNCTUATION = _ASCII_PUNCTUATION - {"_"} | frozenset("。、！，：；？")
 _CHINESE = "\u3400-\u4dbf\u4e00-\u9fff"
 
-# A word of so many characters is shortened before the library sees it; so many are left at each of its ends.
+# A word of more than `_LONG_WORD` characters is shortened before the library reads it; its ends keep `_WORD_END` each.
 _LONG_WORD, _WORD_END = 2**16, 2**12
 
 
 @dataclasses.dataclass(frozen=True)
 class _Rule:
-    """Where a text may be cut, and what the library's tokenizer puts around it.
+    """The indices at which a text may be cut, and the tokens that the library's tokenizer puts around it.
 
     Parameters
     ----------
-    last_places : tuple of Pattern
-        Each matches up to the last place of its kind; the first of them that matches counts.
-    next_place : Pattern
-        Finds the first place of any kind.
+    last_cuts : tuple of Pattern
+        Each matches up to the last cut of its kind. The first pattern that matches is used.
+    next_cut : Pattern
+        Finds the first cut of any kind.
     n_before, n_after : int
-        Special tokens around a text.
+        Special tokens before and after a text.
     longest : int
-        A word of more characters becomes the unknown token, and no added token has more.
+        A word of more characters becomes the unknown token. No added token has more.
     shortens : bool
         Whether very long words may be shortened.
     """
 
-    last_places: tuple[re.Pattern[str], ...]
-    next_place: re.Pattern[str]
+    last_cuts: tuple[re.Pattern[str], ...]
+    next_cut: re.Pattern[str]
     n_before: int
     n_after: int
     longest: int
@@ -65,7 +65,7 @@ class _Rule:
 
 
 class LongTexts:
-    """Tokenize one text at a time, in pieces.
+    """A tokenizer of one text at a time, in pieces.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class LongTexts:
     Attributes
     ----------
     possible : bool
-        Whether there are places where a text can be cut; see `_rule_of`.
+        Whether texts can be cut; see `_rule_of`.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -82,14 +82,14 @@ class LongTexts:
         self._rule = _rule_of(tokenizer)
         self.possible = self._rule is not None
 
-    def last_place(self, text: str) -> int | None:
-        """Return the last place where a text can be cut, whatever follows it; None if there is none near its end."""
-        return None if self._rule is None else _last_place(self._rule, text, max(0, len(text) - LONG_TEXT), len(text))
+    def last_cut(self, text: str) -> int | None:
+        """Return the last index at which a text can be cut, with any text after it; None if none is near its end."""
+        return None if self._rule is None else _last_cut(self._rule, text, max(0, len(text) - LONG_TEXT), len(text))
 
     def encode(
         self, text: str, *, add_special_tokens: bool, most: int | None = None, side: str = "right", exact: bool = True
     ) -> JoinedEncoding:
-        """Tokenize a text; to be called only if that is `possible`.
+        """Tokenize a text; call this only if it is `possible`.
 
         Parameters
         ----------
@@ -98,9 +98,9 @@ class LongTexts:
         most : int, optional
             Tokens of the text to keep; default: all.
         side : {"right", "left"}
-            The end of the text that loses the others.
+            The end of the text where tokens are omitted.
         exact : bool
-            Count those too. Otherwise the text is read no further than needed, and `n_missing` is at least 1.
+            Count all omitted tokens. If False, the text is read only as far as needed, and `n_missing` is at least 1.
         """
         assert self._rule is not None
         n_before, n_after = (self._rule.n_before, self._rule.n_after) if add_special_tokens else (0, 0)
@@ -126,7 +126,7 @@ class LongTexts:
         return JoinedEncoding.join(around, list(held), most, side, n_own, tuple(names))
 
     def _pieces(self, text: str, add_special_tokens: bool, at_once: int) -> Iterator[tuple[int, _Joint, RawEncoding]]:
-        """Yield of each piece its first character, what was left out of it, and its encoding."""
+        """Yield the first character of each piece, the characters left out of it, and its encoding."""
         assert self._rule is not None
         for some in in_chunks(_cut(self._rule, text), at_once):
             shortened = [_shorten_word(self._tokenizer, self._rule, piece) for _, piece in some]
@@ -139,16 +139,16 @@ class LongTexts:
 
 @dataclasses.dataclass(frozen=True)
 class _Joint:
-    """Characters that were left out of a piece: how many, and from where on."""
+    """The characters left out of a piece: the index of the first one, and how many they are."""
 
-    place: int = 0
+    first: int = 0
     n_left_out: int = 0
 
 
 def _move(own: Columns, first: int, joint: _Joint, n_words: int) -> None:
-    """Make places and words of a piece those of the text, in place."""
-    places = own[:, PLACES]
-    places += first + joint.n_left_out * (places > joint.place)
+    """Change the offsets and word indices of a piece into those of the text, in place."""
+    offsets = own[:, OFFSETS]
+    offsets += first + joint.n_left_out * (offsets > joint.first)
     own[:, WORD] += n_words
 
 
@@ -156,33 +156,38 @@ def _move(own: Columns, first: int, joint: _Joint, n_words: int) -> None:
 
 
 def _rule_of(tokenizer: Tokenizer) -> _Rule | None:
-    """Say where a text can be cut so that its pieces have the tokens of the whole; None: nowhere.
+    """Return the rule for cutting texts so that the pieces have the tokens of the whole; None if there is no rule.
 
-    This is known of BERT's normalizer, pre-tokenizer and WordPiece only. They look at one character at a time (an
-    accent is put in order among those around it, but never across a space or a punctuation mark), then at one word. So
-    a text can be cut
+    A rule is known only for BERT's normalizer, pre-tokenizer and WordPiece. They read one character at a time, then one
+    word. (The normalizer sorts accents that follow each other, but never across a space or a punctuation mark.) So a
+    text can be cut
 
-    - before a space, a tab or the end of a line. Words end there;
-    - after a punctuation mark, or a Chinese character if the normalizer puts spaces around it: each is a word.
+    - before a space, a tab or the end of a line, because words end there;
+    - after a punctuation mark, because it is a word;
+    - after a Chinese character, if the normalizer puts spaces around it, because it is then a word.
 
-    Added tokens are looked for first, in the text or in the normalized text, and may be anywhere in a word. So none may
-    hold a space, and no place is beside a character that one holds. One with ``lstrip`` takes all the spaces before it,
-    with those that the normalizer has made and those between which it has taken something out. So with such a one a
-    space is a place after an ASCII letter or digit only, and a Chinese character is none; ``rstrip`` takes the spaces
-    behind, and then nothing is cut. One with ``single_word`` looks at the letter beside it, and a Chinese character is
-    a letter.
+    The library first searches added tokens, in the text or in the normalized text. They may be anywhere in a word. So
+    an added token must not hold a space. No cut follows a punctuation mark that an added token holds, nor any Chinese
+    character if an added token holds one. The flags of added tokens add these conditions:
+
+    - ``lstrip``: the token takes all spaces before it, also spaces that the normalizer made, and spaces between which
+      it removed something. Then a cut before a space must follow an ASCII letter or digit, and no cut follows a Chinese
+      character.
+    - ``rstrip``: the token takes the spaces after it. Then no text is cut.
+    - ``single_word``: the token depends on the letter beside it, and a Chinese character is a letter. Then no cut
+      follows a Chinese character.
     """
     normalizer, processor = tokenizer.normalizer, tokenizer.post_processor
     kinds = tuple(type(part).__name__ for part in (normalizer, tokenizer.pre_tokenizer, tokenizer.model))
     if kinds != ("BertNormalizer", "BertPreTokenizer", "WordPiece"):
         return None
     if type(processor).__name__ not in ("NoneType", "TemplateProcessing", "BertProcessing"):
-        return None  # others change the places of tokens
+        return None  # other post-processors change the offsets of tokens
     sequences = tokenizer.encode("a").sequence_ids
     n_own = sequences.count(0)
     n_before = sequences.index(0) if n_own else 0
     if sequences[n_before : n_before + n_own] != [0] * n_own or not n_own:
-        return None  # the special tokens are not around the text
+        return None  # the special tokens are not before and after the text
     tokens = list(tokenizer.get_added_tokens_decoder().values())
     added = [token.content for token in tokens]
     added += [normalizer.normalize_str(token.content) for token in tokens if token.normalized]
@@ -194,10 +199,10 @@ def _rule_of(tokenizer: Tokenizer) -> _Rule | None:
         chinese = re.compile(f"[{_CHINESE}]")
         after += "" if any(chinese.match(character) for character in in_tokens) else _CHINESE
     spaces = rf"(?<=[0-9A-Za-z]){_SPACES}" if any(token.lstrip for token in tokens) else _SPACES
-    kinds_of_places = [spaces, f"(?<=[{after}])"] if after else [spaces]
+    kinds_of_cuts = [spaces, f"(?<=[{after}])"] if after else [spaces]
     return _Rule(
-        last_places=tuple(re.compile(f"(?s:.+){place}") for place in kinds_of_places),
-        next_place=re.compile("|".join(kinds_of_places)),
+        last_cuts=tuple(re.compile(f"(?s:.+){kind}") for kind in kinds_of_cuts),
+        next_cut=re.compile("|".join(kinds_of_cuts)),
         n_before=n_before,
         n_after=len(sequences) - n_before - n_own,
         longest=max([tokenizer.model.max_input_chars_per_word, *map(len, added)]),
@@ -206,33 +211,33 @@ def _rule_of(tokenizer: Tokenizer) -> _Rule | None:
 
 
 def _cut(rule: _Rule, text: str) -> Iterator[tuple[int, str]]:
-    """Yield the pieces of a text, each with the place of its first character."""
+    """Yield the pieces of a text, each with the index of its first character."""
     first = 0
     while len(text) - first > LONG_TEXT:
-        place = _last_place(rule, text, first, first + LONG_TEXT)
-        if place is None:
-            found = rule.next_place.search(text, first + LONG_TEXT)
-            place = found.start() if found else len(text)
-        yield first, text[first:place]
-        first = place
+        end = _last_cut(rule, text, first, first + LONG_TEXT)
+        if end is None:
+            found = rule.next_cut.search(text, first + LONG_TEXT)
+            end = found.start() if found else len(text)
+        yield first, text[first:end]
+        first = end
     if first < len(text):
         yield first, text[first:]
 
 
-def _last_place(rule: _Rule, text: str, first: int, last: int) -> int | None:
-    """Return the last place between two characters where the text can be cut; None if there is none."""
-    for pattern in rule.last_places:
+def _last_cut(rule: _Rule, text: str, first: int, last: int) -> int | None:
+    """Return the last index after `first`, up to `last`, at which the text can be cut; None if there is none."""
+    for pattern in rule.last_cuts:
         if found := pattern.match(text, first, last):
             return found.end()
     return None
 
 
 def _shorten_word(tokenizer: Tokenizer, rule: _Rule, piece: str) -> tuple[str, _Joint]:
-    """Leave out the middle of a very long word, which has one token, the unknown one, with its middle or without.
+    """Leave out the middle of a very long word. With or without it, the word becomes the one unknown token.
 
-    The library itself says that no character of the middle parts words. What is left on either side of the joint has
-    to be longer than words and added tokens may be. An added token cannot be in the middle, because each one holds
-    punctuation.
+    The library is called to check that no character of the middle separates words. On each side of the joint the kept
+    part must be longer than words and added tokens may be. An added token cannot be in the middle, because each one
+    holds punctuation.
     """
     end = _WORD_END
     if len(piece) <= _LONG_WORD or not rule.shortens:

@@ -1,4 +1,4 @@
-"""Texts as users give them: one or many, whole or split into words, with or without a second text each; checked."""
+"""Checks of the texts that users give: one or many, whole or split into words, with or without a second text each."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def as_batch(text: Texts, text_pair: Texts | None, words: bool) -> tuple[list[Any], list[Any] | None]:
-    """Texts and their pairs as lists of equal length, every one of them a str (or a list of str, if `words`)."""
+    """Return texts and their pairs as lists of equal length; each item is a str (or a list of str, if `words`)."""
     texts, single = _as_texts("text", text, words)
     if text_pair is None:
         return texts, None
     pairs, single_pair = _as_texts("text_pair", text_pair, words)
     if single != single_pair:
-        raise TypeError("text and text_pair must both be one text, or both be lists of as many texts")
+        raise TypeError("text and text_pair must both be one text, or both be lists of equal length.")
     if len(texts) != len(pairs):
-        raise ValueError(f"{len(texts)} texts and {len(pairs)} in text_pair; each text needs its pair")
+        raise ValueError(f"{len(texts)} texts and {len(pairs)} in text_pair; expected as many pairs as texts.")
     return texts, pairs
 
 
 def as_texts(name: str, values: Any) -> tuple[Sequence[Any], bool]:
-    """What a caller gave for one text or many, as a sequence, and whether it was one; its items are not looked at.
+    """Return a text or texts as a sequence, and whether one text was given. The items are not checked.
 
     Parameters
     ----------
     name : str
-        The argument, for the message.
+        Name of the argument, for messages.
     values : str, or a sequence, 1-D array, or pandas, Arrow or Polars column of str
 
     Raises
     ------
     TypeError
-        It is neither, such as a generator, bytes or a dict.
+        `values` is of another type, such as a generator, bytes or a dict.
     """
     if isinstance(values, str):
         return [values], True
@@ -60,24 +60,24 @@ def as_texts(name: str, values: Any) -> tuple[Sequence[Any], bool]:
             )
         raise TypeError(
             f"{name} is a {type(values).__name__}; expected a str, or a list, array or column of str. "
-            "Of other iterables make a list: list(...)."
+            "Convert other iterables to a list: list(...)."
         )
     return values, False
 
 
 def _as_texts(name: str, value: Any, words: bool) -> tuple[list[Any], bool]:
-    """A list of checked texts, and whether it was given as one text."""
+    """Return a list of checked texts, and whether one text was given."""
     if isinstance(value, np.ndarray):
         value = value.tolist()
     if not isinstance(value, (list, tuple)) and (words or not isinstance(value, str)):
         expected = "a list of words, or a list of such lists" if words else "str, or a list, tuple or array of str"
-        raise TypeError(f"{name} is {shown(value)}; expected {expected}. Of other iterables make a list: list(...)")
+        raise TypeError(f"{name} is {shown(value)}; expected {expected}. Convert other iterables to a list: list(...).")
     if not words:
         single = isinstance(value, str)
         texts = [value] if single else list(value)
         for index, text in enumerate(texts):
             if not isinstance(text, str):
-                raise TypeError(f"{name} {index} is {shown(text)}; expected str{_hint(text)}")
+                raise TypeError(f"{name} {index} is {shown(text)}; expected str.{_hint(text)}")
         return texts, single
     # As in transformers, an empty list is one text without words.
     single = not (value and isinstance(value[0], (list, tuple, np.ndarray)))
@@ -87,37 +87,37 @@ def _as_texts(name: str, value: Any, words: bool) -> tuple[list[Any], bool]:
 
 def _as_words(name: str, text: Any) -> list[str]:
     if not isinstance(text, (list, tuple, np.ndarray)):
-        raise TypeError(f"{name} is {shown(text)}; expected a list of words, because is_split_into_words is set")
+        raise TypeError(f"{name} is {shown(text)}; expected a list of words, because is_split_into_words is set.")
     words = list(text)
     for index, word in enumerate(words):
         if not isinstance(word, str):
-            raise TypeError(f"{name} has {shown(word)} for word {index}; expected str")
+            raise TypeError(f"{name} has {shown(word)} for word {index}; expected str.")
     return words
 
 
 def _hint(text: Any) -> str:
-    """What to do with the things that most often stand in the place of a text."""
+    """Say what to do with a value that users often give instead of a text."""
     if text is None or isinstance(text, float):
-        return ". Leave missing texts out, or replace them by ''"
+        return " Leave missing texts out, or replace them by ''."
     if isinstance(text, bytes):
-        return ". Decode it first: text.decode()"
+        return " Decode it first: text.decode()."
     if isinstance(text, (list, tuple)):
-        return ". Pairs are given as text= and text_pair=, lists of words with is_split_into_words=True"
+        return " Pairs are given as text= and text_pair=, lists of words with is_split_into_words=True."
     return ""
 
 
 def refuse_lone_surrogate(text: str, name: str) -> None:
-    """Refuse a text that no file could hold, and say where it breaks."""
+    """Refuse a text that UTF-8 cannot hold, and name the position of its first lone surrogate."""
     found = LONE_SURROGATE.search(text)
     if found:
         raise ValueError(
             f"{name} holds half a character, the lone surrogate {found[0]!r}, at position {found.start()}; "
-            "it was decoded wrongly, or with errors='surrogateescape'"
+            "it was decoded wrongly, or with errors='surrogateescape'."
         )
 
 
 def strings(one: Any) -> Iterator[str]:
-    """Every str in a text, a list of words, or a pair of either."""
+    """Yield every str in a text, in a list of words, or in a pair of either."""
     if isinstance(one, str):
         yield one
     else:
@@ -126,5 +126,5 @@ def strings(one: Any) -> Iterator[str]:
 
 
 def shown(value: object) -> str:
-    """A value's type and the start of the value, for a message."""
+    """Return a value's type and the start of its repr, for messages."""
     return f"{type(value).__name__} {brief(value)}"

@@ -1,4 +1,4 @@
-"""Texts -> windows of tokens that fit into the model, a bounded number of texts at a time; what is cut is counted."""
+"""Texts -> windows of tokens that fit into the model, a bounded number of texts at a time; truncation is counted."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from minibert.tokenizer.texts import refuse_lone_surrogate
 __all__ = ["CHARACTERS_AT_ONCE", "TRUNCATION", "TextInfo", "TokenWindows", "check_inputs", "count_tokens"]
 
 TRUNCATION = ("warn", "error", "split", "silent")
-"""What to do with a text that is too long: cut it and say so, refuse it, make several windows of it, or cut it."""
+"""Treatment of a text that is too long: truncate it and warn, raise, cut it into windows, or truncate it silently."""
 
 CHARACTERS_AT_ONCE = 2**16
-"""Characters tokenized together, at most: the library takes some hundred bytes for each token of its encodings."""
+"""Limit of the characters tokenized together; the library takes some hundred bytes for each token of its encodings."""
 
 
 @dataclasses.dataclass(frozen=True)
 class TextInfo:
-    """What became of one text.
+    """The number of tokens of one text, and the windows that hold them.
 
     Parameters
     ----------
     n_tokens : int
         Tokens of the whole text, with its prompt and the special tokens.
     n_truncated : int
-        How many of them were cut off; 0 says that the vector stands for the whole text.
+        How many of them were truncated; 0 if the vector is that of the whole text.
     windows : tuple of (int, int)
-        The characters of the text that each window holds: first, and the one after the last. One window, unless the
-        text was split.
+        The characters of the text that each window holds: the first, and the one after the last. There is one window,
+        unless the text was split.
     """
 
     n_tokens: int
@@ -45,7 +45,7 @@ class TextInfo:
 
 
 class TokenWindows:
-    """Tokenize texts, some at a time: for each text its windows (one, unless they are split).
+    """A tokenizer of texts, some at a time, into windows. A text has one window, unless it is split.
 
     Parameters
     ----------
@@ -53,19 +53,19 @@ class TokenWindows:
     prompt : str
         Put before every text, and into every window.
     max_length : int
-        Tokens of a window, special ones and the prompt's included.
+        Tokens of a window, special tokens and those of the prompt included.
     truncation : {"warn", "error", "split", "silent"}
-        The warning itself is the caller's.
+        With "warn" the caller must warn.
     stride : int
-        Tokens that a window repeats from the one before, for "split".
+        Tokens that a window repeats from the window before it, for "split".
     texts_at_once : int
-        At most so many are tokenized together, fewer where they are long.
+        The most texts that are tokenized together; fewer if they are long.
 
     Attributes
     ----------
     num_prompt_tokens : int
-        Tokens that stand before the text's own where there is a prompt, [CLS] included, as sentence-transformers
-        counts them; 0 without a prompt.
+        Tokens before those of the text if there is a prompt, [CLS] included, as sentence-transformers counts them; 0
+        without a prompt.
     """
 
     def __init__(
@@ -93,27 +93,27 @@ class TokenWindows:
             encoding = tokenizer.encodings([prompt], max_length=max_length, exact=False)[0]
             self.num_prompt_tokens = len(encoding) - int(encoding.special_tokens_mask[-1])
             if len(prompt) > LONG_TEXT and truncation != "split" and tokenizer.truncation_side == "right":
-                self._full = self._full_of_prompt()
+                self._full = self._full_encoding_of_prompt()
 
     def of(
         self, texts: Sequence[str], indices: Sequence[int], *, exact: bool = True
     ) -> Iterator[tuple[slice, list[list[Encoding]]]]:
-        """Yield the place of some texts among those given, and the windows of each.
+        """Yield the slice of some of the texts, and the windows of each.
 
         Parameters
         ----------
         texts : sequence of str
-            Checked: see `check_inputs`.
+            Already checked by `check_inputs`.
         indices : sequence of int
-            The caller's number of each, for messages.
+            The caller's index of each text, for messages.
         exact : bool
-            Count all tokens that are cut off. Otherwise a long text is read no further than needed, and `n_truncated`
-            is at least 1 if it is cut; with truncation="error" all are counted.
+            Count all truncated tokens. If False, a long text is read only as far as needed, and `n_truncated` of a
+            truncated text is at least 1. With truncation="error" all are counted.
 
         Raises
         ------
         ValueError
-            A text is too long with truncation="error", or its windows would have no room.
+            A text is too long with truncation="error", or a window has no room for its tokens.
         """
         first = 0
         while first < len(texts):
@@ -127,24 +127,24 @@ class TokenWindows:
             first = last
 
     def describe(self, windows: Sequence[Encoding]) -> TextInfo:
-        """Say what became of a text that has these windows."""
+        """Return the `TextInfo` of a text that has these windows."""
         n_tokens, n_truncated = count_tokens(windows)
         return TextInfo(n_tokens, n_truncated, tuple(map(self._span, windows)))
 
     def average(self, vectors: FloatArray, groups: Sequence[Sequence[Encoding]]) -> FloatArray:
         """Average the vectors of each text's windows, weighted by its tokens in each: (windows, W) -> (B, W).
 
-        Neither special tokens nor the prompt's are counted. A text of one window keeps its vector, bit for bit.
+        Special tokens and the prompt's tokens are not counted. A text of one window keeps its vector, bit for bit.
         """
         averaged = np.empty((len(groups), vectors.shape[1]), dtype=np.float32)
         first = 0
         for b, group in enumerate(groups):
-            own = vectors[first : first + len(group)]
+            of_windows = vectors[first : first + len(group)]
             if len(group) == 1:
-                averaged[b] = own[0]
+                averaged[b] = of_windows[0]
             else:
-                weights = np.array([self._own(window).sum() for window in group], dtype=np.float64)
-                averaged[b] = (weights[:, None] * own).sum(axis=0) / weights.sum()
+                weights = np.array([self._is_text(window).sum() for window in group], dtype=np.float64)
+                averaged[b] = (weights[:, None] * of_windows).sum(axis=0) / weights.sum()
             first += len(group)
         return averaged
 
@@ -158,7 +158,7 @@ class TokenWindows:
                 raise ValueError(f"truncation='split', inputs from index {min(indices)}: {error}") from error
         exact = exact or self._truncation == "error"  # its message says how many
         if self._full is not None:
-            encodings = [self._behind_prompt(self._full, text, exact) for text in texts]
+            encodings = [self._encode_after_prompt(self._full, text, exact) for text in texts]
         else:
             whole = [self._prompt + text for text in texts]
             encodings = self._tokenizer.encodings(whole, max_length=self._max_length, exact=exact)
@@ -170,19 +170,19 @@ class TokenWindows:
                 index, encoding = min(cut, key=lambda one: one[0])
                 raise ValueError(
                     f"inputs[{index}] has {self._max_length + encoding.n_truncated} tokens, the limit is "
-                    f"{self._max_length} (max_seq_length). Shorten it, or say what to do: truncation='warn' cuts it, "
+                    f"{self._max_length} (max_seq_length). Shorten it, or choose: truncation='warn' truncates it, "
                     "'split' makes several windows of it."
                 )
         return [[encoding] for encoding in encodings]
 
-    def _full_of_prompt(self) -> Encoding | None:
-        """Return the tokens of a long prompt if no text behind it could change them; None if one could, or might."""
+    def _full_encoding_of_prompt(self) -> Encoding | None:
+        """Return the tokens of a long prompt if no text after it can change them; None if a text might."""
         self._head = self._tokenizer.last_cut(self._prompt) or 0
         encoding = self._tokenizer.encodings([self._prompt[: self._head]], max_length=self._max_length, exact=False)[0]
         return encoding if encoding.n_truncated else None
 
-    def _behind_prompt(self, full: Encoding, text: str, exact: bool) -> Encoding:
-        """Return the encoding of a text behind a prompt that leaves no room for it: that of the prompt."""
+    def _encode_after_prompt(self, full: Encoding, text: str, exact: bool) -> Encoding:
+        """Return the encoding of a text after a prompt that leaves no room for it: that of the prompt."""
         if not exact:
             return full
         n_special = self._tokenizer.num_special_tokens_to_add()
@@ -198,20 +198,26 @@ class TokenWindows:
         return len(encoding) + encoding.n_truncated
 
     def _span(self, window: Encoding) -> tuple[int, int]:
-        offsets = window.offsets[self._own(window)] - len(self._prompt)
+        offsets = window.offsets[self._is_text(window)] - len(self._prompt)
         return (max(0, int(offsets[:, 0].min())), int(offsets[:, 1].max())) if len(offsets) else (0, 0)
 
-    def _own(self, window: Encoding) -> np.ndarray:
+    def _is_text(self, window: Encoding) -> np.ndarray:
         return (window.special_tokens_mask == 0) & (window.offsets[:, 1] > len(self._prompt))
 
 
 def check_inputs(texts: Sequence[str], first: int = 0) -> None:
-    """Refuse what is not a text, or no file could hold; `first` is the caller's number of the first one.
+    """Raise for values that are not a str, and for lone surrogates.
+
+    Parameters
+    ----------
+    texts : sequence
+    first : int
+        The caller's index of `texts[0]`, for messages.
 
     Raises
     ------
     TypeError, ValueError
-        The index is named.
+        The message names the index.
     """
     for index, text in enumerate(texts, first):
         if not isinstance(text, str):
@@ -220,6 +226,6 @@ def check_inputs(texts: Sequence[str], first: int = 0) -> None:
 
 
 def count_tokens(windows: Sequence[Encoding]) -> tuple[int, int]:
-    """Count the tokens of a text that has these windows, and how many of them were cut off."""
+    """Count the tokens of a text that has these windows, and how many of them were truncated."""
     n_truncated = windows[0].n_truncated
     return len(windows[0]) + n_truncated, n_truncated if len(windows) == 1 else 0

@@ -1,4 +1,4 @@
-"""Texts -> the vectors of their tokens, from any layers, with what each one stands for."""
+"""Texts -> the vectors of their tokens, from any layers, with the tokens, words and characters."""
 
 from __future__ import annotations
 
@@ -63,27 +63,27 @@ def embed_tokens(
     truncation: str = "warn",
     max_length: int | None = None,
 ) -> TokenVectors | list[TokenVectors]:
-    """Turn texts into the vectors of their tokens, from any layers; words and spans are had from the result.
+    """Turn texts into the vectors of their tokens, from any layers. Use `.words()` and `.span()` of the result.
 
-    Many texts are packed, 1,024 tokens at a time; with the backend "numba" each one's vectors are, bit for bit, those
-    it has alone. Layers above the highest one asked for are never computed.
+    Many texts are packed, 1,024 tokens at a time. With the backend "numba" the vectors of each text are, bit for bit,
+    those that it has alone. Layers above the highest requested one are not computed.
 
     Parameters
     ----------
     model, tokenizer
-        Of the same model.
+        Both of the same model.
     texts : str, or sequence, 1-D array or column of str
         With `is_split_into_words`, a sequence of lists of words.
     layers : int or ints
         Hidden states by index: 0 the embeddings' output, i that of layer i, -1 the last; see `resolve_layers`.
     layer_pooling : {"concat", "sum", "mean", "tokens_first"}
-        How several layers become one vector of each token, see `combine_layers`; "tokens_first" keeps them apart.
+        How several layers become one vector of each token; see `combine_layers`. "tokens_first" keeps them apart.
     is_split_into_words : bool
         The texts are lists of words, and these are the words of the result.
     truncation : {"warn", "error", "silent"}
-        What to do with a text that has more tokens than the limit, before it is cut.
+        Treatment of a text that has more tokens than the limit: truncate it and warn, raise, or truncate it silently.
     max_length : int, optional
-        The limit, in tokens, special ones included. Default, and at most: what tokenizer and model take.
+        The limit, in tokens, special tokens included. Default, and maximum: the limit of tokenizer and model.
 
     Returns
     -------
@@ -92,8 +92,8 @@ def embed_tokens(
     Raises
     ------
     TypeError, ValueError
-        A text is not a str (its index is named), an argument is not as above, a text is too long with
-        truncation="error", the tokenizer gives ids that the model does not have.
+        A text is not a str (the message names its index), an argument is not as above, a text is too long with
+        truncation="error", or the tokenizer gives ids that the model does not have.
 
     Examples
     --------
@@ -143,14 +143,14 @@ def _limit(model: BertModel, tokenizer: BertTokenizer, max_length: int | None) -
         return most
     least = tokenizer.num_special_tokens_to_add()
     return check_int(
-        "max_length", max_length, least, most, also=": the special tokens, and what tokenizer and model take"
+        "max_length", max_length, least, most, also=": the special tokens, and the limit of tokenizer and model"
     )
 
 
 def _encode(
     tokenizer: BertTokenizer, texts: list[Any], limit: int, truncation: str, is_split_into_words: bool
 ) -> tuple[list[Encoding], list[frozenset[int]]]:
-    """Tokenize; cut what is too long, and say so; name the words that lost tokens by that."""
+    """Tokenize texts and truncate long ones; return the encodings, and the words of each text that lost tokens."""
     encodings = tokenizer.encodings(
         texts, max_length=limit, truncation=True, is_split_into_words=is_split_into_words, exact=False
     )
@@ -160,7 +160,7 @@ def _encode(
         whole = tokenizer.encodings([texts[i]], truncation=False, is_split_into_words=is_split_into_words)[0]
         if truncation == "error":
             raise ValueError(
-                f"text {i} has {len(whole)} tokens, the model takes {limit}. Shorten it, or let it be cut: "
+                f"text {i} has {len(whole)} tokens, the model takes {limit}. Shorten it, or truncate it with "
                 "truncation='warn'."
             )
         before, after = (np.bincount(_words(encoding)) for encoding in (whole, encodings[i]))
@@ -176,12 +176,12 @@ def _encode(
 
 
 def _words(encoding: Encoding) -> npt.NDArray[np.int64]:
-    """Return the word of each token that has one."""
+    """Return the word indices of the tokens that are part of a word."""
     return np.fromiter((word for word in encoding.word_ids if word is not None), dtype=np.int64)
 
 
 def _run(model: BertModel, encodings: list[Encoding], layers: tuple[int, ...], layer_pooling: str) -> list[FloatArray]:
-    """Vectors of each text's tokens."""
+    """Return the vectors of each text's tokens."""
     ids, token_types = [encoding.ids for encoding in encodings], [encoding.token_types for encoding in encodings]
     vectors: list[FloatArray] = []
     for step, states in model.states(PackedBatch.from_sequences(ids, token_types), layers):
@@ -193,7 +193,7 @@ def _run(model: BertModel, encodings: list[Encoding], layers: tuple[int, ...], l
 def _describe(
     text: Any, encoding: Encoding, cut_words: frozenset[int], vectors: FloatArray, layers: tuple[int, ...]
 ) -> TokenVectors:
-    """Put a text, its encoding and the vectors together."""
+    """Combine a text, its encoding and its vectors."""
     word_ids, offsets = tuple(encoding.word_ids), encoding.offsets
     given = None if isinstance(text, str) else tuple(text)
     if given is not None:

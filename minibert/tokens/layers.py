@@ -1,4 +1,4 @@
-"""Hidden states -> vectors: layers combined, a word found and its tokens joined."""
+"""Hidden states -> vectors: combine layers, find a word, join the vectors of its tokens."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ __all__ = [
 ]
 
 LayerSelection: TypeAlias = int | Iterable[int]
-"""One hidden state or several, by index: 0 the embeddings' output, i that of layer i, negatives from the end."""
+"""One hidden state or several, by index: 0 the embeddings' output, i that of layer i, negative ones from the end."""
 
 
 def find_word(word: Sequence[int], ids: Sequence[int], word_ids: Sequence[int | None]) -> list[slice]:
-    """Find where a word occurs in a tokenized text, as whole words only.
+    """Find the occurrences of a word in a tokenized text; a part of a longer word is not one.
 
     Parameters
     ----------
     word : ids of the word's tokens, without special tokens
     ids : ids of the text's tokens
-    word_ids : which word of the text each token belongs to; None for special tokens
+    word_ids : index of the word of each token; None for special tokens
 
     Returns
     -------
@@ -67,7 +67,7 @@ def resolve_layers(layers: LayerSelection, num_hidden_layers: int) -> tuple[int,
     of the last layer    L                        -1              L - 1, or -1
     ===================  =======================  ==============  =====================================
 
-    So negative indices mean the same everywhere, positive ones are one less there.
+    Negative indices are the same in both. Positive indices in the last column are one less.
 
     Parameters
     ----------
@@ -79,14 +79,14 @@ def resolve_layers(layers: LayerSelection, num_hidden_layers: int) -> tuple[int,
     Raises
     ------
     TypeError, ValueError
-        An index is no integer, out of range or named twice; or there is none.
+        An index is not an integer, is out of range, or occurs twice; or there is no index.
     """
     expected = "an int or several, such as -1 or [-4, -3, -2, -1]"
     resolved = check_indices("layers", layers, num_hidden_layers + 1, what="hidden states", expected=expected)
     if not resolved:
         raise ValueError(f"layers={brief(layers)} names none; expected at least one, 0 to {num_hidden_layers}.")
-    for place, index in enumerate(resolved):
-        if index in resolved[:place]:
+    for i, index in enumerate(resolved):
+        if index in resolved[:i]:
             raise ValueError(f"layers={brief(resolved)} names hidden state {index} twice; name each once.")
     return tuple(resolved)
 
@@ -104,7 +104,7 @@ def _sum_layers(states: Sequence[FloatArray]) -> npt.NDArray[np.float64]:
 
 
 def _float32(sums: npt.NDArray[np.float64]) -> FloatArray:
-    """Round to float32; what lies beyond its range becomes infinity, without NumPy's warning."""
+    """Round to float32; numbers beyond its range become infinity, without NumPy's warning."""
     with np.errstate(over="ignore", under="ignore"):
         return sums.astype(np.float32)
 
@@ -116,11 +116,11 @@ LAYER_POOLING: dict[str, Callable[[Sequence[FloatArray]], FloatArray]] = {
     "stack": lambda states: np.stack(states, axis=0),
     "tokens_first": lambda states: np.stack(states, axis=-2),
 }
-"""Ways to make one array of several hidden states, by name; `combine_layers` says what each does."""
+"""Ways to combine several hidden states into one array, by name; see `combine_layers`."""
 
 
 def combine_layers(hidden_states: Sequence[FloatArray], how: str = "concat") -> FloatArray:
-    """Make one array of several hidden states: joined, added, averaged, or kept apart.
+    """Combine several hidden states into one array: concatenated, added, averaged, or kept apart.
 
     Parameters
     ----------
@@ -133,12 +133,12 @@ def combine_layers(hidden_states: Sequence[FloatArray], how: str = "concat") -> 
     Returns
     -------
     ndarray, float32
-        A new array; with (B, S, H) given, (B, S) stands where T does here.
+        A new array. For hidden states of shape (B, S, H) read (B, S) instead of T in these shapes.
 
     Raises
     ------
     TypeError, ValueError
-        `how` is unknown; there is no hidden state, one is None or no array, or their shapes differ.
+        `how` is unknown; there is no hidden state, one is None or not an array, or their shapes differ.
     """
     check_choice("how", how, LAYER_POOLING)
     if not isinstance(hidden_states, Iterable):
@@ -148,11 +148,13 @@ def combine_layers(hidden_states: Sequence[FloatArray], how: str = "concat") -> 
         raise ValueError("hidden_states is empty; expected at least one array.")
     for i, state in enumerate(states):
         if state is None:
-            raise ValueError(f"hidden_states[{i}] is None: it was not kept. Ask for it with output_hidden_states=.")
+            raise ValueError(f"hidden_states[{i}] is None: it was not kept. Request it with output_hidden_states=.")
         if not _is_floats(state) or state.ndim < 2:
             raise TypeError(f"hidden_states[{i}] is a {_described(state)}; expected a float array (T, H) or (B, S, H).")
         if state.shape != states[0].shape:
-            raise ValueError(f"hidden_states[{i}] has shape {state.shape}, the first has {states[0].shape}.")
+            raise ValueError(
+                f"hidden_states[{i}] has shape {state.shape}, the first has {states[0].shape}; expected equal shapes."
+            )
     return LAYER_POOLING[how](states)
 
 
@@ -166,17 +168,17 @@ SUBWORD_POOLING: dict[str, Callable[[FloatArray], FloatArray]] = {
     "max": lambda vectors: vectors.max(axis=0),
     "sum": lambda vectors: _float32(vectors.sum(axis=0, dtype=np.float64)),
 }
-"""Ways to make one vector of the vectors of a word's tokens, by name."""
+"""Ways to join the vectors of a word's tokens into one vector, by name."""
 
 
 def join_subwords(vectors: FloatArray, how: str = "mean") -> FloatArray:
-    """Make one vector of the vectors of a word's tokens: (tokens of the word, ...) -> (...).
+    """Join the vectors of a word's tokens into one vector: (tokens of the word, ...) -> (...).
 
     Parameters
     ----------
     vectors : ndarray of shape (tokens of the word, ...), float32
     how : {"mean", "first", "last", "max", "sum"}
-        "max" takes each feature's greatest value; "mean" and "sum" add in float64 and round once.
+        "max" takes the greatest value of each feature. "mean" and "sum" add in float64 and round once.
 
     Raises
     ------
@@ -193,7 +195,7 @@ def join_subwords(vectors: FloatArray, how: str = "mean") -> FloatArray:
 
 
 def _is_floats(value: Any) -> bool:
-    """Whether a value is an array of floats; a masked array is not, because its hidden numbers would count."""
+    """Return whether a value is an array of floats; False for a masked array, whose hidden numbers would count."""
     return isinstance(value, np.ndarray) and value.dtype.kind == "f" and not isinstance(value, np.ma.MaskedArray)
 
 

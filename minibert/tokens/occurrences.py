@@ -1,4 +1,4 @@
-"""Every occurrence of a word in texts, with its vector, and how alike the occurrences are."""
+"""Every occurrence of a word in texts, with its vector, and the cosines of the occurrences."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ __all__ = ["Occurrence", "WordOccurrences", "word_occurrences"]
 
 @dataclasses.dataclass(frozen=True)
 class Occurrence:
-    """One place where a word stands.
+    """One occurrence of a word in a text.
 
     Parameters
     ----------
     text : str
     text_index : int
-        Which of the texts it is.
+        Index of the text among the given texts.
     tokens : slice
         The word's tokens in that text.
     start, end : int
@@ -41,7 +41,7 @@ class Occurrence:
     end: int
 
     def in_context(self, width: int = 24) -> str:
-        """Return the word in brackets with what stands around it, at most `width` characters on either side."""
+        """Return the word in brackets with the text around it, at most `width` characters on each side."""
         width = check_int("width", width, 0)
         first, last = max(0, self.start - width), self.end + width
         line = f"{self.text[first : self.start]}[{self.text[self.start : self.end]}]{self.text[self.end : last]}"
@@ -57,9 +57,9 @@ class WordOccurrences:
     word : str
     places : tuple of n Occurrence
     vectors : ndarray of shape (n, ...), float32
-        (n, H), or (n, k, H) where k layers were kept apart.
+        (n, H), or (n, k, H) if k layers were kept apart.
     layers : tuple of k int
-        The hidden states that the vectors were made of, 0 to L.
+        The hidden states that the vectors come from, 0 to L.
     """
 
     word: str
@@ -71,7 +71,7 @@ class WordOccurrences:
         return len(self.places)
 
     def similarities(self) -> FloatArray:
-        """Cosine of each occurrence with each, (n, n); (k, n, n), layer by layer, where k layers were kept apart."""
+        """Return the cosines of all pairs of occurrences, (n, n); (k, n, n) if k layers were kept apart."""
         if self.vectors.ndim == 2:
             return cos_sim(self.vectors, self.vectors)
         return np.stack([cos_sim(layer, layer) for layer in np.moveaxis(self.vectors, 1, 0)])
@@ -95,18 +95,18 @@ def word_occurrences(
     Parameters
     ----------
     word : str
-        Compared by its tokens: an uncased tokenizer finds "bank" in "BANK". It may be several words.
+        It is compared by its tokens: an uncased tokenizer finds "bank" in "BANK". It may be several words.
     texts : TokenVectors, or sequence of them
-        From `embed_tokens`; with layer_pooling="tokens_first" the occurrences can be compared layer by layer.
+        From `embed_tokens`. With layer_pooling="tokens_first" the occurrences can be compared layer by layer.
     tokenizer : BertTokenizer
-        The one that the texts were embedded with.
+        The tokenizer that the texts were embedded with.
     subwords : {"mean", "first", "last", "max", "sum"}
         See `join_subwords`.
 
     Raises
     ------
     TypeError, ValueError
-        The word is empty, not in the vocabulary, or occurs nowhere; the texts were not embedded alike.
+        The word is empty, not in the vocabulary, or does not occur; or the texts were not embedded alike.
 
     Examples
     --------
@@ -125,19 +125,21 @@ def word_occurrences(
         )
     check_choice("subwords", subwords, SUBWORD_POOLING)
     if not isinstance(texts, TokenVectors | Iterable) or isinstance(texts, str):
-        raise TypeError(f"texts is {shown(texts)}; expected TokenVectors, or several, as embed_tokens gives them.")
+        raise TypeError(f"texts is {shown(texts)}; expected TokenVectors, or a list of them, from embed_tokens.")
     embedded = [texts] if isinstance(texts, TokenVectors) else list(texts)
     for i, text in enumerate(embedded):
         if not isinstance(text, TokenVectors):
-            raise TypeError(f"texts[{i}] is {shown(text)}; expected TokenVectors, as embed_tokens gives them.")
+            raise TypeError(f"texts[{i}] is {shown(text)}; expected TokenVectors from embed_tokens.")
         if text.layers != embedded[0].layers or text.vectors.shape[1:] != embedded[0].vectors.shape[1:]:
-            raise ValueError(f"texts[{i}] was not embedded as the first: {text!r}, {embedded[0]!r}.")
+            raise ValueError(
+                f"texts[{i}] was not embedded as the first: {text!r}, {embedded[0]!r}. Embed all texts alike."
+            )
     ids = _word_ids(word, tokenizer)
     places, vectors = [], []
     for i, text in enumerate(embedded):
         for tokens in find_word(ids, text.ids.tolist(), text.word_ids):
             if not text.cut_words.intersection(text.word_ids[tokens]):
-                places.append(_place(i, text, tokens))
+                places.append(_occurrence(i, text, tokens))
                 vectors.append(join_subwords(text.vectors[tokens], subwords))
     if not places:
         raise ValueError(f"{word!r} occurs nowhere in the {len(embedded)} texts as a whole word.")
@@ -145,18 +147,18 @@ def word_occurrences(
 
 
 def _word_ids(word: str, tokenizer: BertTokenizer) -> list[int]:
-    """Ids of a word's tokens; ValueError if it is empty, or would be found wherever any unknown word stands."""
+    """Return the ids of a word's tokens; ValueError if it is empty, or if it would match every unknown word."""
     ids = [int(token_id) for token_id in tokenizer.encodings([word], add_special_tokens=False)[0].ids]
     if not ids:
-        raise ValueError(f"the word {word!r} has no token; give the word to look for.")
+        raise ValueError(f"the word {word!r} has no token; give the word to search.")
     if tokenizer.unk_token_id in ids:
         raise ValueError(
-            f"{word!r} is not in the vocabulary: it becomes {tokenizer.unk_token}, as every unknown word does, and "
-            "cannot be told from them."
+            f"{word!r} is not in the vocabulary: it becomes {tokenizer.unk_token}, like every unknown word, and cannot "
+            "be distinguished from them. Give a word of known tokens."
         )
     return ids
 
 
-def _place(index: int, text: TokenVectors, tokens: slice) -> Occurrence:
+def _occurrence(index: int, text: TokenVectors, tokens: slice) -> Occurrence:
     start, end = int(text.offsets[tokens.start, 0]), int(text.offsets[tokens.stop - 1, 1])
     return Occurrence(text.text, index, tokens, start, end)

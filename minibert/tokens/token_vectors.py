@@ -1,4 +1,4 @@
-"""The tokens of a text with their vectors, and the words and spans that are made of them."""
+"""The tokens of a text with their vectors, and the vectors of its words and spans."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class WordVectors:
     Parameters
     ----------
     words : tuple of W str
-        As they stand in the text.
+        As written in the text.
     offsets : int ndarray of shape (W, 2)
         First character of each word in the text, and the one after its last.
     tokens : tuple of W slice
-        The tokens each word consists of; empty for a word that has none.
+        The tokens of each word; empty for a word that does not have any.
     vectors : ndarray of shape (W, ...), float32
-        NaN for a given word that has no token, or not all of its tokens, because the text was cut.
+        NaN for a given word without tokens, or without some of them because the text was truncated.
     """
 
     words: tuple[str, ...]
@@ -56,31 +56,31 @@ class WordVectors:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class TokenVectors:
-    """The tokens of one text, T of them, each with its vector; made by `embed_tokens`.
+    """The T tokens of one text, each with its vector; made by `embed_tokens`.
 
     Parameters
     ----------
     text : str
-        The text; where it came split into words, those words with a space between two.
+        The text. If it was given as words, these words with one space between them.
     tokens : tuple of T str
-        As they stand in the vocabulary.
+        As in the vocabulary.
     ids : int64 ndarray of shape (T,)
     offsets : int64 ndarray of shape (T, 2)
         First character of each token in `text`, and the one after its last; (0, 0) for special tokens.
     word_ids : tuple of T int or None
-        The word of the text that each token is part of, from 0; None for special tokens.
+        Index of the word that each token is part of, from 0; None for special tokens.
     special : bool ndarray of shape (T,)
-        Whether the tokenizer put the token there ([CLS], [SEP]).
+        Whether the tokenizer added the token ([CLS], [SEP]).
     vectors : ndarray of shape (T, ...), float32
-        (T, k H), (T, H) or (T, k, H) for k layers, as `layer_pooling` says.
+        (T, k H), (T, H) or (T, k, H) for k layers; see `layer_pooling` of `embed_tokens`.
     layers : tuple of k int
-        The hidden states that the vectors were made of, 0 to L.
+        The hidden states that the vectors come from, 0 to L.
     given_words : tuple of str, or None
-        The words, where the text came split into them.
+        The words, if the text was given as words.
     n_truncated : int
-        Tokens of the text that were cut off.
+        Tokens of the text that were truncated.
     cut_words : frozenset of int
-        Words that lost some of their tokens, or all, to the cut.
+        Indices of words that lost some or all of their tokens by the truncation.
     """
 
     text: str
@@ -101,8 +101,8 @@ class TokenVectors:
     def words(self, subwords: str = "mean") -> WordVectors:
         """Join the vectors of each word's tokens.
 
-        Words are what BERT's tokenizer takes for words (it splits at spaces and punctuation), or those that were given:
-        then row i is word i, whatever became of it. A word that was cut in two has no vector.
+        The words are those of BERT's tokenizer, which splits at spaces and punctuation. A word that lost some of its
+        tokens is left out. If the text was given as words, row i is word i, and the vector of such a word is NaN.
 
         Parameters
         ----------
@@ -110,23 +110,23 @@ class TokenVectors:
             See `join_subwords`.
         """
         check_choice("subwords", subwords, SUBWORD_POOLING)
-        places = self._word_places()
+        tokens_of = self._tokens_of_words()
         if self.given_words is None:
             names, offsets = [], []
-            for place in places.values():
-                start, end = int(self.offsets[place.start, 0]), int(self.offsets[place.stop - 1, 1])
+            for word_tokens in tokens_of.values():
+                start, end = int(self.offsets[word_tokens.start, 0]), int(self.offsets[word_tokens.stop - 1, 1])
                 names.append(self.text[start:end])
                 offsets.append((start, end))
-            tokens = list(places.values())
+            tokens = list(tokens_of.values())
         else:
             names = list(self.given_words)
             starts = word_starts(names)
             offsets = [(start, start + len(word)) for start, word in zip(starts, names, strict=True)]
-            tokens = [places.get(i, slice(0, 0)) for i in range(len(names))]
+            tokens = [tokens_of.get(i, slice(0, 0)) for i in range(len(names))]
         vectors = np.full((len(names), *self.vectors.shape[1:]), np.nan, dtype=np.float32)
-        for i, place in enumerate(tokens):
-            if place.stop > place.start:
-                vectors[i] = join_subwords(self.vectors[place], subwords)
+        for i, word_tokens in enumerate(tokens):
+            if word_tokens.stop > word_tokens.start:
+                vectors[i] = join_subwords(self.vectors[word_tokens], subwords)
         return WordVectors(tuple(names), np.array(offsets, dtype=np.int64).reshape(-1, 2), tuple(tokens), vectors)
 
     def span_tokens(self, start: int, end: int) -> slice:
@@ -135,26 +135,26 @@ class TokenVectors:
         Raises
         ------
         TypeError, ValueError
-            The span is empty or outside the text, no token holds any of it, or some of it was cut off.
+            The span is empty or outside the text, no token holds any of it, or some of it was truncated.
         """
-        start = check_int("start", start, also=", the number of a character")
-        end = check_int("end", end, also=", the number of a character")
+        start = check_int("start", start, also=", the index of a character")
+        end = check_int("end", end, also=", the index of a character")
         length = len(self.text)
         if not 0 <= start < end <= length:
             raise ValueError(
                 f"the span {brief(start)} to {brief(end)} does not lie in the text, which has {length} characters; "
                 f"expected 0 <= start < end <= {length}."
             )
-        own = np.array([word is not None for word in self.word_ids])
+        in_word = np.array([word is not None for word in self.word_ids])
         if self.n_truncated:
-            kept = self.offsets[own]
+            kept = self.offsets[in_word]
             first, last = (int(kept[0, 0]), int(kept[-1, 1])) if len(kept) else (0, 0)
             if self.text[start : min(first, end)].strip() or self.text[max(last, start) : end].strip():
                 raise ValueError(
-                    f"the span {start} to {end} reaches beyond characters {first} to {last}, which are all that was "
-                    "kept: the text has more tokens than the model takes."
+                    f"the span {start} to {end} reaches beyond characters {first} to {last}. Only these were kept, "
+                    "because the text has more tokens than the model takes; give a span within them."
                 )
-        holders = np.flatnonzero(own & (self.offsets[:, 0] < end) & (self.offsets[:, 1] > start))
+        holders = np.flatnonzero(in_word & (self.offsets[:, 0] < end) & (self.offsets[:, 1] > start))
         if not len(holders):
             raise ValueError(f"no token holds any of the characters {start} to {end}: {self.text[start:end]!r}.")
         return slice(int(holders[0]), int(holders[-1]) + 1)
@@ -176,18 +176,18 @@ class TokenVectors:
         Raises
         ------
         TypeError, ValueError
-            As `span_tokens`.
+            See `span_tokens`.
         """
         return join_subwords(self.vectors[self.span_tokens(start, end)], subwords)
 
-    def _word_places(self) -> dict[int, slice]:
-        """The tokens of each word that has all of them, by the number of the word."""
-        places = {}
+    def _tokens_of_words(self) -> dict[int, slice]:
+        """Return the tokens of each word that did not lose any, by the index of the word."""
+        tokens = {}
         for word, positions in groupby(range(len(self)), key=self.word_ids.__getitem__):
-            own = list(positions)
+            indices = list(positions)
             if word is not None and word not in self.cut_words:
-                places[word] = slice(own[0], own[-1] + 1)
-        return places
+                tokens[word] = slice(indices[0], indices[-1] + 1)
+        return tokens
 
     def __repr__(self) -> str:
         cut = f", {self.n_truncated} more were cut" if self.n_truncated else ""
@@ -199,5 +199,5 @@ class TokenVectors:
 
 
 def word_starts(words: Sequence[str]) -> list[int]:
-    """The first character of each word where they stand with a space between two."""
+    """Return the index of each word's first character, for words that are joined by single spaces."""
     return list(accumulate((len(word) + 1 for word in words[:-1]), initial=0))[: len(words)]
