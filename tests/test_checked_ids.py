@@ -212,7 +212,7 @@ def test_layers_that_there_are_not(model: BertModel, layers: Any, error: type[Ex
 
 def test_each_sequence_has_as_many_types_as_ids() -> None:
     ids = [np.zeros(2, int), np.zeros(3, int)]
-    with pytest.raises(ValueError, match="sequence 0 has 2 token_ids and 3 token_types"):
+    with pytest.raises(ValueError, match="Sequence 0 has 2 token_ids and 3 token_types; expected one type per id"):
         PackedBatch.from_sequences(ids, ids[::-1])
 
 
