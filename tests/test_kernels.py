@@ -412,7 +412,7 @@ def test_kernels_are_compiled_in_one_place() -> None:
             words = {node.attr for node in ast.walk(parse(path)) if isinstance(node, ast.Attribute)}
             words |= {node.id for node in ast.walk(parse(path)) if isinstance(node, ast.Name)}
             assert not words & {"njit", "jit", "vectorize", "guvectorize", "stencil", "cfunc"}, path.name
-    for kernel in (threads.run_task, gemm.describe_linear, rowwise.describe_layer_norm, gemm.micro_tile):
+    for kernel in (threads.run_task, gemm.describe_linear, rowwise.describe_layer_norm, gemm.multiply_tile):
         options: dict[str, Any] = kernel.targetoptions
         assert options["fastmath"] is False
         assert options["nogil"] is True
