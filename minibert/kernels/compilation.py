@@ -71,9 +71,9 @@ _DIGEST_SIZE = hashlib.sha256().digest_size
 # Python on Windows does not give owners or descriptors of folders. There, only the access list protects a folder.
 _HAS_OWNERS = hasattr(os, "geteuid")
 _HAS_FOLDER_DESCRIPTORS = {os.open, os.rename, os.unlink} <= os.supports_dir_fd
-_OPEN_FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
+_FOLDER_FLAGS = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
 # With O_NONBLOCK, opening a fifo does not wait for a writer. It is refused afterwards, because it is not a file.
-_OPEN_FILE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+_FILE_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 # A child that is forked while another thread compiles would wait for Numba's lock for ever. So the fork waits instead.
 if hasattr(os, "register_at_fork"):
@@ -278,7 +278,7 @@ def _open_folder(folder: Path, *, make: bool = False) -> Iterator[_OpenFolder]:
     if not _HAS_FOLDER_DESCRIPTORS:
         yield _OpenFolder(path, None)
         return
-    descriptor = os.open(path, _OPEN_FOLDER)
+    descriptor = os.open(path, _FOLDER_FLAGS)
     try:
         _check_state(os.fstat(descriptor), stat.S_IFDIR)
         yield _OpenFolder(path, descriptor)
@@ -291,7 +291,7 @@ def _read(folder: Path, name: str) -> bytes:
     with _open_folder(folder) as opened:
 
         def opener(path: str, flags: int) -> int:
-            return os.open(path, flags | _OPEN_FILE, dir_fd=opened.descriptor)
+            return os.open(path, flags | _FILE_FLAGS, dir_fd=opened.descriptor)
 
         with open(opened.name(name), "rb", opener=opener) as file:
             _check_state(os.fstat(file.fileno()), stat.S_IFREG)
@@ -304,7 +304,7 @@ def _write(folder: Path, name: str, content: bytes) -> None:
         partial, at = opened.name(f".{os.urandom(8).hex()}.partial"), opened.descriptor
 
         def opener(path: str, flags: int) -> int:
-            return os.open(path, flags | _OPEN_FILE, 0o644, dir_fd=at)
+            return os.open(path, flags | _FILE_FLAGS, 0o644, dir_fd=at)
 
         try:
             with open(partial, "xb", opener=opener) as file:
@@ -331,7 +331,7 @@ def _delete_unused(folder: Path) -> None:
 
     If an older version still runs, it keeps the code that it has loaded, and compiles again the code that is missing.
     """
-    if not _HAS_FOLDER_DESCRIPTORS:  # without descriptors, a folder could be replaced between its check and its deletion
+    if not _HAS_FOLDER_DESCRIPTORS:  # without descriptors, a folder could be replaced after its check
         return
     with contextlib.suppress(OSError):
         for name in os.listdir(folder.parent):
@@ -342,7 +342,7 @@ def _delete_unused(folder: Path) -> None:
 
 def _delete_if_unused(folder: Path) -> None:
     """Delete a folder if it belongs to the user, holds only machine code, and was not used for `_UNUSED_SECONDS`."""
-    descriptor = os.open(folder, _OPEN_FOLDER)
+    descriptor = os.open(folder, _FOLDER_FLAGS)
     try:
         state, names = os.fstat(descriptor), os.listdir(descriptor)
         if state.st_uid != os.geteuid() or time.time() - state.st_mtime < _UNUSED_SECONDS:
