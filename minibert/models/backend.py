@@ -87,7 +87,7 @@ def choose_num_threads(num_threads: int | None = None) -> ThreadChoice:
             value = int(text)
         except ValueError:
             raise ValueError(
-                f"MINIBERT_NUM_THREADS={text!r}; expected a whole number from 1 to {_MOST_THREADS:,}."
+                f"MINIBERT_NUM_THREADS={text!r}; expected a whole number, 1 to {_MOST_THREADS:,}."
             ) from None
         return ThreadChoice(check_int("MINIBERT_NUM_THREADS", value, 1, _MOST_THREADS), f"MINIBERT_NUM_THREADS={text}")
     cores = available_cores()

@@ -82,9 +82,9 @@ class BertModel:
         # Both are required. They have defaults so that BertModel(config), which transformers allows, gets this message.
         if not isinstance(weights, Weights) or not isinstance(ops, Ops):
             raise TypeError(
-                f"BertModel was given {type(weights).__name__} and {type(ops).__name__}; expected trained Weights and the "
-                "Ops that prepared them, because it never makes random weights. Use BertModel.from_pretrained("
-                "name_or_path)."
+                f"BertModel was given {type(weights).__name__} and {type(ops).__name__}; expected trained Weights, "
+                "because it never makes random ones, and the Ops that prepared them. Use "
+                "BertModel.from_pretrained(name_or_path)."
             )
         self._weights = weights
         self._ops = ops

@@ -105,7 +105,7 @@ def test_other_devices_are_refused(model: BertModel, device: Any) -> None:
 
 def test_training_is_refused(model: BertModel) -> None:
     for arguments in ((), (True,)):
-        with pytest.raises(ValueError, match="only runs trained models; to train one, use transformers"):
+        with pytest.raises(ValueError, match=r"only runs trained models\. Train the model with transformers"):
             model.train(*arguments)
 
 
