@@ -126,9 +126,9 @@ def test_op_has_the_parameters_of_its_twin(op: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in kernels.__all__ if name != "make_ops"])
 def test_function_has_the_parameters_of_its_twin(name: str) -> None:
-    shop, *own = inspect.signature(getattr(kernels, name)).parameters.values()
-    assert shop.name == "shop"
-    twin = getattr(reference, name.removeprefix("blas_"))
+    resources, *own = inspect.signature(getattr(kernels, name)).parameters.values()
+    assert resources.name == "resources"
+    twin = getattr(reference.OPS, name.removeprefix("blas_"))
     assert own == list(inspect.signature(twin).parameters.values())
 
 
