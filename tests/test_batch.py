@@ -668,7 +668,7 @@ def test_from_sequences_equals_the_padded_way(lengths: list[int]) -> None:
 
 @pytest.mark.parametrize(
     ("values", "place"),
-    [(7, "its only place"), ([1, 7], "index 1"), ([[0], [7]], "row 1, column 0"), ([[[0, 7]]], "index 0, 0, 1")],
+    [(7, r"index \(\)"), ([1, 7], "index 1"), ([[0], [7]], "row 1, column 0"), ([[[0, 7]]], "index 0, 0, 1")],
 )
 def test_check_ids_names_the_place_in_any_number_of_dimensions(values: Any, place: str) -> None:
     with pytest.raises(ValueError, match=rf"ids at {place} is 7; valid are 0 to 6 \(limit=7\)"):

@@ -69,7 +69,7 @@ def test_a_forward_refuses_what_the_model_does_not_have(
 
 def test_the_message_names_the_sequence_and_the_token(model: BertModel) -> None:
     batch = packed(token_ids=[5, 6, V], cu_seqlens=[0, 0, 2, 3], mask=np.ones((3, 2)) == [[0, 0], [1, 1], [1, 0]])
-    with pytest.raises(ValueError, match=r"token_ids of sequence 2 at 0 is .*the tokenizer and the model belong"):
+    with pytest.raises(ValueError, match=r"token_ids of sequence 2 at 0 is .*Use the tokenizer that belongs to"):
         model.forward_packed(batch, hidden_states=[2])
 
 
@@ -212,7 +212,7 @@ def test_layers_that_there_are_not(model: BertModel, layers: Any, error: type[Ex
 
 def test_each_sequence_has_as_many_types_as_ids() -> None:
     ids = [np.zeros(2, int), np.zeros(3, int)]
-    with pytest.raises(ValueError, match="sequence 0 has 2 token_ids and 3 token_types"):
+    with pytest.raises(ValueError, match="Sequence 0 has 2 token_ids and 3 token_types; expected one type per id"):
         PackedBatch.from_sequences(ids, ids[::-1])
 
 

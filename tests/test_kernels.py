@@ -139,9 +139,9 @@ def test_every_activation_at_values_of_any_size(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in kernels.__all__ if name != "make_ops"])
 def test_function_has_the_parameters_of_its_twin(name: str) -> None:
-    shop, *own = inspect.signature(getattr(kernels, name)).parameters.values()
-    assert shop.name == "shop"
-    twin = getattr(reference, name.removeprefix("blas_"))
+    resources, *own = inspect.signature(getattr(kernels, name)).parameters.values()
+    assert resources.name == "resources"
+    twin = getattr(reference.OPS, name.removeprefix("blas_"))
     assert own == list(inspect.signature(twin).parameters.values())
 
 
@@ -425,7 +425,7 @@ def test_kernels_are_compiled_in_one_place() -> None:
             words = {node.attr for node in ast.walk(parse(path)) if isinstance(node, ast.Attribute)}
             words |= {node.id for node in ast.walk(parse(path)) if isinstance(node, ast.Name)}
             assert not words & {"njit", "jit", "vectorize", "guvectorize", "stencil", "cfunc"}, path.name
-    for kernel in (threads.run_task, gemm.describe_linear, rowwise.describe_layer_norm, gemm.micro_tile):
+    for kernel in (threads.run_task, gemm.describe_linear, rowwise.describe_layer_norm, gemm.multiply_tile):
         options: dict[str, Any] = kernel.targetoptions
         assert options["fastmath"] is False
         assert options["nogil"] is True

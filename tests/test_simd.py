@@ -145,13 +145,13 @@ def test_transpose_block() -> None:
 
 @pytest.mark.parametrize("rows", range(1, gemm.MR + 1))
 @pytest.mark.parametrize("depth", [1, 127, 128, 129, 300])
-def test_micro_tile(rows: int, depth: int) -> None:
+def test_multiply_tile(rows: int, depth: int) -> None:
     generator = np.random.default_rng(rows)
     a = generator.standard_normal((rows, depth + 2)).astype(np.float32)
     b = generator.standard_normal((depth, gemm.NR)).astype(np.float32)
     c = np.full((rows + 1, gemm.NR + 3), np.nan, dtype=np.float32)
     a_first, c_first = a[:, 1:].ctypes.data, c[:, 2:].ctypes.data
-    gemm.micro_tile(rows, a_first, depth + 2, b.ctypes.data, depth, c_first, gemm.NR + 3)
+    gemm.multiply_tile(rows, a_first, depth + 2, b.ctypes.data, depth, c_first, gemm.NR + 3)
     exact = a[:, 1:-1].astype(np.float64) @ b
     scale = np.abs(a[:, 1:-1]).astype(np.float64) @ np.abs(b)
     assert (np.abs(c[:rows, 2:-1] - exact) <= 4 * oracle.EPSILON * scale).all()

@@ -516,7 +516,7 @@ def test_bad_hidden_states(minilm: BertModel, tokenizer: BertTokenizer, states: 
 def test_a_tokenizer_of_another_model_is_refused(minilm: BertModel, tokenizer: BertTokenizer, tmp_path: Path) -> None:
     """Kernels trust their caller: an id beyond the table must not reach them."""
     small = BertModel.from_pretrained(random_checkpoint(tmp_path))
-    with pytest.raises(ValueError, match=r"token_ids of sequence 1 at 1 is .* Do the tokenizer and the model belong"):
+    with pytest.raises(ValueError, match=r"token_ids of sequence 1 at 1 is .* Use the tokenizer that belongs to"):
         embed_tokens(small, tokenizer, ["", "bank"], max_length=9)
     with pytest.raises(TypeError, match="given BertTokenizer and BertModel; expected a BertModel, then"):
         embed_tokens(tokenizer, minilm, "swapped")  # type: ignore[call-overload]

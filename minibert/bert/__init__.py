@@ -1,3 +1,3 @@
-"""The paper: config, weights, the packed batch, the ops and their meaning, the forward pass. NumPy only."""
+"""The model of the BERT paper: config, weights, packed batch, ops and their meaning, forward pass. NumPy only."""
 
 __all__: list[str] = []

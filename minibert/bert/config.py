@@ -1,4 +1,4 @@
-"""What a config.json says about a BERT model, and the refusal of what minibert does not implement."""
+"""The config of a BERT model, read from its config.json. Models that minibert does not implement are refused."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SIZES = (
     "max_position_embeddings",
 )
 
-# Other architectures that people take for BERT, each with a BERT model of the same use.
+# Architectures that people confuse with BERT, each with a BERT model for the same use.
 _CLOSEST_BERT = {
     "mpnet": "sentence-transformers/all-MiniLM-L12-v2",
     "distilbert": "google-bert/bert-base-uncased",
@@ -43,7 +43,7 @@ _CLOSEST_BERT = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BertConfig:
-    """The fields of config.json that change numbers, under Hugging Face's names; frozen.
+    """The fields of config.json that change results, with Hugging Face's names; frozen.
 
     The defaults are those of bert-base-uncased, as in transformers' ``BertConfig``. `from_pretrained` and `from_dict`
     do not fall back on them for a size: a config.json must state every size.
@@ -59,12 +59,12 @@ class BertConfig:
     max_position_embeddings : int    P, the most tokens one sequence can have
     type_vocab_size : int            rows of the token_type embeddings, at least 1
     layer_norm_eps : float           added to the variance in every LayerNorm, above 0
-    pad_token_id : int or None       changes no number here: padding is never computed
+    pad_token_id : int or None       does not change any result, because padding is never computed
 
     Raises
     ------
     ModelFormatError
-        A value is of the wrong type or out of range, or `hidden_act` is not implemented.
+        A value has the wrong type or is out of range, or `hidden_act` is not implemented.
 
     Notes
     -----
@@ -130,9 +130,9 @@ class BertConfig:
         Raises
         ------
         ModelFormatError
-            config.json is missing, is not a JSON object, or describes a model minibert does not implement.
+            config.json is missing, is not a JSON object, or describes a model that minibert does not implement.
         DownloadError
-            The hub could not be reached, or has no such model.
+            The hub could not be reached, or does not have this model.
         """
         from minibert.checkpoint.hub import locate
 
@@ -149,7 +149,7 @@ class BertConfig:
 
     @classmethod
     def from_files(cls, files: ModelFiles) -> BertConfig:
-        """Read config.json from a model's files; the errors name the file."""
+        """Read the config.json of a model whose files were located already; error messages name the file."""
         from minibert.checkpoint.hub import check_files
 
         path = check_files(files).require("config.json")
@@ -161,20 +161,20 @@ class BertConfig:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> BertConfig:
-        """Check the fields of a config.json and keep those that change numbers.
+        """Check the fields of a config.json and keep those that change results.
 
-        Fields that change nothing at inference (dropout, initializer_range, use_cache, ...) are ignored, as are
-        `auto_map` and the like: nothing of a model repository is ever executed.
+        Fields that change nothing at inference (dropout, initializer_range, use_cache, ...) are ignored. `auto_map` and
+        similar fields are ignored too, because code from a model repository is never executed.
 
         Raises
         ------
         TypeError
             `fields` is not a mapping.
         ModelFormatError
-            A size is absent, a value is unusable, or the model needs what minibert does not implement.
+            A size is missing, a value is not valid, or the model needs something that minibert does not implement.
         """
         if not isinstance(fields, Mapping):
-            raise TypeError(f"fields is {brief(fields)}; expected a mapping, the object that a config.json holds.")
+            raise TypeError(f"fields is {brief(fields)}; expected a mapping, such as the object in a config.json.")
         _refuse_unimplemented(fields)
         missing = [name for name in _SIZES if name not in fields]
         if missing:
@@ -186,7 +186,7 @@ class BertConfig:
         return cls(**{name: value for name, value in fields.items() if name in known})
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as config.json spells them, with ``model_type``."""
+        """Return the fields under their names in config.json, with ``model_type``."""
         return {"model_type": "bert", **dataclasses.asdict(self)}
 
 
@@ -204,8 +204,11 @@ def _field_name(name: object) -> str:
 
 
 def _refuse_unimplemented(fields: Mapping[str, Any]) -> None:
-    """Raise for what would change the numbers in a way minibert does not implement; by name, before sizes."""
-    # The first BERT repositories carry no model_type; their tensors' names then decide.
+    """Raise for a field that asks for something that minibert does not implement.
+
+    This runs before the sizes are checked, so the message names the unsupported feature and not a missing size.
+    """
+    # The first BERT repositories do not state a model_type; there the loader checks the names of the tensors.
     model_type = fields.get("model_type", "bert")
     if model_type != "bert":
         closest = _CLOSEST_BERT.get(model_type) if isinstance(model_type, str) else None

@@ -1,19 +1,20 @@
-"""The contract between the forward and whoever computes: five ops, their shapes, dtypes and aliasing.
+"""The contract between the forward pass and the code that computes it: five ops, their shapes, dtypes and aliasing.
 
-`reference.OPS` fulfils it in NumPy (the specification, what people read), `kernels.make_ops()` in Numba (what people
-run), benchmarks/float64.py in float64. `encoder.forward` takes one as an argument; nothing is switched globally.
+Three sets of ops fulfil the contract: `reference.OPS` in NumPy (the specification, which people read),
+`kernels.make_ops()` in Numba (which people run), and benchmarks/float64.py in float64. `encoder.forward` takes a set of
+ops as an argument; there is no global switch.
 
 Rules for every set of ops
 --------------------------
 - Arrays are C-contiguous float32 unless the docstring says otherwise; results are new arrays that belong to the caller.
-- Inputs are never modified, and never kept beyond the call.
-- Ids, lengths and shapes were checked by packed.py and weights.py: ops trust them and check nothing.
+- An op does not modify its inputs, and does not keep them after the call.
+- Ops do not check ids, lengths and shapes, because packed.py and weights.py have checked them.
 - An op must be callable from several threads at once.
 
-A set of ops can be wrapped: `ops._replace(linear=...)` sees, names (every weight carries its module path) and may
-replace everything that passes. It must return arrays of the same shapes and dtypes, because the next kernel would read
-memory outside its arrays, and Python could crash. Each epilogue of `linear` equals the separate formulas in
-reference.py.
+A set of ops can be wrapped: the function in `ops._replace(linear=function)` sees every argument and result of `linear`,
+can name them (every weight has its module path), and may replace the result. It must return arrays of the same shapes
+and dtypes. With other shapes the next kernel would read memory outside its arrays, and Python could crash. Each
+epilogue of `linear` equals the separate formulas in reference.py.
 
 The letters of the shapes are explained in encoder.py; N and K are the rows and columns of one weight.
 """
@@ -30,7 +31,7 @@ __all__ = ["AttentionOutput", "LayerNorm", "Linear", "Ops", "PreparedLinear"]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Linear:
-    """One affine map of the checkpoint, y = x weight^T + bias; or several with the same input, stacked.
+    """One affine map of the checkpoint, y = x weight^T + bias; or several maps of the same input, stacked.
 
     Parameters
     ----------
@@ -76,7 +77,7 @@ class PreparedLinear(Protocol):
 
     @property
     def weight(self) -> FloatArray:
-        """The weight as the checkpoint has it, (N, K); may be computed anew at each look."""
+        """The weight as the checkpoint has it, (N, K); each access may compute it again."""
 
     @property
     def bias(self) -> FloatArray:
@@ -84,7 +85,7 @@ class PreparedLinear(Protocol):
 
 
 class AttentionOutput(NamedTuple):
-    """Context (T, H); scores and probs, one (A, S, S) array per sequence, are None unless asked for."""
+    """Context (T, H); scores and probs, one (A, S, S) array per sequence, are None if they were not asked for."""
 
     context: FloatArray
     scores: list[FloatArray] | None
@@ -92,13 +93,21 @@ class AttentionOutput(NamedTuple):
 
 
 class Prepare(Protocol):
-    """See `Ops.prepare`."""
+    """The op that turns a weight of the checkpoint into the layout that `linear` needs.
+
+    The layout may be a packed weight, a transposed one, or the weight as it is. The loader calls `prepare` once per
+    weight, and the original may be dropped afterwards.
+    """
 
     def __call__(self, linear: Linear) -> PreparedLinear: ...
 
 
 class Embed(Protocol):
-    """See `Ops.embed`."""
+    """``words[token_ids] + token_type_table[token_types] + position_table[positions]``, of shape (T, H).
+
+    `words` is the table of word embeddings (V, H), or the inputs_embeds of the batch (T, H). A forward calls `embed`
+    once; the path of its module is "embeddings".
+    """
 
     def __call__(
         self,
@@ -112,7 +121,10 @@ class Embed(Protocol):
 
 
 class ApplyLinear(Protocol):
-    """See `Ops.linear`."""
+    """x (T, K) times a prepared weight, with an epilogue: y = activation(x weight^T + bias) + residual, (T, N).
+
+    `activation` is a name of `config.ACTIVATIONS`, `residual` an array of shape (T, N). None leaves the step out.
+    """
 
     def __call__(
         self,
@@ -125,7 +137,12 @@ class ApplyLinear(Protocol):
 
 
 class Attention(Protocol):
-    """See `Ops.attention`."""
+    """softmax(query key^T / sqrt(D)) value for each sequence and attention head.
+
+    query, key and value have shape (T, H). They may be column blocks of one array, so the distance between two rows may
+    be more than H. Empty sequences are allowed. `path` is the path of the attention module, for wrappers that record
+    or label calls; in the other ops the weights have the paths.
+    """
 
     def __call__(
         self,
@@ -142,32 +159,13 @@ class Attention(Protocol):
 
 
 class ApplyLayerNorm(Protocol):
-    """See `Ops.layer_norm`."""
+    """(x - mean) / sqrt(variance + eps) * weight + bias over each row of x, of shape (T, H)."""
 
     def __call__(self, x: FloatArray, norm: LayerNorm) -> FloatArray: ...
 
 
 class Ops(NamedTuple):
-    """A set of ops: five functions that belong together.
-
-    Attributes
-    ----------
-    prepare : (linear: Linear) -> PreparedLinear
-        Turn a weight of the checkpoint into the layout `linear` wants (packed weights, transposed, as it is); called
-        once per weight while loading, after which the original may be dropped.
-    embed : (words, token_ids, token_type_table, token_types, position_table, positions) -> (T, H)
-        ``words[token_ids] + token_type_table[token_types] + position_table[positions]``. `words` is the table of word
-        embeddings (V, H), or a batch's own inputs_embeds (T, H).
-    linear : (x, linear, *, activation=None, residual=None) -> (T, N)
-        x (T, K) times a prepared weight, with the epilogue on the way out: + bias, then activation (a name of
-        `config.ACTIVATIONS`), then + residual (T, N).
-    attention : (query, key, value, cu_seqlens, num_heads, ...) -> AttentionOutput
-        softmax(query key^T / sqrt(D)) value for each sequence and head. query, key and value are (T, H); they may be
-        column blocks of one array, so rows may lie further apart than H. Empty sequences are allowed. `path` names the
-        module, as the weights' own paths do in the other ops; `embed` is called once, for "embeddings".
-    layer_norm : (x, norm) -> (T, H)
-        (x - mean) / sqrt(variance + eps) * weight + bias over each row.
-    """
+    """A set of ops: five functions that belong together. The protocol of each one says what it computes."""
 
     prepare: Prepare
     embed: Embed

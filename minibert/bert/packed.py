@@ -22,9 +22,9 @@ __all__ = ["PackedBatch", "cumulate", "valid_range"]
 
 @dataclasses.dataclass(frozen=True)
 class PackedBatch:
-    """B sequences laid end to end, without padding: T tokens in all.
+    """B sequences that lie end to end, without padding: T tokens in all.
 
-    The batch keeps read-only copies of its arrays; later changes of the caller's arrays do not reach it.
+    The batch keeps read-only copies of its arrays, so it does not change when the caller changes the originals.
 
     Parameters
     ----------
@@ -35,14 +35,14 @@ class PackedBatch:
     cu_seqlens : int array of shape (B + 1,); kept as int32
         Cumulative sequence lengths: sequence b is ``[cu_seqlens[b]:cu_seqlens[b + 1]]``. It may be empty.
     mask : bool array of shape (B, S)
-        The places of the tokens in the padded arrays that the caller sees: row b holds as many as sequence b.
+        The caller's padded arrays have a token where the mask is True. Row b is True once for each token of sequence b.
     inputs_embeds : ndarray of shape (T, H), float32, optional
-        Word vectors to use instead of the word embeddings. Their numbers are not copied.
+        Word vectors to use instead of the word embeddings. This array is not copied.
 
     Raises
     ------
     TypeError, ValueError
-        An array is not of this kind or shape, the arrays do not belong together, or an id does not fit into int32.
+        An array has another dtype or shape, the arrays do not belong together, or an id does not fit into int32.
     """
 
     token_ids: IntArray
@@ -54,13 +54,13 @@ class PackedBatch:
 
     def __post_init__(self) -> None:
         for name in ("token_ids", "token_types", "positions", "cu_seqlens"):
-            object.__setattr__(self, name, _own_int32(name, getattr(self, name)))
+            object.__setattr__(self, name, _private_int32(name, getattr(self, name)))
         mask = np.array(self.mask)
         mask.flags.writeable = False
         object.__setattr__(self, "mask", mask)
         if self.inputs_embeds is not None:
             embeds = _as_float32_rows(self.inputs_embeds).view()
-            embeds.flags.writeable = False  # the type that the word embeddings have: Numba compiles for one type less
+            embeds.flags.writeable = False  # like the word embeddings, so Numba compiles for one type instead of two
             object.__setattr__(self, "inputs_embeds", embeds)
         self._check_layout()
 
@@ -79,8 +79,8 @@ class PackedBatch:
         ends = np.add.accumulate(np.add.reduce(self.mask, axis=1))  # (B,)
         if not len(self.cu_seqlens) or self.cu_seqlens[0] or not np.array_equal(self.cu_seqlens[1:], ends):
             raise ValueError(
-                "cu_seqlens and mask do not belong together: expected cu_seqlens[0] = 0, and that row b of mask has "
-                "cu_seqlens[b + 1] - cu_seqlens[b] places that are True."
+                "cu_seqlens and mask do not belong together: expected cu_seqlens[0] = 0, and "
+                "cu_seqlens[b + 1] - cu_seqlens[b] values that are True in row b of mask."
             )
         if self.cu_seqlens[-1] != T:
             raise ValueError(f"cu_seqlens ends with {self.cu_seqlens[-1]}; expected the number of tokens, {T}.")
@@ -93,11 +93,11 @@ class PackedBatch:
             )
 
     def __reduce__(self) -> tuple[type[PackedBatch], tuple[Any, ...]]:
-        """Make copies and pickles by the constructor, so that their arrays are private too."""
+        """Copy and unpickle with the constructor, so that the arrays of the new batch are private too."""
         return PackedBatch, tuple(getattr(self, field.name) for field in dataclasses.fields(self))
 
     def private(self) -> PackedBatch:
-        """Return this batch, or an equal one of new arrays if somebody could have changed these since their check."""
+        """Return this batch, or a checked copy if somebody could have changed its arrays since their check."""
         arrays = (self.token_ids, self.token_types, self.positions, self.cu_seqlens, self.mask)
         if type(self) is PackedBatch and not any(array.flags.writeable for array in arrays):
             return self
@@ -123,26 +123,26 @@ class PackedBatch:
 
     def _check_range(self, name: str, limit: int, limit_name: str) -> None:
         ids = getattr(self, name)
-        # Seen as unsigned, a negative number is larger than any limit: one pass over the ids instead of two.
+        # Read as uint32, a negative number is larger than any limit, so one pass over the ids is enough.
         if len(ids) and int(np.maximum.reduce(ids.view(np.uint32))) >= limit:
             t = int(np.argmax(ids.view(np.uint32) >= limit))
             b = int(np.searchsorted(self.cu_seqlens, t, side="right")) - 1
-            place = f"{name} of sequence {b} at {t - int(self.cu_seqlens[b])}"
-            raise ValueError(f"{place} is {int(ids[t])}; {valid_range(limit, limit_name)}")
+            where = f"{name} of sequence {b} at {t - int(self.cu_seqlens[b])}"
+            raise ValueError(f"{where} is {int(ids[t])}; {valid_range(limit, limit_name)}")
 
     @property
     def num_tokens(self) -> int:
-        """T, the tokens of all sequences together."""
+        """T, the number of tokens of all sequences together."""
         return int(self.cu_seqlens[-1])
 
     @property
     def num_sequences(self) -> int:
-        """B, empty sequences included."""
+        """B, the number of sequences, with the empty ones."""
         return len(self.cu_seqlens) - 1
 
     @property
     def max_seqlen(self) -> int:
-        """The length of the longest sequence, 0 if there is none."""
+        """The length of the longest sequence, 0 if the batch is empty."""
         return int(np.diff(self.cu_seqlens).max(initial=0))
 
     @property
@@ -152,12 +152,12 @@ class PackedBatch:
 
     @property
     def shows_first(self) -> npt.NDArray[np.bool_]:
-        """Whether each of the B sequences has a token at its first place; shape (B,)."""
+        """Whether the first token position of each sequence is visible; bool array of shape (B,)."""
         return np.logical_or.reduce(self.mask[:, :1], axis=1)
 
     @classmethod
     def from_sequences(cls, token_ids: Sequence[IntArray], token_types: Sequence[IntArray]) -> PackedBatch:
-        """Lay sequences of ids end to end; nothing is padded. Positions are 0, 1, ... in each sequence.
+        """Pack sequences of ids end to end, without padding. Positions are 0, 1, ... in each sequence.
 
         Parameters
         ----------
@@ -166,25 +166,27 @@ class PackedBatch:
         Raises
         ------
         TypeError, ValueError
-            As for a batch that is made by hand; a sequence has not as many types as ids.
+            As for `PackedBatch` itself; or a sequence does not have as many types as ids.
         """
         lengths = np.array([len(ids) for ids in token_ids], dtype=np.int64)
         for b, (ids, types) in enumerate(zip(token_ids, token_types, strict=True)):
             if len(ids) != len(types):
-                raise ValueError(f"sequence {b} has {len(ids)} token_ids and {len(types)} token_types.")
-        batch = cls._of_own_arrays(
-            token_ids=_own_int32("token_ids", _concatenate(token_ids)),
-            token_types=_own_int32("token_types", _concatenate(token_types)),
+                raise ValueError(
+                    f"Sequence {b} has {len(ids)} token_ids and {len(types)} token_types; expected one type per id."
+                )
+        batch = cls._from_private_arrays(
+            token_ids=_private_int32("token_ids", _concatenate(token_ids)),
+            token_types=_private_int32("token_types", _concatenate(token_types)),
             positions=_concatenate([np.arange(length, dtype=np.int32) for length in lengths]),
-            cu_seqlens=_own_int32("cu_seqlens", cumulate(lengths)),
+            cu_seqlens=_private_int32("cu_seqlens", cumulate(lengths)),
             mask=np.arange(lengths.max(initial=0)) < lengths[:, None],
         )
         batch._check_layout()
         return batch
 
     @classmethod
-    def _of_own_arrays(cls, **arrays: npt.NDArray[Any] | None) -> PackedBatch:
-        """Make a batch of arrays of the right types that nobody else holds, without copies of them."""
+    def _from_private_arrays(cls, **arrays: npt.NDArray[Any] | None) -> PackedBatch:
+        """Make a batch without copies, from arrays that have the right types and that no other code can change."""
         batch: PackedBatch = object.__new__(cls)
         for name, array in ({"inputs_embeds": None} | arrays).items():
             if array is not None:
@@ -193,12 +195,14 @@ class PackedBatch:
         return batch
 
     def steps(self, max_tokens: int) -> Iterator[tuple[slice, PackedBatch]]:
-        """Cut the batch between sequences into steps of at most `max_tokens` tokens, or one longer sequence.
+        """Split the batch, between sequences, into steps of at most `max_tokens` tokens.
+
+        A sequence that is longer than `max_tokens` is a step of its own.
 
         Yields
         ------
         (slice, PackedBatch)
-            The step's place among the T tokens, and the step.
+            The indices of the step's tokens among the T tokens, and the step.
         """
         if self.num_sequences and self.num_tokens <= max_tokens:
             yield slice(0, self.num_tokens), self
@@ -211,8 +215,8 @@ class PackedBatch:
             embeds = None if self.inputs_embeds is None else self.inputs_embeds[tokens]
             yield (
                 tokens,
-                PackedBatch._of_own_arrays(
-                    # The rows of inputs_embeds count from the step's own first token.
+                PackedBatch._from_private_arrays(
+                    # Ids that are rows of inputs_embeds begin with 0 in each step, as its inputs_embeds do.
                     token_ids=self.token_ids[tokens] if embeds is None else self.token_ids[: len(embeds)],
                     token_types=self.token_types[tokens],
                     positions=self.positions[tokens],
@@ -224,7 +228,7 @@ class PackedBatch:
             first = last
 
     def pad(self, packed: FloatArray) -> FloatArray:
-        """Lay packed rows out as padded: (T, ...) -> (B, S, ...); places without a token hold zeros."""
+        """Turn packed rows into a padded array, (T, ...) -> (B, S, ...); hidden token positions hold zeros."""
         shape = self.mask.shape + packed.shape[1:]
         if self.num_tokens == self.mask.size:
             return packed.reshape(shape)
@@ -233,35 +237,35 @@ class PackedBatch:
         return padded
 
     def pad_pairs(self, packed: Sequence[FloatArray], num_heads: int) -> FloatArray:
-        """Lay one (A, S_b, S_b) array per sequence out as (B, A, S, S); pairs with a hidden place hold zeros."""
+        """Turn one (A, S_b, S_b) array per sequence into (B, A, S, S); pairs with a hidden token hold zeros."""
         num_sequences, length = self.mask.shape
         padded = np.zeros((num_sequences, num_heads, length, length), dtype=np.float32)
         for b, pairs in enumerate(packed):
-            places = np.flatnonzero(self.mask[b])
-            padded[b][:, places[:, None], places] = pairs
+            visible = np.flatnonzero(self.mask[b])
+            padded[b][:, visible[:, None], visible] = pairs
         return padded
 
 
 def valid_range(limit: int, limit_name: str) -> str:
-    """Say which ids are valid, for a message."""
-    hint = " Do the tokenizer and the model belong together?" if limit_name == "vocab_size" else ""
+    """Return the part of an error message that says which ids are valid."""
+    hint = " Use the tokenizer that belongs to the model." if limit_name == "vocab_size" else ""
     return f"valid are 0 to {limit - 1} ({limit_name}={limit}).{hint}"
 
 
-def _own_int32(name: str, values: IntArray) -> IntArray:
-    """Copy the ids of a packed batch into a read-only int32 array of the batch's own."""
-    own = np.array(values)
-    if own.dtype != np.int32:
-        if own.dtype.kind not in "iu":
-            raise TypeError(f"{name} holds {own.dtype} values; expected integers.")
-        narrow = own.astype(np.int32)
-        if not np.array_equal(narrow, own):
-            raise ValueError(f"{name} holds {int(own[narrow != own][0])}, which does not fit into int32.")
-        own = narrow
-    if own.ndim != 1:
-        raise ValueError(f"{name} has shape {own.shape}; expected one dimension.")
-    own.flags.writeable = False
-    return own
+def _private_int32(name: str, values: IntArray) -> IntArray:
+    """Copy the ids of a packed batch into a new read-only int32 array."""
+    copy = np.array(values)
+    if copy.dtype != np.int32:
+        if copy.dtype.kind not in "iu":
+            raise TypeError(f"{name} holds {copy.dtype} values; expected integers.")
+        narrow = copy.astype(np.int32)
+        if not np.array_equal(narrow, copy):
+            raise ValueError(f"{name} holds {int(copy[narrow != copy][0])}, which does not fit into int32.")
+        copy = narrow
+    if copy.ndim != 1:
+        raise ValueError(f"{name} has shape {copy.shape}; expected one dimension.")
+    copy.flags.writeable = False
+    return copy
 
 
 def _as_float32_rows(values: FloatArray) -> FloatArray:
@@ -276,5 +280,5 @@ def _concatenate(arrays: Sequence[IntArray]) -> IntArray:
 
 
 def cumulate(lengths: IntArray) -> IntArray:
-    """Turn B lengths into B + 1 cumulative sequence lengths, which begin with 0."""
+    """Turn B lengths into B + 1 cumulative sequence lengths; the first one is 0."""
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])

@@ -1,4 +1,4 @@
-"""The weights of a BERT model, and the one table: name in the checkpoint -> field -> shape."""
+"""The weights of a BERT model, and the table that maps names in the checkpoint to fields and shapes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["EMBEDDING_ROWS", "LAYER_ROWS", "POOLER_ROWS", "LayerWeights", "Row",
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LayerWeights:
-    """The weights of one encoder layer, its linear maps as a set of ops prepared them; its module path."""
+    """The module path and the weights of one encoder layer; `Ops.prepare` returned its linear maps."""
 
     path: str
     query_key_value: PreparedLinear
@@ -36,13 +36,13 @@ class Weights:
     token_type_embeddings : ndarray of shape (type_vocab_size, H)
     embeddings_norm : LayerNorm
     layers : tuple of L LayerWeights
-    pooler : PreparedLinear or None    None if the checkpoint has none, or if the caller did not ask for it
+    pooler : PreparedLinear or None    None if the checkpoint does not have it, or the caller did not ask for it
     ignored : tuple of str             tensors of the file that belong to task heads, not to BERT itself
 
     Raises
     ------
     ValueError
-        The shape of a part differs from the config.
+        The number of layers or the shape of a weight differs from the config.
     """
 
     config: BertConfig
@@ -55,15 +55,15 @@ class Weights:
     ignored: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        # Ids are checked against the config, so a table that is smaller than it says would be read beyond its end.
+        # Ids are checked against the config only. With a smaller table, kernels would read memory beyond its end.
         if len(self.layers) != self.config.num_hidden_layers:
             raise ValueError(f"There are {len(self.layers)} layers; the config says {self.config.num_hidden_layers}.")
         parts = [("", self, EMBEDDING_ROWS), *((f"{layer.path}.", layer, LAYER_ROWS) for layer in self.layers)]
         for path, owner, rows in [*parts, *([("", self, POOLER_ROWS)] if self.pooler is not None else ())]:
             for field in dict.fromkeys(row.field for row in rows):
-                own = [row for row in rows if row.field == field]
-                rows_of_each, *columns = (getattr(self.config, size) for size in own[0].shape)
-                expected, found = (len(own) * rows_of_each, *columns), _shape(getattr(owner, field))
+                stack = [row for row in rows if row.field == field]
+                rows_of_each, *columns = (getattr(self.config, size) for size in stack[0].shape)
+                expected, found = (len(stack) * rows_of_each, *columns), _shape(getattr(owner, field))
                 if found != expected:
                     raise ValueError(f"{path}{field} has shape {found}; the config says {expected}.")
 
@@ -72,7 +72,8 @@ class Weights:
 class Row:
     """One module of the checkpoint: its path, the field it fills, and the config fields that give its weight's shape.
 
-    Rows with the same field are stacked. A shape of two letters is an embedding table or a linear map, of one a norm.
+    Rows with the same field are stacked. A shape with two sizes belongs to an embedding table or a linear map, a shape
+    with one size to a LayerNorm.
     """
 
     path: str

@@ -1,6 +1,7 @@
-"""The ops in Numba: what people run. Importing this package imports numba.
+"""The ops in Numba, which people run. Importing this package imports numba.
 
-To read it: simd.py (a vector type), gemm.py (the matrix product), attention.py, rowwise.py, threads.py (who computes).
+Read the files in this order: simd.py (a vector type), gemm.py (the matrix product), attention.py, rowwise.py,
+threads.py (how threads share the work of an op).
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ _NOTHING = np.zeros(0, dtype=np.float32)
 _NOWHERE = np.zeros(0, dtype=np.int64)
 
 
-class Workshop(NamedTuple):
-    """What the ops of one model share: who computes, and the memory for what they make."""
+class Resources(NamedTuple):
+    """The threads and the memory for results that the ops of one model share."""
 
     team: Team
     buffers: Buffers
@@ -35,22 +36,22 @@ class Workshop(NamedTuple):
 def make_ops(num_threads: int, *, use_blas: bool = False) -> Ops:
     """Return the set of ops whose kernels use up to `num_threads` threads (at least 1).
 
-    The one place where the matrix product is chosen: minibert's own (gemm.py), or that of NumPy's BLAS, which some
-    platforms have better (Apple's Accelerate); results then depend on the batch, as a BLAS's do.
+    The matrix product is chosen here: minibert's own (gemm.py), or that of NumPy's BLAS, which is better on some
+    platforms (Apple's Accelerate). With a BLAS, the results depend on the batch.
     """
-    shop = Workshop(Team(num_threads), Buffers())
+    resources = Resources(Team(num_threads), Buffers())
     prepare, multiply = (reference.prepare, blas_linear) if use_blas else (functools.partial(pack, Slabs()), linear)
     return Ops(
         prepare=prepare,
-        embed=functools.partial(embed, shop),
-        linear=functools.partial(multiply, shop),
-        attention=functools.partial(attention, shop),
-        layer_norm=functools.partial(layer_norm, shop),
+        embed=functools.partial(embed, resources),
+        linear=functools.partial(multiply, resources),
+        attention=functools.partial(attention, resources),
+        layer_norm=functools.partial(layer_norm, resources),
     )
 
 
 def embed(
-    shop: Workshop,
+    resources: Resources,
     words: FloatArray,
     token_ids: IntArray,
     token_type_table: FloatArray,
@@ -58,56 +59,56 @@ def embed(
     position_table: FloatArray,
     positions: IntArray,
 ) -> FloatArray:
-    """Twin of `reference.embed`."""
-    y = shop.buffers.empty(len(token_ids), words.shape[1])
+    """Compute the same as `reference.embed`."""
+    y = resources.buffers.empty(len(token_ids), words.shape[1])
     tables = (words, token_ids, token_type_table, token_types, position_table, positions)
-    shop.team.run(describe_embed, *tables, y)
+    resources.team.run(describe_embed, *tables, y)
     return y
 
 
 def linear(
-    shop: Workshop,
+    resources: Resources,
     x: FloatArray,
     linear: PreparedLinear,
     *,
     activation: str | None = None,
     residual: FloatArray | None = None,
 ) -> FloatArray:
-    """Twin of `reference.apply_linear`, on a packed weight."""
-    packed = cast(PackedLinear, linear)  # what `prepare` made
-    y = shop.buffers.empty(len(x), packed.shape[0])
+    """Compute the same as `reference.apply_linear`, with a packed weight."""
+    packed = cast(PackedLinear, linear)  # `prepare` returned it
+    y = resources.buffers.empty(len(x), packed.shape[0])
     code = ACTIVATION_CODES[activation]
     added = _NOTHING if residual is None else residual.reshape(-1)
     arrays = (np.ascontiguousarray(x), packed.panels, packed.bias, added, y)
-    shop.team.run(describe_linear, *arrays, code, residual is not None, shop.team.num_threads)
+    resources.team.run(describe_linear, *arrays, code, residual is not None, resources.team.num_threads)
     return y
 
 
 def blas_linear(
-    shop: Workshop,
+    resources: Resources,
     x: FloatArray,
     linear: PreparedLinear,
     *,
     activation: str | None = None,
     residual: FloatArray | None = None,
 ) -> FloatArray:
-    """Twin of `reference.apply_linear`: NumPy's product, then the epilogue in one pass over it."""
+    """Compute the same as `reference.apply_linear`: NumPy's product, then the epilogue in one pass over it."""
     y = reference.matmul(x, linear.weight)
     added = _NOTHING if residual is None else residual.reshape(-1)
     code = ACTIVATION_CODES[activation]
-    shop.team.run(describe_epilogue, linear.bias, added, y, code, residual is not None)
+    resources.team.run(describe_epilogue, linear.bias, added, y, code, residual is not None)
     return y
 
 
-def layer_norm(shop: Workshop, x: FloatArray, norm: LayerNorm) -> FloatArray:
-    """Twin of `reference.layer_norm`."""
-    y = shop.buffers.empty(*x.shape)
-    shop.team.run(describe_layer_norm, np.ascontiguousarray(x), norm.weight, norm.bias, y, norm.eps)
+def layer_norm(resources: Resources, x: FloatArray, norm: LayerNorm) -> FloatArray:
+    """Compute the same as `reference.layer_norm`."""
+    y = resources.buffers.empty(*x.shape)
+    resources.team.run(describe_layer_norm, np.ascontiguousarray(x), norm.weight, norm.bias, y, norm.eps)
     return y
 
 
 def attention(
-    shop: Workshop,
+    resources: Resources,
     query: FloatArray,
     key: FloatArray,
     value: FloatArray,
@@ -118,16 +119,16 @@ def attention(
     return_scores: bool = False,
     return_probs: bool = False,
 ) -> AttentionOutput:
-    """Twin of `reference.attention`."""
+    """Compute the same as `reference.attention`."""
     if not query.strides == key.strides == value.strides or query.strides[1] != query.itemsize:
         query, key, value = map(np.ascontiguousarray, (query, key, value))
-    context = shop.buffers.empty(*query.shape)
+    context = resources.buffers.empty(*query.shape)
     first, scores, probs = _NOWHERE, _NOTHING, _NOTHING
     if return_scores or return_probs:
         lengths = np.diff(cu_seqlens).astype(np.int64)
         first = np.concatenate([[0], np.cumsum(num_heads * lengths * lengths)])
         scores, probs = (np.empty(first[-1] if kept else 0, dtype=np.float32) for kept in (return_scores, return_probs))
-    shop.team.run(describe_attention, query, key, value, cu_seqlens, context, num_heads, scores, probs, first)
+    resources.team.run(describe_attention, query, key, value, cu_seqlens, context, num_heads, scores, probs, first)
 
     def by_sequence(flat: FloatArray) -> list[FloatArray]:
         return [

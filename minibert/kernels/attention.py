@@ -1,12 +1,18 @@
-"""softmax(query key^T / sqrt(D)) value, one head of one sequence at a time, with the micro-kernel of gemm.py.
+"""Attention, softmax(query key^T / sqrt(D)) value, with the micro-kernel of gemm.py.
 
-What        one chunk is one head of one sequence of S tokens
-Layout      the keys are transposed into panels [S / NR][D][NR] and the values copied into panels [D / NR][S][NR], both
-            filled up with zeros, so that both products are products with a packed weight
-Loop order  MR rows of queries at a time: their scores (MR, S) are computed, exponentiated in place, and multiplied with
-            the values while they are in the first cache; the sum of the exponentials divides the D numbers of the
-            context, not the S of the probs
-Numerics    each row by itself, in an order that depends on S alone
+What        One chunk of work is one attention head of one sequence of S tokens
+Layout      The keys are transposed into panels [S / NR][D][NR] and the values copied into panels [D / NR][S][NR]. Both
+            are filled up with zeros, so that both products use the same micro-kernel as a packed weight
+Loop order  MR rows of queries at a time. Their scores (MR, S) are computed, exponentiated in place, and multiplied by
+            the values while they are in the first cache
+Algorithm   The plain softmax of complete rows: first the maximum of a row, then its exponentials and their sum. It is
+            not the online softmax and not FlashAttention: the keys are not split into blocks, and no sum is rescaled.
+            As in FlashAttention, the (S, S) scores are never in memory as a whole, unless the caller asks for them. The
+            sum of the exponentials divides the D numbers of a context row, not its S probs
+Numerics    Each row is computed alone, in an order that depends on S only
+Contract    Callers have checked every shape; the code here does not check bounds
+Source      Vaswani et al. 2017 (arXiv 1706.03762), equation 1. Not used: Milakov and Gimelshein 2018, online softmax
+            (arXiv 1805.02867); Dao et al. 2022, FlashAttention (arXiv 2205.14135)
 """
 
 from __future__ import annotations
@@ -14,7 +20,7 @@ from __future__ import annotations
 import numpy as np
 
 from minibert.kernels.compilation import function, kernel
-from minibert.kernels.gemm import FLOAT, MR, NR, micro_tile, prefetch_tile
+from minibert.kernels.gemm import FLOAT, MR, NR, multiply_tile, prefetch_tile
 from minibert.kernels.memory import floats_at, ints_at, longs_at, scratch
 from minibert.kernels.simd import (
     WIDTH,
@@ -40,7 +46,7 @@ _BITS_PER_E = np.float32(1.4426950408889634)  # 1 / ln 2: e^x = 2^(x / ln 2)
 
 @function
 def attention_chunk(task, chunk):
-    """One head of one sequence; the fields of `task` are those of `describe_attention`."""
+    """Compute one attention head of one sequence; `describe_attention` writes the fields of `task`."""
     key, value = floats_at(task[2]), floats_at(task[3])
     cu_seqlens, context = ints_at(task[4]), floats_at(task[5])
     num_heads, D, stride = task[6], task[7], task[8]
@@ -53,7 +59,8 @@ def attention_chunk(task, chunk):
     start = first * stride + head * D
     columns = (S + NR - 1) // NR * NR
     value_panels = (D + NR - 1) // NR
-    # All in one piece: where a second found no memory, nobody would free the first (compiled code does not unwind).
+    # One allocation for all arrays: if a second one failed, the first would never be freed, because compiled code does
+    # not unwind.
     keys = scratch(columns * D + value_panels * S * NR + MR * (columns + NR + 1))
     values = keys[columns * D :]
     scores = values[value_panels * S * NR :]
@@ -72,13 +79,13 @@ def attention_chunk(task, chunk):
     row = 0
     for t in range(tiles):
         rows = height + 1 if t < taller else height
-        place = (first + row) * H + head * D
+        offset = (first + row) * H + head * D
         for p in range(value_panels):
-            prefetch_tile(rows, task[1] + (start + (row + rows) * stride + p * NR) * FLOAT, stride)  # the next tile's
-            prefetch_tile(rows, task[5] + (place + p * NR) * FLOAT, H)
+            prefetch_tile(rows, task[1] + (start + (row + rows) * stride + p * NR) * FLOAT, stride)  # of the next tile
+            prefetch_tile(rows, task[5] + (offset + p * NR) * FLOAT, H)
         for p in range(columns // NR):
             panel, c = keys.ctypes.data + p * D * NR * FLOAT, scores.ctypes.data + p * NR * FLOAT
-            micro_tile(rows, task[1] + (start + row * stride) * FLOAT, stride, panel, D, c, columns)
+            multiply_tile(rows, task[1] + (start + row * stride) * FLOAT, stride, panel, D, c, columns)
         if kept_scores != 0:
             for i in range(rows):
                 keep_row(scores, i * columns, S, scale, floats_at(kept_scores), pairs + (row + i) * S)
@@ -88,9 +95,9 @@ def attention_chunk(task, chunk):
                 keep_row(scores, i * columns, S, norms[i], floats_at(kept_probs), pairs + (row + i) * S)
         for p in range(value_panels):
             panel = values.ctypes.data + p * S * NR * FLOAT
-            micro_tile(rows, scores.ctypes.data, columns, panel, S, tile.ctypes.data, NR)
+            multiply_tile(rows, scores.ctypes.data, columns, panel, S, tile.ctypes.data, NR)
             for i in range(rows):
-                norm, features = broadcast(norms[i]), place + i * H + p * NR
+                norm, features = broadcast(norms[i]), offset + i * H + p * NR
                 for j in range(0, min(NR, D - p * NR), WIDTH):
                     if p * NR + j + WIDTH <= D:
                         store(context, features + j, load(tile, i * NR + j) * norm)
@@ -100,15 +107,15 @@ def attention_chunk(task, chunk):
 
 
 @function
-def keep_row(scores, start, S, factor, kept, place):
-    """kept[place : place + S] = factor times the row of scores that begins at start."""
+def keep_row(scores, start, S, factor, kept, offset):
+    """Compute kept[offset : offset + S] = factor * scores[start : start + S]."""
     for j in range(S):
-        kept[place + j] = factor * scores[start + j]
+        kept[offset + j] = factor * scores[start + j]
 
 
 @function
 def pack_keys(key, start, stride, S, D, keys):
-    """keys[p][d][j] = key of token p NR + j, feature d; zeros beyond the last token."""
+    """Fill keys[p][d][j] with feature d of the key of token p NR + j, or with 0 beyond the last token."""
     for j in range(0, (S + NR - 1) // NR * NR, WIDTH):
         panel = j // NR * D * NR + j % NR
         whole = D - D % WIDTH if j + WIDTH <= S else 0
@@ -121,7 +128,7 @@ def pack_keys(key, start, stride, S, D, keys):
 
 @function
 def pack_values(value, start, stride, S, D, values):
-    """values[p][j][d] = value of token j, feature p NR + d; zeros beyond the last feature."""
+    """Fill values[p][j][d] with feature p NR + d of the value of token j, or with 0 beyond the last feature."""
     for j in range(S):
         source = start + j * stride
         for p in range((D + NR - 1) // NR):
@@ -138,9 +145,9 @@ def pack_values(value, start, stride, S, D, values):
 
 @function
 def exponentiate_rows(scores, rows, S, columns, factor, norms):
-    """scores = 2^(factor (scores - max)) over the first S of `columns` of each row; norms = 1 / their sums.
+    """Compute scores = 2^(factor (scores - max)) for the first S of the `columns` of each row, and norms = 1 / sums.
 
-    The maximum of a row is found while the row before is exponentiated, which would have to wait for it otherwise.
+    The maximum of a row is found while the row before it is exponentiated, so that no row waits for its maximum.
     """
     whole = S - S % WIDTH
     if whole < S:
@@ -163,7 +170,7 @@ def exponentiate_rows(scores, rows, S, columns, factor, norms):
 
 @function
 def row_maximum(scores, start, count):
-    """The largest of `count` scores, a multiple of WIDTH."""
+    """Return the largest of `count` scores; `count` is a multiple of WIDTH."""
     top = load(scores, start)
     for j in range(WIDTH, count, WIDTH):
         top = maximum(top, load(scores, start + j))

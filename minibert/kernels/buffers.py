@@ -1,18 +1,20 @@
-"""Memory for arrays of floats: where cache lines begin, on large pages, and used again as soon as nobody holds it.
+"""Memory for arrays of floats: aligned to cache lines, on large pages, and reused when no array needs it any more.
 
-Lines   A vector that lies across two cache lines costs as much as two. The allocator aligns to 16 bytes, a line has 64:
-        so weights, scratch (memory.py) and large results begin where a line does (`aligned_empty`). Small results are
-        the allocator's, and so is a copied or unpickled weight: they compute the same.
-Pages   The weights of a model pass through the processor once in every forward, and it looks up the place of each page
-        on the way: with pages of 2 MB (Linux), which need long pieces of memory, 1 to 3 % less time than with those of
-        4 KB. So they are cut from `Slabs`.
-Again   Fresh pages cost more than what is computed in them. The system clears each one at its first touch: for the
-        arrays of a forward that takes about a tenth of the time in which they are computed. So an op's result lies in a
-        block that `Buffers` keeps, and gives away again when the last array that looks into it is gone.
+Lines   A vector that crosses the border of a cache line costs as much as two vectors. The allocator aligns to 16 bytes,
+        but a line has 64. So weights, scratch memory (memory.py) and large results begin at a cache line
+        (`aligned_empty`). Small results and copied or unpickled weights have the allocator's alignment; they compute
+        the same.
+Pages   A forward reads all weights of a model once, and the processor looks up the address of each page. Pages of 2 MB
+        (Linux) take 1 to 3 % less time than pages of 4 KB, but they need long pieces of memory. So the weights are cut
+        from long pieces, the `Slabs`.
+Reuse   New pages are slow, because the system clears each page at its first use. For the arrays of a forward, this
+        takes about a tenth of the time in which they are computed. So the result of an op is in a block of memory that
+        `Buffers` keeps. It is used again when the last array in it is gone.
 
-An array that looks into another one holds on to the first of them all, and that one to the `_Lease` it was made from:
-the block is free when its lease is gone. A weak reference tells, at no moment too early; a reference count does not
-(debuggers hold references of their own), and a `__del__` would swallow the Ctrl-C that arrives within it.
+How `Buffers` knows that a block is free: each result is made from a small object, its `_Lease`. A view keeps its base
+array alive, and the base array keeps its lease alive. So the block is free when the weak reference to its lease is
+dead. A reference count would not be reliable, because debuggers hold references too. A `__del__` method would lose a
+Ctrl-C that arrives while it runs.
 """
 
 from __future__ import annotations
@@ -29,13 +31,14 @@ from minibert.base.arrays import FloatArray
 __all__ = ["Buffers", "Slabs", "aligned_empty"]
 
 _CACHE_LINE, _LARGE_PAGE = 64, 1 << 21  # bytes
-_SLAB = 1 << 25  # bytes; what of it is not touched is not there
+_SLAB = 1 << 25  # bytes; pages that are not used do not take memory
 _MOST_BLOCKS = 12  # a layer has at most six results alive at once
-_SMALLEST, _LARGEST = 1 << 16, 1 << 23  # floats; less, the allocator keeps itself; more, no step of a forward takes
+# In floats. The allocator reuses smaller arrays itself; no step of a forward needs larger ones.
+_SMALLEST, _LARGEST = 1 << 16, 1 << 23
 
 
 def aligned_empty(*shape: int) -> FloatArray:
-    """A float32 array of this shape with arbitrary contents, which begins where a cache line does."""
+    """Return a float32 array of this shape with arbitrary contents, which begins at a cache line."""
     return np.ndarray(shape, np.float32, _aligned_bytes(4 * math.prod(shape), _CACHE_LINE))
 
 
@@ -46,9 +49,9 @@ def _aligned_bytes(size: int, alignment: int) -> np.ndarray[tuple[int], np.dtype
 
 
 class Slabs:
-    """Memory for the weights of one model, one behind the other; safe to share between threads.
+    """Memory for the weights of one model, cut from long pieces ("slabs"); safe to share between threads.
 
-    NumPy asks the system for large pages where an array is long; it is up to the system to give them.
+    For long arrays, NumPy asks the system for large pages. The system decides whether it gives them.
     """
 
     def __init__(self) -> None:
@@ -59,7 +62,7 @@ class Slabs:
         return Slabs, ()
 
     def empty(self, *shape: int) -> FloatArray:
-        """An array of this shape with arbitrary contents, in memory that no other array uses."""
+        """Return an array of this shape with arbitrary contents, in memory that no other array uses."""
         size = -(-4 * math.prod(shape) // _CACHE_LINE) * _CACHE_LINE
         with self._lock:
             if len(self._rest) < size:
@@ -69,7 +72,7 @@ class Slabs:
 
 
 class _Lease:
-    """A block in use; `np.asarray` makes the array that uses it."""
+    """A mark that a block is in use. `np.asarray` makes the array in this block, which keeps the mark alive."""
 
     def __init__(self, block: FloatArray, shape: tuple[int, ...]) -> None:
         self._block = block
@@ -79,8 +82,8 @@ class _Lease:
 class Buffers:
     """Blocks of float32 memory for the results of ops; safe to share between threads, to interrupt, and to fork.
 
-    No lock: whoever looks at a block has taken it out of the deque, in one step that Python does not interrupt, and
-    puts it back. A block that is lost in between is merely not used again.
+    There is no lock. A thread that looks at a block takes it out of the deque, in one step that Python does not
+    interrupt, and puts it back. If the thread is interrupted in between, the block is lost: it is not used again.
     """
 
     def __init__(self) -> None:
@@ -90,7 +93,7 @@ class Buffers:
         return Buffers, ()
 
     def empty(self, *shape: int) -> FloatArray:
-        """An array of this shape with arbitrary contents, in memory that no other array uses."""
+        """Return an array of this shape with arbitrary contents, in memory that no other array uses."""
         size = math.prod(shape)
         if not _SMALLEST <= size <= _LARGEST:
             return np.empty(shape, dtype=np.float32)
@@ -102,11 +105,11 @@ class Buffers:
         return np.asarray(lease)
 
     def _take(self, size: int) -> FloatArray | None:
-        """Take out a free block that fits; one much larger would make a result that is kept hold too much memory."""
+        """Take out a free block that fits. A much larger one is not used: a result that is kept would waste memory."""
         for _ in range(len(self._blocks)):
             try:
                 block, lease = self._blocks.popleft()
-            except IndexError:  # other threads are looking at the rest
+            except IndexError:  # other threads have taken out the other blocks
                 return None
             if size <= block.size <= size + size // 4 and lease() is None:
                 return block

@@ -1,29 +1,32 @@
-"""y = x weight^T for BERT's shapes: packed weights, a register-tiled micro-kernel, and the epilogue on the hot tile.
+"""The matrix product for BERT's shapes: packed weights, a micro-kernel with its sums in registers, and the epilogue.
 
 What        y (M, N) = activation(x (M, K) weight^T (K, N) + bias) + residual
-Layout      x and y row-major. The weight is packed once, at load, into panels of NR columns; each is a contiguous
-            stream in the order in which the micro-kernel reads it::
+Layout      x and y are row-major. The weight is packed once, at load, into panels of NR columns. A panel is contiguous,
+            in the order in which the micro-kernel reads it::
 
                 weight^T (K, N)              packed weight [ceil(N / NR)][K][NR]
                    NR   NR   NR
                 +----+----+----+             panel 0: row 0 of its NR columns, row 1, ..., row K - 1
               K |  0 |  1 |  2 |   ------>   panel 1: ...
-                +----+----+----+             the last one filled up with zeros
+                +----+----+----+             the last panel is filled up with zeros
 
-Registers   a micro-tile of up to MR x NR sums, NR = 2 WIDTH: 2 MR accumulators; each step of k loads two vectors of the
-            panel and broadcasts MR numbers of x. As many totals are in registers too where there are 32 of them
-Loop order  blocks of BLOCK_TILES micro-tiles and groups of panels (the chunks that threads share) -> panels ->
-            micro-tiles -> blocks of KC steps -> k
-Edges       rows are shared out evenly over micro-tiles (22 = 6 + 6 + 5 + 5), with one micro-kernel for each height
-Epilogue    bias and residual are added to the sums in their registers. For an activation, and in a last panel of fewer
-            than NR columns, the tile passes through a small buffer that stays in the first cache
-Prefetch    while a tile is computed, a part of the next panel comes into the second cache: with few rows a panel is
-            used before the processor's own prefetcher has fetched it. The lines of the tile's result come into the
-            first cache when the tile begins, those of its residual later, for all at once would hold up the loads of k
-Numerics    an output is a sum over blocks of KC products: a chain of fma within a block, then the blocks in order. None
-            of that depends on M, the tile or the thread: a row's result is the same bit for bit in any batch. Blocks
-            also err less than one chain over all of K
-Contract    callers checked every shape; nothing here checks bounds
+Registers   A micro-tile has up to MR x NR sums. NR is 2 WIDTH, so the sums are 2 MR accumulators. Each step of k loads
+            two vectors of the panel and broadcasts MR numbers of x. With 32 registers, the 2 MR totals are in registers
+            too
+Loop order  blocks of BLOCK_TILES micro-tiles and groups of panels (these are the chunks of work that threads share) ->
+            panels -> micro-tiles -> blocks of KC steps -> k
+Edges       The rows are divided evenly among the micro-tiles (22 = 6 + 6 + 5 + 5). There is one micro-kernel for each
+            number of rows
+Epilogue    Bias and residual are added to the sums in their registers. If there is an activation, or the last panel has
+            fewer than NR columns, the tile passes through a small buffer that stays in the first cache
+Prefetch    While a tile is computed, a part of the next panel is fetched into the second cache, because with few rows
+            the processor's own prefetcher is too late. The cache lines of the tile's result are fetched into the first
+            cache when the tile begins. Those of its residual are fetched later, because all at once would delay the
+            loads of k
+Numerics    An output is a sum over blocks of KC products: a chain of fma within a block, then the blocks in order. This
+            does not depend on M, the tile or the thread, so a row's result is the same bit for bit in any batch. Blocks
+            also have a smaller rounding error than one chain over all of K
+Contract    Callers have checked every shape; the code here does not check bounds
 Source      Goto and van de Geijn 2008 (ACM TOMS 34(3)); Van Zee and van de Geijn 2015, BLIS (ACM TOMS 41(3))
 """
 
@@ -75,21 +78,21 @@ __all__ = [
     "describe_linear",
     "epilogue_chunk",
     "linear_chunk",
-    "micro_tile",
+    "multiply_tile",
     "pack",
     "prefetch_tile",
 ]
 
 LINEAR, EPILOGUE = 1, 5  # kinds of tasks
 
-MR = 7 if REGISTERS == 32 else 6  # rows of a micro-tile: as many as leave registers for two vectors of b and one of a
+MR = 7 if REGISTERS == 32 else 6  # rows of a micro-tile; registers remain for two vectors of b and one of a
 NR = 2 * WIDTH  # columns of a micro-tile and of a panel
 KC = 128  # products of one partial sum
-UNROLL = 2  # steps of k between two jumps back
-BLOCK_TILES = 7  # micro-tiles whose rows stay in the second cache while all panels pass by
-FEW_TILES = 20  # that are one block: with so few rows, to read each panel once is worth more
-FLOAT = 4  # bytes
-EPILOGUE_ROWS = 32  # rows of one chunk where a BLAS multiplies
+UNROLL = 2  # steps of k in one turn of the inner loop
+BLOCK_TILES = 7  # micro-tiles of one block; their rows stay in the second cache while all panels are read
+FEW_TILES = 20  # up to this number of micro-tiles are one block, because reading each panel once then saves more
+FLOAT = 4  # bytes of a float32
+EPILOGUE_ROWS = 32  # rows of one chunk if a BLAS computes the product
 
 
 # --- packed weights --------------------------------------------------------------------------------------------------
@@ -97,7 +100,7 @@ EPILOGUE_ROWS = 32  # rows of one chunk where a BLAS multiplies
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PackedLinear:
-    """A `Linear` whose weight lies in panels, as gemm.py's layout picture shows; its other arrays are the checkpoint's.
+    """A `Linear` with a packed weight: panels, as the picture at the top of this file shows.
 
     Parameters
     ----------
@@ -121,7 +124,7 @@ class PackedLinear:
 
 
 def pack(slabs: Slabs, linear: Linear) -> PackedLinear:
-    """Lay a weight out in panels of NR columns, the last one filled up with zeros."""
+    """Copy a weight into panels of NR columns, and fill up the last panel with zeros."""
     N, K = linear.weight.shape
     panels = slabs.empty(-(-N // NR), K, NR)
     for p, panel in enumerate(panels):
@@ -136,12 +139,16 @@ def pack(slabs: Slabs, linear: Linear) -> PackedLinear:
 
 
 def _micro_kernel(rows: int) -> Any:
-    """c[rows, NR] = sum over k of a[rows, k] b[k, NR], plus the bias if added is 1, plus the residual too if it is 2.
+    """Return the micro-kernel for this number of rows: c[rows, NR] = sum over k of a[rows, k] b[k, NR].
 
-    The residual lies as c does. Meanwhile the cache lines at ahead, ahead + pace floats, ... are brought into the
-    second cache, one with each k; and those of the residual into the first, half of its rows after the first block of
-    k, half after the second, as long as another block follows. Arrays are given as addresses: eleven whole numbers cost
-    less to hand over than five arrays, of seven fields each.
+    If `added` is 1, it adds the bias to the sums; if `added` is 2, the bias and the residual. The residual has the
+    layout of c.
+
+    The micro-kernel also prefetches. With each k, one of the cache lines at ahead, ahead + pace floats, ... is fetched
+    into the second cache. The residual is fetched into the first cache: half of its rows after the first block of k,
+    half after the second, if another block follows.
+
+    Arrays are passed as addresses, because 11 integers are cheaper to pass than 5 Numba arrays of 7 fields each.
     """
 
     @intrinsic
@@ -159,11 +166,11 @@ def _micro_kernel(rows: int) -> Any:
                 return builder.inttoptr(address, ir.FloatType().as_pointer())
 
             def tile(first):
-                """The 2 rows vectors of a tile that lies as c does, as pointers."""
-                places = [
+                """Return pointers to the 2 * rows vectors of a tile with the layout of c."""
+                offsets = [
                     builder.add(builder.mul(ldc_, whole(i)), whole(j * WIDTH)) for i in range(rows) for j in (0, 1)
                 ]
-                return [builder.gep(first, [place]) for place in places]
+                return [builder.gep(first, [offset]) for offset in offsets]
 
             a_first, b_first, residual_first, ahead_first = map(pointer, (a_, b_, residual_, ahead_))
             a_rows = [builder.gep(a_first, [builder.mul(lda_, whole(i))]) for i in range(rows)]
@@ -183,7 +190,7 @@ def _micro_kernel(rows: int) -> Any:
             builder.position_at_end(steps[0])
             first_k = k = builder.phi(word)
             first = accumulators = [builder.phi(lanes) for _ in sums]
-            ways_out = []
+            exits = []
             for i, step in enumerate(steps):
                 builder.position_at_end(step)
                 prefetch_line(builder, builder.gep(ahead_first, [builder.mul(k, pace_)]))
@@ -192,7 +199,7 @@ def _micro_kernel(rows: int) -> Any:
                 a_lanes = [splat(builder, builder.load(builder.gep(a_row, [k]))) for a_row in a_rows]
                 products = [(x, y) for x in a_lanes for y in b_lanes]
                 accumulators = [fma_lanes(builder, *pair, z) for pair, z in zip(products, accumulators, strict=True)]
-                ways_out.append((accumulators, step))
+                exits.append((accumulators, step))
                 k = builder.add(k, whole(1))
                 builder.cbranch(builder.icmp_signed("<", k, stop), steps[(i + 1) % UNROLL], end_of_block)
 
@@ -200,7 +207,7 @@ def _micro_kernel(rows: int) -> Any:
             grown = []
             for i, total in enumerate(totals):
                 sum_ = builder.phi(lanes)
-                for values, source in ways_out:
+                for values, source in exits:
                     sum_.add_incoming(values[i], source)
                 grown.append((total, sum_))
             grown = [builder.fadd(total, sum_) for total, sum_ in grown]
@@ -215,11 +222,11 @@ def _micro_kernel(rows: int) -> Any:
             builder.position_at_end(fetch)
             half = (rows + 1) // 2
             odd = builder.icmp_signed("!=", builder.and_(start, whole(KC)), whole(0))
-            place = builder.select(odd, builder.mul(ldc_, whole(half)), whole(0))
+            offset = builder.select(odd, builder.mul(ldc_, whole(half)), whole(0))
             for _ in range(half):
                 for j in range(0, NR, 16):
-                    prefetch_line(builder, builder.gep(residual_first, [builder.add(place, whole(j))]), cache=1)
-                place = builder.add(place, ldc_)
+                    prefetch_line(builder, builder.gep(residual_first, [builder.add(offset, whole(j))]), cache=1)
+                offset = builder.add(offset, ldc_)
             builder.branch(next_block)
             builder.position_at_end(next_block)
             builder.branch(block)
@@ -244,8 +251,8 @@ def _micro_kernel(rows: int) -> Any:
             builder.cbranch(builder.icmp_signed("==", added_, whole(1)), store, add_residual)
 
             builder.position_at_end(add_residual)
-            before = [load_lanes(builder, place) for place in tile(residual_first)]
-            summed = [builder.fadd(x, y) for x, y in zip(biased, before, strict=True)]
+            residual_lanes = [load_lanes(builder, address) for address in tile(residual_first)]
+            summed = [builder.fadd(x, y) for x, y in zip(biased, residual_lanes, strict=True)]
             builder.branch(store)
 
             builder.position_at_end(store)
@@ -253,8 +260,8 @@ def _micro_kernel(rows: int) -> Any:
             for values, source in ((grown, finish), (biased, add_bias), (summed, add_residual)):
                 for result, value in zip(results, values, strict=True):
                     result.add_incoming(value, source)
-            for result, place in zip(results, tile(pointer(c_)), strict=True):
-                store_lanes(builder, result, place)
+            for result, address in zip(results, tile(pointer(c_)), strict=True):
+                store_lanes(builder, result, address)
             return context.get_dummy_value()
 
         return types.void(*(types.int64,) * 11), codegen
@@ -262,18 +269,19 @@ def _micro_kernel(rows: int) -> Any:
     return micro_kernel
 
 
+# Compiled code cannot choose a function by an index, so each number of rows has a name and a branch.
 _1, _2, _3, _4, _5, _6, _7 = (_micro_kernel(rows) for rows in range(1, 8))
 
 
 @function
-def micro_tile(rows, a, lda, b, depth, c, ldc):
-    """c[rows, NR] = a[rows, depth] b[depth, NR] for 1 to MR rows, b being one panel; a, b and c are addresses."""
-    finished_tile(rows, a, lda, b, depth, c, ldc, 0, b, b, b, 0)
+def multiply_tile(rows, a, lda, b, depth, c, ldc):
+    """Compute c[rows, NR] = a[rows, depth] b[depth, NR] for 1 to MR rows; b is one panel; a, b and c are addresses."""
+    multiply_tile_and_add(rows, a, lda, b, depth, c, ldc, 0, b, b, b, 0)
 
 
 @function
-def finished_tile(rows, a, lda, b, depth, c, ldc, added, bias, residual, ahead, pace):
-    """A micro-tile with the bias if added is 1, and with the residual too if it is 2."""
+def multiply_tile_and_add(rows, a, lda, b, depth, c, ldc, added, bias, residual, ahead, pace):
+    """Compute a micro-tile; add the bias if `added` is 1, and the bias and the residual if `added` is 2."""
     if rows == 7:
         _7(a, lda, b, depth, c, ldc, added, bias, residual, ahead, pace)
     elif rows == 6:
@@ -308,7 +316,7 @@ ACTIVATION_CODES = {
 
 @function
 def activate(x, code):
-    """The activation with this code; formulas in reference.py."""
+    """Compute the activation with this code; reference.py has the formulas."""
     if code == GELU:
         return gelu(x)
     if code == GELU_TANH:
@@ -327,22 +335,22 @@ def activate(x, code):
 
 
 @function
-def finish_tile(rows, columns, tile, start, ldt, bias, bias_start, code, residual, y, y_start, ldy, has_residual):
-    """y = activation(tile + bias) + residual for a tile of up to NR columns; tile may be y itself."""
+def apply_epilogue(rows, columns, tile, start, ldt, bias, bias_start, code, residual, y, y_start, ldy, has_residual):
+    """Compute y = activation(tile + bias) + residual; tile may be y itself."""
     for i in range(rows):
         for j in range(0, columns, WIDTH):
-            place, source, count = y_start + i * ldy + j, start + i * ldt + j, columns - j
+            target, source, count = y_start + i * ldy + j, start + i * ldt + j, columns - j
             if count >= WIDTH:
                 value = activate(load(tile, source) + load(bias, bias_start + j), code)
                 if has_residual:
-                    value = value + load(residual, place)
-                store(y, place, value)
+                    value = value + load(residual, target)
+                store(y, target, value)
             else:
                 value = load_first(tile, source, count) + load_first(bias, bias_start + j, count)
                 value = activate(value, code)
                 if has_residual:
-                    value = value + load_first(residual, place, count)
-                store_first(y, place, value, count)
+                    value = value + load_first(residual, target, count)
+                store_first(y, target, value, count)
 
 
 # --- the task --------------------------------------------------------------------------------------------------------
@@ -350,7 +358,7 @@ def finish_tile(rows, columns, tile, start, ldt, bias, bias_start, code, residua
 
 @function
 def linear_chunk(task, chunk):
-    """A block of micro-tiles times a group of panels; the fields of `task` are those of `describe_linear`."""
+    """Multiply a block of micro-tiles by a group of panels; `describe_linear` writes the fields of `task`."""
     x, panels, bias, residual, y = task[1], task[2], task[3], task[4], task[5]
     M, N, K, code, has_residual = task[6], task[7], task[8], task[9], task[10] != 0
     tiles, block_tiles, group, groups = task[11], task[12], task[13], task[14]
@@ -358,7 +366,7 @@ def linear_chunk(task, chunk):
     height, taller = M // tiles, M % tiles  # the first `taller` tiles have one row more
     first_tile = (chunk // groups) * block_tiles
     first_panel = (chunk % groups) * group
-    part = K * NR // block_tiles  # of the next panel, that each tile fetches: `pace` numbers with each k
+    part = K * NR // block_tiles  # numbers of the next panel that each tile prefetches, `pace` of them with each k
     pace = NR // block_tiles + 1
     buffer = scratch(MR * NR)
     for p in range(first_panel, min(first_panel + group, (N + NR - 1) // NR)):
@@ -366,24 +374,24 @@ def linear_chunk(task, chunk):
         ahead = panel + K * NR * FLOAT
         for t in range(first_tile, min(first_tile + block_tiles, tiles)):
             rows, row = height + (t < taller), t * height + min(t, taller)
-            a, place = x + row * K * FLOAT, row * N + column
-            c, r = y + place * FLOAT, residual + place * FLOAT
+            a, offset = x + row * K * FLOAT, row * N + column
+            c, r = y + offset * FLOAT, residual + offset * FLOAT
             prefetch_tile(rows, c, N)
             if columns == NR and code == 0:
                 added = 2 if has_residual else 1
-                finished_tile(rows, a, K, panel, K, c, N, added, bias + column * FLOAT, r, ahead, pace)
+                multiply_tile_and_add(rows, a, K, panel, K, c, N, added, bias + column * FLOAT, r, ahead, pace)
             else:
-                finished_tile(rows, a, K, panel, K, buffer.ctypes.data, NR, 0, bias, r, ahead, pace)
-                finish_tile(
+                multiply_tile_and_add(rows, a, K, panel, K, buffer.ctypes.data, NR, 0, bias, r, ahead, pace)
+                apply_epilogue(
                     rows, columns, buffer, 0, NR, floats_at(bias), column, code, floats_at(residual), floats_at(y),
-                    place, N, has_residual
+                    offset, N, has_residual
                 )  # fmt: skip
             ahead += part * FLOAT
 
 
 @function
 def prefetch_tile(rows, address, stride):
-    """Have a tile brought into the first cache while something else is computed."""
+    """Ask the processor to fetch a tile into the first cache while it computes something else."""
     for i in range(rows):
         for j in range(0, NR, 16):
             prefetch(address + (i * stride + j) * FLOAT)
@@ -391,12 +399,12 @@ def prefetch_tile(rows, address, stride):
 
 @function
 def epilogue_chunk(task, chunk):
-    """The epilogue by itself, on rows that a BLAS multiplied; the fields of `task` are those of `describe_epilogue`."""
+    """Apply the epilogue to rows that a BLAS multiplied; `describe_epilogue` writes the fields of `task`."""
     bias, residual, y = floats_at(task[1]), floats_at(task[2]), floats_at(task[3])
     M, N, code, has_residual = task[4], task[5], task[6], task[7] != 0
     first = chunk * EPILOGUE_ROWS
     rows = min(EPILOGUE_ROWS, M - first)
-    finish_tile(rows, N, y, first * N, N, bias, 0, code, residual, y, first * N, N, has_residual)
+    apply_epilogue(rows, N, y, first * N, N, bias, 0, code, residual, y, first * N, N, has_residual)
 
 
 @kernel
@@ -418,14 +426,15 @@ def describe_epilogue(task, bias, residual, y, code, has_residual):
 def describe_linear(task, x, panels, bias, residual, y, code, has_residual, num_threads):
     """Fill in the task for `linear_chunk` and return its number of chunks.
 
-    Few rows: one block of tiles, panels shared out. Many rows: blocks that stay in cache while all panels pass by.
+    With few rows there is one block of tiles, and the threads share the panels. With many rows there are more blocks,
+    and each stays in cache while all panels are read.
     """
     M, N = y.shape
     tiles = (M + MR - 1) // MR
     blocks = 1 if tiles <= FEW_TILES else (tiles + BLOCK_TILES - 1) // BLOCK_TILES
     num_panels = (N + NR - 1) // NR
     block_tiles = (tiles + blocks - 1) // blocks
-    # Chunks small enough that no thread waits long for the last of another, large enough to be worth taking.
+    # Chunks are so small that no thread waits long for the last one, and so large that taking one costs little.
     wanted = (24 * num_threads + blocks - 1) // blocks if num_threads > 1 else 1
     group = max(1, num_panels // wanted, (8 + block_tiles - 1) // block_tiles)
     groups = (num_panels + group - 1) // group

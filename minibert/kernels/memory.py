@@ -1,4 +1,4 @@
-"""Memory in compiled code: atomics for what threads share, arrays made of addresses, scratch."""
+"""Memory in compiled code: atomics for shared integers, arrays at an address, and scratch memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["atomic_add", "atomic_load", "atomic_store", "floats_at", "ints_at", 
 
 @intrinsic
 def atomic_add(typingctx: Any, array: Any, index: Any, value: Any) -> Any:
-    """array[index] += value for an int64 array, at once for all threads; returns the old value."""
+    """Compute array[index] += value for an int64 array as one atomic step; return the old value."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = element_pointer(context, builder, signature.args[0], *arguments[:2])
@@ -31,7 +31,7 @@ def atomic_add(typingctx: Any, array: Any, index: Any, value: Any) -> Any:
 
 @intrinsic
 def atomic_load(typingctx: Any, array: Any, index: Any) -> Any:
-    """array[index] as the last thread that stored it left it."""
+    """Read array[index] of an int64 array atomically: the last value that any thread stored."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.load_atomic(element_pointer(context, builder, signature.args[0], *arguments), "seq_cst", 8)
@@ -41,7 +41,7 @@ def atomic_load(typingctx: Any, array: Any, index: Any) -> Any:
 
 @intrinsic
 def atomic_store(typingctx: Any, array: Any, index: Any, value: Any) -> Any:
-    """array[index] = value, after all that this thread wrote before."""
+    """Store array[index] = value atomically, after everything that this thread wrote before."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = element_pointer(context, builder, signature.args[0], *arguments[:2])
@@ -53,7 +53,7 @@ def atomic_store(typingctx: Any, array: Any, index: Any, value: Any) -> Any:
 
 @intrinsic
 def relax(typingctx: Any) -> Any:
-    """Tell the processor that this is a waiting loop."""
+    """Tell the processor that the thread waits in a loop."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         if platform.machine() in ("x86_64", "AMD64", "i686"):
@@ -67,7 +67,7 @@ def relax(typingctx: Any) -> Any:
 
 @intrinsic
 def nap(typingctx: Any) -> Any:
-    """Leave the core to other threads for some 50 microseconds, where the system has a call for that."""
+    """Leave the core to other threads for about 50 microseconds, on systems that have a call for it."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         if os.name == "posix":
@@ -85,34 +85,34 @@ def _pointer(typingctx: Any, address: Any) -> Any:
     return types.voidptr(types.int64), codegen
 
 
-# Longer than any memory: the length of these arrays says nothing, whoever described the task knows it.
+# Longer than any memory. The arrays below do not know their length; the kernel that uses them does.
 _LENGTH = 1 << 60
 
 
 @inline
 def floats_at(address):
-    """The float32 memory that begins at an address, as a flat array; the caller keeps it alive."""
+    """Return the float32 memory that begins at an address, as a flat array; the caller keeps it alive."""
     return carray(_pointer(address), (_LENGTH,), np.float32)
 
 
 @inline
 def ints_at(address):
-    """The int32 memory that begins at an address, as a flat array; the caller keeps it alive."""
+    """Return the int32 memory that begins at an address, as a flat array; the caller keeps it alive."""
     return carray(_pointer(address), (_LENGTH,), np.int32)
 
 
 @inline
 def longs_at(address):
-    """The int64 memory that begins at an address, as a flat array; the caller keeps it alive."""
+    """Return the int64 memory that begins at an address, as a flat array; the caller keeps it alive."""
     return carray(_pointer(address), (_LENGTH,), np.int64)
 
 
 @inline
 def scratch(size):
-    """A flat float32 array with arbitrary contents, which begins where a cache line does.
+    """Return a flat float32 array with arbitrary contents, which begins at a cache line.
 
-    Raises MemoryError where there is none. Whoever uses its address names the array after the last such use (in a loop,
-    anywhere inside it): Numba frees an array that is not named again.
+    Raises MemoryError if it cannot be allocated. If you use only its address, mention the array again after the last
+    such use (in a loop, anywhere inside it), because Numba frees an array after its last mention.
     """
     raw = np.empty(size + 16, np.float32)
     return raw[-raw.ctypes.data % 64 // 4 :]

@@ -1,10 +1,12 @@
-"""The ops that treat each token by itself: the sum of embeddings, and LayerNorm.
+"""The ops that compute each token alone: the sum of embeddings, and LayerNorm.
 
-What      `embed_chunk` and `layer_norm_chunk`: twins of reference.embed and reference.layer_norm
-Layout    flat views of row-major (T, H) float32 arrays; a chunk is ROWS rows
-Numerics  LayerNorm in float64, rounded once, summed in a fixed order: a row's result depends on nothing but that row
-Cost      one pass over memory; LayerNorm makes three over a row that is in cache
-Contract  callers checked every shape and every id; nothing here checks bounds
+What        `embed_chunk` and `layer_norm_chunk`; they compute the same as reference.embed and reference.layer_norm
+Layout      Arrays are flat views of row-major (T, H) float32 arrays. A chunk of work is ROWS rows
+Numerics    LayerNorm computes in float64 and rounds once. Its sums have a fixed order, so the result of a row depends
+            on that row only
+Cost        One pass over memory. LayerNorm makes three passes over a row, which is then in cache
+Contract    Callers have checked every shape and every id; the code here does not check bounds
+Source      Devlin et al. 2018 (arXiv 1810.04805), figure 2; Ba et al. 2016 (arXiv 1607.06450), section 3
 """
 
 from __future__ import annotations
@@ -25,23 +27,23 @@ ROWS = 32  # rows of one chunk
 
 @function
 def embed_chunk(task, chunk):
-    """Sum of three look-ups for ROWS tokens; the fields of `task` are those of `describe_embed`."""
+    """Add three look-ups for each of ROWS tokens; `describe_embed` writes the fields of `task`."""
     words, ids = floats_at(task[1]), ints_at(task[2])
     type_table, token_types = floats_at(task[3]), ints_at(task[4])
     position_table, positions = floats_at(task[5]), ints_at(task[6])
     y, T, H = floats_at(task[7]), task[8], task[9]
     for t in range(chunk * ROWS, min(T, (chunk + 1) * ROWS)):
-        word, kind, position, place = ids[t] * H, token_types[t] * H, positions[t] * H, t * H
+        word, token_type, position, row = ids[t] * H, token_types[t] * H, positions[t] * H, t * H
         for j in range(0, H - WIDTH + 1, WIDTH):
-            total = load(words, word + j) + load(type_table, kind + j) + load(position_table, position + j)
-            store(y, place + j, total)
+            total = load(words, word + j) + load(type_table, token_type + j) + load(position_table, position + j)
+            store(y, row + j, total)
         for j in range(H - H % WIDTH, H):
-            y[place + j] = words[word + j] + type_table[kind + j] + position_table[position + j]
+            y[row + j] = words[word + j] + type_table[token_type + j] + position_table[position + j]
 
 
 @function
 def layer_norm_chunk(task, chunk):
-    """LayerNorm of ROWS rows; the fields of `task` are those of `describe_layer_norm`."""
+    """Normalise ROWS rows; `describe_layer_norm` writes the fields of `task`."""
     x, weight, bias, y = floats_at(task[1]), floats_at(task[2]), floats_at(task[3]), floats_at(task[4])
     T, H, eps = task[5], task[6], task[7:8].view(np.float64)[0]
     for t in range(chunk * ROWS, min(T, (chunk + 1) * ROWS)):
@@ -50,7 +52,7 @@ def layer_norm_chunk(task, chunk):
 
 @function
 def layer_norm_row(x, start, weight, bias, eps, y, H):
-    """y = (x - mean) / sqrt(variance + eps) * weight + bias for one row, in float64 and rounded once."""
+    """Compute y = (x - mean) / sqrt(variance + eps) * weight + bias for one row, in float64, rounded once."""
     whole = H - H % WIDTH
     total = broadcast(0.0)
     for j in range(0, whole, WIDTH):

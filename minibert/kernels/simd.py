@@ -1,27 +1,27 @@
-"""A float32 vector type for Numba: kernels that read like scalar Python and run on AVX-512, AVX2 or NEON registers.
+"""A float32 vector type for Numba, so that kernels look like scalar Python and use AVX-512, AVX2 or NEON registers.
 
-Numba compiles Python to LLVM, and LLVM has vectors of any width as ordinary values: ``<16 x float>`` is as good a type
-as ``float``. What is missing is a name for it in Numba's type system. This file gives it one, and that is all::
+Numba compiles Python to LLVM. In LLVM, vectors of any width are ordinary values: ``<16 x float>`` is a type like
+``float``. But Numba's type system does not have a name for it. This file only adds this name::
 
     @njit
-    def scale(x, y, n):                      # y = 2 x, sixteen numbers at a time
+    def scale(x, y, n):                      # y = 2 x, 16 numbers at a time
         for i in range(0, n, WIDTH):
             store(y, i, 2.0 * load(x, i))
 
 How it works, in the order of the file:
 
-1. A type (`Vector`), and its data model: in LLVM it *is* the vector, one register.
-2. Intrinsics: functions whose body is LLVM instructions, one each. They are the words of the language: `load`, `store`,
-   `broadcast`, `fma`, `maximum`, ...
+1. A type (`Vector`) and its data model: in LLVM the value *is* the vector, in one register.
+2. Intrinsics: functions whose body is LLVM instructions, one each: `load`, `store`, `broadcast`, `fma`, `maximum`, ...
 3. Operators: ``+ - * /`` between vectors, and between a vector and a number.
-4. Functions written in those words, in plain Python: `exp2`, `gelu`, `tanh`. LLVM inlines them into the kernels.
+4. Functions in plain Python that use 2 and 3: `exp2`, `gelu`, `tanh`. LLVM inlines them into the kernels.
 
-WIDTH follows the processor Numba compiles for: 16 lanes with AVX-512, 8 with AVX, else 4 (NEON, SSE). LLVM would split
-wider vectors, so every width computes everywhere. To try another one, name another processor before Python starts:
-``NUMBA_CPU_NAME=haswell NUMBA_CPU_FEATURES=+avx,+avx2,+fma`` makes it 8, ``NUMBA_CPU_NAME=generic`` 4.
+WIDTH depends on the processor that Numba compiles for: 16 lanes with AVX-512, 8 with AVX, else 4 (NEON, SSE). LLVM
+splits vectors that are wider than a register, so every width works on every processor. To try another width, set
+another processor before Python starts: ``NUMBA_CPU_NAME=haswell NUMBA_CPU_FEATURES=+avx,+avx2,+fma`` gives 8,
+``NUMBA_CPU_NAME=generic`` gives 4.
 
-Nothing here asks for fast math: the only operations are those that were written down, in the order they were written.
-An a * b + c that should be rounded once says `fma`.
+Fast math is off: LLVM computes exactly the operations that the code contains, in the order of the code. Where
+a * b + c should be rounded once, the code calls `fma`.
 """
 
 from __future__ import annotations
@@ -83,10 +83,10 @@ def _host_width() -> int:
 
 
 WIDTH = _host_width()
-"""Lanes of one vector."""
+"""The number of lanes of a vector; a lane is one number of it."""
 
 REGISTERS = 32 if WIDTH == 16 or platform.machine() in ("aarch64", "arm64") else 16
-"""Vectors that the processor holds at once."""
+"""The number of vector registers of the processor."""
 
 
 # --- 1. the type -----------------------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ _FLOAT, _DOUBLE, _INT = ir.FloatType(), ir.DoubleType(), ir.IntType(32)
 _LANES, _DOUBLE_LANES, _INT_LANES = (ir.VectorType(element, WIDTH) for element in (_FLOAT, _DOUBLE, _INT))
 
 vector = Vector(types.float32, _LANES)
-double_vector = Vector(types.float64, _DOUBLE_LANES)  # two registers: for sums that must not round
+double_vector = Vector(types.float64, _DOUBLE_LANES)  # two registers; for sums with a very small rounding error
 
 
 @register_model(Vector)
@@ -124,49 +124,49 @@ def call_llvm(builder: Any, name: str, result: Any, *arguments: Any) -> Any:
 
 
 def element_pointer(context: Any, builder: Any, array_type: Any, array: Any, index: Any) -> Any:
-    """Pointer to one element of a flat array."""
+    """Return a pointer to one element of a flat array."""
     return builder.gep(context.make_array(array_type)(context, builder, array).data, [index])
 
 
 def load_lanes(builder: Any, pointer: Any) -> Any:
-    """WIDTH floats from memory, at any alignment a float may have."""
+    """Load WIDTH floats from memory; they need the alignment of a float only."""
     loaded = builder.load(builder.bitcast(pointer, _LANES.as_pointer()))
     loaded.align = 4
     return loaded
 
 
 def store_lanes(builder: Any, lanes: Any, pointer: Any) -> None:
-    """WIDTH floats to memory."""
+    """Store WIDTH floats to memory; they need the alignment of a float only."""
     builder.store(lanes, builder.bitcast(pointer, _LANES.as_pointer())).align = 4
 
 
 def splat(builder: Any, scalar: Any) -> Any:
-    """One number in every lane."""
+    """Return a vector with one number in every lane."""
     undefined = ir.Constant(ir.VectorType(scalar.type, WIDTH), ir.Undefined)
     first = builder.insert_element(undefined, scalar, ir.Constant(_INT, 0))
     return builder.shuffle_vector(first, undefined, ir.Constant(_INT_LANES, [0] * WIDTH))
 
 
 def zero_lanes() -> Any:
-    """The constant 0 in every lane."""
+    """Return a vector of zeros."""
     return ir.Constant(_LANES, [0.0] * WIDTH)
 
 
 def prefetch_line(builder: Any, pointer: Any, *, cache: int = 2) -> None:
-    """Have the cache line of an address brought into the first or second cache; a hint, which changes no result."""
+    """Ask for the cache line of an address in the first or second cache; a hint, which does not change any result."""
     to_read, locality, data = (ir.Constant(_INT, option) for option in (0, 4 - cache, 1))
     address = builder.bitcast(pointer, cgutils.voidptr_t)
     call_llvm(builder, "llvm.prefetch.p0", ir.VoidType(), address, to_read, locality, data)
 
 
 def fma_lanes(builder: Any, x: Any, y: Any, z: Any) -> Any:
-    """x * y + z, rounded once."""
+    """Compute x * y + z, rounded once."""
     suffix = "f64" if x.type == _DOUBLE_LANES else "f32"
     return call_llvm(builder, f"llvm.fma.v{WIDTH}{suffix}", x.type, x, y, z)
 
 
 def _first_lanes(builder: Any, count: Any) -> Any:
-    """A mask of the lanes 0, ..., count - 1."""
+    """Return a mask of the lanes 0, ..., count - 1."""
     numbers = ir.Constant(_INT_LANES, list(range(WIDTH)))
     undefined = ir.Constant(_INT_LANES, ir.Undefined)
     first = builder.insert_element(undefined, builder.trunc(count, _INT), ir.Constant(_INT, 0))
@@ -177,7 +177,7 @@ def _first_lanes(builder: Any, count: Any) -> Any:
 
 @intrinsic
 def load(typingctx: Any, array: Any, index: Any) -> Any:
-    """array[index : index + WIDTH] of a flat float32 array, as a vector."""
+    """Load array[index : index + WIDTH] of a flat float32 array as a vector."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return load_lanes(builder, element_pointer(context, builder, signature.args[0], *arguments))
@@ -187,7 +187,7 @@ def load(typingctx: Any, array: Any, index: Any) -> Any:
 
 @intrinsic
 def store(typingctx: Any, array: Any, index: Any, value: Any) -> Any:
-    """array[index : index + WIDTH] = value."""
+    """Store array[index : index + WIDTH] = value."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         store_lanes(builder, arguments[2], element_pointer(context, builder, signature.args[0], *arguments[:2]))
@@ -198,7 +198,7 @@ def store(typingctx: Any, array: Any, index: Any, value: Any) -> Any:
 
 @intrinsic
 def load_first(typingctx: Any, array: Any, index: Any, count: Any) -> Any:
-    """The first `count` lanes of ``load(array, index)``, zeros in the others, whose memory is not touched."""
+    """Load the first `count` lanes as ``load(array, index)`` does; the others are 0, and their memory is not read."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = element_pointer(context, builder, signature.args[0], *arguments[:2])
@@ -212,7 +212,7 @@ def load_first(typingctx: Any, array: Any, index: Any, count: Any) -> Any:
 
 @intrinsic
 def store_first(typingctx: Any, array: Any, index: Any, value: Any, count: Any) -> Any:
-    """array[index : index + count] = the first `count` lanes of value; nothing beyond is touched."""
+    """Store array[index : index + count] = the first `count` lanes of value; other memory is not changed."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = element_pointer(context, builder, signature.args[0], *arguments[:2])
@@ -227,7 +227,7 @@ def store_first(typingctx: Any, array: Any, index: Any, value: Any, count: Any) 
 
 @intrinsic
 def first_lanes(typingctx: Any, x: Any, count: Any, others: Any) -> Any:
-    """The first `count` lanes of x, then those of `others`."""
+    """Combine the first `count` lanes of x with the remaining lanes of `others`."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.select(_first_lanes(builder, arguments[1]), arguments[0], arguments[2])
@@ -237,7 +237,7 @@ def first_lanes(typingctx: Any, x: Any, count: Any, others: Any) -> Any:
 
 @intrinsic
 def prefetch(typingctx: Any, address: Any) -> Any:
-    """Have the cache line of an address brought into the first cache; a hint, which changes no result."""
+    """Ask for the cache line of an address in the first cache; a hint, which does not change any result."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         prefetch_line(builder, builder.inttoptr(arguments[0], cgutils.voidptr_t), cache=1)
@@ -248,7 +248,7 @@ def prefetch(typingctx: Any, address: Any) -> Any:
 
 @intrinsic
 def broadcast(typingctx: Any, scalar: Any) -> Any:
-    """One number in every lane."""
+    """Return a vector with one number in every lane."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return splat(builder, arguments[0])
@@ -258,7 +258,7 @@ def broadcast(typingctx: Any, scalar: Any) -> Any:
 
 @intrinsic
 def widen(typingctx: Any, x: Any) -> Any:
-    """The lanes as float64."""
+    """Convert the lanes to float64."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.fpext(arguments[0], _DOUBLE_LANES)
@@ -268,7 +268,7 @@ def widen(typingctx: Any, x: Any) -> Any:
 
 @intrinsic
 def narrow(typingctx: Any, x: Any) -> Any:
-    """The lanes rounded to float32."""
+    """Round the lanes to float32."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.fptrunc(arguments[0], _LANES)
@@ -278,7 +278,7 @@ def narrow(typingctx: Any, x: Any) -> Any:
 
 @intrinsic
 def fma(typingctx: Any, x: Any, y: Any, z: Any) -> Any:
-    """x * y + z, rounded once."""
+    """Compute x * y + z, rounded once."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return fma_lanes(builder, *arguments)
@@ -298,8 +298,8 @@ def _lane_by_lane(name: str, doc: str) -> Any:
     return function
 
 
-round_even = _lane_by_lane("rint", "The nearest whole number, halves to the even one.")
-absolute = _lane_by_lane("fabs", "The size without the sign.")
+round_even = _lane_by_lane("rint", "Round each lane to the nearest whole number, halves to the even one.")
+absolute = _lane_by_lane("fabs", "Compute the absolute value of each lane.")
 
 
 def _choice(order: str, doc: str) -> Any:
@@ -315,16 +315,19 @@ def _choice(order: str, doc: str) -> Any:
 
 
 def _choose(builder: Any, order: str, x: Any, y: Any) -> Any:
-    # One instruction for LLVM; its own maxnum, which prefers numbers to NaN, is three.
+    # LLVM makes one instruction of this. Its function maxnum, which prefers numbers to NaN, takes three.
     return builder.select(builder.fcmp_ordered(order, y, x), y, x)
 
 
-maximum = _choice(">", "The larger of each pair of lanes; x where either is not a number.")
-minimum = _choice("<", "The smaller of each pair of lanes; x where either is not a number.")
+maximum = _choice(">", "Compute the larger of each pair of lanes; x where x or y is NaN.")
+minimum = _choice("<", "Compute the smaller of each pair of lanes; x where x or y is NaN.")
 
 
 def _across(combine: Callable[[Any, Any, Any], Any], doc: str) -> Any:
-    """A reduction over the lanes: upper half onto lower half until one is left, an order that is always the same."""
+    """Define a reduction over the lanes: combine the upper half with the lower half until one lane is left.
+
+    So the order of the operations is always the same.
+    """
 
     @intrinsic
     def function(typingctx: Any, x: Any) -> Any:
@@ -345,13 +348,13 @@ def _across(combine: Callable[[Any, Any, Any], Any], doc: str) -> Any:
     return function
 
 
-sum_lanes = _across(lambda builder, x, y: builder.fadd(x, y), "The sum of all lanes.")
-largest = _across(lambda builder, x, y: _choose(builder, ">", x, y), "The largest lane.")
+sum_lanes = _across(lambda builder, x, y: builder.fadd(x, y), "Compute the sum of all lanes.")
+largest = _across(lambda builder, x, y: _choose(builder, ">", x, y), "Find the largest lane.")
 
 
 @intrinsic
 def _power_of_two(typingctx: Any, k: Any) -> Any:
-    """2 to the k, for lanes that hold whole numbers from -126 to 127; 0 for -127. k goes into the exponent's bits."""
+    """Compute 2^k by writing k into the bits of the exponent. k is a whole number, -126 to 127; -127 gives 0."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         biased = builder.add(builder.fptosi(arguments[0], _INT_LANES), ir.Constant(_INT_LANES, [127] * WIDTH))
@@ -362,17 +365,18 @@ def _power_of_two(typingctx: Any, k: Any) -> Any:
 
 @intrinsic
 def transpose_block(typingctx: Any, source: Any, start: Any, stride: Any, target: Any, first: Any, step: Any) -> Any:
-    """target[first + j step + i] = source[start + i stride + j] for a block of WIDTH x WIDTH floats.
+    """Transpose WIDTH x WIDTH floats: target[first + j step + i] = source[start + i stride + j].
 
-    In registers: rows that are WIDTH / 2 apart exchange halves, then quarters, ..., then single lanes.
+    This happens in registers. Two rows with a distance of WIDTH / 2 exchange halves; then rows with a distance of
+    WIDTH / 4 exchange quarters, and so on, down to single lanes.
     """
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         source_, start_, stride_, target_, first_, step_ = arguments
 
         def line(kind: int, array: Any, origin: Any, distance: Any, number: int) -> Any:
-            place = builder.add(origin, builder.mul(distance, ir.Constant(distance.type, number)))
-            return element_pointer(context, builder, signature.args[kind], array, place)
+            index = builder.add(origin, builder.mul(distance, ir.Constant(distance.type, number)))
+            return element_pointer(context, builder, signature.args[kind], array, index)
 
         rows = [load_lanes(builder, line(0, source_, start_, stride_, i)) for i in range(WIDTH)]
         apart = WIDTH // 2
@@ -433,16 +437,16 @@ for _operation, _instruction in (
 
 @inline
 def number(x):
-    """A constant in every lane."""
+    """Return a vector with one float32 constant in every lane."""
     return broadcast(np.float32(x))
 
 
 @inline
 def exp2(x):
-    """2 to the x, for -127.4 <= x <= 127; 0 where it would be below the smallest normal number (x < -126.5).
+    """Compute 2^x for -127.4 <= x <= 127; 0 for x < -126.5, where 2^x is below the smallest normal number.
 
-    x = k + r with k whole and |r| <= 1/2, so 2^x = 2^k 2^r, and 2^r is a polynomial of degree 6, fitted for minibert
-    (relative error 1.9e-9 before rounding).
+    x = k + r, where k is a whole number and |r| <= 1/2. So 2^x = 2^k 2^r, and a polynomial of degree 6 computes 2^r. It
+    was fitted for minibert (relative error 1.9e-9 before rounding).
     """
     k = round_even(x)
     r = x - k
@@ -457,13 +461,13 @@ def exp2(x):
 
 @inline
 def gelu(x):
-    """x Phi(x), Phi being the normal distribution: the exact GELU of BERT, to float32 rounding.
+    """Compute x Phi(x), the exact GELU of BERT, to float32 rounding; Phi is the normal distribution function.
 
-    GELU(x) = max(x, 0) - a Phi(-a) with a = |x|: nothing cancels for negative x, as it does in 1 + erf(x / sqrt(2)).
-    Phi(-a) = e^(-a^2 / 2) P(a) / Q(a), polynomials of degree 3 and 4 fitted for minibert on [0, 6.5] so that a Phi(-a)
-    is within 3e-10; beyond, the power itself is less than that.
+    GELU(x) = max(x, 0) - a Phi(-a) with a = |x|. For negative x, 1 + erf(x / sqrt(2)) loses digits by cancellation, but
+    this form does not. Phi(-a) = e^(-a^2 / 2) P(a) / Q(a). The polynomials of degree 3 and 4 were fitted for minibert
+    on [0, 6.5], with an error of a Phi(-a) of at most 3e-10. Beyond 6.5, the power itself is smaller than that.
     """
-    a = minimum(absolute(x), number(13.27))  # where the power is 0
+    a = minimum(absolute(x), number(13.27))  # beyond 13.27 the power is 0
     power = exp2(a * a * -0.72134752)  # -1 / (2 ln 2)
     p = fma(number(-1.047552577e-2), a, number(-8.921241189e-2))
     p = fma(p, a, number(-3.037392176e-1))
@@ -477,10 +481,10 @@ def gelu(x):
 
 @inline
 def tanh(x):
-    """Hyperbolic tangent.
+    """Compute the hyperbolic tangent as x P(x^2) / Q(x^2).
 
-    x P(x^2) / Q(x^2) with polynomials of degree 5, fitted for minibert on [-9.02, 9.02] (relative error 3.7e-11 before
-    rounding); beyond, tanh is 1 in float32.
+    The polynomials of degree 5 were fitted for minibert on [-9.02, 9.02] (relative error 3.7e-11 before rounding).
+    Beyond 9.02, tanh is 1 in float32.
     """
     x = maximum(minimum(x, number(9.02)), number(-9.02))
     s = x * x
@@ -494,4 +498,4 @@ def tanh(x):
     q = fma(q, s, number(2.920102904e-2))
     q = fma(q, s, number(4.743252935e-1))
     q = fma(q, s, number(1.0))
-    return maximum(minimum(x * p / q, number(1.0)), number(-1.0))  # rounding may lead beyond
+    return maximum(minimum(x * p / q, number(1.0)), number(-1.0))  # rounding may give more than 1

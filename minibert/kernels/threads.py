@@ -1,40 +1,42 @@
-"""A team of threads that share out the chunks of one op after another, without a system call between two ops.
+"""A team of threads that share the chunks of each op, without a system call between two ops.
 
-An op is described as a *task*: a row of integers (addresses, sizes, options) and a number of chunks. Each chunk writes
-its own part of the result and nothing else, so it does not matter who computes it, or in which order.
+An op is described as a *task*: an array of integers (addresses, sizes, options) and a number of chunks. A chunk is a
+part of the work of one op. It writes its own part of the result and nothing else, so any thread may compute it, in any
+order.
 
 How an op runs
 --------------
-`Team.run` has the task written into a row of its own, then calls `run_task`, compiled code, which Python never
-interrupts:
+`Team.run` writes the task into a new array, then calls `run_task`. This is compiled code, which Python does not
+interrupt:
 
-1. The caller counts itself in (`_CALLERS`). Whoever finds nobody else inside *leads*: it copies its task into the
-   shared state and sets `_REMAINING`, the number of chunks still to be had. Anybody else computes its op alone, on its
-   own row: with as many callers as cores there is nothing that helpers could add.
-2. Everybody takes chunks: who lowers `_REMAINING` by one may have one, until there are none left. The helpers wait in
-   `run_task` as well, watching `_REMAINING`. The leader takes chunks like everybody else, so no op is slower for a
-   helper that comes late, is held up, or does not exist.
-3. Which chunk? Each thread has a share of them, in order, and begins with its own; when that is used up it goes on with
-   the others'. So as a rule the same thread computes the same rows in one op after another, and finds them in its own
-   cache; but nobody waits for a thread that is slow.
-4. The leader waits until no helper is inside a chunk (`_ACTIVE` is 0), counts itself out, and returns.
+1. The calling thread adds one to `_CALLERS`. If no other caller is inside, it is the *leader*: it copies its task into
+   the shared state and sets `_REMAINING`, the number of chunks that nobody has taken yet. A caller that is not the
+   leader computes its op alone, on its own array, because with many callers all cores are busy anyway.
+2. The leader and the helpers take chunks. A thread takes one by lowering `_REMAINING` by one, until none are left. The
+   helpers wait in `run_task` too, and read `_REMAINING` again and again. The leader takes chunks like a helper, so an
+   op is not slower if a helper comes late, loses its core, or does not exist.
+3. Each thread has a share of the chunks, in order, and begins with its own share. When that share is used up, it
+   continues with the shares of the others. So usually the same thread computes the same rows in one op after another
+   and finds them in its own cache, but no thread waits for a slow one.
+4. The leader waits until no helper is inside a chunk (`_ACTIVE` is 0), subtracts one from `_CALLERS`, and returns.
 
-A helper adds itself to `_ACTIVE` *before* it tries for a chunk, so the leader never leaves while a chunk is under way,
-and nothing is written into a result after the op has returned. A helper that comes too late finds `_REMAINING` at or
-below zero, or gets a chunk of the next op, whose task was complete before `_REMAINING` said so (all of these are
-sequentially consistent atomics).
+A helper adds one to `_ACTIVE` *before* it tries to take a chunk. So the leader does not leave while a chunk is being
+computed, and nothing is written into a result after the op has returned. A helper that comes too late finds
+`_REMAINING` at or below zero, or it gets a chunk of the next op, whose task was complete before `_REMAINING` was set.
+All of these are sequentially consistent atomics.
 
 What can go wrong
 -----------------
-Ctrl-C     Python raises KeyboardInterrupt between two of its instructions. Counting in, sharing, waiting and counting
-           out all happen within one call, so nothing is ever left held; the exception comes after the present op.
-Fork       A child inherits memory but no helpers, and that memory as it was in the middle of the parent's op. So a crew
-           (state and helpers) belongs to one process, and a child that computes starts its own. No lock is involved.
-Memory     A chunk that finds no memory for its scratch is marked (`_FAILED`), and the op raises MemoryError at its end.
-Busy core  A helper may lose its core in the middle of a chunk. The leader that waits for it soon takes short naps: then
-           the system may let the helper go on where the leader was.
-Idleness   A helper that has waited in vain for about a millisecond goes to sleep (on a lock) until a later op.
-The end    When a team is dropped, or the interpreter ends, its helpers are told to return.
+Ctrl-C     Python raises KeyboardInterrupt between two of its instructions. All changes of the counters happen within
+           one call of `run_task`, so they are complete; the exception comes after the current op.
+Fork       A child process inherits the memory, as it was in the middle of the parent's op, but not the helper threads.
+           So each process has its own `_ProcessHelpers` (state and helpers), and a child that computes starts new ones.
+           No lock is involved.
+Memory     A chunk that cannot allocate its scratch memory sets `_FAILED`, and the op raises MemoryError at its end.
+Busy core  A helper may lose its core in the middle of a chunk. The leader that waits for it soon sleeps for short
+           times, so that the system can run the helper on the leader's core.
+Idleness   A helper that has waited for about a millisecond without work sleeps (on a lock) until a later op.
+The end    When a team is deleted, or the interpreter ends, its helpers return.
 """
 
 from __future__ import annotations
@@ -57,13 +59,17 @@ from minibert.kernels.rowwise import EMBED, embed_chunk, layer_norm_chunk
 
 __all__ = ["Team", "run_task"]
 
-# A row of state: the fields of the task; its numbers of chunks and of shares; then what several threads write, each
-# integer in a cache line of its own; last, for each share, how many of its chunks are taken.
+# The state is an array of int64. These are its indices:
+#
+#     0 ... 21       the fields of the task
+#     22, 23         its number of chunks, its number of shares
+#     24, 32, ... 56 counters that several threads write, each in a cache line (8 integers) of its own
+#     64, 72, ...    for each share, the number of its chunks that are taken
 _FIELDS, _NUM_CHUNKS, _NUM_SHARES = 22, 22, 23
 _REMAINING, _ACTIVE, _CALLERS, _FAILED, _CLOSED, _SHARES, _LINE = 24, 32, 40, 48, 56, 64, 8
 
-# How often a helper looks for work before it goes to sleep, and a leader for the end before it naps: about a
-# millisecond, and about a hundred microseconds.
+# A helper looks for work this number of times before it sleeps (about a millisecond). A leader looks this number of
+# times whether the helpers have finished before it naps (about a hundred microseconds).
 _PATIENCE = 20_000
 _SHORT_PATIENCE = 2_000
 
@@ -84,7 +90,7 @@ def _compute_chunk(task, chunk):
 
 @function
 def _next_chunk(state, thread):
-    """The next chunk of this thread's share, or of the first share after it that has one, as there is."""
+    """Return the next chunk of this thread's share, or of the first share after it that has one; there is one."""
     num_chunks, num_shares = state[_NUM_CHUNKS], state[_NUM_SHARES]
     share = thread
     while True:
@@ -96,19 +102,19 @@ def _next_chunk(state, thread):
 
 @function
 def _take_chunks(state, thread):
-    """Compute chunks of the present task until there are none left."""
+    """Compute chunks of the current task until none are left."""
     while atomic_add(state, _REMAINING, -1) > 0:
         try:
             _compute_chunk(state, _next_chunk(state, thread))
-        except Exception:  # the one thing that compiled code raises here: no memory
+        except Exception:  # compiled code raises only MemoryError here
             atomic_store(state, _FAILED, 1)
 
 
 @kernel
 def run_task(shared, own, num_chunks, thread, patience):
-    """The caller's part (thread 0): compute the task in `own`. A helper's: wait `patience` looks for tasks, and help.
+    """Compute the task in `own` (a caller, thread 0); or look `patience` times for tasks, and help (a helper).
 
-    One kernel for both, so that everything is compiled once.
+    Callers and helpers use one kernel, so that all code is compiled once.
     """
     if thread != 0:
         idle = 0
@@ -134,7 +140,7 @@ def run_task(shared, own, num_chunks, thread, patience):
     for share in range(state[_NUM_SHARES]):
         state[_SHARES + share * _LINE] = 0
     atomic_store(state, _FAILED, 0)
-    atomic_store(state, _REMAINING, num_chunks)  # from here on helpers take part
+    atomic_store(state, _REMAINING, num_chunks)  # from now on, helpers take chunks
     _take_chunks(state, 0)
     if leads:
         looks = 0
@@ -147,47 +153,47 @@ def run_task(shared, own, num_chunks, thread, patience):
     failed = atomic_load(state, _FAILED)
     atomic_add(shared, _CALLERS, -1)
     if failed != 0:
-        raise MemoryError("no memory for the scratch of a kernel")
+        raise MemoryError("A kernel could not allocate its scratch memory. Give fewer or shorter texts at once.")
 
 
 class Team:
-    """Computes ops on up to `num_threads` threads; safe to share between threads, to interrupt, to use after a fork."""
+    """Up to `num_threads` threads that compute ops; safe to share between threads, to interrupt and to fork."""
 
     def __init__(self, num_threads: int) -> None:
         self.num_threads = num_threads
-        self._crews: dict[int, _Crew] = {}  # by process: a forked child finds its parent's here, and leaves it alone
+        # By process id. A forked child also finds the helpers of its parent here, and does not use them.
+        self._helpers_by_process: dict[int, _ProcessHelpers] = {}
 
     def __reduce__(self) -> tuple[type[Team], tuple[int]]:
         return Team, (self.num_threads,)
 
     def run(self, describe: Callable[..., int], *arguments: Any) -> None:
-        """Compute one op: `describe(task, *arguments)` fills in its task and returns how many chunks it has.
+        """Compute one op: `describe(task, *arguments)` fills in the task and returns its number of chunks.
 
         Raises
         ------
         MemoryError
-            There is no memory for a kernel's scratch.
+            A kernel could not allocate its scratch memory.
         """
-        own = np.empty(
-            _SHARES + _LINE, dtype=np.int64
-        )  # new each time: a signal handler or finalizer may compute in between
+        # A new array for each op, because a signal handler or finalizer may compute another op in between.
+        own = np.empty(_SHARES + _LINE, dtype=np.int64)
         num_chunks = describe(own, *arguments)
-        crew = self._crews.get(os.getpid()) or self._hire()
+        helpers = self._helpers_by_process.get(os.getpid()) or self._start_helpers()
         if num_chunks > 1:
-            crew.wake()
-        run_task(crew.state, own, num_chunks, 0, 0)
+            helpers.wake()
+        run_task(helpers.state, own, num_chunks, 0, 0)
 
-    def _hire(self) -> _Crew:
-        """Return the crew of this process: the one made here, or by another thread in the meantime."""
-        made = _Crew(self, self.num_threads - 1)
-        crew = self._crews.setdefault(os.getpid(), made)
-        if crew is not made:
-            made.close()
-        return crew
+    def _start_helpers(self) -> _ProcessHelpers:
+        """Return the helpers of this process: new ones, or those that another thread has started in the meantime."""
+        new = _ProcessHelpers(self, self.num_threads - 1)
+        helpers = self._helpers_by_process.setdefault(os.getpid(), new)
+        if helpers is not new:
+            new.close()
+        return helpers
 
 
-class _Crew:
-    """The helpers of one team in one process, and the state they share with whoever leads."""
+class _ProcessHelpers:
+    """The helper threads of one team in one process, and the state that they share with the leader."""
 
     def __init__(self, team: Team, num_helpers: int) -> None:
         self.process = os.getpid()
@@ -198,41 +204,41 @@ class _Crew:
         for helper in self._helpers:
             try:
                 helper.thread.start()
-            except RuntimeError:  # the interpreter is ending, or the system has no more threads: do without
+            except RuntimeError:  # the interpreter is ending, or the system cannot start more threads
                 break
 
     def wake(self) -> None:
-        """Wake the helpers that sleep, unless somebody else is inside: then there will be nothing for them to do."""
+        """Wake the helpers that sleep; not while another caller is inside, because they could not help this one."""
         for helper in self._helpers:
             if helper.asleep and not self.state[_CALLERS]:
                 helper.wake()
 
     def close(self) -> None:
-        """Let the helpers end."""
-        if self.process == os.getpid():  # in a child there are none
+        """Make the helpers return."""
+        if self.process == os.getpid():  # a forked child does not have these threads
             self.state[_CLOSED] = 1
             for helper in self._helpers:
                 helper.wake()
 
 
 class _Helper:
-    """One thread of a crew: whether it sleeps, and what wakes it."""
+    """One helper thread: whether it sleeps, and the lock that it sleeps on."""
 
     def __init__(self, number: int, state: npt.NDArray[np.int64]) -> None:
         self.asleep = False
-        # Not an Event: that has a lock of its own, which whoever is interrupted within set() holds, perhaps for ever.
-        self._bed = threading.Lock()
-        self._bed.acquire()
+        # Not an Event: it has a lock inside, and a thread that is interrupted within set() may hold that lock for ever.
+        self._sleep_lock = threading.Lock()
+        self._sleep_lock.acquire()
         self.thread = threading.Thread(target=self._help, args=(state, number), name=f"minibert-{number}", daemon=True)
 
     def _help(self, state: npt.NDArray[np.int64], number: int) -> None:
         while not state[_CLOSED]:
             run_task(state, state, 0, number, _PATIENCE)
             self.asleep = True
-            self._bed.acquire()
+            self._sleep_lock.acquire()
             self.asleep = False
 
     def wake(self) -> None:
-        """Let the helper go on, or not fall asleep: one step, so that it may be called in the middle of itself."""
-        with contextlib.suppress(RuntimeError):  # somebody else has just done so
-            self._bed.release()
+        """Let the helper continue, or not fall asleep; one step, so a signal handler may call it again inside it."""
+        with contextlib.suppress(RuntimeError):  # another thread has just released it
+            self._sleep_lock.release()

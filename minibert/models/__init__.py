@@ -1,3 +1,3 @@
-"""What users call on ids: `BertModel`, its outputs, its embedding layer, the choice of ops."""
+"""`BertModel` and the parts around it: outputs, the embedding layer, checks of inputs, loading, the choice of ops."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""Who computes: the name of a backend and a number of threads -> a set of ops."""
+"""The choice of a set of ops, from the name of a backend and a number of threads."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from minibert.bert.ops import Ops
 __all__ = ["BACKENDS", "ThreadChoice", "choose_num_threads", "choose_ops"]
 
 BACKENDS = ("numba", "numba-blas", "numpy")
-"""Who computes: minibert's kernels; the same, but with matrix products by NumPy's BLAS; NumPy alone."""
+"""minibert's kernels; the same, but with the matrix products of NumPy's BLAS; NumPy alone."""
 
-# More than any machine has cores for; a slip of the finger must not start threads until the system has no more.
+# Larger than the number of cores of any machine. A mistyped number must not use up the threads of the system.
 _MOST_THREADS = 1024
 
 
 def choose_ops(backend: str | None, num_threads: int | None) -> Ops:
-    """Turn two arguments of `BertModel.from_pretrained`, or the environment, into a set of ops.
+    """Choose a set of ops by two arguments of `BertModel.from_pretrained`, or by the environment.
 
     Raises
     ------
     TypeError, ValueError
-        One of them is not as described there, or Numba is asked for and cannot be imported.
+        An argument or a variable has a value that is not described there, or Numba is asked for and cannot be imported.
     """
     threads = choose_num_threads(num_threads).num_threads
     source = "backend" if backend is not None else "MINIBERT_BACKEND"
@@ -41,11 +41,11 @@ def choose_ops(backend: str | None, num_threads: int | None) -> Ops:
     except ImportError as error:
         if chosen is not None:
             raise ValueError(
-                f"{source}={chosen!r}, but numba cannot be imported ({error}); pip install numba."
+                f"{source}={chosen!r}, but numba cannot be imported ({error}). Run pip install numba."
             ) from error
         _warn_no_numba(str(error))
         return reference.OPS
-    except Exception as error:  # Python keeps half of the modules of an import that was interrupted
+    except Exception as error:  # after an interrupted import, Python keeps only some of its modules
         raise ValueError(
             f"numba cannot be imported ({type(error).__name__}: {error}). An earlier import of it may have been "
             "interrupted: restart Python."
@@ -54,16 +54,16 @@ def choose_ops(backend: str | None, num_threads: int | None) -> Ops:
 
 
 def _warn_no_numba(reason: str) -> None:
-    # Python shows one warning per place and text, so models made in a loop warn once.
+    # Python shows a warning once per line of code and text, so a loop that makes models warns once.
     warn_caller(
-        f"numba cannot be imported ({reason}): minibert computes with NumPy alone, slower but equal. "
-        "pip install numba, or ask for backend='numpy' to silence this.",
+        f"numba cannot be imported ({reason}), so minibert computes with NumPy alone. This is slower, but the results "
+        "are equal. Run pip install numba, or give backend='numpy' to silence this warning.",
         RuntimeWarning,
     )
 
 
 class ThreadChoice(NamedTuple):
-    """How many threads the kernels use, and the rule that decided it, in words."""
+    """The number of threads that the kernels use, and the rule that decided it, in words."""
 
     num_threads: int
     rule: str
@@ -72,13 +72,13 @@ class ThreadChoice(NamedTuple):
 def choose_num_threads(num_threads: int | None = None) -> ThreadChoice:
     """Choose the number of threads: the argument, else MINIBERT_NUM_THREADS, else the cores that may be used.
 
-    OMP_NUM_THREADS is a cap of the last rule only: Ray, Spark, Dask and joblib set it for each of their workers, so
-    that the workers of one machine do not all take all of its cores.
+    OMP_NUM_THREADS limits the last rule only. Ray, Spark, Dask and joblib set it for each worker, so that the workers
+    of one machine do not each use all cores.
 
     Raises
     ------
     TypeError, ValueError
-        The argument or MINIBERT_NUM_THREADS is not a whole number, 1 to 1,024.
+        The argument or MINIBERT_NUM_THREADS is not a whole number from 1 to 1,024.
     """
     if num_threads is not None:
         return ThreadChoice(check_int("num_threads", num_threads, 1, _MOST_THREADS), "num_threads=")
@@ -91,8 +91,8 @@ def choose_num_threads(num_threads: int | None = None) -> ThreadChoice:
             ) from None
         return ThreadChoice(check_int("MINIBERT_NUM_THREADS", value, 1, _MOST_THREADS), f"MINIBERT_NUM_THREADS={text}")
     cores = available_cores()
-    # OpenMP allows a list, one number for each level of nested teams; the first one counts here. What is not such a
-    # list is ignored, as OpenMP ignores it.
+    # OpenMP allows a list with one number for each level of nested teams; the first number counts here. A value that is
+    # not such a list is ignored, as OpenMP ignores it.
     text = os.environ.get("OMP_NUM_THREADS", "")
     found = re.fullmatch(r"\s*0*([1-9]\d{0,8})\s*(,.*)?", text, re.ASCII)
     if found and int(found[1]) < cores:

@@ -1,4 +1,4 @@
-"""`BertModel`: what users call. The way from padded arrays through the forward and back."""
+"""`BertModel`: runs the forward pass on padded arrays and returns padded arrays."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ from minibert.models.outputs import BertModelOutput
 __all__ = ["TOKENS_PER_STEP", "BertModel", "PackedOutput", "Selection"]
 
 Selection: TypeAlias = bool | int | Iterable[int]
-"""Which layers to keep: True all, False none, an int or several name them (negative ones count from the end)."""
+"""Which layers to keep: True all, False none, one or several ints these layers (negative ints count from the end)."""
 
-# Tokens that go through the encoder together: enough to keep the matrix products busy, few enough that what lies
-# between two of them stays in cache. It bounds the memory of a forward beyond its result; who pools a step before the
-# next one is computed spares that result too.
+# Tokens that go through the encoder together. They are enough for fast matrix products, and so few that the arrays
+# between two products stay in cache. The number also limits the memory of a forward beyond its result. Callers that
+# pool each step before the next one is computed do not need memory for the full result either.
 TOKENS_PER_STEP = 1024
 
-# Bytes of a result for which nobody asks the system how much there is: asking takes longer than a short text.
+# Results of fewer bytes skip the memory check, because asking the system takes longer than a short text.
 _NEVER_TOO_MUCH = 1 << 28
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PackedOutput:
-    """The result of a forward on a packed batch, before it is laid out in rows.
+    """The result of a forward on a packed batch, before it is padded.
 
     Parameters
     ----------
     hidden_states : dict of int to ndarray of shape (T, H)
-        By index, 0 being the embeddings' output.
+        By index; 0 is the embeddings' output.
     attentions : dict of int to list of B ndarrays of shape (A, S_b, S_b)
-        By index, 0 being the first layer.
-    pooled : ndarray of shape (sequences that show their first token, H), or None
+        By index; 0 is the first layer.
+    pooled : ndarray of shape (sequences whose first token is visible, H), or None
     """
 
     hidden_states: dict[int, FloatArray]
@@ -59,13 +59,15 @@ class PackedOutput:
 
 
 class BertModel:
-    """A BERT encoder: ids in, every hidden state out. Made by `from_pretrained`; immutable, safe to share by threads.
+    """A BERT encoder: ids in, every hidden state out. `from_pretrained` makes it; threads may share it.
+
+    A model does not change after it was made.
 
     Attributes
     ----------
-    config : BertConfig             read-only, as are the next two: ids are checked against it
-    weights : Weights
-    ops : Ops                       the set of ops that computes: see ops.py
+    config : BertConfig             read-only; the model compares ids with its sizes
+    weights : Weights               read-only
+    ops : Ops                       read-only; the set of ops that computes, see ops.py
     embeddings : BertEmbeddings     the embedding layer, whole or step by step
     """
 
@@ -77,11 +79,12 @@ class BertModel:
         output_hidden_states: Selection = True,
         output_attentions: Selection = False,
     ) -> None:
-        # Both are required; the defaults are there so that BertModel(config), a habit from transformers, is told why.
+        # Both are required. They have defaults so that BertModel(config), which transformers allows, gets this message.
         if not isinstance(weights, Weights) or not isinstance(ops, Ops):
             raise TypeError(
-                f"BertModel was given {type(weights).__name__} and {type(ops).__name__}; it is made from trained "
-                "Weights, never random ones, and the Ops that prepared them: BertModel.from_pretrained(name_or_path)."
+                f"BertModel was given {type(weights).__name__} and {type(ops).__name__}; expected trained Weights, "
+                "because it never makes random ones, and the Ops that prepared them. Use "
+                "BertModel.from_pretrained(name_or_path)."
             )
         self._weights = weights
         self._ops = ops
@@ -92,17 +95,17 @@ class BertModel:
 
     @property
     def config(self) -> BertConfig:
-        """The config of the weights. For another one, load the model with ``config=``."""
+        """The config of the weights. To use another one, load the model with ``config=``."""
         return self._weights.config
 
     @property
     def weights(self) -> Weights:
-        """The weights; ``BertModel(weights, ops)`` makes a model of others."""
+        """The weights; ``BertModel(weights, ops)`` makes a model with other weights."""
         return self._weights
 
     @property
     def ops(self) -> Ops:
-        """The set of ops that computes; ``BertModel(model.weights, ops)`` makes a model that wraps it."""
+        """The set of ops that computes; ``BertModel(model.weights, ops)`` makes a model with other ops."""
         return self._ops
 
     @classmethod
@@ -127,38 +130,39 @@ class BertModel:
         Parameters
         ----------
         name_or_path : str or path
-            A folder with config.json and model.safetensors, or a hub id such as "bert-base-uncased". What is cached is
+            A folder with config.json and model.safetensors, or a hub id such as "bert-base-uncased". Cached files are
             used without asking the network.
         config : BertConfig, optional
             Used instead of the model's own config.json.
         revision : str, optional
             Branch, tag or commit of the hub repository; default "main".
         cache_dir : path, optional
-            The hub cache to use; default: the hub client's (HF_HOME, HF_HUB_CACHE).
+            The hub cache to use; default: that of the hub client (HF_HOME, HF_HUB_CACHE).
         token : str or bool, optional
-            For private repositories; default: HF_TOKEN, or the one saved by ``hf auth login``.
+            For private repositories; default: HF_TOKEN, or the token that ``hf auth login`` saved.
         local_files_only : bool
             Never ask the network.
         subfolder : str
             Folder of the repository that holds the model.
         output_hidden_states, output_attentions : bool, int or ints
-            The defaults of each call: see `__call__`.
+            The defaults of each call; see `__call__`.
         add_pooling_layer : bool
-            Load the pooler, where the checkpoint has one.
+            Load the pooler if the checkpoint has one.
         backend : {"numba", "numba-blas", "numpy"}, optional
-            Who computes: minibert's kernels; the same, with the matrix products of NumPy's BLAS; NumPy alone. Default:
-            MINIBERT_BACKEND, else "numba" where it can be imported. With "numba" a text's result is the same bit for
-            bit in any batch and with any number of threads, on one machine; with the others it is not.
+            minibert's kernels; the same, but with the matrix products of NumPy's BLAS; NumPy alone. Default:
+            MINIBERT_BACKEND, else "numba" if it can be imported. On one machine, the result of a text with "numba" is
+            the same bit for bit in any batch and with any number of threads. With the other two it is not.
         num_threads : int, optional
-            Threads of minibert's kernels, 1 to 1,024. Default: MINIBERT_NUM_THREADS, else the cores this process may
-            use, but at most OMP_NUM_THREADS. A BLAS takes its threads from its own variables (OPENBLAS_NUM_THREADS).
+            Threads of minibert's kernels, 1 to 1,024. Default: MINIBERT_NUM_THREADS, else the cores that this process
+            may use, but at most OMP_NUM_THREADS. A BLAS reads its number of threads from its own variables
+            (OPENBLAS_NUM_THREADS).
 
         Raises
         ------
         ModelFormatError
-            A file is missing or damaged, or the model is not one minibert implements.
+            A file is missing or damaged, or minibert does not implement the model.
         DownloadError
-            The model is not here and could not be fetched.
+            The model is not on this machine and could not be downloaded.
         """
         files = locate(
             name_or_path,
@@ -190,7 +194,7 @@ class BertModel:
         backend: str | None = None,
         num_threads: int | None = None,
     ) -> BertModel:
-        """Load a model from files that were located already; otherwise as `from_pretrained`."""
+        """Load a model from files that were located already. The other arguments are those of `from_pretrained`."""
         if config is not None and not isinstance(config, BertConfig):
             raise TypeError(f"config is a {type(config).__name__}; expected a minibert.BertConfig.")
         check_files(files)
@@ -212,35 +216,35 @@ class BertModel:
         output_attentions: Selection | None = None,
         num_layers: int | None = None,
     ) -> BertModelOutput:
-        """Run the model on B sequences of S places; hidden places are never computed.
+        """Run the model on B sequences of S token positions; hidden tokens are not computed.
 
         Parameters
         ----------
         input_ids : int array of shape (B, S), in [0, vocab_size)
         attention_mask : bool or 0/1 int array of shape (B, S), optional
-            0 hides a place. Holes are allowed anywhere; a row may be hidden altogether. Default: all visible.
+            0 hides a token. Any tokens may be hidden, also a whole row. Default: all are visible.
         token_type_ids : int array of shape (B, S), in [0, type_vocab_size), optional
             Default: zeros.
         position_ids : int array of shape (B, S) or (1, S), in [0, max_position_embeddings), optional
-            Default: the column, whatever the mask.
+            Default: the column; the mask does not change it.
         inputs_embeds : float array of shape (B, S, H), optional
-            Word vectors instead of `input_ids`; not hidden_states[0], see `BertEmbeddings.__call__`.
+            Word vectors instead of `input_ids`. Do not give hidden_states[0]; see `BertEmbeddings.__call__`.
         output_hidden_states : bool, int or ints, optional
-            Which of the L + 1 hidden states to keep; the others hold None. 0 is the embeddings' output, not False.
+            Which of the L + 1 hidden states to keep; the others are None. 0 is the embeddings' output, not False.
         output_attentions : bool, int or ints, optional
             Which of the L layers' attention probs to keep; 0 is the first layer.
         num_layers : int, optional
-            Stop after this many layers, 0 to L. Below L, last_hidden_state and pooler_output are None.
+            Stop after this number of layers, 0 to L. Below L, last_hidden_state and pooler_output are None.
 
         Returns
         -------
         BertModelOutput
-            New arrays, float32; zeros in hidden places. B = 0 and S = 0 give empty arrays.
+            New float32 arrays with zeros for hidden tokens. B = 0 and S = 0 give empty arrays.
 
         Raises
         ------
         TypeError, ValueError
-            An input is of the wrong kind, shape or range; the message names row, column and value.
+            An input has the wrong kind, shape or range; the message names row, column and value.
         """
         depth = self.config.num_hidden_layers
         batch = pack(self.config, input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
@@ -289,13 +293,13 @@ class BertModel:
         Parameters
         ----------
         batch : PackedBatch
-            Checked here against the model: see `PackedBatch.check`.
-        hidden_states : indices to keep, 0 (the embeddings' output) to L
-        attentions : layers whose attention probs to keep, 0 to L - 1
+            It is compared with the model here; see `PackedBatch.check`.
+        hidden_states : indices of the hidden states to keep, 0 (the embeddings' output) to L
+        attentions : layers whose attention probs are kept, 0 to L - 1
         num_layers : int, optional
-            Layers to run; default: all.
+            Number of layers to run; default: all.
         pool : bool
-            Also run the pooler, if there is one and all layers run.
+            Also run the pooler, if the model has one and all layers run.
 
         Returns
         -------
@@ -304,17 +308,17 @@ class BertModel:
         Raises
         ------
         TypeError, ValueError
-            An index is not an int, or not one of the model's; an id, a token type or a position is not in the model's
+            An index is not an int or is out of range, or an id, a token type or a position is not in the model's
             tables. Nothing has been computed then.
         MemoryError
-            The result alone would not fit into the memory this process may use; nothing has been computed then.
+            The result alone does not fit into the memory that this process may use. Nothing has been computed then.
 
         Notes
         -----
-        Memory, in bytes, beyond the weights: the result, 4 T H for each hidden state kept and 4 A S^2 for each sequence
-        and layer of attentions; plus the work of one step, 4 t (F + 7 H), which minibert's kernels keep for the next.
-        t is 1,024, or the tokens of the longest sequence if it has more; never more than T. `__call__` needs the result
-        a second time where the batch has padding.
+        Memory in bytes, in addition to the weights: the result takes 4 T H for each hidden state that is kept, and
+        4 A S^2 for each sequence and layer of attentions. The work of one step takes 4 t (F + 7 H), which minibert's
+        kernels keep for the next step. t is 1,024, or the length of the longest sequence if that is larger, but at most
+        T. `__call__` needs memory for the result a second time if the batch has padding.
         """
         depth = self.config.num_hidden_layers
         stop = depth if num_layers is None else check_int("num_layers", num_layers, 0, depth)
@@ -327,11 +331,11 @@ class BertModel:
         states: dict[int, FloatArray] = {}
         probs: dict[int, list[FloatArray]] = {i: [] for i in sorted(attentions) if i < stop}
         pooled: list[FloatArray] = []
-        for place, step, i, (x, layer_probs) in self._run(batch, stop, probs):
+        for tokens, step, i, (x, layer_probs) in self._run(batch, stop, probs):
             if i in kept and step.num_tokens == batch.num_tokens:
                 states[i] = x
             elif i in kept:
-                states.setdefault(i, np.empty((batch.num_tokens, hidden_size), dtype=np.float32))[place] = x
+                states.setdefault(i, np.empty((batch.num_tokens, hidden_size), dtype=np.float32))[tokens] = x
             if i - 1 in probs:
                 probs[i - 1].extend(layer_probs or ())
             if i == stop and pooler is not None:
@@ -346,9 +350,9 @@ class BertModel:
     def states(
         self, batch: PackedBatch, layers: Collection[int]
     ) -> Iterator[tuple[PackedBatch, dict[int, FloatArray]]]:
-        """Run the encoder step by step, up to the highest of some layers; give each step's hidden states.
+        """Run the encoder step by step, up to the highest of `layers`, and yield the hidden states of each step.
 
-        A caller that pools or writes each step before it takes the next one needs memory for one step only.
+        A caller that pools or writes each step before it asks for the next one needs memory for one step only.
 
         Parameters
         ----------
@@ -358,12 +362,12 @@ class BertModel:
         Yields
         ------
         (PackedBatch, dict of int to ndarray of shape (t, H))
-            A step of t tokens, about 1,024, and its hidden states by index; steps come in the order of the batch.
+            A step of t tokens, about 1,024, and its hidden states by index. The steps are in the order of the batch.
 
         Raises
         ------
         TypeError, ValueError
-            As `forward_packed`; `layers` is empty.
+            As for `forward_packed`; or `layers` is empty.
         """
         layers = _check_indices("layers", layers, self.config.num_hidden_layers + 1)
         if not layers:
@@ -379,20 +383,20 @@ class BertModel:
     def _run(
         self, batch: PackedBatch, stop: int, return_probs: Collection[int]
     ) -> Iterator[tuple[slice, PackedBatch, int, encoder.HiddenState]]:
-        """Yield the hidden states 0 to `stop` of each step, with the step's place among the T tokens.
+        """Yield the hidden states 0 to `stop` of each step, with the step and its slice of the T tokens.
 
-        Every forward of the model goes through here, so this is where its ids are compared with its tables.
+        Every forward of the model calls this method, so the ids are compared with the model's tables here.
         """
         batch = batch.private()
         batch.check(self.config)
-        for place, step in batch.steps(TOKENS_PER_STEP):
+        for tokens, step in batch.steps(TOKENS_PER_STEP):
             for i, state in enumerate(encoder.forward(self.weights, step, self.ops, probs_layers=return_probs)):
-                yield place, step, i, state
+                yield tokens, step, i, state
                 if i == stop:
                     break
 
     def _check_memory(self, batch: PackedBatch, num_states: int, num_attentions: int) -> None:
-        """Refuse a result that cannot be held: on most systems memory runs out by the process being killed."""
+        """Refuse a result that does not fit into memory, because most systems kill a process that needs too much."""
         hidden_size, heads = self.config.hidden_size, self.config.num_attention_heads
         most = 4 * batch.num_tokens * (hidden_size * num_states + heads * batch.max_seqlen * num_attentions)
         if most < _NEVER_TOO_MUCH:
@@ -408,11 +412,11 @@ class BertModel:
             )
 
     def get_input_embeddings(self) -> Embedding:
-        """Return the word embeddings: ``model.get_input_embeddings()(ids)`` looks ids up without running anything."""
+        """Return the word embeddings; ``model.get_input_embeddings()(ids)`` looks up ids without a forward."""
         return self.embeddings.word_embeddings
 
     def num_parameters(self) -> int:
-        """Count the numbers the model was trained for."""
+        """Count the trained numbers of the model."""
         weights = self.weights
         tables = (weights.word_embeddings, weights.position_embeddings, weights.token_type_embeddings)
         parts: list[Any] = [weights.embeddings_norm, *([weights.pooler] if weights.pooler else ())]
@@ -424,20 +428,23 @@ class BertModel:
         )
 
     def eval(self) -> BertModel:
-        """Return the model itself: it only ever infers."""
+        """Return the model itself, because it is always in inference mode."""
         return self
 
     def train(self, mode: bool = True) -> BertModel:
         """Refuse to train; ``train(False)`` returns the model itself."""
         if mode:
-            raise ValueError("minibert only runs trained models; to train one, use transformers, then load it here.")
+            raise ValueError(
+                "train() was called, but minibert only runs trained models. Train the model with transformers, then "
+                "load it here."
+            )
         return self
 
     def to(self, device: object) -> BertModel:
         """Return the model itself for "cpu"; refuse any other device."""
         if not is_cpu(device):
             raise ValueError(
-                f"minibert runs on the CPU in float32; .to({brief(device)}) is not possible, .to('cpu') is."
+                f".to({brief(device)}) is not possible, because minibert runs on the CPU in float32. Use .to('cpu')."
             )
         return self
 
@@ -450,9 +457,9 @@ class BertModel:
 
 
 def _select(name: str, selection: Selection, count: int, *, reach: int | None = None) -> frozenset[int] | None:
-    """Turn True, False, an index or several into the set of indices to keep; None stands for none at all.
+    """Turn True, False, an index or several indices into the set of indices to keep; False gives None.
 
-    An index beyond `reach`, where num_layers= stops the forward, is refused when it is asked for by number.
+    `reach` is the last index that is computed with num_layers=. An explicit index beyond it is refused.
     """
     if isinstance(selection, bool | np.bool_):
         return frozenset(range(count)) if selection else None
@@ -460,10 +467,12 @@ def _select(name: str, selection: Selection, count: int, *, reach: int | None = 
     indices = check_indices(name, selection, count, what=what, expected="True, False, an int or several ints")
     for index in indices:
         if reach is not None and index > reach:
-            raise ValueError(f"{name} names {index}, which is not computed with this num_layers=.")
+            raise ValueError(
+                f"{name} names {index}, which is not computed with this num_layers=. Give a larger num_layers."
+            )
     return frozenset(indices)
 
 
 def _check_indices(name: str, asked: Collection[int], count: int) -> frozenset[int]:
-    """Return indices after checking that each is an int, 0 to count - 1."""
+    """Check that each index is an int from 0 to count - 1, and return the set of them."""
     return frozenset(check_int(f"an index of {name}", index, 0, count - 1) for index in asked)

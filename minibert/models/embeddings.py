@@ -1,4 +1,7 @@
-"""The embeddings as separate steps: three tables, their sum, LayerNorm. Callable, with a .weight, as in torch."""
+"""The embedding layer as separate steps: three tables, their sum, LayerNorm.
+
+Each step is callable and has a `.weight`, as in torch.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,11 @@ _Anything = TypeVar("_Anything")
 
 
 class Embedding:
-    """A table that is looked up by ids: ``table(ids) == table.weight[ids]``, with the ids checked.
+    """A table for look-ups by ids: ``table(ids) == table.weight[ids]``, and the ids are checked.
 
     Parameters
     ----------
-    name : str                             for messages
+    name : str                             used in messages
     weight : ndarray of shape (rows, H)    float32, read-only
     """
 
@@ -32,12 +35,12 @@ class Embedding:
         self.weight = weight
 
     def __call__(self, ids: npt.ArrayLike) -> FloatArray:
-        """Look up integer ids of any shape; returns a new float32 array of shape ids.shape + (H,).
+        """Look up integer ids of any shape; return a new float32 array of shape ids.shape + (H,).
 
         Raises
         ------
         TypeError, ValueError
-            The ids are not integers, or not in [0, rows); the message names the place.
+            The ids are not integers, or not in [0, rows); the message says where.
         """
         return self.weight[check_ids(f"{self.name} ids", ids, len(self.weight), "rows", ndim=None)]
 
@@ -56,24 +59,24 @@ class LayerNorm:
         self.eps = norm.eps
 
     def __call__(self, x: npt.ArrayLike) -> FloatArray:
-        """Normalise a float array of shape (..., H); returns a new float32 array of the same shape.
+        """Normalise a float array of shape (..., H); return a new float32 array of the same shape.
 
         Raises
         ------
         TypeError, ValueError
-            The values are not finite floats, or the last axis is not H long.
+            The values are not floats, a value is not finite or beyond 1e17, or the last axis does not have length H.
         """
         array = as_array("LayerNorm's input", x)
         if array.dtype.kind != "f":
             raise TypeError(f"LayerNorm's input holds {array.dtype} values; expected floats.")
         if array.ndim < 1 or array.shape[-1] != len(self.weight):
             raise ValueError(f"LayerNorm's input has shape {array.shape}; expected (..., {len(self.weight)}).")
-        with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinity, refused below
+        with np.errstate(over="ignore"):  # a float64 too large for float32 becomes infinity, which is refused below
             rows = np.ascontiguousarray(array.reshape(-1, len(self.weight)), dtype=np.float32)
         usable = usable_rows(rows)
         if not usable.all():
-            place = [int(i) for i in np.unravel_index(np.argmin(usable), array.shape[:-1])]
-            raise ValueError(f"LayerNorm's input at {place} holds NaN, infinity or a value beyond 1e17.")
+            index = [int(i) for i in np.unravel_index(np.argmin(usable), array.shape[:-1])]
+            raise ValueError(f"LayerNorm's input at {index} holds NaN, infinity or a value beyond 1e17.")
         return self._ops.layer_norm(rows, self._norm).reshape(array.shape)
 
     def __repr__(self) -> str:
@@ -81,7 +84,7 @@ class LayerNorm:
 
 
 class BertEmbeddings:
-    """The embedding layer of a model: LayerNorm(word + token_type + position), whole or step by step.
+    """The embedding layer of a model: LayerNorm(word + token_type + position), as a whole or step by step.
 
     Attributes
     ----------
@@ -108,16 +111,16 @@ class BertEmbeddings:
         position_ids: npt.ArrayLike | None = None,
         inputs_embeds: npt.ArrayLike | None = None,
     ) -> FloatArray:
-        """Return the full embedding without running the encoder: ``model(...).hidden_states[0]``.
+        """Return the full embedding, equal to ``model(...).hidden_states[0]``, without running the encoder.
 
         Parameters
         ----------
         input_ids : int array of shape (B, S)
         token_type_ids, position_ids : int arrays of shape (B, S), optional
         inputs_embeds : float array of shape (B, S, H)
-            Word vectors instead of `input_ids`: what ``word_embeddings(ids)`` gives, processed as you like. The result
-            of *this* call (or hidden_states[0]) is not such a thing: positions, token types and LayerNorm are already
-            in it, and would be added a second time.
+            Word vectors instead of `input_ids`: the result of ``word_embeddings(ids)``, changed as you like. Do not
+            give the result of *this* call (or hidden_states[0]): it already contains positions, token types and
+            LayerNorm, which would be applied a second time.
 
         Returns
         -------

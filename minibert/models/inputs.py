@@ -1,4 +1,4 @@
-"""A caller's padded arrays -> `PackedBatch`: every check of ids, masks and shapes."""
+"""Checks of a caller's padded arrays (ids, masks, shapes), and their conversion to a `PackedBatch`."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ def pack(
     position_ids: npt.ArrayLike | None = None,
     inputs_embeds: npt.ArrayLike | None = None,
 ) -> PackedBatch:
-    """Check padded inputs completely, then drop their hidden places.
+    """Check padded inputs completely, then pack their visible tokens.
 
     Parameters
     ----------
     config : BertConfig
-        Gives the sizes the inputs are held against.
+        Its sizes are the limits of the ids and shapes.
     input_ids : int array of shape (B, S), in [0, vocab_size)
     attention_mask : bool or 0/1 int array of shape (B, S), optional
-        Zeros hide a place; holes are allowed anywhere. Default: nothing is hidden.
+        0 hides a token. Any tokens may be hidden. Default: all are visible.
     token_type_ids : int array of shape (B, S), in [0, type_vocab_size), optional
         Default: zeros.
     position_ids : int array of shape (B, S) or (1, S), in [0, max_position_embeddings), optional
-        Default: 0, 1, ..., S - 1 in every row, whatever the mask, as in transformers.
+        Default: 0, 1, ..., S - 1 in every row; the mask does not change it, as in transformers.
     inputs_embeds : float array of shape (B, S, H), optional
-        Exactly one of `input_ids` and `inputs_embeds` is given.
+        The caller gives exactly one of `input_ids` and `inputs_embeds`.
 
     Raises
     ------
     TypeError
-        An array is of the wrong kind (float ids, float mask, text).
+        An array has the wrong kind (float ids, float mask, text).
     ValueError
         A shape or a value is wrong; the message names the row, the column and the value.
     """
@@ -60,7 +60,7 @@ def pack(
     if position_ids is None and shape[1] > config.max_position_embeddings:
         raise ValueError(
             f"The batch is {shape[1]} tokens wide, the model has {config.max_position_embeddings} positions "
-            "(max_position_embeddings). Cut the texts: tokenizer(..., truncation=True)."
+            "(max_position_embeddings). Truncate the texts: tokenizer(..., truncation=True)."
         )
     mask = _check_mask(attention_mask, shape)
     types = _optional_ids("token_type_ids", token_type_ids, shape, config.type_vocab_size, "type_vocab_size")
@@ -70,7 +70,7 @@ def pack(
         "position_ids", position_ids, shape, config.max_position_embeddings, "max_position_embeddings"
     )
     if embeds is not None:
-        with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinity, refused on the next line
+        with np.errstate(over="ignore"):  # a float64 too large for float32 becomes infinity, which is refused below
             embeds = np.ascontiguousarray(embeds[mask], dtype=np.float32)
         _check_usable("inputs_embeds", embeds, mask)
     return PackedBatch(
@@ -84,30 +84,30 @@ def pack(
 
 
 def check_ids(name: str, values: object, limit: int, limit_name: str, *, ndim: int | None = 2) -> IntArray:
-    """Return `values` as an int32 array after checking that every one is an integer in [0, limit).
+    """Check that all `values` are integers in [0, limit), and return them as an int32 array.
 
     Parameters
     ----------
     name, limit_name : str
-        The argument and the config field, for the message.
+        The names of the argument and of the config field, for the message.
     values : array-like of integers
     limit : int
-        One above the largest valid id.
+        The largest valid id is `limit` - 1.
     ndim : int or None
-        The number of dimensions required; None accepts any.
+        The required number of dimensions; None accepts any.
 
     Raises
     ------
     TypeError
         The values are not integers.
     ValueError
-        The shape is wrong, or a value is out of range; the message names its place.
+        The shape is wrong, or a value is out of range; the message says where.
     """
-    ids = np.array(as_array(name, values))  # a copy: nobody can change it between the check and its use
+    ids = np.array(as_array(name, values))  # a copy, so that nobody can change it between the check and its use
     if ids.dtype.kind not in "iu":
         if ids.size or isinstance(values, np.ndarray):
             raise TypeError(f"{name} holds {ids.dtype} values; ids are integers (int64 as the tokenizer gives them).")
-        ids = ids.astype(np.int64)  # an empty list has no type of its own
+        ids = ids.astype(np.int64)  # NumPy makes an empty list float64
     if ndim is not None and ids.ndim != ndim:
         raise ValueError(
             f"{name} has shape {ids.shape}; expected {ndim} dimensions (B sequences, S tokens). "
@@ -115,8 +115,8 @@ def check_ids(name: str, values: object, limit: int, limit_name: str, *, ndim: i
         )
     bad = (ids < 0) | (ids >= limit)
     if bad.any():
-        place = tuple(int(i) for i in np.argwhere(bad)[0])
-        raise ValueError(f"{name} at {_place(place)} is {int(ids[place])}; {valid_range(limit, limit_name)}")
+        index = tuple(int(i) for i in np.argwhere(bad)[0])
+        raise ValueError(f"{name} at {_describe_index(index)} is {int(ids[index])}; {valid_range(limit, limit_name)}")
     return ids.astype(np.int32)
 
 
@@ -125,7 +125,7 @@ def _optional_ids(name: str, values: object, shape: tuple[int, ...], limit: int,
         return np.zeros(shape, dtype=np.int32)
     ids = check_ids(name, values, limit, limit_name)
     if ids.shape != shape and ids.shape != (1, shape[1]):
-        raise ValueError(f"{name} has shape {ids.shape}; expected {shape}, as the input has.")
+        raise ValueError(f"{name} has shape {ids.shape}; expected {shape}, the shape of the input.")
     return np.broadcast_to(ids, shape)
 
 
@@ -138,11 +138,13 @@ def _check_mask(values: object, shape: tuple[int, ...]) -> npt.NDArray[np.bool_]
             f"attention_mask holds {mask.dtype} values; expected bool, or integers 0 (hidden) and 1 (visible)."
         )
     if mask.shape != shape:
-        raise ValueError(f"attention_mask has shape {mask.shape}; expected {shape}, as the input has.")
+        raise ValueError(f"attention_mask has shape {mask.shape}; expected {shape}, the shape of the input.")
     bad = (mask != 0) & (mask != 1)
     if bad.any():
-        place = tuple(int(i) for i in np.argwhere(bad)[0])
-        raise ValueError(f"attention_mask at {_place(place)} is {mask[place]}; expected 0 (hidden) or 1 (visible).")
+        index = tuple(int(i) for i in np.argwhere(bad)[0])
+        raise ValueError(
+            f"attention_mask at {_describe_index(index)} is {mask[index]}; expected 0 (hidden) or 1 (visible)."
+        )
     return mask.astype(np.bool_)
 
 
@@ -152,19 +154,19 @@ def _check_embeds(values: object, hidden_size: int) -> FloatArray:
         raise TypeError(f"inputs_embeds holds {embeds.dtype} values; expected float vectors (float32).")
     if embeds.ndim != 3 or embeds.shape[2] != hidden_size:
         raise ValueError(
-            f"inputs_embeds has shape {embeds.shape}; expected (B sequences, S tokens, {hidden_size}), "
-            f"the last being the model's hidden_size."
+            f"inputs_embeds has shape {embeds.shape}; expected (B sequences, S tokens, {hidden_size}). "
+            f"The last number is the model's hidden_size."
         )
     return embeds
 
 
 def usable_rows(rows: FloatArray) -> npt.NDArray[np.bool_]:
-    """Which rows hold numbers only that a LayerNorm can square and add in float32: finite, at most 1e17 in size."""
+    """Find the rows whose numbers are all finite and at most 1e17, so that float32 can hold their sum of squares."""
     return np.logical_and.reduce(np.abs(rows) <= 1e17, axis=1)
 
 
 def _check_usable(name: str, packed: FloatArray, mask: npt.NDArray[np.bool_]) -> None:
-    """Refuse unusable numbers in visible places: one of them reaches every token of its sequence."""
+    """Refuse unusable numbers of visible tokens, because one of them would change every token of its sequence."""
     usable = usable_rows(packed)
     if not usable.all():
         row, column = (int(i) for i in np.argwhere(mask)[np.argmin(usable)])
@@ -172,7 +174,7 @@ def _check_usable(name: str, packed: FloatArray, mask: npt.NDArray[np.bool_]) ->
 
 
 def as_array(name: str, values: object) -> npt.NDArray[Any]:
-    """Return what a caller passed as an array of numbers; `TypeError` or `ValueError` naming it if it is none."""
+    """Convert an argument to an array of numbers; raise `TypeError` or `ValueError` with its name if it is not one."""
     if isinstance(values, str | bytes) or (isinstance(values, list | tuple) and values and isinstance(values[0], str)):
         raise TypeError(f"{name} is text; tokenize it first: model(**tokenizer(text)).")
     if isinstance(values, np.ma.MaskedArray):
@@ -181,17 +183,17 @@ def as_array(name: str, values: object) -> npt.NDArray[Any]:
         raise TypeError(f"{name} is a {type(values).__name__}; unpack it: model(**inputs).")
     try:
         array = np.asarray(values)
-    except Exception as error:  # ragged lists; what other libraries' __array__ raises, for a tensor off the CPU
+    except Exception as error:  # from lists of different lengths, or from __array__ of a tensor that is not on the CPU
         raise ValueError(
             f"{name} is not a rectangular array of numbers ({error}). "
-            "Rows of different length need padding: tokenizer(..., padding=True)."
+            "Pad rows of different lengths: tokenizer(..., padding=True)."
         ) from error
     if array.dtype.kind not in "biuf":
         raise TypeError(f"{name} holds {array.dtype} values ({type(values).__name__}); expected an array of numbers.")
     return array
 
 
-def _place(place: tuple[int, ...]) -> str:
-    if len(place) == 2:
-        return f"row {place[0]}, column {place[1]}"
-    return f"index {', '.join(map(str, place))}" if place else "its only place"
+def _describe_index(index: tuple[int, ...]) -> str:
+    if len(index) == 2:
+        return f"row {index[0]}, column {index[1]}"
+    return f"index {', '.join(map(str, index))}" if index else "index ()"

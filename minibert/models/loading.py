@@ -1,4 +1,4 @@
-"""Files of a model -> `Weights`: everything is checked before anything is allocated."""
+"""Reads the files of a model into `Weights`; everything is checked before anything is allocated."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from minibert.errors import ModelFormatError
 
 __all__ = ["load_weights"]
 
-# Buffers that old versions of transformers saved; they are counters, not weights.
+# Old versions of transformers saved these buffers. They are counters, not weights.
 _BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
 
 
@@ -29,29 +29,29 @@ def load_weights(
     *,
     add_pooling_layer: bool = True,
 ) -> Weights:
-    """Read a model's safetensors into float32 weights, each linear map handed to `prepare` as soon as it is read.
+    """Read a model's safetensors into float32 weights, and call `prepare` for each linear map as soon as it is read.
 
     Parameters
     ----------
     files : ModelFiles
-        model.safetensors, or the shards of model.safetensors.index.json; float32, float16 or bfloat16; names with any
-        one prefix ("bert." or none), and LayerNorm.gamma / beta.
+        model.safetensors, or the shards of model.safetensors.index.json, in float32, float16 or bfloat16. The names may
+        have one common prefix such as "bert.", and LayerNorm.gamma / beta are accepted.
     config : BertConfig
     prepare : (Linear) -> PreparedLinear
         `Ops.prepare` of the ops that will compute.
     add_pooling_layer : bool
-        Whether to read the pooler, where there is one.
+        Whether to read the pooler, if the checkpoint has one.
 
     Raises
     ------
     ModelFormatError
-        A file is damaged or changes while it is read; a tensor is missing, unexpected, of another shape or dtype than
-        the config says, or holds NaN or infinity. All faults of names and shapes are listed together.
+        A file is damaged or changes while it is read. Or a tensor is missing or unexpected, has another shape than the
+        config says or an unknown dtype, or holds NaN or infinity. One message lists all faults of names and shapes.
 
     Notes
     -----
-    Memory: the weights themselves, what `prepare` allocates for one map, and a buffer of 4 MB. The files are read, not
-    mapped, so a file that is replaced or cut later changes nothing.
+    Memory: the weights, the memory that `prepare` allocates for one map, and a buffer of 4 MB. The files are read, not
+    mapped, so the weights do not change when a file is replaced or truncated later.
     """
     tensors = open_checkpoint(files)
     prefix = _find_prefix(tensors, files)
@@ -78,7 +78,7 @@ def _assemble(
     config: BertConfig,
     prepare: Callable[[Linear], PreparedLinear],
 ) -> dict[str, PreparedLinear | LayerNorm | FloatArray]:
-    """Read the modules of one scope into fields, rows of the same field stacked into one linear map."""
+    """Read the modules below one path into fields; modules of the same field are stacked into one linear map."""
     by_field: dict[str, list[Row]] = {}
     for row in rows:
         by_field.setdefault(row.field, []).append(row)
@@ -98,9 +98,9 @@ def _assemble(
 
 
 class _Checkpoint:
-    """The tensors of a model under their names without prefix, and what is wrong with them.
+    """The tensors of a model under their names without the prefix, and the checks of them.
 
-    What lies outside the prefix is not the model's, even if it is called like a part of it: a head's own "pooler".
+    Tensors without the prefix belong to a task head, even if their names look like BERT's, as "pooler" does.
     """
 
     def __init__(self, files: ModelFiles, tensors: dict[str, StoredTensor], prefix: str) -> None:
@@ -110,10 +110,13 @@ class _Checkpoint:
         self.tensors = {modern: tensors[name] for name, modern in names.items()}
         if len(self.tensors) < len(names):
             twice = Counter(names.values()).most_common(1)[0][0]
-            raise ModelFormatError(f"{files.source} holds {twice} twice, under its old name (gamma, beta) and its new.")
+            raise ModelFormatError(
+                f"{files.source} holds {twice} twice: under its old name (gamma, beta) and under its new name. "
+                "Keep one of the two."
+            )
 
     def check(self, config: BertConfig, *, pooler: bool) -> None:
-        """Hold all names, shapes and dtypes against the config; raise with the whole list of faults."""
+        """Compare all names, shapes and dtypes with the config; raise an error that lists the faults."""
         self._check_layer_count(config)
         rows = [("", row) for row in (*EMBEDDING_ROWS, *(POOLER_ROWS if pooler else ()))]
         rows += [(f"encoder.layer.{i}.", row) for i in range(config.num_hidden_layers) for row in LAYER_ROWS]
@@ -125,7 +128,7 @@ class _Checkpoint:
 
         faults = [fault for name, sizes in expected.items() if (fault := self._fault(name, sizes, config))]
         faults += [
-            f"{self.tensors[name].name} is unexpected: it belongs to no part of BERT that minibert implements"
+            f"{self.tensors[name].name} is unexpected: it is not a part of BERT that minibert implements"
             for name in self._inside_bert()
             if name not in expected and not (name.startswith("pooler.") and not pooler)
         ]
@@ -133,8 +136,8 @@ class _Checkpoint:
             listed = "".join(f"\n  - {fault}" for fault in faults[:12])
             more = f"\n  and {len(faults) - 12} more" if len(faults) > 12 else ""
             raise ModelFormatError(
-                f"The tensors of {self._files.source} are not those of its config.json:{listed}{more}\n"
-                "Is this config.json the model's own, and is the model a plain BERT?"
+                f"The tensors of {self._files.source} do not match its config.json:{listed}{more}\n"
+                "Use the config.json that belongs to the model, and a model that is a plain BERT."
             )
 
     def _check_layer_count(self, config: BertConfig) -> None:
@@ -163,12 +166,12 @@ class _Checkpoint:
                 yield name
 
     def ignored(self) -> tuple[str, ...]:
-        """Names of the tensors outside BERT itself: task heads and old buffers."""
+        """Return the names of the tensors that are not a part of BERT: those of task heads, and old buffers."""
         inside = set(self._inside_bert())
         return self._outside + tuple(tensor.name for name, tensor in self.tensors.items() if name not in inside)
 
     def read(self, names: list[str]) -> FloatArray:
-        """Read tensors of one width into one new read-only float32 array, stacked by rows."""
+        """Read tensors with the same number of columns into one new read-only float32 array, stacked by rows."""
         tensors = [self.tensors[name] for name in names]
         rows = sum(tensor.shape[0] for tensor in tensors)
         stacked = np.empty((rows, *tensors[0].shape[1:]), dtype=np.float32)
@@ -181,12 +184,12 @@ class _Checkpoint:
 
 
 def _modern_name(name: str) -> str:
-    """The first BERT checkpoints call a LayerNorm's weight gamma and its bias beta."""
+    """Replace gamma and beta, the names of a LayerNorm's weight and bias in the first BERT checkpoints."""
     return re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name))
 
 
 def _find_prefix(tensors: dict[str, StoredTensor], files: ModelFiles) -> str:
-    """What stands before "embeddings.word_embeddings.weight": "" or "bert.", or another single wrapper's name."""
+    """Return the text before "embeddings.word_embeddings.weight": "", "bert." or the name of another wrapper."""
     anchor = "embeddings.word_embeddings.weight"
     prefixes = [name.removesuffix(anchor) for name in tensors if name.endswith(anchor)]
     prefixes = [prefix for prefix in prefixes if prefix == "" or prefix.endswith(".")]
@@ -195,7 +198,10 @@ def _find_prefix(tensors: dict[str, StoredTensor], files: ModelFiles) -> str:
     if prefixes:
         raise ModelFormatError(
             f"{files.source} holds {len(prefixes)} BERT models ({', '.join(map(repr, sorted(prefixes)))}); "
-            "minibert loads one. Save the one you need on its own."
+            "minibert loads one. Save the one that you need in a file of its own."
         )
     some = ", ".join(sorted(tensors)[:3]) or "nothing"
-    raise ModelFormatError(f"{files.source} is not a BERT checkpoint: no {anchor} among its tensors ({some}, ...).")
+    raise ModelFormatError(
+        f"{files.source} is not a BERT checkpoint: {anchor} is not among its tensors ({some}, ...). "
+        "Give a checkpoint of BERT."
+    )

@@ -1,4 +1,4 @@
-"""What a model returns."""
+"""The output of a model."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ Layers: TypeAlias = tuple[FloatArray | None, ...]
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class BertModelOutput:
-    """Everything one forward pass was asked for; readable by attribute, ``["key"]``, index, and in order.
+    """The arrays that one forward pass was asked for; read them by attribute, ``["key"]``, index or iteration.
 
     Parameters
     ----------
     last_hidden_state : ndarray of shape (B, S, H), float32, or None
-        None where the forward was stopped early with ``num_layers=``.
+        None if ``num_layers=`` stopped the forward early.
     pooler_output : ndarray of shape (B, H), float32, or None
-        tanh of a linear map of [CLS]; zeros for a sequence whose first place is hidden. None where the checkpoint has
-        no pooler (never random weights), or the forward was stopped early.
+        tanh of a linear map of [CLS]; zeros for a sequence whose first token is hidden. None if the checkpoint does not
+        have a pooler (minibert never makes random weights), or the forward stopped early.
     hidden_states : tuple of L + 1 ndarrays of shape (B, S, H), or None
-        ``[0]`` is the embeddings' output after LayerNorm, ``[i]`` that of layer i, ``[-1]`` is last_hidden_state.
-        Places that were not asked for hold None.
+        ``[0]`` is the embeddings' output after LayerNorm, ``[i]`` the output of layer i, ``[-1]`` last_hidden_state.
+        States that were not asked for are None.
     attentions : tuple of L ndarrays of shape (B, A, S, S), or None
-        Attention probs: ``attentions[i - 1][b, a, s]`` is what token s of sequence b looked at in head a of layer i,
-        summing to 1.
+        Attention probs: ``attentions[i - 1][b, a, s]`` says how much token s of sequence b attends to each token, in
+        attention head a of layer i; its sum is 1. Layers that were not asked for are None.
 
     Notes
     -----
-    Hidden places (attention_mask 0) hold zeros in every array, where transformers leaves garbage. Index, iteration
-    and `to_tuple` skip what is None, as transformers' ``ModelOutput.to_tuple`` does.
+    Every array holds zeros for hidden tokens (attention_mask 0); transformers has arbitrary numbers there. Index,
+    iteration and `to_tuple` skip fields that are None, as transformers' ``ModelOutput.to_tuple`` does.
     """
 
     last_hidden_state: FloatArray | None = None
@@ -54,7 +54,7 @@ class BertModelOutput:
     def __getitem__(self, key: str | int | slice) -> Any:
         if isinstance(key, str):
             if key not in self.keys():
-                raise KeyError(f"{key!r}; this output has {', '.join(self.keys())}")
+                raise KeyError(f"{key!r} is not in this output, which has {', '.join(self.keys())}.")
             return getattr(self, key)
         return self.to_tuple()[key]
 

@@ -170,5 +170,6 @@ def test_without_numba_numpy_is_silent_and_numba_an_error(folder: Path) -> None:
     printed, errors = without_numba(folder, "numba")
     assert not printed
     assert (
-        "ValueError: backend='numba', but numba cannot be imported (llvmlite is blocked); pip install numba" in errors
+        "ValueError: backend='numba', but numba cannot be imported (llvmlite is blocked). Run pip install numba."
+        in errors
     )
