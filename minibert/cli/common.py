@@ -191,7 +191,7 @@ def add_inputs(parser: argparse.ArgumentParser, *, shard_size: int) -> None:
     parser.add_argument(
         "--text-column", default="text", metavar="NAME", help="column or key of the texts (default: %(default)s)"
     )
-    parser.add_argument("--id-column", metavar="NAME", help="column or key of the ids (default: records are numbered)")
+    parser.add_argument("--id-column", metavar="NAME", help="column or key of the ids (default: numbers of the lines)")
     parser.add_argument(
         "--on-error",
         choices=("stop", "skip", "null"),
@@ -287,7 +287,7 @@ def report_run(output: str, what: str, summary: Summary | None) -> None:
     if summary is None:
         report_written(output, "complete, by this very run; there is nothing to resume")
         return
-    left_out = f", {summary.n_left_out} records left out" if summary.n_left_out else ""
+    left_out = f", {summary.n_left_out} input lines left out" if summary.n_left_out else ""
     resumed = f", {summary.n_resumed} of them by earlier runs" if summary.n_resumed else ""
     report_written(
         output,

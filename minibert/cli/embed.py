@@ -38,7 +38,7 @@ def add_verbs(verbs: Any) -> None:
         "embed",
         help="turn texts into sentence vectors",
         description="Print one JSON object per text, with its vector, or save all vectors as an array. With --input "
-        "a corpus is read from files, in bounded memory: a record of the run, .manifest.json, is put beside the "
+        "a corpus is read from files, in bounded memory: a manifest, <output>.manifest.json, is put beside the "
         "output, and a run that was interrupted goes on with --resume.",
     )
     add_texts(embed, optional=True)

@@ -29,7 +29,7 @@ def add_verbs(verbs: Any) -> None:
         "is an .npy array (tokens, layers, hidden_size) and an index, .tokens.jsonl, which "
         "minibert.corpus.token_features.TokenFeatures reads; google is the JSON lines of extract_features.py, where "
         "' ||| ' separates the two texts of a pair. Google's spellings of the options, with underscores, work too. A "
-        "record of the run, .manifest.json, is put beside the output; a run that was interrupted goes on with "
+        "manifest, <output>.manifest.json, is put beside the output; a run that was interrupted goes on with "
         "--resume.",
     )
     add_inputs(extract, shard_size=1000)

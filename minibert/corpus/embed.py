@@ -14,8 +14,8 @@ import numpy as np
 
 from minibert.base.checks import check_choice
 from minibert.base.ordering import in_chunks
-from minibert.corpus.readers import Record, Source
-from minibert.corpus.runs import Append, BadRecords, Output, Summary, row_of, run_shards
+from minibert.corpus.readers import InputLine, Source
+from minibert.corpus.runs import Append, BadLines, Output, Summary, row_of, run_shards
 from minibert.corpus.shards import Counts
 from minibert.corpus.writers import OUTPUT_DTYPES, VectorWriter, output_suffix
 from minibert.sentence.encode import EncodedTexts
@@ -50,12 +50,13 @@ def embed_corpus(
     model : SentenceTransformer
     sources : sequence of Source
     output : str or path
-        Name of the file: .npy (with the ids beside it), .jsonl or .parquet. A record of the run,
+        Name of the file: .npy (with the ids beside it), .jsonl or .parquet. The manifest,
         ``<output>.manifest.json``, is put beside it.
     resume : bool
         Go on with what an earlier run of the same model, options and input has left; start, if there is nothing.
     on_error : {"stop", "skip", "null"}
-        What to do about a record that cannot be used: compute nothing at all, leave it out, put a vector of NaN there.
+        What to do about an input line that cannot be used: compute nothing at all, leave it out, put a vector of NaN
+        there.
     dtype : {"float32", "float16"}
         Of the numbers that are written.
     shard_size : int
@@ -67,7 +68,7 @@ def embed_corpus(
         Is given each problem as a line of text.
     **options
         The fields of `EncodeOptions`, as in `SentenceTransformer.encode`. With truncation="error" a text that is too
-        long counts as a record that cannot be used.
+        long counts as an input line that cannot be used.
 
     Returns
     -------
@@ -76,13 +77,13 @@ def embed_corpus(
     Raises
     ------
     TypeError, ValueError
-        An argument is wrong; a record cannot be used with on_error="stop" (nothing was computed then); what there is
-        to resume, or has ended, belongs to other settings; the input has changed.
+        An argument is wrong; an input line cannot be used with on_error="stop" (nothing was computed then); what there
+        is to resume, or has ended, belongs to other settings; the input has changed.
     OSError
         A file cannot be read or written, or another process writes this output. What was computed stays in the folder
         ``<output>.parts``.
     """
-    bad_records, output = BadRecords(on_error, report), os.fspath(output)
+    bad_lines, output = BadLines(on_error, report), os.fspath(output)
     check_choice("dtype", dtype, OUTPUT_DTYPES)
     output_suffix(output)
     chosen = EncodeOptions.of(options)
@@ -97,7 +98,7 @@ def embed_corpus(
         # Only whether a text is cut counts, except where it is bad for that: then its problem says how long it is.
         how = {"silent": "warn"} if long_texts else {"warn": "silent"}
         truncation = how.get(chosen.truncation, chosen.truncation)
-        task = _Task(model, writer, bad_records, long_texts, dataclasses.replace(chosen, truncation=truncation))
+        task = _Task(model, writer, bad_lines, long_texts, dataclasses.replace(chosen, truncation=truncation))
         return Output(writer.parts, task.compute, writer.width, writer.assemble)
 
     return run_shards(
@@ -113,7 +114,7 @@ def embed_corpus(
             "dtype": dtype,
         },
         probe=probe,
-        bad_records=bad_records,
+        bad_lines=bad_lines,
         too_long=_too_long(model, chosen) if long_texts else None,
         shard_size=shard_size,
         resume=resume,
@@ -125,34 +126,34 @@ def embed_corpus(
 class _Task:
     model: SentenceTransformer
     writer: VectorWriter
-    bad_records: BadRecords
+    bad_lines: BadLines
     long_texts: bool
     options: EncodeOptions
 
     def compute(
-        self, chunk: list[tuple[int, Record]], before: Counts, append: Append, progress: Callable[[int], object]
+        self, chunk: list[tuple[int, InputLine]], before: Counts, append: Append, progress: Callable[[int], object]
     ) -> Counts:
-        texts = [record.text for _, record in chunk if record.text is not None]
+        texts = [input_line.text for _, input_line in chunk if input_line.text is not None]
         size = max(1, len(texts))
         encoded = next(self.model.encode_chunks(texts, chunk_size=size, progress=progress, **vars(self.options)), None)
         progress(len(chunk) - len(texts))
         places = iter(range(len(texts)))
         first, n_tokens, n_cut = before.n_texts, 0, 0
-        for records in in_chunks(chunk, _ROWS_AT_ONCE):
+        for input_lines in in_chunks(chunk, _ROWS_AT_ONCE):
             rows, own = list[dict[str, Any]](), list[int]()
-            for number, record in records:
+            for number, input_line in input_lines:
                 place = -1
-                if record.text is not None and encoded is not None:
+                if input_line.text is not None and encoded is not None:
                     place = next(places)
                     cut = int(encoded.n_truncated[place])
                     if cut and self.long_texts:
                         problem = _length_problem(int(encoded.n_tokens[place]), self.model.max_seq_length)
-                        record, place = dataclasses.replace(record, problem=problem), -1
+                        input_line, place = dataclasses.replace(input_line, problem=problem), -1
                     else:
                         n_tokens += int(encoded.n_tokens[place]) - cut
                         n_cut += cut > 0
-                if place >= 0 or self.bad_records.keep(record):
-                    rows.append(row_of(number, record))
+                if place >= 0 or self.bad_lines.keep(input_line):
+                    rows.append(row_of(number, input_line))
                     own.append(place)
             self.writer.write(append, first, rows, self._vectors(encoded, own))
             first += len(rows)

@@ -1,8 +1,8 @@
-"""Texts in files -> records, one at a time: plain text, JSON lines, CSV and TSV, each also gzipped.
+"""Texts in files -> input lines, one at a time: plain text, JSON lines, CSV and TSV, each also gzipped.
 
-A record that cannot be used is still a record: it says what is wrong with it, and where. So is one that is too long to
-be held in memory; its rest is skipped. Every byte that is read goes into a checksum, so that a run can tell whether its
-input is still the same.
+An input line that cannot be used is still an input line: it says what is wrong with it, and where. So is one that is
+too long to be held in memory; its rest is skipped. Every byte that is read goes into a checksum, so that a run can tell
+whether its input is still the same.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from minibert.base.checks import brief, check_choice
 from minibert.base.files import os_reason
 from minibert.tokenizer.texts import refuse_lone_surrogate
 
-__all__ = ["INPUT_FORMATS", "Record", "Source", "input_format", "read_records"]
+__all__ = ["INPUT_FORMATS", "InputLine", "Source", "input_format", "read_input_lines"]
 
 INPUT_FORMATS = ("text", "jsonl", "csv", "tsv")
 """One text per line; one JSON object (or string) per line; a header line, then rows."""
@@ -32,10 +32,10 @@ _BY_SUFFIX = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv
 
 _GZIP = b"\x1f\x8b"  # what gzip data begin with, and no UTF-8 text
 
-# Bytes of a line, or characters of a CSV record, without its end. The csv module's own limit, of a field, is 131,072,
+# Bytes of a line, or characters of a CSV row, without its end. The csv module's own limit, of a field, is 131,072,
 # less than a book; without one a quote that is never closed would bring the rest of the file into memory, and so would
 # a line that never ends, which gzip makes of a small file.
-_RECORD_LIMIT = 2**24
+_LINE_LIMIT = 2**24
 
 _BLOCK = 2**16  # of what is passed over
 _KEYS_SHOWN = 20
@@ -53,9 +53,9 @@ class Source:
     text_column : str
         The column, or the key, that holds the text; plain text has none.
     id_column : str, optional
-        The one that holds the id; default: records are numbered.
+        The one that holds the id; default: input lines are numbered.
     name : str, optional
-        What messages and the record of a run call the file; default: its path.
+        What messages and the manifest call the file; default: its path.
 
     Raises
     ------
@@ -77,7 +77,7 @@ class Source:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Record:
+class InputLine:
     """One text of a file, or what stands in its place.
 
     Parameters
@@ -92,7 +92,7 @@ class Record:
     problem : str or None
         Why there is no text.
     numbered : bool
-        The source has no ids: a record is called by its number.
+        The source has no ids: an input line is called by its number.
     """
 
     text: str | None
@@ -108,8 +108,8 @@ def input_format(path: str) -> str:
     return _BY_SUFFIX.get(os.path.splitext(path.removesuffix(".gz"))[1].lower(), "text")
 
 
-def read_records(source: Source, checksum: hashlib._Hash | None = None) -> Iterator[Record]:
-    """Yield the records of a file.
+def read_input_lines(source: Source, checksum: hashlib._Hash | None = None) -> Iterator[InputLine]:
+    """Yield the input lines of a file.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ def read_records(source: Source, checksum: hashlib._Hash | None = None) -> Itera
         The file cannot be read, or its gzip data are damaged.
     ValueError
         Its structure is broken, so that the rest of it cannot be told apart: the file and the line are named. So is a
-        CSV file with a broken quote in a text of several lines; one in a record of one line spoils that record only.
+        CSV file with a broken quote in a text of several lines; one in a row of one line spoils that row only.
     """
     try:
         with open(source.path, "rb", buffering=0) as raw:
@@ -156,14 +156,14 @@ class _Counted(io.RawIOBase):
         return count
 
 
-def _read_lines(source: Source, stream: Any) -> Iterator[Record]:
-    for number, line in enumerate(iter(lambda: stream.readline(_RECORD_LIMIT + len(b"\r\n")), b""), 1):
+def _read_lines(source: Source, stream: Any) -> Iterator[InputLine]:
+    for number, line in enumerate(iter(lambda: stream.readline(_LINE_LIMIT + len(b"\r\n")), b""), 1):
         data = line.removesuffix(b"\n").removesuffix(b"\r")
-        if len(data) > _RECORD_LIMIT:
+        if len(data) > _LINE_LIMIT:
             while line and not line.endswith(b"\n"):
                 line = stream.readline(_BLOCK)
-            too_long = f"has more than {_RECORD_LIMIT:,} bytes"
-            yield Record(None, None, source.name, number, too_long, source.id_column is None)
+            too_long = f"has more than {_LINE_LIMIT:,} bytes"
+            yield InputLine(None, None, source.name, number, too_long, source.id_column is None)
             continue
         text: str | None = None
         own_id: str | int | None = None
@@ -180,7 +180,7 @@ def _read_lines(source: Source, stream: Any) -> Iterator[Record]:
             problem = f"is not UTF-8: byte 0x{data[error.start]:02x} at {error.start}"
         except (ValueError, RecursionError) as error:
             problem = "is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        yield Record(text, own_id, source.name, number, problem, source.id_column is None)
+        yield InputLine(text, own_id, source.name, number, problem, source.id_column is None)
 
 
 def _json_value(source: Source, line: str) -> str | dict[str, Any]:
@@ -221,10 +221,10 @@ def _json_text(source: Source, value: str | dict[str, Any]) -> str:
     return text
 
 
-def _read_table(source: Source, stream: Any) -> Iterator[Record]:
-    # What is not UTF-8 comes through as lone surrogates, and is found in the one record that has it.
+def _read_table(source: Source, stream: Any) -> Iterator[InputLine]:
+    # What is not UTF-8 comes through as lone surrogates, and is found in the one row that has it.
     lines = _TableLines(io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline=""))
-    csv.field_size_limit(max(csv.field_size_limit(), _RECORD_LIMIT))  # of the process: there is no other
+    csv.field_size_limit(max(csv.field_size_limit(), _LINE_LIMIT))  # of the process: there is no other
     rows = csv.reader(lines, delimiter="\t" if source.format == "tsv" else ",", strict=True)
     try:
         header = next(rows, None)
@@ -239,33 +239,33 @@ def _read_table(source: Source, stream: Any) -> Iterator[Record]:
     text_place = header.index(source.text_column)
     id_place = None if source.id_column is None else header.index(source.id_column)
     while True:
-        line = lines.begin_record()
+        line = lines.begin_row()
         try:
             row = next(rows, None)
         except csv.Error as error:
-            if lines.number > line or lines.ends_in_quotes:  # where the next record begins would be a guess
+            if lines.number > line or lines.ends_in_quotes:  # where the next row begins would be a guess
                 raise ValueError(
-                    f"{source.name}, line {line}: {error}. The record runs over several lines, so what follows it "
+                    f"{source.name}, line {line}: {error}. The row runs over several lines, so what follows it "
                     "cannot be told apart, whatever on_error= says."
                 ) from error
             problem = f"is no row of a table: {error}"
-            yield Record(None, None, source.name, line, problem, source.id_column is None)
+            yield InputLine(None, None, source.name, line, problem, source.id_column is None)
         else:
             if row is None:
                 return
-            if row:  # an empty line is no record
-                yield _table_record(source, row, len(header), text_place, id_place, line)
+            if row:  # an empty line is not a row
+                yield _table_line(source, row, len(header), text_place, id_place, line)
 
 
 class _TableLines:
-    """Hands lines to the csv module, and refuses those of a record that is too long.
+    """Hands lines to the csv module, and refuses those of a row that is too long.
 
     Attributes
     ----------
     number : int
         Of the line that was read last, from 1.
     ends_in_quotes : bool
-        Whether a line that was refused ends within quotes, so that its record goes on in the next line.
+        Whether a line that was refused ends within quotes, so that its row goes on in the next line.
     """
 
     def __init__(self, file: io.TextIOWrapper) -> None:
@@ -273,8 +273,8 @@ class _TableLines:
         self.number = self._characters = 0
         self.ends_in_quotes = False
 
-    def begin_record(self) -> int:
-        """Return the number of the line that comes next, with which a record begins."""
+    def begin_row(self) -> int:
+        """Return the number of the line that comes next, with which a row begins."""
         self._characters = 0
         return self.number + 1
 
@@ -282,17 +282,17 @@ class _TableLines:
         return self
 
     def __next__(self) -> str:
-        line = self._line(max(1, _RECORD_LIMIT + len("\r\n") - self._characters))
+        line = self._line(max(1, _LINE_LIMIT + len("\r\n") - self._characters))
         if not line:
             raise StopIteration
         self.number += 1
-        if self._characters + len(line.rstrip("\r\n")) > _RECORD_LIMIT:
+        if self._characters + len(line.rstrip("\r\n")) > _LINE_LIMIT:
             quotes = line.count('"')
             while line and not line.endswith(("\n", "\r")):
                 line = self._line(_BLOCK)
                 quotes += line.count('"')
             self.ends_in_quotes = quotes % 2 == 1
-            raise csv.Error(f"it has more than {_RECORD_LIMIT:,} characters")
+            raise csv.Error(f"it has more than {_LINE_LIMIT:,} characters")
         self._characters += len(line)
         return line
 
@@ -308,9 +308,9 @@ class _TableLines:
         return line
 
 
-def _table_record(
+def _table_line(
     source: Source, row: list[str], width: int, text_place: int, id_place: int | None, line: int
-) -> Record:
+) -> InputLine:
     text: str | None = None
     own_id: str | None = None
     problem = None
@@ -321,7 +321,7 @@ def _table_record(
         text = _checked_field(row[text_place])
     except ValueError as error:
         problem = str(error)
-    return Record(text, own_id, source.name, line, problem, id_place is None)
+    return InputLine(text, own_id, source.name, line, problem, id_place is None)
 
 
 def _checked_field(field: str) -> str:

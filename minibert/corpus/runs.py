@@ -1,9 +1,9 @@
 """A run over a corpus: files of texts -> shards -> files, in bounded memory, to be resumed after a crash.
 
-The input is gone through twice. First every record is looked at, so that one that cannot be used is met before anything
-is computed, and the input's checksum is known; then the shards are computed, one at a time. A shard depends on nothing
-but its own records, so a run that was interrupted ends with the same bytes as one that was not. What is computed, and
-in which bytes, is the caller's: vectors of texts (embed.py) or of tokens (extract.py).
+The input is gone through twice. First every input line is looked at, so that one that cannot be used is met before
+anything is computed, and the input's checksum is known; then the shards are computed, one at a time. A shard depends on
+nothing but its own input lines, so a run that was interrupted ends with the same bytes as one that was not. What is
+computed, and in which bytes, is the caller's: vectors of texts (embed.py) or of tokens (extract.py).
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from minibert.base.checks import check_choice, check_int
 from minibert.base.files import os_reason
 from minibert.base.ordering import in_chunks
 from minibert.base.progress import progress_bar
-from minibert.corpus.readers import Record, Source, read_records
-from minibert.corpus.shards import Counts, Part, ShardFolder, read_record, record_path
+from minibert.corpus.readers import InputLine, Source, read_input_lines
+from minibert.corpus.shards import Counts, Part, ShardFolder, manifest_path, read_manifest
 
-__all__ = ["ON_ERROR", "Append", "BadRecords", "Output", "Summary", "row_of", "run_shards"]
+__all__ = ["ON_ERROR", "Append", "BadLines", "Output", "Summary", "row_of", "run_shards"]
 
 ON_ERROR = ("stop", "skip", "null")
-"""What to do about a record that cannot be used: compute nothing at all, leave it out, keep its place empty."""
+"""What to do about an input line that cannot be used: compute nothing at all, leave it out, keep its place empty."""
 
-# Characters of the records that are held at a time; one more record may come on top of them.
+# Characters of the input lines that are held at a time; one more input line may come on top of them.
 _CHARACTERS_AT_ONCE = 2**25
 
-# A run that stops says so about as many records, and counts the rest.
+# A run that stops says so about as many input lines, and counts the rest.
 _PROBLEMS_SHOWN = 20
 
 Append = Callable[[str, bytes | memoryview], None]
@@ -51,7 +51,7 @@ class Summary:
     Parameters
     ----------
     n_texts : int
-        Records in the output, those without a text included.
+        Input lines in the output, those without a text included.
     width : int
         Numbers of one vector.
     n_tokens : int
@@ -59,7 +59,7 @@ class Summary:
     n_cut : int
         Texts that had more tokens than the model takes.
     n_left_out : int
-        Records that could not be used and were left out.
+        Input lines that could not be used and were left out.
     n_resumed : int
         Texts of earlier runs.
     seconds : float
@@ -76,8 +76,8 @@ class Summary:
 
 
 @dataclasses.dataclass(frozen=True)
-class BadRecords:
-    """What becomes of records that cannot be used.
+class BadLines:
+    """What becomes of input lines that cannot be used.
 
     Parameters
     ----------
@@ -98,17 +98,19 @@ class BadRecords:
     def __post_init__(self) -> None:
         check_choice("on_error", self.on_error, ON_ERROR)
 
-    def keep(self, record: Record) -> bool:
-        """Report a record whose `problem` says why it cannot be used, and return whether its place is kept.
+    def keep(self, input_line: InputLine) -> bool:
+        """Report an input line whose `problem` says why it cannot be used, and return whether its place is kept.
 
         Raises
         ------
         ValueError
-            With "stop": the first look has found no such record, so the file is another one by now.
+            With "stop": the first look has found no such input line, so the file is another one by now.
         """
         if self.on_error == "stop":
-            raise ValueError(f"{record.file} was changed while it was read: line {record.line} {record.problem}.")
-        self.report(_describe(record))
+            raise ValueError(
+                f"{input_line.file} was changed while it was read: line {input_line.line} {input_line.problem}."
+            )
+        self.report(_describe(input_line))
         return self.on_error == "null"
 
 
@@ -121,8 +123,9 @@ class Output:
     parts : sequence of Part
         Those with a final name are the files that were asked for.
     compute : callable
-        Is given the numbered records of a shard, how many texts of earlier shards are in the output, a function that
-        appends bytes to the part of a name, and one to be told how many records are done; returns the shard's counts.
+        Is given the numbered input lines of a shard, how many texts of earlier shards are in the output, a function
+        that appends bytes to the part of a name, and one to be told how many input lines are done; returns the shard's
+        counts.
     width : int
         Numbers of one vector.
     assemble : callable, optional
@@ -130,7 +133,7 @@ class Output:
     """
 
     parts: Sequence[Part]
-    compute: Callable[[list[tuple[int, Record]], Counts, Append, Callable[[int], object]], Counts]
+    compute: Callable[[list[tuple[int, InputLine]], Counts, Append, Callable[[int], object]], Counts]
     width: int
     assemble: Callable[[Path, Counts], Sequence[Part]] | None = None
 
@@ -142,7 +145,7 @@ def run_shards(
     *,
     settings: dict[str, Any],
     probe: npt.NDArray[Any],
-    bad_records: BadRecords,
+    bad_lines: BadLines,
     too_long: Callable[[list[str]], list[str | None]] | None,
     shard_size: int,
     resume: bool,
@@ -162,11 +165,11 @@ def run_shards(
         What must be the same to resume; values that JSON has.
     probe : float ndarray
         What the model computes of a fixed text: this must be the same too.
-    bad_records : BadRecords
+    bad_lines : BadLines
     too_long : callable, optional
-        Says of some texts what is wrong with each; these are bad records too.
+        Says of some texts what is wrong with each; these are bad lines too.
     shard_size : int
-        Records of a shard, fewer where they are long: the most that a crash can lose.
+        Input lines of a shard, fewer where they are long: the most that a crash can lose.
     resume : bool
         Go on with what an earlier run of the same model, options and input has left; start, if there is nothing.
     show_progress : bool
@@ -178,8 +181,8 @@ def run_shards(
     Raises
     ------
     ValueError
-        A record cannot be used with on_error="stop" (nothing was computed then); what there is to resume, or has ended,
-        belongs to other settings, another model or input; the input has changed.
+        An input line cannot be used with on_error="stop" (nothing was computed then); what there is to resume, or has
+        ended, belongs to other settings, another model or input; the input has changed.
     OSError
         A file cannot be read or written; another process writes this output. What was computed is kept.
     """
@@ -192,7 +195,7 @@ def run_shards(
     target = os.path.realpath(output)
     _refuse_names(target, sources, settings)
     task = make(target)
-    _refuse_inputs(sources, [record_path(target), *(part.final for part in task.parts if part.final), target])
+    _refuse_inputs(sources, [manifest_path(target), *(part.final for part in task.parts if part.final), target])
     with ShardFolder(target, task.parts) as folder:
         unfinished = folder.manifest()
         if unfinished is not None and not resume:
@@ -205,7 +208,7 @@ def run_shards(
             for source in sources
         ]
         before = [_state(source) for source in files]
-        found = _survey(files, bad_records, too_long)
+        found = _survey(files, bad_lines, too_long)
         _refuse_changes(files, before)
         mine = {
             "settings": {**settings, "minibert": minibert.__version__, "shard_size": shard_size},
@@ -227,7 +230,7 @@ def run_shards(
             )
         if unfinished is None or "finished" not in unfinished:
             if unfinished is not None:
-                folder.resume(bad_records.report)
+                folder.resume(bad_lines.report)
             n_resumed = folder.counts.n_texts
             done = n_resumed + folder.counts.n_left_out
             with progress_bar(sum(found.counts), show=show_progress, initial=min(done, sum(found.counts))) as count:
@@ -241,14 +244,18 @@ def run_shards(
     return Summary(counts.n_texts, task.width, counts.n_tokens, counts.n_cut, counts.n_left_out, n_resumed, seconds)
 
 
-def row_of(number: int, record: Record) -> dict[str, Any]:
-    """Return what an index says of a record: its id, its place, why it has no text.
+def row_of(number: int, input_line: InputLine) -> dict[str, Any]:
+    """Return what an index says of an input line: its id, its place, why it has no text.
 
-    The id is the record's number where its source has no ids; None where it has, and this one cannot be read: a number
-    might be that of another record.
+    The id is the input line's number where its source has no ids; None where it has, and this one cannot be read: a
+    number might be that of another input line.
     """
-    row: dict[str, Any] = {"id": number if record.numbered else record.id, "file": record.file, "line": record.line}
-    return row if record.problem is None else {**row, "null": record.problem}
+    row: dict[str, Any] = {
+        "id": number if input_line.numbered else input_line.id,
+        "file": input_line.file,
+        "line": input_line.line,
+    }
+    return row if input_line.problem is None else {**row, "null": input_line.problem}
 
 
 # --- the first look ---------------------------------------------------------------------------------------------------
@@ -256,40 +263,40 @@ def row_of(number: int, record: Record) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class _Survey:
-    """The checksum and the number of records of each file."""
+    """The checksum and the number of input lines of each file."""
 
     checksums: list[str]
     counts: list[int]
 
 
 def _survey(
-    sources: Sequence[Source], bad_records: BadRecords, too_long: Callable[[list[str]], list[str | None]] | None
+    sources: Sequence[Source], bad_lines: BadLines, too_long: Callable[[list[str]], list[str | None]] | None
 ) -> _Survey:
-    """Look at every record before anything is computed; with "stop" refuse those that cannot be used."""
+    """Look at every input line before anything is computed; with "stop" refuse those that cannot be used."""
     problems: list[str] = []
     checksums, counts, n_problems = [], [], 0
     for source in sources:
         checksum, count = hashlib.sha256(), 0
-        for chunk in in_chunks(read_records(source, checksum), 1024, _weight, _CHARACTERS_AT_ONCE):
+        for chunk in in_chunks(read_input_lines(source, checksum), 1024, _weight, _CHARACTERS_AT_ONCE):
             count += len(chunk)
-            if bad_records.on_error != "stop":
+            if bad_lines.on_error != "stop":
                 continue
             if too_long is not None:
-                usable = [place for place, record in enumerate(chunk) if record.text is not None]
+                usable = [place for place, input_line in enumerate(chunk) if input_line.text is not None]
                 reasons = too_long([chunk[place].text or "" for place in usable])
                 for place, reason in zip(usable, reasons, strict=True):
                     chunk[place] = dataclasses.replace(chunk[place], problem=reason)
-            for record in chunk:
-                if record.problem is not None:
+            for input_line in chunk:
+                if input_line.problem is not None:
                     n_problems += 1
                     if len(problems) < _PROBLEMS_SHOWN:
-                        problems.append(_describe(record))
+                        problems.append(_describe(input_line))
         checksums.append(checksum.hexdigest())
         counts.append(count)
     if n_problems:
         more = f"\n... and {n_problems - len(problems)} more" if n_problems > len(problems) else ""
         raise ValueError(
-            f"{n_problems} records cannot be used; nothing was computed:\n" + "\n".join(problems) + f"{more}\n"
+            f"{n_problems} input lines cannot be used; nothing was computed:\n" + "\n".join(problems) + f"{more}\n"
             "Correct them, leave them out (on_error='skip'), or keep their places empty (on_error='null')."
         )
     if not sum(counts):
@@ -297,13 +304,13 @@ def _survey(
     return _Survey(checksums, counts)
 
 
-def _weight(record: Record) -> int:
-    """Count the characters of a record."""
-    return sum(len(value) for value in (record.text, record.id, record.problem) if isinstance(value, str))
+def _weight(input_line: InputLine) -> int:
+    """Count the characters of an input line."""
+    return sum(len(value) for value in (input_line.text, input_line.id, input_line.problem) if isinstance(value, str))
 
 
-def _describe(record: Record) -> str:
-    return f"{record.file}, line {record.line}: {record.problem}"
+def _describe(input_line: InputLine) -> str:
+    return f"{input_line.file}, line {input_line.line}: {input_line.problem}"
 
 
 # --- the shards -------------------------------------------------------------------------------------------------------
@@ -318,25 +325,25 @@ def _compute(
     shard_size: int,
     progress: Callable[[int], object],
 ) -> None:
-    """Compute the shards that are not done yet; the records of those that are, are read over."""
-    records = _numbered_records(sources, found.checksums)
-    # Not the number of shards times their size: a shard of long records has fewer.
+    """Compute the shards that are not done yet; the input lines of those that are, are read over."""
+    input_lines = _numbered_lines(sources, found.checksums)
+    # Not the number of shards times their size: a shard of long input lines has fewer.
     done = folder.counts.n_texts + folder.counts.n_left_out
-    next(islice(records, done, done), None)
-    for chunk in in_chunks(records, shard_size, lambda numbered: _weight(numbered[1]), _CHARACTERS_AT_ONCE):
+    next(islice(input_lines, done, done), None)
+    for chunk in in_chunks(input_lines, shard_size, lambda numbered: _weight(numbered[1]), _CHARACTERS_AT_ONCE):
         counts = task.compute(chunk, folder.counts, folder.append, progress)
         _refuse_changes(sources, before)
         folder.commit(counts)
         del chunk  # before the next one is read
 
 
-def _numbered_records(sources: Sequence[Source], checksums: Sequence[str]) -> Iterator[tuple[int, Record]]:
-    """Yield the records of all files with their number; make sure that they are those of the survey."""
+def _numbered_lines(sources: Sequence[Source], checksums: Sequence[str]) -> Iterator[tuple[int, InputLine]]:
+    """Yield the input lines of all files with their number; make sure that they are those of the survey."""
     number = 0
     for source, expected in zip(sources, checksums, strict=True):
         checksum = hashlib.sha256()
-        for record in read_records(source, checksum):
-            yield number, record
+        for input_line in read_input_lines(source, checksum):
+            yield number, input_line
             number += 1
         if checksum.hexdigest() != expected:
             raise ValueError(
@@ -364,15 +371,13 @@ def _state(source: Source) -> tuple[int, int]:
 
 
 def _refuse_names(output: str, sources: Sequence[Source], settings: dict[str, Any]) -> None:
-    """Refuse what the record of a run, which is UTF-8, cannot hold: names of files in another encoding, mostly."""
+    """Refuse what the manifest, which is UTF-8, cannot hold: names of files in another encoding, mostly."""
     names = [os.path.basename(output), *(source.path for source in sources), *settings.values()]
     for name in filter(lambda name: isinstance(name, str), names):
         try:
             name.encode("utf-8")
         except UnicodeEncodeError:
-            raise ValueError(
-                f"{name!r} is not UTF-8, in which the record of a run is written; give another name."
-            ) from None
+            raise ValueError(f"{name!r} is not UTF-8, in which the manifest is written; give another name.") from None
 
 
 def _refuse_inputs(sources: Sequence[Source], outputs: Sequence[str]) -> None:
@@ -389,13 +394,13 @@ def _refuse_inputs(sources: Sequence[Source], outputs: Sequence[str]) -> None:
 
 
 def _finished(output: str) -> dict[str, Any]:
-    record = read_record(output)
-    if record is None:
+    manifest = read_manifest(output)
+    if manifest is None:
         raise ValueError(
-            f"There is nothing to resume: {output} exists, but no {os.path.basename(record_path(output))} that says of "
-            "which run. Without resume=True it is made anew."
+            f"There is nothing to resume: {output} exists, but no {os.path.basename(manifest_path(output))} that says "
+            "of which run. Without resume=True it is made anew."
         )
-    return record
+    return manifest
 
 
 def _compare(theirs: dict[str, Any], mine: dict[str, Any], whose: str, way_on: str) -> None:

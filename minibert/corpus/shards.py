@@ -9,7 +9,8 @@ The folder ``<output>.parts`` holds
   part, and its checksum. What stands behind the last such place belongs to a shard that was interrupted: it is cut off.
 
 So no output is ever copied or read again, a shard is there or it is not, and whatever was damaged meanwhile is noticed.
-When all shards are there the parts take their final names, and the manifest does so last, as the record of the run.
+When all shards are there the parts take their final names, and the manifest does so last, as the manifest beside the
+output.
 
 Other programs use such names too: Spark and dask write ``part-00000.parquet``. So a run deletes only files with the
 exact names above, and begins only in a folder in which every file is of an earlier run: there is a manifest, or a lock
@@ -33,10 +34,10 @@ from minibert.base.files import check_format, os_reason, printable, read_json_ob
 from minibert.base.locks import FileLock, is_ours
 from minibert.errors import ModelFormatError
 
-__all__ = ["FORMAT", "Counts", "Part", "ShardFolder", "folder_of", "is_unfinished", "read_record", "record_path"]
+__all__ = ["FORMAT", "Counts", "Part", "ShardFolder", "folder_of", "is_unfinished", "manifest_path", "read_manifest"]
 
 FORMAT = 1
-"""The format number of manifest, journal and record; the record's is that of the outputs beside it, too."""
+"""The format number of manifest and journal. That of the manifest is also the one of the outputs beside it."""
 
 _LOCK, _MANIFEST, _JOURNAL, _STANDARD_INPUT = "lock", "manifest.json", "shards.jsonl", "standard-input"
 _TEMPORARY = re.compile(r"\.minibert-[a-z0-9_]{8}")  # what write_whole fills before a file takes its name
@@ -51,13 +52,13 @@ class Counts:
     Parameters
     ----------
     n_texts : int
-        Records in the output, those without a text included.
+        Input lines in the output, those without a text included.
     n_tokens : int
         Tokens of the texts as they were computed, each text for itself.
     n_cut : int
         Texts that had more tokens than the model takes.
     n_left_out : int
-        Records that could not be used and were left out.
+        Input lines that could not be used and were left out.
     """
 
     n_texts: int = 0
@@ -301,16 +302,16 @@ class ShardFolder:
             if (self.path / name).exists()
         }
         # What an earlier run left must not stand beside a new file as if it belonged to it.
-        record = Path(record_path(self.output))
-        for stale in (record, *list(waiting.values())[1:]):
+        beside = Path(manifest_path(self.output))
+        for stale in (beside, *list(waiting.values())[1:]):
             with self._writing(stale):
                 stale.unlink(missing_ok=True)
         for name, final in waiting.items():
             with self._writing(final):
                 os.replace(self.path / name, final)
         _check_outputs(manifest, self.path.parent, f"Delete {self.path} to start again.")
-        with self._writing(record):
-            os.replace(self.path / _MANIFEST, record)
+        with self._writing(beside):
+            os.replace(self.path / _MANIFEST, beside)
         sync_folder(self.path.parent)  # before the folder is deleted, from which a run could be finished
 
     # -- how it is done
@@ -356,15 +357,15 @@ class ShardFolder:
 
     def _refuse_outputs(self) -> None:
         """Refuse to replace a file that the user did not name, such as the index, if it is not of an earlier run."""
-        record = Path(record_path(self.output))
+        beside = Path(manifest_path(self.output))
         earlier: set[str] = set()
-        if os.path.lexists(record):
-            earlier = {output["name"] for output in _outputs(_unseal_record(record))}
+        if os.path.lexists(beside):
+            earlier = {output["name"] for output in _outputs(_unseal_beside(beside))}
         for path in (Path(part.final) for part in self._parts if part.final not in (None, self.output)):
             if os.path.lexists(path) and (path.name not in earlier or not _is_plain_file(path)):
                 raise FileExistsError(
                     f"{path} would be replaced, because the run writes a file of this name beside {self.output}; but "
-                    f"no record ({record.name}) says that minibert wrote what is there. Move it elsewhere, or give "
+                    f"no manifest ({beside.name}) says that minibert wrote what is there. Move it elsewhere, or give "
                     "another output."
                 )
 
@@ -448,29 +449,29 @@ def is_unfinished(output: str | os.PathLike[str]) -> bool:
     return _is_sealed(folder_of(output) / _MANIFEST)
 
 
-def record_path(output: str) -> str:
-    """Return the name of the record of a finished run: what it was begun with, and what it counted, as JSON."""
+def manifest_path(output: str) -> str:
+    """Return the name of the manifest beside the output: a finished run's settings and counts, as JSON."""
     return f"{output}.manifest.json"
 
 
-def read_record(output: str) -> dict[str, Any] | None:
-    """Return the record of the finished run that made a file; None if there is none.
+def read_manifest(output: str) -> dict[str, Any] | None:
+    """Return the manifest of the finished run that made a file; None if there is none.
 
     Raises
     ------
     ValueError
         It is damaged, or the file is not the one that the run made.
     """
-    file = Path(record_path(output))
+    file = Path(manifest_path(output))
     if not file.exists():
         return None
-    record = _unseal_record(file)
-    _check_outputs(record, file.parent, "Without resume=True it is made anew.")
-    return record
+    manifest = _unseal_beside(file)
+    _check_outputs(manifest, file.parent, "Without resume=True it is made anew.")
+    return manifest
 
 
 def _check_outputs(manifest: dict[str, Any], folder: Path, way_on: str) -> None:
-    """Refuse outputs that are missing, or have another size than the run that is recorded here gave them."""
+    """Refuse outputs that are missing, or have another size than the run of the manifest gave them."""
     for output in _outputs(manifest):
         path, size = folder / output["name"], output["size"]
         found = path.stat().st_size if path.exists() else None
@@ -513,8 +514,8 @@ def _is_sealed(path: Path) -> bool:
         return False
 
 
-def _unseal_record(record: Path) -> dict[str, Any]:
-    return _unseal(record, "A run writes its record there: delete it or move it elsewhere, or give another output.")
+def _unseal_beside(path: Path) -> dict[str, Any]:
+    return _unseal(path, "A run writes its manifest there: delete it or move it elsewhere, or give another output.")
 
 
 def _outputs(manifest: dict[str, Any]) -> list[dict[str, Any]]:

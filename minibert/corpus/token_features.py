@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from minibert.base.files import check_format, os_reason
 from minibert.base.ordering import in_chunks
-from minibert.corpus.readers import Record
+from minibert.corpus.readers import InputLine
 from minibert.corpus.runs import row_of
 from minibert.corpus.shards import Part
 from minibert.corpus.writers import json_line, npy_header
@@ -89,9 +89,9 @@ class TokenFeatureWriter:
         self,
         append: Callable[[str, bytes | memoryview], None],
         first_token: int,
-        records: Iterable[tuple[int, Record]],
+        input_lines: Iterable[tuple[int, InputLine]],
     ) -> Iterator[tuple[int, int, int]]:
-        """Append records to the parts; one without a text is named in the index, and has no tokens.
+        """Append input lines to the parts; one without a text is named in the index, and has no tokens.
 
         Parameters
         ----------
@@ -99,19 +99,19 @@ class TokenFeatureWriter:
             Takes the name of a part, and bytes.
         first_token : int
             Number of the first token in the array.
-        records : iterable of (int, Record)
+        input_lines : iterable of (int, InputLine)
 
         Yields
         ------
         n_texts, n_tokens, n_cut : int
-            Of one batch: its records, its tokens, its texts that lost some of theirs.
+            Of one batch: its input lines, its tokens, its texts that lost some of theirs.
         """
-        for chunk in in_chunks(records, self._batch_size, _characters, CHARACTERS_AT_ONCE):
-            embedded = iter(self._embed([record.text for _, record in chunk if record.text is not None]))
+        for chunk in in_chunks(input_lines, self._batch_size, _characters, CHARACTERS_AT_ONCE):
+            embedded = iter(self._embed([input_line.text for _, input_line in chunk if input_line.text is not None]))
             n_tokens = n_cut = 0
-            for number, record in chunk:
-                row = row_of(number, record)
-                if record.text is None:
+            for number, input_line in chunk:
+                row = row_of(number, input_line)
+                if input_line.text is None:
                     append(_INDEX, json_line(row))
                     continue
                 one = next(embedded)
@@ -202,7 +202,7 @@ class TokenFeatures:
         return len(self._places)
 
     def __getitem__(self, i: int) -> TokenVectors | None:
-        """Return the tokens of text i; None for a record that had no text."""
+        """Return the tokens of text i; None for an input line that had no text."""
         with open(self._index, "rb") as file:
             file.seek(self._places[i])
             line = json.loads(file.readline())
@@ -229,7 +229,7 @@ class TokenFeatures:
         return f"TokenFeatures({len(self)} texts, vectors {self.vectors.shape} {self.vectors.dtype})"
 
 
-def _characters(numbered: tuple[int, Record]) -> int:
+def _characters(numbered: tuple[int, InputLine]) -> int:
     return len(numbered[1].text or "")
 
 

@@ -77,7 +77,7 @@ class VectorWriter:
     width : int
     dtype : {"float32", "float16"}
     numbered : bool
-        The ids are the numbers of the records, not the input's own: integers in a Parquet file, else strings.
+        The ids are the numbers of the input lines, not the input's own: integers in a Parquet file, else strings.
     """
 
     path: str

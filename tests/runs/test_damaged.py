@@ -250,7 +250,7 @@ def test_names_that_are_not_utf_8_are_refused_before_anything_is_computed(
     odd, usual = text_file(tmp_path / f"{name}.txt", ["a cat"]), text_file(tmp_path / "a.txt", ["a cat"])
     before = sorted(tmp_path.iterdir())
     for source, output in ((odd, "out.npy"), (usual, f"{name}.npy")):
-        with pytest.raises(ValueError, match=r"caf.*is not UTF-8, in which the record of a run is written"):
+        with pytest.raises(ValueError, match=r"caf.*is not UTF-8, in which the manifest is written"):
             embed_corpus(short_model, [source], tmp_path / output)
     assert sorted(tmp_path.iterdir()) == before
 
