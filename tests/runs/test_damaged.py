@@ -138,7 +138,7 @@ def test_resuming_refuses_to_mix(
         for other, message in (
             ({"shard_size": 11}, "shard_size=10, this one has 11"),
             ({"settings": {"revision": "b"}}, "revision='a', this one has 'b'"),
-            ({"layers": 1}, "layers=None, this one has 1"),
+            ({"layers": 1}, r"layers=\[2\], this one has \[1\]"),
             ({"dtype": "float16"}, "dtype='float32', this one has 'float16'"),
             ({"on_error": "null"}, "on_error='stop', this one has 'null'"),
         ):
