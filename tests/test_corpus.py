@@ -196,7 +196,13 @@ def test_several_files_and_the_standard_input(
 BAD_LINES = (
     b'{"text": "a cat"}\n{"text": nope}\n{"text": null}\n{"text": "\xff"}\n{"txt": "a"}\n{"text": "a dog"}\n[1]\n'
 )
-BAD = {2: "is not JSON", 3: "holds null", 4: "is not UTF-8: byte 0xff", 5: "has no 'text'; it has 'txt'", 7: "list"}
+BAD = {
+    2: "is not JSON",
+    3: "holds null",
+    4: "is not UTF-8: byte 0xff",
+    5: "does not have 'text'; it has 'txt'",
+    7: "list",
+}
 
 
 def test_bad_lines(
@@ -242,7 +248,7 @@ def test_too_long_texts_are_met_before_anything_is_computed(
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.csv", b"id,body\n1,x\n", "has no column 'text'; it has 'id', 'body'"),
+        ("a.csv", b"id,body\n1,x\n", "does not have a column 'text'; it has 'id', 'body'"),
         ("a.csv", b'text\nfine\n"never closed\nmore\n', "line 3: unexpected end of data. The row runs over several"),
         ("a.txt.gz", b"no gzip", "cannot be read: Not a gzipped file"),
         ("a.txt.gz", gzip.compress(b"a cat\n" * 999)[:-12], "cannot be read: "),
@@ -274,8 +280,8 @@ def test_a_broken_quote_within_a_line_spoils_that_row_only(
     table.write_bytes(b'id,text\n1,a cat\n2,"he said "no", twice"\n3,a dog\n4,"two\nlines"\n5,"open')
     assert embed(short_folder, "-i", table, "-o", tmp_path / "stop.npy") == 1
     err = capsys.readouterr().err
-    assert f"{table}, line 3: is no row of a table: ',' expected after '\"'" in err
-    assert f"{table}, line 7: is no row of a table: unexpected end of data" in err
+    assert f"{table}, line 3: is not a row of a table: ',' expected after '\"'" in err
+    assert f"{table}, line 7: is not a row of a table: unexpected end of data" in err
     assert "2 input lines cannot be used; nothing was computed" in err
     assert embed(short_folder, "-i", table, "-o", tmp_path / "skip.npy", "--on-error", "skip") == 0
     np.testing.assert_array_equal(np.load(tmp_path / "skip.npy"), short_model.encode(["a cat", "a dog", "two\nlines"]))
@@ -357,7 +363,7 @@ def test_gzip_data_are_known_without_their_name(tmp_path: Path) -> None:
 def test_a_source_that_cannot_be_meant(short_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ValueError, match=r"format='xml'; expected one of 'text', 'jsonl', 'csv', 'tsv'"):
         Source("a.xml", "xml", "text", None, "a.xml")
-    with pytest.raises(ValueError, match=r"id_column='id', but plain text has no columns"):
+    with pytest.raises(ValueError, match=r"id_column='id', but plain text does not have columns"):
         Source("a.txt", "text", "text", "id", "a.txt")
     text_file(tmp_path / "a.txt", ['{"id": 1, "body": "a cat"}'])
     for option in ("--id-column", "--text-column"):

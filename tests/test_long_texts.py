@@ -411,7 +411,7 @@ def test_a_long_line_is_a_bad_line(
         for number, (text, length) in enumerate(zip(texts, lengths, strict=True), 1 + len(header)):
             problem = f"has more than 1,000 {unit}" if length > room else None
             if header:
-                problem = problem and f"is no row of a table: it {problem}"
+                problem = problem and f"is not a row of a table: it {problem}"
                 if not text:
                     continue  # an empty line is not a row
             expected.append((None if problem else text, number, problem))
@@ -636,7 +636,7 @@ def test_a_long_row_that_ends_within_quotes_hides_where_the_next_one_begins(
     path.write_text('text\nok one\n"' + "a" * 40 + '\nsecond line of the same row\nthird"\nok two\n', newline="")
     input_lines = read_input_lines(Source(str(path), "csv"))
     assert next(input_lines).text == "ok one"
-    with pytest.raises(ValueError, match=r"line 3: .*more than 30 characters.*cannot be told apart"):
+    with pytest.raises(ValueError, match=r"line 3: .*more than 30 characters.*is unknown where the next row begins"):
         next(input_lines)
     path.write_text('text\nok one\n"' + "a" * 40 + '"\nok two\n', newline="")
     texts = [input_line.text for input_line in read_input_lines(Source(str(path), "csv"))]

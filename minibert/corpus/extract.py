@@ -1,4 +1,4 @@
-"""Files of texts -> the hidden states of every token in a file, in bounded memory, to be resumed (see runs.py)."""
+"""Files of texts -> one file of the hidden states of every token, in bounded memory, with resume (see runs.py)."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from minibert.tokens.layers import LayerSelection
 __all__ = ["EXTRACT_FORMATS", "EXTRACT_SHARD", "extract_corpus"]
 
 EXTRACT_FORMATS = ("binary", "google")
-"""An .npy array of all tokens with an index beside it (token_features.py); JSON lines (google_features.py)."""
+"""An .npy array of all tokens with an index beside it (token_features.py), or JSON lines (google_features.py)."""
 
 EXTRACT_SHARD = 1000
-"""Texts after which what is done is saved."""
+"""Texts of a shard: they are computed, then saved."""
 
 _GOOGLE_LENGTH = 128  # tokens: the default of extract_features.py
 _LINES = "part-features.jsonl"
@@ -51,7 +51,7 @@ def extract_corpus(
     show_progress: bool = False,
     report: Callable[[str], object] = print,
 ) -> Summary | None:
-    """Compute hidden states of every token of the texts in some files, and write them, in order, into one file.
+    """Compute hidden states of every token of the texts in some files and write them, in order, into one file.
 
     Parameters
     ----------
@@ -59,23 +59,23 @@ def extract_corpus(
         Of the same model.
     sources : sequence of Source
     output : str or path
-        Name of the file. The binary format's ends in .npy: an array (tokens, layers, H), with the index
-        `minibert.corpus.token_features.tokens_path` beside it. So is the manifest, ``<output>.manifest.json``.
+        Name of the file. For the binary format it ends in .npy: an array (tokens, layers, H), with the index
+        `minibert.corpus.token_features.tokens_path` beside it. The manifest ``<output>.manifest.json`` is there too.
     format : {"binary", "google"}
         See `EXTRACT_FORMATS`.
     layers : int or ints
-        Numbered as in transformers; with "google" as there, see `minibert.corpus.google_features.google_layers`.
+        Numbered as in transformers. With "google" numbered as in `minibert.corpus.google_features.google_layers`.
     dtype : {"float32", "float16"}
-        Of the array.
+        Type of the array.
     max_length : int, optional
-        Tokens of a text, special ones included; the rest is cut off. Default: what tokenizer and model take; 128, or
-        what the model takes, with "google".
+        Most tokens of a text, special ones included; the rest is cut off. Default: the limit of tokenizer and model.
+        With "google" it is 128, or the model's limit if that is smaller.
     batch_size : int
-        Texts computed together.
+        Texts that are computed together.
     resume, on_error, settings, show_progress, report
-        As in `minibert.corpus.embed.embed_corpus`. A place that is kept has no tokens.
+        As in `minibert.corpus.embed.embed_corpus`. With on_error="null" a bad line keeps its row and has no tokens.
     shard_size : int
-        The number of texts after which what is done is saved; fewer if they are long. A crash loses no more.
+        Most texts of a shard; fewer if they are long. A crash loses at most one shard.
 
     Returns
     -------
@@ -101,7 +101,9 @@ def extract_corpus(
 
     else:
         if not output.endswith(".npy"):
-            raise ValueError(f"{output!r} must end in .npy: the binary format is an array and an index beside it.")
+            raise ValueError(
+                f"output={output!r} must end in .npy, because the binary format is an array; give another name."
+            )
         writer = TokenFeatureWriter(model, tokenizer, chosen, dtype, max_length, batch_size)
         states = _States(writer, bad_lines)
         probe = writer.probe()
@@ -158,7 +160,7 @@ class _GoogleLines:
     batch_size: int
 
     def probe(self) -> np.ndarray:
-        """Compute the values of a fixed text's first token; refuses layers and lengths that the model has not."""
+        """Compute the values of a fixed text's first token; this raises for layers and lengths that the model lacks."""
         line = next(self._lines([(0, InputLine("minibert", None, "", 1))]))[0]
         return np.array([layer["values"] for layer in json.loads(line)["features"][0]["layers"]]).reshape(-1)
 

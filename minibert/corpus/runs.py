@@ -1,9 +1,9 @@
-"""A run over a corpus: files of texts -> shards -> files, in bounded memory, to be resumed after a crash.
+"""A run over a corpus: files of texts -> shards -> files, in bounded memory, with resume after a crash.
 
-The input is gone through twice. First every input line is looked at, so that one that cannot be used is met before
-anything is computed, and the input's checksum is known; then the shards are computed, one at a time. A shard depends on
-nothing but its own input lines, so a run that was interrupted ends with the same bytes as one that was not. What is
-computed, and in which bytes, is the caller's: vectors of texts (embed.py) or of tokens (extract.py).
+The input is read twice. The first reading finds lines that cannot be used before anything is computed, and computes the
+input's checksum. The second reading computes the shards, one at a time. A shard depends only on its input lines, so an
+interrupted run ends with the same bytes as one that was not. The caller computes the vectors and their bytes: of texts
+(embed.py) or of tokens (extract.py).
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from minibert.corpus.shards import Counts, Part, ShardFolder, manifest_path, rea
 __all__ = ["ON_ERROR", "Append", "BadLines", "Output", "Summary", "row_of", "run_shards"]
 
 ON_ERROR = ("stop", "skip", "null")
-"""What to do about an input line that cannot be used: compute nothing at all, leave it out, keep its place empty."""
+"""If an input line cannot be used: compute nothing, leave the line out, or keep its row without a vector."""
 
-# Characters of the input lines that are held at a time; one more input line may come on top of them.
+# Most characters of the input lines that are held in memory, not counting the line that was read last.
 _CHARACTERS_AT_ONCE = 2**25
 
-# A run that stops says so about as many input lines, and counts the rest.
+# A run that stops shows at most this number of bad lines, and counts the others.
 _PROBLEMS_SHOWN = 20
 
 Append = Callable[[str, bytes | memoryview], None]
@@ -46,7 +46,7 @@ Append = Callable[[str, bytes | memoryview], None]
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """What a run did.
+    """The counts of a run.
 
     Parameters
     ----------
@@ -55,15 +55,15 @@ class Summary:
     width : int
         Numbers of one vector.
     n_tokens : int
-        Tokens of the texts as they were computed, each text for itself.
+        Tokens of the texts after cutting; equal texts count separately.
     n_cut : int
-        Texts that had more tokens than the model takes.
+        Texts that were cut, because they had more tokens than the model takes.
     n_left_out : int
         Input lines that could not be used and were left out.
     n_resumed : int
-        Texts of earlier runs.
+        Texts that earlier runs have computed.
     seconds : float
-        Of this run.
+        Time of this run.
     """
 
     n_texts: int
@@ -77,19 +77,19 @@ class Summary:
 
 @dataclasses.dataclass(frozen=True)
 class BadLines:
-    """What becomes of input lines that cannot be used.
+    """The handling of input lines that cannot be used.
 
     Parameters
     ----------
     on_error : {"stop", "skip", "null"}
         See `ON_ERROR`.
     report : callable
-        Is given each of them as a line of text.
+        Called with each of them, as a line of text.
 
     Raises
     ------
     ValueError
-        `on_error` is none of these.
+        `on_error` is not one of these.
     """
 
     on_error: str
@@ -99,12 +99,12 @@ class BadLines:
         check_choice("on_error", self.on_error, ON_ERROR)
 
     def keep(self, input_line: InputLine) -> bool:
-        """Report an input line whose `problem` says why it cannot be used, and return whether its place is kept.
+        """Report an input line that cannot be used, and return whether its row is kept.
 
         Raises
         ------
         ValueError
-            With "stop": the first look has found no such input line, so the file is another one by now.
+            With "stop": the first reading did not find this bad line, so the file has changed.
         """
         if self.on_error == "stop":
             raise ValueError(
@@ -116,16 +116,15 @@ class BadLines:
 
 @dataclasses.dataclass(frozen=True)
 class Output:
-    """What a run makes of its shards.
+    """The parts of a run's output, and how to compute them.
 
     Parameters
     ----------
     parts : sequence of Part
-        Those with a final name are the files that were asked for.
+        Those with a final name become the output files.
     compute : callable
-        Is given the numbered input lines of a shard, how many texts of earlier shards are in the output, a function
-        that appends bytes to the part of a name, and one to be told how many input lines are done; returns the shard's
-        counts.
+        Computes a shard from its numbered input lines, the counts of all earlier shards, a function that appends bytes
+        to the part with a name, and a function to call with the number of lines done. Returns the shard's counts.
     width : int
         Numbers of one vector.
     assemble : callable, optional
@@ -151,27 +150,27 @@ def run_shards(
     resume: bool,
     show_progress: bool,
 ) -> Summary | None:
-    """Compute a file of some files of texts, shard by shard.
+    """Compute an output file from files of texts, shard by shard.
 
     Parameters
     ----------
     output : str
         Name of the file; a link is followed.
     sources : sequence of Source
-        Of a path "-" the standard input is copied first, since it is read twice.
+        For the path "-" the standard input is copied first, because the input is read twice.
     make : callable
-        Says what there is to do for the file of this name, which is no link.
+        Returns the `Output` for the file of this name, which is not a link.
     settings : dict
-        What must be the same to resume; values that JSON has.
+        Values that must be the same to resume; JSON can hold them.
     probe : float ndarray
-        What the model computes of a fixed text: this must be the same too.
+        The model's result for a fixed text; it must be the same to resume.
     bad_lines : BadLines
     too_long : callable, optional
-        Says of some texts what is wrong with each; these are bad lines too.
+        Texts -> for each the problem if it is too long, else None. Such texts are bad lines too.
     shard_size : int
-        Input lines of a shard, fewer where they are long: the most that a crash can lose.
+        Most input lines of a shard, fewer if they are long. A crash loses at most one shard.
     resume : bool
-        Go on with what an earlier run of the same model, options and input has left; start, if there is nothing.
+        Continue an unfinished run of the same model, options and input; start one if there is none.
     show_progress : bool
 
     Returns
@@ -181,10 +180,10 @@ def run_shards(
     Raises
     ------
     ValueError
-        An input line cannot be used with on_error="stop" (nothing was computed then); what there is to resume, or has
-        ended, belongs to other settings, another model or input; the input has changed.
+        An input line cannot be used with on_error="stop"; nothing was computed then. The run to resume, finished or
+        not, has other settings, another model or another input. The input has changed.
     OSError
-        A file cannot be read or written; another process writes this output. What was computed is kept.
+        A file cannot be read or written; another process writes this output. Computed shards are kept.
     """
     start = time.perf_counter()
     shard_size = check_int("shard_size", shard_size, 1)
@@ -199,7 +198,7 @@ def run_shards(
     with ShardFolder(target, task.parts) as folder:
         unfinished = folder.manifest()
         if unfinished is not None and not resume:
-            raise ValueError(f"{folder.describe()}. Go on with it by resume=True, or delete the folder.")
+            raise ValueError(f"{folder.describe()}. Continue it with resume=True, or delete the folder.")
         finished = _finished(target) if resume and unfinished is None and os.path.exists(target) else None
         files = [
             dataclasses.replace(source, path=folder.keep_standard_input(_standard_input))
@@ -217,7 +216,7 @@ def run_shards(
             "probe": np.nan_to_num(probe.astype(np.float64)).tolist(),
         }
         if finished is not None:
-            _compare(finished, mine, f"The run that made {output}", "Without resume=True it is made anew.")
+            _compare(finished, mine, f"The run that made {output}", "Without resume=True it is computed again.")
             return None
         if unfinished is None:
             folder.start(mine)
@@ -226,7 +225,7 @@ def run_shards(
                 unfinished,
                 mine,
                 "The unfinished run",
-                f"Give the same again, or delete {folder.path} to start anew.",
+                f"Give the same again, or delete {folder.path} to start again.",
             )
         if unfinished is None or "finished" not in unfinished:
             if unfinished is not None:
@@ -245,10 +244,10 @@ def run_shards(
 
 
 def row_of(number: int, input_line: InputLine) -> dict[str, Any]:
-    """Return what an index says of an input line: its id, its place, why it has no text.
+    """Return the entry of an input line in an index: its id, file and line, and why it does not have a text.
 
-    The id is the input line's number where its source has no ids; None where it has, and this one cannot be read: a
-    number might be that of another input line.
+    Without ids in the source the id is the input line's number. With ids it is None if it cannot be read, because a
+    number could be the id of another input line.
     """
     row: dict[str, Any] = {
         "id": number if input_line.numbered else input_line.id,
@@ -258,7 +257,7 @@ def row_of(number: int, input_line: InputLine) -> dict[str, Any]:
     return row if input_line.problem is None else {**row, "null": input_line.problem}
 
 
-# --- the first look ---------------------------------------------------------------------------------------------------
+# --- the first reading ------------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
@@ -272,7 +271,7 @@ class _Survey:
 def _survey(
     sources: Sequence[Source], bad_lines: BadLines, too_long: Callable[[list[str]], list[str | None]] | None
 ) -> _Survey:
-    """Look at every input line before anything is computed; with "stop" refuse those that cannot be used."""
+    """Read every input line before anything is computed; with "stop" raise if some cannot be used."""
     problems: list[str] = []
     checksums, counts, n_problems = [], [], 0
     for source in sources:
@@ -282,10 +281,10 @@ def _survey(
             if bad_lines.on_error != "stop":
                 continue
             if too_long is not None:
-                usable = [place for place, input_line in enumerate(chunk) if input_line.text is not None]
-                reasons = too_long([chunk[place].text or "" for place in usable])
-                for place, reason in zip(usable, reasons, strict=True):
-                    chunk[place] = dataclasses.replace(chunk[place], problem=reason)
+                usable = [index for index, input_line in enumerate(chunk) if input_line.text is not None]
+                reasons = too_long([chunk[index].text or "" for index in usable])
+                for index, reason in zip(usable, reasons, strict=True):
+                    chunk[index] = dataclasses.replace(chunk[index], problem=reason)
             for input_line in chunk:
                 if input_line.problem is not None:
                     n_problems += 1
@@ -297,10 +296,10 @@ def _survey(
         more = f"\n... and {n_problems - len(problems)} more" if n_problems > len(problems) else ""
         raise ValueError(
             f"{n_problems} input lines cannot be used; nothing was computed:\n" + "\n".join(problems) + f"{more}\n"
-            "Correct them, leave them out (on_error='skip'), or keep their places empty (on_error='null')."
+            "Correct them, leave them out (on_error='skip'), or keep their rows without vectors (on_error='null')."
         )
     if not sum(counts):
-        raise ValueError(f"{', '.join(source.name for source in sources)}: there is no text.")
+        raise ValueError(f"{', '.join(source.name for source in sources)}: there is no text; give files with texts.")
     return _Survey(checksums, counts)
 
 
@@ -325,20 +324,20 @@ def _compute(
     shard_size: int,
     progress: Callable[[int], object],
 ) -> None:
-    """Compute the shards that are not done yet; the input lines of those that are, are read over."""
+    """Compute the shards that are not done yet; the input lines of the others are read and ignored."""
     input_lines = _numbered_lines(sources, found.checksums)
-    # Not the number of shards times their size: a shard of long input lines has fewer.
+    # Lines are counted, not shards, because a shard of long lines has fewer of them.
     done = folder.counts.n_texts + folder.counts.n_left_out
     next(islice(input_lines, done, done), None)
     for chunk in in_chunks(input_lines, shard_size, lambda numbered: _weight(numbered[1]), _CHARACTERS_AT_ONCE):
         counts = task.compute(chunk, folder.counts, folder.append, progress)
         _refuse_changes(sources, before)
         folder.commit(counts)
-        del chunk  # before the next one is read
+        del chunk  # frees its memory before the next one is read
 
 
 def _numbered_lines(sources: Sequence[Source], checksums: Sequence[str]) -> Iterator[tuple[int, InputLine]]:
-    """Yield the input lines of all files with their number; make sure that they are those of the survey."""
+    """Yield the input lines of all files with their number; raise if a file differs from the first reading."""
     number = 0
     for source, expected in zip(sources, checksums, strict=True):
         checksum = hashlib.sha256()
@@ -347,16 +346,16 @@ def _numbered_lines(sources: Sequence[Source], checksums: Sequence[str]) -> Iter
             number += 1
         if checksum.hexdigest() != expected:
             raise ValueError(
-                f"{source.name} was changed while it was read. What was computed may belong to either state of it: "
-                "start again."
+                f"{source.name} was changed while it was read. Computed vectors may be those of its old or new "
+                "texts. Start again."
             )
 
 
 def _refuse_changes(sources: Sequence[Source], before: Sequence[tuple[int, int]]) -> None:
-    """Refuse files that are not as they were before the first look, so that no shard is of another state than it."""
+    """Raise if a file has changed since before the first reading, so that all shards are of the same state of it."""
     for source, state in zip(sources, before, strict=True):
         if _state(source) != state:
-            raise ValueError(f"{source.name} was changed while it was read; bring it back as it was, or start again.")
+            raise ValueError(f"{source.name} was changed while it was read. Restore it, or start again.")
 
 
 def _state(source: Source) -> tuple[int, int]:
@@ -367,17 +366,19 @@ def _state(source: Source) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-# --- what must not be mixed -------------------------------------------------------------------------------------------
+# --- checks of files and settings -------------------------------------------------------------------------------------
 
 
 def _refuse_names(output: str, sources: Sequence[Source], settings: dict[str, Any]) -> None:
-    """Refuse what the manifest, which is UTF-8, cannot hold: names of files in another encoding, mostly."""
+    """Refuse texts that the manifest cannot hold because it is UTF-8, mostly file names in another encoding."""
     names = [os.path.basename(output), *(source.path for source in sources), *settings.values()]
     for name in filter(lambda name: isinstance(name, str), names):
         try:
             name.encode("utf-8")
         except UnicodeEncodeError:
-            raise ValueError(f"{name!r} is not UTF-8, in which the manifest is written; give another name.") from None
+            raise ValueError(
+                f"{name!r} is not UTF-8, but the manifest is written in UTF-8; give another name."
+            ) from None
 
 
 def _refuse_inputs(sources: Sequence[Source], outputs: Sequence[str]) -> None:
@@ -385,37 +386,35 @@ def _refuse_inputs(sources: Sequence[Source], outputs: Sequence[str]) -> None:
         path = source.path
         if path != "-" and os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
             raise ValueError(
-                f"{source.name} is a pipe or a device, but the input is read twice; give it as the standard input, -, "
+                f"{source.name} is a pipe or a device, which cannot be read twice; give it as the standard input, '-', "
                 "which is copied first."
             )
         for output in outputs:
             if os.path.exists(path) and os.path.exists(output) and os.path.samefile(path, output):
-                raise ValueError(f"{output} is the input, and would be written over; give another output.")
+                raise ValueError(f"{output} is an input too, and would be overwritten; give another output.")
 
 
 def _finished(output: str) -> dict[str, Any]:
     manifest = read_manifest(output)
     if manifest is None:
         raise ValueError(
-            f"There is nothing to resume: {output} exists, but no {os.path.basename(manifest_path(output))} that says "
-            "of which run. Without resume=True it is made anew."
+            f"There is nothing to resume: {output} exists, but not its manifest "
+            f"{os.path.basename(manifest_path(output))}. Without resume=True it is computed again."
         )
     return manifest
 
 
 def _compare(theirs: dict[str, Any], mine: dict[str, Any], whose: str, way_on: str) -> None:
-    """Refuse to go on with, or to take for done, what was made otherwise."""
+    """Raise if a run to resume, finished or not, differs from this one."""
     mine = json.loads(json.dumps(mine))
     if theirs.get("checksums") != mine["checksums"] or theirs.get("inputs") != mine["inputs"]:
-        raise ValueError(f"{whose} began with another input: {_difference(theirs, mine)}. {way_on}")
+        raise ValueError(f"{whose} has another input: {_difference(theirs, mine)}. {way_on}")
     then, now = theirs.get("settings", {}), mine["settings"]
     for name in sorted({*then, *now}):
         if then.get(name) != now.get(name):
-            raise ValueError(
-                f"{whose} was begun with {name}={then.get(name)!r}, this one has {now.get(name)!r}. {way_on}"
-            )
+            raise ValueError(f"{whose} has {name}={then.get(name)!r}, this one has {now.get(name)!r}. {way_on}")
     if len(theirs.get("probe", ())) != len(mine["probe"]) or not np.allclose(theirs["probe"], mine["probe"], atol=1e-4):
-        raise ValueError(f"{whose} had another model: this one gives another vector. {way_on}")
+        raise ValueError(f"{whose} has another model, which gives another vector. {way_on}")
 
 
 def _difference(theirs: dict[str, Any], mine: dict[str, Any]) -> str:
@@ -425,7 +424,7 @@ def _difference(theirs: dict[str, Any], mine: dict[str, Any]) -> str:
     changed = [
         name for name, then, now in zip(names[1], theirs["checksums"], mine["checksums"], strict=True) if then != now
     ]
-    return f"{', '.join(changed)} has changed" if changed else "it was read otherwise"
+    return f"{', '.join(changed)} has changed" if changed else "it was read in another way"
 
 
 def _standard_input() -> BinaryIO:

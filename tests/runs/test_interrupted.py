@@ -121,7 +121,7 @@ def test_interrupted_it_says_how_to_go_on_and_what_is_done_is_usable(
         lines = (parts / "part-features.jsonl").read_text(encoding="utf-8").splitlines()
         assert [json.loads(line)["linex_index"] for line in lines] == [*range(40)]
     assert main(arguments) == 1
-    assert "holds an unfinished run, 4 shards of it done. Go on with it by --resume" in capsys.readouterr().err
+    assert "holds an unfinished run with 4 shards done. Continue it with --resume" in capsys.readouterr().err
     assert main([*arguments, "--resume"]) == 0
     assert "100 texts, 40 of them by earlier runs" in capsys.readouterr().out
     assert main([*arguments, "--resume"]) == 0
