@@ -202,7 +202,9 @@ def test_errors_and_exit_codes(
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize(("data", "message"), [(b"fine\n\xff broken", "line 2, is not UTF-8"), (b"", "holds no text")])
+@pytest.mark.parametrize(
+    ("data", "message"), [(b"fine\n\xff broken", "line 2, is not UTF-8"), (b"", "does not hold a text")]
+)
 def test_bad_standard_input(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, data: bytes, message: str
 ) -> None:

@@ -215,7 +215,8 @@ def test_errors_and_exit_codes(
 
 
 @pytest.mark.parametrize(
-    ("data", "message"), [(b"ok\n\xff", "line 2, is not UTF-8"), (b"", "holds no text"), (b"\n \n", "holds no text")]
+    ("data", "message"),
+    [(b"ok\n\xff", "line 2, is not UTF-8"), (b"", "does not hold a text"), (b"\n \n", "does not hold a text")],
 )
 def test_bad_files_to_search(capsys: pytest.CaptureFixture[str], tmp_path: Path, data: bytes, message: str) -> None:
     (tmp_path / "lines").write_bytes(data)

@@ -79,7 +79,7 @@ def test_a_finished_run_without_a_number_is_read_and_a_newer_one_refused(
     assert found is not None
     assert "format" not in found
     assert embed(short_folder, texts, output, "--resume") == 0
-    assert "complete, by this very run" in capsys.readouterr().out
+    assert "this run is complete already" in capsys.readouterr().out
     renumber_newer(manifest)
     assert embed(short_folder, texts, output, "--resume") == 1
     assert f"has the format {FORMAT + 1}, but this version of minibert reads formats up to" in capsys.readouterr().err

@@ -73,7 +73,7 @@ def extract_corpus(
     batch_size : int
         Texts that are computed together.
     resume, on_error, settings, show_progress, report
-        As in `minibert.corpus.embed.embed_corpus`. With on_error="null" a bad line keeps its row and has no tokens.
+        As in `minibert.corpus.embed.embed_corpus`. With on_error="null" a bad line has an entry without tokens.
     shard_size : int
         Most texts of a shard; fewer if they are long. A crash loses at most one shard.
 

@@ -487,7 +487,7 @@ def _seal(content: dict[str, Any]) -> bytes:
 
 
 def _unsealed(line: bytes) -> dict[str, Any] | None:
-    """Read what `_seal` wrote; None if it is damaged."""
+    """Return the object in a line that `_seal` made; None if it is damaged."""
     try:
         content = json.loads(line)
     except (ValueError, RecursionError):

@@ -40,7 +40,7 @@ def output_suffix(path: str) -> str:
     """
     suffix = os.path.splitext(path)[1].lower()
     if suffix not in OUTPUT_SUFFIXES:
-        raise ValueError(f"{path!r} must end in one of {', '.join(OUTPUT_SUFFIXES)}; the suffix is the format.")
+        raise ValueError(f"{path!r} must end in one of {', '.join(OUTPUT_SUFFIXES)}, which is the format.")
     if suffix == ".parquet":
         _pyarrow()
     return suffix
@@ -77,7 +77,7 @@ class VectorWriter:
     width : int
     dtype : {"float32", "float16"}
     numbered : bool
-        The ids are the numbers of the input lines, not ids of the input. A Parquet file then has integers, else strings.
+        The ids are the numbers of the input lines. Then a Parquet file stores them as integers, else as strings.
     """
 
     path: str

@@ -191,7 +191,7 @@ def encode_tokens(
     n_truncated : int ndarray of shape (n,)
         Tokens of each text that were cut off.
     list of n TextInfo
-        Empty if the task has no `with_info`.
+        Empty if `with_info` of the task is False.
 
     Raises
     ------

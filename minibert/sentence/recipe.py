@@ -67,7 +67,7 @@ def make_recipe(
     ----------
     pooling : str or sequence of str
         See `pooling_modes`. "first_last" is the mean over the tokens of the mean of layer 1 and the last one; "pooler"
-        is the model's own pooler.
+        is the model's pooler.
     layers : int or ints, optional
         -(L + 1) to L; default: the last one.
 

@@ -260,7 +260,7 @@ class SentenceTransformer:
         layer_pooling : {"concat", "sum", "mean"}
             How several layers become one.
         pooling : str or sequence of str, optional
-            Use this instead of the model's own Pooling: "mean", "max", "cls", "lasttoken", "weightedmean",
+            Use this instead of the model's Pooling: "mean", "max", "cls", "lasttoken", "weightedmean",
             "mean_sqrt_len_tokens", several of them (concatenated), "first_last", "pooler", "none" (all tokens), or
             bert-as-service's names: see `pooling_modes`. The modules after it still apply.
         special_tokens : bool

@@ -171,7 +171,7 @@ def test_resuming_takes_no_other_file_for_the_finished_one(short_model: Sentence
     for name in ("out.npy", "out.ids.jsonl"):
         content = (tmp_path / name).read_bytes()
         (tmp_path / name).write_bytes(content[:-1])
-        with pytest.raises(ValueError, match=rf"{name} is of {len(content) - 1} bytes, but the run that made it has"):
+        with pytest.raises(ValueError, match=rf"{name} has {len(content) - 1} bytes, but the run that made it has"):
             embed_corpus(short_model, [source], str(output), resume=True, truncation="silent")
         (tmp_path / name).write_bytes(content)
     (tmp_path / "out.ids.jsonl").unlink()

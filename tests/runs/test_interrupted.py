@@ -111,7 +111,7 @@ def test_interrupted_it_says_how_to_go_on_and_what_is_done_is_usable(
     with monkeypatch.context() as patch:
         stop_after(4, patch, KeyboardInterrupt())
         assert main(arguments) == 1
-    assert f"what is done is kept in {parts}; the same command with --resume goes on." in capsys.readouterr().err
+    assert f"finished shards are kept in {parts}; the same command with --resume continues." in capsys.readouterr().err
     assert not output.exists()
     if job == "npy":
         assert np.load(parts / "part-vectors.npy").shape == (40, 24)
@@ -125,7 +125,7 @@ def test_interrupted_it_says_how_to_go_on_and_what_is_done_is_usable(
     assert main([*arguments, "--resume"]) == 0
     assert "100 texts, 40 of them by earlier runs" in capsys.readouterr().out
     assert main([*arguments, "--resume"]) == 0
-    assert "complete, by this very run; there is nothing to resume" in capsys.readouterr().out
+    assert "this run is complete already; there is nothing to resume" in capsys.readouterr().out
     assert not parts.exists()
 
 
@@ -186,7 +186,7 @@ def test_a_second_run_on_one_output_is_refused_and_a_dead_one_never_blocks(short
         second = run([*arguments, *options])
         assert second.returncode == 1
         assert f"out.npy is being written by process {holder.pid} on " in second.stderr
-        assert "Wait until that run has ended, or stop it" in second.stderr
+        assert "Wait until that run has ended, stop it" in second.stderr
     assert {name: content for name, content in contents(tmp_path).items() if "part-" not in name} == before
     holder.kill()
     holder.communicate(timeout=PATIENCE)
