@@ -66,7 +66,7 @@ def test_words_that_cannot_be_compared(capsys: pytest.CaptureFixture[str]) -> No
     code, _, err = run(capsys, "words", "", "one bank")
     assert (code, "WORD is empty" in err) == (1, True)
     code, _, err = run(capsys, "words", "a", "a " * 600, "--truncation", "error")
-    assert (code, "602 tokens, the model takes 512" in err, "truncation='warn'" in err) == (1, True, True)
+    assert (code, "602 tokens, the model takes 512" in err, "--truncation warn" in err) == (1, True, True)
     for options, warned in (((), True), (("--truncation", "silent"), False)):
         code, out, err = run(capsys, "words", "a", "a " * 600, *options)
         assert (code, "'a' occurs 510 times, the first 5 compared" in out) == (0, True)

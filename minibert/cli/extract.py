@@ -93,7 +93,7 @@ def _extract(arguments: argparse.Namespace) -> None:
     if arguments.do_lower_case not in (None, tokenizer.do_lower_case):
         raise ValueError(
             f"--do_lower_case={arguments.do_lower_case}, but the tokenizer of {arguments.model} has "
-            f"do_lower_case={tokenizer.do_lower_case}; leave the option out."
+            f"do_lower_case={tokenizer.do_lower_case}; leave it out."
         )
     with resumable(arguments.output):
         summary = extract_corpus(

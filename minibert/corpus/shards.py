@@ -107,7 +107,7 @@ class ShardFolder:
     n_shards : int
         Number of shards that are done.
     counts : Counts
-        Counts of these shards.
+        Counts of these shards; after `finish` of all shards.
 
     Raises
     ------

@@ -137,7 +137,7 @@ def test_a_true_interrupt_can_be_resumed(short_folder: Path, tmp_path: Path) -> 
     process.send_signal(signal.SIGINT)
     err = process.communicate(timeout=PATIENCE)[1]
     assert process.returncode == 1
-    assert "with --resume goes on" in err
+    assert "with --resume continues" in err
     assert "minibert: interrupted" in err
     assert "Traceback" not in err
     assert run([*arguments, "--resume"]).returncode == 0
