@@ -176,7 +176,7 @@ def test_prompts_are_checked_when_they_are_set(own: SentenceTransformer) -> None
     np.testing.assert_array_equal(own.encode_document("sat"), own.encode("sat", prompt="a cat "))
     np.testing.assert_array_equal(own.encode_query("sat"), own.encode("sat"))
     for wrong in (None, [], ["query"], "query: ", {"query": 3}, {3: "a"}):
-        with pytest.raises(TypeError, match="prompts must hold prompts as texts by name"):
+        with pytest.raises(TypeError, match="prompts must hold prompts as a mapping of names to texts"):
             own.prompts = wrong
     own.prompts["query"] = 3
     with pytest.raises(TypeError, match=r"prompts\['query'\] is a int; expected a str"):

@@ -67,7 +67,7 @@ def test_words_that_cannot_be_compared(capsys: pytest.CaptureFixture[str]) -> No
     code, _, err = run(capsys, "words", "", "one bank")
     assert (code, "WORD is empty" in err) == (1, True)
     code, _, err = run(capsys, "words", "a", "a " * 600, "--truncation", "error")
-    assert (code, "602 tokens, the model takes 512" in err, "truncation='warn'" in err) == (1, True, True)
+    assert (code, "602 tokens, the model takes 512" in err, "--truncation warn" in err) == (1, True, True)
     for options, warned in (((), True), (("--truncation", "silent"), False)):
         code, out, err = run(capsys, "words", "a", "a " * 600, *options)
         assert (code, "'a' occurs 510 times, the first 5 compared" in out) == (0, True)
@@ -203,7 +203,9 @@ def test_errors_and_exit_codes(
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize(("data", "message"), [(b"fine\n\xff broken", "line 2, is not UTF-8"), (b"", "holds no text")])
+@pytest.mark.parametrize(
+    ("data", "message"), [(b"fine\n\xff broken", "line 2, is not UTF-8"), (b"", "does not hold a text")]
+)
 def test_bad_standard_input(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, data: bytes, message: str
 ) -> None:

@@ -150,7 +150,7 @@ def test_info_of_other_models(capsys: pytest.CaptureFixture[str], tmp_path: Path
     (folder / "2_Dense" / "model.safetensors").unlink()
     assert "neither model.safetensors" in unsupported()
     (folder / "config_sentence_transformers.json").write_text('{"prompts": ["a"]}')
-    assert "prompts as texts by name" in unsupported()
+    assert "prompts as a mapping of names to texts" in unsupported()
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "model_type": "mpnet"}))
     assert "model_type='mpnet' is not BERT" in unsupported()
@@ -178,7 +178,7 @@ def test_builtin_prompts(capsys: pytest.CaptureFixture[str], small: Path, tmp_pa
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["embed", "text", "--pooling", "median"], 1, "pooling='median' is not a pooling mode"),
+        (["embed", "text", "--pooling", "median"], 1, "--pooling median is not a pooling mode"),
         (["embed", "text", "--pooling", "none"], 1, "minibert hidden"),
         (["embed", "text", "--layers=9"], 1, "layers names 9"),
         (["embed", "text", "--layers=x"], 2, "not a list of numbers"),
@@ -187,11 +187,11 @@ def test_builtin_prompts(capsys: pytest.CaptureFixture[str], small: Path, tmp_pa
         (["embed", "text", "--batch-size", "0"], 2, "at least 1"),
         (["embed", "text", "--threads", "two"], 2, "at least 1"),
         (["embed", "text", "--stride", "-1"], 2, "at least 0"),
-        (["embed", "text", "--stride", "3"], 1, "truncation='split'"),
+        (["embed", "text", "--stride", "3"], 1, "--truncation split"),
         (["embed", "text", "--precision", "int4"], 2, "invalid choice"),
         (["embed", "text", "--precision", "int8"], 1, "single vector"),
         (["embed", "text", "--prompt", "a", "--prompt-name", "b"], 2, "not allowed with"),
-        (["embed", "text", "--prompt-name", "task"], 1, "prompt_name='task'"),
+        (["embed", "text", "--prompt-name", "task"], 1, "--prompt-name task"),
         (["similarity", "text"], 1, "at least two"),
         (["similarity"], 2, "TEXT"),
         (["search", "text"], 2, "FILE"),
@@ -215,7 +215,8 @@ def test_errors_and_exit_codes(
 
 
 @pytest.mark.parametrize(
-    ("data", "message"), [(b"ok\n\xff", "line 2, is not UTF-8"), (b"", "holds no text"), (b"\n \n", "holds no text")]
+    ("data", "message"),
+    [(b"ok\n\xff", "line 2, is not UTF-8"), (b"", "does not hold a text"), (b"\n \n", "does not hold a text")],
 )
 def test_bad_files_to_search(capsys: pytest.CaptureFixture[str], tmp_path: Path, data: bytes, message: str) -> None:
     (tmp_path / "lines").write_bytes(data)

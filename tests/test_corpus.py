@@ -18,7 +18,7 @@ import pytest
 
 from minibert import SentenceTransformer
 from minibert.cli import main
-from minibert.corpus.readers import Source, input_format, read_records
+from minibert.corpus.readers import Source, input_format, read_input_lines
 from tests.support.crash_program import arguments_of, texts_of
 from tests.support.outcomes import PATIENCE
 from tests.support.report import REPORT
@@ -128,14 +128,14 @@ def test_every_format_is_read_alike(tmp_path: Path) -> None:
             path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
             kind = input_format(str(path))
             source = Source(str(path), kind, "body", None if kind == "text" else "key", name)
-            records = list(read_records(source))
-            assert [record.text for record in records] == texts, path
-            assert [record.id for record in records] == ([None] * 5 if kind == "text" else ids)
+            input_lines = list(read_input_lines(source))
+            assert [input_line.text for input_line in input_lines] == texts, path
+            assert [input_line.id for input_line in input_lines] == ([None] * 5 if kind == "text" else ids)
             first = 1 if kind in ("text", "jsonl") else 2
-            assert [record.line for record in records] == list(range(first, first + 5))
+            assert [input_line.line for input_line in input_lines] == list(range(first, first + 5))
     (tmp_path / "two.csv").write_text('text\n"first\nsecond"\nthird\n')
-    records = list(read_records(Source(str(tmp_path / "two.csv"), "csv", "text", None, "two.csv")))
-    assert [(record.text, record.line) for record in records] == [("first\nsecond", 2), ("third", 4)]
+    input_lines = list(read_input_lines(Source(str(tmp_path / "two.csv"), "csv", "text", None, "two.csv")))
+    assert [(input_line.text, input_line.line) for input_line in input_lines] == [("first\nsecond", 2), ("third", 4)]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -161,14 +161,14 @@ def test_every_format_is_written(
     table = parquet.read_table(tmp_path / "out.parquet")
     assert table["id"].to_pylist() == [f"n{i}" for i in range(70)]
     np.testing.assert_array_equal(np.array(table["embedding"].to_pylist(), dtype=dtype), expected)
-    records = {f"out.{suffix}.manifest.json" for suffix in ("npy", "jsonl", "parquet")}
-    names = {"a.jsonl", "out.npy", "out.ids.jsonl", "out.jsonl", "out.parquet", *records}
+    manifests = {f"out.{suffix}.manifest.json" for suffix in ("npy", "jsonl", "parquet")}
+    names = {"a.jsonl", "out.npy", "out.ids.jsonl", "out.jsonl", "out.parquet", *manifests}
     assert {entry.name for entry in tmp_path.iterdir()} == names  # nothing else is left
-    record = json.loads((tmp_path / "out.npy.manifest.json").read_text(encoding="utf-8"))
-    assert record["settings"]["model"] == str(short_folder)
-    assert record["settings"]["dtype"] == dtype
-    assert record["checksums"] == [hashlib.sha256((tmp_path / "a.jsonl").read_bytes()).hexdigest()]
-    assert record["finished"]["counts"]["n_texts"] == 70
+    manifest = json.loads((tmp_path / "out.npy.manifest.json").read_text(encoding="utf-8"))
+    assert manifest["settings"]["model"] == str(short_folder)
+    assert manifest["settings"]["dtype"] == dtype
+    assert manifest["checksums"] == [hashlib.sha256((tmp_path / "a.jsonl").read_bytes()).hexdigest()]
+    assert manifest["finished"]["counts"]["n_texts"] == 70
 
 
 def test_several_files_and_the_standard_input(
@@ -196,7 +196,13 @@ def test_several_files_and_the_standard_input(
 BAD_LINES = (
     b'{"text": "a cat"}\n{"text": nope}\n{"text": null}\n{"text": "\xff"}\n{"txt": "a"}\n{"text": "a dog"}\n[1]\n'
 )
-BAD = {2: "is not JSON", 3: "holds null", 4: "is not UTF-8: byte 0xff", 5: "has no 'text'; it has 'txt'", 7: "list"}
+BAD = {
+    2: "is not JSON",
+    3: "holds null",
+    4: "is not UTF-8: byte 0xff",
+    5: "does not have 'text'; it has 'txt'",
+    7: "list",
+}
 
 
 def test_bad_lines(
@@ -242,8 +248,8 @@ def test_too_long_texts_are_met_before_anything_is_computed(
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.csv", b"id,body\n1,x\n", "has no column 'text'; it has 'id', 'body'"),
-        ("a.csv", b'text\nfine\n"never closed\nmore\n', "line 3: unexpected end of data. The record runs over several"),
+        ("a.csv", b"id,body\n1,x\n", "does not have a column 'text'; it has 'id', 'body'"),
+        ("a.csv", b'text\nfine\n"never closed\nmore\n', "line 3: unexpected end of data. The row runs over several"),
         ("a.txt.gz", b"no gzip", "cannot be read: Not a gzipped file"),
         ("a.txt.gz", gzip.compress(b"a cat\n" * 999)[:-12], "cannot be read: "),
         ("a.txt", b"", "there is no text"),
@@ -267,16 +273,16 @@ def test_files_that_cannot_be_read(
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_a_broken_quote_within_a_line_spoils_that_record_only(
+def test_a_broken_quote_within_a_line_spoils_that_row_only(
     short_folder: Path, short_model: SentenceTransformer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = tmp_path / "a.csv"
     table.write_bytes(b'id,text\n1,a cat\n2,"he said "no", twice"\n3,a dog\n4,"two\nlines"\n5,"open')
     assert embed(short_folder, "-i", table, "-o", tmp_path / "stop.npy") == 1
     err = capsys.readouterr().err
-    assert f"{table}, line 3: is no row of a table: ',' expected after '\"'" in err
-    assert f"{table}, line 7: is no row of a table: unexpected end of data" in err
-    assert "2 records cannot be used; nothing was computed" in err
+    assert f"{table}, line 3: is not a row of a table: ',' expected after '\"'" in err
+    assert f"{table}, line 7: is not a row of a table: unexpected end of data" in err
+    assert "2 input lines cannot be used; nothing was computed" in err
     assert embed(short_folder, "-i", table, "-o", tmp_path / "skip.npy", "--on-error", "skip") == 0
     np.testing.assert_array_equal(np.load(tmp_path / "skip.npy"), short_model.encode(["a cat", "a dog", "two\nlines"]))
     assert [row["line"] for row in lines_of(tmp_path / "skip.ids.jsonl")] == [2, 4, 5]
@@ -292,11 +298,11 @@ def test_a_broken_quote_within_a_line_spoils_that_record_only(
 
 def test_csv_rows_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b"id,text\n1,a\n2\n3,\xff\n4,d,e\n5,f\n")
-    records = list(read_records(Source(str(tmp_path / "a.csv"), "csv", "text", "id", "a.csv")))
-    assert [record.text for record in records] == ["a", None, None, None, "f"]
+    input_lines = list(read_input_lines(Source(str(tmp_path / "a.csv"), "csv", "text", "id", "a.csv")))
+    assert [input_line.text for input_line in input_lines] == ["a", None, None, None, "f"]
     problems = ["has 1 columns", "is not UTF-8: byte 0xff", "has 3 columns"]
-    assert all(text in str(record.problem) for text, record in zip(problems, records[1:4], strict=True))
-    assert [record.line for record in records] == [2, 3, 4, 5, 6]
+    assert all(text in str(input_line.problem) for text, input_line in zip(problems, input_lines[1:4], strict=True))
+    assert [input_line.line for input_line in input_lines] == [2, 3, 4, 5, 6]
 
 
 IDS_OF_BAD_LINES = (
@@ -311,7 +317,7 @@ IDS_OF_BAD_LINES = (
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "npy", "parquet"])
-def test_a_record_without_a_text_keeps_its_own_id_and_never_gets_one_of_another(
+def test_an_input_line_without_a_text_keeps_its_own_id_and_never_gets_one_of_another(
     short_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], suffix: str
 ) -> None:
     (tmp_path / "a.jsonl").write_text("\n".join(IDS_OF_BAD_LINES))
@@ -319,7 +325,7 @@ def test_a_record_without_a_text_keeps_its_own_id_and_never_gets_one_of_another(
     arguments = ("-i", tmp_path / "a.jsonl", "-o", output, "--id-column", "id", "--on-error")
     assert embed(short_folder, *arguments, "stop") == 1
     err = capsys.readouterr().err
-    assert "5 records cannot be used; nothing was computed" in err
+    assert "5 input lines cannot be used; nothing was computed" in err
     assert "a.jsonl, line 4: the id holds half a character" in err
     assert "a.jsonl, line 6: is empty; expected a JSON object" in err
     assert embed(short_folder, *arguments, "null") == 0
@@ -332,32 +338,32 @@ def test_a_record_without_a_text_keeps_its_own_id_and_never_gets_one_of_another(
         assert [row["id"] for row in rows] == ids
 
 
-def test_a_csv_record_without_a_text_keeps_its_own_id(tmp_path: Path) -> None:
+def test_a_csv_row_without_a_text_keeps_its_own_id(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b"id,text\n1,a\n2,\xff\n\xff,b\n4\n")
-    records = list(read_records(Source(str(tmp_path / "a.csv"), "csv", "text", "id", "a.csv")))
-    assert [record.id for record in records] == ["1", "2", None, None]
-    assert [record.text for record in records] == ["a", None, None, None]
-    assert not any(record.numbered for record in records)
+    input_lines = list(read_input_lines(Source(str(tmp_path / "a.csv"), "csv", "text", "id", "a.csv")))
+    assert [input_line.id for input_line in input_lines] == ["1", "2", None, None]
+    assert [input_line.text for input_line in input_lines] == ["a", None, None, None]
+    assert not any(input_line.numbered for input_line in input_lines)
 
 
 def test_a_csv_field_may_be_as_long_as_a_book(tmp_path: Path) -> None:
     book = "word " * 100_000
     (tmp_path / "a.csv").write_text(f'text\nfirst\n{book}\n"two\n{book}"\nlast\n')
-    records = list(read_records(Source(str(tmp_path / "a.csv"), "csv", "text", None, "a.csv")))
-    assert [record.text for record in records] == ["first", book, f"two\n{book}", "last"]
+    input_lines = list(read_input_lines(Source(str(tmp_path / "a.csv"), "csv", "text", None, "a.csv")))
+    assert [input_line.text for input_line in input_lines] == ["first", book, f"two\n{book}", "last"]
 
 
 def test_gzip_data_are_known_without_their_name(tmp_path: Path) -> None:
     for name in ("a.GZ", "standard-input"):
         (tmp_path / name).write_bytes(gzip.compress(b"a cat\na dog\n"))
-        records = list(read_records(Source(str(tmp_path / name), "text", "text", None, name)))
-        assert [record.text for record in records] == ["a cat", "a dog"]
+        input_lines = list(read_input_lines(Source(str(tmp_path / name), "text", "text", None, name)))
+        assert [input_line.text for input_line in input_lines] == ["a cat", "a dog"]
 
 
 def test_a_source_that_cannot_be_meant(short_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ValueError, match=r"format='xml'; expected one of 'text', 'jsonl', 'csv', 'tsv'"):
         Source("a.xml", "xml", "text", None, "a.xml")
-    with pytest.raises(ValueError, match=r"id_column='id', but plain text has no columns"):
+    with pytest.raises(ValueError, match=r"id_column='id', but plain text does not have columns"):
         Source("a.txt", "text", "text", "id", "a.txt")
     text_file(tmp_path / "a.txt", ['{"id": 1, "body": "a cat"}'])
     for option in ("--id-column", "--text-column"):

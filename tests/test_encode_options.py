@@ -110,7 +110,9 @@ def test_a_library_error_on_the_command_line(tmp_path: Path, capsys: pytest.Capt
     (tmp_path / "table.csv").write_text("body\na\n")
     arguments = ["embed", "-i", str(tmp_path / "table.csv"), "-o", str(tmp_path / "out.npy")]
     assert main(arguments) == 1
-    assert "has no column 'text'; it has 'body'. Give --text-column, --id-column." in capsys.readouterr().err
+    assert (
+        "does not have a column 'text'; it has 'body'. Give --text-column and --id-column." in capsys.readouterr().err
+    )
 
 
 def test_no_message_of_the_library_names_a_flag() -> None:

@@ -182,7 +182,7 @@ def test_options_that_cannot_be_meant(folder: Path, tmp_path: Path, capsys: pyte
         (["-o", str(tmp_path / "o"), "--format", "google", "--layers=4"], "0 to 3, or -4 to -1"),
         (["-o", str(tmp_path / "o"), "--format", "google", "--max_seq_length=2"], "expected 3 to 64"),
         (["-o", str(tmp_path), "--format", "google"], "is a folder"),
-        (["-o", "-", "--format", "google"], "not the standard output"),
+        (["-o", "-", "--format", "google"], "--output is the standard output, but extract writes a file"),
         ([], "needs --input FILE and --output FILE"),
     ):
         assert main([*start, *options]) == 1

@@ -12,7 +12,7 @@ import pytest
 from minibert.base.files import check_format
 from minibert.cli import main
 from minibert.corpus import shards
-from minibert.corpus.shards import FORMAT, ShardFolder, folder_of, read_record
+from minibert.corpus.shards import FORMAT, ShardFolder, folder_of, read_manifest
 from minibert.corpus.token_features import TokenFeatures
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*has no modules.json")
@@ -73,14 +73,14 @@ def test_a_finished_run_without_a_number_is_read_and_a_newer_one_refused(
 ) -> None:
     output = tmp_path / "v.npy"
     assert embed(short_folder, texts, output) == 0
-    record = tmp_path / "v.npy.manifest.json"
-    renumber(record, None)
-    found = read_record(str(output))
+    manifest = tmp_path / "v.npy.manifest.json"
+    renumber(manifest, None)
+    found = read_manifest(str(output))
     assert found is not None
     assert "format" not in found
     assert embed(short_folder, texts, output, "--resume") == 0
-    assert "complete, by this very run" in capsys.readouterr().out
-    renumber_newer(record)
+    assert "this run is complete already" in capsys.readouterr().out
+    renumber_newer(manifest)
     assert embed(short_folder, texts, output, "--resume") == 1
     assert f"has the format {FORMAT + 1}, but this version of minibert reads formats up to" in capsys.readouterr().err
 

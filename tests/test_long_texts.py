@@ -19,7 +19,7 @@ from minibert.base.ordering import in_chunks
 from minibert.cli import main
 from minibert.corpus import readers, runs
 from minibert.corpus.google_features import google_lines
-from minibert.corpus.readers import Source, read_records
+from minibert.corpus.readers import Source, read_input_lines
 from minibert.models.bert_model import BertModel
 from minibert.tokenizer import bert_tokenizer as tokenizers_users
 from minibert.tokenizer import long_texts
@@ -383,19 +383,19 @@ def test_tokens_and_googles_lines_are_those_of_the_whole_text(
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
-def records_of(path: Path, kind: str) -> list[tuple[str | None, int, str | None]]:
+def lines_of(path: Path, kind: str) -> list[tuple[str | None, int, str | None]]:
     source = Source(str(path), kind, "text", None, path.name)
-    return [(record.text, record.line, record.problem) for record in read_records(source)]
+    return [(input_line.text, input_line.line, input_line.problem) for input_line in read_input_lines(source)]
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("kind", ["text", "jsonl", "csv", "tsv"])
 @pytest.mark.parametrize("compressed", [False, True])
-def test_a_long_line_is_a_bad_record(
+def test_a_long_line_is_a_bad_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, kind: str, compressed: bool
 ) -> None:
     limit = 1000
-    monkeypatch.setattr(readers, "_RECORD_LIMIT", limit)
+    monkeypatch.setattr(readers, "_LINE_LIMIT", limit)
     monkeypatch.setattr(readers, "_BLOCK", 64)
     frame = ('{"text": "', '"}') if kind == "jsonl" else ("", "")
     room = limit - len("".join(frame))
@@ -411,32 +411,32 @@ def test_a_long_line_is_a_bad_record(
         for number, (text, length) in enumerate(zip(texts, lengths, strict=True), 1 + len(header)):
             problem = f"has more than 1,000 {unit}" if length > room else None
             if header:
-                problem = problem and f"is no row of a table: it {problem}"
+                problem = problem and f"is not a row of a table: it {problem}"
                 if not text:
                     continue  # an empty line is not a row
             expected.append((None if problem else text, number, problem))
-        assert records_of(tmp_path / "a", kind) == expected
+        assert lines_of(tmp_path / "a", kind) == expected
 
 
-def test_a_long_record_of_several_lines_ends_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "_RECORD_LIMIT", 100)
+def test_a_long_row_of_several_lines_ends_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "_LINE_LIMIT", 100)
     path = tmp_path / "a.csv"
     path.write_text('text,more\n"' + "x\n" * 40 + '","' + "y\n" * 5 + '"\n"' + "x\n" * 40 + '","' + "y\n" * 10 + '"\n')
-    source = read_records(Source(str(path), "csv", "text", None, path.name))
+    source = read_input_lines(Source(str(path), "csv", "text", None, path.name))
     assert str(next(source).text) == "x\n" * 40
-    with pytest.raises(ValueError, match=r"a\.csv, line 48: it has more than 100 characters\. The record runs over"):
+    with pytest.raises(ValueError, match=r"a\.csv, line 48: it has more than 100 characters\. The row runs over"):
         next(source)
     path.write_text("text" * 100 + "\nx\n")
     with pytest.raises(ValueError, match="the header is broken: it has more than 100 characters"):
-        next(read_records(Source(str(path), "csv", "text", None, path.name)))
+        next(read_input_lines(Source(str(path), "csv", "text", None, path.name)))
 
 
 def test_lines_that_end_as_on_old_computers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "_RECORD_LIMIT", 100)
+    monkeypatch.setattr(readers, "_LINE_LIMIT", 100)
     monkeypatch.setattr(readers, "_BLOCK", 16)
     lengths = [100, 101, 5, 102, 103, 116, 117, 118, 132, 7]
     (tmp_path / "a.csv").write_bytes("\r".join(["text", *("x" * length for length in lengths)]).encode())
-    found = records_of(tmp_path / "a.csv", "csv")
+    found = lines_of(tmp_path / "a.csv", "csv")
     assert [(len(text) if text else None, line) for text, line, _ in found] == [
         (length if length <= 100 else None, line) for line, length in enumerate(lengths, 2)
     ]
@@ -444,7 +444,7 @@ def test_lines_that_end_as_on_old_computers(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_message_does_not_hold_all_of_a_long_line(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(json.dumps({f"{i}{'x' * 500}": i for i in range(1000)}) + "\n")
-    ((_, _, problem),) = records_of(tmp_path / "a.jsonl", "jsonl")
+    ((_, _, problem),) = lines_of(tmp_path / "a.jsonl", "jsonl")
     assert problem is not None
     assert len(problem) < 2000
 
@@ -472,10 +472,10 @@ class StoppedError(Exception):
 
 @pytest.mark.parametrize("shards_of_before", [False, True])
 @pytest.mark.parametrize("on_error", ["skip", "null"])
-def test_shards_of_long_records_are_resumed(
+def test_shards_of_long_lines_are_resumed(
     short_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_error: str, shards_of_before: bool
 ) -> None:
-    """Also a run whose shards all have as many records, as they had before they were bounded by characters."""
+    """Also a run whose shards all have as many input lines, as they had before they were bounded by characters."""
     lines = [json.dumps({"text": "cat " * (i % 9)}) if i % 7 else "{" for i in range(100)]
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
     arguments = ["embed", "-m", str(short_folder), "-i", str(tmp_path / "a.jsonl"), "--on-error", on_error]
@@ -628,16 +628,16 @@ def test_a_text_that_cannot_be_cut_is_refused_before_it_takes_all_of_the_memory(
         plain([text.split()], is_split_into_words=True, truncation=True, max_length=9)
 
 
-def test_a_long_record_that_ends_within_quotes_hides_where_the_next_one_begins(
+def test_a_long_row_that_ends_within_quotes_hides_where_the_next_one_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readers, "_RECORD_LIMIT", 30)
+    monkeypatch.setattr(readers, "_LINE_LIMIT", 30)
     path = tmp_path / "a.csv"
-    path.write_text('text\nok one\n"' + "a" * 40 + '\nsecond line of the same record\nthird"\nok two\n', newline="")
-    records = read_records(Source(str(path), "csv"))
-    assert next(records).text == "ok one"
-    with pytest.raises(ValueError, match=r"line 3: .*more than 30 characters.*cannot be told apart"):
-        next(records)
+    path.write_text('text\nok one\n"' + "a" * 40 + '\nsecond line of the same row\nthird"\nok two\n', newline="")
+    input_lines = read_input_lines(Source(str(path), "csv"))
+    assert next(input_lines).text == "ok one"
+    with pytest.raises(ValueError, match=r"line 3: .*more than 30 characters.*is unknown where the next row begins"):
+        next(input_lines)
     path.write_text('text\nok one\n"' + "a" * 40 + '"\nok two\n', newline="")
-    texts = [record.text for record in read_records(Source(str(path), "csv"))]
+    texts = [input_line.text for input_line in read_input_lines(Source(str(path), "csv"))]
     assert texts == ["ok one", None, "ok two"]

@@ -199,9 +199,10 @@ def test_other_pooling_than_the_models_own(tmp_path: Path) -> None:
     weight, bias = (model.pipeline.steps[0].linear.weight, model.pipeline.steps[0].linear.bias)
     expected = np.tanh(expected @ weight.T + bias)
     np.testing.assert_allclose(model.encode(TEXTS, pooling="cls"), expected, atol=1e-5)
-    with pytest.raises(ValueError, match=r"vectors of 48, but the model's Dense\(24, 13, Tanh\) behind it takes 24"):
+    message = r"vectors of length 48, but the model's next module, Dense\(24, 13, Tanh\), expects 24"
+    with pytest.raises(ValueError, match=message):
         model.encode(TEXTS, pooling="mean_max")
-    with pytest.raises(ValueError, match="vectors of 48"):
+    with pytest.raises(ValueError, match="vectors of length 48"):
         model.encode(TEXTS, layers=[0, 1])
     assert model.encode(TEXTS, layers=[0, 1], layer_pooling="mean").shape == (5, 13)
 
@@ -257,7 +258,7 @@ def test_bad_modules_json(tmp_path: Path, modules: object, message: str) -> None
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"in_features": 23}, "vectors of 23, those before it are of 24"),
+        ({"in_features": 23}, "vectors of length 23, but the one before it gives 24"),
         ({"in_features": None}, "in_features=None"),
         ({"out_features": 0}, "out_features=0"),
         ({"out_features": True}, "out_features=True"),
@@ -309,7 +310,7 @@ def test_bad_dense_weights(tmp_path: Path) -> None:
 def test_bad_layer_norm_and_normalize(tmp_path: Path) -> None:
     tensors = random_tensors(norm_weight=(24,), norm_bias=(24,))
     folder = model_with_modules(tmp_path / "a", [MEAN, ("LayerNorm", {"dimension": 23}, tensors)])
-    with pytest.raises(ModelFormatError, match="vectors of 23"):
+    with pytest.raises(ModelFormatError, match="vectors of length 23"):
         SentenceTransformer(folder)
     folder = model_with_modules(tmp_path / "b", [MEAN, ("Normalize", {"module_input_name": "token_embeddings"}, None)])
     with pytest.raises(ModelFormatError, match="token_embeddings"):

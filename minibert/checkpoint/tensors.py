@@ -146,7 +146,7 @@ def load_tensors(files: ModelFiles, shapes: Mapping[str, tuple[int, ...]]) -> di
         elif tensors[name].dtype not in DTYPES:
             faults.append(f"{name} is {tensors[name].dtype}, minibert reads {', '.join(DTYPES)}")
     if faults:
-        raise ModelFormatError(f"The tensors of {files.source} are not those of its config.json: {'; '.join(faults)}.")
+        raise ModelFormatError(f"The tensors of {files.source} do not match its config.json: {'; '.join(faults)}.")
     arrays = {}
     for name, shape in shapes.items():
         arrays[name] = np.empty(shape, dtype=np.float32)

@@ -21,16 +21,16 @@ __all__ = ["main"]
 _DESCRIPTION = """\
 BERT in NumPy and Numba: tokens, hidden states, word and sentence vectors of texts.
 
-A text of "-" stands for the lines of the standard input, one text per line."""
+A text of "-" means the lines of the standard input, one text per line."""
 
 _EPILOG = """\
 Exit codes: 0 all is well; 1 something could not be done (a model, a text or a file); 2 the command line is wrong.
 Environment: HF_HOME, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE (the hub's); MINIBERT_BACKEND, MINIBERT_NUM_THREADS;
-OMP_NUM_THREADS (a cap on the threads where nothing else says how many)."""
+OMP_NUM_THREADS (the most threads, if nothing else gives their number)."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0 done, 1 it could not be done, 2 (by argparse) bad usage."""
+    """Run one command and return its exit code: 0 done, 1 failed, 2 (by argparse) wrong usage."""
     parser = Parser(
         prog="minibert",
         description=_DESCRIPTION,
@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             verb = verbs.choices[arguments.verb]
             arguments.run(arguments)
             sys.stdout.flush()
-        except BrokenPipeError:  # the reader, such as head, has seen enough
+        except BrokenPipeError:  # the reader, such as head, has closed the pipe
             return 1
         except KeyboardInterrupt:
             report_problem("interrupted")

@@ -1,7 +1,7 @@
-"""The forward pass timed on this machine, beside transformers where that is installed: `minibert bench`.
+"""Time the forward pass on this machine, beside transformers if that is installed: `minibert bench`.
 
-The short form of the repository's benchmarks, by the same rules: both get the same ids and as many threads, and a
-process of their own; results are compared before anything is timed; then they run in turn, and medians are reported.
+This is a short form of the repository's benchmarks, with the same rules. Both contenders get the same ids, the same
+number of threads, and a process each. Their results are compared first. Then they run in turn; medians are reported.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["as_table", "measure"]
 
 SHAPES = ((1, 22), (8, 128), (4, 256))
 RUNS = 3
-TOLERANCE = 1e-4  # far above the rounding of either, far below any difference in what is computed
+TOLERANCE = 1e-4  # far above the rounding of both, far below the difference of another computation
 
 Forward = Callable[[IntArray], FloatArray]
 
@@ -38,7 +38,7 @@ def _minibert(folder: Path, threads: int) -> Forward:
 
 
 def _transformers(folder: Path, threads: int) -> Forward:
-    os.environ.update(TRANSFORMERS_VERBOSITY="error", HF_HUB_DISABLE_PROGRESS_BARS="1")  # in a process of its own
+    os.environ.update(TRANSFORMERS_VERBOSITY="error", HF_HUB_DISABLE_PROGRESS_BARS="1")  # only this contender's process
     import torch
     import transformers
 
@@ -57,7 +57,7 @@ _CONTENDERS = {"minibert": _minibert, "transformers sdpa": _transformers}
 
 
 def _serve(name: str, folder: Path, threads: int, pipe: Connection) -> None:
-    """A contender's process: answer (ids, seconds) with the result and the median time of a forward."""
+    """Run a contender in its process: answer (ids, seconds) with the result and the median time of a forward."""
     try:
         forward = _CONTENDERS[name](folder, threads)
     except (ImportError, ValueError) as error:
@@ -81,21 +81,21 @@ def measure(files: ModelFiles, seconds: float, *, say: Callable[[str], None]) ->
     Parameters
     ----------
     files : ModelFiles
-    seconds : float       of each of the runs
-    say : (str) -> None   told what is left out, and why
+    seconds : float       time of each run
+    say : (str) -> None   called with each contender that is left out, and the reason
 
     Returns
     -------
     dict
-        threads; rows, each with texts, tokens, and the milliseconds of every contender.
+        "threads"; "rows", each with "texts", "tokens" and the "milliseconds" of every contender.
 
     Raises
     ------
     ValueError
-        minibert's kernels cannot be used, or a result is not transformers'.
+        minibert's kernels cannot be used, or its result differs from that of transformers.
     """
     folder, threads = files.require("config.json").parent, available_cores()
-    context = multiprocessing.get_context("spawn")  # whose child ends with this process
+    context = multiprocessing.get_context("spawn")  # a daemon of this context ends with this process
     pipes: dict[str, Connection] = {}
     processes = []
     for name in _CONTENDERS:
@@ -121,7 +121,7 @@ def measure(files: ModelFiles, seconds: float, *, say: Callable[[str], None]) ->
         for run in range(RUNS + 1):
             results = {}
             for name, pipe in pipes.items():
-                time.sleep(0.2)  # the threads of the last contender stop waiting for work
+                time.sleep(0.2)  # until the threads of the last contender stop waiting for work
                 pipe.send((ids, seconds if run else 0.0))
                 results[name], median = pipe.recv()
                 if run:
@@ -129,7 +129,7 @@ def measure(files: ModelFiles, seconds: float, *, say: Callable[[str], None]) ->
             for name, result in results.items():
                 apart = float(np.abs(result - results["minibert"]).max())
                 if not apart <= TOLERANCE:
-                    raise ValueError(f"{name} and minibert are {apart} apart on {texts} x {tokens} tokens.")
+                    raise ValueError(f"{name} and minibert differ by {apart} on {texts} x {tokens} tokens.")
         medians = {name: 1000 * float(np.median(values)) for name, values in times.items()}
         rows.append({"texts": texts, "tokens": tokens, "milliseconds": medians})
     for pipe in pipes.values():
@@ -140,7 +140,7 @@ def measure(files: ModelFiles, seconds: float, *, say: Callable[[str], None]) ->
 
 
 def as_table(result: dict[str, Any]) -> str:
-    """Lay the rows out for people: milliseconds, and how many times minibert's time the others need."""
+    """Return the rows as a table: milliseconds, and the ratio of each time to minibert's."""
     names = list(result["rows"][0]["milliseconds"])
     lines = [f"{'texts x tokens':16}" + "".join(f"{name:>26}" for name in names)]
     for row in result["rows"]:

@@ -1,4 +1,4 @@
-"""What the verbs share: the model's options, the texts, files that appear whole or not at all."""
+"""The functions that the verbs share: options of the model, reading of texts, writing of whole files."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ __all__ = [
 ]
 
 _CLOSED = "the standard output is closed; redirect it to a file"
-# An argument in a message: its name, and True, a word in quotes, a number or nothing behind the "=".
+# An argument in a message: its name, "=", and then True, a word in quotes, a number or nothing.
 _ARGUMENT = re.compile(r"\b(?P<name>[a-z_]+)=(?P<value>True|'[^'\s]+'|-?\d+|)(?=[\s,.;:)]|$)")
 _STANDARD_OUTPUT = ("-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse's parser, which takes ``--layers -1,-2``, and whose help fails where the standard output is closed."""
+    """argparse's parser; it accepts ``--layers -1,-2``, and printing help raises if the standard output is closed."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        # What argparse takes for a value although it begins with "-": it knows single numbers, here also lists of them.
+        # Values that may begin with "-": argparse accepts single negative numbers, this pattern also lists of them.
         self._negative_number_matcher = re.compile(r"-\.?\d")
 
     def in_its_words(self, message: str) -> str:
@@ -73,21 +73,21 @@ class Parser(argparse.ArgumentParser):
         return _ARGUMENT.sub(as_option, message)
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """Write all of a message, or raise the error that argparse would keep quiet about."""
+        """Write a whole message, or raise the OSError that argparse ignores."""
         if message:
             stream = file or sys.stderr
             stream.write(message)
             stream.flush()
 
     def error(self, message: str) -> NoReturn:
-        """Exit with code 2, even where the standard error cannot be written."""
+        """Exit with code 2, even if the standard error cannot be written."""
         with contextlib.suppress(OSError):
             super().error(message)
         sys.exit(2)
 
 
 class _ClosedOutput(io.TextIOBase):
-    """Takes the place of a standard output that was closed before the start: whatever is written there is an error."""
+    """Replaces a standard output that was closed before the start; writing to it raises an OSError."""
 
     def write(self, text: str) -> int:
         raise OSError(f"{_CLOSED}.")
@@ -100,11 +100,11 @@ class _ClosedOutput(io.TextIOBase):
 def standard_streams() -> Iterator[None]:
     """Make writing to a closed stdout an error, and writing to a closed stderr do nothing.
 
-    If a standard stream was closed before the start, Python has None in its place: `print` writes nothing to a closed
-    stdout, and writes to stdout what was meant for a closed stderr. Within this context writing to a closed stdout is
-    an OSError, and a closed stderr takes everything and keeps nothing. The descriptors 1 and 2 themselves lead nowhere:
-    else the next file that is opened would get such a number, and with it whatever a library in C or Rust prints.
-    Nothing that could not be written is tried again when the process ends.
+    Python sets a standard stream that was closed before the start to None. Then `print` writes nothing to stdout, and
+    writes to stdout the text that is meant for stderr. Within this context writing to a closed stdout raises an
+    OSError, and text for a closed stderr is ignored. The closed descriptors 1 and 2 are opened on the null device,
+    because a file opened later could get such a number, and with it the output of libraries in C or Rust.
+    Text that could not be written is not tried again when the process ends.
     """
     before = sys.stdout, sys.stderr
     _occupy(1)
@@ -123,31 +123,31 @@ def standard_streams() -> Iterator[None]:
 
 
 def _occupy(descriptor: int) -> None:
-    """Let a descriptor that is closed lead nowhere."""
+    """Open a closed descriptor on the null device."""
     try:
         os.fstat(descriptor)
     except OSError:
-        nowhere = os.open(os.devnull, os.O_RDWR)
-        if nowhere == descriptor:
+        null = os.open(os.devnull, os.O_RDWR)
+        if null == descriptor:
             os.set_inheritable(descriptor, True)
         else:
-            os.dup2(nowhere, descriptor)
-            os.close(nowhere)
+            os.dup2(null, descriptor)
+            os.close(null)
 
 
 def _discard_unwritable(stream: Any) -> None:
-    """Flush a stream; if that fails, as with a full disk or a reader that has gone, let the rest lead nowhere."""
+    """Flush a stream; if that fails (a full disk, a closed pipe), send the rest to the null device."""
     try:
         stream.flush()
     except (OSError, ValueError):  # ValueError: Python's own stream was closed
         with contextlib.suppress(OSError, ValueError):
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, stream.fileno())
-            os.close(nowhere)
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, stream.fileno())
+            os.close(null)
 
 
 def add_model_options(parser: argparse.ArgumentParser, *, backend: bool = True) -> None:
-    """Add --model, --revision and, where something is computed, --backend and --threads."""
+    """Add --model and --revision, and with `backend` also --backend and --threads."""
     parser.add_argument(
         "-m", "--model", default=DEFAULT_MODEL, metavar="MODEL", help="hub id or folder (default: %(default)s)"
     )
@@ -156,7 +156,7 @@ def add_model_options(parser: argparse.ArgumentParser, *, backend: bool = True) 
         parser.add_argument(
             "--backend",
             choices=("numba", "numba-blas", "numpy"),
-            help="who computes (default: MINIBERT_BACKEND, else numba where it can be imported)",
+            help="the code that computes (default: MINIBERT_BACKEND, else numba if it can be imported, else numpy)",
         )
         parser.add_argument(
             "--threads",
@@ -173,7 +173,7 @@ def add_texts(parser: argparse.ArgumentParser, *, optional: bool = False) -> Non
 
 
 def add_inputs(parser: argparse.ArgumentParser, *, shard_size: int) -> None:
-    """Add the files of texts, how they are read, and how a run over them goes on."""
+    """Add the files of texts, how they are read, and how a run over them is saved and resumed."""
     parser.add_argument(
         "-i",
         "--input",
@@ -186,33 +186,33 @@ def add_inputs(parser: argparse.ArgumentParser, *, shard_size: int) -> None:
     parser.add_argument(
         "--input-format",
         choices=("text", "jsonl", "csv", "tsv"),
-        help="default: what each file's name says, else text",
+        help="default: by the suffix of each file's name, else text",
     )
     parser.add_argument(
         "--text-column", default="text", metavar="NAME", help="column or key of the texts (default: %(default)s)"
     )
-    parser.add_argument("--id-column", metavar="NAME", help="column or key of the ids (default: records are numbered)")
+    parser.add_argument("--id-column", metavar="NAME", help="column or key of the ids (default: numbers of the lines)")
     parser.add_argument(
         "--on-error",
         choices=("stop", "skip", "null"),
         default="stop",
-        help="about lines that cannot be used: compute nothing before they are corrected, leave them out, or keep "
-        "their places empty (default: %(default)s)",
+        help="if lines cannot be used: stop and compute nothing, skip these lines, or keep their rows without vectors "
+        "(default: %(default)s)",
     )
     parser.add_argument(
-        "--resume", action="store_true", help="go on with what an interrupted run has left; start, if there is nothing"
+        "--resume", action="store_true", help="continue an interrupted run, or start one if there is none"
     )
     parser.add_argument(
         "--shard-size",
         type=positive,
         default=shard_size,
         metavar="N",
-        help="texts that are computed and then saved at a time, the most that a crash can lose (default: %(default)s)",
+        help="texts that are computed, then saved, together; a crash loses at most these (default: %(default)s)",
     )
 
 
 def add_layers(parser: argparse.ArgumentParser, default: str) -> None:
-    """Add --layers: hidden states by number. `default` ends the help."""
+    """Add --layers: hidden states by number. The help ends with `default`."""
     parser.add_argument(
         "--layers",
         type=several_ints,
@@ -223,12 +223,12 @@ def add_layers(parser: argparse.ArgumentParser, default: str) -> None:
 
 
 def add_layer_pooling(parser: argparse.ArgumentParser, default: str) -> None:
-    """Add --layer-pooling: how several hidden states become one."""
+    """Add --layer-pooling: how several hidden states are combined."""
     parser.add_argument(
         "--layer-pooling",
         choices=("concat", "sum", "mean"),
         default=default,
-        help="how several layers are made one (default: %(default)s)",
+        help="how several layers are combined (default: %(default)s)",
     )
 
 
@@ -242,7 +242,7 @@ def run_options(arguments: argparse.Namespace) -> dict[str, Any]:
         "settings": {
             "model": arguments.model,
             "revision": arguments.revision,
-            "backend": arguments.backend or os.environ.get("MINIBERT_BACKEND"),  # each rounds otherwise
+            "backend": arguments.backend or os.environ.get("MINIBERT_BACKEND"),  # backends round differently
         },
         "show_progress": sys.stderr is not None and sys.stderr.isatty(),
         "report": report_problem,
@@ -250,9 +250,9 @@ def run_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def sources_of(arguments: argparse.Namespace) -> list[Source]:
-    """Return what `add_inputs` asked for."""
+    """Return the sources that the options of `add_inputs` name."""
     if arguments.input.count("-") > 1:
-        raise ValueError("the standard input can be read once only.")
+        raise ValueError("the standard input is given to --input more than once; give it once.")
     sources = []
     for path in arguments.input:
         kind = arguments.input_format or input_format(path)
@@ -265,29 +265,31 @@ def sources_of(arguments: argparse.Namespace) -> list[Source]:
     ):
         if given and all(source.format == "text" for source in sources):
             raise ValueError(
-                f"{option} names a column, but {sources[0].name} is read as plain text, which has none; say what it is "
-                "by --input-format jsonl, csv or tsv."
+                f"{option} names a column, but {sources[0].name} is read as plain text, which does not have columns; "
+                "give --input-format jsonl, csv or tsv."
             )
     return sources
 
 
 @contextlib.contextmanager
 def resumable(output: str) -> Iterator[None]:
-    """Say how to go on where a run is interrupted."""
+    """Report how to continue if a run is interrupted."""
     try:
         yield
     except KeyboardInterrupt:
         if is_unfinished(output):
-            report_problem(f"what is done is kept in {folder_of(output)}; the same command with --resume goes on.")
+            report_problem(
+                f"finished shards are kept in {folder_of(output)}; the same command with --resume continues."
+            )
         raise
 
 
 def report_run(output: str, what: str, summary: Summary | None) -> None:
-    """Say what a run did; `what` is the shape of what was written."""
+    """Report what a run did; `what` is the shape of its output."""
     if summary is None:
-        report_written(output, "complete, by this very run; there is nothing to resume")
+        report_written(output, "this run is complete already; there is nothing to resume")
         return
-    left_out = f", {summary.n_left_out} records left out" if summary.n_left_out else ""
+    left_out = f", {summary.n_left_out} input lines left out" if summary.n_left_out else ""
     resumed = f", {summary.n_resumed} of them by earlier runs" if summary.n_resumed else ""
     report_written(
         output,
@@ -297,13 +299,13 @@ def report_run(output: str, what: str, summary: Summary | None) -> None:
 
 
 def report_problem(problem: str) -> None:
-    """Say on the standard error what is not a result: a problem, a warning."""
-    with contextlib.suppress(OSError):  # a result does not depend on it
+    """Print a problem or a warning on the standard error."""
+    with contextlib.suppress(OSError):  # the result does not depend on this message
         print(f"minibert: {problem}", file=sys.stderr)
 
 
 def several_ints(text: str) -> list[int]:
-    """Read numbers with commas between, for argparse."""
+    """Convert numbers separated by commas, for argparse."""
     try:
         return [int(number) for number in text.split(",")]
     except ValueError:
@@ -311,12 +313,12 @@ def several_ints(text: str) -> list[int]:
 
 
 def positive(text: str) -> int:
-    """Read a whole number of at least 1, for argparse."""
+    """Convert a whole number of at least 1, for argparse."""
     return _number(text, 1)
 
 
 def natural(text: str) -> int:
-    """Read a whole number of at least 0, for argparse."""
+    """Convert a whole number of at least 0, for argparse."""
     return _number(text, 0)
 
 
@@ -332,7 +334,7 @@ def read_texts(texts: list[str]) -> list[str]:
     Raises
     ------
     ValueError
-        A line is not UTF-8; it is named.
+        A line is not UTF-8 (the message names it), or there is no text.
     """
     read: list[str] = []
     for text in texts:
@@ -341,17 +343,17 @@ def read_texts(texts: list[str]) -> list[str]:
             continue
         read += read_lines("-")
     if not read:
-        raise ValueError("the standard input holds no text.")
+        raise ValueError("the standard input does not hold a text; write one text per line to it.")
     return read
 
 
 def read_lines(path: str) -> list[str]:
-    """Return the lines of a UTF-8 file without their ends; "-" is the standard input.
+    """Return the lines of a UTF-8 file without newlines; "-" means the standard input.
 
     Raises
     ------
     ValueError, OSError
-        A line is not UTF-8 (it is named), or the file cannot be read.
+        A line is not UTF-8 (the message names it), or the file cannot be read.
     """
     if path == "-":
         if sys.stdin is None:
@@ -379,17 +381,17 @@ def read_lines(path: str) -> list[str]:
 
 
 def write_file(path: str, write: Callable[[BinaryIO], None]) -> None:
-    """Let `write` fill a file that takes its name only once it is complete; "-" is the standard output.
+    """Write a file with `write`. It gets its name only when it is complete; "-" means the standard output.
 
-    A link is followed, and what is not a regular file (a pipe, a device) is written to, never replaced.
+    A link is followed. A pipe or a device is written to, never replaced.
 
     Raises
     ------
     OSError
-        The file cannot be written; nothing is left under `path` that was not there before.
+        The file cannot be written. `path` is then as it was before.
     """
     if not path:
-        raise OSError("the name of the file to write is empty.")
+        raise OSError("the name of the file to write is empty; give a name.")
     if os.path.isdir(path):
         raise IsADirectoryError(f"{path} is a folder; give the name of a file to write.")
     printed = path in _STANDARD_OUTPUT
@@ -406,6 +408,6 @@ def write_file(path: str, write: Callable[[BinaryIO], None]) -> None:
 
 
 def report_written(path: str, what: str) -> None:
-    """Say what was written; on the standard error if the standard output has the file itself, or is closed."""
+    """Print what was written, on the standard error if the standard output has the file itself or is closed."""
     elsewhere = path in _STANDARD_OUTPUT or isinstance(sys.stdout, _ClosedOutput)
     print(f"{path}: {what}", file=sys.stderr if elsewhere else sys.stdout)

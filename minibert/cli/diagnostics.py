@@ -1,4 +1,4 @@
-"""What `minibert doctor` looks at: versions, processor, threads, cache, BLAS, and whether every op computes right."""
+"""The checks of `minibert doctor`: versions, processor, threads, cache, BLAS, and the results of every op."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ __all__ = [
     "warm_up",
 ]
 
-# Of the root mean square of the exact result: float32 rounds by 6e-8, and a sum of some hundred terms by a few times
-# that; a wrong formula, or a wrong instruction, is wrong by orders of magnitude more.
+# Limits of the error, relative to the root mean square of the exact result. float32 rounds by 6e-8, and a sum of some
+# hundred terms by a few times that. A wrong formula or instruction has an error that is larger by orders of magnitude.
 _RMS_LIMIT, _MAX_LIMIT = 1e-6, 2e-5
 
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """One thing that was looked at: its name, whether all is well with it, and what was found."""
+    """The result of one check: its name, whether it passed, and details."""
 
     name: str
     passed: bool
     detail: str
 
 
-# --- what is there ---------------------------------------------------------------------------------------------------
+# --- the machine -----------------------------------------------------------------------------------------------------
 
 
 def versions() -> dict[str, str | None]:
-    """The versions of minibert, Python and the runtime packages; None for what is not installed."""
+    """Return the versions of minibert, Python and the runtime packages; None for a package that is not installed."""
     found: dict[str, str | None] = {}
     for name in ("minibert", "numpy", "numba", "llvmlite", "safetensors", "tokenizers", "huggingface-hub"):
         try:
@@ -61,7 +61,7 @@ def versions() -> dict[str, str | None]:
 
 
 def processor() -> dict[str, Any]:
-    """The processor as the kernels' compiler sees it, the floats of one of its vectors, the threads and their rule.
+    """Return the processor as the compiler sees it, the floats of a vector, the threads and the rule for them.
 
     Raises
     ------
@@ -83,7 +83,7 @@ def processor() -> dict[str, Any]:
 
 
 def cache_state() -> list[dict[str, Any]]:
-    """The folders in which compiled kernels are looked for, in order, and what they hold.
+    """Return the folders that are searched for compiled kernels, in order, and their contents.
 
     Raises
     ------
@@ -95,7 +95,7 @@ def cache_state() -> list[dict[str, Any]]:
     states = []
     for folder in compilation.cache_folders():
         files = [file for file in folder.glob("*.bin") if os.path.isfile(file)] if os.path.isdir(folder) else []
-        nearest = next((place for place in (folder, *folder.parents) if os.path.lexists(place)), folder)
+        nearest = next((path for path in (folder, *folder.parents) if os.path.lexists(path)), folder)
         states.append(
             {
                 "folder": str(folder),
@@ -109,12 +109,12 @@ def cache_state() -> list[dict[str, Any]]:
 
 
 def blas() -> dict[str, Any]:
-    """Name NumPy's BLAS and its version."""
+    """Return the name and the version of NumPy's BLAS."""
     build = np.show_config(mode="dicts").get("Build Dependencies", {}).get("blas", {})
     return {"name": build.get("name"), "version": build.get("version")}
 
 
-# --- whether it works ------------------------------------------------------------------------------------------------
+# --- checks ----------------------------------------------------------------------------------------------------------
 
 
 def check_ops(ops: Ops) -> list[Check]:
@@ -126,7 +126,7 @@ def check_ops(ops: Ops) -> list[Check]:
 
     def weight(*shape: int) -> FloatArray:
         made = normal(*shape)
-        made.flags.writeable = False  # as a checkpoint's are: to the compiler that is another type
+        made.flags.writeable = False  # like a checkpoint's arrays; a read-only array is another type for the compiler
         return made
 
     num_tokens, hidden, wide, heads = 77, 72, 200, 3
@@ -171,7 +171,7 @@ def _compare(name: str, found: FloatArray, exact: FloatArray) -> Check:
 
 
 def check_threads(num_threads: int) -> Check:
-    """Compare a forward on several threads with one on a single thread: the same, bit for bit."""
+    """Check that a forward on several threads equals one on a single thread, bit for bit."""
     one, several = (
         _tiny_model(threads)(np.arange(60).reshape(4, 15) % 8).to_tuple()[0] for threads in (1, num_threads)
     )
@@ -180,18 +180,18 @@ def check_threads(num_threads: int) -> Check:
 
 
 def check_cache() -> Check:
-    """Whether compiled kernels were kept, or can be."""
+    """Check that compiled kernels are kept, or can be kept."""
     reasons = []
     for state in cache_state():
         if state["untrusted"] is None and (state["kernels"] or state["writable"]):
             return Check("cache", True, f"{state['kernels']} compiled kernels in {state['folder']}")
         reasons.append(f"{state['folder']}: {state['untrusted'] or 'it cannot be written to'}")
-    why = "; ".join(reasons) or "there is no place for them"
+    why = "; ".join(reasons) or "there is no folder for them"
     return Check(
         "cache",
         False,
-        f"no folder to keep compiled kernels in ({why}), so every start is slow: let NUMBA_CACHE_DIR name a folder of "
-        "your own, to which you can write and others cannot",
+        f"compiled kernels cannot be kept ({why}), so every start is slow; set NUMBA_CACHE_DIR to a folder to which "
+        "you can write and others cannot",
     )
 
 
@@ -199,7 +199,7 @@ def check_cache() -> Check:
 
 
 def warm_up() -> None:
-    """Have every kernel compiled, or loaded from the cache, for every combination of types that a model uses.
+    """Compile every kernel, or load it from the cache, for every combination of types that a model uses.
 
     Raises
     ------
@@ -210,14 +210,14 @@ def warm_up() -> None:
     for use_blas in (False, True):
         model = _tiny_model(1, use_blas=use_blas)
         words = model.get_input_embeddings()(ids)
-        for rows in (ids, ids[:1, :1]):  # the columns of a single row are contiguous: a type of its own
+        for rows in (ids, ids[:1, :1]):  # the columns of a single row are contiguous, which is another type
             model(rows, output_attentions=True)
             model.embeddings(rows)
         model(inputs_embeds=words)
 
 
 def _tiny_model(num_threads: int, *, use_blas: bool = False) -> BertModel:
-    """A model of one layer whose weights are a formula, read-only as those of a checkpoint."""
+    """Return a model of one layer. A formula gives its weights, which are read-only like those of a checkpoint."""
     from minibert.kernels import make_ops
 
     config = BertConfig(

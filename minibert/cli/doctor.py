@@ -18,7 +18,7 @@ def add_verbs(verbs: Any) -> None:
     """Add the verbs to the command line."""
     doctor = verbs.add_parser(
         "doctor",
-        help="look at this machine, and check every op",
+        help="describe this machine, and check every op",
         description="Print versions, processor, threads, cache and BLAS, and compare every op with float64.",
         epilog="Exit code 1 if a check fails.",
     )
@@ -27,19 +27,19 @@ def add_verbs(verbs: Any) -> None:
 
     warmup = verbs.add_parser(
         "warmup",
-        help="compile the kernels ahead",
-        description="Compile every kernel now, so that no later start has to; for the build of a container image, say.",
+        help="compile the kernels in advance",
+        description="Compile every kernel now, so that later starts are fast. Use it for example in a container image.",
     )
     warmup.set_defaults(run=_warmup)
 
     bench = verbs.add_parser(
         "bench",
         help="time the forward pass beside transformers'",
-        description="Time the forward pass of a model on this machine, beside transformers (sdpa) where that is "
+        description="Time the forward pass of a model on this machine, beside transformers (sdpa) if that is "
         "installed. Results are compared before anything is timed.",
     )
     add_model_options(bench, backend=False)
-    bench.add_argument("--seconds", type=float, default=1.0, help="per shape and run (default: %(default)s)")
+    bench.add_argument("--seconds", type=float, default=1.0, help="time per shape and run (default: %(default)s)")
     bench.add_argument("--json", action="store_true", help="print one JSON object")
     bench.set_defaults(run=_bench)
 
@@ -60,7 +60,7 @@ def _doctor(arguments: argparse.Namespace) -> None:
             diagnostics.check_cache(),
         ]
     except ImportError as error:
-        detail = f"cannot be imported ({error}): minibert computes with NumPy alone"
+        detail = f"cannot be imported ({error}), so minibert computes with NumPy alone"
         checks = [diagnostics.Check("numba", False, detail)]
     report["checks"] = [vars(check) for check in checks]
     print(json.dumps(report, indent=2) if arguments.json else _as_text(report))

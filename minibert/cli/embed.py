@@ -1,4 +1,4 @@
-"""``minibert embed``, ``similarity`` and ``search``: sentence vectors, and what they say about each other."""
+"""``minibert embed``, ``similarity`` and ``search``: sentence vectors and their similarities."""
 
 from __future__ import annotations
 
@@ -38,35 +38,38 @@ def add_verbs(verbs: Any) -> None:
         "embed",
         help="turn texts into sentence vectors",
         description="Print one JSON object per text, with its vector, or save all vectors as an array. With --input "
-        "a corpus is read from files, in bounded memory: a record of the run, .manifest.json, is put beside the "
-        "output, and a run that was interrupted goes on with --resume.",
+        "a corpus is read from files, in bounded memory. Its manifest <output>.manifest.json is written beside the "
+        "output, and --resume continues an interrupted run.",
     )
     add_texts(embed, optional=True)
     embed.add_argument(
         "-o",
         "--output",
         metavar="FILE",
-        help="save an array (texts, dimension) instead of printing; with --input the name says the format: .npy (the "
-        "ids beside it, in .ids.jsonl), .jsonl, .parquet",
+        help="save an array (texts, dimension) instead of printing; with --input the suffix is the format: .npy (with "
+        "the ids beside it in .ids.jsonl), .jsonl or .parquet",
     )
     add_inputs(embed, shard_size=10_000)
     embed.add_argument(
-        "--dtype", choices=("float32", "float16"), default="float32", help="with --input (default: %(default)s)"
+        "--dtype",
+        choices=("float32", "float16"),
+        default="float32",
+        help="type of the numbers, with --input (default: %(default)s)",
     )
     prompt = embed.add_mutually_exclusive_group()
-    prompt.add_argument("--prompt-name", metavar="NAME", help="a prompt of the model's, such as query")
+    prompt.add_argument("--prompt-name", metavar="NAME", help="name of a prompt of the model, such as query")
     prompt.add_argument("--prompt", metavar="TEXT", help="a text to put before each text")
     embed.add_argument(
         "--normalize",
         dest="normalize_embeddings",
         action="store_true",
-        help="scale each vector to length 1, whatever the model says",
+        help="scale each vector to length 1, even if the model does not",
     )
     embed.add_argument(
         "--precision",
         choices=("float32", "float16", "int8", "uint8", "binary", "ubinary"),
         default="float32",
-        help="of the numbers (default: %(default)s)",
+        help="precision of the numbers, without --input (default: %(default)s)",
     )
     _add_vector_options(embed)
     embed.set_defaults(run=_embed)
@@ -74,7 +77,7 @@ def add_verbs(verbs: Any) -> None:
     similarity = verbs.add_parser(
         "similarity",
         help="score texts against each other",
-        description="Print how similar each text is to each, as the model measures it: the cosine, mostly.",
+        description="Print the similarity of each two texts, as the model defines it; usually the cosine.",
     )
     add_texts(similarity)
     similarity.add_argument("--json", action="store_true", help='one JSON object: {"texts": [...], "scores": [[...]]}')
@@ -85,9 +88,9 @@ def add_verbs(verbs: Any) -> None:
         "search",
         help="find the lines of a file that are nearest to a query",
         description="Print the lines of a file that are most similar to the query, best first. The model's prompts for "
-        "queries and documents are used. Empty lines are passed over.",
+        "queries and documents are used. Empty lines are ignored.",
     )
-    search.add_argument("query", metavar="QUERY", help="what to look for")
+    search.add_argument("query", metavar="QUERY", help="the text to look for")
     search.add_argument("file", metavar="FILE", help='one text per line; "-" is the standard input')
     search.add_argument(
         "-k", "--top-k", type=positive, default=5, metavar="K", help="lines to print (default: %(default)s)"
@@ -98,13 +101,13 @@ def add_verbs(verbs: Any) -> None:
 
 
 def _add_vector_options(parser: argparse.ArgumentParser) -> None:
-    """Add what says how a text becomes a vector."""
+    """Add the options that say how a text becomes a vector."""
     parser.add_argument(
         "--pooling",
         type=lambda text: text.split(","),
         metavar="MODE",
-        help="instead of the model's own: mean, max, cls, lasttoken, weightedmean, mean_sqrt_len_tokens, first_last, "
-        "pooler, or several with commas between, side by side",
+        help="replaces the model's pooling: mean, max, cls, lasttoken, weightedmean, mean_sqrt_len_tokens, first_last, "
+        "pooler, or several separated by commas, whose vectors are concatenated",
     )
     add_layers(parser, "default: -1")
     add_layer_pooling(parser, "concat")
@@ -112,7 +115,7 @@ def _add_vector_options(parser: argparse.ArgumentParser) -> None:
         "--truncation",
         choices=("warn", "error", "split", "silent"),
         default="warn",
-        help="of a text that is too long: cut it and say so, refuse it, average its windows, or cut it "
+        help="if a text is too long: cut it and warn, refuse it, average its windows, or cut it silently "
         "(default: %(default)s)",
     )
     parser.add_argument(
@@ -120,14 +123,16 @@ def _add_vector_options(parser: argparse.ArgumentParser) -> None:
         type=natural,
         default=0,
         metavar="N",
-        help="tokens that a window repeats, with --truncation split (default: 0)",
+        help="tokens that a window repeats from the one before, with --truncation split (default: 0)",
     )
-    parser.add_argument("--truncate-dim", type=positive, metavar="N", help="keep the first N features only")
+    parser.add_argument("--truncate-dim", type=positive, metavar="N", help="keep only the first N features")
     parser.add_argument(
-        "--batch-size", type=positive, default=32, metavar="N", help="bounds the work at a time, not the result"
+        "--batch-size", type=positive, default=32, metavar="N", help="limits memory; the result does not depend on it"
     )
     parser.add_argument(
-        "--builtin-prompts", action="store_true", help="use the prompts of the model's card, where its files have none"
+        "--builtin-prompts",
+        action="store_true",
+        help="use the prompts of the model's card, if its files do not store any",
     )
     add_model_options(parser)
 
@@ -142,9 +147,7 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
     from minibert.sentence.options import EncodeOptions
 
     if arguments.pooling == ["none"] or arguments.pooling == ["NONE"]:
-        raise ValueError(
-            "--pooling none gives no sentence vectors; the vectors of tokens are saved by minibert hidden."
-        )
+        raise ValueError("--pooling none does not give sentence vectors; minibert hidden saves the vectors of tokens.")
     names = [field.name for field in dataclasses.fields(EncodeOptions)]
     return {name: getattr(arguments, name) for name in names if hasattr(arguments, name)}
 
@@ -156,9 +159,9 @@ def _embed(arguments: argparse.Namespace) -> None:
         _embed_corpus(arguments)
         return
     if not arguments.texts:
-        raise ValueError("there is no text: give some, or a file with --input.")
+        raise ValueError("there is no text; give texts, or a file with --input.")
     if arguments.resume:
-        raise ValueError("--resume goes on with a run that reads files: give them with --input.")
+        raise ValueError("--resume continues a run that reads files; give them with --input.")
     texts = read_texts(arguments.texts)
     vectors = _load(arguments).encode(
         texts,
@@ -170,7 +173,7 @@ def _embed(arguments: argparse.Namespace) -> None:
         report_written(arguments.output, f"vectors {vectors.shape}")
         return
     for text, vector in zip(texts, vectors, strict=True):
-        # str() of a float32 has just the digits that bring it back; the float64 beneath would print eight more.
+        # str() of a float32 has the fewest digits that restore it; the equal float64 would print eight more.
         numbers = [float(str(x)) for x in vector] if vector.dtype.kind == "f" else vector.tolist()
         print(json.dumps({"text": text, "embedding": numbers}, ensure_ascii=False))
 
@@ -179,9 +182,9 @@ def _embed_corpus(arguments: argparse.Namespace) -> None:
     from minibert.corpus.embed import embed_corpus
 
     if arguments.texts:
-        raise ValueError("give texts, or files with --input, not both.")
+        raise ValueError("texts and --input are both given; give one of them.")
     if arguments.output is None or arguments.precision != "float32":
-        raise ValueError("--input needs --output FILE, and --dtype instead of --precision.")
+        raise ValueError("--input needs --output FILE, and takes --dtype instead of --precision.")
     with resumable(arguments.output):
         summary = embed_corpus(
             _load(arguments),
@@ -217,7 +220,7 @@ def _search(arguments: argparse.Namespace) -> None:
 
     lines = [(number, line) for number, line in enumerate(read_lines(arguments.file), 1) if line.strip()]
     if not lines:
-        raise ValueError(f"{arguments.file} holds no text to search in.")
+        raise ValueError(f"{arguments.file} does not hold a text to search in; give a file with one text per line.")
     model = _load(arguments)
     corpus = model.encode_document([line for _, line in lines], **_options(arguments))
     query = model.encode_query(arguments.query, **_options(arguments))

@@ -26,31 +26,31 @@ def add_verbs(verbs: Any) -> None:
         "extract",
         help="save hidden states of all tokens of a corpus",
         description="Save the hidden states of every token of the texts in files, in bounded memory. The binary format "
-        "is an .npy array (tokens, layers, hidden_size) and an index, .tokens.jsonl, which "
-        "minibert.corpus.token_features.TokenFeatures reads; google is the JSON lines of extract_features.py, where "
-        "' ||| ' separates the two texts of a pair. Google's spellings of the options, with underscores, work too. A "
-        "record of the run, .manifest.json, is put beside the output; a run that was interrupted goes on with "
-        "--resume.",
+        "is an .npy array (tokens, layers, hidden_size) and an index, .tokens.jsonl; "
+        "minibert.corpus.token_features.TokenFeatures reads both. The google format is the JSON lines of "
+        "extract_features.py, where ' ||| ' separates the two texts of a pair. That script's spelling of the options, "
+        "with underscores, works too. The manifest <output>.manifest.json is written beside the output, and --resume "
+        "continues an interrupted run.",
     )
     add_inputs(extract, shard_size=1000)
     extract.add_argument("-o", "--output", "--output_file", metavar="FILE", help="the file to write")
     extract.add_argument(
-        "--format", choices=("binary", "google"), default="binary", help="of the output (default: %(default)s)"
+        "--format", choices=("binary", "google"), default="binary", help="format of the output (default: %(default)s)"
     )
     extract.add_argument(
         "--layers",
         type=several_ints,
         default=[-1, -2, -3, -4],
         metavar="LAYERS",
-        help="with commas between: -1 is the last one; 0 is the embeddings' output, as in "
-        "transformers, but the first layer with --format google, as there (default: -1,-2,-3,-4)",
+        help="layers, separated by commas: -1 is the last layer; 0 is the embeddings' output as in transformers, but "
+        "the first layer with --format google (default: -1,-2,-3,-4)",
     )
     extract.add_argument(
         "--max-seq-length",
         "--max_seq_length",
         type=int,
         metavar="N",
-        help="tokens of a text, the rest is cut off (default: what the model takes; 128 with --format google)",
+        help="most tokens of a text; the rest is cut off (default: the model's limit; 128 with --format google)",
     )
     extract.add_argument(
         "--batch-size",
@@ -58,10 +58,10 @@ def add_verbs(verbs: Any) -> None:
         type=positive,
         default=32,
         metavar="N",
-        help="texts computed together (default: %(default)s)",
+        help="texts that are computed together (default: %(default)s)",
     )
     extract.add_argument(
-        "--dtype", choices=("float32", "float16"), default="float32", help="of the array (default: %(default)s)"
+        "--dtype", choices=("float32", "float16"), default="float32", help="type of the array (default: %(default)s)"
     )
     extract.add_argument(
         "--do-lower-case",
@@ -69,7 +69,7 @@ def add_verbs(verbs: Any) -> None:
         nargs="?",
         const=True,
         type=_boolean,
-        help="only checked: the model's own tokenizer knows",
+        help="compared with the model's tokenizer; it changes nothing",
     )
     add_model_options(extract)
     extract.set_defaults(run=_extract)
@@ -78,7 +78,7 @@ def add_verbs(verbs: Any) -> None:
 def _boolean(text: str) -> bool:
     values = {"true": True, "1": True, "false": False, "0": False}
     if text.lower() not in values:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither True nor False")
+        raise argparse.ArgumentTypeError(f"{text!r} is not True or False")
     return values[text.lower()]
 
 
@@ -88,12 +88,12 @@ def _extract(arguments: argparse.Namespace) -> None:
     if not arguments.input or not arguments.output:
         raise ValueError("extract needs --input FILE and --output FILE.")
     if arguments.output == "-":
-        raise ValueError("a run that can be resumed needs a file to write, not the standard output.")
+        raise ValueError("--output is the standard output, but extract writes a file that can be resumed; give a file.")
     tokenizer = load_tokenizer(arguments)
     if arguments.do_lower_case not in (None, tokenizer.do_lower_case):
         raise ValueError(
-            f"--do_lower_case={arguments.do_lower_case}, but the tokenizer of {arguments.model} was made with "
-            f"{tokenizer.do_lower_case}; leave it out."
+            f"--do_lower_case={arguments.do_lower_case}, but the tokenizer of {arguments.model} has "
+            f"do_lower_case={tokenizer.do_lower_case}; leave it out."
         )
     with resumable(arguments.output):
         summary = extract_corpus(

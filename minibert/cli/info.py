@@ -1,4 +1,4 @@
-"""``minibert info``: what a model is, which file says so, and what of it minibert does not do."""
+"""``minibert info``: the facts about a model, the file of each fact, and what minibert does not support."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def add_verbs(verbs: Any) -> None:
     info = verbs.add_parser(
         "info",
         help="describe a model: sizes, pooling, prompts, limits",
-        description="Print what a model is, the file that each fact comes from, and what in it minibert refuses.",
+        description="Print the facts about a model, the file that each comes from, and what minibert does not support.",
     )
     info.add_argument(
         "--json", action="store_true", help='one JSON object: {"source": ..., "facts": {...}, "unsupported": [...]}'
@@ -63,7 +63,7 @@ def _shown(value: object) -> str:
 
 
 class _Description:
-    """The facts about a model, as far as they can be had: (name, value, file); and why the rest cannot."""
+    """The facts about a model that can be read, as (name, value, file), and the reasons why others cannot."""
 
     def __init__(self, files: ModelFiles, name: str) -> None:
         self.facts: list[tuple[str, object, str]] = []
@@ -79,7 +79,7 @@ class _Description:
         self._describe_sentences(modules, limits)
 
     def _try(self, read: Callable[[], Part]) -> Part | None:
-        """Return what can be read; note why it cannot."""
+        """Return the result of `read`; if it fails, note the reason and return None."""
         from minibert.errors import ModelFormatError
 
         try:
@@ -99,7 +99,7 @@ class _Description:
         return self._try(lambda: files.settings(name)) or {}
 
     def _describe_bert(self, files: ModelFiles) -> list[tuple[int, str]]:
-        """Add config.json and the weights; return the limits of length they set, and where."""
+        """Add facts of config.json and the weights; return the limits of length, each with its file."""
         from minibert.bert.config import BertConfig
         from minibert.models.bert_model import BertModel
 
@@ -135,14 +135,14 @@ class _Description:
         return [(tokenizer.model_max_length, self._in_folder("tokenizer_config.json"))]
 
     def _describe_sentences(self, modules: list[Any] | None, limits: list[tuple[int, str]]) -> None:
-        """Add what follows the hidden states, and what is put before the texts."""
+        """Add the modules after the BERT model, and the prompts."""
         from minibert.errors import ModelFormatError
         from minibert.sentence.modules import read_pipeline
         from minibert.sentence.prompts import builtin_prompts, check_prompts
 
         settings = self._settings(self._files.subfolder(self._folder), "sentence_bert_config.json")
         limit = settings.get("max_seq_length")
-        if isinstance(limit, int) and not isinstance(limit, bool):  # it replaces the tokenizer's
+        if isinstance(limit, int) and not isinstance(limit, bool):  # it replaces the tokenizer's limit
             limits = [(limit, self._in_folder("sentence_bert_config.json")), *limits[:1]]
         if limits:
             self._add("max_seq_length", *min(limits, key=lambda pair: pair[0]))

@@ -1,6 +1,6 @@
-"""Loading what --model and --revision name: the one place for all verbs.
+"""Load the model that --model and --revision name, for all verbs.
 
-The functions import what they load, because a verb that loads nothing should start at once.
+The functions import the classes they need, so that a verb without a model starts at once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["load_bert", "load_sentence_transformer", "load_tokenizer", "locate_m
 
 
 def locate_model(arguments: argparse.Namespace) -> ModelFiles:
-    """Find the files of the model; short ids such as paraphrase-MiniLM-L6-v2 are sentence-transformers' own."""
+    """Find the files of the model. Short ids such as paraphrase-MiniLM-L6-v2 are those of sentence-transformers."""
     from minibert.checkpoint.hub import locate
     from minibert.sentence.settings import full_name
 
@@ -33,7 +33,7 @@ def load_tokenizer(arguments: argparse.Namespace) -> BertTokenizer:
 
 
 def load_bert(arguments: argparse.Namespace) -> BertModel:
-    """Load the encoder, without its pooler, with the backend and the threads that are asked for."""
+    """Load the encoder without its pooler, with the backend and threads of the command line."""
     from minibert.models.bert_model import BertModel
 
     files = locate_model(arguments)
@@ -43,7 +43,7 @@ def load_bert(arguments: argparse.Namespace) -> BertModel:
 
 
 def load_sentence_transformer(arguments: argparse.Namespace, **options: Any) -> SentenceTransformer:
-    """Load the model with its pooling and what follows it; `options` are those of `SentenceTransformer`."""
+    """Load the model with all its modules; `options` are arguments of `SentenceTransformer`."""
     from minibert.sentence.sentence_transformer import SentenceTransformer
 
     return SentenceTransformer(

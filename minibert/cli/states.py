@@ -1,4 +1,4 @@
-"""``minibert tokens``, ``words`` and ``hidden``: looking at tokens and at every hidden state."""
+"""``minibert tokens``, ``words`` and ``hidden``: tokens and hidden states."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ def add_verbs(verbs: Any) -> None:
     words = verbs.add_parser(
         "words",
         help="compare the occurrences of a word, layer by layer",
-        description="Show the tokens of each text, the hidden states, and how alike the occurrences of a word are: the "
-        "cosine of their vectors in every layer, and with several layers made one.",
+        description="Show the tokens of each text, the hidden states, and how similar the occurrences of a word are: "
+        "the cosine of their vectors in every layer, and with several layers combined.",
     )
     words.add_argument("word", metavar="WORD", help="the word to look for")
     add_texts(words)
     words.add_argument("--most", type=_at_least_two, default=5, help="occurrences to compare (default: %(default)s)")
-    add_layers(words, "default: all are shown, the last four are made one")
+    add_layers(words, "default: all are shown, the last four are combined")
     add_layer_pooling(words, "sum")
     words.add_argument(
         "--subwords",
         choices=("mean", "first", "last", "max", "sum"),
         default="mean",
-        help="how the tokens of a word are made one vector (default: %(default)s)",
+        help="how the vectors of a word's tokens are combined (default: %(default)s)",
     )
     _add_truncation(words)
     _add_plot(words, "the cosines of all occurrences, a matrix for each layer")
@@ -74,7 +74,7 @@ def add_verbs(verbs: Any) -> None:
     _add_truncation(hidden)
     _add_plot(
         hidden,
-        "of one or two texts, the histogram of the values in each layer; of more, the texts (means of their tokens) on "
+        "for one or two texts, a histogram of the values in each layer; for more, the texts (means of their tokens) on "
         "their first two principal components in each layer",
     )
     add_model_options(hidden)
@@ -86,17 +86,17 @@ def _add_truncation(parser: argparse.ArgumentParser) -> None:
         "--truncation",
         choices=("warn", "error", "silent"),
         default="warn",
-        help="what to do with a text that is longer than the model allows, before it is cut (default: %(default)s)",
+        help="if a text is too long: cut it and warn, refuse it, or cut it silently (default: %(default)s)",
     )
 
 
 def _add_plot(parser: argparse.ArgumentParser, what: str) -> None:
-    parser.add_argument("--plot", type=_picture, metavar="FILE", help=f"draw, as .png, .svg or .pdf: {what}")
+    parser.add_argument("--plot", type=_picture, metavar="FILE", help=f"draw a .png, .svg or .pdf: {what}")
 
 
 def _at_least_two(text: str) -> int:
     if not text.isdecimal() or int(text) < 2:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 2, which comparing takes")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 2")
     return int(text)
 
 
@@ -110,8 +110,15 @@ def _tokens(arguments: argparse.Namespace) -> None:
     texts = read_texts(arguments.texts)
     for number, (text, encoding) in enumerate(zip(texts, load_tokenizer(arguments).encodings(texts), strict=True)):
         rows = [
-            {"token": token, "id": int(token_id), "start": int(start), "end": int(end), "word": word, "special": own}
-            for token, token_id, (start, end), word, own in zip(
+            {
+                "token": token,
+                "id": int(token_id),
+                "start": int(start),
+                "end": int(end),
+                "word": word,
+                "special": special,
+            }
+            for token, token_id, (start, end), word, special in zip(
                 encoding.tokens,
                 encoding.ids,
                 encoding.offsets,
@@ -128,8 +135,8 @@ def _tokens(arguments: argparse.Namespace) -> None:
         width = max(map(len, encoding.tokens))
         print(f"   id  {'token':{width}}  start    end   word")
         for row in rows:
-            place = "      -      -      -" if row["word"] is None else "{start:7}{end:7}{word:7}".format(**row)
-            print(f"{row['id']:5}  {row['token']:{width}}{place}")
+            position = "      -      -      -" if row["word"] is None else "{start:7}{end:7}{word:7}".format(**row)
+            print(f"{row['id']:5}  {row['token']:{width}}{position}")
 
 
 def _hidden(arguments: argparse.Namespace) -> None:
@@ -177,7 +184,7 @@ def _words(arguments: argparse.Namespace) -> None:
 
     found = word_occurrences(arguments.word, texts, tokenizer, subwords=arguments.subwords)
     if len(found) < 2:
-        raise ValueError(f"{arguments.word!r} occurs once in the texts; comparing takes at least two occurrences.")
+        raise ValueError(f"{arguments.word!r} occurs once in the texts; give texts with at least two occurrences.")
     compared = min(arguments.most, len(found))
     shown = f", the first {compared} compared" if compared < len(found) else ""
     print(f"\n{arguments.word!r} occurs {len(found)} times{shown}:")
@@ -215,7 +222,7 @@ def _words(arguments: argparse.Namespace) -> None:
 
 
 def _pool_layers(text: TokenVectors, layers: tuple[int, ...], how: str) -> TokenVectors:
-    """Make some of the layers that were kept apart one."""
+    """Combine some of the layers that were kept separate."""
     from minibert.tokens.layers import combine_layers
 
     vectors = combine_layers([text.vectors[:, text.layers.index(layer)] for layer in layers], how)
@@ -223,14 +230,14 @@ def _pool_layers(text: TokenVectors, layers: tuple[int, ...], how: str) -> Token
 
 
 def _names() -> Iterator[str]:
-    """a, b, ..., z, then a1, b1, ..."""
+    """Yield a, b, ..., z, then a1, b1, ..."""
     for suffix in ("", *map(str, range(1, 1000))):
         for letter in "abcdefghijklmnopqrstuvwxyz":
             yield letter + suffix
 
 
 def _print_tokens(texts: list[TokenVectors]) -> None:
-    """Print the tokens with their ids and their number in the packed batch, in as many columns as fit."""
+    """Print the tokens with their ids and indices in the packed batch, in columns that fill the terminal."""
     tokens = [token for text in texts for token in text.tokens]
     ids = [int(token_id) for text in texts for token_id in text.ids]
     width = max(map(len, tokens))
@@ -246,14 +253,14 @@ def _print_tokens(texts: list[TokenVectors]) -> None:
 
 
 def _embed(arguments: argparse.Namespace, tokenizer: BertTokenizer) -> list[TokenVectors]:
-    """Compute the hidden states that are asked for, kept apart, of every text."""
+    """Compute the requested hidden states of every text, without combining them."""
     from minibert.tokens.embed import embed_tokens
 
     texts = read_texts(arguments.texts)
     if arguments.plot:
         from minibert.plot import require_matplotlib
 
-        require_matplotlib()  # before anything long begins
+        require_matplotlib()  # raises before anything long is computed
     model = load_bert(arguments)
     layers = range(model.config.num_hidden_layers + 1) if arguments.layers is None else arguments.layers
     return embed_tokens(
@@ -263,6 +270,6 @@ def _embed(arguments: argparse.Namespace, tokenizer: BertTokenizer) -> list[Toke
 
 def _save_picture(figure: Any, path: str) -> None:
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph")  # what matplotlib's font does not have it draws as boxes
+        warnings.filterwarnings("ignore", message="Glyph")  # matplotlib draws boxes for characters that its font lacks
         write_file(path, lambda file: figure.savefig(file, format=path.lower().rpartition(".")[2]))
     report_written(path, "picture")

@@ -1,6 +1,6 @@
-"""Files of texts -> one file of vectors, one per text, in bounded memory, to be resumed after a crash (see runs.py).
+"""Files of texts -> one file of vectors, one per text, in bounded memory. A run can be resumed (see runs.py).
 
-Distinct texts are shared and sorted by length within a shard only.
+Within a shard equal texts are computed once, and texts are sorted by length.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import numpy as np
 
 from minibert.base.checks import check_choice
 from minibert.base.ordering import in_chunks
-from minibert.corpus.readers import Record, Source
-from minibert.corpus.runs import Append, BadRecords, Output, Summary, row_of, run_shards
+from minibert.corpus.readers import InputLine, Source
+from minibert.corpus.runs import Append, BadLines, Output, Summary, row_of, run_shards
 from minibert.corpus.shards import Counts
 from minibert.corpus.writers import OUTPUT_DTYPES, VectorWriter, output_suffix
 from minibert.sentence.encode import EncodedTexts
@@ -25,7 +25,7 @@ from minibert.tokens.layers import resolve_layers
 
 __all__ = ["embed_corpus"]
 
-# Rows that are made bytes at a time.
+# Rows that are converted to bytes together.
 _ROWS_AT_ONCE = 512
 
 
@@ -50,24 +50,25 @@ def embed_corpus(
     model : SentenceTransformer
     sources : sequence of Source
     output : str or path
-        Name of the file: .npy (with the ids beside it), .jsonl or .parquet. A record of the run,
-        ``<output>.manifest.json``, is put beside it.
+        Name of the file: .npy (with the ids beside it), .jsonl or .parquet. The manifest ``<output>.manifest.json`` is
+        written beside it.
     resume : bool
-        Go on with what an earlier run of the same model, options and input has left; start, if there is nothing.
+        Continue an unfinished run of the same model, options and input; start one if there is none.
     on_error : {"stop", "skip", "null"}
-        What to do about a record that cannot be used: compute nothing at all, leave it out, put a vector of NaN there.
+        What happens if an input line cannot be used. "stop" computes nothing, "skip" leaves the line out, "null" writes
+        a vector of NaN for it.
     dtype : {"float32", "float16"}
-        Of the numbers that are written.
+        Type of the written numbers.
     shard_size : int
-        Texts that are computed and then saved together; fewer if they are long. A crash loses no more than these.
+        Most texts of a shard; fewer if they are long. A shard is computed, then saved. A crash loses at most one shard.
     settings : dict, optional
-        What else must be the same to resume, such as the model's name and revision.
+        Further values that must be the same to resume, such as the model's name and revision.
     show_progress : bool
     report : callable
-        Is given each problem as a line of text.
+        Called with each problem, as a line of text.
     **options
         The fields of `EncodeOptions`, as in `SentenceTransformer.encode`. With truncation="error" a text that is too
-        long counts as a record that cannot be used.
+        long counts as an input line that cannot be used.
 
     Returns
     -------
@@ -76,13 +77,13 @@ def embed_corpus(
     Raises
     ------
     TypeError, ValueError
-        An argument is wrong; a record cannot be used with on_error="stop" (nothing was computed then); what there is
-        to resume, or has ended, belongs to other settings; the input has changed.
+        An argument is wrong. An input line cannot be used with on_error="stop"; nothing was computed then. The run to
+        resume, finished or not, has other settings or another input.
     OSError
-        A file cannot be read or written, or another process writes this output. What was computed stays in the folder
-        ``<output>.parts``.
+        A file cannot be read or written, or another process writes this output. The folder ``<output>.parts`` keeps
+        the shards that were computed.
     """
-    bad_records, output = BadRecords(on_error, report), os.fspath(output)
+    bad_lines, output = BadLines(on_error, report), os.fspath(output)
     check_choice("dtype", dtype, OUTPUT_DTYPES)
     output_suffix(output)
     chosen = EncodeOptions.of(options)
@@ -94,10 +95,10 @@ def embed_corpus(
 
     def make(path: str) -> Output:
         writer = VectorWriter(path, len(probe), dtype, numbered)
-        # Only whether a text is cut counts, except where it is bad for that: then its problem says how long it is.
+        # A run needs to know only whether a text is cut; the problem of a text that is too long needs its whole length.
         how = {"silent": "warn"} if long_texts else {"warn": "silent"}
         truncation = how.get(chosen.truncation, chosen.truncation)
-        task = _Task(model, writer, bad_records, long_texts, dataclasses.replace(chosen, truncation=truncation))
+        task = _Task(model, writer, bad_lines, long_texts, dataclasses.replace(chosen, truncation=truncation))
         return Output(writer.parts, task.compute, writer.width, writer.assemble)
 
     return run_shards(
@@ -113,7 +114,7 @@ def embed_corpus(
             "dtype": dtype,
         },
         probe=probe,
-        bad_records=bad_records,
+        bad_lines=bad_lines,
         too_long=_too_long(model, chosen) if long_texts else None,
         shard_size=shard_size,
         resume=resume,
@@ -125,46 +126,46 @@ def embed_corpus(
 class _Task:
     model: SentenceTransformer
     writer: VectorWriter
-    bad_records: BadRecords
+    bad_lines: BadLines
     long_texts: bool
     options: EncodeOptions
 
     def compute(
-        self, chunk: list[tuple[int, Record]], before: Counts, append: Append, progress: Callable[[int], object]
+        self, chunk: list[tuple[int, InputLine]], before: Counts, append: Append, progress: Callable[[int], object]
     ) -> Counts:
-        texts = [record.text for _, record in chunk if record.text is not None]
+        texts = [input_line.text for _, input_line in chunk if input_line.text is not None]
         size = max(1, len(texts))
         encoded = next(self.model.encode_chunks(texts, chunk_size=size, progress=progress, **vars(self.options)), None)
         progress(len(chunk) - len(texts))
-        places = iter(range(len(texts)))
+        next_index = iter(range(len(texts)))
         first, n_tokens, n_cut = before.n_texts, 0, 0
-        for records in in_chunks(chunk, _ROWS_AT_ONCE):
-            rows, own = list[dict[str, Any]](), list[int]()
-            for number, record in records:
-                place = -1
-                if record.text is not None and encoded is not None:
-                    place = next(places)
-                    cut = int(encoded.n_truncated[place])
+        for input_lines in in_chunks(chunk, _ROWS_AT_ONCE):
+            rows, indices = list[dict[str, Any]](), list[int]()
+            for number, input_line in input_lines:
+                index = -1
+                if input_line.text is not None and encoded is not None:
+                    index = next(next_index)
+                    cut = int(encoded.n_truncated[index])
                     if cut and self.long_texts:
-                        problem = _length_problem(int(encoded.n_tokens[place]), self.model.max_seq_length)
-                        record, place = dataclasses.replace(record, problem=problem), -1
+                        problem = _length_problem(int(encoded.n_tokens[index]), self.model.max_seq_length)
+                        input_line, index = dataclasses.replace(input_line, problem=problem), -1
                     else:
-                        n_tokens += int(encoded.n_tokens[place]) - cut
+                        n_tokens += int(encoded.n_tokens[index]) - cut
                         n_cut += cut > 0
-                if place >= 0 or self.bad_records.keep(record):
-                    rows.append(row_of(number, record))
-                    own.append(place)
-            self.writer.write(append, first, rows, self._vectors(encoded, own))
+                if index >= 0 or self.bad_lines.keep(input_line):
+                    rows.append(row_of(number, input_line))
+                    indices.append(index)
+            self.writer.write(append, first, rows, self._vectors(encoded, indices))
             first += len(rows)
         n_texts = first - before.n_texts
         return Counts(n_texts, n_tokens, n_cut, len(chunk) - n_texts)
 
-    def _vectors(self, encoded: EncodedTexts | None, places: list[int]) -> np.ndarray:
-        """Choose the vectors of some places: (len(places), width), NaN for -1."""
-        chosen = np.full((len(places), self.writer.width), np.nan, dtype=np.float32)
-        found = np.array(places, dtype=np.int64) >= 0
+    def _vectors(self, encoded: EncodedTexts | None, indices: list[int]) -> np.ndarray:
+        """Return the vectors at some indices: (len(indices), width), NaN for index -1."""
+        chosen = np.full((len(indices), self.writer.width), np.nan, dtype=np.float32)
+        found = np.array(indices, dtype=np.int64) >= 0
         if encoded is not None:
-            chosen[found] = encoded.vectors[[place for place in places if place >= 0]]
+            chosen[found] = encoded.vectors[[index for index in indices if index >= 0]]
         return chosen
 
 
@@ -173,7 +174,7 @@ def _length_problem(n_tokens: int, limit: int) -> str:
 
 
 def _too_long(model: SentenceTransformer, options: EncodeOptions) -> Callable[[list[str]], list[str | None]]:
-    """Return a function that says of some texts which have more tokens than the model takes."""
+    """Return a function texts -> for each the problem if it has more tokens than the model takes, else None."""
 
     def reasons(texts: list[str]) -> list[str | None]:
         limit = model.max_seq_length
@@ -184,16 +185,16 @@ def _too_long(model: SentenceTransformer, options: EncodeOptions) -> Callable[[l
 
 
 def _probe(model: SentenceTransformer, options: EncodeOptions) -> np.ndarray:
-    """Compute the vector of a fixed text, which tells whether model and options are those of another run.
+    """Compute the vector of a fixed text. Two runs with the same model and options have the same vector.
 
-    Where texts are split it is a long one, so that windows without room for a text are refused at once.
+    If texts are split, this text is long: then windows that cannot hold any of a text's tokens are refused at once.
     """
     text = "minibert " * (model.max_seq_length if options.truncation == "split" else 1)
     return next(model.encode_chunks([text], **vars(options))).vectors[0]
 
 
 def _as_json(model: SentenceTransformer, options: EncodeOptions) -> dict[str, Any]:
-    """Return checked options as values that JSON has."""
+    """Return checked options as JSON values."""
     layers = resolve_layers(-1 if options.layers is None else options.layers, model.model.config.num_hidden_layers)
     pooling = options.pooling if options.pooling is None or isinstance(options.pooling, str) else [*options.pooling]
     plain = {name: int(value) if isinstance(value, np.integer) else value for name, value in vars(options).items()}

@@ -1,4 +1,4 @@
-"""Files of texts -> the hidden states of every token in a file, in bounded memory, to be resumed (see runs.py)."""
+"""Files of texts -> one file of the hidden states of every token, in bounded memory, with resume (see runs.py)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numpy as np
 
 from minibert.base.checks import check_choice
 from minibert.corpus.google_features import google_lines
-from minibert.corpus.readers import Record, Source
-from minibert.corpus.runs import Append, BadRecords, Output, Summary, run_shards
+from minibert.corpus.readers import InputLine, Source
+from minibert.corpus.runs import Append, BadLines, Output, Summary, run_shards
 from minibert.corpus.shards import Counts, Part
 from minibert.corpus.token_features import TokenFeatureWriter
 from minibert.corpus.writers import OUTPUT_DTYPES
@@ -24,10 +24,10 @@ from minibert.tokens.layers import LayerSelection
 __all__ = ["EXTRACT_FORMATS", "EXTRACT_SHARD", "extract_corpus"]
 
 EXTRACT_FORMATS = ("binary", "google")
-"""An .npy array of all tokens with an index beside it (token_features.py); JSON lines (google_features.py)."""
+"""An .npy array of all tokens with an index beside it (token_features.py), or JSON lines (google_features.py)."""
 
 EXTRACT_SHARD = 1000
-"""Texts after which what is done is saved."""
+"""Texts of a shard: they are computed, then saved."""
 
 _GOOGLE_LENGTH = 128  # tokens: the default of extract_features.py
 _LINES = "part-features.jsonl"
@@ -51,7 +51,7 @@ def extract_corpus(
     show_progress: bool = False,
     report: Callable[[str], object] = print,
 ) -> Summary | None:
-    """Compute hidden states of every token of the texts in some files, and write them, in order, into one file.
+    """Compute hidden states of every token of the texts in some files and write them, in order, into one file.
 
     Parameters
     ----------
@@ -59,23 +59,23 @@ def extract_corpus(
         Of the same model.
     sources : sequence of Source
     output : str or path
-        Name of the file. The binary format's ends in .npy: an array (tokens, layers, H), with the index
-        `minibert.corpus.token_features.tokens_path` beside it. So is a record of the run, ``<output>.manifest.json``.
+        Name of the file. For the binary format it ends in .npy: an array (tokens, layers, H), with the index
+        `minibert.corpus.token_features.tokens_path` beside it. The manifest ``<output>.manifest.json`` is there too.
     format : {"binary", "google"}
         See `EXTRACT_FORMATS`.
     layers : int or ints
-        Numbered as in transformers; with "google" as there, see `minibert.corpus.google_features.google_layers`.
+        Numbered as in transformers. With "google" numbered as in `minibert.corpus.google_features.google_layers`.
     dtype : {"float32", "float16"}
-        Of the array.
+        Type of the array.
     max_length : int, optional
-        Tokens of a text, special ones included; the rest is cut off. Default: what tokenizer and model take; 128, or
-        what the model takes, with "google".
+        Most tokens of a text, special ones included; the rest is cut off. Default: the limit of tokenizer and model.
+        With "google" it is 128, or the model's limit if that is smaller.
     batch_size : int
-        Texts computed together.
+        Texts that are computed together.
     resume, on_error, settings, show_progress, report
-        As in `minibert.corpus.embed.embed_corpus`. A place that is kept has no tokens.
+        As in `minibert.corpus.embed.embed_corpus`. With on_error="null" a bad line has an entry without tokens.
     shard_size : int
-        The number of texts after which what is done is saved; fewer if they are long. A crash loses no more.
+        Most texts of a shard; fewer if they are long. A crash loses at most one shard.
 
     Returns
     -------
@@ -86,14 +86,14 @@ def extract_corpus(
     TypeError, ValueError, OSError
         As in `minibert.corpus.embed.embed_corpus`.
     """
-    bad_records, output = BadRecords(on_error, report), os.fspath(output)
+    bad_lines, output = BadLines(on_error, report), os.fspath(output)
     check_choice("format", format, EXTRACT_FORMATS)
     check_choice("dtype", dtype, OUTPUT_DTYPES)
     chosen = [layers] if isinstance(layers, int | np.integer) else [*layers]
     width = model.config.hidden_size
     if format == "google":
         limit = min(_GOOGLE_LENGTH, model.config.max_position_embeddings) if max_length is None else max_length
-        lines = _GoogleLines(model, tokenizer, bad_records, chosen, limit, batch_size)
+        lines = _GoogleLines(model, tokenizer, bad_lines, chosen, limit, batch_size)
         probe = lines.probe()
 
         def make(path: str) -> Output:
@@ -101,9 +101,11 @@ def extract_corpus(
 
     else:
         if not output.endswith(".npy"):
-            raise ValueError(f"{output!r} must end in .npy: the binary format is an array and an index beside it.")
+            raise ValueError(
+                f"output={output!r} must end in .npy, because the binary format is an array; give another name."
+            )
         writer = TokenFeatureWriter(model, tokenizer, chosen, dtype, max_length, batch_size)
-        states = _States(writer, bad_records)
+        states = _States(writer, bad_lines)
         probe = writer.probe()
 
         def make(path: str) -> Output:
@@ -123,7 +125,7 @@ def extract_corpus(
             "on_error": on_error,
         },
         probe=probe,
-        bad_records=bad_records,
+        bad_lines=bad_lines,
         too_long=None,
         shard_size=shard_size,
         resume=resume,
@@ -134,12 +136,12 @@ def extract_corpus(
 @dataclasses.dataclass(frozen=True)
 class _States:
     writer: TokenFeatureWriter
-    bad_records: BadRecords
+    bad_lines: BadLines
 
     def compute(
-        self, chunk: list[tuple[int, Record]], before: Counts, append: Append, progress: Callable[[int], object]
+        self, chunk: list[tuple[int, InputLine]], before: Counts, append: Append, progress: Callable[[int], object]
     ) -> Counts:
-        kept = _kept(chunk, self.bad_records)
+        kept = _kept(chunk, self.bad_lines)
         n_tokens = n_cut = 0
         for n_texts, tokens, cut in self.writer.write(append, before.n_tokens, kept):
             n_tokens, n_cut = n_tokens + tokens, n_cut + cut
@@ -152,20 +154,20 @@ class _States:
 class _GoogleLines:
     model: BertModel
     tokenizer: BertTokenizer
-    bad_records: BadRecords
+    bad_lines: BadLines
     layers: list[int]
     limit: int
     batch_size: int
 
     def probe(self) -> np.ndarray:
-        """Compute the values of a fixed text's first token; refuses layers and lengths that the model has not."""
-        line = next(self._lines([(0, Record("minibert", None, "", 1))]))[0]
+        """Compute the values of a fixed text's first token; this raises for layers and lengths that the model lacks."""
+        line = next(self._lines([(0, InputLine("minibert", None, "", 1))]))[0]
         return np.array([layer["values"] for layer in json.loads(line)["features"][0]["layers"]]).reshape(-1)
 
     def compute(
-        self, chunk: list[tuple[int, Record]], before: Counts, append: Append, progress: Callable[[int], object]
+        self, chunk: list[tuple[int, InputLine]], before: Counts, append: Append, progress: Callable[[int], object]
     ) -> Counts:
-        kept = _kept(chunk, self.bad_records)
+        kept = _kept(chunk, self.bad_lines)
         n_tokens = n_cut = 0
         for line, tokens, cut in self._lines(kept):
             append(_LINES, f"{line}\n".encode())
@@ -174,16 +176,18 @@ class _GoogleLines:
         progress(len(chunk) - len(kept))
         return Counts(len(kept), n_tokens, n_cut, len(chunk) - len(kept))
 
-    def _lines(self, records: Sequence[tuple[int, Record]]) -> Any:
+    def _lines(self, input_lines: Sequence[tuple[int, InputLine]]) -> Any:
         return google_lines(
             self.model,
             self.tokenizer,
-            ((number, record.text) for number, record in records),
+            ((number, input_line.text) for number, input_line in input_lines),
             layers=self.layers,
             max_seq_length=self.limit,
             batch_size=self.batch_size,
         )
 
 
-def _kept(chunk: Sequence[tuple[int, Record]], bad_records: BadRecords) -> list[tuple[int, Record]]:
-    return [(number, record) for number, record in chunk if record.problem is None or bad_records.keep(record)]
+def _kept(chunk: Sequence[tuple[int, InputLine]], bad_lines: BadLines) -> list[tuple[int, InputLine]]:
+    return [
+        (number, input_line) for number, input_line in chunk if input_line.problem is None or bad_lines.keep(input_line)
+    ]

@@ -1,8 +1,8 @@
-"""The JSON lines of Google's extract_features.py: every token of a text, or of a pair, with some layers' values.
+"""The JSON lines of Google's extract_features.py: every token of a text or a pair, with the values of some layers.
 
-Source: google-research/bert, extract_features.py: its field names (``linex_index`` too), its rounding to 6 places, its
-" ||| " between the texts of a pair, and its way of cutting them. Layers are numbered as there: 0 is the first layer's
-output, so that positive numbers are one less than transformers'; negative ones agree.
+Source: google-research/bert, extract_features.py. The field names (``linex_index`` too), the rounding to 6 decimals,
+the " ||| " between the texts of a pair, and the way to cut them are the same. Layers are numbered as there: 0 is the
+first layer's output. So positive numbers are one less than in transformers; negative ones are equal.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PAIR = re.compile(r"^(.*) \|\|\| (.*)$")
 
 
 def google_layers(layers: Sequence[int], num_hidden_layers: int) -> tuple[int, ...]:
-    """Turn Google's numbers of layers into those of hidden states: i -> i + 1, and -1 -> L.
+    """Convert Google's layer numbers to those of hidden states: i -> i + 1, and -1 -> L.
 
     Raises
     ------
@@ -36,8 +36,8 @@ def google_layers(layers: Sequence[int], num_hidden_layers: int) -> tuple[int, .
     for layer in layers:
         if not -L <= layer < L:
             raise ValueError(
-                f"layers={layer}: the model's {L} layers are 0 to {L - 1}, or -{L} to -1, in Google's numbering; "
-                "the embeddings' output is not among them."
+                f"layers={layer}; expected 0 to {L - 1}, or -{L} to -1, in Google's numbering of {L} layers. The "
+                "embeddings' output does not have a number there."
             )
     return tuple(layer % L + 1 for layer in layers)
 
@@ -51,25 +51,25 @@ def google_lines(
     max_seq_length: int = 128,
     batch_size: int = 32,
 ) -> Iterator[tuple[str, int, int]]:
-    """Yield for each text its line of JSON, without the line's end, its tokens, and how many more were cut off.
+    """Yield for each text its line of JSON (without newline), its number of tokens, and how many were cut off.
 
     Parameters
     ----------
     model, tokenizer
         Of the same model.
     numbered_texts : iterable of (int, str or None)
-        What stands as ``linex_index``, and the text, or a pair with " ||| " between. None has no features.
+        The value of ``linex_index``, and the text or the pair with " ||| " between. For None the features are null.
     layers : sequence of int
         In Google's numbering, see `google_layers`.
     max_seq_length : int
-        In tokens, [CLS] and [SEP] included; longer texts are cut, of a pair always the longer one.
+        In tokens, [CLS] and [SEP] included. Longer texts are cut; in a pair the longer text is always cut first.
     batch_size : int
-        Texts computed together.
+        Texts that are computed together.
 
     Raises
     ------
     ValueError
-        A layer or `max_seq_length` is not the model's.
+        The model does not have a layer, or does not accept `max_seq_length`.
     """
     states = google_layers(layers, model.config.num_hidden_layers)
     most = model.config.max_position_embeddings
@@ -88,8 +88,8 @@ def google_lines(
                 {
                     "token": token,
                     "layers": [
-                        {"index": layer, "values": [round(value, 6) for value in own.tolist()]}
-                        for layer, own in zip(layers, of_token, strict=True)
+                        {"index": layer, "values": [round(value, 6) for value in vector.tolist()]}
+                        for layer, vector in zip(layers, of_token, strict=True)
                     ],
                 }
                 for token, of_token in zip(tokens, values, strict=True)
@@ -98,7 +98,7 @@ def google_lines(
 
 
 def _make(tokenizer: BertTokenizer, text: str, limit: int) -> tuple[list[str], IntArray, IntArray, int]:
-    """Return tokens, ids and token types of a line, and how many tokens of it are cut off."""
+    """Return a line's tokens, ids and token types, and how many of its tokens are cut off."""
     stripped = text.strip()
     pair = _PAIR.match(stripped)
     parts = [
@@ -113,18 +113,18 @@ def _make(tokenizer: BertTokenizer, text: str, limit: int) -> tuple[list[str], I
     lengths = [length for _, _, length in parts]
     kept = [min(length, limit) for length in lengths]
     while sum(kept) > limit - 1 - len(parts):
-        longest = 0 if len(kept) == 1 or kept[0] > kept[1] else 1  # of two equally long ones the second is cut
+        longest = 0 if len(kept) == 1 or kept[0] > kept[1] else 1  # of two equally long texts the second is cut
         kept[longest] -= 1
     tokens, ids, types = [str(tokenizer.cls_token)], [tokenizer.cls_token_id], [0]
-    for number, ((own_tokens, own_ids, _), length) in enumerate(zip(parts, kept, strict=True)):
-        tokens += [*own_tokens[:length], str(tokenizer.sep_token)]
-        ids += [*own_ids[:length], tokenizer.sep_token_id]
+    for number, ((part_tokens, part_ids, _), length) in enumerate(zip(parts, kept, strict=True)):
+        tokens += [*part_tokens[:length], str(tokenizer.sep_token)]
+        ids += [*part_ids[:length], tokenizer.sep_token_id]
         types += [number] * (length + 1)
     return tokens, np.array(ids), np.array(types), sum(lengths) - sum(kept)
 
 
 def _compute(model: BertModel, ids: list[IntArray], types: list[IntArray], states: tuple[int, ...]) -> list[np.ndarray]:
-    """Hidden states of each text: arrays of shape (S, layers, H), float64 for Python's rounding."""
+    """Compute hidden states of each text: arrays (S, layers, H), float64 because Python's `round` needs it."""
     if not ids:
         return []
     batch = PackedBatch.from_sequences(ids, types)

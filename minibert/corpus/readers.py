@@ -1,8 +1,8 @@
-"""Texts in files -> records, one at a time: plain text, JSON lines, CSV and TSV, each also gzipped.
+"""Texts in files -> input lines, one at a time: plain text, JSON lines, CSV and TSV, each also gzipped.
 
-A record that cannot be used is still a record: it says what is wrong with it, and where. So is one that is too long to
-be held in memory; its rest is skipped. Every byte that is read goes into a checksum, so that a run can tell whether its
-input is still the same.
+An input line that cannot be used is yielded too, with its problem and its number. A line that is too long to be held in
+memory is such a line; its rest is skipped. A checksum of every byte that is read tells a run whether its input is still
+the same.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from minibert.base.checks import brief, check_choice
 from minibert.base.files import os_reason
 from minibert.tokenizer.texts import refuse_lone_surrogate
 
-__all__ = ["INPUT_FORMATS", "Record", "Source", "input_format", "read_records"]
+__all__ = ["INPUT_FORMATS", "InputLine", "Source", "input_format", "read_input_lines"]
 
 INPUT_FORMATS = ("text", "jsonl", "csv", "tsv")
-"""One text per line; one JSON object (or string) per line; a header line, then rows."""
+"""text: one text per line. jsonl: one JSON object (or string) per line. csv and tsv: a header line, then rows."""
 
 _BY_SUFFIX = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv"}
 
-_GZIP = b"\x1f\x8b"  # what gzip data begin with, and no UTF-8 text
+_GZIP = b"\x1f\x8b"  # gzip data begin with these bytes; UTF-8 text cannot
 
-# Bytes of a line, or characters of a CSV record, without its end. The csv module's own limit, of a field, is 131,072,
-# less than a book; without one a quote that is never closed would bring the rest of the file into memory, and so would
-# a line that never ends, which gzip makes of a small file.
-_RECORD_LIMIT = 2**24
+# Most bytes of a line, or characters of a CSV row, without its end. The csv module limits a field to 131,072, which is
+# less than a book. Without a limit a quote that is never closed would read the rest of the file into memory.
+# A line that never ends would do the same, and a small gzip file can hold one.
+_LINE_LIMIT = 2**24
 
-_BLOCK = 2**16  # of what is passed over
+_BLOCK = 2**16  # bytes or characters that are skipped at a time
 _KEYS_SHOWN = 20
 
 
@@ -48,19 +48,19 @@ class Source:
     Parameters
     ----------
     path : str
-        "-" is the standard input, where a run reads it (see runs.py).
+        "-" means the standard input in a run (see runs.py).
     format : {"text", "jsonl", "csv", "tsv"}
     text_column : str
-        The column, or the key, that holds the text; plain text has none.
+        The column or key of the text; not used for plain text.
     id_column : str, optional
-        The one that holds the id; default: records are numbered.
+        The column or key of the id; default: input lines are numbered.
     name : str, optional
-        What messages and the record of a run call the file; default: its path.
+        Name of the file in messages and in the manifest; default: its path.
 
     Raises
     ------
     ValueError
-        The format is none of these, or has no ids.
+        The format is not one of these, or it does not have ids.
     """
 
     path: str
@@ -73,26 +73,26 @@ class Source:
         object.__setattr__(self, "name", self.name or self.path)
         check_choice("format", self.format, INPUT_FORMATS)
         if self.format == "text" and self.id_column is not None:
-            raise ValueError(f"id_column={self.id_column!r}, but plain text has no columns; expected None.")
+            raise ValueError(f"id_column={self.id_column!r}, but plain text does not have columns; expected None.")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Record:
-    """One text of a file, or what stands in its place.
+class InputLine:
+    """One text of a file, or the reason why there is none. In CSV and TSV it is one row, which can have several lines.
 
     Parameters
     ----------
     text : str or None
-        None where there is none to be had.
+        None if it cannot be read.
     id : str, int or None
-        None where the source has no ids, or this one cannot be read.
+        None if the source does not have ids, or this one cannot be read.
     file : str
     line : int
-        Its first line in the file, from 1.
+        Number of its first line in the file, from 1.
     problem : str or None
-        Why there is no text.
+        Why the text cannot be used.
     numbered : bool
-        The source has no ids: a record is called by its number.
+        The source does not have ids, so the number of the input line is its id.
     """
 
     text: str | None
@@ -104,31 +104,32 @@ class Record:
 
 
 def input_format(path: str) -> str:
-    """Tell the format from a file's name; what has no known suffix is plain text."""
+    """Return the format that a file's name tells; names without a known suffix mean plain text."""
     return _BY_SUFFIX.get(os.path.splitext(path.removesuffix(".gz"))[1].lower(), "text")
 
 
-def read_records(source: Source, checksum: hashlib._Hash | None = None) -> Iterator[Record]:
-    """Yield the records of a file.
+def read_input_lines(source: Source, checksum: hashlib._Hash | None = None) -> Iterator[InputLine]:
+    """Yield the input lines of a file.
 
     Parameters
     ----------
     source : Source
     checksum : hash object of hashlib, optional
-        Is given every byte of the file (as it is on the disk) by the end.
+        Updated with every byte of the file as it is on the disk.
 
     Raises
     ------
     OSError
         The file cannot be read, or its gzip data are damaged.
     ValueError
-        Its structure is broken, so that the rest of it cannot be told apart: the file and the line are named. So is a
-        CSV file with a broken quote in a text of several lines; one in a record of one line spoils that record only.
+        The header of a table is wrong, or it is unknown where the next row begins. This happens after a broken quote in
+        a CSV row of several lines; a broken quote in a row of one line makes only that row a bad line. The message
+        names the file and the line.
     """
     try:
         with open(source.path, "rb", buffering=0) as raw:
             file = io.BufferedReader(_Counted(raw, checksum), 2**16)
-            # The standard input has no name that could tell.
+            # The standard input does not have a name with a suffix.
             compressed = source.path.endswith(".gz") or file.peek(len(_GZIP)).startswith(_GZIP)
             stream: Any = gzip.GzipFile(fileobj=file) if compressed else file
             if source.format in ("csv", "tsv"):
@@ -141,7 +142,7 @@ def read_records(source: Source, checksum: hashlib._Hash | None = None) -> Itera
 
 
 class _Counted(io.RawIOBase):
-    """Hands bytes through, and to a checksum."""
+    """A raw stream that updates a checksum with the bytes it passes on."""
 
     def __init__(self, raw: Any, checksum: hashlib._Hash | None) -> None:
         self._raw, self._checksum = raw, checksum
@@ -156,17 +157,17 @@ class _Counted(io.RawIOBase):
         return count
 
 
-def _read_lines(source: Source, stream: Any) -> Iterator[Record]:
-    for number, line in enumerate(iter(lambda: stream.readline(_RECORD_LIMIT + len(b"\r\n")), b""), 1):
+def _read_lines(source: Source, stream: Any) -> Iterator[InputLine]:
+    for number, line in enumerate(iter(lambda: stream.readline(_LINE_LIMIT + len(b"\r\n")), b""), 1):
         data = line.removesuffix(b"\n").removesuffix(b"\r")
-        if len(data) > _RECORD_LIMIT:
+        if len(data) > _LINE_LIMIT:
             while line and not line.endswith(b"\n"):
                 line = stream.readline(_BLOCK)
-            too_long = f"has more than {_RECORD_LIMIT:,} bytes"
-            yield Record(None, None, source.name, number, too_long, source.id_column is None)
+            too_long = f"has more than {_LINE_LIMIT:,} bytes"
+            yield InputLine(None, None, source.name, number, too_long, source.id_column is None)
             continue
         text: str | None = None
-        own_id: str | int | None = None
+        line_id: str | int | None = None
         problem = None
         try:
             decoded = data.decode("utf-8-sig" if number == 1 else "utf-8")
@@ -174,17 +175,17 @@ def _read_lines(source: Source, stream: Any) -> Iterator[Record]:
                 text = decoded
             else:
                 value = _json_value(source, decoded)
-                own_id = _json_id(source, value)
+                line_id = _json_id(source, value)
                 text = _json_text(source, value)
         except UnicodeDecodeError as error:
             problem = f"is not UTF-8: byte 0x{data[error.start]:02x} at {error.start}"
         except (ValueError, RecursionError) as error:
             problem = "is nested too deeply" if isinstance(error, RecursionError) else str(error).removesuffix(".")
-        yield Record(text, own_id, source.name, number, problem, source.id_column is None)
+        yield InputLine(text, line_id, source.name, number, problem, source.id_column is None)
 
 
 def _json_value(source: Source, line: str) -> str | dict[str, Any]:
-    """Return what a line holds: an object or, where no ids are asked for, a text."""
+    """Return a line's JSON value: an object, or a text if ids are not needed."""
     if not line.strip():
         raise ValueError("is empty; expected a JSON object")
     try:
@@ -193,18 +194,18 @@ def _json_value(source: Source, line: str) -> str | dict[str, Any]:
         raise ValueError(f"is not JSON: {error.msg} at column {error.colno}") from None
     if isinstance(value, dict) or (isinstance(value, str) and source.id_column is None):
         return value
-    raise ValueError(f"holds no JSON object, but {type(value).__name__}")
+    raise ValueError(f"holds {type(value).__name__}; expected a JSON object")
 
 
 def _json_id(source: Source, value: str | dict[str, Any]) -> str | int | None:
     if isinstance(value, str) or source.id_column is None:
         return None
-    own_id = value.get(source.id_column)
-    if isinstance(own_id, bool) or not isinstance(own_id, str | int):
-        raise ValueError(f"has no id, a string or a whole number, under {source.id_column!r}")
-    if isinstance(own_id, str):
-        refuse_lone_surrogate(own_id, "the id")
-    return own_id
+    line_id = value.get(source.id_column)
+    if isinstance(line_id, bool) or not isinstance(line_id, str | int):
+        raise ValueError(f"does not have an id (a string or a whole number) under {source.id_column!r}")
+    if isinstance(line_id, str):
+        refuse_lone_surrogate(line_id, "the id")
+    return line_id
 
 
 def _json_text(source: Source, value: str | dict[str, Any]) -> str:
@@ -213,18 +214,20 @@ def _json_text(source: Source, value: str | dict[str, Any]) -> str:
         if source.text_column not in value:
             keys = [brief(key) for key in islice(value, _KEYS_SHOWN)] or ["nothing"]
             keys += ["..."] if len(value) > _KEYS_SHOWN else []
-            raise ValueError(f"has no {source.text_column!r}; it has {', '.join(keys)}")
+            raise ValueError(f"does not have {source.text_column!r}; it has {', '.join(keys)}")
         text = value[source.text_column]
     if not isinstance(text, str):
-        raise ValueError(f"holds {'null' if text is None else type(text).__name__} as {source.text_column!r}, no text")
+        raise ValueError(
+            f"holds {'null' if text is None else type(text).__name__} as {source.text_column!r}; expected a text"
+        )
     refuse_lone_surrogate(text, "the text")
     return text
 
 
-def _read_table(source: Source, stream: Any) -> Iterator[Record]:
-    # What is not UTF-8 comes through as lone surrogates, and is found in the one record that has it.
+def _read_table(source: Source, stream: Any) -> Iterator[InputLine]:
+    # Bytes that are not UTF-8 become lone surrogates, so that only the row with them is bad.
     lines = _TableLines(io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline=""))
-    csv.field_size_limit(max(csv.field_size_limit(), _RECORD_LIMIT))  # of the process: there is no other
+    csv.field_size_limit(max(csv.field_size_limit(), _LINE_LIMIT))  # this limit is global to the process
     rows = csv.reader(lines, delimiter="\t" if source.format == "tsv" else ",", strict=True)
     try:
         header = next(rows, None)
@@ -234,38 +237,40 @@ def _read_table(source: Source, stream: Any) -> Iterator[Record]:
     missing = [name for name in wanted if header is None or name not in header]
     if missing:
         known = ", ".join(map(repr, header or [])) or "none"
-        raise ValueError(f"{source.name} has no column {missing[0]!r}; it has {known}. Give text_column=, id_column=.")
-    assert header is not None  # or something would be missing
-    text_place = header.index(source.text_column)
-    id_place = None if source.id_column is None else header.index(source.id_column)
+        raise ValueError(
+            f"{source.name} does not have a column {missing[0]!r}; it has {known}. Give text_column= and id_column=."
+        )
+    assert header is not None  # else a column would be missing
+    text_index = header.index(source.text_column)
+    id_index = None if source.id_column is None else header.index(source.id_column)
     while True:
-        line = lines.begin_record()
+        line = lines.begin_row()
         try:
             row = next(rows, None)
         except csv.Error as error:
-            if lines.number > line or lines.ends_in_quotes:  # where the next record begins would be a guess
+            if lines.number > line or lines.ends_in_quotes:  # the start of the next row is unknown
                 raise ValueError(
-                    f"{source.name}, line {line}: {error}. The record runs over several lines, so what follows it "
-                    "cannot be told apart, whatever on_error= says."
+                    f"{source.name}, line {line}: {error}. The row runs over several lines, so it is unknown "
+                    "where the next row begins. Correct it; on_error= cannot skip it."
                 ) from error
-            problem = f"is no row of a table: {error}"
-            yield Record(None, None, source.name, line, problem, source.id_column is None)
+            problem = f"is not a row of a table: {error}"
+            yield InputLine(None, None, source.name, line, problem, source.id_column is None)
         else:
             if row is None:
                 return
-            if row:  # an empty line is no record
-                yield _table_record(source, row, len(header), text_place, id_place, line)
+            if row:  # an empty line is not a row
+                yield _table_line(source, row, len(header), text_index, id_index, line)
 
 
 class _TableLines:
-    """Hands lines to the csv module, and refuses those of a record that is too long.
+    """The lines of a table for the csv module. A row that is too long raises csv.Error.
 
     Attributes
     ----------
     number : int
-        Of the line that was read last, from 1.
+        Number of the line that was read last, from 1.
     ends_in_quotes : bool
-        Whether a line that was refused ends within quotes, so that its record goes on in the next line.
+        Whether a line that was too long ends within quotes, so that its row continues in the next line.
     """
 
     def __init__(self, file: io.TextIOWrapper) -> None:
@@ -273,8 +278,8 @@ class _TableLines:
         self.number = self._characters = 0
         self.ends_in_quotes = False
 
-    def begin_record(self) -> int:
-        """Return the number of the line that comes next, with which a record begins."""
+    def begin_row(self) -> int:
+        """Begin a row with the next line, and return the number of that line."""
         self._characters = 0
         return self.number + 1
 
@@ -282,22 +287,22 @@ class _TableLines:
         return self
 
     def __next__(self) -> str:
-        line = self._line(max(1, _RECORD_LIMIT + len("\r\n") - self._characters))
+        line = self._line(max(1, _LINE_LIMIT + len("\r\n") - self._characters))
         if not line:
             raise StopIteration
         self.number += 1
-        if self._characters + len(line.rstrip("\r\n")) > _RECORD_LIMIT:
+        if self._characters + len(line.rstrip("\r\n")) > _LINE_LIMIT:
             quotes = line.count('"')
             while line and not line.endswith(("\n", "\r")):
                 line = self._line(_BLOCK)
                 quotes += line.count('"')
             self.ends_in_quotes = quotes % 2 == 1
-            raise csv.Error(f"it has more than {_RECORD_LIMIT:,} characters")
+            raise csv.Error(f"it has more than {_LINE_LIMIT:,} characters")
         self._characters += len(line)
         return line
 
     def _line(self, size: int) -> str:
-        """Read a line, or what comes first of a longer one; no end of a line is cut in two."""
+        """Read at most `size` characters of a line. A line's end of two characters is not split."""
         line, self._next = self._next, ""
         if not line.endswith("\r"):
             line += self._file.readline(size)
@@ -308,20 +313,20 @@ class _TableLines:
         return line
 
 
-def _table_record(
-    source: Source, row: list[str], width: int, text_place: int, id_place: int | None, line: int
-) -> Record:
+def _table_line(
+    source: Source, row: list[str], width: int, text_index: int, id_index: int | None, line: int
+) -> InputLine:
     text: str | None = None
-    own_id: str | None = None
+    line_id: str | None = None
     problem = None
     try:
         if len(row) != width:
-            raise ValueError(f"has {len(row)} columns, the header has {width}")
-        own_id = None if id_place is None else _checked_field(row[id_place])
-        text = _checked_field(row[text_place])
+            raise ValueError(f"has {len(row)} columns, but the header has {width}")
+        line_id = None if id_index is None else _checked_field(row[id_index])
+        text = _checked_field(row[text_index])
     except ValueError as error:
         problem = str(error).removesuffix(".")
-    return Record(text, own_id, source.name, line, problem, id_place is None)
+    return InputLine(text, line_id, source.name, line, problem, id_index is None)
 
 
 def _checked_field(field: str) -> str:

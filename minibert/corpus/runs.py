@@ -1,9 +1,9 @@
-"""A run over a corpus: files of texts -> shards -> files, in bounded memory, to be resumed after a crash.
+"""A run over a corpus: files of texts -> shards -> files, in bounded memory, with resume after a crash.
 
-The input is gone through twice. First every record is looked at, so that one that cannot be used is met before anything
-is computed, and the input's checksum is known; then the shards are computed, one at a time. A shard depends on nothing
-but its own records, so a run that was interrupted ends with the same bytes as one that was not. What is computed, and
-in which bytes, is the caller's: vectors of texts (embed.py) or of tokens (extract.py).
+The input is read twice. The first reading finds lines that cannot be used before anything is computed, and computes the
+input's checksum. The second reading computes the shards, one at a time. A shard depends only on its input lines, so an
+interrupted run ends with the same bytes as one that was not. The caller computes the vectors and their bytes: of texts
+(embed.py) or of tokens (extract.py).
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from minibert.base.checks import check_choice, check_int
 from minibert.base.files import os_reason
 from minibert.base.ordering import in_chunks
 from minibert.base.progress import progress_bar
-from minibert.corpus.readers import Record, Source, read_records
-from minibert.corpus.shards import Counts, Part, ShardFolder, read_record, record_path
+from minibert.corpus.readers import InputLine, Source, read_input_lines
+from minibert.corpus.shards import Counts, Part, ShardFolder, manifest_path, read_manifest
 
-__all__ = ["ON_ERROR", "Append", "BadRecords", "Output", "Summary", "row_of", "run_shards"]
+__all__ = ["ON_ERROR", "Append", "BadLines", "Output", "Summary", "row_of", "run_shards"]
 
 ON_ERROR = ("stop", "skip", "null")
-"""What to do about a record that cannot be used: compute nothing at all, leave it out, keep its place empty."""
+"""If an input line cannot be used: compute nothing, leave the line out, or keep its row without a vector."""
 
-# Characters of the records that are held at a time; one more record may come on top of them.
+# Most characters of the input lines that are held in memory, not counting the line that was read last.
 _CHARACTERS_AT_ONCE = 2**25
 
-# A run that stops says so about as many records, and counts the rest.
+# A run that stops shows at most this number of bad lines, and counts the others.
 _PROBLEMS_SHOWN = 20
 
 Append = Callable[[str, bytes | memoryview], None]
@@ -46,24 +46,24 @@ Append = Callable[[str, bytes | memoryview], None]
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """What a run did.
+    """The counts of a run.
 
     Parameters
     ----------
     n_texts : int
-        Records in the output, those without a text included.
+        Input lines in the output, those without a text included.
     width : int
         Numbers of one vector.
     n_tokens : int
-        Tokens of the texts as they were computed, each text for itself.
+        Tokens of the texts after cutting; equal texts count separately.
     n_cut : int
-        Texts that had more tokens than the model takes.
+        Texts that were cut, because they had more tokens than the model takes.
     n_left_out : int
-        Records that could not be used and were left out.
+        Input lines that could not be used and were left out.
     n_resumed : int
-        Texts of earlier runs.
+        Texts that earlier runs have computed.
     seconds : float
-        Of this run.
+        Time of this run.
     """
 
     n_texts: int
@@ -76,20 +76,20 @@ class Summary:
 
 
 @dataclasses.dataclass(frozen=True)
-class BadRecords:
-    """What becomes of records that cannot be used.
+class BadLines:
+    """The handling of input lines that cannot be used.
 
     Parameters
     ----------
     on_error : {"stop", "skip", "null"}
         See `ON_ERROR`.
     report : callable
-        Is given each of them as a line of text.
+        Called with each of them, as a line of text.
 
     Raises
     ------
     ValueError
-        `on_error` is none of these.
+        `on_error` is not one of these.
     """
 
     on_error: str
@@ -98,31 +98,33 @@ class BadRecords:
     def __post_init__(self) -> None:
         check_choice("on_error", self.on_error, ON_ERROR)
 
-    def keep(self, record: Record) -> bool:
-        """Report a record whose `problem` says why it cannot be used, and return whether its place is kept.
+    def keep(self, input_line: InputLine) -> bool:
+        """Report an input line that cannot be used, and return whether its row is kept.
 
         Raises
         ------
         ValueError
-            With "stop": the first look has found no such record, so the file is another one by now.
+            With "stop": the first reading did not find this bad line, so the file has changed.
         """
         if self.on_error == "stop":
-            raise ValueError(f"{record.file} was changed while it was read: line {record.line} {record.problem}.")
-        self.report(_describe(record))
+            raise ValueError(
+                f"{input_line.file} was changed while it was read: line {input_line.line} {input_line.problem}."
+            )
+        self.report(_describe(input_line))
         return self.on_error == "null"
 
 
 @dataclasses.dataclass(frozen=True)
 class Output:
-    """What a run makes of its shards.
+    """The parts of a run's output, and how to compute them.
 
     Parameters
     ----------
     parts : sequence of Part
-        Those with a final name are the files that were asked for.
+        Those with a final name become the output files.
     compute : callable
-        Is given the numbered records of a shard, how many texts of earlier shards are in the output, a function that
-        appends bytes to the part of a name, and one to be told how many records are done; returns the shard's counts.
+        Computes a shard from its numbered input lines, the counts of all earlier shards, a function that appends bytes
+        to the part with a name, and a function to call with the number of lines done. Returns the shard's counts.
     width : int
         Numbers of one vector.
     assemble : callable, optional
@@ -130,7 +132,7 @@ class Output:
     """
 
     parts: Sequence[Part]
-    compute: Callable[[list[tuple[int, Record]], Counts, Append, Callable[[int], object]], Counts]
+    compute: Callable[[list[tuple[int, InputLine]], Counts, Append, Callable[[int], object]], Counts]
     width: int
     assemble: Callable[[Path, Counts], Sequence[Part]] | None = None
 
@@ -142,33 +144,33 @@ def run_shards(
     *,
     settings: dict[str, Any],
     probe: npt.NDArray[Any],
-    bad_records: BadRecords,
+    bad_lines: BadLines,
     too_long: Callable[[list[str]], list[str | None]] | None,
     shard_size: int,
     resume: bool,
     show_progress: bool,
 ) -> Summary | None:
-    """Compute a file of some files of texts, shard by shard.
+    """Compute an output file from files of texts, shard by shard.
 
     Parameters
     ----------
     output : str
         Name of the file; a link is followed.
     sources : sequence of Source
-        Of a path "-" the standard input is copied first, since it is read twice.
+        For the path "-" the standard input is copied first, because the input is read twice.
     make : callable
-        Says what there is to do for the file of this name, which is no link.
+        Returns the `Output` for the file of this name, which is not a link.
     settings : dict
-        What must be the same to resume; values that JSON has.
+        Values that must be the same to resume; JSON can hold them.
     probe : float ndarray
-        What the model computes of a fixed text: this must be the same too.
-    bad_records : BadRecords
+        The model's result for a fixed text; it must be the same to resume.
+    bad_lines : BadLines
     too_long : callable, optional
-        Says of some texts what is wrong with each; these are bad records too.
+        Texts -> for each the problem if it is too long, else None. Such texts are bad lines too.
     shard_size : int
-        Records of a shard, fewer where they are long: the most that a crash can lose.
+        Most input lines of a shard, fewer if they are long. A crash loses at most one shard.
     resume : bool
-        Go on with what an earlier run of the same model, options and input has left; start, if there is nothing.
+        Continue an unfinished run of the same model, options and input; start one if there is none.
     show_progress : bool
 
     Returns
@@ -178,10 +180,10 @@ def run_shards(
     Raises
     ------
     ValueError
-        A record cannot be used with on_error="stop" (nothing was computed then); what there is to resume, or has ended,
-        belongs to other settings, another model or input; the input has changed.
+        An input line cannot be used with on_error="stop"; nothing was computed then. The run to resume, finished or
+        not, has other settings, another model or another input. The input has changed.
     OSError
-        A file cannot be read or written; another process writes this output. What was computed is kept.
+        A file cannot be read or written; another process writes this output. Computed shards are kept.
     """
     start = time.perf_counter()
     shard_size = check_int("shard_size", shard_size, 1)
@@ -192,11 +194,11 @@ def run_shards(
     target = os.path.realpath(output)
     _refuse_names(target, sources, settings)
     task = make(target)
-    _refuse_inputs(sources, [record_path(target), *(part.final for part in task.parts if part.final), target])
+    _refuse_inputs(sources, [manifest_path(target), *(part.final for part in task.parts if part.final), target])
     with ShardFolder(target, task.parts) as folder:
         unfinished = folder.manifest()
         if unfinished is not None and not resume:
-            raise ValueError(f"{folder.describe()}. Go on with it by resume=True, or delete the folder.")
+            raise ValueError(f"{folder.describe()}. Continue it with resume=True, or delete the folder.")
         finished = _finished(target) if resume and unfinished is None and os.path.exists(target) else None
         files = [
             dataclasses.replace(source, path=folder.keep_standard_input(_standard_input))
@@ -205,7 +207,7 @@ def run_shards(
             for source in sources
         ]
         before = [_state(source) for source in files]
-        found = _survey(files, bad_records, too_long)
+        found = _survey(files, bad_lines, too_long)
         _refuse_changes(files, before)
         mine = {
             "settings": {**settings, "minibert": minibert.__version__, "shard_size": shard_size},
@@ -214,7 +216,7 @@ def run_shards(
             "probe": np.nan_to_num(probe.astype(np.float64)).tolist(),
         }
         if finished is not None:
-            _compare(finished, mine, f"The run that made {output}", "Without resume=True it is made anew.")
+            _compare(finished, mine, f"The run that made {output}", "Without resume=True it is computed again.")
             return None
         if unfinished is None:
             folder.start(mine)
@@ -223,11 +225,11 @@ def run_shards(
                 unfinished,
                 mine,
                 "The unfinished run",
-                f"Give the same again, or delete {folder.path} to start anew.",
+                f"Give the same again, or delete {folder.path} to start again.",
             )
         if unfinished is None or "finished" not in unfinished:
             if unfinished is not None:
-                folder.resume(bad_records.report)
+                folder.resume(bad_lines.report)
             n_resumed = folder.counts.n_texts
             done = n_resumed + folder.counts.n_left_out
             with progress_bar(sum(found.counts), show=show_progress, initial=min(done, sum(found.counts))) as count:
@@ -241,69 +243,73 @@ def run_shards(
     return Summary(counts.n_texts, task.width, counts.n_tokens, counts.n_cut, counts.n_left_out, n_resumed, seconds)
 
 
-def row_of(number: int, record: Record) -> dict[str, Any]:
-    """Return what an index says of a record: its id, its place, why it has no text.
+def row_of(number: int, input_line: InputLine) -> dict[str, Any]:
+    """Return the entry of an input line in an index: its id, file and line, and why it does not have a text.
 
-    The id is the record's number where its source has no ids; None where it has, and this one cannot be read: a number
-    might be that of another record.
+    Without ids in the source the id is the input line's number. With ids it is None if it cannot be read, because a
+    number could be the id of another input line.
     """
-    row: dict[str, Any] = {"id": number if record.numbered else record.id, "file": record.file, "line": record.line}
-    return row if record.problem is None else {**row, "null": record.problem}
+    row: dict[str, Any] = {
+        "id": number if input_line.numbered else input_line.id,
+        "file": input_line.file,
+        "line": input_line.line,
+    }
+    return row if input_line.problem is None else {**row, "null": input_line.problem}
 
 
-# --- the first look ---------------------------------------------------------------------------------------------------
+# --- the first reading ------------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
 class _Survey:
-    """The checksum and the number of records of each file."""
+    """The checksum and the number of input lines of each file."""
 
     checksums: list[str]
     counts: list[int]
 
 
 def _survey(
-    sources: Sequence[Source], bad_records: BadRecords, too_long: Callable[[list[str]], list[str | None]] | None
+    sources: Sequence[Source], bad_lines: BadLines, too_long: Callable[[list[str]], list[str | None]] | None
 ) -> _Survey:
-    """Look at every record before anything is computed; with "stop" refuse those that cannot be used."""
+    """Read every input line before anything is computed; with "stop" raise if some cannot be used."""
     problems: list[str] = []
     checksums, counts, n_problems = [], [], 0
     for source in sources:
         checksum, count = hashlib.sha256(), 0
-        for chunk in in_chunks(read_records(source, checksum), 1024, _weight, _CHARACTERS_AT_ONCE):
+        for chunk in in_chunks(read_input_lines(source, checksum), 1024, _weight, _CHARACTERS_AT_ONCE):
             count += len(chunk)
-            if bad_records.on_error != "stop":
+            if bad_lines.on_error != "stop":
                 continue
             if too_long is not None:
-                usable = [place for place, record in enumerate(chunk) if record.text is not None]
-                reasons = too_long([chunk[place].text or "" for place in usable])
-                for place, reason in zip(usable, reasons, strict=True):
-                    chunk[place] = dataclasses.replace(chunk[place], problem=reason)
-            for record in chunk:
-                if record.problem is not None:
+                usable = [index for index, input_line in enumerate(chunk) if input_line.text is not None]
+                reasons = too_long([chunk[index].text or "" for index in usable])
+                for index, reason in zip(usable, reasons, strict=True):
+                    chunk[index] = dataclasses.replace(chunk[index], problem=reason)
+            for input_line in chunk:
+                if input_line.problem is not None:
                     n_problems += 1
                     if len(problems) < _PROBLEMS_SHOWN:
-                        problems.append(_describe(record))
+                        problems.append(_describe(input_line))
         checksums.append(checksum.hexdigest())
         counts.append(count)
     if n_problems:
         more = f"\n... and {n_problems - len(problems)} more" if n_problems > len(problems) else ""
         raise ValueError(
-            f"{n_problems} records cannot be used; nothing was computed:\n" + "\n".join(problems) + f"{more}\n"
-            "Correct them, leave them out (on_error='skip'), or keep their places empty (on_error='null')."
+            f"{n_problems} input lines cannot be used; nothing was computed:\n" + "\n".join(problems) + f"{more}\n"
+            "Correct them, leave them out (on_error='skip'), or keep their rows without vectors (on_error='null')."
         )
     if not sum(counts):
-        raise ValueError(f"{', '.join(source.name for source in sources)}: there is no text.")
+        raise ValueError(f"{', '.join(source.name for source in sources)}: there is no text; give files with texts.")
     return _Survey(checksums, counts)
 
 
-def _weight(record: Record) -> int:
-    """Count the characters of a record."""
-    return sum(len(value) for value in (record.text, record.id, record.problem) if isinstance(value, str))
+def _weight(input_line: InputLine) -> int:
+    """Count the characters of an input line."""
+    return sum(len(value) for value in (input_line.text, input_line.id, input_line.problem) if isinstance(value, str))
 
 
-def _describe(record: Record) -> str:
-    return f"{record.file}, line {record.line}: {record.problem}"
+def _describe(input_line: InputLine) -> str:
+    return f"{input_line.file}, line {input_line.line}: {input_line.problem}"
 
 
 # --- the shards -------------------------------------------------------------------------------------------------------
@@ -318,38 +324,38 @@ def _compute(
     shard_size: int,
     progress: Callable[[int], object],
 ) -> None:
-    """Compute the shards that are not done yet; the records of those that are, are read over."""
-    records = _numbered_records(sources, found.checksums)
-    # Not the number of shards times their size: a shard of long records has fewer.
+    """Compute the shards that are not done yet; the input lines of the others are read and ignored."""
+    input_lines = _numbered_lines(sources, found.checksums)
+    # Lines are counted, not shards, because a shard of long lines has fewer of them.
     done = folder.counts.n_texts + folder.counts.n_left_out
-    next(islice(records, done, done), None)
-    for chunk in in_chunks(records, shard_size, lambda numbered: _weight(numbered[1]), _CHARACTERS_AT_ONCE):
+    next(islice(input_lines, done, done), None)
+    for chunk in in_chunks(input_lines, shard_size, lambda numbered: _weight(numbered[1]), _CHARACTERS_AT_ONCE):
         counts = task.compute(chunk, folder.counts, folder.append, progress)
         _refuse_changes(sources, before)
         folder.commit(counts)
-        del chunk  # before the next one is read
+        del chunk  # frees its memory before the next one is read
 
 
-def _numbered_records(sources: Sequence[Source], checksums: Sequence[str]) -> Iterator[tuple[int, Record]]:
-    """Yield the records of all files with their number; make sure that they are those of the survey."""
+def _numbered_lines(sources: Sequence[Source], checksums: Sequence[str]) -> Iterator[tuple[int, InputLine]]:
+    """Yield the input lines of all files with their number; raise if a file differs from the first reading."""
     number = 0
     for source, expected in zip(sources, checksums, strict=True):
         checksum = hashlib.sha256()
-        for record in read_records(source, checksum):
-            yield number, record
+        for input_line in read_input_lines(source, checksum):
+            yield number, input_line
             number += 1
         if checksum.hexdigest() != expected:
             raise ValueError(
-                f"{source.name} was changed while it was read. What was computed may belong to either state of it: "
-                "start again."
+                f"{source.name} was changed while it was read. Computed vectors may be those of its old or new "
+                "texts. Start again."
             )
 
 
 def _refuse_changes(sources: Sequence[Source], before: Sequence[tuple[int, int]]) -> None:
-    """Refuse files that are not as they were before the first look, so that no shard is of another state than it."""
+    """Raise if a file has changed since before the first reading, so that all shards are of the same state of it."""
     for source, state in zip(sources, before, strict=True):
         if _state(source) != state:
-            raise ValueError(f"{source.name} was changed while it was read; bring it back as it was, or start again.")
+            raise ValueError(f"{source.name} was changed while it was read. Restore it, or start again.")
 
 
 def _state(source: Source) -> tuple[int, int]:
@@ -360,18 +366,18 @@ def _state(source: Source) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-# --- what must not be mixed -------------------------------------------------------------------------------------------
+# --- checks of files and settings -------------------------------------------------------------------------------------
 
 
 def _refuse_names(output: str, sources: Sequence[Source], settings: dict[str, Any]) -> None:
-    """Refuse what the record of a run, which is UTF-8, cannot hold: names of files in another encoding, mostly."""
+    """Refuse texts that the manifest cannot hold because it is UTF-8, mostly file names in another encoding."""
     names = [os.path.basename(output), *(source.path for source in sources), *settings.values()]
     for name in filter(lambda name: isinstance(name, str), names):
         try:
             name.encode("utf-8")
         except UnicodeEncodeError:
             raise ValueError(
-                f"{name!r} is not UTF-8, in which the record of a run is written; give another name."
+                f"{name!r} is not UTF-8, but the manifest is written in UTF-8; give another name."
             ) from None
 
 
@@ -380,37 +386,35 @@ def _refuse_inputs(sources: Sequence[Source], outputs: Sequence[str]) -> None:
         path = source.path
         if path != "-" and os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
             raise ValueError(
-                f"{source.name} is a pipe or a device, but the input is read twice; give it as the standard input, -, "
+                f"{source.name} is a pipe or a device, which cannot be read twice; give it as the standard input, '-', "
                 "which is copied first."
             )
         for output in outputs:
             if os.path.exists(path) and os.path.exists(output) and os.path.samefile(path, output):
-                raise ValueError(f"{output} is the input, and would be written over; give another output.")
+                raise ValueError(f"{output} is an input too, and would be overwritten; give another output.")
 
 
 def _finished(output: str) -> dict[str, Any]:
-    record = read_record(output)
-    if record is None:
+    manifest = read_manifest(output)
+    if manifest is None:
         raise ValueError(
-            f"There is nothing to resume: {output} exists, but no {os.path.basename(record_path(output))} that says of "
-            "which run. Without resume=True it is made anew."
+            f"There is nothing to resume: {output} exists, but not its manifest "
+            f"{os.path.basename(manifest_path(output))}. Without resume=True it is computed again."
         )
-    return record
+    return manifest
 
 
 def _compare(theirs: dict[str, Any], mine: dict[str, Any], whose: str, way_on: str) -> None:
-    """Refuse to go on with, or to take for done, what was made otherwise."""
+    """Raise if a run to resume, finished or not, differs from this one."""
     mine = json.loads(json.dumps(mine))
     if theirs.get("checksums") != mine["checksums"] or theirs.get("inputs") != mine["inputs"]:
-        raise ValueError(f"{whose} began with another input: {_difference(theirs, mine)}. {way_on}")
+        raise ValueError(f"{whose} has another input: {_difference(theirs, mine)}. {way_on}")
     then, now = theirs.get("settings", {}), mine["settings"]
     for name in sorted({*then, *now}):
         if then.get(name) != now.get(name):
-            raise ValueError(
-                f"{whose} was begun with {name}={then.get(name)!r}, this one has {now.get(name)!r}. {way_on}"
-            )
+            raise ValueError(f"{whose} has {name}={then.get(name)!r}, this one has {now.get(name)!r}. {way_on}")
     if len(theirs.get("probe", ())) != len(mine["probe"]) or not np.allclose(theirs["probe"], mine["probe"], atol=1e-4):
-        raise ValueError(f"{whose} had another model: this one gives another vector. {way_on}")
+        raise ValueError(f"{whose} has another model, which gives another vector. {way_on}")
 
 
 def _difference(theirs: dict[str, Any], mine: dict[str, Any]) -> str:
@@ -420,7 +424,7 @@ def _difference(theirs: dict[str, Any], mine: dict[str, Any]) -> str:
     changed = [
         name for name, then, now in zip(names[1], theirs["checksums"], mine["checksums"], strict=True) if then != now
     ]
-    return f"{', '.join(changed)} has changed" if changed else "it was read otherwise"
+    return f"{', '.join(changed)} has changed" if changed else "it was read in another way"
 
 
 def _standard_input() -> BinaryIO:

@@ -1,19 +1,19 @@
-"""What a long run has done so far: a folder with its growing output, a journal of finished shards, and a manifest.
+"""The folder of an unfinished run: its growing output, a journal of finished shards, and a manifest.
 
 The folder ``<output>.parts`` holds
 
 - ``lock``: the run that holds it may write here (see locks.py);
-- ``manifest.json``: what the run was begun with. Where it is, there is a run to resume;
+- ``manifest.json``: the manifest of the unfinished run, with its settings. If it exists, there is a run to resume;
 - ``part-*``: the output as far as it is computed. A shard is appended to each part, and never changed again;
-- ``shards.jsonl``: the journal. Once all of a shard is on the disk, a line is added that says where it ends in each
-  part, and its checksum. What stands behind the last such place belongs to a shard that was interrupted: it is cut off.
+- ``shards.jsonl``: the journal. Once a whole shard is on the disk, a line is added with its end offset in each part and
+  its checksums. Bytes after the last recorded offset come from an interrupted shard and are truncated.
 
-So no output is ever copied or read again, a shard is there or it is not, and whatever was damaged meanwhile is noticed.
-When all shards are there the parts take their final names, and the manifest does so last, as the record of the run.
+So no output is copied or read again, a shard is complete or absent, and later damage is noticed. When all shards are
+done, the parts get their final names. The manifest gets its final name last: it is then the manifest beside the output.
 
-Other programs use such names too: Spark and dask write ``part-00000.parquet``. So a run deletes only files with the
-exact names above, and begins only in a folder in which every file is of an earlier run: there is a manifest, or a lock
-of minibert's and nothing but leftovers with these names. No run makes its parts before its manifest.
+Other programs use such names too: Spark and dask write ``part-00000.parquet``. So a run deletes only files with exactly
+these names. It starts only in a folder in which every file comes from an earlier run: there is a manifest, or a lock of
+minibert and no other files than leftovers with these names. A run writes its manifest before its parts.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ from minibert.base.files import check_format, os_reason, printable, read_json_ob
 from minibert.base.locks import FileLock, is_ours
 from minibert.errors import ModelFormatError
 
-__all__ = ["FORMAT", "Counts", "Part", "ShardFolder", "folder_of", "is_unfinished", "read_record", "record_path"]
+__all__ = ["FORMAT", "Counts", "Part", "ShardFolder", "folder_of", "is_unfinished", "manifest_path", "read_manifest"]
 
 FORMAT = 1
-"""The format number of manifest, journal and record; the record's is that of the outputs beside it, too."""
+"""The format number of manifest and journal. That of the manifest is also that of the outputs beside it."""
 
 _LOCK, _MANIFEST, _JOURNAL, _STANDARD_INPUT = "lock", "manifest.json", "shards.jsonl", "standard-input"
-_TEMPORARY = re.compile(r"\.minibert-[a-z0-9_]{8}")  # what write_whole fills before a file takes its name
+_TEMPORARY = re.compile(r"\.minibert-[a-z0-9_]{8}")  # temporary files of write_whole
 _BLOCK = 2**20  # bytes read at a time
 _NAMES_SHOWN = 3
 
 
 @dataclasses.dataclass(frozen=True)
 class Counts:
-    """What was computed.
+    """The counts of computed shards.
 
     Parameters
     ----------
     n_texts : int
-        Records in the output, those without a text included.
+        Input lines in the output, those without a text included.
     n_tokens : int
-        Tokens of the texts as they were computed, each text for itself.
+        Tokens of the texts after cutting; equal texts count separately.
     n_cut : int
-        Texts that had more tokens than the model takes.
+        Texts that were cut, because they had more tokens than the model takes.
     n_left_out : int
-        Records that could not be used and were left out.
+        Input lines that could not be used and were left out.
     """
 
     n_texts: int = 0
@@ -70,21 +70,21 @@ class Counts:
 
 
 def _no_header(counts: Counts) -> bytes:
-    """Nothing stands before the shards."""
+    """Return an empty header."""
     return b""
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """A file that grows by shards.
+    """A file to which shards are appended.
 
     Parameters
     ----------
     name : str
     final : str, optional
-        The path that it takes in the end; None for one of which the output is made then.
+        Its final path. None for a part from which an output is made at the end.
     header : callable
-        What stands before the shards when these counts are done: bytes, always equally many.
+        Counts -> the bytes before the shards. Their number does not depend on the counts.
     """
 
     name: str
@@ -93,27 +93,27 @@ class Part:
 
 
 class ShardFolder:
-    """The folder of one run; to be entered, which takes its lock. Left without a manifest, its files are deleted.
+    """The folder of one run, a context manager that holds its lock. On exit without a manifest its files are deleted.
 
     Parameters
     ----------
     output : str
-        The file that the run makes, no link: everything is beside it.
+        The file that the run makes, not a link. All other files are beside it.
     parts : sequence of Part
 
     Attributes
     ----------
     path : Path
     n_shards : int
-        That are done, since `start` or `resume`.
+        Number of shards that are done.
     counts : Counts
-        Of these, and of all after `finish`.
+        Counts of these shards; after `finish` of all shards.
 
     Raises
     ------
     OSError
-        The folder cannot be made; another process is at work there; there are files that no run of minibert has made,
-        in the folder or under the name of a second output.
+        The folder cannot be made, another process holds its lock, or a file that minibert did not write is in it or has
+        the name of a second output.
     """
 
     def __init__(self, output: str, parts: Sequence[Part]) -> None:
@@ -128,21 +128,23 @@ class ShardFolder:
         try:
             while True:
                 self._make()
-                # Another run that ends just now deletes both.
+                # Another run may delete both just now, because it ends.
                 with contextlib.suppress(FileNotFoundError):
                     self._lock = FileLock(self.path / _LOCK, self._refuse_strangers)
                     return self
-        except (FileExistsError, ValueError):  # refused, in a message that is complete
+        except (FileExistsError, ValueError):  # the message is complete
             with contextlib.suppress(OSError):
-                self.path.rmdir()  # if it is empty: it was made here
+                self.path.rmdir()  # only if it is empty, so it was made here
             raise
         except BlockingIOError as error:
             raise BlockingIOError(
-                f"{self.output} is being written by {error}. Wait until that run has ended, or stop it; to write "
-                "another file meanwhile, give another output."
+                f"{self.output} is being written by {error}. Wait until that run has ended, stop it, or give another "
+                "output."
             ) from error
         except FileNotFoundError as error:
-            raise OSError(f"{self.output} cannot be written: there is no folder {self.path.parent}.") from error
+            raise OSError(
+                f"{self.output} cannot be written: there is no folder {self.path.parent}. Make it first."
+            ) from error
         except OSError as error:
             raise OSError(f"{self.path} cannot be made: {os_reason(error)}.") from error
 
@@ -156,15 +158,15 @@ class ShardFolder:
             if ended:
                 self.path.rmdir()
 
-    # -- a run begins, or goes on
+    # -- start and resume
 
     def manifest(self) -> dict[str, Any] | None:
-        """Return what `start` wrote, or None if no run has started.
+        """Return the manifest of the unfinished run; None if no run has started.
 
         Raises
         ------
         ValueError
-            It is damaged.
+            The manifest is damaged.
         """
         file = self.path / _MANIFEST
         if not file.exists():
@@ -172,15 +174,15 @@ class ShardFolder:
         return _unseal(file, f"Delete {self.path} to start again.")
 
     def describe(self) -> str:
-        """Say how far the run to resume has come."""
+        """Return a sentence about the unfinished run: its folder and its number of shards."""
         journal = self.path / _JOURNAL
         done = 0
         with contextlib.suppress(OSError), open(journal, "rb") as file:
             done = sum(1 for _ in file)
-        return f"{self.path} holds an unfinished run, {done} shards of it done"
+        return f"{self.path} holds an unfinished run with {done} shards done"
 
     def keep_standard_input(self, stream: Callable[[], BinaryIO]) -> str:
-        """Copy the standard input into the folder, unless the run to resume has done so; return the copy's path."""
+        """Copy the standard input into the folder, unless the unfinished run did so; return the copy's path."""
         copy = self.path / _STANDARD_INPUT
         if not (copy.exists() and (self.path / _MANIFEST).exists()):
             with self._writing(copy):
@@ -188,7 +190,7 @@ class ShardFolder:
         return str(copy)
 
     def start(self, manifest: dict[str, Any]) -> None:
-        """Write the manifest, and begin with no shard: from now on there is a run to resume."""
+        """Write the manifest and empty parts. From now on there is a run to resume."""
         self._write_manifest({"format": FORMAT, **manifest})
         sync_folder(self.path.parent)
         for part in self._parts:
@@ -197,12 +199,12 @@ class ShardFolder:
         sync_folder(self.path)
 
     def resume(self, report: Callable[[str], object]) -> None:
-        """Find the shards that are done and whole; what stands behind them is cut off.
+        """Find the shards that are done and undamaged; truncate the parts after them.
 
         Parameters
         ----------
         report : callable
-            Is told of a shard that was damaged: it and those after it are to be computed again.
+            Called with a message if a shard is damaged; it and those after it are computed again.
         """
         journal = self.path / _JOURNAL
         for part in self._parts:
@@ -213,7 +215,7 @@ class ShardFolder:
             shard = self._whole_shard(line)
             if shard is None:
                 report(
-                    f"{self.path}: shard {self.n_shards} is damaged; it, and what follows it, is computed again "
+                    f"{self.path}: shard {self.n_shards} is damaged; it and the shards after it are computed again "
                     f"({self.counts.n_texts} texts before it are good)."
                 )
                 break
@@ -221,25 +223,25 @@ class ShardFolder:
             self.n_shards, self._ends, self.counts = self.n_shards + 1, shard["ends"], self._sum(shard)
         else:
             if not end:
-                report(f"{self.path}: no shard was finished; the run begins anew.")
+                report(f"{self.path}: no shard was finished; the run starts again.")
         headers = {part.name: part.header(self.counts) for part in self._parts}
-        for name, place in {**self._ends, _JOURNAL: end}.items():
+        for name, offset in {**self._ends, _JOURNAL: end}.items():
             with self._writing(self.path / name):
                 self._files[name].seek(0)
                 self._files[name].write(headers.get(name, b""))
-                self._files[name].truncate(place)
-                self._files[name].seek(place)
+                self._files[name].truncate(offset)
+                self._files[name].seek(offset)
 
-    # -- it works
+    # -- one shard after the other
 
     def append(self, name: str, data: bytes | memoryview) -> None:
-        """Add bytes to the part of this name, for the next shard."""
+        """Append bytes of the next shard to the part with this name."""
         with self._writing(self.path / name):
             self._files[name].write(data)
         self._checksums[name] = zlib.crc32(data, self._checksums.get(name, 0))
 
     def commit(self, counts: Counts) -> None:
-        """Say that all of a shard was appended: when this returns, it is done, whatever happens."""
+        """Record the shard that was appended. After the return it is on the disk, and a crash cannot lose it."""
         total = self.counts + counts
         ends: dict[str, int] = {}
         for part in self._parts:
@@ -268,19 +270,19 @@ class ShardFolder:
             os.fsync(self._files[_JOURNAL].fileno())
         self.n_shards, self.counts, self._ends, self._checksums = self.n_shards + 1, total, ends, {}
 
-    # -- it ends
+    # -- finish
 
     def finish(self, assemble: Callable[[Path, Counts], Sequence[Part]] | None = None) -> None:
-        """Give all parts their final names, and the manifest its own; one that was killed while doing so is finished.
+        """Rename the parts, then the manifest, to their final names. An interrupted `finish` is continued.
 
         Parameters
         ----------
         assemble : callable, optional
-            Makes further parts, whole, of those in this folder.
+            Folder, counts -> further parts, which it makes whole from those in the folder.
         """
         self._close()
         manifest = self.manifest()
-        assert manifest is not None  # start has written it
+        assert manifest is not None  # `start` has written it
         if "finished" not in manifest:
             parts = [part for part in self._parts if part.final is not None]
             with self._writing(self.path):
@@ -300,27 +302,27 @@ class ShardFolder:
             for name, output in manifest["finished"]["outputs"].items()
             if (self.path / name).exists()
         }
-        # What an earlier run left must not stand beside a new file as if it belonged to it.
-        record = Path(record_path(self.output))
-        for stale in (record, *list(waiting.values())[1:]):
+        # Files of an earlier run must not be beside a new output, because they do not belong to it.
+        beside = Path(manifest_path(self.output))
+        for stale in (beside, *list(waiting.values())[1:]):
             with self._writing(stale):
                 stale.unlink(missing_ok=True)
         for name, final in waiting.items():
             with self._writing(final):
                 os.replace(self.path / name, final)
         _check_outputs(manifest, self.path.parent, f"Delete {self.path} to start again.")
-        with self._writing(record):
-            os.replace(self.path / _MANIFEST, record)
-        sync_folder(self.path.parent)  # before the folder is deleted, from which a run could be finished
+        with self._writing(beside):
+            os.replace(self.path / _MANIFEST, beside)
+        sync_folder(self.path.parent)  # before the folder is deleted, because a run could be finished from it
 
-    # -- how it is done
+    # -- internals
 
     def _make(self) -> None:
-        """Make the folder; refuse to take anything else for it, or for the lock in it."""
+        """Make the folder; raise if its name, or that of its lock, belongs to something else."""
         if self.path.is_symlink() or (self.path.exists() and not self.path.is_dir()):
             kind = "a link" if self.path.is_symlink() else "a file"
             raise FileExistsError(
-                f"{self.path} is {kind}, but the run makes a folder of this name to keep what it has done. Move it "
+                f"{self.path} is {kind}, but the run makes a folder of this name for its unfinished output. Move it "
                 "elsewhere, or give another output."
             )
         self.path.mkdir(exist_ok=True)
@@ -329,12 +331,12 @@ class ShardFolder:
             self._refuse([_LOCK])
 
     def _refuse_strangers(self, lock: str | None) -> None:
-        """Refuse a folder that has no manifest, but files that are not of a run that was killed.
+        """Raise if a folder without a manifest holds files that do not come from a killed run.
 
         Parameters
         ----------
         lock : str, optional
-            What the lock held; None if there was no lock. Every run makes its lock first and deletes it last.
+            Content of the lock; None if there was no lock. A run makes its lock first and deletes it last.
         """
         names = sorted(os.listdir(self.path))
         if lock is None:
@@ -350,28 +352,27 @@ class ShardFolder:
         more = f" and {len(strangers) - _NAMES_SHOWN} more" if len(strangers) > _NAMES_SHOWN else ""
         shown = ", ".join(map(printable, strangers[:_NAMES_SHOWN]))
         raise FileExistsError(
-            f"{self.path} is where the run would keep what it has done, but it holds files of something else: {shown}"
+            f"{self.path} is the folder for the unfinished run, but it holds other files: {shown}"
             f"{more}. Move this folder elsewhere, or give another output."
         )
 
     def _refuse_outputs(self) -> None:
-        """Refuse to replace a file that the user did not name, such as the index, if it is not of an earlier run."""
-        record = Path(record_path(self.output))
+        """Raise if a file that the user did not name, such as the index, would be replaced and no run wrote it."""
+        beside = Path(manifest_path(self.output))
         earlier: set[str] = set()
-        if os.path.lexists(record):
-            earlier = {output["name"] for output in _outputs(_unseal_record(record))}
+        if os.path.lexists(beside):
+            earlier = {output["name"] for output in _outputs(_unseal_beside(beside))}
         for path in (Path(part.final) for part in self._parts if part.final not in (None, self.output)):
             if os.path.lexists(path) and (path.name not in earlier or not _is_plain_file(path)):
                 raise FileExistsError(
-                    f"{path} would be replaced, because the run writes a file of this name beside {self.output}; but "
-                    f"no record ({record.name}) says that minibert wrote what is there. Move it elsewhere, or give "
-                    "another output."
+                    f"{path} exists, and the run would replace it by a file beside {self.output}; but no manifest "
+                    f"({beside.name}) says that minibert wrote it. Move it elsewhere, or give another output."
                 )
 
     def _is_own(self, name: str) -> bool:
         """Whether a run with these parts makes files of this name."""
-        own = {_LOCK, _MANIFEST, _JOURNAL, _STANDARD_INPUT, *(part.name for part in self._parts)}
-        return (name in own or _TEMPORARY.fullmatch(name) is not None) and _is_plain_file(self.path / name)
+        names = {_LOCK, _MANIFEST, _JOURNAL, _STANDARD_INPUT, *(part.name for part in self._parts)}
+        return (name in names or _TEMPORARY.fullmatch(name) is not None) and _is_plain_file(self.path / name)
 
     def _open(self, part: Part, mode: str) -> None:
         header = part.header(Counts())
@@ -383,7 +384,7 @@ class ShardFolder:
             file.flush()
 
     def _whole_shard(self, line: bytes) -> dict[str, Any] | None:
-        """Return what the journal says of the next shard, or None if that, or the shard, is damaged."""
+        """Return the journal's entry of the next shard; None if the entry or the shard is damaged."""
         shard = _unsealed(line) if line.endswith(b"\n") else None
         if shard is None or shard.get("shard") != self.n_shards:
             return None
@@ -406,7 +407,7 @@ class ShardFolder:
 
     @contextlib.contextmanager
     def _writing(self, path: str | os.PathLike[str]) -> Iterator[None]:
-        """Name the file in what the system says, and the way on."""
+        """Add the file, and how to continue, to the message of an OSError."""
         try:
             yield
         except OSError as error:
@@ -414,23 +415,23 @@ class ShardFolder:
             message = reason if "cannot be written" in reason else f"{path} cannot be written: {reason}."
             if (self.path / _MANIFEST).exists():
                 message += (
-                    f" What is done is kept in {self.path}: once there is room, and the right to write, go on "
-                    "with resume=True."
+                    f" Finished shards are kept in {self.path}. Once the file can be written, continue with "
+                    "resume=True."
                 )
             raise OSError(message) from error
 
     def _close(self) -> None:
-        """Close the parts; of a shard that was interrupted nothing is left in them."""
-        with contextlib.suppress(OSError):  # what could not be written was said already
+        """Close the parts, and truncate what they hold of an interrupted shard."""
+        with contextlib.suppress(OSError):  # the error was raised already
             self._open_files.close()
         for part in self._parts:
-            with contextlib.suppress(OSError):  # it has its final name by now
+            with contextlib.suppress(OSError):  # the part has its final name already
                 if part.name in self._files:
                     os.truncate(self.path / part.name, self._ends[part.name])
         self._files = {}
 
     def _clear(self) -> None:
-        """Delete what runs leave here, and nothing else; the lock is deleted last, by `release`."""
+        """Delete the files of runs, and no others. `release` deletes the lock last."""
         with contextlib.suppress(OSError):
             for name in os.listdir(self.path):
                 if name != _LOCK and self._is_own(name):
@@ -439,7 +440,7 @@ class ShardFolder:
 
 
 def folder_of(output: str | os.PathLike[str]) -> Path:
-    """Return where the run that makes a file keeps what it has done."""
+    """Return the folder in which the run that makes a file keeps its unfinished output."""
     return Path(f"{os.path.realpath(output)}.parts")
 
 
@@ -448,45 +449,45 @@ def is_unfinished(output: str | os.PathLike[str]) -> bool:
     return _is_sealed(folder_of(output) / _MANIFEST)
 
 
-def record_path(output: str) -> str:
-    """Return the name of the record of a finished run: what it was begun with, and what it counted, as JSON."""
+def manifest_path(output: str) -> str:
+    """Return the path of the manifest beside the output: the settings and counts of a finished run, as JSON."""
     return f"{output}.manifest.json"
 
 
-def read_record(output: str) -> dict[str, Any] | None:
-    """Return the record of the finished run that made a file; None if there is none.
+def read_manifest(output: str) -> dict[str, Any] | None:
+    """Return the manifest beside an output; None if there is none.
 
     Raises
     ------
     ValueError
-        It is damaged, or the file is not the one that the run made.
+        It is damaged, or the output is not the file that the run made.
     """
-    file = Path(record_path(output))
+    file = Path(manifest_path(output))
     if not file.exists():
         return None
-    record = _unseal_record(file)
-    _check_outputs(record, file.parent, "Without resume=True it is made anew.")
-    return record
+    manifest = _unseal_beside(file)
+    _check_outputs(manifest, file.parent, "Without resume=True it is computed again.")
+    return manifest
 
 
 def _check_outputs(manifest: dict[str, Any], folder: Path, way_on: str) -> None:
-    """Refuse outputs that are missing, or have another size than the run that is recorded here gave them."""
+    """Raise if an output is missing, or does not have the size that the manifest records."""
     for output in _outputs(manifest):
         path, size = folder / output["name"], output["size"]
         found = path.stat().st_size if path.exists() else None
         if found != size:
-            state = "missing" if found is None else f"of {found} bytes"
-            raise ValueError(f"{path} is {state}, but the run that made it has written {size} bytes. {way_on}")
+            state = "is missing" if found is None else f"has {found} bytes"
+            raise ValueError(f"{path} {state}, but the run that made it has written {size} bytes. {way_on}")
 
 
 def _seal(content: dict[str, Any]) -> bytes:
-    """Write an object as one line of JSON with a checksum of the rest in it."""
+    """Return an object as one line of JSON, with a checksum of its content added."""
     text = json.dumps(content, ensure_ascii=False)
     return json.dumps({**content, "crc32": zlib.crc32(text.encode())}, ensure_ascii=False).encode()
 
 
 def _unsealed(line: bytes) -> dict[str, Any] | None:
-    """Read what `_seal` wrote; None if it is damaged."""
+    """Return the object in a line that `_seal` made; None if it is damaged."""
     try:
         content = json.loads(line)
     except (ValueError, RecursionError):
@@ -506,24 +507,24 @@ def _unseal(path: Path, way_on: str) -> dict[str, Any]:
 
 
 def _is_sealed(path: Path) -> bool:
-    """Whether there is a whole file that `_seal` made, of any format."""
+    """Whether a file is undamaged and made by `_seal`, of any format."""
     try:
         return _checked(read_json_object(path)) is not None
     except (ModelFormatError, OSError):
         return False
 
 
-def _unseal_record(record: Path) -> dict[str, Any]:
-    return _unseal(record, "A run writes its record there: delete it or move it elsewhere, or give another output.")
+def _unseal_beside(path: Path) -> dict[str, Any]:
+    return _unseal(path, "A run writes its manifest there; delete it or move it elsewhere, or give another output.")
 
 
 def _outputs(manifest: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the name and the size of each output of a run; none if the run has not finished."""
+    """Return the name and size of each output of a run; an empty list if the run has not finished."""
     return [*manifest.get("finished", {}).get("outputs", {}).values()]
 
 
 def _is_plain_file(path: Path) -> bool:
-    """Whether a name is that of a file itself: no link, folder, device or pipe, and not gone meanwhile."""
+    """Whether a path is a regular file, not a link, folder, device or pipe. False if it does not exist."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except FileNotFoundError:

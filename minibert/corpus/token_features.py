@@ -1,7 +1,7 @@
-"""Token vectors of a corpus in two files: a .npy of all tokens, read through a memory map, and an index of the texts.
+"""Token vectors of a corpus in two files: an .npy of all tokens, read by memory mapping, and an index of the texts.
 
-The index is JSON lines beside it: first what holds for all texts, then one line per text, with the place of its tokens
-in the array and everything else that `TokenVectors` has.
+The index is a file of JSON lines beside it. Its first line holds for all texts. Then there is one line per text, with
+the row of its first token in the array and all other fields of `TokenVectors`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from minibert.base.files import check_format, os_reason
 from minibert.base.ordering import in_chunks
-from minibert.corpus.readers import Record
+from minibert.corpus.readers import InputLine
 from minibert.corpus.runs import row_of
 from minibert.corpus.shards import Part
 from minibert.corpus.writers import json_line, npy_header
@@ -49,14 +49,14 @@ class TokenFeatureWriter:
         Numbered as in transformers.
     dtype : {"float32", "float16"}
     max_length : int, optional
-        Tokens of a text, special ones included; default, and at most: what tokenizer and model take.
+        Most tokens of a text, special ones included. Default and maximum: the limit of tokenizer and model.
     batch_size : int
-        Texts computed together.
+        Texts that are computed together.
 
     Raises
     ------
     TypeError, ValueError
-        A layer is not the model's.
+        The model does not have a layer.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class TokenFeatureWriter:
         self._dtype, self._batch_size = dtype, batch_size
 
     def parts(self, path: str) -> tuple[Part, ...]:
-        """Return the array and the index of an .npy file; where the index has its name, the array has its own."""
+        """Return the array, then the index. Parts are renamed in this order, so the array is there if the index is."""
         shape = (len(self._layers), self._model.config.hidden_size)
         index_header = json_line({"format": _FORMAT, "layers": list(self._layers), "dtype": self._dtype})
         return (
@@ -89,29 +89,29 @@ class TokenFeatureWriter:
         self,
         append: Callable[[str, bytes | memoryview], None],
         first_token: int,
-        records: Iterable[tuple[int, Record]],
+        input_lines: Iterable[tuple[int, InputLine]],
     ) -> Iterator[tuple[int, int, int]]:
-        """Append records to the parts; one without a text is named in the index, and has no tokens.
+        """Append input lines to the parts. One without a text has an entry in the index, but no tokens.
 
         Parameters
         ----------
         append : callable
             Takes the name of a part, and bytes.
         first_token : int
-            Number of the first token in the array.
-        records : iterable of (int, Record)
+            Row of the next token in the array.
+        input_lines : iterable of (int, InputLine)
 
         Yields
         ------
         n_texts, n_tokens, n_cut : int
-            Of one batch: its records, its tokens, its texts that lost some of theirs.
+            Counts of one batch: its input lines, its tokens, and its texts that were cut.
         """
-        for chunk in in_chunks(records, self._batch_size, _characters, CHARACTERS_AT_ONCE):
-            embedded = iter(self._embed([record.text for _, record in chunk if record.text is not None]))
+        for chunk in in_chunks(input_lines, self._batch_size, _characters, CHARACTERS_AT_ONCE):
+            embedded = iter(self._embed([input_line.text for _, input_line in chunk if input_line.text is not None]))
             n_tokens = n_cut = 0
-            for number, record in chunk:
-                row = row_of(number, record)
-                if record.text is None:
+            for number, input_line in chunk:
+                row = row_of(number, input_line)
+                if input_line.text is None:
                     append(_INDEX, json_line(row))
                     continue
                 one = next(embedded)
@@ -135,24 +135,24 @@ class TokenFeatureWriter:
 
 
 class TokenFeatures:
-    """Read what `minibert extract` wrote: a sequence of `TokenVectors`, of which only the parts used are read.
+    """Read the files of `minibert extract`: a sequence of `TokenVectors`. Only the texts that are used are read.
 
     Parameters
     ----------
     path : str or path
-        Of the .npy file.
+        The .npy file.
 
     Attributes
     ----------
     vectors : memory map of shape (tokens, layers, H)
     layers : tuple of int
     ids : list of str, int or None
-        Of each text; None where it could not be read.
+        The id of each text; None if it could not be read.
 
     Raises
     ------
     ValueError, OSError
-        The files are not there, or do not belong together.
+        The files do not exist, cannot be read, or do not belong together.
 
     Examples
     --------
@@ -174,18 +174,18 @@ class TokenFeatures:
         self._index = tokens_path(path)
         self.layers: tuple[int, ...] = ()
         self.ids: list[str | int | None] = []
-        self._places: list[int] = []
+        self._offsets: list[int] = []
         n_tokens = 0
         try:
             self.vectors: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
             with open(self._index, "rb") as file:
-                for number, (place, line) in enumerate(_lines(file)):
+                for number, (offset, line) in enumerate(_lines(file)):
                     if number == 0:
                         check_format(line, _FORMAT, self._index)
                         self.layers = tuple(line["layers"])
                         continue
                     self.ids.append(line["id"])
-                    self._places.append(place)
+                    self._offsets.append(offset)
                     n_tokens += len(line.get("ids", ()))
         except OSError as error:
             raise OSError(f"{error.filename or path} cannot be read: {os_reason(error)}.") from error
@@ -194,17 +194,17 @@ class TokenFeatures:
             raise ValueError(f"{path} and {self._index} cannot be read as token vectors: {reason}.") from error
         if self.vectors.ndim != 3 or self.vectors.shape[:2] != (n_tokens, len(self.layers)):
             raise ValueError(
-                f"{path} holds an array {self.vectors.shape}, but {self._index} speaks of {n_tokens} tokens and "
+                f"{path} holds an array {self.vectors.shape}, but {self._index} has {n_tokens} tokens and "
                 f"{len(self.layers)} layers: they do not belong together."
             )
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._offsets)
 
     def __getitem__(self, i: int) -> TokenVectors | None:
-        """Return the tokens of text i; None for a record that had no text."""
+        """Return the tokens of text i; None for an input line without a text."""
         with open(self._index, "rb") as file:
-            file.seek(self._places[i])
+            file.seek(self._offsets[i])
             line = json.loads(file.readline())
         if "null" in line:
             return None
@@ -229,7 +229,7 @@ class TokenFeatures:
         return f"TokenFeatures({len(self)} texts, vectors {self.vectors.shape} {self.vectors.dtype})"
 
 
-def _characters(numbered: tuple[int, Record]) -> int:
+def _characters(numbered: tuple[int, InputLine]) -> int:
     return len(numbered[1].text or "")
 
 
@@ -247,8 +247,8 @@ def _description(one: TokenVectors) -> dict[str, Any]:
 
 
 def _lines(file: BinaryIO) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield where each line begins, and its object."""
-    place = 0
+    """Yield the offset of each line, and its object."""
+    offset = 0
     for line in file:
-        yield place, json.loads(line)
-        place += len(line)
+        yield offset, json.loads(line)
+        offset += len(line)

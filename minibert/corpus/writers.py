@@ -1,4 +1,4 @@
-"""The bytes of vectors and their ids: .npy with an index beside it, .jsonl, .parquet. The only import of pyarrow."""
+"""Write vectors and their ids as bytes: .npy with an index beside it, .jsonl, .parquet. The only import of pyarrow."""
 
 from __future__ import annotations
 
@@ -24,35 +24,35 @@ OUTPUT_SUFFIXES = (".npy", ".jsonl", ".parquet")
 OUTPUT_DTYPES = ("float32", "float16")
 
 _VECTORS, _IDS, _LINES, _TABLE = "part-vectors.npy", "part-ids.jsonl", "part-vectors.jsonl", "part-vectors.parquet"
-_ROW_GROUP = 10_000  # rows of a Parquet file that are written, and held, at a time
+_ROW_GROUP = 10_000  # rows of a Parquet file that are held in memory and written together
 
-# json.dumps makes an encoder for each call.
+# Made once, because json.dumps makes an encoder for each call.
 _encode = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def output_suffix(path: str) -> str:
-    """Return what a file's name says about its format; refuse what cannot be written here.
+    """Return the suffix of a file's name, which is its format; raise if that cannot be written.
 
     Raises
     ------
     ValueError
-        The suffix is none of `OUTPUT_SUFFIXES`, or pyarrow is needed and not installed.
+        The suffix is not in `OUTPUT_SUFFIXES`, or it needs pyarrow and that is not installed.
     """
     suffix = os.path.splitext(path)[1].lower()
     if suffix not in OUTPUT_SUFFIXES:
-        raise ValueError(f"{path!r} must end in one of {', '.join(OUTPUT_SUFFIXES)}: that says what is written.")
+        raise ValueError(f"{path!r} must end in one of {', '.join(OUTPUT_SUFFIXES)}, which is the format.")
     if suffix == ".parquet":
         _pyarrow()
     return suffix
 
 
 def index_path(path: str) -> str:
-    """Return the name of the ids that belong to an .npy file: a JSON object for each row."""
+    """Return the name of the index of an .npy file: JSON lines with the id of each row."""
     return f"{os.path.splitext(path)[0]}.ids.jsonl"
 
 
 def npy_header(shape: tuple[int, ...], dtype: str) -> bytes:
-    """Return the header of an .npy file; its length does not depend on the number of rows."""
+    """Return the header of an .npy file. Its length does not depend on the number of rows, so it can be replaced."""
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(
         header,
@@ -62,22 +62,22 @@ def npy_header(shape: tuple[int, ...], dtype: str) -> bytes:
 
 
 def json_line(value: dict[str, Any]) -> bytes:
-    """Return an object as a line of UTF-8, the line's end included."""
+    """Return an object as a line of JSON in UTF-8, with the newline."""
     return f"{_encode(value)}\n".encode()
 
 
 @dataclasses.dataclass(frozen=True)
 class VectorWriter:
-    """Vectors and their rows -> the parts of a file (see shards.py).
+    """Append vectors and their index entries to the parts of a file (see shards.py).
 
     Parameters
     ----------
     path : str
-        Of the file; its suffix is one of `OUTPUT_SUFFIXES`.
+        Path of the file; its suffix is one of `OUTPUT_SUFFIXES`.
     width : int
     dtype : {"float32", "float16"}
     numbered : bool
-        The ids are the numbers of the records, not the input's own: integers in a Parquet file, else strings.
+        The ids are the numbers of the input lines. Then a Parquet file stores them as integers, else as strings.
     """
 
     path: str
@@ -87,7 +87,7 @@ class VectorWriter:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The array first: where the index has its name, the array has its own."""
+        """The array first: parts are renamed in this order, so the array is there if the index is."""
         suffix = output_suffix(self.path)
         if suffix == ".jsonl":
             return (Part(_LINES, self.path),)
@@ -96,7 +96,7 @@ class VectorWriter:
 
     @property
     def assemble(self) -> Callable[[Path, Counts], Sequence[Part]] | None:
-        """What makes a Parquet file, which cannot grow by shards, of an array and an index."""
+        """The function that makes a Parquet file from an array and an index; a Parquet file cannot be appended to."""
         return self._make_parquet if output_suffix(self.path) == ".parquet" else None
 
     def write(
@@ -111,14 +111,14 @@ class VectorWriter:
         first : int
             Number of the first row.
         rows : sequence of n dict
-            See `minibert.corpus.runs.row_of`: the id, the place; "null" where there is no text.
+            See `minibert.corpus.runs.row_of`: id, file and line; "null" if there is no text.
         vectors : ndarray of shape (n, width)
         """
-        own = vectors.astype(self.dtype)
+        converted = vectors.astype(self.dtype)
         if output_suffix(self.path) == ".jsonl":
-            append(_LINES, b"".join(map(_vector_line, rows, own)))
+            append(_LINES, b"".join(map(_vector_line, rows, converted)))
         else:
-            append(_VECTORS, own.tobytes())
+            append(_VECTORS, converted.tobytes())
             append(_IDS, b"".join(json_line({"row": number, **row}) for number, row in enumerate(rows, first)))
 
     def _header(self, counts: Counts) -> bytes:
@@ -152,7 +152,7 @@ def _vector_line(row: dict[str, Any], vector: npt.NDArray[Any]) -> bytes:
     if "null" in row:
         numbers = "null"
     elif np.isfinite(vector).all():
-        # NumPy's text of a float has just the digits that bring it back, of float16 and float32 too.
+        # NumPy writes the fewest digits from which the same float16 or float32 can be read again.
         numbers = f"[{', '.join(vector.astype(np.str_).tolist())}]"
     else:
         numbers = json.dumps(vector.tolist())

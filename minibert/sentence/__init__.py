@@ -1,3 +1,3 @@
-"""`SentenceTransformer`: one vector per text; pooling, prompts, the modules behind the model."""
+"""`SentenceTransformer`: one vector per text; pooling, prompts, the modules after the BERT model."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""Texts -> sentence vectors, a chunk of texts at a time and each distinct text once; or the vectors of all tokens."""
+"""Compute sentence vectors, a chunk of texts at a time and each distinct text once; or the vectors of all tokens."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["CutTexts", "EncodeTask", "EncodedTexts", "encode_texts", "encode_tok
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class EncodeTask:
-    """What one call computes for each text.
+    """The work of one call: a model, and how it turns each text into vectors.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ class EncodeTask:
     with_info : bool
         Also make a `TextInfo` per text.
     exact : bool
-        Count all tokens of the texts that are cut: see `TokenWindows.of`.
+        Count all tokens of texts that are cut; see `TokenWindows.of`.
     """
 
     model: BertModel
@@ -47,7 +47,7 @@ class EncodeTask:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class EncodedTexts:
-    """Some texts that were computed together, n of them, in the order in which they came.
+    """The results of one chunk of n texts, in the order of the input.
 
     Parameters
     ----------
@@ -55,10 +55,10 @@ class EncodedTexts:
     n_tokens : int ndarray of shape (n,)
         Tokens of each whole text, with its prompt and the special tokens.
     n_truncated : int ndarray of shape (n,)
-        How many of them were cut off. With truncation="silent", and if nobody asked for `info`, a long text is not
-        read to its end: of one that was cut this is at least 1, and `n_tokens` is that much more than its window has.
+        How many of these were cut off. With truncation="silent" and without `info` a long text is not tokenized to its
+        end. Its number is then at least 1 but may be too small, and `n_tokens` is this number plus its window's tokens.
     info : tuple of n TextInfo
-        Empty where nobody asked for it.
+        Empty if the call did not ask for it.
     """
 
     vectors: FloatArray
@@ -69,14 +69,14 @@ class EncodedTexts:
 
 @dataclasses.dataclass
 class CutTexts:
-    """Counts the texts that were cut, as they come."""
+    """A count of the texts that were cut."""
 
     num_texts: int = 0
     num_cut: int = 0
     first: int = 0
 
     def add(self, n_truncated: IntArray) -> None:
-        """Count some more texts, by how many tokens of each were cut off."""
+        """Add some texts, given how many tokens of each were cut off."""
         cut = np.flatnonzero(n_truncated)
         if len(cut) and not self.num_cut:
             self.first = self.num_texts + int(cut[0])
@@ -84,7 +84,7 @@ class CutTexts:
         self.num_cut += len(cut)
 
     def warn(self, max_seq_length: int) -> None:
-        """Say how many texts were cut, if there is one."""
+        """Warn if a text was cut, and say how many were."""
         if self.num_cut:
             warn_caller(
                 f"{self.num_cut} of {self.num_texts} texts have more than {max_seq_length} tokens and were cut (the "
@@ -94,23 +94,26 @@ class CutTexts:
 
 
 def sentence_width(task: EncodeTask, truncate_dim: int | None) -> int:
-    """Return the length of the sentence vectors that a task leads to, of which `truncate_dim` features are kept.
+    """Return the length of a task's sentence vectors, of which `truncate_dim` features are kept.
 
     Raises
     ------
     TypeError, ValueError
-        It leads to no sentence vectors, or to such as the modules behind the pooling do not take.
+        The pooling is "none", its vectors do not have the length that the next module expects, or `truncate_dim` is
+        wrong.
     """
     if task.recipe.modes == ("none",):
-        raise ValueError("output_value=None gives a sentence vector too, but pooling='none' makes none.")
+        raise ValueError(
+            "output_value=None needs sentence vectors, but pooling='none' does not compute them; give another pooling."
+        )
     kept = check_truncate_dim(truncate_dim)
     width = task.recipe.width(task.model.config.hidden_size)
     fixed = [name for name in task.pipeline.names if name != "Normalize"]
     if fixed:
         if width != task.pipeline.widths[0]:
             raise ValueError(
-                f"This pooling gives vectors of {width}, but the model's {fixed[0]} behind it takes "
-                f"{task.pipeline.widths[0]}; choose layers= and pooling= that fit."
+                f"layers= and pooling= give vectors of length {width}, but the model's next module, {fixed[0]}, "
+                f"expects {task.pipeline.widths[0]}; give others."
             )
         width = task.pipeline.widths[-1]
     return width if kept is None else min(width, kept)
@@ -125,7 +128,7 @@ def encode_texts(
     size: int,
     progress: Callable[[int], object],
 ) -> Iterator[EncodedTexts]:
-    """Compute one vector per text, `size` texts at a time; among these each distinct one is computed once.
+    """Compute one vector per text, `size` texts at a time. Each distinct text among these is computed once.
 
     Parameters
     ----------
@@ -134,52 +137,52 @@ def encode_texts(
     width : int
         Features to keep of each vector: see `sentence_width`.
     normalize : bool
-        Scale what is kept to length 1.
+        Scale the kept features to length 1.
     size : int
-        Texts read, and held, at a time.
+        Texts that are held in memory at a time.
     progress : callable
-        Is given the number of texts done since it was last called.
+        Called with the number of texts done since its last call.
 
     Raises
     ------
     TypeError, ValueError
-        An input is not a text, or cannot be tokenized as the task says; its index is named.
+        An input is not a text, or cannot be tokenized as the task says. The message names its index.
     """
     first = 0
     for chunk in in_chunks(texts, size):
         check_inputs(chunk, first)
         chosen, rows = distinct_longest_first(chunk)
-        places = np.argsort(rows, kind="stable")  # of the texts, those of the first chosen text first
-        starts = np.searchsorted(rows[places], np.arange(len(chosen) + 1))
+        order = np.argsort(rows, kind="stable")  # indices of texts in the chunk; equal texts follow one another
+        starts = np.searchsorted(rows[order], np.arange(len(chosen) + 1))
         vectors = np.empty((len(chunk), width), dtype=np.float32)
         counts, info = list[tuple[int, int]](), list[TextInfo]()
         chosen_texts, indices = [chunk[i] for i in chosen], [first + i for i in chosen]
-        for place, groups in task.windows.of(chosen_texts, indices, exact=task.exact):
+        for part, groups in task.windows.of(chosen_texts, indices, exact=task.exact):
             found = _sentence_vectors(task, groups)[:, :width]
-            own = places[starts[place.start] : starts[place.stop]]
-            vectors[own] = (normalize_embeddings(found) if normalize else found)[rows[own] - place.start]
+            members = order[starts[part.start] : starts[part.stop]]
+            vectors[members] = (normalize_embeddings(found) if normalize else found)[rows[members] - part.start]
             counts += map(count_tokens, groups)
             if task.with_info:
                 info += map(task.windows.describe, groups)
-            del groups  # before the next texts are tokenized
-            progress(len(own))
+            del groups  # frees their memory before the next texts are tokenized
+            progress(len(members))
         n_tokens, n_truncated = np.array(counts, dtype=np.int64)[rows].T
-        own_info = tuple(info[row] for row in rows) if task.with_info else ()
-        yield EncodedTexts(vectors, n_tokens, n_truncated, own_info)
+        info_of_texts = tuple(info[row] for row in rows) if task.with_info else ()
+        yield EncodedTexts(vectors, n_tokens, n_truncated, info_of_texts)
         first += len(chunk)
 
 
 def encode_tokens(
     task: EncodeTask, texts: Sequence[str], width: int | None
 ) -> tuple[list[Any], IntArray, list[TextInfo]]:
-    """Compute the vectors of all tokens of n texts, or dicts of these and of what belongs to them.
+    """Compute the vectors of all tokens of n texts, or a dict per text with these, its ids and its sentence vector.
 
     Parameters
     ----------
     task : EncodeTask
     texts : sequence of n str
     width : int, optional
-        Make dicts, each with a sentence vector of so many features; it takes a second forward.
+        Return dicts, each with a sentence vector of this length. This takes a second forward.
 
     Returns
     -------
@@ -188,7 +191,7 @@ def encode_tokens(
     n_truncated : int ndarray of shape (n,)
         Tokens of each text that were cut off.
     list of n TextInfo
-        Empty if the task has no `with_info`.
+        Empty if `with_info` of the task is False.
 
     Raises
     ------
@@ -219,7 +222,7 @@ def encode_tokens(
 
 
 def _sentence_vectors(task: EncodeTask, groups: list[list[Encoding]]) -> FloatArray:
-    """Compute one vector per text from its windows, and run the modules behind the pooling: (texts, widths[-1])."""
+    """Compute one vector per text from its windows, and run the modules after the pooling: (texts, widths[-1])."""
     flat = [window for group in groups for window in group]
     pooled = pool_encodings(task.model, task.recipe, flat, task.windows.num_prompt_tokens)
     if len(flat) > len(groups):

@@ -1,6 +1,6 @@
-"""modules.json: what a sentence-embedding model does with the hidden states of its BERT, read as data.
+"""Read modules.json: the modules that turn hidden states into sentence vectors.
 
-Both generations of sentence-transformers' files are understood; nothing is imported by a name that stands in a file.
+Old and new files of sentence-transformers can be read. A file is only data: no code is imported by a name in it.
 Source: sentence-transformers 6.2, base/modules and sentence_transformer/modules; the old spellings: its 2.2, models/.
 """
 
@@ -26,34 +26,34 @@ __all__ = ["Module", "Pipeline", "read_modules", "read_pipeline"]
 
 @dataclasses.dataclass(frozen=True)
 class Module:
-    """One entry of modules.json: the kind (last word of its type), and the folder in the model ("" is the model's)."""
+    """One entry of modules.json: the kind (last word of its type) and its folder ("" is the model's folder)."""
 
     kind: str
     path: str
 
 
 class Step(Protocol):
-    """What follows the pooling: vectors (B, in) -> (B, out), each row on its own."""
+    """A module after the pooling: vectors (B, in) -> (B, out). No row depends on another row."""
 
     def __call__(self, vectors: FloatArray, /) -> FloatArray: ...
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pipeline:
-    """What turns hidden states into sentence vectors, in the order of modules.json.
+    """The modules that turn hidden states into sentence vectors, in the order of modules.json.
 
     Parameters
     ----------
     pooling : tuple of str
-        Names of `POOLING_MODES`, their vectors side by side.
+        Names of `POOLING_MODES`; their vectors are concatenated.
     include_prompt : bool
         Whether the tokens of a prompt count in pooling.
     steps : tuple of (vectors) -> vectors
-        What follows: Dense, LayerNorm, Normalize.
+        The modules after the pooling: Dense, LayerNorm, Normalize.
     widths : tuple of int
-        The length of the vectors: pooled, then after each step.
+        The length of the vectors after the pooling, and after each step.
     names : tuple of str
-        The steps in words.
+        A description of each step.
     """
 
     pooling: tuple[str, ...]
@@ -70,12 +70,12 @@ class Pipeline:
 
 
 def read_modules(files: ModelFiles) -> list[Module]:
-    """Read modules.json; empty where there is none.
+    """Read modules.json; return an empty list if the model does not have this file.
 
     Raises
     ------
     ModelFormatError
-        The file is no list of modules, a module is none that minibert implements, or a path leaves the model.
+        The file is not a list of modules, minibert does not implement a module, or a path leaves the model.
     """
     path = files.find("modules.json")
     if path is None:
@@ -96,7 +96,7 @@ def _read_module(entry: object, name: str) -> Module:
     if not isinstance(kind, str) or not isinstance(folder, str):
         raise ModelFormatError(f"{name} must hold a list of objects with a type and a path; found {entry!r}.")
     if not kind.startswith("sentence_transformers."):
-        raise ModelFormatError(f"{name} asks for {kind}: code of the repository's own, which is never run.")
+        raise ModelFormatError(f"{name} asks for {kind}, which is code of the repository; such code is never run.")
     if folder.startswith(("/", "\\")) or ".." in folder.replace("\\", "/").split("/"):
         raise ModelFormatError(f"{name} has the path {folder!r}, which leaves the model.")
     folder = folder.strip("/").removeprefix("./")
@@ -104,13 +104,13 @@ def _read_module(entry: object, name: str) -> Module:
 
 
 def read_pipeline(files: ModelFiles, modules: list[Module], hidden_size: int, ops: Ops) -> Pipeline:
-    """Read the configs and weights of all modules behind the Transformer, which gives vectors of `hidden_size`.
+    """Read the configs and weights of all modules after the Transformer, whose vectors have length `hidden_size`.
 
     Parameters
     ----------
-    modules : as `read_modules` gives them; an empty list stands for mean pooling
+    modules : as `read_modules` gives them; an empty list means mean pooling
     ops : Ops
-        Who multiplies: with minibert's kernels a vector depends on no other in its batch.
+        Computes the products. With minibert's kernels a vector does not depend on the others in its batch.
 
     Raises
     ------
@@ -135,7 +135,7 @@ def read_pipeline(files: ModelFiles, modules: list[Module], hidden_size: int, op
 
 # --- Pooling ---------------------------------------------------------------------------------------------------------
 
-# In the order in which the vectors of several modes stand side by side.
+# In the order in which the vectors of several modes are concatenated.
 _OLD_POOLING = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -157,19 +157,19 @@ def _read_pooling(files: ModelFiles, module: Module, hidden_size: int) -> tuple[
         modes = [mode for key, mode in _OLD_POOLING.items() if switches.get(key)] or ["mean"]
     modes = [modes] if isinstance(modes, str) else modes
     if not isinstance(modes, list) or not modes or not all(isinstance(m, str) and m in POOLING_MODES for m in modes):
-        raise ModelFormatError(f"{name} asks for the pooling {modes!r}; there are {', '.join(POOLING_MODES)}.")
+        raise ModelFormatError(f"{name} asks for the pooling {modes!r}; expected names of {', '.join(POOLING_MODES)}.")
     include_prompt = config.get("include_prompt", True)
     if not isinstance(include_prompt, bool):
         raise ModelFormatError(f"{name} has include_prompt={include_prompt!r}; expected true or false.")
     width = config.get("embedding_dimension", config.get("word_embedding_dimension", hidden_size))
     if width != hidden_size:
         raise ModelFormatError(
-            f"{name}: this Pooling is for vectors of {width!r}, the model's are of {hidden_size} (hidden_size)."
+            f"{name}: this Pooling expects vectors of length {width!r}, but hidden_size is {hidden_size}."
         )
     return tuple(modes), include_prompt
 
 
-# --- what follows it -------------------------------------------------------------------------------------------------
+# --- the modules after it --------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -192,7 +192,7 @@ class _Dense:
         return y if added is None else y + added
 
 
-# torch.nn's name -> the ops' own; None is the identity.
+# torch.nn's name -> the name in minibert's ops; None is the identity.
 _ACTIVATIONS = {
     "Identity": None,
     "Tanh": "tanh",
@@ -216,7 +216,7 @@ def _read_dense(files: ModelFiles, module: Module, width: int, ops: Ops) -> tupl
     home, _, activation = asked.rpartition(".") if isinstance(asked, str) else ("", "", "")
     if home not in _ACTIVATION_HOMES or activation not in _ACTIVATIONS:
         raise ModelFormatError(
-            f"{name} asks for activation_function={asked!r}; minibert implements, of torch.nn, "
+            f"{name} asks for activation_function={asked!r}; expected one of torch.nn: "
             f"{', '.join(_ACTIVATIONS)}. No code is imported by name."
         )
     shapes: dict[str, tuple[int, ...]] = {"linear.weight": (outward, inward)}
@@ -261,7 +261,7 @@ _READERS: Mapping[str, _Reader | None] = {
 
 
 def _read_config(files: ModelFiles, module: Module) -> tuple[dict[str, Any], str]:
-    """A module's config.json, and what to call it in a message."""
+    """Return a module's config.json, and the file's name for messages."""
     name = f"{module.path}/config.json" if module.path else "config.json"
     return read_json_object(files.require(name)), f"{files.source}: {name}"
 
@@ -281,4 +281,6 @@ def _size(config: dict[str, Any], key: str, name: str) -> int:
 
 def _check_width(size: int, width: int, name: str) -> None:
     if size != width:
-        raise ModelFormatError(f"{name}: this module is for vectors of {size}, those before it are of {width}.")
+        raise ModelFormatError(
+            f"{name}: this module expects vectors of length {size}, but the one before it gives {width}."
+        )

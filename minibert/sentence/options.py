@@ -1,4 +1,4 @@
-"""The options of `SentenceTransformer.encode`, and checks of the others of its arguments."""
+"""The options of `SentenceTransformer.encode`, and checks of its other arguments."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class EncodeOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
-        """Make the options of arguments by name.
+        """Make options from keyword arguments.
 
         Raises
         ------
         TypeError
-            A name is not that of an option.
+            A name is not the name of an option.
         """
         names = [field.name for field in dataclasses.fields(cls)]
         for name in options:
@@ -71,16 +71,16 @@ def check_output(convert_to_tensor: bool, output_value: str | None, precision: s
 
 
 def check_for_tokens(out: object, precision: str, normalized: bool, truncation: str) -> None:
-    """Refuse what only sentence vectors can have."""
-    wishes = {
+    """Refuse options that only work for sentence vectors."""
+    options = {
         "out=": out is not None,
         f"precision={precision!r}": precision != "float32",
         "normalize_embeddings=True": normalized,
         "truncation='split'": truncation == "split",
     }
-    for wish, wished in wishes.items():
-        if wished:
-            raise ValueError(f"{wish} is for sentence vectors; here the vectors of tokens are asked for.")
+    for option, given in options.items():
+        if given:
+            raise ValueError(f"{option} is only for sentence vectors, not for vectors of tokens; leave it out.")
 
 
 def make_out(out: npt.NDArray[Any] | None, shape: tuple[int, ...], precision: str) -> npt.NDArray[Any]:
@@ -89,32 +89,34 @@ def make_out(out: npt.NDArray[Any] | None, shape: tuple[int, ...], precision: st
         return np.empty(shape, dtype=np.float32)
     check_out(out)
     if out.shape != shape:
-        raise ValueError(f"out has shape {out.shape}; the vectors take {shape}.")
+        raise ValueError(f"out has shape {out.shape}; expected {shape}.")
     if precision != "float32":
-        raise ValueError(f"out= takes vectors as they are computed, precision={precision!r} needs them all first.")
+        raise ValueError(
+            f"precision={precision!r} needs all vectors at once, but out= receives them in chunks; give one of the two."
+        )
     return out
 
 
 def check_out(out: object) -> None:
-    """Refuse what vectors cannot be written into, each to a place of its own."""
+    """Refuse anything but a writeable array of floats whose elements do not overlap in memory."""
     if not isinstance(out, np.ndarray) or out.dtype.kind != "f" or not out.flags.writeable:
         raise TypeError(f"out is {type(out).__name__}; expected a writeable array of floats.")
     if isinstance(out, np.ma.MaskedArray):
         raise TypeError("out is a masked array, which can refuse to be written; give its data: out.data.")
-    if not _lies_apart(out):
+    if not _no_overlap(out):
         raise ValueError(
             f"out has strides {out.strides} for shape {out.shape}: its rows overlap in memory, so one vector would "
             "overwrite another. Give an array whose rows lie apart, such as np.empty(shape, np.float32)."
         )
 
 
-def _lies_apart(array: npt.NDArray[Any]) -> bool:
-    """Whether each axis steps over all that the axes with smaller strides reach: then no two elements overlap."""
+def _no_overlap(array: npt.NDArray[Any]) -> bool:
+    """Whether each axis's stride covers the extent of the axes with smaller strides: then no two elements overlap."""
     if not array.size:
         return True
-    reached = array.itemsize
+    extent = array.itemsize
     for stride, length in sorted(zip(map(abs, array.strides), array.shape, strict=True)):
-        if length > 1 and stride < reached:
+        if length > 1 and stride < extent:
             return False
-        reached += stride * (length - 1)
+        extent += stride * (length - 1)
     return True

@@ -14,16 +14,16 @@ from minibert.base.checks import brief
 __all__ = ["POOLING_MODES", "pool", "pooling_modes"]
 
 POOLING_MODES: dict[str, Callable[[FloatArray, IntArray], FloatArray]] = {
-    "cls": lambda x, places: x[0],
-    "max": lambda x, places: x.max(axis=0),
-    "mean": lambda x, places: x.mean(axis=0, dtype=np.float64),
-    "mean_sqrt_len_tokens": lambda x, places: x.sum(axis=0, dtype=np.float64) / np.sqrt(len(x)),
-    "weightedmean": lambda x, places: ((places[:, None] + 1.0) * x).sum(axis=0) / (places + 1.0).sum(),
-    "lasttoken": lambda x, places: x[-1],
+    "cls": lambda x, positions: x[0],
+    "max": lambda x, positions: x.max(axis=0),
+    "mean": lambda x, positions: x.mean(axis=0, dtype=np.float64),
+    "mean_sqrt_len_tokens": lambda x, positions: x.sum(axis=0, dtype=np.float64) / np.sqrt(len(x)),
+    "weightedmean": lambda x, positions: ((positions[:, None] + 1.0) * x).sum(axis=0) / (positions + 1.0).sum(),
+    "lasttoken": lambda x, positions: x[-1],
 }
-"""Formulas by sentence-transformers' names: x (S, H), the tokens that count; their places (S,) in the text -> (H,).
+"""Formulas by sentence-transformers' names: tokens that count, x (S, H), and their positions (S,) in the text -> (H,).
 
-Sums are made in float64 and rounded once, when the result is stored.
+Sums are computed in float64 and rounded once, when the result is stored.
 
 Sources: Reimers and Gurevych 2019 (arXiv 1908.10084), section 3, for cls, max and mean; Muennighoff 2022 (arXiv
 2202.08904), section 3, for weightedmean; sentence-transformers 6, sentence_transformer/modules/pooling.py.
@@ -43,12 +43,12 @@ _ALIASES: dict[str, tuple[str, ...]] = {
     "LAST_TOKEN": ("lasttoken",),
 }
 
-# These need more than the token vectors of one hidden state, or give no single vector: recipe.py knows how.
+# These need more than the token vectors of one hidden state, or do not give one vector. recipe.py computes them.
 _ALONE = ("first_last", "pooler", "none")
 
 
 def pooling_modes(pooling: str | Sequence[str]) -> tuple[str, ...]:
-    """Resolve what a caller typed into names of `POOLING_MODES`, or one of "first_last", "pooler", "none".
+    """Resolve the argument `pooling` into names of `POOLING_MODES`, or one of "first_last", "pooler", "none".
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def pooling_modes(pooling: str | Sequence[str]) -> tuple[str, ...]:
     Raises
     ------
     TypeError, ValueError
-        It is no name, or "first_last", "pooler" or "none" is combined with another mode.
+        A name is not that of a mode, or "first_last", "pooler" or "none" is combined with another mode.
     """
     names = [pooling] if isinstance(pooling, str) else pooling
     if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) for name in names):
@@ -68,7 +68,7 @@ def pooling_modes(pooling: str | Sequence[str]) -> tuple[str, ...]:
     for name in names:
         if name not in POOLING_MODES and name not in _ALONE and name not in _ALIASES:
             known = ", ".join([*POOLING_MODES, *_ALONE, *_ALIASES])
-            raise ValueError(f"pooling={brief(name)} is not a pooling mode; there are {known}.")
+            raise ValueError(f"pooling={brief(name)} is not a pooling mode; expected {known}.")
         modes += _ALIASES.get(name, (name,))
     if len(modes) > 1 and (alone := [mode for mode in modes if mode in _ALONE]):
         raise ValueError(f"pooling {alone[0]!r} cannot be combined with others; got {', '.join(map(repr, modes))}.")
@@ -81,7 +81,7 @@ def pool(
     modes: Sequence[str],
     counts: npt.NDArray[np.bool_] | None = None,
 ) -> FloatArray:
-    """Pool each sequence of a packed batch; the vectors of several modes stand side by side.
+    """Pool each sequence of a packed batch; the vectors of several modes are concatenated.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def pool(
     cu_seqlens : int ndarray of shape (B + 1,)
     modes : names of `POOLING_MODES`
     counts : bool ndarray of shape (T,), optional
-        Which tokens count; default: all. "weightedmean" keeps the others' places, as sentence-transformers does.
+        Which tokens count; default: all. "weightedmean" still counts the positions of the others.
 
     Returns
     -------
@@ -100,11 +100,11 @@ def pool(
     pooled = np.zeros((len(cu_seqlens) - 1, len(modes) * H), dtype=np.float32)
     for b, (start, end) in enumerate(pairwise(cu_seqlens)):
         x = hidden_state[start:end]
-        places = np.arange(end - start) if counts is None else np.flatnonzero(counts[start:end])
-        if len(places) == 0:
+        positions = np.arange(end - start) if counts is None else np.flatnonzero(counts[start:end])
+        if len(positions) == 0:
             continue
         if counts is not None:
-            x = x[places]
+            x = x[positions]
         for i, mode in enumerate(modes):
-            pooled[b, i * H : (i + 1) * H] = POOLING_MODES[mode](x, places)
+            pooled[b, i * H : (i + 1) * H] = POOLING_MODES[mode](x, positions)
     return pooled

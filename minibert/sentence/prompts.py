@@ -1,7 +1,7 @@
-"""Prompts: the texts that retrieval models want before each input, stored with a model, given, or known here.
+"""Prompts: the texts that retrieval models expect before each input.
 
-Every text of the table stands on its model's card, for repositories that do not store it; families are found by hub id,
-or by `_name_or_path` in config.json.
+They come from the model's files, from the caller, or from the table in this module. The table holds prompts that model
+cards document but repositories do not store. It is searched by hub id, and by `_name_or_path` of config.json.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _FAMILIES = ("intfloat/e5", "BAAI/bge", "Snowflake/snowflake-arctic-embed", "mix
 
 
 def builtin_prompts(*names: object) -> dict[str, str]:
-    """Return the prompts of the first of some model names that the table knows; empty where it knows none.
+    """Return the prompts of the first model name that is in the table; empty if none of the names is in it.
 
     Parameters
     ----------
-    *names : hub ids, or whatever stands in their place; what is no str is passed over
+    *names : hub ids or paths; other objects than str are ignored
     """
     for name in names:
         for pattern, prompts in _TABLE:
@@ -53,7 +53,9 @@ def builtin_prompts(*names: object) -> dict[str, str]:
 def merge_prompts(
     stored: Mapping[str, Any], given: Mapping[str, str] | str | None, builtin: Mapping[str, str], source: str
 ) -> dict[str, str]:
-    """Merge the prompts of a model's files, those of its card if they are asked for, and the caller's, which win.
+    """Merge a model's stored prompts with those of its card or the caller.
+
+    Stored prompts replace those of the card. The caller's replace stored ones.
 
     Parameters
     ----------
@@ -71,14 +73,14 @@ def merge_prompts(
     Raises
     ------
     ModelFormatError, TypeError, ValueError
-        What is stored, or given, is no texts by name; there are no prompts of the card.
+        The stored or given prompts do not map names to texts, or the table does not have prompts of this model's card.
     """
     prompts = check_prompts(stored.get("prompts") or {}, _file(source), ModelFormatError)
     if given == "builtin":
         if not builtin:
             raise ValueError(
-                f"prompts='builtin': minibert knows the prompts of {', '.join(_FAMILIES)} models, and {source} is "
-                "none of them. Give them as prompts={'query': ..., 'document': ...}."
+                f"prompts='builtin': minibert knows the prompts of {', '.join(_FAMILIES)} models, but {source} "
+                "is not one of them. Give them as prompts={'query': ..., 'document': ...}."
             )
         prompts = {**builtin, **{name: text for name, text in prompts.items() if text}}
     elif given is not None:
@@ -87,25 +89,25 @@ def merge_prompts(
 
 
 def choose_default(prompts: Mapping[str, str], stored: Mapping[str, Any], given: str | None, source: str) -> str | None:
-    """Return the name of the prompt to use where none is named: the caller's, else the model's, else None.
+    """Return the name of the default prompt: the caller's, else the model's, else None.
 
     Raises
     ------
     ModelFormatError, ValueError
-        The model's, or the caller's, is none of the prompts.
+        The name is not one of the prompts.
     """
     name = given if given is not None else stored.get("default_prompt_name")
     if name is not None and (not isinstance(name, str) or name not in prompts):
         error = ModelFormatError if given is None else ValueError
         where = f"{_file(source)} has " if given is None else ""
-        raise error(f"{where}default_prompt_name={brief(name)}, which is not a prompt; there are {[*prompts]}.")
+        raise error(f"{where}default_prompt_name={brief(name)}, which is not a prompt; expected one of {[*prompts]}.")
     return name
 
 
 def resolve_prompt(
     prompts: Mapping[str, str], prompt: str | None, prompt_name: str | None, default_prompt_name: str | None
 ) -> str:
-    """Return the text to put before each input: the prompt itself, else the one that is named; empty without either.
+    """Return the text to put before each input: `prompt`, else the prompt with the name, else an empty text.
 
     Raises
     ------
@@ -115,7 +117,7 @@ def resolve_prompt(
     Warns
     -----
     UserWarning
-        There are a prompt and a name: the name is ignored.
+        Both a prompt and a name are given. The name is ignored.
     """
     if prompt is not None:
         if not isinstance(prompt, str):
@@ -132,15 +134,15 @@ def resolve_prompt(
     if not isinstance(name, str) or name not in prompts:
         raise ValueError(f"prompt_name={brief(name)}; this model has {', '.join(map(repr, prompts)) or 'none'}.")
     text = prompts[name]
-    if not isinstance(text, str):  # the dict is the caller's to change
+    if not isinstance(text, str):  # callers may change the dict
         raise TypeError(f"prompts[{name!r}] is a {type(text).__name__}; expected a str.")
     return text
 
 
 def check_prompts(prompts: object, where: str, error: type[Exception]) -> dict[str, str]:
-    """Return prompts as a new dict; raise `error`, naming the place, for what are no texts by name."""
+    """Return prompts as a new dict; raise `error` if they do not map names to texts."""
     if not isinstance(prompts, Mapping) or not all(isinstance(x, str) for x in [*prompts, *prompts.values()]):
-        raise error(f"{where} must hold prompts as texts by name, not {brief(prompts)}.")
+        raise error(f"{where} must hold prompts as a mapping of names to texts, not {brief(prompts)}.")
     return dict(prompts)
 
 

@@ -1,4 +1,4 @@
-"""Which hidden states, combined and pooled how: what one call of `encode` asks for, checked, then computed.
+"""A recipe says which hidden states a call of `encode` uses, and how they are combined and pooled; it is computed here.
 
 Layers are numbered as in transformers: 0 is the embeddings' output, i is layer i, negative ones count from the end.
 """
@@ -24,14 +24,14 @@ __all__ = ["Recipe", "make_recipe", "pool_encodings", "token_vectors"]
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """How hidden states become vectors.
+    """The layers and the pooling of one call of `encode`.
 
     Parameters
     ----------
     layers : tuple of int
         Hidden states to use, 0 to L; the forward stops after the deepest one.
     layer_pooling : {"concat", "sum", "mean"}
-        How several of them become one; bert-as-service's way is "concat".
+        How several hidden states are combined. bert-as-service concatenates them.
     modes : tuple of str
         Names of `POOLING_MODES`, or "pooler" or "none" alone.
     special_tokens : bool
@@ -47,7 +47,7 @@ class Recipe:
     include_prompt: bool
 
     def width(self, hidden_size: int) -> int:
-        """Return the length of the pooled vectors (of a token's, for "none")."""
+        """Return the length of the pooled vectors, or of a token's vector for "none"."""
         per_token = hidden_size * (len(self.layers) if self.layer_pooling == "concat" else 1)
         return per_token * len(self.modes)
 
@@ -61,20 +61,20 @@ def make_recipe(
     special_tokens: bool = True,
     include_prompt: bool = True,
 ) -> Recipe:
-    """Check what a caller asked for against the model.
+    """Check a caller's arguments against the model and return them as a recipe.
 
     Parameters
     ----------
     pooling : str or sequence of str
         See `pooling_modes`. "first_last" is the mean over the tokens of the mean of layer 1 and the last one; "pooler"
-        is the model's own pooler.
+        is the model's pooler.
     layers : int or ints, optional
         -(L + 1) to L; default: the last one.
 
     Raises
     ------
     TypeError, ValueError
-        A name or a layer is none of the model's, or two wishes exclude each other.
+        A name is unknown, the model does not have a layer or a pooler, or two arguments exclude each other.
     """
     modes = pooling_modes(pooling)
     depth = model.config.num_hidden_layers
@@ -83,13 +83,15 @@ def make_recipe(
     if not isinstance(special_tokens, bool | np.bool_):
         raise TypeError(f"special_tokens={brief(special_tokens)}; expected True or False.")
     if modes[0] in ("first_last", "pooler") and (layers is not None or not special_tokens):
-        raise ValueError(f"pooling={modes[0]!r} says itself which layers and tokens count; leave out layers= and such.")
+        raise ValueError(f"pooling={modes[0]!r} fixes layers and tokens; leave out layers= and special_tokens.")
     if modes == ("first_last",):
-        if layer_pooling not in ("concat", "mean"):  # the default, and what it is
-            raise ValueError(f"pooling='first_last' takes the mean of two layers; layer_pooling={layer_pooling!r}.")
+        if layer_pooling not in ("concat", "mean"):  # the default, and what it means
+            raise ValueError(
+                f"pooling='first_last' is a mean of two layers; leave out layer_pooling={layer_pooling!r}."
+            )
         return Recipe((min(1, depth), depth), "mean", ("mean",), True, include_prompt)
     if modes == ("pooler",) and model.weights.pooler is None:
-        raise ValueError("pooling='pooler', but this checkpoint has no pooler, and minibert makes no random ones.")
+        raise ValueError("pooling='pooler', but this checkpoint does not have a pooler; give another pooling.")
     return Recipe(chosen, layer_pooling, modes, bool(special_tokens), include_prompt)
 
 
@@ -103,7 +105,7 @@ def pool_encodings(
     recipe : Recipe, not "none"
     encodings : sequence of B Encoding
     num_prompt_tokens : int
-        First tokens of every encoding that are the prompt's: [CLS] and what follows.
+        Tokens at the start of every encoding that belong to the prompt, [CLS] included.
 
     Returns
     -------
@@ -116,14 +118,14 @@ def pool_encodings(
             continue
         counts = None
         if not recipe.special_tokens or (not recipe.include_prompt and num_prompt_tokens):
-            own = encodings[first : first + step.num_sequences]
-            counts = np.concatenate([_counts(recipe, encoding, num_prompt_tokens) for encoding in own])
+            in_step = encodings[first : first + step.num_sequences]
+            counts = np.concatenate([_counts(recipe, encoding, num_prompt_tokens) for encoding in in_step])
         pooled.append(pool(state, step.cu_seqlens, recipe.modes, counts))
     return np.concatenate(pooled)
 
 
 def token_vectors(model: BertModel, recipe: Recipe, encodings: Sequence[Encoding]) -> list[FloatArray]:
-    """Compute the vectors of all tokens: one array (S, width) per encoding, special tokens as the recipe says."""
+    """Compute the vectors of all tokens: one array (S, width) per encoding. The recipe may leave out special tokens."""
     vectors: list[FloatArray] = []
     for first, step, state, _ in _run(model, recipe, encodings):
         for b, tokens in enumerate(np.split(state, step.cu_seqlens[1:-1])):
@@ -144,7 +146,7 @@ def _counts(recipe: Recipe, encoding: Encoding, num_prompt_tokens: int) -> np.nd
 def _run(
     model: BertModel, recipe: Recipe, encodings: Sequence[Encoding]
 ) -> Iterator[tuple[int, PackedBatch, FloatArray, FloatArray | None]]:
-    """Yield, step by step: the first encoding's number, the packed step, its combined states, the pooler's output."""
+    """Yield for each step: its first encoding's index, the packed step, its combined states, the pooler's output."""
     if not encodings:
         return
     batch = PackedBatch.from_sequences([e.ids for e in encodings], [e.token_types for e in encodings])

@@ -38,31 +38,31 @@ from minibert.tokens.layers import LayerSelection
 __all__ = ["CHUNK_SIZE", "SentenceTransformer"]
 
 CHUNK_SIZE = 10_000
-"""Texts within which equal ones are computed once, and sorted by length."""
+"""Texts of a chunk. Within it equal texts are computed once, and texts are sorted by length."""
 
-# Texts tokenized together: bounds the memory of a large corpus's encodings.
+# Texts tokenized together. This limits the memory that the encodings of a large corpus take.
 _TEXTS_AT_ONCE = 1024
 
 
 class SentenceTransformer:
-    """A sentence-embedding model: the names, arguments and answers of sentence-transformers 6, as NumPy arrays.
+    """A sentence-embedding model with the names and arguments of sentence-transformers 6; it returns NumPy arrays.
 
     Parameters
     ----------
     model_name_or_path : str or path
-        A folder, or a hub id; short ids such as "all-MiniLM-L6-v2" are sentence-transformers' own. What follows the
-        BERT model is read from its modules.json (see modules.py); without one it is mean pooling, with a warning.
+        A folder, or a hub id. Short ids such as "all-MiniLM-L6-v2" are those of sentence-transformers. modules.json
+        lists the modules after the BERT model (see modules.py); without this file there is mean pooling and a warning.
     prompts : dict of str to str, or "builtin", optional
-        Texts to put before inputs, by name; they win over those the model stores. "builtin": those that the cards of
-        E5, BGE, Arctic Embed and mxbai models ask for (see prompts.py), where the model stores none.
+        Texts to put before inputs, by name; they replace those that the model stores. "builtin" means the prompts on
+        the cards of E5, BGE, Arctic Embed and mxbai models (see prompts.py), where the model stores none.
     default_prompt_name : str, optional
-        The prompt of `encode` where none is named; default: as the model says.
+        The prompt of `encode` if a call does not name one; default: the model's.
     similarity_fn_name : {"cosine", "dot", "euclidean", "manhattan"}, optional
-        What `similarity` computes; default: as the model says, else "cosine".
+        What `similarity` computes; default: the model's setting, else "cosine".
     cache_folder, revision, local_files_only, token
         As `cache_dir` and so on in `BertModel.from_pretrained`.
     truncate_dim : int, optional
-        Keep the first features of each vector only; default: as the model says, else all.
+        Keep only the first features of each vector; default: the model's setting, else all.
     device : None or "cpu"
     backend, num_threads
         As in `BertModel.from_pretrained`.
@@ -72,18 +72,18 @@ class SentenceTransformer:
     model : BertModel
     tokenizer : BertTokenizer
     pipeline : Pipeline
-        What turns hidden states into vectors.
+        The modules that turn hidden states into vectors.
     prompts : dict of str to str
-        "query" and "document" are always there, empty where nobody gave them.
+        "query" and "document" are always there; they are empty if neither the model nor the caller set them.
     default_prompt_name : str or None
     truncate_dim : int or None
 
     Raises
     ------
     ModelFormatError
-        A module, pooling mode or file is not one minibert implements; it is named.
+        minibert does not implement a module, pooling mode or file of the model. The message names it.
     DownloadError
-        The model is not here and could not be fetched.
+        The model is not on this machine and cannot be downloaded.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class SentenceTransformer:
     ) -> None:
         check_device(device)
         check_truncate_dim(truncate_dim)
-        if similarity_fn_name is not None:  # before anything is fetched
+        if similarity_fn_name is not None:  # checked before anything is downloaded
             self.similarity_fn_name = similarity_fn_name
         files = locate(
             full_name(model_name_or_path),
@@ -141,7 +141,7 @@ class SentenceTransformer:
             bert_files, output_hidden_states=False, backend=backend, num_threads=num_threads
         )
         self.pipeline: Pipeline = read_pipeline(files, modules, self.model.config.hidden_size, self.model.ops)
-        # What stands in sentence_bert_config.json replaces the tokenizer's limit, even a lower one.
+        # The limit of sentence_bert_config.json replaces the tokenizer's, even if the tokenizer's is lower.
         limits = [self.model.config.max_position_embeddings]
         limits += [settings.get("max_seq_length") or self.tokenizer.model_max_length or limits[0]]
         self._max_seq_length = min(limits)
@@ -150,15 +150,15 @@ class SentenceTransformer:
 
     @property
     def max_seq_length(self) -> int:
-        """Tokens of one text, special tokens included; more are cut. Settable, up to the model's positions."""
-        return min(self._max_seq_length, self.model.config.max_position_embeddings)  # `model` may be another one now
+        """Most tokens of one text, special tokens included. Settable, up to the model's max_position_embeddings."""
+        return min(self._max_seq_length, self.model.config.max_position_embeddings)  # `model` may have been replaced
 
     @max_seq_length.setter
     def max_seq_length(self, value: int) -> None:
         most = self.model.config.max_position_embeddings
         least = self.tokenizer.num_special_tokens_to_add()
         self._max_seq_length = check_int(
-            "max_seq_length", value, least, most, also=": the special tokens, and max_position_embeddings"
+            "max_seq_length", value, least, most, also=" (the number of special tokens, and max_position_embeddings)"
         )
 
     @property
@@ -174,7 +174,7 @@ class SentenceTransformer:
 
     @property
     def truncate_dim(self) -> int | None:
-        """Features that `encode` keeps of each vector, the first ones; None keeps all. Settable."""
+        """Number of first features that `encode` keeps of each vector; None keeps all. Settable."""
         return self._truncate_dim
 
     @truncate_dim.setter
@@ -192,12 +192,12 @@ class SentenceTransformer:
         self._similarity_fn_name = value
 
     def get_embedding_dimension(self) -> int:
-        """Return the length of the vectors `encode` gives."""
+        """Return the length of the vectors that `encode` returns."""
         width = self.pipeline.widths[-1]
         return width if self.truncate_dim is None else min(width, self.truncate_dim)
 
     def get_sentence_embedding_dimension(self) -> int:
-        """Return the same as `get_embedding_dimension`, under its name of before sentence-transformers 6."""
+        """Return the same as `get_embedding_dimension`. This is its name before sentence-transformers 6."""
         return self.get_embedding_dimension()
 
     # -- texts to vectors
@@ -234,14 +234,14 @@ class SentenceTransformer:
         inputs : str, or sequence, array, pandas or Arrow column of B str
             An empty text gives the vector of [CLS] [SEP]. `sentences` is its old name.
         prompt_name : str, optional
-            A key of `prompts`; its text is put before each input. Default: `default_prompt_name`, if there is one.
+            A key of `prompts`; its text is put before each input. Default: `default_prompt_name`, if that is set.
         prompt : str, optional
-            A text to put before each input; wins over `prompt_name`.
+            A text to put before each input; `prompt_name` is then ignored.
         batch_size : int
-            Bounds the work at a time: 32 batches of texts, at most 1024, are tokenized together. The result never
-            depends on it.
+            Limits memory: 32 times as many texts, at most 1024, are tokenized together. The result does not depend on
+            it.
         show_progress_bar : bool, optional
-            Count the texts on the standard error, with the time left.
+            Show the number of texts done and the time left, on the standard error.
         output_value : {"sentence_embedding", "token_embeddings", None}
             One vector per text; one per token; or a dict of both with the ids.
         precision : {"float32", "float16", "int8", "uint8", "binary", "ubinary"}
@@ -249,41 +249,42 @@ class SentenceTransformer:
         convert_to_numpy : bool
             False gives a list of vectors instead of one array.
         convert_to_tensor, device
-            There are no tensors and no devices here: False, and None or "cpu".
+            Only False, and only None or "cpu", because minibert does not have tensors and devices.
         normalize_embeddings : bool
             Scale the vectors to length 1 even where the model does not.
         truncate_dim : int, optional
-            Keep the first features of sentence vectors only; default: as the model is set.
+            Keep only the first features of sentence vectors; default: the model's `truncate_dim`.
         layers : int or ints, optional
             Hidden states to pool, numbered as in transformers: 0 (the embeddings) to L, or -(L + 1) to -1. The forward
             stops after the deepest one. Default: the last.
         layer_pooling : {"concat", "sum", "mean"}
             How several layers become one.
         pooling : str or sequence of str, optional
-            Use this instead of the model's own Pooling: "mean", "max", "cls", "lasttoken", "weightedmean",
-            "mean_sqrt_len_tokens", several of them (side by side), "first_last", "pooler", "none" (all tokens), or
-            bert-as-service's names: see `pooling_modes`. The modules behind it still apply.
+            Use this instead of the model's Pooling: "mean", "max", "cls", "lasttoken", "weightedmean",
+            "mean_sqrt_len_tokens", several of them (concatenated), "first_last", "pooler", "none" (all tokens), or
+            bert-as-service's names: see `pooling_modes`. The modules after it still apply.
         special_tokens : bool
             Whether [CLS] and [SEP] count in pooling.
         truncation : {"warn", "error", "split", "silent"}
-            What to do when a text has more than `max_seq_length` tokens: cut it and say so, refuse it, pool several
-            windows of it (weighted by the tokens of the text in each), or cut it.
+            What happens to a text of more than `max_seq_length` tokens. "warn" cuts it and warns, "error" refuses it,
+            "split" pools several windows of it (weighted by the tokens of the text in each), "silent" cuts it.
         stride : int
             Tokens that a window repeats from the one before, for truncation="split".
         out : ndarray of shape (B, width), float, optional
             Write the vectors there, for example into a np.memmap, and return it.
         return_info : bool
-            Also return a `TextInfo` per text: tokens, tokens cut off, windows as characters.
+            Also return a `TextInfo` per text: its tokens, tokens cut off, and each window's characters.
 
         Returns
         -------
         ndarray of shape (width,) for a str, (B, width) for a sequence; float32 unless `precision` or `out` says else
-            For tokens a list of arrays (S, H); for None a list of dicts. With `return_info` a pair.
+            For "token_embeddings" a list of arrays (S, H); for None a list of dicts. With `return_info` a pair of this
+            and the `TextInfo`.
 
         Raises
         ------
         TypeError, ValueError
-            An input is not a text (its index is named), is too long with truncation="error", or an argument is wrong.
+            An argument is wrong. An input is not a text, or is too long with truncation="error"; its index is named.
         """
         if sentences is not None:
             if inputs is not None:
@@ -355,7 +356,7 @@ class SentenceTransformer:
         Raises
         ------
         TypeError, ValueError
-            As in `encode`; with more texts than rows in `out`.
+            As in `encode`, and if there are more texts than rows in `out`.
 
         Examples
         --------
@@ -377,8 +378,7 @@ class SentenceTransformer:
                     last = first + len(chunk.vectors)
                     if last > len(out) or out.shape[1:] != chunk.vectors.shape[1:]:
                         raise ValueError(
-                            f"out has shape {out.shape}; the vectors of {last} texts, or more, take "
-                            f"({last}, {chunk.vectors.shape[1]})."
+                            f"out has shape {out.shape}; expected ({last}, {chunk.vectors.shape[1]}), or more rows."
                         )
                     out[first:last] = chunk.vectors
                     first = last
@@ -406,11 +406,11 @@ class SentenceTransformer:
         ----------
         inputs : iterable of str
         chunk_size : int
-            Texts that are read, and held, at a time.
+            Texts that are read, and held in memory, at a time.
         progress : callable, optional
-            Is given the number of texts done since it was last called.
+            Called with the number of texts done since its last call.
         return_info : bool
-            Also give a `TextInfo` per text.
+            Also make a `TextInfo` per text.
         **options
             The fields of `EncodeOptions`, as in `encode`. With truncation="warn" the caller warns: `n_truncated` says
             which texts were cut.
@@ -421,13 +421,17 @@ class SentenceTransformer:
             As in `encode`.
         """
         if isinstance(inputs, str | bytes) or not isinstance(inputs, Iterable):
-            raise TypeError(f"inputs is a {type(inputs).__name__}; expected an iterable of str. For one text: encode.")
+            raise TypeError(
+                f"inputs is a {type(inputs).__name__}; expected an iterable of str. For one text use encode."
+            )
         if progress is not None and not callable(progress):
             raise TypeError(f"progress={brief(progress)}; expected a function that takes a number of texts, or None.")
         chosen = EncodeOptions.of(options)
         task = self._task(chosen, return_info=return_info, exact=return_info or chosen.truncation != "silent")
         if task.recipe.modes == ("none",):
-            raise ValueError("pooling='none' gives the vectors of tokens; here one vector per text is computed.")
+            raise ValueError(
+                "pooling='none' gives vectors of tokens, but this call computes one vector per text; give another."
+            )
         return encode_texts(
             task,
             inputs,
@@ -450,8 +454,8 @@ class SentenceTransformer:
     ) -> Any:
         """Turn documents into vectors: `encode` with the first of the prompts "document", "passage" and "corpus".
 
-        The "document" that `prompts` always has counts only if somebody gave it; in sentence-transformers 6.2 that
-        empty one keeps a model's "passage" from ever being used.
+        The empty default "document" of `prompts` is ignored unless the caller gave it. In sentence-transformers 6.2
+        it is not ignored, so a model's "passage" is never used there.
         """
         if prompt_name is None and prompt is None:
             prompt_name = self._prompt_name_for("document", "passage", "corpus")
@@ -466,7 +470,7 @@ class SentenceTransformer:
         windows = self._token_windows(EncodeOptions(prompt=prompt, prompt_name=prompt_name, truncation="silent"))
         texts, single = as_texts("texts", texts)
         if single:
-            raise TypeError("texts is one str; expected several, whose tokens are counted: [text].")
+            raise TypeError("texts is one str; expected a sequence of str, such as [text].")
         check_inputs(texts)
         return [count_tokens(group)[0] for _, groups in windows.of(texts, range(len(texts))) for group in groups]
 
@@ -480,7 +484,7 @@ class SentenceTransformer:
         """Score vector i of one collection with vector i of another, by `similarity_fn_name`: (n,)."""
         return SIMILARITY_FUNCTIONS[self.similarity_fn_name][1](embeddings1, embeddings2)
 
-    # -- how it is done
+    # -- internals
 
     def _task(self, options: EncodeOptions, *, return_info: bool, exact: bool) -> EncodeTask:
         recipe = make_recipe(
@@ -507,15 +511,15 @@ class SentenceTransformer:
         return sentence_width(task, self.truncate_dim if options.truncate_dim is None else options.truncate_dim)
 
     def _prompt_name_for(self, *names: str) -> str | None:
-        """Choose the first of some prompts that somebody gave; say so once where the model's card asks for another."""
+        """Choose the first of these prompts that is set; warn once if none is, but the model's card asks for one."""
         given = [name for name in names if self.prompts.get(name) or name in self._given_prompts]
         needed = next((name for name in names if self._builtin_prompts.get(name)), None)
         if not given and needed is not None and needed not in self._warned:
             self._warned.add(needed)
             warn_caller(
-                f"This model was trained with {self._builtin_prompts[needed]!r} before each {needed}, which its files "
-                f"do not say, so nothing is put there. SentenceTransformer(..., prompts='builtin') does; "
-                f"prompt='' silences this.",
+                f"This model was trained with {self._builtin_prompts[needed]!r} before each {needed}, but its files do "
+                f"not store this prompt, so it is not used. SentenceTransformer(..., prompts='builtin') uses it; "
+                f"prompt='' silences this warning.",
             )
         return given[0] if given else (names[0] if names[0] in self.prompts else None)
 

@@ -10,7 +10,7 @@ from minibert.tokenizer.bert_tokenizer import BertTokenizer
 
 __all__ = ["check_settings", "full_name"]
 
-# Hub ids without an organisation that are not sentence-transformers' own: the BERT models among those it lists.
+# Hub ids without an organisation that do not belong to sentence-transformers: the BERT models of that library's list.
 _PLAIN_BERT = (
     "bert-base-uncased",
     "bert-base-cased",
@@ -40,13 +40,13 @@ def full_name(name_or_path: str | os.PathLike[str]) -> str | os.PathLike[str]:
 
 
 def check_settings(settings: dict[str, Any], tokenizer: BertTokenizer) -> None:
-    """Refuse what sentence_bert_config.json may ask for beyond the last hidden state of a text."""
+    """Refuse settings of sentence_bert_config.json that minibert does not implement."""
     limit = settings.get("max_seq_length")
     least = tokenizer.num_special_tokens_to_add()
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < least):
         raise ModelFormatError(f"sentence_bert_config.json: max_seq_length={limit!r} must be an int, at least {least}.")
     if settings.get("do_lower_case") and not tokenizer.do_lower_case:
-        raise ModelFormatError("sentence_bert_config.json lowercases for a cased tokenizer, which is not implemented.")
+        raise ModelFormatError("sentence_bert_config.json: do_lower_case with a cased tokenizer is not implemented.")
     for name, only in (("transformer_task", "feature-extraction"), ("module_output_name", "token_embeddings")):
         if settings.get(name, only) != only:
             raise ModelFormatError(f"sentence_bert_config.json: {name}={settings[name]!r} is not implemented.")

@@ -138,19 +138,19 @@ def test_resuming_refuses_to_mix(
         for other, message in (
             ({"shard_size": 11}, "shard_size=10, this one has 11"),
             ({"settings": {"revision": "b"}}, "revision='a', this one has 'b'"),
-            ({"layers": 1}, "layers=None, this one has 1"),
+            ({"layers": 1}, r"layers=\[2\], this one has \[1\]"),
             ({"dtype": "float16"}, "dtype='float32', this one has 'float16'"),
             ({"on_error": "null"}, "on_error='stop', this one has 'null'"),
         ):
-            with pytest.raises(ValueError, match=f"{whose} was begun with {message}"):
+            with pytest.raises(ValueError, match=f"{whose} has {message}"):
                 embed_corpus(short_model, [source], output, **{**same, **other})
-        with pytest.raises(ValueError, match=f"{whose} had another model: this one gives another vector"):
+        with pytest.raises(ValueError, match=f"{whose} has another model, which gives another vector"):
             embed_corpus(another, [source], output, **same)
         text_file(tmp_path / "a.txt", [*texts_of(49), "other"])
-        with pytest.raises(ValueError, match=rf"{whose} began with another input: a\.txt has changed"):
+        with pytest.raises(ValueError, match=rf"{whose} has another input: a\.txt has changed"):
             embed_corpus(short_model, [source], output, **same)
         text_file(tmp_path / "a.txt", texts_of(50))
-        with pytest.raises(ValueError, match=r"began with another input: a\.txt, not b\.txt"):
+        with pytest.raises(ValueError, match=r"has another input: a\.txt, not b\.txt"):
             embed_corpus(short_model, [text_file(tmp_path / "b.txt", texts_of(50))], output, **same)
         summary = embed_corpus(short_model, [source], output, **same)
         assert (summary is None) == (whose != "The unfinished run")
@@ -162,14 +162,16 @@ def test_resuming_takes_no_other_file_for_the_finished_one(short_model: Sentence
     source = text_file(tmp_path / "a.txt", texts_of(50))
     output = tmp_path / "out.npy"
     np.save(output, np.zeros((50, 24), dtype=np.float32))
-    with pytest.raises(ValueError, match=r"nothing to resume: .*out\.npy exists, but no out\.npy\.manifest\.json"):
+    with pytest.raises(
+        ValueError, match=r"nothing to resume: .*out\.npy exists, but not its manifest out\.npy\.manifest\.json"
+    ):
         embed_corpus(short_model, [source], str(output), resume=True, truncation="silent")
     embed_corpus(short_model, [source], str(output), truncation="silent")
     assert embed_corpus(short_model, [source], str(output), resume=True, truncation="silent") is None
     for name in ("out.npy", "out.ids.jsonl"):
         content = (tmp_path / name).read_bytes()
         (tmp_path / name).write_bytes(content[:-1])
-        with pytest.raises(ValueError, match=rf"{name} is of {len(content) - 1} bytes, but the run that made it has"):
+        with pytest.raises(ValueError, match=rf"{name} has {len(content) - 1} bytes, but the run that made it has"):
             embed_corpus(short_model, [source], str(output), resume=True, truncation="silent")
         (tmp_path / name).write_bytes(content)
     (tmp_path / "out.ids.jsonl").unlink()
@@ -199,7 +201,7 @@ def test_input_that_changes_under_way(
         with pytest.raises(ValueError, match=r"a\.txt was changed while it was read"):
             embed_corpus(short_model, [source], str(tmp_path / "out.npy"), shard_size=10, truncation="silent")
     assert not (tmp_path / "out.npy").exists()
-    with pytest.raises(ValueError, match=r"began with another input: a\.txt has changed"):
+    with pytest.raises(ValueError, match=r"has another input: a\.txt has changed"):
         embed_corpus(short_model, [source], str(tmp_path / "out.npy"), shard_size=10, truncation="silent", resume=True)
     text_file(tmp_path / "a.txt", texts_of(50))
     summary = embed_corpus(
@@ -236,7 +238,7 @@ def test_a_pipe_is_refused_since_it_can_be_read_once_only(
 ) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert main(["embed", "-m", str(short_folder), "-i", str(tmp_path / "pipe"), "-o", str(tmp_path / "out.npy")]) == 1
-    assert "pipe is a pipe or a device, but the input is read twice; give it as the standard input" in (
+    assert "pipe is a pipe or a device, which cannot be read twice; give it as the standard input" in (
         capsys.readouterr().err
     )
     assert [entry.name for entry in tmp_path.iterdir()] == ["pipe"]
@@ -250,7 +252,7 @@ def test_names_that_are_not_utf_8_are_refused_before_anything_is_computed(
     odd, usual = text_file(tmp_path / f"{name}.txt", ["a cat"]), text_file(tmp_path / "a.txt", ["a cat"])
     before = sorted(tmp_path.iterdir())
     for source, output in ((odd, "out.npy"), (usual, f"{name}.npy")):
-        with pytest.raises(ValueError, match=r"caf.*is not UTF-8, in which the record of a run is written"):
+        with pytest.raises(ValueError, match=r"caf.*is not UTF-8, but the manifest is written in UTF-8"):
             embed_corpus(short_model, [source], tmp_path / output)
     assert sorted(tmp_path.iterdir()) == before
 

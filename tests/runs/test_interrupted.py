@@ -111,7 +111,7 @@ def test_interrupted_it_says_how_to_go_on_and_what_is_done_is_usable(
     with monkeypatch.context() as patch:
         stop_after(4, patch, KeyboardInterrupt())
         assert main(arguments) == 1
-    assert f"what is done is kept in {parts}; the same command with --resume goes on." in capsys.readouterr().err
+    assert f"finished shards are kept in {parts}; the same command with --resume continues." in capsys.readouterr().err
     assert not output.exists()
     if job == "npy":
         assert np.load(parts / "part-vectors.npy").shape == (40, 24)
@@ -121,11 +121,11 @@ def test_interrupted_it_says_how_to_go_on_and_what_is_done_is_usable(
         lines = (parts / "part-features.jsonl").read_text(encoding="utf-8").splitlines()
         assert [json.loads(line)["linex_index"] for line in lines] == [*range(40)]
     assert main(arguments) == 1
-    assert "holds an unfinished run, 4 shards of it done. Go on with it by --resume" in capsys.readouterr().err
+    assert "holds an unfinished run with 4 shards done. Continue it with --resume" in capsys.readouterr().err
     assert main([*arguments, "--resume"]) == 0
     assert "100 texts, 40 of them by earlier runs" in capsys.readouterr().out
     assert main([*arguments, "--resume"]) == 0
-    assert "complete, by this very run; there is nothing to resume" in capsys.readouterr().out
+    assert "this run is complete already; there is nothing to resume" in capsys.readouterr().out
     assert not parts.exists()
 
 
@@ -137,7 +137,7 @@ def test_a_true_interrupt_can_be_resumed(short_folder: Path, tmp_path: Path) -> 
     process.send_signal(signal.SIGINT)
     err = process.communicate(timeout=PATIENCE)[1]
     assert process.returncode == 1
-    assert "with --resume goes on" in err
+    assert "with --resume continues" in err
     assert "minibert: interrupted" in err
     assert "Traceback" not in err
     assert run([*arguments, "--resume"]).returncode == 0
@@ -186,7 +186,7 @@ def test_a_second_run_on_one_output_is_refused_and_a_dead_one_never_blocks(short
         second = run([*arguments, *options])
         assert second.returncode == 1
         assert f"out.npy is being written by process {holder.pid} on " in second.stderr
-        assert "Wait until that run has ended, or stop it" in second.stderr
+        assert "Wait until that run has ended, stop it" in second.stderr
     assert {name: content for name, content in contents(tmp_path).items() if "part-" not in name} == before
     holder.kill()
     holder.communicate(timeout=PATIENCE)

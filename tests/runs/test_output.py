@@ -74,7 +74,7 @@ def test_an_output_is_never_the_input(
     ):
         arguments = ["embed", "-m", str(short_folder), "-i", str(tmp_path / source), "--input-format", "jsonl"]
         assert main([*arguments, "-o", str(tmp_path / output)]) == 1
-        assert "is the input, and would be written over; give another output" in capsys.readouterr().err
+        assert "is an input too, and would be overwritten; give another output" in capsys.readouterr().err
         assert (tmp_path / source).read_bytes() == lines
     assert not list(tmp_path.glob("*.parts"))
 
@@ -128,7 +128,7 @@ def test_a_folder_of_something_else_is_refused_and_nothing_in_it_changes(
     before = listing(parts)
     assert main([*arguments_of("npy", short_folder, tmp_path / "a.txt", tmp_path, 10), *options]) == 1
     err = capsys.readouterr().err
-    assert f"{parts} is where the run would keep what it has done, but it holds files of something else: " in err
+    assert f"{parts} is the folder for the unfinished run, but it holds other files: " in err
     assert "Move this folder elsewhere, or give another output." in err
     assert any(name in err for name in FOREIGN[kind])
     assert listing(parts) == before
@@ -152,7 +152,7 @@ def test_a_link_or_a_file_is_not_taken_for_the_folder(short_model: SentenceTrans
     parts.unlink()
     parts.mkdir()
     (parts / "lock").symlink_to(tmp_path / "a.txt")
-    with pytest.raises(FileExistsError, match=r"it holds files of something else: lock\."):
+    with pytest.raises(FileExistsError, match=r"it holds other files: lock\."):
         embed_corpus(short_model, [source], tmp_path / "out.npy")
     assert (tmp_path / "a.txt").read_text() == "a cat\n"
     assert not any((tmp_path / "elsewhere").iterdir())
@@ -194,7 +194,7 @@ def test_a_run_deletes_no_file_that_came_into_its_folder(
         (parts / name).write_text(content)
     embed_corpus(short_model, [source], tmp_path / "out.npy", shard_size=10, truncation="silent", resume=True)
     assert listing(parts) == {name: content.encode() for name, content in foreign.items()}
-    with pytest.raises(FileExistsError, match="holds files of something else"):
+    with pytest.raises(FileExistsError, match="holds other files"):
         embed_corpus(short_model, [source], tmp_path / "out.npy", truncation="silent")
     assert len(np.load(tmp_path / "out.npy")) == 40
 
@@ -270,7 +270,7 @@ def test_a_full_disk(short_folder: Path, tmp_path: Path, job: str, step: int) ->
         (100, r"manifest\.json cannot be written: File too large|part-\S+ cannot be written: File too large"),
         (
             40_000,
-            r"part-(vectors\.npy|ids\.jsonl) cannot be written: File too large\. What is done is kept .* --resume",
+            r"part-(vectors\.npy|ids\.jsonl) cannot be written: File too large\. Finished shards are kept .* --resume",
         ),
     ],
 )

@@ -155,7 +155,7 @@ def fill_at_every_size(model: Path, scratch: Path, job: str, step: int) -> dict[
             files.add(Path(named[1]).name)
             assert not [name for name in contents(mounted) if "/" not in name], said
             manifest = next(mounted.glob("*.parts/manifest.json"), None)
-            assert ("go on with --resume" in said) == (manifest is not None), said
+            assert ("continue with --resume" in said) == (manifest is not None), said
             unfinished += manifest is not None
             subprocess.run(["mount", "-o", "remount,size=100m", mounted], check=True)
             assert in_a_process([*arguments, "--resume"])[0] == 0

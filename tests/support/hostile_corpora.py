@@ -29,7 +29,7 @@ class Trap:
     inputs : paths of files, or "-"
     output : Path
     texts : list of str or None, optional
-        What the inputs hold, None for a record that cannot be used; not given: nobody can say.
+        What the inputs hold, None for an input line that cannot be used; not given: nobody can say.
     options : list of str
     may_change : set of Path
         Files that were there before and belong to the run.
@@ -128,7 +128,7 @@ def _check_rows(trap: Trap, on_error: str, model_folder: Path) -> None:
         return
     usable = [text for text in trap.texts if text is not None]
     if on_error == "stop" and len(usable) < len(trap.texts):
-        raise FaultError("WRONG NUMBER: a bad record was not noticed")
+        raise FaultError("WRONG NUMBER: a bad line was not noticed")
     expected = usable if on_error == "skip" else trap.texts
     if len(vectors) != len(expected):
         raise FaultError(f"WRONG NUMBER: {len(vectors)} rows, expected {len(expected)}")
@@ -137,7 +137,7 @@ def _check_rows(trap: Trap, on_error: str, model_folder: Path) -> None:
     if not np.array_equal(vectors[kept], model.encode([t for t in expected if t is not None], truncation="silent")):
         raise FaultError("WRONG NUMBER: the vectors are not those of the texts")
     if not np.isnan(vectors[~kept]).all():
-        raise FaultError("WRONG NUMBER: a record without a text has a vector")
+        raise FaultError("WRONG NUMBER: an input line without a text has a vector")
 
 
 # --- what the files hold ----------------------------------------------------------------------------------------------
@@ -414,7 +414,7 @@ for _name, _make in {
     "the output is a link into no folder": lambda folder, source: ([source], _link(folder / "o.npy", "no/o.npy")),
     "the output is the input": lambda folder, source: ([_copy(source, folder / "x.jsonl")], folder / "x.jsonl"),
     "the ids are the input": lambda folder, source: ([_copy(source, folder / "o.ids.jsonl")], folder / "o.npy"),
-    "the record is the input": lambda folder, source: (
+    "the manifest is the input": lambda folder, source: (
         [_copy(source, folder / "o.npy.manifest.json")],
         folder / "o.npy",
     ),
