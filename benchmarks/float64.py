@@ -46,12 +46,9 @@ def _silu(x: Float64Array) -> Float64Array:
 
 ACTIVATIONS: dict[str, Callable[[Float64Array], Float64Array]] = {
     "gelu": _gelu,
-    "gelu_new": _gelu_tanh,
-    "gelu_pytorch_tanh": _gelu_tanh,
-    "gelu_fast": _gelu_tanh,
+    "gelu_tanh": _gelu_tanh,
     "relu": lambda x: np.where(x > 0.0, x, 0.0),
     "silu": _silu,
-    "swish": _silu,
     "tanh": np.tanh,
 }
 

@@ -100,7 +100,7 @@ def test_the_activations_are_those_of_the_page() -> None:
     page = (Path(__file__).parent.parent / "minibert" / "models" / "README.md").read_text(encoding="utf-8")
     listed = re.search(r"`hidden_act`: ([\w, ]+) \|", page)
     assert listed is not None
-    assert tuple(listed[1].split(", ")) == ACTIVATIONS
+    assert listed[1].split(", ") == list(ACTIVATIONS)
     assert len(ACTIVATIONS) >= 8
 
 

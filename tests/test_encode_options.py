@@ -82,7 +82,7 @@ def test_the_command_line_offers_the_choices_of_the_library(verb: str, option: s
 
 
 def test_the_kernels_have_every_activation() -> None:
-    assert set(ACTIVATION_CODES) - {None} == set(ACTIVATIONS)
+    assert set(ACTIVATION_CODES) - {None} == set(ACTIVATIONS.values())
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ import minibert
 from minibert import kernels
 from minibert.base.arrays import FloatArray
 from minibert.bert import reference
-from minibert.bert.config import ACTIVATIONS
 from minibert.bert.ops import LayerNorm, Linear, Ops
 from minibert.kernels import gemm, make_ops, rowwise, simd, threads
 from minibert.kernels.buffers import Slabs
@@ -125,7 +124,7 @@ def test_op_has_the_parameters_of_its_twin(op: str) -> None:
     assert list(ours.values()) == list(twins.values())
 
 
-@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize("name", reference.ACTIVATION_FUNCTIONS)
 def test_every_activation_at_values_of_any_size(name: str) -> None:
     """A product with 1 hands the values to the epilogue as they are; the budget is that of the op at magnitude |x|."""
     x = activation_grid()

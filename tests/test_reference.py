@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -112,11 +113,11 @@ def test_erf_keeps_nan_shape_and_dtype() -> None:
 
 
 def test_every_activation_of_the_config_has_its_formula() -> None:
-    assert tuple(reference.ACTIVATION_FUNCTIONS) == ACTIVATIONS
-    assert set(oracle.ACTIVATIONS) == set(ACTIVATIONS)
+    assert list(reference.ACTIVATION_FUNCTIONS) == list(dict.fromkeys(ACTIVATIONS.values()))
+    assert set(oracle.ACTIVATIONS) == set(reference.ACTIVATION_FUNCTIONS)
 
 
-@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize("name", reference.ACTIVATION_FUNCTIONS)
 def test_activation_equals_its_formula(name: str) -> None:
     """Within two steps of float32 at the size of x, which is also that of the result where the activation is open."""
     x = activation_grid()
@@ -135,18 +136,17 @@ def test_activation_equals_transformers(name: str) -> None:
     x = activation_grid()
     with torch.no_grad():
         theirs = ACT2FN[name](torch.from_numpy(x)).numpy()
-    units = np.abs(reference.ACTIVATION_FUNCTIONS[name](x).astype(np.float64) - theirs) / np.spacing(np.abs(x))
+    ours = reference.ACTIVATION_FUNCTIONS[ACTIVATIONS[name]](x).astype(np.float64)
+    units = np.abs(ours - theirs) / np.spacing(np.abs(x))
     assert units.max() <= 8.0, f"{units.max():.2f} at {x[units.argmax()]!r}"
 
 
-def test_the_formulas_of_gelu_differ() -> None:
+def test_the_formulas_differ() -> None:
     """Or the tests above could not tell one name from another."""
     x = np.linspace(-4, 4, 101, dtype=np.float32)
     results = {name: function(x) for name, function in reference.ACTIVATION_FUNCTIONS.items()}
-    distinct = ("gelu", "gelu_new", "relu", "silu", "tanh")
-    for i, one in enumerate(distinct):
-        for other in distinct[i + 1 :]:
-            assert np.abs(results[one] - results[other]).max() > 1e-4, (one, other)
+    for one, other in itertools.combinations(results, 2):
+        assert np.abs(results[one] - results[other]).max() > 1e-4, (one, other)
 
 
 # --- edges -----------------------------------------------------------------------------------------------------------

@@ -16,8 +16,17 @@ if TYPE_CHECKING:
 
 __all__ = ["ACTIVATIONS", "BertConfig"]
 
-ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu", "silu", "swish", "tanh")
-"""The values of ``hidden_act`` that minibert implements; formulas in reference.py."""
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+    "tanh": "tanh",
+}
+"""The values of ``hidden_act`` that minibert implements -> the activation that each means, as in transformers."""
 
 # The fields that fix the shape of a tensor: a config.json must state them, and weights.py compares them with the file.
 _SIZES = (
@@ -184,6 +193,11 @@ class BertConfig:
             )
         known = {field.name for field in dataclasses.fields(cls)}
         return cls(**{name: value for name, value in fields.items() if name in known})
+
+    @property
+    def activation(self) -> str:
+        """The activation that `hidden_act` means, by its name in reference.py."""
+        return ACTIVATIONS[self.hidden_act]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields under their names in config.json, with ``model_type``."""

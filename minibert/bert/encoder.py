@@ -107,7 +107,7 @@ def encoder_layer(
     x = ops.linear(attention.context, layer.attention_output, residual=x)  # (T, H)
     x = ops.layer_norm(x, layer.attention_norm)  # (T, H)
 
-    intermediate = ops.linear(x, layer.intermediate, activation=config.hidden_act)  # (T, F)
+    intermediate = ops.linear(x, layer.intermediate, activation=config.activation)  # (T, F)
     x = ops.linear(intermediate, layer.output, residual=x)  # (T, H)
     x = ops.layer_norm(x, layer.output_norm)  # (T, H)
     return x, attention.probs

@@ -123,7 +123,7 @@ class Embed(Protocol):
 class ApplyLinear(Protocol):
     """x (T, K) times a prepared weight, with an epilogue: y = activation(x weight^T + bias) + residual, (T, N).
 
-    `activation` is a name of `config.ACTIVATIONS`, `residual` an array of shape (T, N). None leaves the step out.
+    `activation` is a value of `config.ACTIVATIONS`, `residual` an array of shape (T, N). None leaves the step out.
     """
 
     def __call__(

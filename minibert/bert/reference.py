@@ -264,15 +264,12 @@ def silu(x: FloatArray) -> FloatArray:
 
 ACTIVATION_FUNCTIONS: dict[str, Callable[[FloatArray], FloatArray]] = {
     "gelu": gelu,
-    "gelu_new": gelu_tanh,
-    "gelu_pytorch_tanh": gelu_tanh,
-    "gelu_fast": gelu_tanh,
+    "gelu_tanh": gelu_tanh,
     "relu": relu,
     "silu": silu,
-    "swish": silu,
     "tanh": np.tanh,
 }
-"""The formula of each ``hidden_act``. As in transformers, three names mean `gelu_tanh` and two mean `silu`."""
+"""The formula of each activation. `config.ACTIVATIONS` says which ``hidden_act`` means which."""
 
 
 def prepare(linear: Linear) -> Linear:

@@ -301,17 +301,7 @@ def multiply_tile_and_add(rows, a, lda, b, depth, c, ldc, added, bias, residual,
 # --- epilogue --------------------------------------------------------------------------------------------------------
 
 GELU, GELU_TANH, RELU, SILU, TANH = 1, 2, 3, 4, 5
-ACTIVATION_CODES = {
-    None: 0,
-    "gelu": GELU,
-    "gelu_new": GELU_TANH,
-    "gelu_pytorch_tanh": GELU_TANH,
-    "gelu_fast": GELU_TANH,
-    "relu": RELU,
-    "silu": SILU,
-    "swish": SILU,
-    "tanh": TANH,
-}
+ACTIVATION_CODES = {None: 0, "gelu": GELU, "gelu_tanh": GELU_TANH, "relu": RELU, "silu": SILU, "tanh": TANH}
 
 
 @function

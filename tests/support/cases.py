@@ -157,7 +157,7 @@ def _linear_cases() -> Iterator[OpCase]:
     for shape in _LARGE_LINEAR_SHAPES:
         for activation, residual in _EPILOGUES[:3]:
             yield _linear_case(*shape, activation, residual)
-    for activation in ACTIVATIONS:
+    for activation in dict.fromkeys(ACTIVATIONS.values()):
         if activation != "gelu":
             yield _linear_case(17, 33, 31, activation, False)
             yield _linear_case(9, 7, 8, activation, True)
