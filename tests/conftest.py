@@ -90,6 +90,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--write-slowest", action="store_true", help="put the slowest tests into tests/README.md")
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Hand the lines of a worker of pytest-xdist to the process that prints them."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["report"] = REPORT
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    REPORT.extend(getattr(node, "workeroutput", {}).get("report", []))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if terminalreporter.config.getoption("--write-slowest"):
         slowest.write(report for reports in terminalreporter.stats.values() for report in reports)
