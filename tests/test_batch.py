@@ -328,10 +328,10 @@ BAD_INPUTS: list[tuple[str, dict[str, Any], type[Exception], str]] = [
         "hidden state 3 of 0..2",
         {"output_hidden_states": 3},
         ValueError,
-        "output_hidden_states names 3; .* 0 to 2, or -3 to -1",
+        "output_hidden_states=3; .* 0 to 2, or -3 to -1",
     ),
-    ("hidden state -4", {"output_hidden_states": [0, -4]}, ValueError, "output_hidden_states names -4; .*-3 to -1"),
-    ("hidden state 10**30", {"output_hidden_states": 10**30}, ValueError, "output_hidden_states names 10000"),
+    ("hidden state -4", {"output_hidden_states": [0, -4]}, ValueError, "output_hidden_states=-4; .*-3 to -1"),
+    ("hidden state 10**30", {"output_hidden_states": 10**30}, ValueError, "output_hidden_states=10000"),
     (
         "hidden states by name",
         {"output_hidden_states": "all"},
@@ -348,7 +348,7 @@ BAD_INPUTS: list[tuple[str, dict[str, Any], type[Exception], str]] = [
         "attentions of layer 2 of 0..1",
         {"output_attentions": 2},
         ValueError,
-        "output_attentions names 2; .* 0 to 1, or -2",
+        "output_attentions=2; .* 0 to 1, or -2",
     ),
     ("attentions by name", {"output_attentions": "eager"}, TypeError, "output_attentions='eager'; expected True"),
     # stopping early

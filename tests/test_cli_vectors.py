@@ -180,9 +180,9 @@ def test_builtin_prompts(capsys: pytest.CaptureFixture[str], small: Path, tmp_pa
     [
         (["embed", "text", "--pooling", "median"], 1, "--pooling median is not a pooling mode"),
         (["embed", "text", "--pooling", "none"], 1, "minibert hidden"),
-        (["embed", "text", "--layers=9"], 1, "layers names 9"),
+        (["embed", "text", "--layers=9"], 1, "--layers 9"),
         (["embed", "text", "--layers=x"], 2, "not a list of numbers"),
-        (["embed", "text", "--layers", "-1,-9"], 1, "layers names -9"),
+        (["embed", "text", "--layers", "-1,-9"], 1, "--layers -9"),
         (["embed", "text", "--truncate-dim", "0"], 2, "at least 1"),
         (["embed", "text", "--batch-size", "0"], 2, "at least 1"),
         (["embed", "text", "--threads", "two"], 2, "at least 1"),

@@ -18,6 +18,7 @@ import pytest
 
 from minibert import SentenceTransformer
 from minibert.cli import main
+from minibert.corpus.embed import embed_corpus
 from minibert.corpus.readers import Source, input_format, read_input_lines
 from tests.support.crash_program import arguments_of, texts_of
 from tests.support.outcomes import PATIENCE
@@ -396,3 +397,14 @@ def test_memory_does_not_grow_with_the_corpus(short_folder: Path, tmp_path: Path
         os.unlink(tmp_path / "out.npy")
     REPORT.append(f"minibert embed: peak {peaks[0]:.0f} MB with {counts[0]} texts, {peaks[1]:.0f} MB with {counts[1]}")
     assert peaks[1] < peaks[0] + 5
+
+
+@pytest.mark.parametrize(
+    ("sources", "message"),
+    [("a.txt", "sources is a str; expected a list"), (["a.txt"], r"sources\[0\] is a str; expected a Source")],
+)
+def test_files_that_are_no_sources(
+    short_model: SentenceTransformer, tmp_path: Path, sources: Any, message: str
+) -> None:
+    with pytest.raises(TypeError, match=message):
+        embed_corpus(short_model, sources, tmp_path / "out.npy")

@@ -401,7 +401,7 @@ def test_tables_for_notebooks_are_escaped_and_short(minilm: BertModel, tokenizer
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"layers": 7}, ValueError, "layers names 7; this model has 7 hidden states: 0 to 6, or -7 to -1"),
+        ({"layers": 7}, ValueError, "layers=7; this model has 7 hidden states: 0 to 6, or -7 to -1"),
         ({"layers": [-8]}, ValueError, "or -7 to -1"),
         ({"layers": []}, ValueError, "names none"),
         ({"layers": [6, -1]}, ValueError, "hidden state 6 twice"),

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["brief", "check_choice", "check_indices", "check_int", "is_cpu"]
+from minibert.errors import ModelFormatError
+
+__all__ = ["brief", "check_choice", "check_indices", "check_int", "check_stored_int", "is_cpu"]
 
 
 class _Brief(reprlib.Repr):
@@ -66,6 +68,21 @@ def check_int(name: str, value: object, least: int | None = None, most: int | No
     raise TypeError(message) if number is None else ValueError(message)
 
 
+def check_stored_int(name: str, value: object, least: int, most: int = 2**31 - 1) -> int:
+    """Return an integer of a file, a Python int as JSON gives it, after checking its range.
+
+    Raises
+    ------
+    ModelFormatError
+    """
+    if not isinstance(value, int):
+        raise ModelFormatError(f"{name}={brief(value)}; expected an int, {least:,} to {most:,}.")
+    try:
+        return check_int(name, value, least, most)
+    except (TypeError, ValueError) as error:
+        raise ModelFormatError(str(error)) from None
+
+
 def check_indices(name: str, value: object, count: int, *, what: str, expected: str) -> list[int]:
     """Return one or several indices as a list of 0 to count - 1; negative ones count from the end.
 
@@ -98,7 +115,7 @@ def check_indices(name: str, value: object, count: int, *, what: str, expected: 
             raise TypeError(f"{name}={brief(value)}; expected {expected}.")
         if not -count <= index < count:
             raise ValueError(
-                f"{name} names {brief(index)}; this model has {count} {what}: 0 to {count - 1}, or -{count} to -1."
+                f"{name}={brief(index)}; this model has {count} {what}: 0 to {count - 1}, or -{count} to -1."
             )
         indices.append(index % count)
     return indices

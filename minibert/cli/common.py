@@ -160,6 +160,7 @@ def add_model_options(parser: argparse.ArgumentParser, *, backend: bool = True) 
         )
         parser.add_argument(
             "--threads",
+            dest="num_threads",
             type=positive,
             metavar="N",
             help="default: MINIBERT_NUM_THREADS, else all cores, but at most OMP_NUM_THREADS",

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["add_verbs"]
 
+_SHARD_SIZE = 10_000
+
 
 def add_verbs(verbs: Any) -> None:
     """Add the three verbs to the command line."""
@@ -49,7 +51,7 @@ def add_verbs(verbs: Any) -> None:
         help="save an array (texts, dimension) instead of printing; with --input the suffix is the format: .npy (with "
         "the ids beside it in .ids.jsonl), .jsonl or .parquet",
     )
-    add_inputs(embed, shard_size=10_000)
+    add_inputs(embed, shard_size=_SHARD_SIZE)
     embed.add_argument(
         "--dtype",
         choices=("float32", "float16"),
@@ -160,8 +162,18 @@ def _embed(arguments: argparse.Namespace) -> None:
         return
     if not arguments.texts:
         raise ValueError("there is no text; give texts, or a file with --input.")
-    if arguments.resume:
-        raise ValueError("--resume continues a run that reads files; give them with --input.")
+    of_files = {
+        "--resume": arguments.resume,
+        "--dtype": arguments.dtype != "float32",
+        "--input-format": arguments.input_format is not None,
+        "--text-column": arguments.text_column != "text",
+        "--id-column": arguments.id_column is not None,
+        "--on-error": arguments.on_error != "stop",
+        "--shard-size": arguments.shard_size != _SHARD_SIZE,
+    }
+    for option, given in of_files.items():
+        if given:
+            raise ValueError(f"{option} is for files of texts; name them with --input.")
     texts = read_texts(arguments.texts)
     vectors = _load(arguments).encode(
         texts,
@@ -183,8 +195,10 @@ def _embed_corpus(arguments: argparse.Namespace) -> None:
 
     if arguments.texts:
         raise ValueError("texts and --input are both given; give one of them.")
-    if arguments.output is None or arguments.precision != "float32":
-        raise ValueError("--input needs --output FILE, and takes --dtype instead of --precision.")
+    if arguments.output is None:
+        raise ValueError("--input needs --output FILE.")
+    if arguments.precision != "float32":
+        raise ValueError("--precision does not work with --input; give --dtype float16, or leave it out.")
     with resumable(arguments.output):
         summary = embed_corpus(
             _load(arguments),

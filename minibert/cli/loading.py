@@ -38,7 +38,7 @@ def load_bert(arguments: argparse.Namespace) -> BertModel:
 
     files = locate_model(arguments)
     return BertModel.from_files(
-        files, backend=arguments.backend, num_threads=arguments.threads, add_pooling_layer=False
+        files, backend=arguments.backend, num_threads=arguments.num_threads, add_pooling_layer=False
     )
 
 
@@ -50,6 +50,6 @@ def load_sentence_transformer(arguments: argparse.Namespace, **options: Any) -> 
         arguments.model,
         revision=arguments.revision,
         backend=arguments.backend,
-        num_threads=arguments.threads,
+        num_threads=arguments.num_threads,
         **options,
     )

@@ -14,7 +14,7 @@ import numpy as np
 
 from minibert.base.checks import check_choice
 from minibert.base.ordering import in_chunks
-from minibert.corpus.readers import InputLine, Source
+from minibert.corpus.readers import InputLine, Source, check_sources
 from minibert.corpus.runs import Append, BadLines, Output, Summary, row_of, run_shards
 from minibert.corpus.shards import Counts
 from minibert.corpus.writers import OUTPUT_DTYPES, VectorWriter, output_suffix
@@ -91,6 +91,7 @@ def embed_corpus(
     if long_texts:
         chosen = dataclasses.replace(chosen, truncation="silent")
     probe = _probe(model, chosen)
+    check_sources(sources)
     numbered = all(source.id_column is None for source in sources)
 
     def make(path: str) -> Output:

@@ -12,7 +12,7 @@ import numpy as np
 
 from minibert.base.checks import check_choice
 from minibert.corpus.google_features import google_lines
-from minibert.corpus.readers import InputLine, Source
+from minibert.corpus.readers import InputLine, Source, check_sources
 from minibert.corpus.runs import Append, BadLines, Output, Summary, run_shards
 from minibert.corpus.shards import Counts, Part
 from minibert.corpus.token_features import TokenFeatureWriter
@@ -89,6 +89,7 @@ def extract_corpus(
     bad_lines, output = BadLines(on_error, report), os.fspath(output)
     check_choice("format", format, EXTRACT_FORMATS)
     check_choice("dtype", dtype, OUTPUT_DTYPES)
+    check_sources(sources)
     chosen = [layers] if isinstance(layers, int | np.integer) else [*layers]
     width = model.config.hidden_size
     if format == "google":

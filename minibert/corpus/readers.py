@@ -15,7 +15,7 @@ import io
 import json
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -23,7 +23,7 @@ from minibert.base.checks import brief, check_choice
 from minibert.base.files import os_reason
 from minibert.tokenizer.texts import refuse_lone_surrogate
 
-__all__ = ["INPUT_FORMATS", "InputLine", "Source", "input_format", "read_input_lines"]
+__all__ = ["INPUT_FORMATS", "InputLine", "Source", "check_sources", "input_format", "read_input_lines"]
 
 INPUT_FORMATS = ("text", "jsonl", "csv", "tsv")
 """text: one text per line. jsonl: one JSON object (or string) per line. csv and tsv: a header line, then rows."""
@@ -101,6 +101,17 @@ class InputLine:
     line: int
     problem: str | None = None
     numbered: bool = True
+
+
+def check_sources(sources: object) -> None:
+    """Raise a TypeError if files are named in another way than by a list of `Source`."""
+    if not isinstance(sources, Sequence) or isinstance(sources, str):
+        raise TypeError(f"sources is a {type(sources).__name__}; expected a list: [Source('texts.txt', 'text')].")
+    for index, source in enumerate(sources):
+        if not isinstance(source, Source):
+            raise TypeError(
+                f"sources[{index}] is a {type(source).__name__}; expected a Source: Source('texts.txt', 'text')."
+            )
 
 
 def input_format(path: str) -> str:

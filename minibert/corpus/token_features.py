@@ -177,7 +177,7 @@ class TokenFeatures:
         self._offsets: list[int] = []
         n_tokens = 0
         try:
-            self.vectors: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+            self.vectors: npt.NDArray[Any] = np.lib.format.open_memmap(os.fspath(path), mode="r")
             with open(self._index, "rb") as file:
                 for number, (offset, line) in enumerate(_lines(file)):
                     if number == 0:

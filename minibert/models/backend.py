@@ -6,7 +6,7 @@ import os
 import re
 from typing import NamedTuple
 
-from minibert.base.checks import brief, check_int
+from minibert.base.checks import check_choice, check_int
 from minibert.base.machine import available_cores
 from minibert.base.warn import warn_caller
 from minibert.bert import reference
@@ -32,8 +32,8 @@ def choose_ops(backend: str | None, num_threads: int | None) -> Ops:
     threads = choose_num_threads(num_threads).num_threads
     source = "backend" if backend is not None else "MINIBERT_BACKEND"
     chosen = backend if backend is not None else os.environ.get("MINIBERT_BACKEND") or None
-    if chosen is not None and (not isinstance(chosen, str) or chosen not in BACKENDS):
-        raise ValueError(f"{source}={brief(chosen)}; expected {', '.join(map(repr, BACKENDS))}.")
+    if chosen is not None:
+        check_choice(source, chosen, BACKENDS)
     if chosen == "numpy":
         return reference.OPS
     try:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from minibert.base.arrays import FloatArray
+from minibert.base.checks import check_stored_int
 from minibert.base.files import read_json, read_json_object
 from minibert.bert.ops import LayerNorm, Linear, Ops, PreparedLinear
 from minibert.checkpoint.hub import ModelFiles
@@ -273,10 +274,7 @@ def _only_sentence_vectors(config: dict[str, Any], name: str) -> None:
 
 
 def _size(config: dict[str, Any], key: str, name: str) -> int:
-    size = config.get(key)
-    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= 2**20:
-        raise ModelFormatError(f"{name} has {key}={size!r}; expected an int of at least 1.")
-    return size
+    return check_stored_int(f"{name}: {key}", config.get(key), 1, 2**20)
 
 
 def _check_width(size: int, width: int, name: str) -> None:

@@ -17,7 +17,7 @@ from minibert.bert.packed import PackedBatch
 from minibert.models.bert_model import BertModel
 from minibert.sentence.pooling import pool, pooling_modes
 from minibert.tokenizer.encodings import Encoding
-from minibert.tokens.layers import LayerSelection, combine_layers, resolve_layers
+from minibert.tokens.layers import COMBINED, LayerSelection, combine_layers, resolve_layers
 
 __all__ = ["Recipe", "make_recipe", "pool_encodings", "token_vectors"]
 
@@ -79,7 +79,7 @@ def make_recipe(
     modes = pooling_modes(pooling)
     depth = model.config.num_hidden_layers
     chosen = (depth,) if layers is None else resolve_layers(layers, depth)
-    check_choice("layer_pooling", layer_pooling, ("concat", "sum", "mean"))
+    check_choice("layer_pooling", layer_pooling, COMBINED)
     if not isinstance(special_tokens, bool | np.bool_):
         raise TypeError(f"special_tokens={brief(special_tokens)}; expected True or False.")
     if modes[0] in ("first_last", "pooler") and (layers is not None or not special_tokens):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from minibert.base.checks import check_stored_int
 from minibert.errors import ModelFormatError
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 
@@ -43,8 +44,8 @@ def check_settings(settings: dict[str, Any], tokenizer: BertTokenizer) -> None:
     """Refuse settings of sentence_bert_config.json that minibert does not implement."""
     limit = settings.get("max_seq_length")
     least = tokenizer.num_special_tokens_to_add()
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < least):
-        raise ModelFormatError(f"sentence_bert_config.json: max_seq_length={limit!r} must be an int, at least {least}.")
+    if limit is not None:
+        check_stored_int("sentence_bert_config.json: max_seq_length", limit, least)
     if settings.get("do_lower_case") and not tokenizer.do_lower_case:
         raise ModelFormatError("sentence_bert_config.json: do_lower_case with a cased tokenizer is not implemented.")
     for name, only in (("transformer_task", "feature-extraction"), ("module_output_name", "token_embeddings")):

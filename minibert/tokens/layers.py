@@ -12,6 +12,7 @@ from minibert.base.arrays import FloatArray
 from minibert.base.checks import brief, check_choice, check_indices, check_int
 
 __all__ = [
+    "COMBINED",
     "LAYER_POOLING",
     "SUBWORD_POOLING",
     "LayerSelection",
@@ -108,6 +109,9 @@ def _float32(sums: npt.NDArray[np.float64]) -> FloatArray:
     with np.errstate(over="ignore", under="ignore"):
         return sums.astype(np.float32)
 
+
+COMBINED = ("concat", "sum", "mean")
+"""Ways that make one vector of several layers; the others of `LAYER_POOLING` keep them apart."""
 
 LAYER_POOLING: dict[str, Callable[[Sequence[FloatArray]], FloatArray]] = {
     "concat": lambda states: np.concatenate(states, axis=-1),

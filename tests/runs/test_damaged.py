@@ -136,11 +136,11 @@ def test_resuming_refuses_to_mix(
     (tmp_path / "b.txt").write_bytes((tmp_path / "a.txt").read_bytes())
     for whose in ("The unfinished run", f"The run that made {output}"):
         for other, message in (
-            ({"shard_size": 11}, "shard_size=10, this one has 11"),
-            ({"settings": {"revision": "b"}}, "revision='a', this one has 'b'"),
-            ({"layers": 1}, r"layers=\[2\], this one has \[1\]"),
-            ({"dtype": "float16"}, "dtype='float32', this one has 'float16'"),
-            ({"on_error": "null"}, "on_error='stop', this one has 'null'"),
+            ({"shard_size": 11}, "shard_size=10, this one has shard_size=11"),
+            ({"settings": {"revision": "b"}}, "revision='a', this one has revision='b'"),
+            ({"layers": 1}, r"layers=\[2\], this one has layers=\[1\]"),
+            ({"dtype": "float16"}, "dtype='float32', this one has dtype='float16'"),
+            ({"on_error": "null"}, "on_error='stop', this one has on_error='null'"),
         ):
             with pytest.raises(ValueError, match=f"{whose} has {message}"):
                 embed_corpus(short_model, [source], output, **{**same, **other})
