@@ -464,7 +464,7 @@ def test_bad_spans(text: TokenVectors, start: Any, end: Any, error: type[Excepti
 
 def test_bad_words(text: TokenVectors, tokenizer: BertTokenizer, minilm: BertModel) -> None:
     cases: list[tuple[Any, Any, type[Exception], str]] = [
-        ("money", text, ValueError, "'money' occurs nowhere in the 1 texts"),
+        ("money", text, ValueError, "'money' occurs nowhere in the 1 text as"),
         ("one", [], ValueError, "'one' occurs nowhere in the 0 texts"),
         ("[CLS]", text, ValueError, "occurs nowhere"),
         ("", text, ValueError, "the word '' has no token"),

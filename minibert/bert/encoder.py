@@ -11,7 +11,7 @@ done by five *ops* (ops.py) that the caller passes in: reference.py says what th
     a b c d .         ->   a b c d e f g h i       [0, 4, 9]
     e f g h i              sequence 0 is [0:4], sequence 1 is [4:9]
 
-- There is no padding mask: hidden places are dropped when a batch is packed, so no token can attend to them.
+- There is no padding mask: masked tokens are dropped when a batch is packed (`pack`, models/inputs.py).
 - There is no dropout: it acts in training only, and inference leaves every number as it is.
 - The factor 1 / sqrt(D) of the scores is inside the attention op.
 
@@ -129,7 +129,7 @@ def self_attention(
 def pooler(x: FloatArray, dense: PreparedLinear, batch: PackedBatch, ops: Ops) -> FloatArray:
     """tanh(W x + b) of each sequence's first token, [CLS]; in the paper's code (modeling.py), not in its text.
 
-    A sequence whose [CLS] is hidden by the mask has no row here, so B counts only the others.
+    A sequence whose [CLS] is masked has no row here, so B counts only the others.
     """
     first_tokens = x[batch.first_tokens]  # (B, H)
     return ops.linear(first_tokens, dense, activation="tanh")  # (B, H)

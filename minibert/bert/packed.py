@@ -152,7 +152,7 @@ class PackedBatch:
 
     @property
     def shows_first(self) -> npt.NDArray[np.bool_]:
-        """Whether the first token position of each sequence is visible; bool array of shape (B,)."""
+        """Whether the first token position of each sequence is not masked; bool array of shape (B,)."""
         return np.logical_or.reduce(self.mask[:, :1], axis=1)
 
     @classmethod
@@ -228,7 +228,7 @@ class PackedBatch:
             first = last
 
     def pad(self, packed: FloatArray) -> FloatArray:
-        """Turn packed rows into a padded array, (T, ...) -> (B, S, ...); hidden token positions hold zeros."""
+        """Turn packed rows into a padded array, (T, ...) -> (B, S, ...); masked token positions hold zeros."""
         shape = self.mask.shape + packed.shape[1:]
         if self.num_tokens == self.mask.size:
             return packed.reshape(shape)
@@ -237,7 +237,7 @@ class PackedBatch:
         return padded
 
     def pad_pairs(self, packed: Sequence[FloatArray], num_heads: int) -> FloatArray:
-        """Turn one (A, S_b, S_b) array per sequence into (B, A, S, S); pairs with a hidden token hold zeros."""
+        """Turn one (A, S_b, S_b) array per sequence into (B, A, S, S); pairs with a masked token hold zeros."""
         num_sequences, length = self.mask.shape
         padded = np.zeros((num_sequences, num_heads, length, length), dtype=np.float32)
         for b, pairs in enumerate(packed):

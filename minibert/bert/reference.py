@@ -163,7 +163,7 @@ def attention(
 
     Notes
     -----
-    Source: Vaswani et al. 2017 (arXiv 1706.03762), section 3.2, equation 1. There is no mask: hidden tokens are not in
+    Source: Vaswani et al. 2017 (arXiv 1706.03762), section 3.2, equation 1. There is no mask: masked tokens are not in
     a packed batch.
     """
     context = np.empty(query.shape, dtype=query.dtype)  # (T, H)

@@ -2,8 +2,8 @@
 
     python -m minibert.bert.tiny "The cat sat on the mat." [model folder]
 
-One text needs no padding and no mask. Dropout acts in training only. NumPy has no erf, so GELU calls Python's. It is
-all in float64. T tokens, H hidden_size, A heads, D = H / A, F intermediate_size. Papers: arXiv 1810.04805, 1706.03762.
+One text has token type 0 and needs no mask. Dropout acts in training only. NumPy has no erf: GELU calls Python's. All
+is in float64. L layers, T tokens, H hidden_size, A heads, D = H / A, F intermediate_size. arXiv 1810.04805, 1706.03762.
 """
 
 import json

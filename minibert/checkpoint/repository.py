@@ -256,9 +256,8 @@ class HubRepository:
             socket.getaddrinfo(host, None)  # if the host is a numeric address, no name server is asked
         except OSError as error:
             raise DownloadError(
-                f"The hub cache has {lacking}, and the hub ({constants.ENDPOINT}) could not be reached, because {host} "
-                "has no address; check the network. HF_HUB_OFFLINE=1 or a folder works without it, but no folder has "
-                f"this name.{self._remedy}"
+                f"{self._repo_id} is not a folder. The hub cache has {lacking}, and the hub ({constants.ENDPOINT}) "
+                f"could not be reached, because {host} has no address. Correct the name, or check the network.{self._remedy}"
             ) from error
 
     @contextmanager

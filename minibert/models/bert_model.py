@@ -50,7 +50,7 @@ class PackedOutput:
         By index; 0 is the embeddings' output.
     attentions : dict of int to list of B ndarrays of shape (A, S_b, S_b)
         By index; 0 is the first layer.
-    pooled : ndarray of shape (sequences whose first token is visible, H), or None
+    pooled : ndarray of shape (sequences whose first token is not masked, H), or None
     """
 
     hidden_states: dict[int, FloatArray]
@@ -216,13 +216,13 @@ class BertModel:
         output_attentions: Selection | None = None,
         num_layers: int | None = None,
     ) -> BertModelOutput:
-        """Run the model on B sequences of S token positions; hidden tokens are not computed.
+        """Run the model on B sequences of S token positions; masked tokens are not computed.
 
         Parameters
         ----------
         input_ids : int array of shape (B, S), in [0, vocab_size)
         attention_mask : bool or 0/1 int array of shape (B, S), optional
-            0 hides a token. Any tokens may be hidden, also a whole row. Default: all are visible.
+            0 masks a token. Any tokens may be masked, also a whole row. Default: none is masked.
         token_type_ids : int array of shape (B, S), in [0, type_vocab_size), optional
             Default: zeros.
         position_ids : int array of shape (B, S) or (1, S), in [0, max_position_embeddings), optional
@@ -239,7 +239,7 @@ class BertModel:
         Returns
         -------
         BertModelOutput
-            New float32 arrays with zeros for hidden tokens. B = 0 and S = 0 give empty arrays.
+            New float32 arrays with zeros for masked tokens. B = 0 and S = 0 give empty arrays.
 
         Raises
         ------

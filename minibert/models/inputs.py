@@ -23,7 +23,7 @@ def pack(
     position_ids: npt.ArrayLike | None = None,
     inputs_embeds: npt.ArrayLike | None = None,
 ) -> PackedBatch:
-    """Check padded inputs completely, then pack their visible tokens.
+    """Check padded inputs completely, then pack the tokens that are not masked.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ def pack(
         Its sizes are the limits of the ids and shapes.
     input_ids : int array of shape (B, S), in [0, vocab_size)
     attention_mask : bool or 0/1 int array of shape (B, S), optional
-        0 hides a token. Any tokens may be hidden. Default: all are visible.
+        0 masks a token. Any tokens may be masked. Default: none is masked.
     token_type_ids : int array of shape (B, S), in [0, type_vocab_size), optional
         Default: zeros.
     position_ids : int array of shape (B, S) or (1, S), in [0, max_position_embeddings), optional
@@ -135,7 +135,7 @@ def _check_mask(values: object, shape: tuple[int, ...]) -> npt.NDArray[np.bool_]
     mask = np.array(as_array("attention_mask", values))  # a copy, as in `check_ids`
     if mask.dtype.kind not in "biu" and (mask.size or isinstance(values, np.ndarray)):
         raise TypeError(
-            f"attention_mask holds {mask.dtype} values; expected bool, or integers 0 (hidden) and 1 (visible)."
+            f"attention_mask holds {mask.dtype} values; expected bool, or integers 0 (masked) and 1 (not masked)."
         )
     if mask.shape != shape:
         raise ValueError(f"attention_mask has shape {mask.shape}; expected {shape}, the shape of the input.")
@@ -143,7 +143,7 @@ def _check_mask(values: object, shape: tuple[int, ...]) -> npt.NDArray[np.bool_]
     if bad.any():
         index = tuple(int(i) for i in np.argwhere(bad)[0])
         raise ValueError(
-            f"attention_mask at {_describe_index(index)} is {mask[index]}; expected 0 (hidden) or 1 (visible)."
+            f"attention_mask at {_describe_index(index)} is {mask[index]}; expected 0 (masked) or 1 (not masked)."
         )
     return mask.astype(np.bool_)
 
@@ -166,7 +166,7 @@ def usable_rows(rows: FloatArray) -> npt.NDArray[np.bool_]:
 
 
 def _check_usable(name: str, packed: FloatArray, mask: npt.NDArray[np.bool_]) -> None:
-    """Refuse unusable numbers of visible tokens, because one of them would change every token of its sequence."""
+    """Refuse unusable numbers of unmasked tokens, because one of them would change every token of its sequence."""
     usable = usable_rows(packed)
     if not usable.all():
         row, column = (int(i) for i in np.argwhere(mask)[np.argmin(usable)])

@@ -23,7 +23,7 @@ class BertModelOutput:
     last_hidden_state : ndarray of shape (B, S, H), float32, or None
         None if ``num_layers=`` stopped the forward early.
     pooler_output : ndarray of shape (B, H), float32, or None
-        tanh of a linear map of [CLS]; zeros for a sequence whose first token is hidden. None if the checkpoint does not
+        tanh of a linear map of [CLS]; zeros for a sequence whose first token is masked. None if the checkpoint does not
         have a pooler (minibert never makes random weights), or the forward stopped early.
     hidden_states : tuple of L + 1 ndarrays of shape (B, S, H), or None
         ``[0]`` is the embeddings' output after LayerNorm, ``[i]`` the output of layer i, ``[-1]`` last_hidden_state.
@@ -34,7 +34,7 @@ class BertModelOutput:
 
     Notes
     -----
-    Every array holds zeros for hidden tokens (attention_mask 0); transformers has arbitrary numbers there. Index,
+    Every array holds zeros for masked tokens (attention_mask 0); transformers has arbitrary numbers there. Index,
     iteration and `to_tuple` skip fields that are None, as transformers' ``ModelOutput.to_tuple`` does.
     """
 

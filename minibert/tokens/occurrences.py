@@ -142,7 +142,8 @@ def word_occurrences(
                 places.append(_occurrence(i, text, tokens))
                 vectors.append(join_subwords(text.vectors[tokens], subwords))
     if not places:
-        raise ValueError(f"{word!r} occurs nowhere in the {len(embedded)} texts as a whole word.")
+        number = "1 text" if len(embedded) == 1 else f"{len(embedded)} texts"
+        raise ValueError(f"{word!r} occurs nowhere in the {number} as a whole word.")
     return WordOccurrences(word, tuple(places), np.stack(vectors), embedded[0].layers)
 
 
