@@ -257,7 +257,8 @@ class HubRepository:
         except OSError as error:
             raise DownloadError(
                 f"{self._repo_id} is not a folder. The hub cache has {lacking}, and the hub ({constants.ENDPOINT}) "
-                f"could not be reached, because {host} has no address. Correct the name, or check the network.{self._remedy}"
+                f"could not be reached, because {host} has no address. Correct the name, or check the network."
+                f"{self._remedy}"
             ) from error
 
     @contextmanager
