@@ -28,7 +28,8 @@ from minibert.scikit import MinibertTransformer
 from minibert.sentence.options import EncodeOptions
 from minibert.similarity import PRECISIONS
 from minibert.tokenizer.windows import TRUNCATION
-from minibert.tokens.layers import SUBWORD_POOLING
+from minibert.tokens.embed import _TRUNCATION as TOKEN_TRUNCATION
+from minibert.tokens.layers import COMBINED, SUBWORD_POOLING
 
 _PACKAGE = Path(__file__).parent.parent / "minibert"
 _FLAG = re.compile(r"(?<![\w-])--[a-z]")
@@ -72,6 +73,10 @@ def _actions() -> dict[tuple[str, str], argparse.Action]:
         ("embed", "precision", PRECISIONS),
         ("embed", "truncation", TRUNCATION),
         ("search", "truncation", TRUNCATION),
+        ("hidden", "truncation", TOKEN_TRUNCATION),
+        ("words", "truncation", TOKEN_TRUNCATION),
+        ("embed", "layer_pooling", COMBINED),
+        ("words", "layer_pooling", COMBINED),
         ("extract", "format", EXTRACT_FORMATS),
         ("extract", "dtype", OUTPUT_DTYPES),
         ("words", "subwords", SUBWORD_POOLING),
