@@ -21,8 +21,8 @@ VOCABULARY = (
     *_WORDS.split(),
 )
 
-# Small, and yet every part moves the numbers: with transformers' own initializer_range of 0.02 a model this narrow
-# hardly attends and hardly activates, and two formulas of GELU could not be told apart.
+# The model is small, but every part changes the numbers. With transformers' own initializer_range of 0.02 so narrow a
+# model hardly attends and hardly activates, and two formulas of GELU would give the same result.
 _SMALL: dict[str, Any] = {
     "vocab_size": len(VOCABULARY),
     "hidden_size": 24,
@@ -42,14 +42,14 @@ def random_checkpoint(
     Parameters
     ----------
     folder : Path
-        Made if it does not exist.
+        Created if it does not exist.
     dtype : {"float32", "float16", "bfloat16"}
-        Of the tensors in the file.
+        The type of the tensors in the file.
     prefix : str
-        Stands before every tensor's name, for example "bert.".
+        Put before every tensor's name, for example "bert.".
     seed : int
     **config_fields
-        Fields of transformers' BertConfig; the sizes not given are those of a small model.
+        Fields of transformers' BertConfig; the default sizes are those of a small model.
     """
     import torch
     from safetensors.torch import save_file
@@ -60,7 +60,7 @@ def random_checkpoint(
         torch.manual_seed(seed)
         model = BertModel(config)
         with torch.no_grad():
-            for name, parameter in model.named_parameters():  # transformers starts them at exactly 1 and 0
+            for name, parameter in model.named_parameters():  # transformers initialises them to exactly 1 and 0
                 if name.endswith("LayerNorm.weight"):
                     parameter.copy_(1 + 0.2 * torch.randn(parameter.shape))
                 elif name.endswith("bias"):

@@ -1,4 +1,7 @@
-"""Minibert and its peers, each in a process of its own: waiting threads of one library keep the cores from the next."""
+"""minibert and the libraries it is compared with.
+
+Each one runs in a process of its own, because the waiting threads of one library keep the cores from the next.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,14 @@ import numpy as np
 from benchmarks.checkpoints import random_checkpoint
 
 Compute = Callable[[Any], np.ndarray]
-"""What is timed: ids (B, S) to last hidden states, or texts to vectors."""
+"""The timed function: ids (B, S) to last hidden states, or texts to vectors."""
 
 Maker = Callable[[Path, int, Path], Compute]
-"""Make it of a model's folder, a number of threads, and a folder for files of its own."""
+"""Makes a `Compute` from a model's folder, a number of threads, and a folder for its own files."""
 
 
 def make_base(folder: Path, num_layers: int = 12) -> Path:
-    """A model of bert-base's sizes, with random weights."""
+    """Save a model of bert-base's sizes, with random weights."""
     return random_checkpoint(
         folder,
         vocab_size=30522,
@@ -61,11 +64,11 @@ def _transformers(folder: Path, threads: int, scratch: Path) -> Compute:
 
 
 def _export(folder: Path, scratch: Path) -> tuple[Path, object]:
-    """The model as an ONNX graph of three inputs, with free batch and length; and its config."""
+    """Export the model as an ONNX graph of three inputs, of any batch and length; return its path and the config."""
     import torch
     import transformers
 
-    # Eager attention is the graph that the optimiser of onnxruntime knows.
+    # The optimiser of onnxruntime knows the graph of eager attention.
     model = transformers.BertModel.from_pretrained(folder, attn_implementation="eager", add_pooling_layer=False).eval()
 
     class LastHiddenState(torch.nn.Module):
@@ -163,7 +166,7 @@ def _sentence_transformers(folder: Path, threads: int, scratch: Path) -> Compute
 
 
 def _pipeline(folder: Path, forward: Compute) -> Compute:
-    """Tokenize, sort by length, batches padded to their longest, mean of the tokens, length 1."""
+    """Tokenize, sort by length, pad each batch to its longest, take the mean of the tokens, normalise to length 1."""
     import tokenizers
 
     tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -208,7 +211,7 @@ VECTORS: dict[str, Maker] = {
 
 
 def _serve(name: str, make: Maker, folder: Path, threads: int, scratch: Path, pipe: Connection) -> None:
-    """A contender's process: answer (inputs, seconds) with the median time of a call and the result of the last."""
+    """Run in a contender's process: answer (inputs, seconds) with the median time of a call and the last result."""
     warnings.simplefilter("ignore")
     try:
         compute = make(folder, threads, scratch)
@@ -227,9 +230,9 @@ def _serve(name: str, make: Maker, folder: Path, threads: int, scratch: Path, pi
 
 
 def start_process(serve: Callable[..., None], *arguments: Any) -> Connection | None:
-    """Start a contender's process: the pipe to it, or, after saying so, None where it is not installed.
+    """Start a contender's process and return the pipe to it; print a message and return None if it is not installed.
 
-    ``serve(*arguments, pipe)`` sends why it is left out, or None, and then answers orders until it is given None.
+    ``serve(*arguments, pipe)`` sends the reason why it is left out, or None. Then it answers orders until it gets None.
     """
     context = multiprocessing.get_context("spawn")
     pipe, theirs = context.Pipe()
@@ -241,13 +244,13 @@ def start_process(serve: Callable[..., None], *arguments: Any) -> Connection | N
 
 
 class Contender:
-    """A contender in a process of its own, which waits without computing between two orders."""
+    """A contender in a process of its own; it waits without computing between two orders."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
 
     def run(self, inputs: Any, seconds: float) -> tuple[float, np.ndarray]:
-        """Median seconds of one call, and its result."""
+        """Return the median seconds of one call, and its result."""
         time.sleep(0.3)  # the threads of the last contender stop waiting for work
         self._pipe.send((inputs, seconds))
         return self._pipe.recv()
@@ -258,7 +261,7 @@ class Contender:
 
 
 def start(makers: Mapping[str, Maker], folder: Path, threads: int, scratch: Path) -> dict[str, Contender]:
-    """Start a process for each contender that is installed, and say which are not."""
+    """Start a process for each contender that is installed, and print which are not."""
     contenders = {}
     for name, make in makers.items():
         own = scratch / f"{name} {folder.name}"

@@ -1,12 +1,12 @@
-"""Corpora: peak memory of `minibert embed` as the corpus grows, and its texts per second beside its peers'.
+"""Corpora: peak memory of `minibert embed` as the corpus grows, and its texts per second beside the other libraries'.
 
     python -m benchmarks.corpus [--write] [--texts FILE]
 
-Memory: one process per size on a small random checkpoint, the peak that Linux reports for it. Speed: the same file of
-texts from the file to an array on disk, on all-MiniLM-L6-v2, each contender in a process of its own that is given the
-same number of threads, one after the other, several times; `encode` has the texts in memory already and is the bound.
-The texts are distinct, since minibert computes equal ones once. Results are compared before any time counts. The peers
-are what people run (contenders.py).
+Memory: each size runs in one process on a small random checkpoint; the figure is the peak that Linux reports for it.
+Speed: all contenders read the same file of texts and write an array to disk, with all-MiniLM-L6-v2. Each one runs in a
+process of its own with the same number of threads. They run one after the other, several times. `encode` has its texts
+in memory already, so it is the upper bound. The texts are distinct, because minibert computes equal ones once. Results
+are compared before any time counts. contenders.py has the other libraries.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from minibert.checkpoint.hub import DEFAULT_MODEL, locate
 SIZES = (1_000, 10_000, 100_000)
 WORDS = ("the", "cat", "sat", "on", "a", "mat", "by", "the", "river", "bank", "while", "people", "walked", "home")
 
-# A contender: loads, then turns a file of texts into a file of vectors.
+# A contender that is loaded: it turns a file of texts into a file of vectors.
 Run = Callable[[Path, Path], None]
 
 
-# Texts whose speed is measured: as many as five contenders pass three times in some minutes on two cores.
+# The numbers of texts for the speed: five contenders compute them three times in some minutes on two cores.
 REAL_TEXTS, MADE_TEXTS = 2500, 5000
 
 
 def made_texts(count: int) -> list[str]:
-    """Texts of 3 to 40 words, no two alike."""
+    """Make distinct texts of 3 to 40 words."""
     chance = random.Random(0)
     return [f"{i} " + " ".join(chance.choices(WORDS, k=chance.randint(3, 40))) for i in range(count)]
 
 
 def speed_texts(file: Path | None) -> tuple[list[str], str]:
-    """Distinct texts to measure the speed with, and what they are."""
+    """Return distinct texts to measure the speed with, and a description of them."""
     if file is not None:
         return list(dict.fromkeys(_read(file))), f"the lines of {file.name}"
     if os.environ.get(VARIABLE):
@@ -73,7 +73,7 @@ def _embed_and_report(folder: Path, texts: Path, output: Path, pipe: Connection)
 
 
 def memory_rows(scratch: Path) -> list[str]:
-    """Measure the peak of each size."""
+    """Measure the peak memory for each size."""
     folder = random_checkpoint(scratch / "small")
     rows = ["| texts | peak memory of `minibert embed` |", "|--:|--:|"]
     for size in SIZES:
@@ -83,11 +83,11 @@ def memory_rows(scratch: Path) -> list[str]:
         ours, theirs = context.Pipe()
         process = context.Process(target=_embed_and_report, args=(folder, texts, scratch / "vectors.npy", theirs))
         process.start()
-        theirs.close()  # so that a process that dies is noticed
+        theirs.close()  # so that recv() raises if the process dies
         code, peak = ours.recv()
         process.join()
         if code != 0 or np.load(scratch / "vectors.npy", mmap_mode="r").shape[0] != size:
-            raise RuntimeError(f"embed of {size} texts ended with {code}")
+            raise RuntimeError(f"embed of {size} texts ended with exit code {code}, or wrote too few vectors.")
         rows.append(f"| {size:,} | {peak:.0f} MB |")
         print(rows[-1], flush=True)
     return rows
@@ -147,7 +147,7 @@ CONTENDERS = {
 
 
 def _serve(name: str, folder: Path, threads: int, scratch: Path, pipe: Connection) -> None:
-    """A contender's process: answer each order (texts, output) with the seconds it took."""
+    """Run in a contender's process: answer each order (texts, output) with the seconds it took."""
     warnings.simplefilter("ignore")
     try:
         run = CONTENDERS[name](folder, threads, scratch)
@@ -162,7 +162,7 @@ def _serve(name: str, folder: Path, threads: int, scratch: Path, pipe: Connectio
 
 
 def speed_rows(texts: Path, scratch: Path, threads: int, runs: int) -> list[str]:
-    """Compare, then time in turn, every contender on one file."""
+    """Compare every contender on one file, then time them in turn."""
     folder = locate(DEFAULT_MODEL).require("config.json").parent
     count = len(_read(texts))
     warm = scratch / "warm.txt"
@@ -187,7 +187,7 @@ def speed_rows(texts: Path, scratch: Path, threads: int, runs: int) -> list[str]
                 if name == "minibert embed":
                     expected = vectors
                 elif np.abs(vectors - expected).max() > 1e-4:
-                    raise RuntimeError(f"{name} computes something else.")
+                    raise RuntimeError(f"{name} computes other vectors than minibert embed.")
     for pipe in pipes.values():
         pipe.send(None)
     rows = [f"| {count:,} texts, file to file | texts per second | ratio |", "|---|--:|--:|"]
@@ -200,14 +200,14 @@ def speed_rows(texts: Path, scratch: Path, threads: int, runs: int) -> list[str]
 
 
 def main() -> int:
-    """Measure, print the tables, perhaps write them into README.md."""
+    """Measure, print the tables, and write them into README.md if asked."""
     parser = table_parser("corpus")
     parser.add_argument(
         "--texts",
         type=Path,
-        help=f"one text per line (default: real ones where {VARIABLE} is set, else made ones)",
+        help=f"one text per line (default: real texts if {VARIABLE} is set, else made ones)",
     )
-    parser.add_argument("--runs", type=int, default=3, help="runs, of which the median counts (default: %(default)s)")
+    parser.add_argument("--runs", type=int, default=3, help="number of runs, for the medians (default: %(default)s)")
     options = parser.parse_args()
     threads = available_cores()
     with tempfile.TemporaryDirectory() as name:

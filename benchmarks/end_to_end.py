@@ -1,9 +1,9 @@
-"""The forward pass beside its peers: transformers (sdpa), onnxruntime (fused BERT graph) and OpenVINO (f32).
+"""The forward pass beside transformers (sdpa), onnxruntime (fused BERT graph) and OpenVINO (f32).
 
     python -m benchmarks.end_to_end [--write]
 
 Every contender gets the same ids and the same number of threads, and a process of its own (contenders.py). Their
-results are compared first; then they run in turn, again and again, one at a time, and the median of each is reported.
+results are compared first. Then they run in turn, one at a time, several times, and the median of each is reported.
 Only the forward pass is timed: ids in, hidden state out.
 """
 
@@ -24,7 +24,7 @@ SHAPES = ((1, 22), (1, 128), (8, 128), (32, 128), (4, 512))
 
 
 def table(model: str, contenders: dict[str, Contender], runs: int, seconds: float) -> list[str]:
-    """Compare, then time, every contender on every shape: a row of the table for each, and one of their means."""
+    """Compare, then time, every contender on every shape; return a row for each shape, and a row of their means."""
     generator = np.random.default_rng(0)
     ratios: dict[str, list[float]] = {name: [] for name in contenders}
     rows = []
@@ -38,8 +38,8 @@ def table(model: str, contenders: dict[str, Contender], runs: int, seconds: floa
                 times[name].append(took)
             for name, result in results.items():
                 apart = float(np.abs(result - results["transformers sdpa"]).max())
-                if not apart <= 1e-4:  # nor what is not a number
-                    raise RuntimeError(f"{name} is {apart} from transformers: what it computes is something else.")
+                if not apart <= 1e-4:  # written so that NaN fails too
+                    raise RuntimeError(f"{name} differs from transformers by {apart}: it does not compute the same.")
         cells = []
         for name in contenders:
             median = float(np.median(times[name])) * 1e3
@@ -54,11 +54,11 @@ def table(model: str, contenders: dict[str, Contender], runs: int, seconds: floa
 
 
 def main() -> int:
-    """Measure both models, print the table, perhaps write it into README.md."""
+    """Measure both models, print the table, and write it into README.md if asked."""
     parser = table_parser("end_to_end")
-    parser.add_argument("--runs", type=int, default=9, help="runs, of which the median counts (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=0.5, help="of each run and shape (default: %(default)s)")
-    parser.add_argument("--only", default="", help="models whose name contains this")
+    parser.add_argument("--runs", type=int, default=9, help="number of runs, for the medians (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=0.5, help="seconds per run and shape (default: %(default)s)")
+    parser.add_argument("--only", default="", help="measure only models whose name contains this")
     options = parser.parse_args()
     threads = available_cores()
     lines: list[str] = []

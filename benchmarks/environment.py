@@ -1,4 +1,4 @@
-"""Where and with what the figures were measured, and what the system tells of a process."""
+"""The versions and the processor that figures are measured with, and the peak memory of a process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def environment() -> str:
-    """The versions and the processor that the figures belong to."""
+    """Name the versions and the processor that the figures belong to."""
     names = ("minibert", "numpy", "numba", "torch", "transformers", "sentence-transformers", "onnxruntime", "openvino")
     found = []
     for name in names:
@@ -19,7 +19,7 @@ def environment() -> str:
 
 
 def peak_memory() -> float:
-    """The most bytes that this process has held so far, as Linux reports it; nan elsewhere."""
+    """Return the peak memory of this process in bytes, as Linux reports it; nan on other systems."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
             if line.startswith("VmHWM"):
@@ -28,7 +28,7 @@ def peak_memory() -> float:
 
 
 def processor() -> str:
-    """The processor by its name, with what tells its generation and its vectors: names such as "AMD EPYC" do not."""
+    """Name the processor, its generation and its vector width, because "AMD EPYC" alone does not tell them."""
     fields: dict[str, str] = {}
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():

@@ -1,8 +1,8 @@
-"""The ops in float64: the forward that every hidden state is measured against, and the measure.
+"""The ops in float64: the forward that every hidden state is compared with, and the measure of the error.
 
-Definitions, not a second implementation: one row, one head, one element at a time where that is clearer, and nothing
-taken from minibert/bert/reference.py. `encoder.forward(weights, batch, OPS)`, with weights loaded by `OPS.prepare`, is
-the float64 forward. The tests use it too (tests/support/oracle.py).
+These are definitions: they compute one row, head or element at a time where that is clearer, and use nothing of
+minibert/bert/reference.py. `encoder.forward(weights, batch, OPS)`, with weights loaded by `OPS.prepare`, is the
+float64 forward. The tests use it too (tests/support/oracle.py).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ Float64Array = npt.NDArray[np.float64]
 
 
 def erf(x: npt.ArrayLike) -> Float64Array:
-    """The error function of each element."""
+    """Compute the error function of each element."""
     return np.asarray(scipy.special.erf(np.asarray(x, dtype=np.float64)))
 
 
 def _gelu(x: Float64Array) -> Float64Array:
-    return x * np.asarray(scipy.special.ndtr(x))  # x Phi(x), Phi being the normal distribution's
+    return x * np.asarray(scipy.special.ndtr(x))  # x Phi(x); Phi is the normal distribution function
 
 
 def _gelu_tanh(x: Float64Array) -> Float64Array:
@@ -116,11 +116,11 @@ def _layer_norm(x: FloatArray, norm: LayerNorm) -> Float64Array:
 
 
 OPS = Ops(prepare=_prepare, embed=_embed, linear=_linear, attention=_attention, layer_norm=_layer_norm)
-"""The float64 set of ops: same contract as `reference.OPS`, every result float64."""
+"""The float64 set of ops: the contract of `reference.OPS`, but every result is float64."""
 
 
 def sequences(width: int, cu_seqlens: IntArray, num_heads: int) -> list[tuple[slice, list[slice]]]:
-    """For each sequence its rows, and the columns of each head."""
+    """Return the rows of each sequence, with the columns of each attention head."""
     size = width // num_heads
     heads = [slice(a * size, (a + 1) * size) for a in range(num_heads)]
     bounds = [int(bound) for bound in cu_seqlens]
@@ -128,7 +128,7 @@ def sequences(width: int, cu_seqlens: IntArray, num_heads: int) -> list[tuple[sl
 
 
 def double(array: FloatArray) -> Float64Array:
-    """The same numbers in float64."""
+    """Convert an array to float64."""
     return array.astype(np.float64)
 
 
@@ -136,7 +136,7 @@ def double(array: FloatArray) -> Float64Array:
 
 
 class Error(NamedTuple):
-    """How far an array lies from what it should be: root mean square, and the greatest of all."""
+    """The error of an array: root mean square, and the largest absolute error."""
 
     rms: float
     max: float
@@ -146,13 +146,13 @@ class Error(NamedTuple):
 
 
 def rms(values: npt.ArrayLike) -> float:
-    """Root mean square; 0 for no values."""
+    """Compute the root mean square; 0 for no values."""
     doubles = np.asarray(values, dtype=np.float64)
     return float(np.sqrt(np.mean(doubles * doubles))) if doubles.size else 0.0
 
 
 def measure(actual: FloatArray, exact: FloatArray) -> Error:
-    """The error of `actual`; NaN or another shape is no error to measure but a failure."""
+    """Measure the error of `actual`; fail if it has another shape or a value that is not finite."""
     assert actual.shape == exact.shape, f"shape {actual.shape}, expected {exact.shape}"
     assert np.isfinite(actual).all(), "not every value is finite"
     difference = double(actual) - double(exact)

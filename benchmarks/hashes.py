@@ -1,11 +1,11 @@
-"""Hash every number that minibert computes of 500 real texts, so that a change which should change none can show it.
+"""Hash every number that minibert computes for 500 real texts, to show that a change of the code changes none.
 
     python -m benchmarks.hashes before.json                      # writes the hashes
     python -m benchmarks.hashes after.json --compare before.json # exit code 1 if one differs
 
-Hashed are all hidden states, attentions and pooler outputs of MiniLM and of random models of odd shapes, and sentence
-vectors of MiniLM, for each backend. The hashes of "numba-blas" and "numpy" hold on one machine only, because a BLAS
-rounds differently on each.
+All hidden states, attentions and pooler outputs of MiniLM and of random models of odd shapes are hashed, and sentence
+vectors of MiniLM, for each backend. The hashes of "numba-blas" and "numpy" are valid on one machine only, because BLAS
+libraries round differently on different machines.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BACKENDS = ("numba", "numba-blas", "numpy")
 POOLING = ("mean", "first_last")
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 
-# hidden_size, layers, heads, intermediate_size, activation: none of them is a multiple of a vector's width.
+# hidden_size, layers, heads, intermediate_size, activation: no size is a multiple of the vector width.
 SHAPES = {
     "3 x 84": (84, 3, 3, 331, "gelu"),
     "2 x 65": (65, 2, 5, 97, "gelu_new"),
@@ -43,7 +43,7 @@ def texts(count: int) -> list[str]:
     """Choose lines of the Universal Declaration of Human Rights, in all of its languages."""
     folder = os.environ.get("MINIBERT_TEST_DATA")
     if not folder:
-        sys.exit("MINIBERT_TEST_DATA is not set: it names the folder with udhr.tsv.")
+        sys.exit("MINIBERT_TEST_DATA is not set; set it to the folder with udhr.tsv.")
     lines = (Path(folder) / "udhr.tsv").read_text(encoding="utf-8").splitlines()
     chosen = np.linspace(0, len(lines) - 1, count).astype(int)
     return [lines[i].split("\t", 1)[1] for i in chosen]
@@ -134,11 +134,11 @@ def measure(given: list[str]) -> dict[str, dict[str, str]]:
 
 
 def main() -> None:
-    """Write the hashes, and compare them."""
+    """Write the hashes, and compare them if asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("output", type=Path)
-    parser.add_argument("--compare", type=Path, metavar="FILE", help="hashes of before")
-    parser.add_argument("--texts", type=int, default=500, help="default: %(default)s")
+    parser.add_argument("--compare", type=Path, metavar="FILE", help="the hashes of an earlier run, to compare with")
+    parser.add_argument("--texts", type=int, default=500, help="number of texts (default: %(default)s)")
     arguments = parser.parse_args()
     found = measure(texts(arguments.texts))
     content = {"format": FORMAT, "minibert": __version__, "texts": arguments.texts, "hashes": found}

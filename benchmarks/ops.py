@@ -1,14 +1,14 @@
-"""Each op beside its NumPy twin and the processor's peak: GEMM on BERT's shapes, attention, LayerNorm, embeddings.
+"""Each op beside its NumPy twin and the peak of the processor: GEMM on BERT's shapes, attention, LayerNorm, embeddings.
 
     python -m benchmarks.ops [--write]
 
-The peak is measured, not looked up: a loop of fma that touches nothing but registers, on as many threads, in the same
-run. Results are compared before anything is timed. Then the contenders of a row run in turn, for some rounds, and so do
-all the rows, for some passes; each ratio is the median of the ratios of single rounds. So a machine whose speed drifts
-disturbs all contenders alike, and one that is disturbed for seconds does not disturb one row for good.
+The peak is measured in the same run: a loop of fma that uses only registers, on the same number of threads. Results are
+compared before anything is timed. Then the contenders of a row run in turn, for several rounds. All rows run again in
+several passes. Each ratio is the median of the ratios of single rounds. So a machine whose speed drifts disturbs all
+contenders equally, and a disturbance of seconds does not spoil all rounds of one row.
 
-"warm" uses one weight again and again; "cold" goes through copies of it that together exceed every cache, as a forward
-goes through its layers.
+"warm" uses one weight again and again. "cold" uses copies of it in turn. Together they exceed every cache, like the
+layers in a forward.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 
-# Threads of NumPy's BLAS look for work for a while before they leave the cores to others; here, for a very short while.
+# NumPy's BLAS threads wait actively for a while before they free the cores; here for a very short time.
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
 
 import numpy as np
@@ -48,7 +48,7 @@ COLD_BYTES = 256e6
 
 @kernel
 def fma_loop(rounds, out):
-    """12 independent chains of fma, enough to fill every pipe, in registers: 24 WIDTH operations each round."""
+    """Compute 12 independent chains of fma in registers, enough to fill every pipeline: 24 WIDTH operations a round."""
     x, y = broadcast(out[0]), broadcast(out[1])
     a = b = c = d = e = f = number(0.0)
     g = h = i = j = k = m = number(1.0)
@@ -60,7 +60,7 @@ def fma_loop(rounds, out):
 
 
 class Peak:
-    """`fma_loop` on all threads at once, long enough for the system to give each a core of its own."""
+    """`fma_loop` on all threads at once, long enough for the system to give each thread its own core."""
 
     ROUNDS = 8_000_000
 
@@ -79,7 +79,7 @@ class Peak:
 
 
 def seconds_of(call: Call, least: float) -> float:
-    """Seconds of one call: the mean over as many as take `least` seconds, after one that wakes the threads."""
+    """Return the mean seconds of one call, over calls of at least `least` seconds, after one that wakes the threads."""
     call()
     count, start = 0, time.perf_counter()
     while True:
@@ -91,7 +91,7 @@ def seconds_of(call: Call, least: float) -> float:
 
 
 def in_turn(calls: dict[str, Call], rounds: int, least: float) -> dict[str, list[float]]:
-    """Seconds of each call in each round."""
+    """Return the seconds of each call in each round."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
@@ -100,7 +100,7 @@ def in_turn(calls: dict[str, Call], rounds: int, least: float) -> dict[str, list
 
 
 class Bench:
-    """The rows of the table: what each op took in every round so far."""
+    """The rows of the table: the seconds that each op took in every round so far."""
 
     def __init__(self, rounds: int, least: float) -> None:
         self.rounds, self.least = rounds, least
@@ -108,21 +108,21 @@ class Bench:
         self.ops = make_ops(self.threads)
         self.peak = Peak(self.threads)
         self.generator = np.random.default_rng(0)
-        self.work: dict[str, float] = {}  # operations of each row, 0 where the peak is nothing to compare with
+        self.work: dict[str, float] = {}  # operations of each row, 0 if it is not compared with the peak
         self.seconds: dict[tuple[str, str], list[float]] = defaultdict(list)  # of each row's contenders, by round
 
     def floats(self, *shape: int, scale: float = 1.0) -> np.ndarray:
         return (self.generator.standard_normal(shape) * scale).astype(np.float32)
 
     def row(self, name: str, work: float, ours: Call, numpy: Call) -> None:
-        """Time a row for some rounds more."""
+        """Time a row for some more rounds."""
         calls: dict[str, Call] = {"minibert": ours, "numpy": numpy, **({"peak": self.peak} if work else {})}
         self.work[name] = work
         for contender, seconds in in_turn(calls, self.rounds, self.least).items():
             self.seconds[name, contender] += seconds
 
     def table(self) -> list[str]:
-        """The table, of the medians of all rounds."""
+        """Return the table of the medians of all rounds."""
         lines = ["| op, rows x N x K | microseconds | NumPy needs | GFLOP/s | of the peak |", "|---|--:|--:|--:|--:|"]
         for name, work in self.work.items():
             ours, numpy = np.array(self.seconds[name, "minibert"]), np.array(self.seconds[name, "numpy"])
@@ -193,19 +193,19 @@ class Bench:
 
 
 def check(found: np.ndarray, expected: np.ndarray) -> None:
-    """Stop if what is about to be timed computes something else."""
+    """Raise if the result that is about to be timed is wrong."""
     apart = float(np.abs(found - expected).max())
     if not apart < 1e-4:
-        raise RuntimeError(f"a result is {apart} from NumPy's: what it computes is something else.")
+        raise RuntimeError(f"a result differs from NumPy's by {apart}: it does not compute the same.")
 
 
 def main() -> int:
-    """Measure every op, print the table, perhaps write it into README.md."""
+    """Measure every op, print the table, and write it into README.md if asked."""
     parser = table_parser("ops")
     parser.add_argument("--passes", type=int, default=5, help="passes over all rows (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=5, help="of each row in each pass (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=0.02, help="of each contender in each round")
-    parser.add_argument("--only", choices=("GEMM", "attention", "rowwise"), help="these rows alone")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of each row in each pass (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=0.02, help="seconds of each contender in each round")
+    parser.add_argument("--only", choices=("GEMM", "attention", "rowwise"), help="measure only these rows")
     options = parser.parse_args()
     bench = Bench(options.rounds, options.seconds)
     for done in range(options.passes):
@@ -219,7 +219,7 @@ def main() -> int:
 
 
 def measure(bench: Bench, only: str | None) -> None:
-    """One pass over all rows."""
+    """Measure all rows once."""
     for model, weights in WEIGHTS.items():
         for M in ROWS:
             for N, K in weights:

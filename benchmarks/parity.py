@@ -1,11 +1,10 @@
-"""How exact every hidden state is: minibert and transformers, both against the same forward in float64.
+"""The error of every hidden state: minibert and transformers, both compared with the same forward in float64.
 
 ``python -m benchmarks.parity`` prints the table, ``--write`` also puts it into benchmarks/README.md.
-MINIBERT_TEST_DATA must name the folder with udhr.tsv, the real texts. The exit code is 1 where the budget of a row is
-not held.
+MINIBERT_TEST_DATA must name the folder with udhr.tsv, the real texts. The exit code is 1 if a row exceeds the budget.
 
-The budget is no constant but what transformers itself needs: minibert's root mean square (RMS) error may be at most the
-larger of transformers' two (attention "eager" and "sdpa"), its greatest error at most 1.5 times the larger of theirs.
+The budget comes from the error of transformers: minibert's root mean square (RMS) error may be at most the larger one
+of transformers' two (attention "eager" and "sdpa"), and its greatest error at most 1.5 times the larger one of theirs.
 The aim is half their RMS.
 """
 
@@ -58,7 +57,7 @@ _OTHER_LANGUAGES = ("deu_1996", "fra", "spa", "pol", "tur", "rus", "vie")
 _BATCH_SIZE = 16
 
 Inputs: TypeAlias = dict[str, np.ndarray]
-"""Padded input_ids, token_type_ids and attention_mask, as transformers takes them."""
+"""Padded input_ids, token_type_ids and attention_mask, in transformers' form."""
 
 States: TypeAlias = list[FloatArray]
 """Every hidden state, (T, H) each: the visible tokens of all batches."""
@@ -66,7 +65,7 @@ States: TypeAlias = list[FloatArray]
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-    """A model in a folder, and what it is run on."""
+    """A model in a folder, and its inputs."""
 
     name: str
     folder: Path
@@ -84,24 +83,24 @@ class Row:
 
     @property
     def rms_limit(self) -> float:
-        """The larger RMS error of transformers' two."""
+        """Return the larger of transformers' two RMS errors."""
         return max(self.errors[name].rms for name in TRANSFORMERS)
 
     @property
     def max_limit(self) -> float:
-        """1.5 times the larger greatest error of transformers' two."""
+        """Return 1.5 times the larger of transformers' two greatest errors."""
         return 1.5 * max(self.errors[name].max for name in TRANSFORMERS)
 
     def ratio(self, backend: str) -> float:
-        """minibert's RMS error over the larger of theirs: 1 is the budget, 0.5 the aim."""
+        """Divide minibert's RMS error by the larger one of theirs: 1 is the budget, 0.5 the aim."""
         return self.errors[backend].rms / self.rms_limit
 
     def max_ratio(self, backend: str) -> float:
-        """minibert's greatest error over what the budget allows."""
+        """Divide minibert's greatest error by the largest that the budget allows."""
         return self.errors[backend].max / self.max_limit
 
     def held(self, backend: str) -> bool:
-        """Whether this backend keeps the budget here."""
+        """Return whether this backend is within the budget here."""
         return self.ratio(backend) <= 1 and self.max_ratio(backend) <= 1
 
 
@@ -121,7 +120,7 @@ def measure(subject: Subject, *, num_threads: int | None = None) -> list[Row]:
         raise ValueError(f"{subject.name} has {tokens} visible tokens; errors are measured over at least {MIN_TOKENS}.")
     exact = _float64_states(subject)
     errors = {}
-    for contender in CONTENDERS:  # one after the other, so that only one model's states are kept beside the exact ones
+    for contender in CONTENDERS:  # one after the other, so that only one model's states are in memory beside `exact`
         run = _run_minibert if contender in MINIBERT else _run_transformers
         states = run(subject, contender, num_threads)
         errors[contender] = [float64.measure(state, wanted) for state, wanted in zip(states, exact, strict=True)]
@@ -188,7 +187,7 @@ def _over_batches(subject: Subject, run: Callable[[Inputs], Iterable[FloatArray]
 
 
 def minilm_subject(texts: Sequence[str]) -> Subject:
-    """all-MiniLM-L6-v2, the real weights, on real texts."""
+    """Return all-MiniLM-L6-v2 with its real weights, on real texts."""
     tokenizer = BertTokenizer.from_pretrained(DEFAULT_MODEL)
     by_length = sorted(texts, key=len)
     batches = []
@@ -202,7 +201,7 @@ _INPUT_NAMES = ("input_ids", "token_type_ids", "attention_mask")
 
 
 def base_subject(folder: Path, num_layers: int = 12) -> Subject:
-    """A randomly initialised BERT of the size of bert-base, transformers' defaults, or its first layers."""
+    """Make a random BERT of the size of bert-base (transformers' defaults), or with fewer layers."""
     return _random_subject(f"random {num_layers} x 768", make_base(folder, num_layers), _BASE_LENGTHS)
 
 
@@ -210,7 +209,7 @@ _BASE_LENGTHS = ((512, 511), (257, 256, 251), (128, 101, 22, 1))
 
 
 def odd_subject(folder: Path) -> Subject:
-    """An odd-shaped BERT: 7 heads of 12, and every other field unusual too."""
+    """Make an odd-shaped BERT: 7 attention heads of 12, and every other field is unusual too."""
     random_checkpoint(
         folder,
         vocab_size=997,
@@ -227,7 +226,7 @@ def odd_subject(folder: Path) -> Subject:
 
 
 def narrow_subject(folder: Path) -> Subject:
-    """Another: one head of 65, 65 words, relu."""
+    """Make another odd-shaped BERT: one attention head of 65, 65 words, relu."""
     random_checkpoint(
         folder,
         vocab_size=65,
@@ -244,7 +243,7 @@ def narrow_subject(folder: Path) -> Subject:
 
 
 def _random_subject(name: str, folder: Path, batches_of_lengths: Sequence[Sequence[int]]) -> Subject:
-    """A model on random ids and token types; the first sequence of each batch has holes in its mask."""
+    """Pair a model with random ids and token types; the mask of each batch's first sequence has holes."""
     config = BertConfig.from_pretrained(folder)
     generator = np.random.default_rng(0)
     batches: list[Inputs] = []
@@ -262,7 +261,7 @@ def _random_subject(name: str, folder: Path, batches_of_lengths: Sequence[Sequen
 
 
 def udhr_texts(folder: Path) -> list[str]:
-    """The Universal Declaration of Human Rights in English, and a few lines in languages that MiniLM hardly knows."""
+    """Read the Universal Declaration of Human Rights in English, and a few lines in languages MiniLM hardly knows."""
     by_language: dict[str, list[str]] = {}
     for line in (folder / "udhr.tsv").read_text(encoding="utf-8").splitlines():
         language, _, text = line.partition("\t")
@@ -274,7 +273,7 @@ def udhr_texts(folder: Path) -> list[str]:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """The Markdown table: one line per hidden state."""
+    """Return the Markdown table: one line per hidden state."""
     lines = [
         '| model | state | minibert: RMS / max | backend="numpy" | transformers eager | transformers sdpa | ratio |',
         "|---|--:|--:|--:|--:|--:|--:|",
@@ -294,7 +293,7 @@ def _pair(error: float64.Error) -> str:
 
 
 def summary(rows: Sequence[Row]) -> list[str]:
-    """For each model and backend how its worst rows stand to the budget, and which rows miss the aim."""
+    """Return a line for each model and backend: its ratios, the rows over budget, and the rows that miss the aim."""
     lines = []
     for model in dict.fromkeys(row.model for row in rows):
         mine = [row for row in rows if row.model == model]
@@ -307,18 +306,18 @@ def summary(rows: Sequence[Row]) -> list[str]:
                 f"{model}, {backend}: {len(mine)} hidden states over {mine[0].tokens} tokens, "
                 f"RMS {min(ratios):.2f} to {max(ratios):.2f} of transformers', "
                 f"max up to {greatest:.2f} of what is allowed; "
-                f"{f'OVER THE BUDGET in {over}' if over else 'budget held'}; "
+                f"{f'OVER THE BUDGET in {over}' if over else 'within the budget'}; "
                 f"half their RMS {f'missed in {missed}' if missed else 'reached'}"
             )
     return lines
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure all subjects, print the tables, perhaps write one into README.md; return 1 where a budget is not held."""
+    """Measure all subjects, print the tables, and write one if asked; return 1 if a row is over the budget."""
     options = table_parser("parity").parse_args(arguments)
     data = os.environ.get("MINIBERT_TEST_DATA")
     if not data or not (Path(data) / "udhr.tsv").is_file():
-        print("MINIBERT_TEST_DATA must name the folder with udhr.tsv, the real texts this measures on", file=sys.stderr)
+        print("MINIBERT_TEST_DATA must name the folder with udhr.tsv, the real texts.", file=sys.stderr)
         return 2
     num_threads = available_cores()
     rows: list[Row] = []
@@ -333,7 +332,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             rows += measure(make(), num_threads=num_threads)
     held = all(row.held(backend) for row in rows for backend in MINIBERT)
     print(table(rows), "", *summary(rows), "", sep="\n")
-    print("The budget is held everywhere." if held else "THE BUDGET IS NOT HELD EVERYWHERE.")
+    print("All rows are within the budget." if held else "SOME ROWS ARE OVER THE BUDGET.")
     blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]["name"]
     publish("parity", [table(rows)], f"{num_threads} threads each; NumPy's BLAS: {blas}", write=options.write)
     return 0 if held else 1

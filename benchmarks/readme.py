@@ -1,4 +1,4 @@
-"""The tables of benchmarks/README.md are written by the benchmarks that measured them."""
+"""The functions that write the tables of benchmarks/README.md; each benchmark writes its own."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from benchmarks.environment import environment
 
 
 def table_parser(benchmark: str) -> argparse.ArgumentParser:
-    """The command line of a benchmark: what all of them share is that the table can be written."""
+    """Return the parser that all benchmarks share, with the option to write the table."""
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{benchmark}")
-    parser.add_argument("--write", action="store_true", help="put what is measured into benchmarks/README.md")
+    parser.add_argument("--write", action="store_true", help="write the table into benchmarks/README.md")
     return parser
 
 
 def publish(name: str, table: Sequence[str], measured_with: str, *, write: bool) -> None:
-    """Print with what a table was measured; put both between the markers of this name in README.md if `write`."""
+    """Print the versions and the machine of a table; write both between this name's markers in README.md if `write`."""
     note = f"{environment()}, {measured_with}."
     print(f"\n{note}")
     if write:
@@ -25,16 +25,16 @@ def publish(name: str, table: Sequence[str], measured_with: str, *, write: bool)
 
 
 def write_between(path: Path, name: str, text: str) -> None:
-    """Replace what stands between the markers ``<!-- name -->`` and ``<!-- /name -->`` of a file.
+    """Replace the text between the markers ``<!-- name -->`` and ``<!-- /name -->`` of a file.
 
     Raises
     ------
     ValueError
-        The file does not hold each marker exactly once, in this order.
+        The file does not have each marker exactly once, in this order.
     """
     first, last = f"<!-- {name} -->", f"<!-- /{name} -->"
     old = path.read_text(encoding="utf-8")
     if old.count(first) != 1 or old.count(last) != 1 or old.index(first) > old.index(last):
-        raise ValueError(f"{path.name} must hold {first} and then {last}, each once; the table goes between them.")
+        raise ValueError(f"{path.name} must have {first} and then {last}, each once; the table goes between them.")
     before, after = old[: old.index(first) + len(first)], old[old.index(last) :]
     path.write_text(f"{before}\n{text.strip()}\n{after}", encoding="utf-8")

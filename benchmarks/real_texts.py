@@ -12,12 +12,12 @@ VARIABLE = "MINIBERT_TEST_DATA"
 
 
 def data_path(name: str) -> Path:
-    """The file of this name."""
+    """Return the path of the file of this name."""
     return Path(os.environ[VARIABLE]) / name
 
 
 @functools.cache
 def udhr_lines() -> tuple[str, ...]:
-    """The Universal Declaration of Human Rights in 45 language versions."""
+    """Read the Universal Declaration of Human Rights in 45 language versions."""
     lines = data_path("udhr.tsv").read_text(encoding="utf-8").splitlines()
     return tuple(line.split("\t", 1)[1] for line in lines if line)

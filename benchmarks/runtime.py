@@ -1,15 +1,15 @@
-"""How minibert behaves beside others on the same machine: a busy core, many callers, the first second, memory.
+"""minibert beside other libraries on the same machine: a busy core, many callers, the first vector, memory.
 
     python -m benchmarks.runtime [--write]
 
 MiniLM, 8 texts of 128 tokens, beside transformers (sdpa) and onnxruntime (fused BERT graph), each in a process of its
-own with as many threads. Their results are compared first; then they run in turn, one at a time, and each figure is the
-median of the rounds:
+own with the same number of threads. Their results are compared first. Then they run in turn, one at a time, and each
+figure is the median of the rounds:
 
-- busy core: forwards per second while another process keeps one of the cores busy, as a share of those without it;
-- many callers: forwards per second by 8 Python threads that share one model, as a share of those by one;
-- first vector: seconds from the start of a process to the sentence vector of one text, everything warm;
-- peak memory: of the process, model and everything else included; and with a model of bert-base's sizes (12 x 768).
+- busy core: forwards per second while another process keeps one core busy, as a share of those without it;
+- many callers: forwards per second of 8 Python threads that share one model, as a share of those of one thread;
+- first vector: seconds from the start of a process to the sentence vector of one text, with all caches filled;
+- peak memory: of the whole process, with MiniLM and with a model of bert-base's sizes (12 x 768).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ NAMES = ("minibert", "transformers sdpa", "onnxruntime fused")
 
 Forward = Callable[[np.ndarray], np.ndarray]
 
-# What a program does that wants one sentence vector; each prints when it has it.
+# The programs that compute one sentence vector; `first_vector` adds the line that prints it.
 FIRST_VECTOR = {
     "minibert": """
 from minibert import SentenceTransformer
@@ -68,7 +68,7 @@ vector = vector / np.linalg.norm(vector)
 
 
 def load(name: str, folder: Path, threads: int, graph: Path) -> Forward:
-    """A contender's forward; onnxruntime's from the graph that is there, so that its process never sees torch."""
+    """Load a contender's forward; onnxruntime's is loaded from `graph`, so that its process never imports torch."""
     if name != "onnxruntime fused":
         return HIDDEN_STATES[name](folder, threads, graph.parent)
     import onnxruntime
@@ -86,13 +86,13 @@ def load(name: str, folder: Path, threads: int, graph: Path) -> Forward:
 
 
 def make_graph(folder: Path, threads: int, scratch: Path) -> None:
-    """In a process of its own: leave onnxruntime's fused graph in `scratch`."""
+    """Write onnxruntime's fused graph to `scratch`; this runs in a process of its own."""
     warnings.simplefilter("ignore")
     HIDDEN_STATES["onnxruntime fused"](folder, threads, scratch)
 
 
 def rate(forward: Forward, ids: np.ndarray, seconds: float, callers: int) -> float:
-    """Forwards per second by so many threads at once."""
+    """Measure the forwards per second of this number of threads at once."""
     counts = [0] * callers
     start = time.perf_counter()
 
@@ -110,7 +110,7 @@ def rate(forward: Forward, ids: np.ndarray, seconds: float, callers: int) -> flo
 
 
 def serve(name: str, folder: Path, threads: int, graph: Path, pipe: Connection) -> None:
-    """A contender's process: answer (seconds, callers) with a rate, "result" and "peak" with those."""
+    """Run in a contender's process: answer (seconds, callers) with a rate, "result" and "peak" with theirs."""
     warnings.simplefilter("ignore")
     ids = np.random.default_rng(0).integers(1000, 2000, SHAPE)
     try:
@@ -130,13 +130,13 @@ def serve(name: str, folder: Path, threads: int, graph: Path, pipe: Connection) 
 
 
 def keep_busy() -> None:
-    """What the other process does: nothing useful, all the time."""
+    """Compute without end, in the process that keeps a core busy."""
     while True:
         sum(range(10_000))
 
 
 def first_vector(name: str, folder: Path, graph: Path) -> tuple[float, np.ndarray]:
-    """Seconds from the start of a process to its first vector, and the vector."""
+    """Return the seconds from the start of a process to its first vector, and the vector."""
     program = f"folder, graph = {str(folder)!r}, {str(graph)!r}\n{FIRST_VECTOR[name]}"
     program += "import sys\nsys.stdout.write(' '.join(map(str, vector.tolist())) + '\\n')\nsys.stdout.flush()\n"
     start = time.perf_counter()
@@ -154,18 +154,18 @@ def first_vector(name: str, folder: Path, graph: Path) -> tuple[float, np.ndarra
 
 
 def check_same(what: str, results: dict[str, np.ndarray]) -> None:
-    """Refuse to time what computes something else."""
+    """Raise if a result differs from minibert's."""
     for name, result in results.items():
         apart = float(np.abs(result - results["minibert"]).max())
         if not apart <= 1e-4:
-            raise RuntimeError(f"{what}: {name} is {apart} from minibert.")
+            raise RuntimeError(f"{what}: {name} differs from minibert by {apart}.")
 
 
 def main() -> int:
-    """Measure, and print the table."""
+    """Measure, print the table, and write it into README.md if asked."""
     parser = table_parser("runtime")
-    parser.add_argument("--rounds", type=int, default=3, help="of which the median counts (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="number of rounds, for medians (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=2.0, help="seconds of each measurement (default: %(default)s)")
     options = parser.parse_args()
     threads, folder = available_cores(), locate(DEFAULT_MODEL).require("config.json").parent
     context = multiprocessing.get_context("spawn")
@@ -199,7 +199,7 @@ def main() -> int:
         for pipe in pipes.values():
             pipe.send(None)
         vectors = {}
-        for turn in range(options.rounds + 1):  # the first fills the caches
+        for turn in range(options.rounds + 1):  # the first turn fills the caches
             for name in pipes:
                 seconds, vectors[name] = first_vector(name, folder, graph)
                 if turn:
@@ -213,7 +213,7 @@ def main() -> int:
 
 
 def start(folder: Path, threads: int, scratch: Path) -> tuple[Path, dict[str, Connection]]:
-    """Start a process for each contender that is installed; the graph of onnxruntime's, and the pipes to them."""
+    """Start a process for each installed contender; return the path of onnxruntime's graph, and the pipes to them."""
     context = multiprocessing.get_context("spawn")
     scratch.mkdir()
     graph = scratch / "fused.onnx"
@@ -232,7 +232,7 @@ def start(folder: Path, threads: int, scratch: Path) -> tuple[Path, dict[str, Co
 
 
 def table(figures: dict[str, dict[str, list[float]]]) -> list[str]:
-    """The rows of the table, one for each contender."""
+    """Return the rows of the table, one for each contender."""
     head = ("", "forwards/s", "with a busy core", f"{CALLERS} callers", "first vector", *FIGURES[-2:])
     lines = ["| " + " | ".join(head) + " |", "|---|" + "--:|" * 6]
     for name, found in figures.items():

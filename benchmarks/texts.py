@@ -1,13 +1,13 @@
-"""Texts per second, from text to vector, where lengths are those of real texts; beside three other pipelines.
+"""Texts per second, from text to vector, on texts with the lengths of real ones; beside three other pipelines.
 
     python -m benchmarks.texts [--write]
 
 MiniLM on texts of whole words whose lengths in tokens follow three real collections: questions and captions (mean 14),
-news (54) and passages (163). Everybody sorts by length or does not need to; batches of 32 where there is
-padding. In a large collection, a sorted batch has hardly any; in a few hundred texts, the batch of the longest would be
-half padding. So what is timed are some of a large collection's sorted batches: of each stretch of 20, 40 or 48 of them
-the middle one. (The longest texts of all, of 46, 278 and 512 tokens, are in none of those.) The vectors are compared
-before anything is timed; each contender runs in a process of its own, in turn.
+news (54) and passages (163). The pipelines that pad sort by length and use batches of 32. In a large collection a
+sorted batch has hardly any padding; in a few hundred texts the batch of the longest would be half padding. So some
+sorted batches of a large collection are timed: the middle one of each 20, 40 or 48 batches. (They do not contain the
+longest texts, of 46, 278 and 512 tokens.) The vectors are compared before anything is timed. Each contender runs in a
+process of its own, in turn.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from minibert import BertTokenizer
 from minibert.base.machine import available_cores
 from minibert.checkpoint.hub import DEFAULT_MODEL, locate
 
-# Quantiles of the lengths, in tokens with [CLS] and [SEP], and how many of its sorted batches are timed.
+# Quantiles of the lengths, in tokens with [CLS] and [SEP], and the number of sorted batches that are timed.
 COLLECTIONS = {
     "short": (((0, 5), (0.5, 11), (0.9, 24), (0.99, 38), (1, 46)), 24),
     "news": (((0, 23), (0.5, 52), (0.9, 70), (0.99, 123), (1, 278)), 12),
@@ -33,7 +33,7 @@ NUM_BATCHES = 480  # of each collection
 
 
 def make_texts(name: str, words: list[str]) -> tuple[list[str], np.ndarray]:
-    """Texts of this collection's lengths, in random order, and the lengths."""
+    """Make texts of this collection's lengths, in random order; return them and their lengths."""
     quantiles, num_timed = COLLECTIONS[name]
     generator = np.random.default_rng(0)
     count, every = NUM_BATCHES * BATCH_SIZE, NUM_BATCHES // num_timed
@@ -44,10 +44,10 @@ def make_texts(name: str, words: list[str]) -> tuple[list[str], np.ndarray]:
 
 
 def main() -> int:
-    """Measure the three collections, print the table, perhaps write it into README.md."""
+    """Measure the three collections, print the table, and write it into README.md if asked."""
     parser = table_parser("texts")
-    parser.add_argument("--runs", type=int, default=5, help="runs, of which the median counts (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=0.0, help="of each run, at least one call")
+    parser.add_argument("--runs", type=int, default=5, help="number of runs, for the medians (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=0.0, help="seconds of each run, which is at least one call")
     options = parser.parse_args()
     folder, threads = locate(DEFAULT_MODEL).require("config.json").parent, available_cores()
     tokenizer = BertTokenizer.from_pretrained(folder)
@@ -72,8 +72,8 @@ def main() -> int:
                     times[contender_name].append(took)
                 for contender_name, vectors in results.items():
                     apart = float(np.abs(vectors - results["minibert"]).max())
-                    if not apart <= 1e-5:  # nor what is not a number
-                        raise RuntimeError(f"{contender_name} is {apart} from minibert: it computes something else.")
+                    if not apart <= 1e-5:  # written so that NaN fails too
+                        raise RuntimeError(f"{contender_name} differs from minibert by {apart}.")
             cells = []
             for contender_name, values in times.items():
                 ratio = float(np.median(np.divide(values, times["minibert"])))
