@@ -1,4 +1,4 @@
-"""Every hidden state against float64 and transformers, within the budget; and how the table gets into its page."""
+"""Every hidden state is within the budget, which comes from transformers; the table is written into its page."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ LICENSE = Path(__file__).resolve().parents[1] / "LICENSE"
 
 
 def real_texts() -> list[str]:
-    """The Declaration of Human Rights where the folder of test data is given, else the paragraphs of the licence."""
+    """Return the Declaration of Human Rights if the folder of test data is set, else the paragraphs of the licence."""
     if os.environ.get(VARIABLE):
-        return parity.udhr_texts(Path(os.environ[VARIABLE]))[:92]  # those in English
+        return parity.udhr_texts(Path(os.environ[VARIABLE]))[:92]  # the English ones
     return [" ".join(paragraph.split()) for paragraph in LICENSE.read_text(encoding="utf-8").split("\n\n")]
 
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[parity.Row]]:
-    """The rows of one model, measured once."""
+    """Return a function that measures the rows of a model, once."""
     folder = tmp_path_factory.mktemp("parity")
     makers: dict[str, Callable[[], parity.Subject]] = {
         "MiniLM": lambda: parity.minilm_subject(real_texts()),
@@ -63,7 +63,7 @@ def test_every_hidden_state_keeps_the_budget(
         for row in rows
         if not row.held(backend)
     ]
-    assert not over, "times what the budget allows:\n" + "\n".join(over)
+    assert not over, "these are over the budget (1 is allowed):\n" + "\n".join(over)
 
 
 # --- the helpers -----------------------------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ def test_the_summary_names_the_rows_that_miss_the_aim_and_the_budget() -> None:
     assert "RMS 0.40 to 1.20" in line
     assert "OVER THE BUDGET in 1;" in line
     assert line.endswith("half their RMS missed in 1")
-    assert parity.summary([row((0.4, 1.0), (1.0, 2.0))])[0].endswith("budget held; half their RMS reached")
+    assert parity.summary([row((0.4, 1.0), (1.0, 2.0))])[0].endswith("within the budget; half their RMS reached")
 
 
 def test_the_table_goes_between_the_markers(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
-"""The one registry of what is tested: ops with the shapes they must get right.
+"""The cases of all ops: each op with the shapes that it must compute correctly.
 
-Sizes are awkward on purpose: 1, primes, one below and above the 8, 16 and 32 that vector units and micro-tiles like,
-rectangles rather than squares, and the real ones of BERT (384, 768, 1536, 3072). Tests walk over all of them.
+The sizes are awkward on purpose: 1, primes, one below and one above the 8, 16 and 32 of vector units and micro-tiles,
+rectangles, and the real sizes of BERT (384, 768, 1536, 3072). The tests run all of them.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class OpCase:
     Parameters
     ----------
     op : str                          a field of `Ops`
-    label : str                       the op, its shapes and its options: the test's id
-    make : (Generator) -> arguments   by keyword; linear maps not yet prepared
+    label : str                       the op, its shapes and its options: the test's id, and the seed
+    make : (Generator) -> arguments   by keyword; the linear maps are not prepared yet
     """
 
     op: str
@@ -38,15 +38,15 @@ class OpCase:
     make: Callable[[np.random.Generator], Arguments]
 
     def arguments(self) -> Arguments:
-        """New arrays, the same ones at every call."""
+        """Make new arrays, with the same numbers at every call."""
         return self.make(_generator(self.label))
 
     def prepare(self, ops: Ops, arguments: Arguments) -> Arguments:
-        """The arguments with their linear maps prepared by `ops`."""
+        """Return the arguments with their linear maps prepared by `ops`."""
         return {name: ops.prepare(v) if isinstance(v, Linear) else v for name, v in arguments.items()}
 
     def run(self, ops: Ops, arguments: Arguments) -> Any:
-        """The op of this set on these arguments."""
+        """Run the op of this set on these arguments."""
         return getattr(ops, self.op)(**self.prepare(ops, arguments))
 
     def __str__(self) -> str:
@@ -54,7 +54,7 @@ class OpCase:
 
 
 def pack_lengths(lengths: tuple[int, ...]) -> IntArray:
-    """The cu_seqlens of sequences of these lengths."""
+    """Return the cu_seqlens of sequences of these lengths."""
     return np.cumsum([0, *lengths]).astype(np.int32)
 
 
@@ -131,13 +131,13 @@ _LARGE_LINEAR_SHAPES = (
     (37, 768, 2304),
     (128, 3072, 768),
 )
-# The epilogues the forward asks for, and the ones the contract also allows.
+# The epilogues that the forward uses, and the others that the contract allows.
 _EPILOGUES: tuple[tuple[str | None, bool], ...] = ((None, False), ("gelu", False), (None, True), ("gelu", True))
 
 
 def _linear_case(T: int, K: int, N: int, activation: str | None, residual: bool) -> OpCase:
     def make(generator: np.random.Generator) -> Arguments:
-        # Weights scaled so that the results are of size 1 to 3, where activations bend.
+        # The weights are scaled so that the results have sizes of 1 to 3, where activations are not linear.
         linear = Linear(("some.dense",), _normal(generator, N, K, scale=1.5 / K**0.5), _normal(generator, N))
         arguments: Arguments = {"x": _normal(generator, T, K), "linear": linear}
         if activation is not None:
@@ -165,7 +165,7 @@ def _linear_cases() -> Iterator[OpCase]:
 
 # --- attention -------------------------------------------------------------------------------------------------------
 
-# Lengths of the sequences, A heads, D of one head.
+# Lengths of the sequences, A attention heads, D of one head.
 _ATTENTION_SHAPES: tuple[tuple[tuple[int, ...], int, int], ...] = (
     ((), 2, 4),
     ((0,), 1, 1),
@@ -190,7 +190,7 @@ def _attention_case(
     def make(generator: np.random.Generator) -> Arguments:
         cu_seqlens = pack_lengths(lengths)
         T, H = int(cu_seqlens[-1]), num_heads * head_size
-        if apart:  # as the forward has them: column blocks of one array
+        if apart:  # column blocks of one array, as in the forward
             query, key, value = np.split(_normal(generator, T, 3 * H, scale=sharp), 3, axis=1)
         else:
             query, key, value = (_normal(generator, T, H, scale=s) for s in (sharp, sharp, 1.0))
@@ -214,8 +214,8 @@ def _attention_cases() -> Iterator[OpCase]:
         yield _attention_case(*shape)
     yield _attention_case((15, 0, 16, 1, 17), 3, 5, apart=True)
     yield _attention_case((22, 37), 12, 32, apart=True)
-    yield _attention_case((22, 37), 2, 8, sharp=10.0)  # scores to a few hundred: probs of 1 and of 0
-    yield _attention_case((9, 2), 2, 8, sharp=30.0)  # scores in the thousands: exp would overflow unshifted
+    yield _attention_case((22, 37), 2, 8, sharp=10.0)  # scores up to a few hundred: probs of 1 and of 0
+    yield _attention_case((9, 2), 2, 8, sharp=30.0)  # scores in the thousands: exp overflows if they are not shifted
 
 
 # --- layer_norm ------------------------------------------------------------------------------------------------------

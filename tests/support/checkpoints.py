@@ -1,4 +1,4 @@
-"""Folders of models that several test files use; `random_checkpoint` itself is benchmarks/checkpoints.py's."""
+"""Folders of models that several test files use; `random_checkpoint` itself is in benchmarks/checkpoints.py."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["SPECIAL_TOKENS", "VOCABULARY", "locate_minilm", "random_checkpoint",
 
 
 def locate_minilm() -> Path:
-    """The folder of the real model."""
+    """Return the folder of the real model."""
     return locate(DEFAULT_MODEL).require("config.json").parent
 
 
 def their_vectors(folder: Path, texts: list[str], **options: object) -> np.ndarray:
-    """What sentence-transformers itself makes of these texts."""
+    """Compute the vectors of these texts with sentence-transformers."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of torch's and transformers' own making
+        warnings.simplefilter("ignore")  # warnings of torch and transformers themselves
         from sentence_transformers import SentenceTransformer as Original
 
         model = Original(str(folder), device="cpu", model_kwargs={"dtype": "float32"})
@@ -32,7 +32,7 @@ def their_vectors(folder: Path, texts: list[str], **options: object) -> np.ndarr
 def sentence_model(
     folder: Path, modules: list[str] | None = None, pooling: dict[str, object] | None = None, **files: object
 ) -> Path:
-    """A small random BERT with the files of a sentence-transformers model around it."""
+    """Make a sentence-transformers model around a small random BERT."""
     random_checkpoint(folder, hidden_size=24, num_attention_heads=3, num_hidden_layers=2, intermediate_size=40)
     kinds = modules or ["models.Transformer", "models.Pooling"]
     paths = ["", *(f"{i}_{kind.rpartition('.')[2]}" for i, kind in enumerate(kinds[1:], 1))]

@@ -1,4 +1,4 @@
-"""Runs over a corpus: in a process, killed, stopped after some shards."""
+"""Runs over a corpus in a process of their own: complete, killed, or stopped after some shards."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def start(arguments: list[str], program: list[str] = PROGRAM) -> subprocess.Pope
     return subprocess.Popen([*program, *arguments], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
 
 
-# The command line with a run that does not end by itself, however late it is stopped.
+# The command line with a run that never ends by itself, so that a test can stop it at any time.
 ENDLESS = """
 import sys, time
 from minibert.cli import main

@@ -1,12 +1,12 @@
-"""A program that crashes runs over a corpus on purpose; it fails where they differ, and prints, as JSON, its counts.
+"""Crash runs over a corpus on purpose and resume them; fail if the results differ, print the counts as JSON.
 
     python -m tests.support.crash_program kill MODEL SCRATCH STEP JOB...
     python -m tests.support.crash_program full MODEL SCRATCH STEP JOB...
 
-"kill": every run is a process that ends itself by SIGKILL at one of the moments at which something becomes final:
-before and after each rename, each fsync and each file deleted, every STEP-th of them. Then it is resumed. "full": runs
-on a file system of 4 KB, of STEP times 4 KB more, and so on until there is room; each is made larger then, and the run
-resumed. It mounts that file system itself, so it has to be alone: unshare --map-root-user --mount.
+"kill": every run is a process that kills itself by SIGKILL just before or after a rename, an fsync or the deletion of a
+file, at every STEP-th of these moments. Then it is resumed. "full": the runs write to file systems of 4 KB, of STEP
+times 4 KB more, and so on until the output fits. Each file system is then made larger, and the run resumed. The program
+mounts them itself, so it must run in a namespace of its own: unshare --map-root-user --mount.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from minibert.cli import main
 
 WORDS = "the cat dog man river bank sat on mat with her long fishing hello world".split()  # noqa: SIM905
 
-# What is run, and the name of its output.
+# The arguments of each job, and the name of its output.
 JOBS = {
     "npy": (["embed"], "out.npy"),
     "jsonl": (["embed"], "out.jsonl"),
@@ -38,26 +38,26 @@ JOBS = {
 
 
 def texts_of(count: int, seed: int = 0) -> list[str]:
-    """Short texts, some of them equal, some empty, a few too long."""
+    """Make short texts, some of them equal, some empty, a few too long."""
     chance = random.Random(seed)
     lengths = [chance.choice((0, 1, 2, 3, 5, 8, 13, 40)) for _ in range(count)]
     return [" ".join(chance.choices(WORDS, k=length)) for length in lengths]
 
 
 def arguments_of(job: str, model: Path, texts: Path, folder: Path, shard_size: int) -> list[str]:
-    """The command line of a job whose output goes to this folder."""
+    """Return the arguments of a job whose output goes to this folder."""
     start, name = JOBS[job]
     options = ["-m", str(model), "--backend", "numpy", "--shard-size", str(shard_size)]
     return [*start, *options, "-i", str(texts), "-o", str(folder / name)]
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every file of a folder, and its bytes."""
+    """Return the name and the bytes of every file in a folder."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def in_a_process(arguments: list[str], prepare: Callable[[], None] = lambda: None) -> tuple[int, str]:
-    """Run `minibert` in a process of its own; return how it ended, as subprocess does, and what it said."""
+    """Run `minibert` in a process of its own; return its exit code, as subprocess does, and what it printed."""
     ours, theirs = os.pipe()
     if (child := os.fork()) == 0:
         os.close(ours)
@@ -76,7 +76,7 @@ def in_a_process(arguments: list[str], prepare: Callable[[], None] = lambda: Non
 
 
 def _killed_at(moment: int) -> Callable[[], None]:
-    """Make the process end itself just before, or after (odd moments), one of the calls that make things final."""
+    """Make the process kill itself just before, or after (odd moments), one of the calls that write finally."""
     count = 0
 
     def wrap(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -99,7 +99,7 @@ def _killed_at(moment: int) -> Callable[[], None]:
 
 
 def kill_at_every_moment(model: Path, scratch: Path, job: str, step: int) -> dict[str, Any]:
-    """Crash one job at every (step-th) moment of it and resume it: the same bytes, and nothing else left, each time."""
+    """Crash one job at every step-th moment and resume it; each time the same files must be left, and no others."""
     texts = scratch / "texts.txt"
     for count, name in ((7, "older"), (50, "whole")):
         texts.write_text("".join(f"{text}\n" for text in texts_of(count)), encoding="utf-8")
@@ -110,7 +110,7 @@ def kill_at_every_moment(model: Path, scratch: Path, job: str, step: int) -> dic
     while True:
         folder = scratch / f"{job}-{moment}"
         folder.mkdir()
-        # An older output, of other texts, is there: never half replaced.
+        # An older output, of other texts, exists; a file of it must never be half replaced.
         for name, content in older.items():
             (folder / name).write_bytes(content)
         arguments = arguments_of(job, model, texts, folder, 20)
@@ -122,7 +122,7 @@ def kill_at_every_moment(model: Path, scratch: Path, job: str, step: int) -> dic
             assert "/" in name or content in (older[name], expected[name]), (moment, name)
         manifest = next(folder.glob("*.parts/manifest.json"), None)
         unfinished += manifest is not None
-        # Where it had not begun there is nothing to resume, and the older output is of another run.
+        # A run that had not begun cannot be resumed, and the older output is of another run.
         resume = ["--resume"] if manifest or contents(folder) == expected else []
         status, said = in_a_process([*arguments, *resume])
         assert status == 0, (moment, said)
@@ -134,13 +134,13 @@ def kill_at_every_moment(model: Path, scratch: Path, job: str, step: int) -> dic
 
 
 def fill_at_every_size(model: Path, scratch: Path, job: str, step: int) -> dict[str, Any]:
-    """Run one job on file systems of growing size until it fits: clear errors, nothing under a final name, resumed."""
+    """Run one job on growing file systems until it fits; check the errors, that no final file exists, and resume it."""
     texts, whole, mounted = scratch / "texts.txt", scratch / f"{job}-whole", scratch / "mounted"
     texts.write_text("".join(f"{text}\n" for text in texts_of(300)), encoding="utf-8")
     for folder in (whole, mounted):
         folder.mkdir(exist_ok=True)
     assert in_a_process(arguments_of(job, model, texts, whole, 100))[0] == 0
-    # The manifest names the output's folder nowhere, so that the files are the same in both.
+    # The manifest does not name the output's folder, so the files are the same in both folders.
     expected, full, unfinished, files, pages = contents(whole), 0, 0, set(), 1
     while True:
         subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={4096 * pages}", "none", mounted], check=True)

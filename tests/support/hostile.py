@@ -1,8 +1,8 @@
-"""Hostile cases by number: each runs in a process of its own, within limits, and the outcomes are counted.
+"""Run hostile cases by number, each in a process of its own with limits, and count the outcomes.
 
-A list of cases (see hostile_cases.py) is a function of a number and a folder: the number seeds everything that the case
-does. A driver process imports minibert once and forks a child per case, because a process that starts anew would take
-a hundred times as long. The child may take 3 GB and a minute of processor time. To run cases again by their numbers:
+A list of cases (see hostile_cases.py) is a function of a number and a folder. The number seeds everything that the case
+does. A driver process imports minibert once and forks a child per case, because a new process would take a hundred
+times as long. The child may take 3 GB and a minute of processor time. To run cases again by their numbers:
 
     python -m tests.support.hostile_cases LIST NUMBER...
 """
@@ -30,23 +30,23 @@ from typing import Any
 from tests.support.hub_server import clean_environment
 from tests.support.outcomes import PATIENCE, ROOT, judge
 
-MEMORY = 3 * 2**30  # bytes that a case may map beyond what the driver has mapped
-CPU_SECONDS = 60  # of a case: the slowest take two
-_SHOWN = 3000  # characters of what a case printed
+MEMORY = 3 * 2**30  # bytes that a case may map in addition to the driver's
+CPU_SECONDS = 60  # of a case; the slowest cases take two
+_SHOWN = 3000  # characters of a case's output that a report has
 
 Case = Callable[[int, Path], bool]
-"""Runs a case in its folder. Returns whether there was an answer; False stands for an error that was reported well."""
+"""Runs a case in its folder. Returns True for an answer, False for an error that was reported correctly."""
 
 
 class FaultError(Exception):
-    """What a case found: "WRONG NUMBER ..." or "LOST FILE ..."."""
+    """A fault that a case found: "WRONG NUMBER ..." or "LOST FILE ..."."""
 
 
 # --- in the test's process --------------------------------------------------------------------------------------------
 
 
 def run_list(name: str, numbers: range) -> tuple[Counter[str], dict[int, str]]:
-    """Run cases of a list by their numbers; return the count of each outcome, and what the faulty ones printed."""
+    """Run cases of a list by their numbers; return the count of each outcome, and the output of the faulty ones."""
     workers = min(os.cpu_count() or 1, 4)
     parts = [numbers[first::workers] for first in range(workers)]
     drivers = []
@@ -96,7 +96,7 @@ def drive(case: Case, numbers: Iterable[int]) -> None:
 
 
 def _in_a_child(run: Callable[[], bool]) -> tuple[str, str]:
-    """Fork a child that runs a case; return the outcome and what was printed."""
+    """Fork a child that runs a case; return the outcome and its output."""
     ours, theirs = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of any fork of a process with threads
@@ -115,7 +115,7 @@ def _in_a_child(run: Callable[[], bool]) -> tuple[str, str]:
 
 
 def _read(pipe: int) -> tuple[str, bool]:
-    """Read a pipe to its end, with patience; return the end of what came, and whether the end came."""
+    """Read a pipe until it ends or a time limit passes; return the last bytes, and whether it ended."""
     data, deadline = b"", time.monotonic() + PATIENCE
     try:
         while (left := deadline - time.monotonic()) > 0:
@@ -130,7 +130,7 @@ def _read(pipe: int) -> tuple[str, bool]:
 
 
 def _be_the_child(run: Callable[[], bool], pipe: int) -> None:
-    """Run a case with limits, print what `judge` reads, and end the process."""
+    """Run a case with limits, print the line that `judge` reads, and end the process."""
     code = 1
     try:
         os.dup2(pipe, 1)
@@ -138,7 +138,7 @@ def _be_the_child(run: Callable[[], bool], pipe: int) -> None:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         sys.stdout = sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
         _limit()
-        warnings.simplefilter("error", RuntimeWarning)  # what NumPy says before it hands out NaN
+        warnings.simplefilter("error", RuntimeWarning)  # NumPy's warnings before it returns NaN
         warnings.simplefilter("ignore", UserWarning)
         if run():
             code = 0
@@ -160,16 +160,16 @@ def _limit() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 5))
     statistics = Path("/proc/self/statm")
-    if statistics.exists():  # elsewhere nobody says how much is mapped
+    if statistics.exists():  # only Linux reports how much is mapped
         mapped = int(statistics.read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (mapped + MEMORY, mapped + MEMORY))
 
 
 def _last_line(error: BaseException) -> str:
-    """Name an error that minibert may raise by its kind, with its message; the traceback of any other."""
+    """Return the kind and message of an error that minibert may raise, and the traceback of any other error."""
     from minibert import DownloadError, ModelFormatError
 
-    # A class of another library that derives from one of these, such as json.JSONDecodeError, is foreign all the same.
+    # A class of another library that derives from one of these, such as json.JSONDecodeError, is not allowed either.
     for kind in (ModelFormatError, DownloadError, TypeError, ValueError):
         if type(error) is kind and str(error).strip():
             return f"{'minibert.errors.' if kind.__module__ != 'builtins' else ''}{kind.__name__}: {error!r}"
@@ -180,7 +180,7 @@ def _last_line(error: BaseException) -> str:
 
 # --- mutations of JSON ------------------------------------------------------------------------------------------------
 
-# Written as strings, and replaced in the text: Python's json could not write them.
+# They are written as strings and replaced in the text, because Python's json cannot write them.
 _RAW = {
     "@NaN@": "NaN",
     "@infinity@": "-Infinity",
@@ -250,7 +250,7 @@ def _mutated_once(document: Any, chance: random.Random) -> Any:
 
 
 def _near(value: Any, chance: random.Random) -> Any:
-    """A value of the same type, or nearly."""
+    """Return a value of the same type, or of a similar one."""
     if isinstance(value, bool):
         return chance.choice((not value, int(value), str(value)))
     if isinstance(value, str):
@@ -271,7 +271,7 @@ def _all_values(document: Any, most: int) -> Iterator[Any]:
 
 
 def text_of(value: Any) -> bytes:
-    """A JSON text; "@NaN@" and the like become what Python's json does not write."""
+    """Write JSON; "@NaN@" and similar strings become values that Python's json does not write."""
     text = json.dumps(value, ensure_ascii=False)
     for name, raw in _RAW.items():
         text = text.replace(f'"{name}"', raw)
@@ -279,7 +279,7 @@ def text_of(value: Any) -> bytes:
 
 
 def damaged(data: bytes, chance: random.Random) -> bytes:
-    """Change bytes, whatever they mean."""
+    """Change bytes at random, without regard to their meaning."""
     kind, at = chance.randrange(9), chance.randrange(len(data) + 1)
     other = chance.randrange(len(data) + 1)
     if kind == 0:

@@ -1,4 +1,4 @@
-"""The lists of hostile cases: damaged files of a model, corpora that are traps, answers of a hostile hub.
+"""The lists of hostile cases: damaged files of a model, unusual corpora, answers of a hostile hub.
 
     python -m tests.support.hostile_cases LIST NUMBER...
 
@@ -42,7 +42,7 @@ _SIZES = {
 
 
 def make_model(folder: Path) -> Path:
-    """MiniLM's files with a vocabulary of some 180 tokens and small random weights; sharded/ has the same in shards."""
+    """Make MiniLM's files with a vocabulary of about 180 tokens and small random weights; sharded/ has it in shards."""
     from safetensors.numpy import save_file
 
     files = hub.locate(DEFAULT_MODEL)
@@ -115,12 +115,12 @@ def _random_tensors(config: dict[str, Any]) -> dict[str, np.ndarray]:
 
 @functools.cache
 def intact() -> Path:
-    """The folder of the intact model, made once by the driver, before it forks."""
+    """Return the folder of the intact model; the driver makes it once, before it forks."""
     return make_model(Path(tempfile.mkdtemp(prefix="minibert-hostile-")))
 
 
 def copy_model(folder: Path) -> Path:
-    """A copy whose files the case may damage."""
+    """Copy the model, so that the case may damage its files."""
     shutil.copytree(intact(), folder / "model")
     return folder / "model"
 
@@ -136,7 +136,9 @@ def check_model(folder: str | Path, **options: Any) -> None:
         if not np.array_equal(model.encode(TEXTS[place], truncation="silent"), vectors[place]):
             raise FaultError(f"WRONG NUMBER: text {place} has another vector alone than in a batch")
     inputs = model.tokenizer(list(TEXTS), padding=True, truncation=True)
-    known = set(model.tokenizer.vocab.values())  # a damaged vocabulary may have gaps: ids beyond its length are right
+    known = set(
+        model.tokenizer.vocab.values()
+    )  # ids above its length are correct, because a damaged vocabulary may have gaps
     for ids in inputs["input_ids"]:
         if not known.issuperset(int(token_id) for token_id in ids):
             raise FaultError("WRONG NUMBER: a token id is not in the vocabulary")
@@ -259,7 +261,7 @@ def _put_steps(content: dict[str, Any], chance: random.Random) -> None:
 
 
 def _put_numbers(content: dict[str, Any], chance: random.Random) -> None:
-    """Change ids, and types of the template."""
+    """Change ids, and token types of the template."""
     template = content["post_processor"]
     value = chance.choice(_NUMBERS)
     kind = chance.randrange(5)
@@ -413,7 +415,7 @@ _SETTINGS = (
     *("tokenizer_config.json", "special_tokens_map.json", "config_sentence_transformers.json", "vocab.txt"),
     "added_tokens.json",
 )
-# What the intact files do not have, and minibert reads.
+# Settings that minibert reads and the intact files do not have.
 _MORE: dict[str, dict[str, Any]] = {
     "config.json": {"torch_dtype": "float32", "is_decoder": False, "add_cross_attention": False},
     "1_Pooling/config.json": {"pooling_mode": ["mean", "max"], "include_prompt": True},
@@ -491,7 +493,7 @@ def _put_modules(model: Path, chance: random.Random) -> None:
 
 
 def _put_special_file(path: Path, chance: random.Random) -> None:
-    """Put a folder, a pipe, a socket, a device or a link that leads nowhere in place of a file."""
+    """Put a folder, a pipe, a socket, a device or a broken link in place of a file."""
     path.unlink(missing_ok=True)
     kind = chance.randrange(5)
     if kind == 0:
@@ -520,7 +522,7 @@ def _lists() -> dict[str, Callable[[contextlib.ExitStack], Case]]:
 
     def prepared(case: Case) -> Callable[[contextlib.ExitStack], Case]:
         def prepare(_: contextlib.ExitStack) -> Case:
-            check_model(intact())  # whatever is imported and compiled once
+            check_model(intact())  # so that everything is imported and compiled once
             return case
 
         return prepare
@@ -541,6 +543,6 @@ def main(name: str, *numbers: str) -> None:
 
 
 if __name__ == "__main__":
-    from tests.support import hostile_cases  # by its name, so that there is one such module, and one intact model
+    from tests.support import hostile_cases  # by its name, so that this module, and its intact model, exist only once
 
     hostile_cases.main(*sys.argv[1:])

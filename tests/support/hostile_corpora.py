@@ -1,4 +1,4 @@
-"""Corpora that are traps: inputs that are hard to read, names, links, what is in the way, runs that were damaged."""
+"""Unusual corpora: inputs that are hard to read, names, links, existing files, damaged runs."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from tests.support.hostile import FaultError
 
 @dataclasses.dataclass
 class Trap:
-    """A corpus, and what may become of it.
+    """An unusual corpus, and its allowed results.
 
     Parameters
     ----------
     inputs : paths of files, or "-"
     output : Path
     texts : list of str or None, optional
-        What the inputs hold, None for an input line that cannot be used; not given: nobody can say.
+        The texts of the inputs, with None for an input line that cannot be used. Not given: the texts are not defined.
     options : list of str
     may_change : set of Path
-        Files that were there before and belong to the run.
+        Files that existed before and belong to the run.
     """
 
     inputs: list[Any]
@@ -44,13 +44,13 @@ class Trap:
 
 Make = Callable[[Path, random.Random], Trap]
 Damage = Callable[[Path, Path, random.Random], list[str] | None]
-"""Of the folder of an interrupted run, or its input; returns further options of the run that resumes it."""
+"""Damages the folder of an interrupted run, or its input; returns more options for the run that resumes it."""
 
 _TEXTS = ["the cat sat", "", "a dog", "the cat sat", "héllo wörld", "by the river bank"]
 
 
 def corpus_case(number: int, folder: Path) -> bool:
-    """Embed, or extract from, a corpus; look at the output, and at every file that was there before."""
+    """Embed, or extract from, a corpus; check the output, and every file that existed before."""
     from tests.support.hostile_cases import intact
 
     chance = random.Random(f"corpus {number}")
@@ -76,12 +76,12 @@ def corpus_case(number: int, folder: Path) -> bool:
 def run(arguments: list[str]) -> int:
     try:
         return main(arguments)
-    except SystemExit as error:  # of argparse
+    except SystemExit as error:  # argparse's
         return int(error.code or 0)
 
 
 def _files(folder: Path) -> dict[Path, Any]:
-    """Everything in a folder: the bytes of files, where links lead, other things by their kind."""
+    """Return everything in a folder: the bytes of files, the targets of links, the kind of others."""
     found: dict[Path, Any] = {}
     for root, folders, names in os.walk(folder):
         for path in (Path(root, name) for name in (*folders, *names)):
@@ -93,14 +93,14 @@ def _files(folder: Path) -> dict[Path, Any]:
 
 
 def _sidecars(output: Path) -> list[Path]:
-    """The files that a run makes beside its output, and its folder."""
+    """Return the files and the folder that a run makes beside its output."""
     stem = output.with_suffix("") if output.suffix == ".npy" else output
     names = (f"{stem}.ids.jsonl", f"{output}.manifest.json", f"{stem}.manifest.json", f"{stem}.index.jsonl")
     return [Path(name) for name in (*names, f"{stem}.offsets.npy", f"{stem}.tokens.jsonl", f"{output}.parts")]
 
 
 def _check_files(folder: Path, before: dict[Path, Any], trap: Trap) -> None:
-    """Refuse a change of what the user did not name, and files that nobody asked for."""
+    """Raise if a file changed that the user did not name, or a file was made that is not an output."""
     target = Path(os.path.realpath(str(trap.output).replace("\0", "")))
     after = _files(folder)
     for path, content in before.items():
@@ -109,11 +109,11 @@ def _check_files(folder: Path, before: dict[Path, Any], trap: Trap) -> None:
     own = [target, *_sidecars(target), *trap.may_change]
     for path in after.keys() - before.keys():
         if not any(path == mine or mine in path.parents for mine in own):
-            raise FaultError(f"LOST FILE: {path} was made, but nobody asked for it")
+            raise FaultError(f"LOST FILE: {path} was made, but is not an output")
 
 
 def _check_rows(trap: Trap, on_error: str, model_folder: Path) -> None:
-    """Compare the output with what the texts give."""
+    """Compare the output with the vectors of the texts."""
     if trap.output.suffix == ".npy":
         vectors = np.load(trap.output)
         ids = trap.output.with_suffix(".ids.jsonl").read_text(encoding="utf-8").splitlines()
@@ -157,7 +157,7 @@ def _add(name: str, make: Make) -> None:
 def _add_data(
     name: str, file: str, data: bytes | Callable[[random.Random], bytes], texts: list[str | None] | None, *options: str
 ) -> None:
-    """A file with this content."""
+    """Add an input file with this content."""
 
     def make(folder: Path, chance: random.Random) -> Trap:
         (folder / file).write_bytes(data if isinstance(data, bytes) else data(chance))
@@ -330,7 +330,7 @@ for _number in range(6):
 
 
 def _with_input(change: Callable[[Path, Path, random.Random], Trap | None]) -> Make:
-    """A trap around a good input and an output out.npy: `change` makes it of the folder and the input."""
+    """Return a maker of traps: a good input and the output out.npy, changed by `change`."""
 
     def make(folder: Path, chance: random.Random) -> Trap:
         source = folder / "in.txt"
@@ -341,7 +341,7 @@ def _with_input(change: Callable[[Path, Path, random.Random], Trap | None]) -> M
 
 
 def _in_the_way(*files: str, made: str = "file") -> Make:
-    """Files of the user, or other things, under names that a run uses."""
+    """Return a maker of traps: the user's files, or other things, have names that a run uses."""
 
     def change(folder: Path, source: Path, chance: random.Random) -> None:
         for file in files:
@@ -349,7 +349,7 @@ def _in_the_way(*files: str, made: str = "file") -> Make:
             path.parent.mkdir(parents=True, exist_ok=True)
             if made == "file":
                 content = chance.choice((b"", b"mine", b"{}", b"[]", b'{"finished": 1}\n', b"\0" * 100))
-                # An empty lock, alone in its folder, is what a killed run leaves; deleting it loses nothing.
+                # A killed run leaves an empty lock, alone in its folder; deleting it loses nothing.
                 path.write_bytes(content or b"mine" if files == ("out.npy.parts/lock",) else content)
             elif made == "folder":
                 path.mkdir()
@@ -451,7 +451,7 @@ def _full_disk(folder: Path, source: Path, chance: random.Random) -> None:
 
 
 def _read_only_folder(folder: Path, source: Path, chance: random.Random) -> None:
-    folder.chmod(0o500)  # root may write all the same
+    folder.chmod(0o500)  # root may still write
 
 
 _add("the disk is full", _with_input(_full_disk))
@@ -464,7 +464,7 @@ _add("the folder is read-only", _with_input(_read_only_folder))
 def _interrupted(
     damage: Callable[[Path, Path, random.Random], list[str] | None], texts: list[str | None] | None
 ) -> Make:
-    """A run of `_TEXTS` * 4 that was killed after some shards; then its files are damaged, and it is resumed."""
+    """Return a maker of traps: a run of `_TEXTS` * 4 is killed after some shards, damaged and resumed."""
 
     def make(folder: Path, chance: random.Random) -> Trap:
         from tests.support.hostile_cases import intact
@@ -479,7 +479,7 @@ def _interrupted(
         os.waitpid(child, 0)
         parts = folder / "out.npy.parts"
         more = damage(parts, source, chance) or []
-        # The last of two equal options counts.
+        # The last of two equal options is used.
         options = [*common, "--resume", *more]
         return Trap([source], output, texts, options, {*parts.rglob("*"), parts} if parts.is_dir() else set())
 
@@ -487,7 +487,7 @@ def _interrupted(
 
 
 def _kill_at(shard: int) -> None:
-    """Let this process end itself once that many shards are done."""
+    """Make this process kill itself when this number of shards is done."""
     from minibert.corpus.shards import ShardFolder
 
     commit, done = ShardFolder.commit, 0
@@ -536,7 +536,7 @@ def _edit_text(data: bytes, chance: random.Random) -> bytes:
 
 
 def _change_input(parts: Path, source: Path, chance: random.Random) -> None:
-    """The same size and time, another letter."""
+    """Change a letter of the input, but not its size and time."""
     status = source.stat()
     source.write_bytes(source.read_bytes().replace(b"cat", b"dog", 1))
     os.utime(source, ns=(status.st_atime_ns, status.st_mtime_ns))

@@ -52,7 +52,7 @@ _STATUS = (
 
 
 def hub_case(stack: contextlib.ExitStack) -> Case:
-    """Start a server, which runs until the stack is closed; return the case that loads a model from it in a child."""
+    """Start a server that runs until the stack is closed; return the case that loads a model from it in a child."""
     server = stack.enter_context(HubServer())
     os.environ["HF_ENDPOINT"] = server.endpoint
     os.environ["HF_HUB_DISABLE_XET"] = "1"
@@ -70,7 +70,7 @@ def hub_case(stack: contextlib.ExitStack) -> Case:
 
     def case(number: int, folder: Path) -> bool:
         huggingface_hub.close_session()
-        time.sleep = lambda seconds: None  # the client's patience between its attempts is not under test
+        time.sleep = lambda seconds: None  # the client's pauses between its attempts are not tested
         name = f"{_NAME}-{number}"
         cache = folder / "cache"
         watch = _Watch(cache, folder)
@@ -80,9 +80,8 @@ def hub_case(stack: contextlib.ExitStack) -> Case:
             watch.check()
         return True
 
-    def prepared(
-        number: int, folder: Path
-    ) -> bool:  # in the child: tell the server, which is the driver's, by a request
+    def prepared(number: int, folder: Path) -> bool:
+        # This runs in the child, so it tells the server, which runs in the driver, by a request.
         import urllib.request
 
         urllib.request.urlopen(f"{server.endpoint}/begin/{number}/{folder}").close()
@@ -93,7 +92,7 @@ def hub_case(stack: contextlib.ExitStack) -> Case:
 
 
 class _Plan:
-    """What the server does wrong: seeded by the number of the case, and by that of the request."""
+    """The faults of the server: seeded by the numbers of the case and of the request."""
 
     files: dict[str, bytes]
     server: HubServer
@@ -105,7 +104,7 @@ class _Plan:
     def begin(self, path: str) -> None:
         _, _, number, folder = path.split("/", 3)
         self.chance, self.folder, self.requests = random.Random(f"hub {number}"), "/" + folder.lstrip("/"), 0
-        # One answer, a few, or all of them.
+        # Change one answer, a few, or all of them.
         self.rate = self.chance.choice((0, 0, 0.1, 0.3, 1))
         self.only = self.chance.randrange(30)
         self.server.repositories.clear()
@@ -163,7 +162,7 @@ class _Plan:
         handler.end_headers()
         if handler.command != "HEAD" and status not in (204, 304):
             handler.wfile.write(body)
-        # Whatever was promised, no more comes.
+        # Nothing more is sent, even if the headers announced more.
         handler.close_connection = True
 
     def value(self, handler: _Handler) -> str:
@@ -207,10 +206,10 @@ class _Watch:
                 return
             paths: tuple[Any, ...] = (path,)
         elif event in ("os.remove", "os.rmdir") and arguments[1] >= 0:
-            return  # of rmtree: the name is relative to a folder of the cache
+            return  # from rmtree: the name is relative to a folder of the cache
         elif event in self._EVENTS:
             two = event in ("os.rename", "os.link")
-            # Of a link made, what it leads to is only named.
+            # A symlink does not change its target, so only its own path counts.
             paths = arguments[1:2] if event == "os.symlink" else arguments[: 1 + two]
         else:
             return

@@ -1,4 +1,4 @@
-"""Files of the repositories that the hub tests use, and checks of what came of a load."""
+"""Files of the repositories that the hub tests use, and checks of the result of a load."""
 
 from __future__ import annotations
 

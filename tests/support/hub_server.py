@@ -4,8 +4,8 @@
 revisions, commits, pull requests. It keeps every request with its headers, and can be told to misbehave.
 
 `Loader` is a child process that runs `minibert.checkpoint.hub` against a server. It must be another process because
-huggingface_hub reads HF_ENDPOINT, HF_HUB_OFFLINE and the like once, when it is imported. One child serves many tests:
-it takes a request as a line of JSON (which model, which questions) and answers with one (values, or the error).
+huggingface_hub reads HF_ENDPOINT, HF_HUB_OFFLINE and similar variables once, when it is imported. One child serves many
+tests: a request is a line of JSON (the model and the steps), and so is its answer (the values, or the error).
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _DATE = "2024-01-02T03:04:05.000Z"
 
 
 def clean_environment(settings: Mapping[str, str]) -> dict[str, str]:
-    """The environment for a child: this one without what steers the hub's client, plus these settings."""
+    """Return the environment for a child: this one without the variables of the hub's client, plus these settings."""
     steering = re.compile("HF_|HUGGINGFACE_|TRANSFORMERS_|.*_PROXY$", re.IGNORECASE)
     inherited = {key: value for key, value in os.environ.items() if not steering.match(key)}
     return {**inherited, "HF_HUB_DISABLE_TELEMETRY": "1", **settings}
 
 
-# What a misbehaviour does instead of (or before) the honest answer. It returns True when it has answered.
+# A misbehaviour runs instead of (or before) the correct answer. It returns True if it has answered.
 Misbehaviour = Callable[["_Handler"], bool]
 
 
@@ -53,22 +53,22 @@ class Commit:
 
 @dataclass
 class Repository:
-    """A model repository: its references (branches, tags, refs/pr/N), each a list of commits, newest first."""
+    """A model repository: each of its references (branches, tags, refs/pr/N) is a list of commits, newest first."""
 
     name: str
     references: dict[str, list[Commit]] = field(default_factory=dict)
     discussions: list[dict[str, Any]] = field(default_factory=list)
     token: str | None = None  # needed to see the repository
     gated: bool = False
-    large: int = 10_000_000  # bytes from which a file comes from the "CDN", another host, as LFS files do
+    large: int = 10_000_000  # files of at least so many bytes come from the "CDN", another host, like LFS files
 
     @property
     def main(self) -> str:
-        """The commit id of the head of main."""
+        """Return the commit id of the head of main."""
         return self.references["main"][0].id
 
     def commit(self, files: Mapping[str, bytes], *, reference: str = "main", title: str = "commit") -> str:
-        """Put a commit with exactly these files on top of a reference; its id."""
+        """Put a commit with exactly these files on top of a reference; return its id."""
         history = self.references.setdefault(reference, [])
         identity = f"{self.name} {reference} {len(history)} {sorted(files)} {time.monotonic_ns()}"
         made = Commit(hashlib.sha1(identity.encode()).hexdigest(), dict(files), title)
@@ -76,7 +76,7 @@ class Repository:
         return made.id
 
     def tag(self, name: str) -> None:
-        """Let another reference name the present history of main."""
+        """Make another reference to the present history of main."""
         self.references[name] = list(self.references["main"])
 
     def pull_request(
@@ -89,7 +89,7 @@ class Repository:
         is_pull_request: bool = True,
         base: int = 0,
     ) -> str:
-        """Open a pull request that adds files to main, `base` commits below its head; the id of its commit."""
+        """Open a pull request that adds files to main, `base` commits below its head; return the commit's id."""
         number = len(self.discussions) + 1
         below = self.references["main"][base:]
         self.references[f"refs/pr/{number}"] = list(below)
@@ -108,7 +108,7 @@ class Repository:
         return made
 
     def find(self, revision: str) -> Commit | None:
-        """The commit of a reference or commit id."""
+        """Return the commit of a reference or commit id."""
         if revision in self.references:
             return self.references[revision][0]
         commits = (commit for history in self.references.values() for commit in history)
@@ -117,7 +117,7 @@ class Repository:
 
 @dataclass(frozen=True)
 class Request:
-    """What a client asked for."""
+    """A request of a client."""
 
     method: str
     path: str
@@ -127,7 +127,7 @@ class Request:
 class HubServer:
     """The server, on a free port of the loopback; a context manager.
 
-    Misbehaviours are kept in order and each serves `times` requests whose path contains `where`.
+    Misbehaviours are used in order; each one serves `times` requests whose path contains `where`.
     """
 
     def __init__(self) -> None:
@@ -177,12 +177,12 @@ class HubServer:
             self.requests.append(request)
 
     def asked(self, where: str = "", method: str | None = None) -> list[Request]:
-        """The requests so far whose path contains `where`."""
+        """Return the requests so far whose path contains `where`."""
         with self._lock:
             return [r for r in self.requests if where in r.path and method in (None, r.method)]
 
     def misbehaviour(self, method: str, path: str) -> Misbehaviour | None:
-        """The misbehaviour that is due for a request."""
+        """Return the misbehaviour for a request, and count its use."""
         with self._lock:
             for where, only_method, how, left in self._misbehaviours:
                 if where in path and only_method in (None, method) and left[0] > 0:
@@ -306,14 +306,14 @@ class _Handler(BaseHTTPRequestHandler):
     # --- who may see what ---
 
     def permitted(self, name: str) -> Repository | None:
-        """The repository if the caller may see it; else the hub's answer has been sent."""
+        """Return the repository if the caller may see it; else send the hub's answer and return None."""
         if name in self.hub.renamed:
             self.send(307, b"", {"Location": self.path.replace(name, self.hub.renamed[name], 1)})
             return None
         repository = self.hub.repositories.get(name)
         token = self.headers.get("authorization", "").removeprefix("Bearer ")
         if repository is None or (repository.token is not None and token != repository.token):
-            # The hub does not tell strangers whether a repository exists.
+            # The hub does not tell callers without access whether a repository exists.
             if token:
                 self.send_problem(404, "RepoNotFound", "Repository not found")
             else:
@@ -382,28 +382,28 @@ def redirect(location: str) -> Misbehaviour:
 
 
 def drop(handler: _Handler) -> bool:
-    """Close the connection without a word."""
+    """Close the connection without an answer."""
     handler.close_connection = True
     handler.connection.shutdown(socket.SHUT_RDWR)
     return True
 
 
 def garbage(handler: _Handler) -> bool:
-    """Speak something that is not HTTP."""
+    """Answer with bytes that are not HTTP."""
     handler.close_connection = True
     handler.wfile.write(b"\x16\x03\x01\x02\x00 hello, is this the mail server?\r\n\r\n")
     return True
 
 
 def cut(handler: _Handler) -> bool:
-    """Promise 1000 bytes, send 10 and close the connection."""
+    """Announce 1000 bytes, send 10 and close the connection."""
     handler.close_connection = True
     handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n0123456789")
     return True
 
 
 def short(handler: _Handler) -> bool:
-    """Send a complete answer that is shorter than the file was said to be."""
+    """Send a complete answer that is shorter than the announced size of the file."""
     handler.send(200, b"{}", {"ETag": '"abc"'})
     return True
 
@@ -419,7 +419,7 @@ def pause(seconds: float) -> Misbehaviour:
 
 
 def call(function: Callable[[], object]) -> Misbehaviour:
-    """Do something on the server, then answer honestly."""
+    """Call a function on the server, then answer correctly."""
 
     def misbehave(handler: _Handler) -> bool:
         function()
@@ -433,10 +433,10 @@ def call(function: Callable[[], object]) -> Misbehaviour:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a load came to: the values of its steps, and the error that ended it, if any."""
+    """The result of a load: the values of its steps, and the error that ended it, if any."""
 
     values: list[Any]
-    error: str | None  # the error's type, and those it derives from and was raised from
+    error: str | None  # the error's type, its base types, and the types it was raised from
     bases: list[str]
     causes: list[str]
     message: str
@@ -447,7 +447,7 @@ class Outcome:
 
     @property
     def value(self) -> Any:
-        """The value of the last step, which must have come."""
+        """Return the value of the last step; fail if there was an error."""
         assert self.error is None, f"{self.error}: {self.message}"
         return self.values[-1]
 
@@ -472,7 +472,7 @@ class Loader:
         self._child.communicate()
 
     def load(self, name: str, *steps: Iterable[str], block: bool = False, **arguments: Any) -> Outcome:
-        """Locate a model and do the steps, each a method of ModelFiles with its arguments: ("find", "config.json").
+        """Locate a model and run the steps, each a method of ModelFiles with its arguments: ("find", "config.json").
 
         With `block`, every attempt to use the network fails.
         """
@@ -485,7 +485,7 @@ class Loader:
 
 
 class _Watch:
-    """An audit hook: counts attempts to use the network and can forbid them; keeps what is opened."""
+    """An audit hook: counts attempts to use the network and can forbid them; records the opened files."""
 
     def __init__(self) -> None:
         self.active = self.block = False
@@ -508,12 +508,12 @@ class _Watch:
 
 
 def _serve_loads() -> None:
-    """Answer the requests of a `Loader`, line by line, until its end."""
+    """Answer the requests of a `Loader`, line by line, until the input ends."""
     import logging
 
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # nothing but answers may reach the parent
-    time.sleep = lambda seconds: None  # the client's patience between its attempts is not under test
+    os.dup2(2, 1)  # only answers may reach the parent
+    time.sleep = lambda seconds: None  # the client's pauses between its attempts are not tested
     lines: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
@@ -528,7 +528,7 @@ def _serve_loads() -> None:
         name, steps, block, arguments = json.loads(line)
         lines.clear()
         if "huggingface_hub" in sys.modules:
-            sys.modules["huggingface_hub"].close_session()  # a connection kept open would not be seen
+            sys.modules["huggingface_hub"].close_session()  # the watch would not see a connection that is still open
         answer: dict[str, Any] = {"values": [], "error": None, "bases": [], "causes": [], "message": ""}
         watch.start(block)
         try:

@@ -13,7 +13,7 @@ from tests.support.report import REPORT
 
 PACKAGE = Path(minibert.__file__).parent
 
-# Prints how many kernels were compiled, beside the check of the numbers.
+# Checks the numbers, and prints the names of the kernels that were compiled.
 PROGRAM = """
 check(load())
 ours = [vars(module) for name, module in sys.modules.items() if name.startswith("minibert.kernels.")]
@@ -23,7 +23,7 @@ print("compiled:", *sorted(compiled))
 """
 
 ALL = "describe_attention describe_embed describe_layer_norm describe_linear run_task"
-SMALL = "describe_layer_norm"  # the one that compiles fastest; most cases damage only that one
+SMALL = "describe_layer_norm"  # it compiles fastest, so most cases damage only this one
 
 
 def compiled(printed: str) -> str:
@@ -40,13 +40,13 @@ def files(cache: Path, kernel: str = "") -> list[Path]:
 
 
 def copy_package(folder: Path) -> Path:
-    """A package of its own, whose __pycache__ holds no machine code."""
+    """Copy the package to `folder`, without the machine code in __pycache__."""
     shutil.copytree(PACKAGE, folder / "minibert", ignore=shutil.ignore_patterns("__pycache__"))
     return folder
 
 
 def unusable_places(tmp_path: Path) -> dict[str, str]:
-    """A package folder and a HOME in which nothing can be written, even by root: files stand where folders should."""
+    """Return a package folder and a HOME in which even root cannot write, because files replace the folders."""
     package = copy_package(tmp_path / "package")
     (package / "minibert" / "kernels" / "__pycache__").write_text("")
     nowhere = tmp_path / "nowhere"

@@ -1,4 +1,4 @@
-"""Marks of tests that need something of the system."""
+"""Marks of tests that only some systems can run."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""How far a float32 op's result may lie from the float64 one (benchmarks/float64.py).
+"""The allowed difference between a float32 op's result and the float64 one (benchmarks/float64.py).
 
-It is not a constant: it depends on how large the numbers were that were added up and cancelled on the way. Each op
-therefore has a *magnitude*, an array of its result's shape: the op on absolute values, or what comes to the same.
-Errors are given in units of `EPSILON * magnitude`.
+It is not a constant: it depends on the size of the numbers that were added and cancelled. So each op has a *magnitude*,
+an array of its result's shape: the op on absolute values, or an equivalent. Errors are given in units of
+`EPSILON * magnitude`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from minibert.bert.ops import AttentionOutput, LayerNorm, Linear
 __all__ = ["ACTIVATIONS", "EPSILON", "MAGNITUDES", "OPS", "arrays", "measure_ulps", "rounding_errors"]
 
 EPSILON = float(np.finfo(np.float32).eps)
-"""2^-23: the step from 1 to the next float32. Rounding once is wrong by at most half of it, relative."""
+"""2^-23: the step from 1 to the next float32. One rounding has a relative error of at most half of it."""
 
 
 # --- magnitudes ------------------------------------------------------------------------------------------------------
@@ -33,7 +33,7 @@ def _embed_magnitude(**arguments: Any) -> Sequence[Float64Array]:
 def _linear_magnitude(
     x: FloatArray, linear: Linear, activation: str | None = None, residual: FloatArray | None = None
 ) -> Sequence[Float64Array]:
-    # No activation is steeper than 1.13, so the epilogue hardly magnifies what the product lost.
+    # The slope of every activation is at most 1.13, so the epilogue hardly increases the product's error.
     positive = Linear(linear.paths, np.abs(linear.weight), np.abs(linear.bias))
     return [OPS.linear(np.abs(x), positive, residual=None if residual is None else np.abs(residual))]
 
@@ -49,7 +49,7 @@ def _attention_magnitude(
     return_scores: bool = False,
     return_probs: bool = False,
 ) -> Sequence[Float64Array]:
-    """Scores lose what their products lose; exp turns a score's absolute error into a prob's relative one."""
+    """Scores have the error of their products; exp turns a score's absolute error into a prob's relative one."""
     exact = OPS.attention(query, key, value, cu_seqlens, num_heads, return_probs=True)
     positive = OPS.attention(np.abs(query), np.abs(key), np.abs(value), cu_seqlens, num_heads, return_scores=True)
     context, scores, probs = np.zeros(query.shape), positive.scores or [], []
@@ -61,7 +61,7 @@ def _attention_magnitude(
 
 
 def _layer_norm_magnitude(x: FloatArray, norm: LayerNorm) -> Sequence[Float64Array]:
-    """The mean is wrong in proportion to the row's largest number, and a small deviation magnifies that."""
+    """The mean's error is proportional to the row's largest number; a small standard deviation increases it."""
     rows = double(x)
     deviation = np.sqrt(np.var(rows, axis=1, keepdims=True) + norm.eps)
     return [np.abs(rows).max(axis=1, keepdims=True) / deviation * np.abs(norm.weight) + np.abs(norm.bias)]
@@ -80,16 +80,16 @@ MAGNITUDES: dict[str, Callable[..., Sequence[Float64Array]]] = {
 
 
 def measure_ulps(actual: FloatArray, exact: Float64Array) -> Float64Array:
-    """Errors of float32 values in units of the last place of the exact float64 ones; 0.5 is a correct rounding."""
+    """Return the errors of float32 values in units of the last place of the float64 ones; 0.5 is a correct rounding."""
     assert actual.dtype == np.float32
     with np.errstate(under="ignore"):
         return np.abs(double(actual) - exact) / np.spacing(np.abs(exact).astype(np.float32)).astype(np.float64)
 
 
 def rounding_errors(op: str, result: object, exact: object, arguments: dict[str, Any]) -> list[float]:
-    """For each array of an op's result its greatest error, in units of `EPSILON` x its magnitude."""
-    # A difference below the smallest normal number is none: float32 has no relative precision there, and an op may
-    # well flush what is left to zero.
+    """Return the greatest error of each array of an op's result, in units of `EPSILON` x its magnitude."""
+    # A difference below the smallest normal number does not count: float32 has no relative precision there, and an op
+    # may flush the rest to zero.
     least = float(np.finfo(np.float32).tiny) / EPSILON
     errors = []
     for actual, wanted, magnitude in zip(arrays(result), arrays(exact), MAGNITUDES[op](**arguments), strict=True):
@@ -101,7 +101,7 @@ def rounding_errors(op: str, result: object, exact: object, arguments: dict[str,
 
 
 def arrays(result: object) -> list[FloatArray]:
-    """Every array of an op's result in order: the array itself, or context, scores and probs as far as asked for."""
+    """Return the arrays of an op's result in order: the array itself, or context and the requested scores and probs."""
     if isinstance(result, AttentionOutput):
         return [result.context, *(result.scores or ()), *(result.probs or ())]
     assert isinstance(result, np.ndarray)

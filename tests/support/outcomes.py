@@ -1,4 +1,4 @@
-"""Programs run in processes of their own, and what became of each: the only way to count crashes and hangs."""
+"""Run programs in processes of their own and judge each outcome; crashes and hangs cannot be counted otherwise."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.support.checkpoints import random_checkpoint
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 900.0
-"""Seconds after which a process is taken to hang: one of a few seconds takes less on a machine with a load of 15."""
+"""Seconds after which a process counts as hanging; a program of a few seconds needs less even at a load of 15."""
 
 OUTCOMES = ("ok", "typed error", "foreign exception", "signal", "hang", "wrong number", "lost file")
 
-# What may come out of minibert: see errors.py and the style of the whole project.
+# The outcomes that minibert may have; see errors.py.
 _TYPED = ("TypeError", "ValueError", "OSError", "MemoryError", "minibert.errors.")
 
-# Every program begins with this. `check` compares batches of a seeded choice with what one thread computed before.
+# Every program begins with this. `check` compares seeded batches with the results that one thread computed before.
 _PRELUDE = (
     f"PATIENCE = {PATIENCE}"
     + """
@@ -64,7 +64,7 @@ NUM_BATCHES = 64
 
 
 def make_model(folder: Path) -> Path:
-    """A checkpoint wide enough that its ops have several chunks, and the digests of all batches by one thread."""
+    """Make a checkpoint so wide that its ops have several chunks, and the digests of all batches by one thread."""
     random_checkpoint(
         folder, hidden_size=96, num_hidden_layers=3, num_attention_heads=4, intermediate_size=384, hidden_act="gelu"
     )
@@ -82,7 +82,7 @@ def make_model(folder: Path) -> Path:
 def run(
     program: str, model: Path, *, timeout: float = PATIENCE, python: tuple[str, ...] = (), **environment: str
 ) -> tuple[str, str]:
-    """Run a program after the prelude; return its outcome and what it printed (errors included).
+    """Run a program after the prelude; return its outcome and its output (errors included).
 
     The program is a file, so that it may start processes of its own under ``if __name__ == "__main__":``.
     """
@@ -114,7 +114,7 @@ def run(
 
 
 def judge(code: int, printed: str) -> str:
-    """One of `OUTCOMES`, for an exit code and what was printed."""
+    """Return one of `OUTCOMES` for an exit code and the output."""
     if code < 0 or "SIGNAL" in printed:
         return "signal"
     if "HANG" in printed:
@@ -130,7 +130,7 @@ def judge(code: int, printed: str) -> str:
 
 
 def line(title: str, outcomes: Counter[str]) -> str:
-    """The counts of all outcomes, for the report."""
+    """Return the counts of all outcomes, for the report."""
     if sum(outcomes.values()) == 1:
         return f"{title}: {next(iter(outcomes))}"
     return f"{title}: " + ", ".join(f"{outcomes[name]} {name}" for name in OUTCOMES)

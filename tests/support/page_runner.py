@@ -1,4 +1,4 @@
-"""Run the examples of one page, in order, in this one process: each in a namespace and a folder of its own.
+"""Run the examples of one page, in order, in this process, each in a namespace and a folder of its own.
 
 Standard input has a JSON list of examples. An example is a folder and steps: ["python", code], ["minibert",
 arguments] or ["file", name, text]. Standard output gets one JSON list: for each example [exit code, stdout, stderr]. An
@@ -39,7 +39,7 @@ def _run(folder: str, steps: list[list[Any]]) -> tuple[int, str, str]:
         for step in steps:
             try:
                 code = _step(*step)
-            except SystemExit as left:  # as argparse leaves
+            except SystemExit as left:  # argparse's
                 code = left.code if isinstance(left.code, int) else int(left.code is not None)
             except Exception:
                 traceback.print_exc()

@@ -1,4 +1,4 @@
-"""Lines that tests want printed when the run ends, whether they passed or failed: counts, measured errors."""
+"""Lines that are printed at the end of the run, whether the tests passed or failed: counts, measured errors."""
 
 from __future__ import annotations
 

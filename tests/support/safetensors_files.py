@@ -1,4 +1,4 @@
-"""safetensors files written by the format's definition, and what a load of them must give."""
+"""safetensors files written by the format's definition, and checks of a load."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ INPUTS = {
     "attention_mask": np.array([[1, 1, 1, 1, 1], [1, 1, 0, 1, 0]]),
 }
 
-Tensor = tuple[str, np.ndarray]  # dtype in the file's words, the numbers as they are stored
+Tensor = tuple[str, np.ndarray]  # the dtype's name in the file, and the numbers as they are stored
 
 
 def to_bfloat16(array: np.ndarray) -> np.ndarray:
-    """The upper halves of float32 numbers, cut."""
+    """Return the upper halves of float32 numbers, truncated."""
     return (np.ascontiguousarray(array, dtype=np.float32).view(np.uint32) >> 16).astype(np.uint16)
 
 
@@ -73,7 +73,7 @@ def stored(array: np.ndarray, dtype: str = "F32") -> Tensor:
 
 
 def safetensors_bytes(tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> bytes:
-    """A safetensors file, written by the format's definition."""
+    """Write a safetensors file by the format's definition."""
     header: dict[str, Any] = {} if metadata is None else {"__metadata__": metadata}
     data = bytearray()
     for name, (dtype, array) in tensors.items():
@@ -88,7 +88,7 @@ def with_header(header: bytes, data: bytes) -> bytes:
 
 
 def parts_of(content: bytes) -> tuple[bytes, bytes]:
-    """The header and the tensors' data."""
+    """Return the header and the tensors' data."""
     end = 8 + int.from_bytes(content[:8], "little")
     return content[8:end], content[end:]
 
@@ -110,7 +110,7 @@ def assert_refused(folder: Path, *matches: str) -> None:
 
 
 def write_shards(write: Callable[..., Path], tensors: Mapping[str, Tensor], count: int) -> Path:
-    """Deal the tensors out to shards, so that most modules lie in several."""
+    """Distribute the tensors over shards, so that most modules are in several."""
     weight_map = {}
     for i in range(count):
         shard = f"model-{i + 1:05}-of-{count:05}.safetensors"

@@ -31,7 +31,7 @@ def random_tensors(**shapes: tuple[int, ...]) -> dict[str, np.ndarray]:
 def model_with_modules(
     folder: Path, steps: list[tuple[str, Any, dict[str, np.ndarray] | None]], *, new: bool = False
 ) -> Path:
-    """A small random BERT with these modules behind it: (kind, config or None, tensors or None)."""
+    """Make a small random BERT with these modules behind it: (kind, config or None, tensors or None)."""
     random_checkpoint(folder, hidden_size=24, num_attention_heads=3, num_hidden_layers=1, intermediate_size=40)
     listed = []
     for i, (kind, config, tensors) in enumerate([("Transformer", None, None), *steps]):

@@ -18,7 +18,7 @@ from minibert.bert import encoder, reference
 
 SOURCES = {Path(module.__file__).name: Path(module.__file__) for module in (encoder, reference) if module.__file__}
 
-# Lines that make an array and say no shape, by function and what is assigned: with the reason.
+# Lines that make an array and do not give its shape, by function and assigned name, with the reason.
 WITHOUT_COMMENT = {
     ("erf", "return"): "elementwise: the docstring states the shape, the lines before it repeat it",
     ("gelu", "return"): "elementwise: the function is one formula in x",
@@ -27,7 +27,7 @@ WITHOUT_COMMENT = {
     ("silu", "return"): "elementwise: the function is one formula in x",
 }
 
-# No two equal, nor equal to a multiple that a comment names.
+# All values differ, also from the multiples that comments name.
 LENGTHS = (13, 17, 19, 23)
 SIZES: dict[str, Any] = {
     "vocab_size": 101,
@@ -55,11 +55,11 @@ class Shape:
 
 
 class NotUnderstoodError(ValueError):
-    """A comment that is none of the forms at the top."""
+    """A comment that does not have one of the known forms."""
 
 
 def parse_comment(text: str) -> list[list[Shape]]:
-    """For each name on the left its alternatives; "3 x" is left to whoever knows how many names there are."""
+    """Return the alternatives of each name on the left; the caller, who knows the number of names, expands "3 x"."""
     return [
         [_parse_shape(alternative) for alternative in item.split(" or ")]
         for item in re.split(r", (?![^(]*\))", text.removeprefix("#").strip())
@@ -75,7 +75,7 @@ def _parse_shape(text: str) -> Shape:
 
 
 def trailing_comments(source: str) -> dict[int, str]:
-    """Line number -> the comment that stands behind code on that line."""
+    """Return line number -> the comment behind the code on that line."""
     comments: dict[int, str] = {}
     code_lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -100,7 +100,7 @@ class Observation:
     ----------
     line : Line
     function : str
-    names : what stands on the left, or "return"
+    names : the names on the left, or "return"
     values : of each name
     dimensions : the letters that have a value there
     x : the shape of the local variable x, if it is an array
@@ -120,7 +120,7 @@ Statement: TypeAlias = ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Return
 
 
 class Observer:
-    """A trace function that notes every assignment and return in the given files while a forward runs."""
+    """A trace function that records every assignment and return in the given files while a forward runs."""
 
     def __init__(self, paths: dict[str, Path], dimensions: dict[str, int]) -> None:
         self.observations: list[Observation] = []
@@ -136,7 +136,7 @@ class Observer:
         if event in ("line", "return"):
             running = self._running.get(frame)
             here = self._statements[file].get(frame.f_lineno) if event == "line" else None
-            if running is not None and running is not here:  # it is finished: its names have their values
+            if running is not None and running is not here:  # the statement has ended, so its names have their values
                 if not isinstance(running, ast.Return):
                     self._note(file, frame, running, list(assigned(running, frame)))
                 elif event == "return":
@@ -161,7 +161,7 @@ class Observer:
 
 
 def statements(source: str) -> dict[int, Statement]:
-    """Line number -> the assignment or return that covers it."""
+    """Return line number -> the assignment or return that covers it."""
     found: dict[int, Statement] = {}
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, Statement):
@@ -170,7 +170,7 @@ def statements(source: str) -> dict[int, Statement]:
 
 
 def assigned(statement: ast.Assign | ast.AnnAssign | ast.AugAssign, frame: FrameType) -> Iterator[tuple[str, Any]]:
-    """Each name on the left (or element, ``context[start:end]``) and its value once the statement has run."""
+    """Yield each name on the left (or element, ``context[start:end]``) and its value after the statement has run."""
     for target in statement.targets if isinstance(statement, ast.Assign) else [statement.target]:
         for part in target.elts if isinstance(target, ast.Tuple | ast.List) else [target]:
             name = ast.unparse(part)
@@ -186,7 +186,7 @@ def describe(value: Any) -> Value:
 
 
 def local_dimensions(frame: FrameType, dimensions: dict[str, int]) -> dict[str, int]:
-    """The letters whose value depends on where the program is: S, N and K, and T within the pooler."""
+    """Return the letters whose value depends on the running function: S, N and K, and T within the pooler."""
     found: dict[str, int] = {}
     if frame.f_code is reference.apply_linear.__code__:
         found["N"], found["K"] = frame.f_locals["linear"].weight.shape
@@ -207,14 +207,14 @@ def local_dimensions(frame: FrameType, dimensions: dict[str, int]) -> dict[str, 
 
 @dataclasses.dataclass
 class Report:
-    """What was found: lines checked, how often, and everything that is wrong, as "file:line: message"."""
+    """The result: the checked lines, how often they ran, and all faults as "file:line: message"."""
 
     checked: dict[Line, int]
     problems: list[str]
 
 
 def check(sources: dict[str, str], observations: Sequence[Observation], lengths: Sequence[int]) -> Report:
-    """Compare the comments of these texts with what their lines did."""
+    """Compare the comments of these sources with the shapes that their lines made."""
     report = Report({}, [])
 
     def complain(line: Line, message: str) -> None:
@@ -243,7 +243,7 @@ def check(sources: dict[str, str], observations: Sequence[Observation], lengths:
 
 
 def check_comment(comment: str, executions: Sequence[Observation], lengths: Sequence[int]) -> Iterator[str]:
-    """Yield what is wrong with one comment."""
+    """Yield the faults of one comment."""
     if not executions:
         yield f"never executed: {comment}"
         return
@@ -262,8 +262,8 @@ def check_comment(comment: str, executions: Sequence[Observation], lengths: Sequ
 def compare(
     items: list[list[Shape]], seen: Observation, lengths: Sequence[int], matched: set[tuple[int, int]]
 ) -> Iterator[str]:
-    """Yield what is wrong; note in `matched` which alternative of which item held."""
-    places = list(range(len(items)))  # the item that speaks of each name
+    """Yield the faults; record in `matched` which alternative of which item was true."""
+    places = list(range(len(items)))  # the item that describes each name
     single = items[0][0]
     distributed = len(items) == 1 and len(seen.names) > 1 and single.count == str(len(seen.names))
     if distributed:
@@ -272,7 +272,7 @@ def compare(
         yield f"says {len(places)} shapes for {', '.join(seen.names)}"
         return
     for place, name, value in zip(places, seen.names, seen.values, strict=True):
-        if value is None:  # not asked for this time; that it is at some time, `matched` shows
+        if value is None:  # not computed in this run; `matched` shows that another run computes it
             continue
         said = [dataclasses.replace(s, count="") if distributed else s for s in items[place]]
         held = [j for j, shape in enumerate(said) if holds(shape, value, seen, lengths)]
@@ -293,7 +293,7 @@ def holds(shape: Shape, value: Value, seen: Observation, lengths: Sequence[int])
 
 
 def resolve(shape: Shape, seen: Observation, dimensions: dict[str, int]) -> Value:
-    """The numbers a comment stands for; None where a letter has no value."""
+    """Return the numbers that a comment means; None if a letter does not have a value."""
     if shape.dimensions is None:
         return seen.x
     sizes = []

@@ -17,7 +17,7 @@ COUNT = 30
 
 
 def seconds_of(reports: Iterable[Any]) -> dict[str, float]:
-    """What each test took, with the fixtures that were made for it."""
+    """Return the seconds of each test, with the fixtures that were made for it."""
     seconds: defaultdict[str, float] = defaultdict(float)
     for report in reports:
         if hasattr(report, "duration") and hasattr(report, "nodeid"):
@@ -26,7 +26,7 @@ def seconds_of(reports: Iterable[Any]) -> dict[str, float]:
 
 
 def table(seconds: dict[str, float]) -> str:
-    """The Markdown table: the slowest tests, and the share that they have of all."""
+    """Return the Markdown table: the slowest tests, and their share of all seconds."""
     slowest = sorted(seconds.items(), key=lambda item: -item[1])[:COUNT]
     rows = [f"| {took:.1f} | `{name.removeprefix('tests/').replace('|', chr(92) + '|')}` |" for name, took in slowest]
     share = f"{sum(took for _, took in slowest):.0f} of the {sum(seconds.values()):.0f} seconds of {len(seconds)} tests"
@@ -34,6 +34,6 @@ def table(seconds: dict[str, float]) -> str:
 
 
 def write(reports: Iterable[Any], readme: Path = README) -> None:
-    """Put the table between its markers, with the machine and the date."""
+    """Write the table between its markers, with the machine and the date."""
     measured = f"Measured on {datetime.date.today().isoformat()} with {available_cores()} cores of {processor()}."
     write_between(readme, "slowest", f"{table(seconds_of(reports))}\n\n{measured}")

@@ -13,18 +13,18 @@ from benchmarks.real_texts import VARIABLE, data_path, udhr_lines
 
 __all__ = ["VARIABLE", "data_path", "naughty_lines", "needs_data", "tokenization_cases", "udhr_lines"]
 
-REASON = f"{VARIABLE} is not set: it names the folder with the real texts and vocabularies"
+REASON = f"{VARIABLE} is not set; set it to the folder with the real texts and vocabularies"
 
 needs_data = pytest.mark.skipif(not os.environ.get(VARIABLE), reason=REASON)
 
 
 @functools.cache
 def naughty_lines() -> tuple[str, ...]:
-    """The big list of naughty strings, its comments and empty lines included."""
+    """Read the big list of naughty strings, with its comments and empty lines."""
     return tuple(data_path("blns.txt").read_text(encoding="utf-8").split("\n"))
 
 
 @functools.cache
 def tokenization_cases() -> tuple[dict[str, Any], ...]:
-    """Inputs and tokens from the tests of transformers and of google-research/bert."""
+    """Read inputs and tokens from the tests of transformers and of google-research/bert."""
     return tuple(json.loads(data_path("tokenization_cases.json").read_text(encoding="utf-8")))

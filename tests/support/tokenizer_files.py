@@ -47,7 +47,7 @@ EVERYTHING = {
     "return_length": True,
 }
 
-# Texts for machines without the data: the kinds of text that tokenizers have got wrong.
+# Texts for machines without the data: kinds of text that tokenizers have computed wrongly.
 AWKWARD_TEXTS = [
     "",
     " ",
@@ -75,7 +75,7 @@ AWKWARD_TEXTS = [
 
 
 def model_folder(folder: Path, **files: Any) -> Path:
-    """A folder with JSON files by their names, and vocab.txt by its lines."""
+    """Make a folder with JSON files by their names, and vocab.txt by its lines."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         if name == "vocab":
@@ -90,7 +90,7 @@ def shuffled(texts: list[str]) -> list[str]:
 
 
 def random_texts(number: int) -> list[str]:
-    """Texts of characters from all of Unicode, mixed with words, spaces and special tokens."""
+    """Make texts of characters from all of Unicode, mixed with words, spaces and special tokens."""
     generator = random.Random(number)
     texts = []
     for _ in range(number):
@@ -117,7 +117,7 @@ def random_character(generator: random.Random) -> str:
 
 
 def tokenizer_json(vocab: list[str], **settings: Any) -> dict[str, Any]:
-    """A small BERT tokenizer.json, with stored truncation and padding as all-MiniLM-L6-v2 has them."""
+    """Make a small BERT tokenizer.json, with truncation and padding stored as in all-MiniLM-L6-v2."""
     numbered = {token: token_id for token_id, token in enumerate(vocab)}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(numbered, unk_token="[UNK]"))
     tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(**settings)
@@ -139,7 +139,7 @@ def flags(**changed: bool) -> dict[str, bool]:
 
 
 def unigram_json() -> dict[str, Any]:
-    """A SentencePiece tokenizer, as paraphrase-multilingual-MiniLM-L12-v2 has it: a BERT model with XLM-R's tokens."""
+    """Make a SentencePiece tokenizer like that of paraphrase-multilingual-MiniLM-L12-v2, a BERT with XLM-R's tokens."""
     pieces = ["<s>", "<pad>", "</s>", "<unk>", "▁", "▁a", "▁hello", "b", "c", "▁wor", "ld", "é"]
     tokenizer = tokenizers.Tokenizer(
         tokenizers.models.Unigram([(piece, -float(index)) for index, piece in enumerate(pieces)], unk_id=3)
