@@ -1,4 +1,4 @@
-"""Packing and unpacking, and every check of what callers pass: good inputs in all their forms, bad ones by name."""
+"""Packing and unpacking, and every check of the inputs: valid inputs in all their forms, bad ones by name."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def with_value(array: np.ndarray, place: tuple[int, ...], value: Any, dtype: Any
 
 
 class Unreadable:
-    """An object that promises to be an array and breaks the promise."""
+    """An object with `__array__`, which raises."""
 
     def __array__(self, *args: object, **kwargs: object) -> np.ndarray:
         raise KeyError("the file behind this array is gone")
 
 
 def itself() -> list[Any]:
-    """A list that holds itself."""
+    """Return a list that contains itself."""
     endless: list[Any] = []
     endless.append(endless)
     return endless
@@ -68,8 +68,8 @@ def itself() -> list[Any]:
 RANGE = r"valid are 0 to 39 \(vocab_size=40\)"
 PLACE = "row 1, column 3"
 
-# (what, arguments of model(...), exception, regex: the place, what was found, what is valid or what to do).
-# A case that says nothing of input_ids or inputs_embeds has good input_ids.
+# (name, arguments of model(...), exception, regex: the position, the value, the valid values or what to do).
+# A case without input_ids and inputs_embeds gets good input_ids.
 BAD_INPUTS: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     # input_ids: values
     ("id = V", {"input_ids": with_value(IDS, (1, 3), V)}, ValueError, f"input_ids at {PLACE} is 40; {RANGE}"),
@@ -86,7 +86,7 @@ BAD_INPUTS: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     ),
     ("int8 id = -128", {"input_ids": with_value(IDS, (1, 3), -128, np.int8)}, ValueError, f"{PLACE} is -128; {RANGE}"),
     (
-        "a bad id in a hidden place",
+        "a bad id at a masked position",
         {"input_ids": with_value(IDS, (1, 4), 99), "attention_mask": MASK},
         ValueError,
         "99",
@@ -135,7 +135,7 @@ BAD_INPUTS: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     ("ragged lists", {"input_ids": [[1, 2, 3], [4]]}, ValueError, r"input_ids is not a rect.*padding=True"),
     ("ragged depth", {"input_ids": [[1, 2], [3, [4]]]}, ValueError, r"input_ids is not a rect.*padding=True"),
     ("ragged arrays", {"input_ids": [np.arange(3), np.arange(4)]}, ValueError, "input_ids is not a rect.*padding=True"),
-    ("a list that holds itself", {"input_ids": itself()}, ValueError, "input_ids is not a rectangular array"),
+    ("a list that contains itself", {"input_ids": itself()}, ValueError, "input_ids is not a rectangular array"),
     (
         "a broken array",
         {"input_ids": Unreadable()},
@@ -155,7 +155,7 @@ BAD_INPUTS: list[tuple[str, dict[str, Any], type[Exception], str]] = [
         "17 tokens wide.* has 16.*truncation=True",
     ),
     (
-        "17 tokens, one of them hidden",
+        "17 tokens, one of them masked",
         {"input_ids": np.ones((1, 17), int), "attention_mask": [[0] + 16 * [1]]},
         ValueError,
         "17 tokens wide, the model has 16 positions",
@@ -219,7 +219,7 @@ BAD_INPUTS: list[tuple[str, dict[str, Any], type[Exception], str]] = [
         r"\(2, 1, 1, 5\); expected \(2, 5\)",
     ),
     ("mask of a decoder", {"attention_mask": np.ones((2, 5, 5), int)}, ValueError, r"\(2, 5, 5\); expected \(2, 5\)"),
-    ("mask turned", {"attention_mask": MASK.T}, ValueError, r"attention_mask has shape \(5, 2\); expected \(2, 5\)"),
+    ("transposed", {"attention_mask": MASK.T}, ValueError, r"attention_mask has shape \(5, 2\); expected \(2, 5\)"),
     ("an empty mask", {"attention_mask": []}, ValueError, r"attention_mask has shape \(0,\); expected \(2, 5\)"),
     ("a ragged mask", {"attention_mask": [[1, 1], [1]]}, ValueError, "attention_mask is not a rectangular array"),
     # token_type_ids
@@ -300,7 +300,7 @@ BAD_INPUTS: list[tuple[str, dict[str, Any], type[Exception], str]] = [
         f"embeds at {PLACE} holds .* beyond 1e17",
     ),
     (
-        "NaN in the second visible place of a row with a hole",
+        "NaN at the second visible position of a row with a hole",
         {"inputs_embeds": with_value(EMBEDS, (1, 2, 0), np.nan), "attention_mask": MASK},
         ValueError,
         "inputs_embeds at row 1, column 2 holds NaN",
@@ -312,7 +312,7 @@ BAD_INPUTS: list[tuple[str, dict[str, Any], type[Exception], str]] = [
         "17 tokens wide, the model has 16",
     ),
     (
-        "embeds that want a gradient",
+        "embeds that require a gradient",
         {"inputs_embeds": torch.zeros(1, 2, H, requires_grad=True)},
         ValueError,
         r"inputs_embeds .*detach\(\)",
@@ -323,7 +323,7 @@ BAD_INPUTS: list[tuple[str, dict[str, Any], type[Exception], str]] = [
         ValueError,
         "inputs_embeds .*BFloat16",
     ),
-    # what to keep
+    # hidden states and attentions to keep
     (
         "hidden state 3 of 0..2",
         {"output_hidden_states": 3},
@@ -375,7 +375,7 @@ BAD_INPUTS: list[tuple[str, dict[str, Any], type[Exception], str]] = [
         ValueError,
         "output_attentions names 1, .*num_l",
     ),
-    # arguments of transformers that there are not
+    # arguments that only transformers has
     ("return_dict", {"return_dict": True}, TypeError, "return_dict"),
     ("head_mask", {"head_mask": np.ones((2, 3))}, TypeError, "head_mask"),
 ]
@@ -390,7 +390,7 @@ def test_a_bad_input_is_an_error_that_names_it(
     before = copy.deepcopy(arrays)
     with pytest.raises(error, match=match) as caught:
         model(**arguments)
-    assert type(caught.value) is error, "neither a subclass nor another library's"
+    assert type(caught.value) is error, "a subclass, or an error of another library"
     assert len(str(caught.value)) < 600
     for name, array in arrays.items():
         np.testing.assert_array_equal(array, before[name])
@@ -399,7 +399,7 @@ def test_a_bad_input_is_an_error_that_names_it(
 def test_count_of_bad_inputs_is_reported() -> None:
     assert len(BAD_INPUTS) >= 60
     assert len({name for name, *_ in BAD_INPUTS}) == len(BAD_INPUTS)
-    REPORT.append(f"model(...): {len(BAD_INPUTS)} bad inputs, each a TypeError or ValueError that names it")
+    REPORT.append(f"model(...): {len(BAD_INPUTS)} bad inputs, each with a TypeError or ValueError that names it")
 
 
 # --- good inputs ------------------------------------------------------------------------------------------------------
@@ -476,7 +476,7 @@ def test_embeds_in_float16_are_widened(model: BertModel) -> None:
     )
 
 
-def test_what_stands_in_hidden_embeds_does_not_matter(model: BertModel) -> None:
+def test_values_of_masked_embeds_do_not_matter(model: BertModel) -> None:
     dirty = EMBEDS.astype(np.float64)
     dirty[MASK == 0] = np.nan
     dirty[1, 4, 3] = 1e300
@@ -499,7 +499,7 @@ def test_what_stands_in_hidden_embeds_does_not_matter(model: BertModel) -> None:
 )
 def test_empty_batches_give_empty_arrays(model: BertModel, ids: Any, shape: tuple[int, int]) -> None:
     B, S = shape
-    hidden = np.zeros(shape, int)  # the last case hides everything
+    hidden = np.zeros(shape, int)  # the last case masks everything
     output = model(ids, attention_mask=hidden, output_attentions=True)
     assert [state.shape for state in output.hidden_states] == (L + 1) * [(B, S, H)]
     assert [probs.shape for probs in output.attentions] == L * [(B, A, S, S)]
@@ -509,7 +509,7 @@ def test_empty_batches_give_empty_arrays(model: BertModel, ids: Any, shape: tupl
         assert not array.any()
 
 
-def test_a_row_that_is_all_hidden_is_all_zeros_and_bothers_nobody(model: BertModel) -> None:
+def test_a_row_that_is_all_masked_is_all_zeros_and_changes_no_other(model: BertModel) -> None:
     ids = np.concatenate([IDS, IDS, IDS])
     mask = np.ones_like(ids)
     mask[[0, 3, 5]] = 0
@@ -526,8 +526,8 @@ def test_a_row_that_is_all_hidden_is_all_zeros_and_bothers_nobody(model: BertMod
 
 
 @pytest.mark.parametrize("visible", [[0, 1, 2], [2, 3, 4], [0, 2, 4], [1, 3], [4], [0]])
-def test_hidden_places_are_zeros_and_the_others_see_only_each_other(model: BertModel, visible: list[int]) -> None:
-    """A mask with holes equals the short sequence with the positions of its places."""
+def test_masked_positions_are_zeros_and_the_others_see_only_each_other(model: BertModel, visible: list[int]) -> None:
+    """A sequence whose mask has holes equals the short sequence with the same position ids."""
     mask = np.zeros((1, 5), int)
     mask[0, visible] = 1
     output = model(IDS[:1], mask, TOKEN_TYPES[:1])
@@ -545,7 +545,7 @@ def test_hidden_places_are_zeros_and_the_others_see_only_each_other(model: BertM
 
 
 def random_batch(seed: int, *, embeds: bool = False) -> PackedBatch:
-    """A batch with holes, empty rows and rows of every length."""
+    """Make a batch with holes, empty rows and rows of every length."""
     random = np.random.default_rng(seed)
     B, S = random.integers(0, 9), random.integers(0, P + 1)
     mask = random.random((B, S)) < random.random((B, 1))
@@ -556,7 +556,7 @@ def random_batch(seed: int, *, embeds: bool = False) -> PackedBatch:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_packed_batch_holds_the_visible_places_row_by_row(seed: int) -> None:
+def test_a_packed_batch_has_the_visible_tokens_row_by_row(seed: int) -> None:
     random = np.random.default_rng(seed)
     B, S = 1 + seed % 4, 1 + seed % 7
     ids, types = random.integers(V, size=(B, S)), random.integers(TYPES, size=(B, S))
@@ -586,7 +586,7 @@ def test_positions_are_columns_whatever_the_mask_and_one_row_serves_all() -> Non
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_pad_lays_out_what_the_mask_picks_out_again(seed: int) -> None:
+def test_selecting_by_the_mask_undoes_pad(seed: int) -> None:
     batch = random_batch(seed)
     packed = np.random.default_rng(seed).normal(size=(batch.num_tokens, 3)).astype(np.float32)
     padded = batch.pad(packed)
@@ -596,7 +596,7 @@ def test_pad_lays_out_what_the_mask_picks_out_again(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_pad_pairs_lays_out_squares_and_leaves_zeros(seed: int) -> None:
+def test_pad_pairs_writes_squares_and_leaves_zeros(seed: int) -> None:
     batch = random_batch(seed)
     random = np.random.default_rng(seed)
     squares = [1 + random.random((A, n, n), dtype=np.float32) for n in np.diff(batch.cu_seqlens)]
@@ -616,7 +616,7 @@ def test_steps_cover_every_token_once_in_order(seed: int, max_tokens: int, embed
     batch = random_batch(seed, embeds=embeds)
     at = sequences = 0
     for tokens, step in batch.steps(max_tokens):
-        assert tokens.start == at, "no gap, no overlap"
+        assert tokens.start == at, "a gap or an overlap"
         at = tokens.stop
         assert step.num_tokens == tokens.stop - tokens.start
         assert step.num_tokens <= max_tokens or step.num_sequences == 1
@@ -670,7 +670,7 @@ def test_from_sequences_equals_the_padded_way(lengths: list[int]) -> None:
     ("values", "place"),
     [(7, r"index \(\)"), ([1, 7], "index 1"), ([[0], [7]], "row 1, column 0"), ([[[0, 7]]], "index 0, 0, 1")],
 )
-def test_check_ids_names_the_place_in_any_number_of_dimensions(values: Any, place: str) -> None:
+def test_check_ids_names_the_index_in_any_number_of_dimensions(values: Any, place: str) -> None:
     with pytest.raises(ValueError, match=rf"ids at {place} is 7; valid are 0 to 6 \(limit=7\)"):
         check_ids("ids", values, 7, "limit", ndim=None)
     checked = check_ids("ids", values, 8, "limit", ndim=None)

@@ -1,4 +1,4 @@
-"""Memory for arrays: where it begins, who else has it, and when it is given back."""
+"""Memory for arrays: its alignment, its sharing, and when it is freed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def address(array: np.ndarray) -> int:
     return array.__array_interface__["data"][0]
 
 
-def test_what_is_free_is_used_again() -> None:
+def test_free_memory_is_used_again() -> None:
     buffers = Buffers()
     first = buffers.empty(SIZE)
     where = address(first)
@@ -36,11 +36,11 @@ def test_what_is_free_is_used_again() -> None:
     assert address(buffers.empty(SIZE - 1000)) == where
 
 
-def test_what_an_array_looks_into_is_not() -> None:
+def test_memory_that_an_array_uses_is_not_used_again() -> None:
     buffers = Buffers()
     whole = buffers.empty(SIZE)
     whole[:] = 1.0
-    holder = whole.reshape(2, -1)[1, 5:9]  # a view of a view: its `base` is all that is left
+    holder = whole.reshape(2, -1)[1, 5:9]  # a view of a view; only its `base` keeps the memory
     del whole
     for _ in range(20):
         other = buffers.empty(SIZE)
@@ -71,7 +71,7 @@ def test_a_large_block_is_not_pinned_by_a_small_array() -> None:
     assert address(buffers.empty(SIZE)) != where
 
 
-def test_what_is_larger_than_a_step_of_a_forward_is_not_kept() -> None:
+def test_blocks_larger_than_a_step_of_a_forward_are_not_kept() -> None:
     buffers = Buffers()
     assert buffers.empty(1 << 24).base is None
     assert len(buffers._blocks) == 0
@@ -100,8 +100,8 @@ print(float(first.max()), float(second.min()))
 """
 
 
-def test_a_debugger_that_holds_on_to_variables_does_no_harm() -> None:
-    """An expected reference count, learned under its eyes, would call a block free that is in use."""
+def test_a_debugger_that_keeps_variables_does_no_harm() -> None:
+    """A reference count measured under a debugger would be wrong, so that a used block would count as free."""
     program = f"SIZE = {SIZE}\n{TRACED}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["1.0", "2.0"]
@@ -126,7 +126,7 @@ def test_threads_never_get_the_same_memory() -> None:
     assert not wrong
 
 
-def test_they_can_be_pickled_without_what_they_hold() -> None:
+def test_buffers_can_be_pickled_without_their_memory() -> None:
     buffers = Buffers()
     buffers.empty(SIZE)
     assert len(pickle.dumps(buffers)) < 200
@@ -136,7 +136,7 @@ def test_they_can_be_pickled_without_what_they_hold() -> None:
 
 
 def root(array: np.ndarray) -> np.ndarray:
-    """The array that owns the memory another one looks into."""
+    """Return the array that owns the memory of a view."""
     while isinstance(array.base, np.ndarray):
         array = array.base
     return array
@@ -184,7 +184,7 @@ def test_scratch_begins_with_a_cache_line_and_is_long_enough() -> None:
 # --- weights ---------------------------------------------------------------------------------------------------------
 
 
-def test_weights_lie_one_behind_the_other_and_never_overlap() -> None:
+def test_weights_are_contiguous_and_never_overlap() -> None:
     slabs = Slabs()
     shapes = [(1, 1), (3, 7, 32), (0, 5), (5,), (1000, 3000), (3000, 1000), (1, 1), (4000, 3000), (2, 2)]
     arrays = [slabs.empty(*shape) for shape in shapes]
@@ -216,7 +216,7 @@ def test_threads_never_get_the_same_weights() -> None:
     assert all((array == number).all() for number, array in arrays)
 
 
-def test_slabs_can_be_pickled_without_what_they_hold() -> None:
+def test_slabs_can_be_pickled_without_their_memory() -> None:
     slabs = Slabs()
     array = slabs.empty(SIZE)
     assert len(pickle.dumps(slabs)) < 200
@@ -224,7 +224,7 @@ def test_slabs_can_be_pickled_without_what_they_hold() -> None:
 
 
 def prepared(num_maps: int) -> tuple[Any, list[Any]]:
-    """Ops, and some small linear maps that they prepared."""
+    """Make ops, and some small linear maps that they prepared."""
     weight, bias = np.ones((64, 32), dtype=np.float32), np.zeros(64, dtype=np.float32)
     ops = make_ops(1)
     return ops, [ops.prepare(Linear((f"{number}",), weight, bias)) for number in range(num_maps)]
@@ -245,6 +245,6 @@ def test_the_memory_of_weights_goes_with_the_last_of_them() -> None:
 def test_a_copy_of_a_weight_has_memory_of_its_own(duplicate: Any) -> None:
     _, [linear] = prepared(1)
     other = duplicate(linear)
-    assert len(pickle.dumps(linear)) < 2 * linear.panels.nbytes  # and not the slab
+    assert len(pickle.dumps(linear)) < 2 * linear.panels.nbytes  # not the whole slab
     assert not np.shares_memory(other.panels, root(linear.panels))
     np.testing.assert_array_equal(other.weight, linear.weight)

@@ -1,7 +1,7 @@
-"""No unchecked id reaches a kernel: every way to a forward, with ids, token types and positions beyond the tables.
+"""No unchecked id reaches a kernel: all ways to a forward, with ids, token types and positions beyond the tables.
 
-A kernel would read memory that is not its own. So each way is a program in a process of its own: what counts is that it
-ends with a ValueError or TypeError, not with a signal and not with a number.
+A kernel would read memory outside the table. So each way runs in a program in a process of its own. The program must
+end with a ValueError or TypeError, not with a signal and not with a number.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.support.report import REPORT
 
 V, TYPES, P = len(VOCABULARY), 2, 512
 
-# Three tokens that the model has; each case spoils one number of one array.
+# Three valid tokens; each case changes one number of one array.
 GOOD: dict[str, Any] = {
     "token_ids": [5, 6, 7],
     "token_types": [0, 1, 1],
@@ -55,7 +55,7 @@ def model(small_folder: Path) -> BertModel:
 
 @pytest.mark.parametrize(("name", "value", "limit"), BEYOND)
 @pytest.mark.parametrize("place", [0, 2])
-def test_a_forward_refuses_what_the_model_does_not_have(
+def test_a_forward_refuses_numbers_beyond_the_tables(
     model: BertModel, name: str, value: int, limit: int, place: int
 ) -> None:
     changed = [*GOOD[name]]
@@ -99,7 +99,7 @@ def test_the_message_names_the_sequence_and_the_token(model: BertModel) -> None:
         ({"inputs_embeds": np.zeros(3, np.float32)}, ValueError, r"inputs_embeds is float32 of shape \(3,\)"),
     ],
 )
-def test_arrays_that_do_not_belong_together_are_no_batch(
+def test_arrays_that_do_not_belong_together_are_refused(
     changes: dict[str, Any], error: type[Exception], match: str
 ) -> None:
     with pytest.raises(error, match=match):
@@ -112,7 +112,7 @@ def test_word_vectors_of_another_width_are_refused(model: BertModel) -> None:
         model.forward_packed(batch, hidden_states=[2])
 
 
-def test_a_batch_keeps_copies_that_nobody_can_change(model: BertModel) -> None:
+def test_a_batch_keeps_copies_that_cannot_be_changed(model: BertModel) -> None:
     arrays = {name: np.array(value) for name, value in GOOD.items()}
     batch = PackedBatch(**arrays)
     before = model.forward_packed(batch, hidden_states=[2]).hidden_states[2]
@@ -140,7 +140,7 @@ def test_every_kind_of_integers_makes_the_same_batch(model: BertModel, kind: Any
 def copies_of(batch: PackedBatch) -> dict[str, PackedBatch]:
     class Careless(PackedBatch):
         def __post_init__(self) -> None:
-            """Copy nothing, check nothing."""
+            """Do not copy or check the arrays."""
 
     arrays = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
     return {
@@ -153,7 +153,7 @@ def copies_of(batch: PackedBatch) -> dict[str, PackedBatch]:
 
 
 @pytest.mark.parametrize("how", ["a pickle", "a deep copy", "a copy", "one with a field replaced", "a subclass"])
-def test_a_copy_of_a_batch_is_as_private(model: BertModel, how: str) -> None:
+def test_a_copy_of_a_batch_cannot_be_changed_either(model: BertModel, how: str) -> None:
     batch = packed()
     made = copies_of(batch)[how]
     expected = model.forward_packed(batch, hidden_states=[2]).hidden_states[2]
@@ -167,7 +167,7 @@ def test_a_copy_of_a_batch_is_as_private(model: BertModel, how: str) -> None:
         model.forward_packed(made, hidden_states=[2])
 
 
-def test_what_ids_are_checked_against_cannot_be_exchanged(model: BertModel) -> None:
+def test_the_limits_of_ids_cannot_be_changed(model: BertModel) -> None:
     for name in ("config", "weights", "ops"):
         with pytest.raises(AttributeError):
             setattr(model, name, getattr(model, name))
@@ -202,7 +202,7 @@ def test_what_ids_are_checked_against_cannot_be_exchanged(model: BertModel) -> N
         ([], ValueError, "layers is empty; expected at least one"),
     ],
 )
-def test_layers_that_there_are_not(model: BertModel, layers: Any, error: type[Exception], match: str) -> None:
+def test_layers_that_do_not_exist(model: BertModel, layers: Any, error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
         next(model.states(packed(), layers))
     if layers:
@@ -233,7 +233,7 @@ TEMPLATE = {
 
 
 def tokenizer_json(folder: Path, type_id: int) -> None:
-    """Write a tokenizer.json whose template gives every token this type."""
+    """Write a tokenizer.json whose template gives every token this token type."""
     template = json.loads(json.dumps(TEMPLATE))
     for piece in template["single"]:
         next(iter(piece.values()))["type_id"] = type_id
@@ -332,7 +332,7 @@ def test_every_way_to_a_forward_is_checked(swapped: Path, way: str) -> None:
     assert "valid are 0 to " in printed
 
 
-def test_a_model_of_fewer_positions_cuts_texts_to_them(swapped: Path) -> None:
+def test_a_model_of_fewer_positions_truncates_texts_to_them(swapped: Path) -> None:
     program = """
         st.model = BertModel.from_pretrained(HOME / "short")
         text = "the cat sat on the mat by the river bank with the dog and his hat and her hat"

@@ -1,4 +1,4 @@
-"""The checks that all modules share, and arguments that once led to a foreign exception or a wrong answer."""
+"""The checks that all modules share, and arguments that once gave another library's exception or a wrong answer."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def sentences(small_folder: Path) -> SentenceTransformer:
 
 @pytest.fixture
 def own(sentences: SentenceTransformer) -> Iterator[SentenceTransformer]:
-    """The model, whose settings a test may change."""
+    """Yield the model; a test may change its settings."""
     prompts, truncate_dim = dict(sentences.prompts), sentences.truncate_dim
     yield sentences
     sentences.prompts, sentences.truncate_dim = prompts, truncate_dim
@@ -42,7 +42,7 @@ def own(sentences: SentenceTransformer) -> Iterator[SentenceTransformer]:
 # --- the checks themselves -------------------------------------------------------------------------------------------
 
 
-def test_ints_come_back_as_pythons() -> None:
+def test_ints_are_returned_as_python_ints() -> None:
     for value in (3, np.int8(3), np.uint64(3)):
         assert check_int("n", value, 1, 3) == 3
         assert type(check_int("n", value)) is int
@@ -101,7 +101,7 @@ def test_the_cpu_under_all_its_names() -> None:
 
 @pytest.mark.parametrize("kind", [BertConfig, BertTokenizer, BertModel])
 @pytest.mark.parametrize("files", ["x", None, Path("x"), {}])
-def test_from_files_says_what_it_takes(kind: Any, files: Any) -> None:
+def test_from_files_names_the_expected_type(kind: Any, files: Any) -> None:
     with pytest.raises(TypeError, match=r"files is a \w+; expected ModelFiles\. .* call from_pretrained"):
         kind.from_files(files)
     if kind is BertModel:
@@ -110,7 +110,7 @@ def test_from_files_says_what_it_takes(kind: Any, files: Any) -> None:
 
 
 @pytest.mark.parametrize("fields", [None, [], ["vocab_size"], "x", 3])
-def test_a_config_is_made_of_a_mapping(fields: Any) -> None:
+def test_a_config_is_made_from_a_mapping(fields: Any) -> None:
     with pytest.raises(TypeError, match=r"fields is .*; expected a mapping"):
         BertConfig.from_dict(fields)
 
@@ -241,7 +241,7 @@ def test_sums_beyond_float32_are_infinite() -> None:
 
 
 @pytest.mark.parametrize("bins", [0, 10_001, 2**63, HUGE, True, 5.0, "5", None], ids=brief)
-def test_bins_are_a_number_that_can_be_drawn(bins: Any) -> None:
+def test_bins_must_be_a_number_that_can_be_plotted(bins: Any) -> None:
     error = ValueError if type(bins) is int else TypeError
     with pytest.raises(error, match=r"bins=.*; expected an int, 1 to 10,000"):
         plot_hidden_values(np.arange(9, dtype=np.float32), bins=bins)

@@ -1,4 +1,4 @@
-"""The command line: what it prints, what it saves, its errors and exit codes. In one process where that is enough."""
+"""The command line: its output, files, errors and exit codes; most tests run it in this process."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_words_tells_the_senses_of_bank_apart(capsys: pytest.CaptureFixture[str]
 def test_words_across_texts_in_pieces_and_in_other_case(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "words", "Embeddings", "I want embeddings.", "EMBEDDINGS are vectors", "embedding only")
     assert code == 0
-    assert "'Embeddings' occurs 2 times" in out  # "embedding" is another word, though its tokens begin alike
+    assert "'Embeddings' occurs 2 times" in out  # "embedding" is another word, although its first tokens are the same
     assert "[EMBEDDINGS] are vectors" in out
     assert "tokens 3-6" in out
 
@@ -75,7 +75,7 @@ def test_words_that_cannot_be_compared(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_words_from_chosen_layers_joined_as_asked(capsys: pytest.CaptureFixture[str]) -> None:
-    """The table is what the Python calls give: layers made one for each token, then its tokens joined."""
+    """The table equals the result of the Python calls: combine the layers of each token, then join the tokens."""
     texts = ["Embeddings are vectors", "I like embeddings, embeddings of words"]
     model, tokenizer = BertModel.from_pretrained(DEFAULT_MODEL), BertTokenizer.from_pretrained(DEFAULT_MODEL)
     for how, subwords in (("concat", "max"), ("mean", "first"), ("sum", "last")):
@@ -156,7 +156,7 @@ def test_embed_prints_and_saves(
     np.testing.assert_array_equal(np.load(file), expected)
 
 
-def test_embed_says_when_it_cuts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_embed_says_when_it_truncates(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, "embed", "long " * 300)
     assert code == 0
     assert "minibert: warning: 1 of 1 texts have more than 256 tokens and were cut" in err
@@ -215,7 +215,7 @@ def test_bad_standard_input(
         assert (code, message in err) == (1, True)
 
 
-def test_a_failed_write_leaves_what_was_there(
+def test_a_failed_write_leaves_the_old_file(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "vectors.npy"
@@ -231,7 +231,7 @@ def test_a_failed_write_leaves_what_was_there(
     assert [entry.name for entry in tmp_path.iterdir()] == ["vectors.npy"]
 
 
-def test_what_is_no_regular_file_is_written_to_and_links_are_followed(
+def test_special_files_are_written_to_and_links_are_followed(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     pipe, link, target = tmp_path / "pipe", tmp_path / "link", tmp_path / "target.npy"
@@ -250,7 +250,7 @@ def test_what_is_no_regular_file_is_written_to_and_links_are_followed(
     assert np.load(target).shape == (1, 384)
 
 
-# Every verb with something to print, TEXTS, FILE and MODEL put in. bench times for long: see below.
+# Every verb that prints; TEXTS, FILE and MODEL are replaced. bench takes long and is tested below.
 PRINTING = {
     "tokens": ["tokens", "LONG", "-m", "MODEL"],
     "words": ["words", "the", "LONG", "-m", "MODEL", "--backend", "numpy"],
@@ -271,7 +271,7 @@ PRINTING = {
 # The verbs that take a text of any length.
 CUTS_NOTHING = {"tokens"}
 
-# The verbs that write files and only say so, with the names of the files.
+# The verbs that write files and print only a message about them, with the names of the files.
 WRITING = {
     "hidden": (["hidden", "LONG", "-o", "OUT.npz"], ["OUT.npz"]),
     "embed": (["embed", "LONG", "-o", "OUT.npy"], ["OUT.npy"]),
@@ -282,7 +282,7 @@ WRITING = {
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model that takes few tokens, so that every text called LONG is cut, with a warning."""
+    """Make a model with a small token limit, so that every text LONG is truncated, with a warning."""
     return random_checkpoint(tmp_path_factory.mktemp("closed") / "model", max_position_embeddings=16)
 
 
@@ -304,7 +304,7 @@ def in_a_shell(arguments: list[str], closed: str) -> subprocess.CompletedProcess
 
 
 def in_shells(arguments: list[str], *closed: str) -> list[subprocess.CompletedProcess[str]]:
-    """The same command with its streams closed in each of these ways, two processes at a time."""
+    """Run the same command with its streams closed in each of these ways, two processes at a time."""
     with ThreadPoolExecutor(2) as threads:
         return list(threads.map(functools.partial(in_a_shell, arguments), closed))
 
@@ -315,7 +315,7 @@ def test_every_verb_is_run_with_closed_streams() -> None:
     for family in (states, embed, extract, info, doctor):
         family.add_verbs(verbs)
     tried = {words[0] for words in (*PRINTING.values(), *(words for words, _ in WRITING.values()))}
-    assert {verb for verb in tried if not verb.startswith("-")} == set(verbs.choices) - {"bench"}  # it takes a minute
+    assert {verb for verb in tried if not verb.startswith("-")} == set(verbs.choices) - {"bench"}  # it takes long
 
 
 @pytest.mark.parametrize("verb", PRINTING)
@@ -331,7 +331,7 @@ def test_a_closed_standard_output_is_an_error_where_a_result_is_printed(small: P
 def test_a_closed_standard_error_changes_no_result(small: Path, tmp_path: Path, verb: str) -> None:
     usual, closed = in_shells(arguments_for(PRINTING[verb], small, tmp_path), "", "2>&-")
     assert (closed.returncode, usual.returncode, closed.stderr) == (0, 0, "")
-    if verb in ("doctor", "warmup"):  # times
+    if verb in ("doctor", "warmup"):  # they print times
         assert closed.stdout.split()[0] == usual.stdout.split()[0]
     else:
         assert closed.stdout == usual.stdout
@@ -340,7 +340,7 @@ def test_a_closed_standard_error_changes_no_result(small: Path, tmp_path: Path, 
 
 @pytest.mark.parametrize("verb", WRITING)
 def test_closed_streams_never_get_into_a_file(small: Path, tmp_path: Path, verb: str) -> None:
-    """Nor does what a library in C or Rust prints: the descriptors 1 and 2 are never those of an output."""
+    """Output of C or Rust libraries does not either: an output file never gets descriptor 1 or 2."""
     template, names = WRITING[verb]
     printing = (
         "import os, sys; replace, fsync = os.replace, os.fsync; "
@@ -363,7 +363,7 @@ def test_closed_streams_never_get_into_a_file(small: Path, tmp_path: Path, verb:
 
     with ThreadPoolExecutor(2) as threads:
         written = list(threads.map(write, range(5), ("", ">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-")))
-    if names == ["OUT.npz"]:  # a zip file has times
+    if names == ["OUT.npz"]:  # a zip file contains times
         written = [[array.tobytes() for array in np.load(io.BytesIO(one[0])).values()] for one in written]
     assert all(one == written[0] for one in written)
 
@@ -391,7 +391,7 @@ def test_bench_where_a_stream_is_closed(monkeypatch: pytest.MonkeyPatch, capsys:
     assert capsys.readouterr().err == "aside\nminibert: the standard output is closed; redirect it to a file.\n"
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no file that is always full")
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @pytest.mark.parametrize("arguments", [["tokens", "the cat"], ["--version"]])
 def test_a_stream_that_cannot_be_written(small: Path, arguments: list[str]) -> None:
     done = in_a_shell(arguments, ">/dev/full")
@@ -434,7 +434,7 @@ def test_layers_from_the_end_need_no_equals_sign(
 
 
 def test_as_processes(tmp_path: Path) -> None:
-    """The installed command, a closed pipe, a stdout that knows ASCII only."""
+    """Test the installed command, a closed pipe, and a stdout that accepts ASCII only."""
     command = [sys.executable, "-m", "minibert"]
     version = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True, timeout=PATIENCE)
     assert version.stdout == f"minibert {minibert.__version__}\n"

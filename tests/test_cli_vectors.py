@@ -1,4 +1,4 @@
-"""The verbs about sentence vectors: embed's options, similarity, search, info; what they print and refuse."""
+"""The verbs about sentence vectors: embed's options, similarity, search, info; their output and errors."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_short_names_are_understood_by_every_verb(capsys: pytest.CaptureFixture[
 
 
 def test_info_of_other_models(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """A model that cannot be loaded is described all the same, with the reasons."""
+    """A model that cannot be loaded is described too, with the reasons."""
     folder = model_with_modules(tmp_path / "model", [MEAN, dense(24, 13)])
     (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": {"query": "q: "}}))
     facts = json.loads(run(capsys, "info", "-m", str(folder), "--json")[1])["facts"]

@@ -1,4 +1,4 @@
-"""Vectors of a corpus: what is read and written, bad lines, memory. What a crash leaves: runs."""
+"""Vectors of a corpus: reading and writing, bad lines, memory. Crashes are tested in tests/runs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_encode_iter_gives_the_vectors_of_encode_for_any_iterable(
     texts = texts_of(300)
     expected = short_model.encode(texts, truncation="silent")
     alone = np.stack([short_model.encode(text, truncation="silent") for text in texts])
-    np.testing.assert_array_equal(expected, alone)  # whatever is shared and sorted
+    np.testing.assert_array_equal(expected, alone)  # although texts are shared and sorted
     for window in (1, 7, 300, 1000):
         found = list(short_model.encode_iter((text for text in texts), chunk_size=window, truncation="silent"))
         np.testing.assert_array_equal(np.stack(found), expected)
@@ -95,7 +95,7 @@ def test_equal_texts_are_computed_once(short_model: SentenceTransformer) -> None
     assert computed == ["aaa", "cc", "b"]
 
 
-def test_encode_iter_says_what_is_wrong(short_model: SentenceTransformer) -> None:
+def test_encode_iter_names_bad_texts(short_model: SentenceTransformer) -> None:
     with pytest.raises(TypeError, match=r"inputs\[12\] is a int"):
         list(short_model.encode_iter([*["a"] * 12, 3], chunk_size=5))
     with pytest.raises(TypeError, match="expected an iterable"):
@@ -164,7 +164,7 @@ def test_every_format_is_written(
     np.testing.assert_array_equal(np.array(table["embedding"].to_pylist(), dtype=dtype), expected)
     manifests = {f"out.{suffix}.manifest.json" for suffix in ("npy", "jsonl", "parquet")}
     names = {"a.jsonl", "out.npy", "out.ids.jsonl", "out.jsonl", "out.parquet", *manifests}
-    assert {entry.name for entry in tmp_path.iterdir()} == names  # nothing else is left
+    assert {entry.name for entry in tmp_path.iterdir()} == names  # no other file is left
     manifest = json.loads((tmp_path / "out.npy.manifest.json").read_text(encoding="utf-8"))
     assert manifest["settings"]["model"] == str(short_folder)
     assert manifest["settings"]["dtype"] == dtype
@@ -233,7 +233,7 @@ def test_bad_lines(
     assert not list(tmp_path.glob("*.parts"))
 
 
-def test_too_long_texts_are_met_before_anything_is_computed(
+def test_too_long_texts_are_found_before_anything_is_computed(
     short_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text_file(tmp_path / "a.txt", ["a cat", "cat " * 60, "a dog"])
@@ -354,14 +354,14 @@ def test_a_csv_field_may_be_as_long_as_a_book(tmp_path: Path) -> None:
     assert [input_line.text for input_line in input_lines] == ["first", book, f"two\n{book}", "last"]
 
 
-def test_gzip_data_are_known_without_their_name(tmp_path: Path) -> None:
+def test_gzip_data_are_recognised_without_the_suffix(tmp_path: Path) -> None:
     for name in ("a.GZ", "standard-input"):
         (tmp_path / name).write_bytes(gzip.compress(b"a cat\na dog\n"))
         input_lines = list(read_input_lines(Source(str(tmp_path / name), "text", "text", None, name)))
         assert [input_line.text for input_line in input_lines] == ["a cat", "a dog"]
 
 
-def test_a_source_that_cannot_be_meant(short_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_source_that_is_a_mistake(short_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ValueError, match=r"format='xml'; expected one of 'text', 'jsonl', 'csv', 'tsv'"):
         Source("a.xml", "xml", "text", None, "a.xml")
     with pytest.raises(ValueError, match=r"id_column='id', but plain text does not have columns"):
@@ -380,7 +380,7 @@ def test_a_source_that_cannot_be_meant(short_folder: Path, tmp_path: Path, capsy
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the peak from /proc")
 @pytest.mark.parametrize("counts", [(2000, 16_000), pytest.param((4000, 40_000), marks=pytest.mark.slow)])
 def test_memory_does_not_grow_with_the_corpus(short_folder: Path, tmp_path: Path, counts: tuple[int, int]) -> None:
-    """The figures for 100,000 texts are benchmarks/corpus.py's."""
+    """benchmarks/corpus.py measures 100,000 texts."""
     peaks = []
     for count in counts:
         text_file(tmp_path / "a.txt", [f"{i} cat" for i in range(count)])
@@ -403,7 +403,7 @@ def test_memory_does_not_grow_with_the_corpus(short_folder: Path, tmp_path: Path
     ("sources", "message"),
     [("a.txt", "sources is a str; expected a list"), (["a.txt"], r"sources\[0\] is a str; expected a Source")],
 )
-def test_files_that_are_no_sources(
+def test_files_that_are_not_sources(
     short_model: SentenceTransformer, tmp_path: Path, sources: Any, message: str
 ) -> None:
     with pytest.raises(TypeError, match=message):

@@ -1,4 +1,4 @@
-"""The examples in the docstrings of all modules are true."""
+"""The examples in the docstrings of all modules print the shown output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every way to encode has the same options; messages of the library name them, those of the command line its flags."""
+"""All ways to encode have the same options; library messages name them, those of the command line its flags."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""minibert extract: Google's JSON lines against transformers in the documented format; the memory map read back."""
+"""minibert extract: Google's JSON lines beside transformers; the binary format is written and read back."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def expected_lines(folder: Path, texts: list[str], layers: list[int], limit: int) -> list[dict[str, Any]]:
-    """What extract_features.py documents, with transformers' model and tokenizer."""
+    """Make the lines that extract_features.py documents, with transformers' model and tokenizer."""
     import torch
     from transformers import BertModel as Original
     from transformers import BertTokenizer as OriginalTokenizer
@@ -100,7 +100,7 @@ def test_googles_lines_field_by_field(
                 np.testing.assert_allclose(own["values"], other["values"], atol=1.2e-5)
                 worst = max(worst, float(np.abs(np.subtract(own["values"], other["values"])).max()))
                 n_values += len(own["values"])
-        assert line == json.dumps(found)  # the separators, too, are those of json.dumps
+        assert line == json.dumps(found)  # the separators are those of json.dumps too
     REPORT.append(
         f"extract --format google: {n_values} values, at most {worst:.1e} from transformers, rounded to 6 places"
     )
@@ -171,7 +171,7 @@ def test_bad_lines(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert null[2] is not None
 
 
-def test_options_that_cannot_be_meant(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_that_are_a_mistake(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "in.txt").write_text("a\n")
     start = ["extract", "-m", str(folder), "-i", str(tmp_path / "in.txt")]
     for options, message in (

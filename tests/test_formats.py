@@ -1,4 +1,4 @@
-"""The files that minibert writes carry a format number: those without one are read, newer ones are refused."""
+"""The files that minibert writes have a format number; files without one are read, newer ones are refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def texts(tmp_path: Path) -> Path:
 
 
 def renumber(path: Path, number: int | None) -> None:
-    """Give a sealed file another format number, or none, as minibert 0.1 wrote it."""
+    """Give a sealed file another format number, or none as in minibert 0.1."""
     content = shards._unsealed(path.read_bytes())
     assert content is not None
     del content["format"]
@@ -132,6 +132,6 @@ def test_token_features_without_a_number_are_read_and_newer_ones_refused(
 
 
 @pytest.mark.parametrize("number", ["1", 1.0, True, -1, None, [1]])
-def test_what_is_not_a_format_number_is_refused(number: object) -> None:
+def test_a_value_that_is_not_a_format_number_is_refused(number: object) -> None:
     with pytest.raises(ValueError, match="has the format"):
         check_format({"format": number}, 3, "it")

@@ -1,8 +1,8 @@
-"""Every argument of the public functions, replaced by about 80 values that nobody should give, one at a time.
+"""Replace every argument of the public functions by about 80 unsuitable values, one at a time.
 
-What is allowed: an answer, or a TypeError, ValueError, MemoryError, OSError or one of minibert's own errors, with a
-message that can be read. Another library's exception, AttributeError, IndexError, OverflowError, RecursionError and
-NumPy's warnings are faults. So is an answer that holds NaN although nothing that was given does.
+Allowed results are an answer, or a TypeError, ValueError, MemoryError, OSError or one of minibert's own errors, with a
+readable message. Another library's exception, AttributeError, IndexError, OverflowError, RecursionError and NumPy's
+warnings are faults. An answer with NaN is a fault too, unless an argument has NaN.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def nested(depth: int) -> list[Any]:
 
 
 class Raises:
-    """A broken object of another library. What its own truth value raised would be the caller's."""
+    """A broken object of another library. It does not define `__bool__`, because that error would be the caller's."""
 
     def __repr__(self) -> str:
         raise RuntimeError("no repr")
@@ -188,7 +188,7 @@ HOSTILE: dict[str, Callable[[], Any]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """A function with arguments that are right."""
+    """A function with correct arguments."""
 
     name: str
     function: Callable[..., Any]
@@ -203,7 +203,7 @@ class Call:
 
 
 def setting(owner: Any, name: str, then: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A function that sets an attribute, uses the object, and puts the attribute back."""
+    """Return a function that sets an attribute, uses the object, and restores the attribute."""
 
     def use(value: Any) -> Any:
         before = getattr(owner, name)
@@ -217,12 +217,12 @@ def setting(owner: Any, name: str, then: Callable[[Any], Any]) -> Callable[[Any]
 
 
 def everything(value: Any) -> Any:
-    """Use up iterators, so that they do their work."""
+    """Consume iterators, so that they compute."""
     return list(value) if isinstance(value, Iterator) else value
 
 
 def calls(folder: Path) -> list[Call]:
-    """Every public function and method that takes an argument, with arguments that are right."""
+    """List every public function and method that takes an argument, with correct arguments."""
     model, tokenizer = BertModel.from_pretrained(folder), BertTokenizer.from_pretrained(folder)
     sentences = SentenceTransformer(folder)
     sentences.max_seq_length = 12
@@ -423,17 +423,17 @@ def calls(folder: Path) -> list[Call]:
 
 
 def fault_of(call: Call, changed: str, hostile: str) -> tuple[str, str | None]:
-    """Make one call; return what came of it, and what is wrong with that."""
+    """Make one call; return the kind of its result, and the fault of the result, if any."""
     value = HOSTILE[hostile]()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            warnings.simplefilter("error", RuntimeWarning)  # NumPy's: a number went wrong
+            warnings.simplefilter("error", RuntimeWarning)  # NumPy warns of a wrong number
             answer = everything(call(changed, value))
     except ALLOWED as error:
         if "Exceeds the limit" in str(error):
             return "error", f"Python's own {error!r}"
-        return "error", None if str(error) else f"a {type(error).__name__} that says nothing"
+        return "error", None if str(error) else f"a {type(error).__name__} without a message"
     except Exception as error:
         return "error", f"{type(error).__name__}: {str(error)[:200]}"
     if "nan" not in hostile.lower() and "inf" not in hostile and holds_nan(answer):
@@ -476,10 +476,10 @@ def all_cases(found: list[Call]) -> list[tuple[Call, str, str]]:
     return [(call, changed, hostile) for call in found for changed in call.arguments for hostile in HOSTILE]
 
 
-def test_the_right_arguments_are_right(found: list[Call]) -> None:
-    """Else every replacement fails for another reason than its own."""
+def test_the_correct_arguments_give_answers(found: list[Call]) -> None:
+    """Without this test, a replaced argument could fail because of another argument."""
     for call in found:
-        if call.name != "BertTokenizer()":  # takes what only the library makes
+        if call.name != "BertTokenizer()":  # its argument is made by the library only
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)
                 everything(call())

@@ -1,8 +1,8 @@
-"""Damaged files of models, corpora that are traps, hubs that misbehave: only answers and minibert's own errors.
+"""Damaged files of models, unusual corpora, hubs that misbehave: only answers and minibert's own errors are allowed.
 
-Allowed are an answer that is finite and the same alone and in a batch, and TypeError, ValueError, MemoryError, OSError
-and minibert's own errors. A crash, a hang, another exception, a wrong number and a file that was changed though nobody
-asked for it are faults. By default a sample of each list runs; the cases are seeded by their numbers (see hostile.py).
+An answer must be finite, and the same alone and in a batch. TypeError, ValueError, MemoryError and OSError are allowed
+too. A crash, a hang, another exception, a wrong number and a file that was changed without need are faults. The default
+run has a sample of each list; the cases are seeded by their numbers (see hostile.py).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.support.report import REPORT
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="each case is a forked process")
 
-# How many cases of each list run by default, and how many with "-m slow".
+# The number of cases of each list by default, and with "-m slow".
 LISTS = {
     "tokenizer.json": (250, 6000),
     "safetensors": (250, 4000),
@@ -38,9 +38,11 @@ def check(name: str, numbers: range) -> None:
     REPORT.append(line(f"{name}, {len(numbers)} hostile cases", counts))
     shown = "\n".join(f"case {number}: {fault}" for number, fault in list(faults.items())[:5])
     again = " ".join(map(str, list(faults)[:20]))
-    assert not faults, f"{len(faults)} faults. Again: python -m tests.support.hostile_cases {name} {again}\n{shown}"
-    assert counts["ok"], "not one case gave an answer"
-    assert counts["typed error"], "not one case was refused"
+    assert not faults, (
+        f"{len(faults)} faults. To run them again: python -m tests.support.hostile_cases {name} {again}\n{shown}"
+    )
+    assert counts["ok"], "no case gave an answer"
+    assert counts["typed error"], "no case was refused"
 
 
 @needs_fork
@@ -62,7 +64,7 @@ def test_the_largest_weights_give_finite_numbers_and_larger_ones_are_refused(bac
     tensors = load_file(folder / "model.safetensors")
     for draw in range(3):
         rng = np.random.default_rng(draw)
-        # All of one sign, so that no sum is smaller than it can be; or of any.
+        # All of one sign, so that sums are as large as possible; or of both signs.
         signs = {name: 1 if draw == 0 else rng.choice([-1, 1], tensor.shape) for name, tensor in tensors.items()}
         full = {
             name: np.full(tensor.shape, 1e6, np.float32) * np.float32(signs[name]) for name, tensor in tensors.items()

@@ -1,4 +1,4 @@
-"""scikit-learn against the true package; LangChain's and Chroma's methods by their names, as they call them."""
+"""scikit-learn with the real package; LangChain and Chroma by the methods that they call."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_transform_is_encode(vectors: np.ndarray) -> None:
 
 
 def test_options_of_encode() -> None:
-    """They have the defaults that they have there, and do what they do there."""
+    """The options have the same defaults and effects as in `encode`."""
     mine = inspect.signature(MinibertTransformer.__init__).parameters
     of_encode = inspect.signature(SentenceTransformer.encode).parameters
     shared = [name for name in mine if name in of_encode and name != "self"]
@@ -108,7 +108,7 @@ def test_sklearn_bad_input() -> None:
         MinibertTransformer(pooling="median").transform(["a"])
 
 
-def test_more_than_one_dimension_is_named_with_the_way_on(prompted: Path) -> None:
+def test_more_than_one_dimension_is_an_error_that_says_what_to_do(prompted: Path) -> None:
     table = pandas.DataFrame({"text": TEXTS, "year": range(6)})
     transformer, model = MinibertTransformer(str(prompted)), SentenceTransformer(prompted)
     columns = ColumnTransformer([("vectors", transformer, ["text"])])
@@ -172,7 +172,7 @@ def test_options_are_checked_when_the_object_is_made(
         LangChainEmbeddings(str(prompted), **options)
     with pytest.raises(error, match=message):
         ChromaEmbeddingFunction(str(prompted), encode_options=options)
-    if error is TypeError:  # before anything is fetched
+    if error is TypeError:  # raised before anything is downloaded
         with pytest.raises(error, match=message):
             LangChainEmbeddings("./no/such/folder", **options)
 
@@ -189,7 +189,7 @@ def test_a_prompt_and_the_name_of_one_give_a_warning(prompted: Path) -> None:
         assert len(caught) == 1
         assert caught[0].filename == __file__
         np.testing.assert_array_equal(vectors, model.encode(["a"], prompt="dog "))
-    model.encode_query(["a"], prompt="dog ")  # "query" is not said by the caller here
+    model.encode_query(["a"], prompt="dog ")  # the caller does not give "query" here
     SentenceTransformer(prompted, default_prompt_name="query").encode(["a"], prompt="dog ")
 
 
@@ -210,7 +210,7 @@ def test_chroma(prompted: Path) -> None:
     assert function.default_space() in function.supported_spaces()
     dot = ChromaEmbeddingFunction(str(prompted), similarity_fn_name="dot")
     assert (function.default_space(), dot.default_space()) == ("cosine", "ip")
-    # Without these, as EmbeddingFunction of chromadb 1.5 has them, Chroma keeps neither name nor configuration.
+    # Without these methods of chromadb 1.5's EmbeddingFunction, Chroma stores neither name nor configuration.
     assert function.is_legacy() is False
     function.validate_config(config)
     function.validate_config_update(config, function.get_config())

@@ -1,4 +1,4 @@
-"""A text's hidden states are the same bit for bit alone, in any batch, in any order, with any number of threads."""
+"""A text's hidden states are equal bit for bit alone, in any batch, in any order, with any number of threads."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WORDS = [
 
 
 def texts() -> list[str]:
-    """500 real texts where there are some; else as many made ones, of 0 to 120 words."""
+    """Return 500 real texts if the test data exist, else 500 made texts of 0 to 120 words."""
     if os.environ.get(VARIABLE):
         lines = udhr_lines()
         return [lines[i * len(lines) // 500] for i in range(500)]
@@ -52,7 +52,7 @@ def models() -> dict[int, BertModel]:
 
 
 def states(model: BertModel, tokenizer: BertTokenizer, batch: list[str]) -> list[FloatArray]:
-    """All hidden states of each text, (layers + 1, its tokens, hidden_size)."""
+    """Return all hidden states of each text, (layers + 1, its tokens, hidden_size)."""
     inputs = tokenizer(batch, padding=True, truncation=True, max_length=256)
     hidden = np.stack(model(**inputs).hidden_states)
     return [hidden[:, b, :length] for b, length in enumerate(inputs["attention_mask"].sum(axis=1))]
@@ -76,8 +76,8 @@ def test_bitwise_invariance(models: dict[int, BertModel]) -> None:
     assert different == 0
 
 
-def test_the_place_in_the_padded_array_does_not_matter(models: dict[int, BertModel]) -> None:
-    """Nor what the hidden places hold: only the positions count."""
+def test_the_column_in_the_padded_array_does_not_matter(models: dict[int, BertModel]) -> None:
+    """The values at masked positions do not matter either; only the position ids count."""
     generator = np.random.default_rng(0)
     ids = generator.integers(1000, 2000, (1, 23))
     positions = np.arange(23)[None]

@@ -1,4 +1,4 @@
-"""Reading JSON files: what is read, and why the rest is refused."""
+"""Reading JSON files: valid files are read, and the others are refused with the reason."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_json_is_read(tmp_path: Path, content: bytes, expected: Any) -> None:
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "Git LFS pointer .*`git lfs pull`"),
     ],
 )
-def test_json_that_is_not_is_refused_with_the_reason(tmp_path: Path, content: bytes, message: str) -> None:
+def test_invalid_json_is_refused_with_the_reason(tmp_path: Path, content: bytes, message: str) -> None:
     path = write(tmp_path, {"x.json": content}) / "x.json"
     with pytest.raises(ModelFormatError, match=message) as caught:
         read_json(path)
@@ -85,7 +85,7 @@ def test_json_that_must_be_an_object(tmp_path: Path, content: bytes, found: str)
     assert read_json_object(write(tmp_path, {"y.json": b'{"a": 1}'}) / "y.json") == {"a": 1}
 
 
-def test_json_that_is_not_there_or_not_a_file_is_refused(tmp_path: Path) -> None:
+def test_a_missing_file_or_a_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelFormatError, match=r"x\.json does not exist"):
         read_json(tmp_path / "x.json")
     with pytest.raises(ModelFormatError, match="is a folder"):
@@ -94,7 +94,7 @@ def test_json_that_is_not_there_or_not_a_file_is_refused(tmp_path: Path) -> None
 
 @unix
 def test_json_that_cannot_be_opened_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # not by chmod: the tests may run as root, who may read everything
+    # not with chmod, because the tests may run as root, who may read everything
     path = write(tmp_path, {"x.json": b"{}"}) / "x.json"
 
     def refuse(*arguments: Any, **more: Any) -> Any:

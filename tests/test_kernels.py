@@ -1,4 +1,4 @@
-"""The kernels against their twins in reference.py and the float64 definitions, and what they promise besides."""
+"""The kernels beside their twins in reference.py and the float64 definitions, and the rest of their contract."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from tests.support import oracle
 from tests.support.cases import OP_CASES, Arguments, OpCase, activation_grid
 from tests.support.outcomes import PATIENCE
 
-# Greatest error allowed where the reference happens to be better, in units of EPSILON x magnitude. LayerNorm is
-# computed in float64 and rounded once: half a unit.
+# The greatest allowed error, in units of EPSILON x magnitude; the reference's error counts instead if it is larger.
+# LayerNorm is computed in float64 and rounded once: half a unit.
 BUDGETS = {"embed": 1.0, "linear": 4.0, "attention": 6.0, "layer_norm": 0.51}
 
 PACKAGE = Path(minibert.__file__).parent
-GUARD = 20260714.0  # a value no kernel computes
+GUARD = 20260714.0  # a value that no kernel computes
 
 
 def contents(arguments: Arguments) -> dict[str, bytes]:
-    """The bytes of every array among an op's arguments, by name."""
+    """Return the bytes of every array among an op's arguments, by name."""
     found = {}
     for name, value in arguments.items():
         if isinstance(value, np.ndarray):
@@ -49,7 +49,7 @@ def contents(arguments: Arguments) -> dict[str, bytes]:
 
 
 def test_arrays_that_are_not_contiguous() -> None:
-    """Whoever wraps an op may hand over a slice: it is computed like its copy."""
+    """A wrapper of an op may pass a slice; the result equals that of a copy."""
     generator = np.random.default_rng(0)
     wide, other = generator.standard_normal((2, 9, 96)).astype(np.float32)
     x, residual, bias = wide[:, 5:69], other[:, ::2][:, :32], wide[0, ::3]
@@ -85,7 +85,7 @@ def test_op_equals_its_twin_and_its_definition(case: OpCase, num_threads: int, u
 
 
 def assert_within_budget(op: str, result: object, twin: object, exact: object, arguments: dict[str, Any]) -> None:
-    """The result's error against float64, in units of EPSILON times magnitude, is at most the budget or the twin's."""
+    """Check that the result's error, in units of EPSILON times magnitude, is at most the budget or the twin's error."""
     errors = oracle.rounding_errors(op, result, exact, arguments)
     allowed = oracle.rounding_errors(op, twin, exact, arguments)
     for error, twins_error in zip(errors, allowed, strict=True):
@@ -126,7 +126,7 @@ def test_op_has_the_parameters_of_its_twin(op: str) -> None:
 
 @pytest.mark.parametrize("name", reference.ACTIVATION_FUNCTIONS)
 def test_every_activation_at_values_of_any_size(name: str) -> None:
-    """A product with 1 hands the values to the epilogue as they are; the budget is that of the op at magnitude |x|."""
+    """A product with 1 passes the values unchanged to the epilogue; the budget is that of the op at magnitude |x|."""
     x = activation_grid()
     one = Linear(("w",), np.ones((1, 1), dtype=np.float32), np.zeros(1, dtype=np.float32))
     ops = make_ops(1)
@@ -166,7 +166,7 @@ def test_one_set_of_ops_serves_eight_threads_at_once() -> None:
     expected = [case.run(ops, a) for case, a in zip(cases, arguments, strict=True)]
 
     def run_all(turn: int) -> list[FloatArray]:
-        order = [(i + turn) % len(cases) for i in range(len(cases))]  # so that different ops meet
+        order = [(i + turn) % len(cases) for i in range(len(cases))]  # so that different ops run at the same time
         results = {i: cases[i].run(ops, arguments[i]) for i in order}
         return [results[i] for i in range(len(cases))]
 
@@ -205,9 +205,9 @@ def run_script(script: str, **environment: str) -> subprocess.CompletedProcess[s
     )
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not have fork")
 def test_works_in_a_forked_child_after_use() -> None:
-    """The helper threads do not survive a fork; a child that waited for them would wait for ever."""
+    """The helper threads do not exist in a forked child; a child that waited for them would wait for ever."""
     done = run_script(
         """
         import signal
@@ -231,7 +231,7 @@ def test_works_in_a_forked_child_after_use() -> None:
 
 
 class GuardedNumPy:
-    """NumPy for kernels/__init__.py, whose new arrays hold NaN and stand between guards that nobody may touch."""
+    """NumPy for kernels/__init__.py; its new arrays are filled with NaN, between guard values that must not change."""
 
     MARGIN = 4 * simd.WIDTH
 
@@ -310,9 +310,9 @@ print(count)
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="protects pages as Linux does")
+@pytest.mark.skipif(sys.platform != "linux", reason="protects pages in the way of Linux")
 def test_kernels_touch_nothing_before_or_behind_their_arrays() -> None:
-    """Not even to read: a number read from beyond and then ignored would be seen by nothing else."""
+    """They must not even read there: no other test detects a number that is read and then ignored."""
     environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
     done = subprocess.run(
         [sys.executable, "-c", FENCED], env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE
@@ -342,13 +342,13 @@ def assert_attention_equals_its_twin(query: FloatArray, key: FloatArray, value: 
         twins = reference.attention(*arguments, return_scores=True, return_probs=True)
     found = make_ops(1).attention(*arguments, return_scores=True, return_probs=True)
     for array, expected in zip(oracle.arrays(found), oracle.arrays(twins), strict=True):
-        np.testing.assert_allclose(array, expected, rtol=1e-4, atol=1e-5)  # and not a number in the same places
+        np.testing.assert_allclose(array, expected, rtol=1e-4, atol=1e-5)  # and NaN at the same positions
 
 
 @pytest.mark.parametrize("S", LENGTHS)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("which", range(3))
-def test_attention_does_not_hide_what_is_not_finite(which: int, bad: float, S: int) -> None:
+def test_attention_does_not_hide_values_that_are_not_finite(which: int, bad: float, S: int) -> None:
     generator = np.random.default_rng(S)
     for place in (0, S - 1):
         arrays = generator.standard_normal((3, S, 8)).astype(np.float32)
@@ -359,7 +359,7 @@ def test_attention_does_not_hide_what_is_not_finite(which: int, bad: float, S: i
 @pytest.mark.parametrize("S", LENGTHS)
 @pytest.mark.parametrize("score", [0.0, 1e4, -1e4, 1e8, -1e8, 1e10, -1e10, -1e30, 1e30, 3.4e38, -3.4e38, 1e39, -1e39])
 def test_equal_scores_are_equal_probs_however_large(score: float, S: int) -> None:
-    """Until they overflow, as NumPy's do."""
+    """This holds until they overflow, as in NumPy."""
     query, key, value = np.random.default_rng(S).standard_normal((3, S, 8)).astype(np.float32)
     query[:], key[:] = 0.0, 0.0
     query[:, 5], key[:, 5] = abs(score) ** 0.5, np.sign(score) * abs(score) ** 0.5
@@ -370,7 +370,7 @@ def test_equal_scores_are_equal_probs_however_large(score: float, S: int) -> Non
 @pytest.mark.parametrize("size", [1e6, 1e9, 1e15])
 @pytest.mark.parametrize("D", [1, 8])
 def test_the_largest_of_very_large_scores_takes_all(D: int, size: float, S: int) -> None:
-    """Scores are small differences of large products: their error is in proportion to these, not to the scores."""
+    """Scores are small differences of large products, so their error is proportional to the products."""
     query, key, value = np.random.default_rng(S).standard_normal((3, S, D)).astype(np.float32)
     arguments: dict[str, Any] = {
         "query": query * np.float32(size),
@@ -391,7 +391,7 @@ def test_the_largest_of_very_large_scores_takes_all(D: int, size: float, S: int)
 @pytest.mark.parametrize("H", [1, 2, 5, 7, 8, 9, 384])
 @pytest.mark.parametrize("value", [0.0, 0.1, -3.3, 1e4])
 def test_layer_norm_of_constant_rows_is_the_bias(H: int, value: float) -> None:
-    """Exactly, whatever eps: the kernel's mean of equal numbers is that number."""
+    """The result is exact for any eps, because the kernel's mean of equal numbers is that number."""
     bias = np.random.default_rng(0).standard_normal(H).astype(np.float32)
     norm = LayerNorm("norm", np.full(H, 1.5, dtype=np.float32), bias, 1e-12)
     np.testing.assert_array_equal(make_ops(1).layer_norm(np.full((2, H), value, dtype=np.float32), norm), [bias, bias])
@@ -400,7 +400,7 @@ def test_layer_norm_of_constant_rows_is_the_bias(H: int, value: float) -> None:
 # --- how they are compiled -------------------------------------------------------------------------------------------
 
 
-def test_no_kernel_asks_for_fastmath() -> None:
+def test_no_kernel_uses_fastmath() -> None:
     said = []
     for path in sorted(PACKAGE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -418,9 +418,9 @@ def test_no_kernel_asks_for_fastmath() -> None:
 
 
 def test_kernels_are_compiled_in_one_place() -> None:
-    """Nothing but kernels/compilation.py speaks to numba's compiler, so its options hold for every kernel."""
+    """Only kernels/compilation.py uses Numba's compiler, so its options apply to every kernel."""
     for path in sorted(PACKAGE.rglob("*.py")):
-        if path.name not in ("compilation.py", "tiny.py"):  # tiny.py has np.vectorize; it imports nothing but NumPy
+        if path.name not in ("compilation.py", "tiny.py"):  # tiny.py has np.vectorize; it imports only NumPy
             words = {node.attr for node in ast.walk(parse(path)) if isinstance(node, ast.Attribute)}
             words |= {node.id for node in ast.walk(parse(path)) if isinstance(node, ast.Name)}
             assert not words & {"njit", "jit", "vectorize", "guvectorize", "stencil", "cfunc"}, path.name

@@ -1,4 +1,4 @@
-"""Long texts and long lines: their tokens are those of the whole text, and the memory they take is bounded."""
+"""Long texts and long lines: their tokens are those of the whole text, and their memory is bounded."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*has no modules.json")
 
 WHOLE = 10**9  # characters: no text is cut
 
-# What may be taken for a space, or for nothing, by one of Python, Rust, BERT and Unicode.
+# Characters that Python, Rust, BERT or Unicode treats as a space, or removes.
 SPACES = (
     *(" ", "\n", "\r\n", "\r", "\t", "\x0b", "\x0c", "\x1c", "\x1f", "\x85", "\xa0", "\u1680", "\u2000", "\u200a"),
     *("\u2028", "\u2029", "\u202f", "\u205f", "\u3000", "\u180e", "\u200b", "\u200d", "\ufeff", "\x00", "\u2060"),
@@ -44,7 +44,7 @@ BETWEEN = (*SPACES, "", "\u0301", " \u0301", "!\u0338", "[MASK]", " [SEP] ", "_"
 
 @pytest.fixture
 def pieces_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Set the number of characters from which on a text is cut."""
+    """Set the number of characters from which a text is cut into pieces."""
 
     def set_length(characters: int) -> None:
         for module in (long_texts, tokenizers_users, windows_module):
@@ -66,7 +66,7 @@ def tokenizer_of(
 
 
 def made_texts(samples: Sequence[str], count: int, seed: int) -> Iterator[str]:
-    """Make texts of some thousand characters of parts of the samples, with anything between and among them."""
+    """Make texts of some thousand characters from parts of the samples, with other characters between and in them."""
     rng = random.Random(seed)
     for _ in range(count):
         parts = []
@@ -90,7 +90,7 @@ def assert_same(found: Encoding, expected: Encoding) -> None:
 
 
 def calls_of(tokenizer: BertTokenizer, text: str) -> Iterator[list[Encoding]]:
-    """Tokenize a text in every way that there is."""
+    """Tokenize a text in every possible way."""
     yield tokenizer.encodings([text], truncation=False)
     yield tokenizer.encodings(["a cat", text, "a dog"], truncation=False, add_special_tokens=False)
     for length in (2, 3, 20, 150):
@@ -150,7 +150,7 @@ def test_pieces_have_the_tokens_of_the_whole_text(
     assert compare(tokenizer, made_texts(samples, 25, 1), pieces_of) > 15
 
 
-# A letter, punctuation, spaces, what is taken out, what is taken for a space, what spaces are put around, added tokens.
+# A letter, punctuation, spaces, removed characters, characters that become or get spaces, added tokens.
 ATOMS = (*"a!  \n", "\x00", "\u200b", "\u0301", "\u00e9", "\u5317", "\u3002", "<X>", "foo", "bar", "_", "\u3000")
 
 
@@ -173,7 +173,7 @@ def test_pieces_cut_beside_anything(tmp_path: Path, pieces_of: Callable[[int], N
 def test_pieces_have_the_tokens_of_whole_real_texts(
     tmp_path: Path, pieces_of: Callable[[int], None], name: str, every: int
 ) -> None:
-    """By default a sixth of the texts, from all 45 languages, and fewer texts made of their parts."""
+    """The default run has a sixth of the texts, from all 45 languages, and fewer texts made of their parts."""
     vocabulary = data_path("vocab/bert-base-multilingual-cased.txt").read_text(encoding="utf-8").split("\n")[:-1]
     options = {**TOKENIZERS[name]}
     if options.pop("added", None):
@@ -259,10 +259,10 @@ def test_a_text_that_is_cut_is_read_no_further_than_needed(
         ("\u304b", True),
         ("\u0e01\u0e34", True),
         ("\u00c9", True),
-        ("\x00", False),  # the normalizer takes it out
+        ("\x00", False),  # the normalizer removes it
         ("\x00\u0301", False),
-        ("\x00" * 9999 + "a", False),  # which ends of such a word are left would matter
-        ("\U000111c9", False),  # punctuation for the library, an accent for newer versions of Unicode
+        ("\x00" * 9999 + "a", False),  # the result would depend on which ends of such a word are kept
+        ("\U000111c9", False),  # the library takes it for punctuation, newer versions of Unicode for an accent
         ("\U0001f600", True),
     ],
 )
@@ -431,7 +431,7 @@ def test_a_long_row_of_several_lines_ends_the_table(tmp_path: Path, monkeypatch:
         next(read_input_lines(Source(str(path), "csv", "text", None, path.name)))
 
 
-def test_lines_that_end_as_on_old_computers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_that_end_with_a_carriage_return(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readers, "_LINE_LIMIT", 100)
     monkeypatch.setattr(readers, "_BLOCK", 16)
     lengths = [100, 101, 5, 102, 103, 116, 117, 118, 132, 7]
@@ -442,7 +442,7 @@ def test_lines_that_end_as_on_old_computers(tmp_path: Path, monkeypatch: pytest.
     ]
 
 
-def test_a_message_does_not_hold_all_of_a_long_line(tmp_path: Path) -> None:
+def test_a_message_does_not_quote_all_of_a_long_line(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(json.dumps({f"{i}{'x' * 500}": i for i in range(1000)}) + "\n")
     ((_, _, problem),) = lines_of(tmp_path / "a.jsonl", "jsonl")
     assert problem is not None
@@ -475,7 +475,7 @@ class StoppedError(Exception):
 def test_shards_of_long_lines_are_resumed(
     short_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_error: str, shards_of_before: bool
 ) -> None:
-    """Also a run whose shards all have as many input lines, as they had before they were bounded by characters."""
+    """A run whose shards all have the same number of lines, as before the bound on characters, is resumed too."""
     lines = [json.dumps({"text": "cat " * (i % 9)}) if i % 7 else "{" for i in range(100)]
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
     arguments = ["embed", "-m", str(short_folder), "-i", str(tmp_path / "a.jsonl"), "--on-error", on_error]
@@ -540,7 +540,7 @@ def run_within(limit: int, arguments: list[str]) -> tuple[int, dict[str, int], s
 
 @pytest.fixture(scope="module")
 def start(short_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
-    """What a process takes that embeds one short line."""
+    """Return the memory figures of a process that embeds one short line."""
     folder = tmp_path_factory.mktemp("start")
     (folder / "short.txt").write_text("a cat\n")
     files = ["-i", str(folder / "short.txt"), "-o", str(folder / "o.npy")]
@@ -549,12 +549,12 @@ def start(short_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
     return peak
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the peak from /proc, limits the addresses")
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the peak from /proc, limits the address space")
 @pytest.mark.parametrize("truncation", ["warn", "silent", "split"])
 def test_a_file_with_long_lines_is_embedded_within_bounded_memory(
     short_folder: Path, start: dict[str, int], tmp_path: Path, truncation: str
 ) -> None:
-    """Lines of 6 MB, that is as much as a tokenized line may take, and of 20 MB, which is left out."""
+    """A line of 16 MB (6 MB with "split") is embedded; a line of 20 MB is left out."""
     options = [
         "embed",
         "-m",
@@ -569,7 +569,7 @@ def test_a_file_with_long_lines_is_embedded_within_bounded_memory(
     megabytes = 16 if truncation != "split" else 6
     line = "cat dog, " * (megabytes * 2**20 // 9 - 1)
     (tmp_path / "long.txt").write_text(f"a cat\n{line}\n{'cat dog, ' * (20 * 2**20 // 9)}\na dog\n")
-    room = 400  # MB; the library alone would take 800 or more
+    room = 400  # MB; the library alone would need 800 or more
     status, peak, err = run_within((start["VmPeak:"] + room) * 2**20, [*options, "-i", str(tmp_path / "long.txt")])
     assert status == 0, err
     REPORT.append(f"a line of {megabytes} MB, {truncation}: peak {peak['VmHWM:']} MB, {start['VmHWM:']} without")

@@ -1,4 +1,4 @@
-"""The house: what `import minibert` costs, who may import whom, and what is public."""
+"""The package: the cost of `import minibert`, the allowed imports, and the public names."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ from tests.support.report import REPORT
 ROOT = Path(__file__).parent.parent
 PACKAGE = Path(minibert.__file__).parent
 
-# The folders, and the modules beside them, from the ground up: each imports only what is above it.
+# The folders, and the modules beside them. Each one imports only those above it in this list.
 ORDER = (
     *("errors", "base", "checkpoint", "bert", "kernels", "models", "tokenizer", "similarity", "search", "tokens"),
     *("sentence", "corpus", "plot", "scikit", "integrations", "cli", "__main__"),
 )
-# bert/ is NumPy and base/ only. One function loads a config, and imports what it needs for that inside.
+# bert/ uses NumPy and base/ only. One function loads a config, and imports the modules for that inside.
 PAPER = {"errors", "base", "bert"}
 EXCEPTIONS = {("bert.config", "checkpoint")}
 
-# Where each library from outside may be imported.
+# The modules that may import each external library.
 HOMES = {
     "huggingface_hub": {"checkpoint.hub_answers", "checkpoint.repository"},
     "tqdm": {"base.progress"},
-    "tokenizers": {"tokenizer.files", "tokenizer.long_texts"},  # the latter for types only
+    "tokenizers": {"tokenizer.files", "tokenizer.long_texts"},  # long_texts for types only
     "safetensors": {"checkpoint.tensors"},
     "numba": {"kernels"},
     "llvmlite": {"kernels"},
     "sklearn": {"scikit"},
     "matplotlib": {"plot"},
     "torch": {"cli.bench"},
-    "transformers": {"cli.bench"},  # both timed beside minibert where they are installed
+    "transformers": {"cli.bench"},  # both are timed beside minibert if they are installed
     "pyarrow": {"corpus.writers"},
 }
 
 
 def sources() -> Iterator[tuple[str, ast.Module]]:
-    """Each module's name within the package ("" is the package itself) and its syntax tree."""
+    """Yield each module's name within the package ("" is the package itself) and its syntax tree."""
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
@@ -61,13 +61,13 @@ TREES = dict(sources())
 
 
 def for_types_only(tree: ast.Module) -> set[ast.AST]:
-    """What stands under `if TYPE_CHECKING:` and never runs."""
+    """Return the nodes under `if TYPE_CHECKING:`, which never run."""
     blocks = [n for n in ast.walk(tree) if isinstance(n, ast.If) and ast.unparse(n.test).endswith("TYPE_CHECKING")]
     return {inner for block in blocks for statement in block.body for inner in ast.walk(statement)}
 
 
 def imports(tree: ast.Module, *, types_too: bool) -> Iterator[tuple[ast.AST, str]]:
-    """Every import in a module, those inside functions included, as dotted names."""
+    """Yield every import in a module, also those inside functions, as dotted names."""
     skipped = set() if types_too else for_types_only(tree)
     for node in ast.walk(tree):
         if node in skipped:
@@ -81,7 +81,7 @@ def imports(tree: ast.Module, *, types_too: bool) -> Iterator[tuple[ast.AST, str
 
 
 def our_modules(dotted: str, names: set[str]) -> str | None:
-    """The module of ours that "minibert.x.y" means, if it is one of ours."""
+    """Return our module that "minibert.x.y" means, or None."""
     if dotted.split(".")[0] != "minibert":
         return None
     parts = dotted.split(".")[1:]
@@ -99,7 +99,7 @@ def python(code: str, *options: str) -> str:
 
 
 def test_import_minibert_takes_less_than_150_milliseconds() -> None:
-    """Not a benchmark: the best of five, against what importing any heavy library costs."""
+    """The limit is below the import time of any heavy library; the best of five runs counts."""
     timed = "import time; t = time.perf_counter(); import minibert; print(time.perf_counter() - t)"
     seconds = min(float(python(timed)) for _ in range(5))
     REPORT.append(f"import minibert: {1000 * seconds:.1f} ms")
@@ -124,7 +124,7 @@ def test_import_minibert_loads_no_heavy_library() -> None:
 
 @pytest.fixture(scope="module")
 def loaded_by() -> dict[str, set[str]]:
-    """The modules that are loaded after the import of each public name, one after the other in one process."""
+    """Return the modules that are loaded after each import of a public name, one after the other in one process."""
     code = "import sys, minibert\nfor name in minibert.__all__: getattr(minibert, name); print(name, *sys.modules)"
     return {line.split()[0]: set(line.split()[1:]) for line in python(code).splitlines()}
 
@@ -169,17 +169,17 @@ def test_each_outside_library_is_imported_in_one_place(library: str) -> None:
 
 
 def folder_of(name: str) -> str:
-    """The folder of a module, or the module itself where it lies beside the folders."""
+    """Return the folder of a module, or the module itself if it is beside the folders."""
     return name.split(".")[0]
 
 
 def our_imports(name: str) -> set[str]:
-    """The modules of ours that a module imports, inside functions and for types alone too."""
+    """Return our modules that a module imports, also inside functions and for types only."""
     found = (our_modules(dotted, set(TREES)) for _, dotted in imports(TREES[name], types_too=True))
     return {ours for ours in found if ours}
 
 
-def test_every_module_has_its_place_in_the_order() -> None:
+def test_every_module_is_in_the_order() -> None:
     assert {folder_of(name) for name in TREES} == {"", *ORDER}
     assert len(list(PACKAGE.iterdir())) - (PACKAGE / "__pycache__").exists() <= 30
 
@@ -192,7 +192,7 @@ def test_imports_run_one_way_between_folders(name: str) -> None:
         assert folder_of(ours) in allowed or (name, folder_of(ours)) in EXCEPTIONS, f"{name} imports {ours}"
 
 
-def test_there_is_no_circle() -> None:
+def test_imports_have_no_cycle() -> None:
     rest = {name: our_imports(name) - {name} for name in TREES if name}
     while rest:
         free = [name for name, needed in rest.items() if not needed & set(rest)]
@@ -208,8 +208,8 @@ def test_the_map_is_printed() -> None:
         REPORT.append(f"{folder:13} imports {', '.join(sorted(above, key=ORDER.index)) or 'nothing of ours'}")
 
 
-def test_the_map_is_true() -> None:
-    """minibert/README.md names every folder and module beside it, and the lines of the files to read, in tens."""
+def test_the_map_is_correct() -> None:
+    """minibert/README.md names every folder and module beside it, and the line counts of the files, rounded to tens."""
     text = (PACKAGE / "README.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (`[^|]*) \|", text, re.MULTILINE)
     named = {name.rstrip("/") for row in rows for name in re.findall(r"`([a-z]+/?)`", row)}
@@ -228,7 +228,7 @@ def test_the_package_itself_imports_nothing_of_ours_at_once() -> None:
 
 
 def test_only_the_standard_library_and_numpy_are_imported_at_the_top_of_a_module() -> None:
-    """Numba's own rooms are imported only where a model asks for them, scikit-learn's only by its users."""
+    """The modules for Numba are imported only if a model needs them, scikit only by its users."""
     for name, tree in TREES.items():
         if name.startswith("kernels") or name == "scikit":
             continue
@@ -240,11 +240,11 @@ def test_only_the_standard_library_and_numpy_are_imported_at_the_top_of_a_module
 
 
 def test_nothing_pickled_and_no_code_of_a_model_can_run() -> None:
-    """No pickle, no exec, no eval, no import by a name that comes out of a file."""
+    """No module uses pickle, exec or eval, or imports a name from a file."""
     for name, tree in TREES.items():
         for _, dotted in imports(tree, types_too=True):
             library = dotted.split(".")[0]
-            # The machine code that minibert itself keeps in the user's own folders is a pickle, as Numba makes it.
+            # Numba stores machine code as a pickle; minibert keeps it in the user's own folders.
             assert library != "pickle" or name == "kernels.compilation", name
             assert library not in {"marshal", "shelve", "dill", "runpy"}, name
             assert library != "torch" or name == "cli.bench", name
@@ -276,8 +276,8 @@ def test_every_module_says_what_it_is_and_what_is_public(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_whatever_is_defined_for_others_is_in_all(name: str) -> None:
-    """A module imports from another only what that one's __all__ holds."""
+def test_names_that_other_modules_import_are_in_all(name: str) -> None:
+    """A module imports only names in the other module's __all__."""
     tree = ast.parse(inspect.getsource(MODULES[name]))
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module in MODULES and node.module != "minibert":
@@ -329,7 +329,7 @@ STRANGER = re.compile(
 
 
 def project_files() -> list[Path]:
-    """What git knows; where there is no git, as in a source distribution, what that holds."""
+    """Return the files that git tracks; without git, as in a source distribution, all of its files."""
     try:
         done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True)
     except (OSError, subprocess.CalledProcessError):
@@ -338,12 +338,12 @@ def project_files() -> list[Path]:
     return [ROOT / name for name in done.stdout.split("\0") if name and (ROOT / name).is_file()]
 
 
-def test_nothing_tells_anybody_to_install_the_other_project_of_this_name() -> None:
+def test_no_file_says_to_install_the_other_project_of_this_name() -> None:
     read = 0
     for path in project_files():
         try:
             text = path.read_text(encoding="utf-8")
-        except UnicodeDecodeError:  # a picture
+        except UnicodeDecodeError:  # an image
             continue
         found = STRANGER.search(text)
         assert found is None, f"{path}: {found[0]!r}"
@@ -371,7 +371,7 @@ def test_a_library_that_is_missing_is_named(library: str, install: str, statemen
     assert f"pip install {install}" in done.stderr.splitlines()[-1]
 
 
-def test_the_workflow_asks_for_what_the_project_has() -> None:
+def test_the_workflow_matches_the_project() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))["jobs"]
     commands = "\n".join(step.get("run", "") for job in jobs.values() for step in job["steps"])
@@ -382,7 +382,7 @@ def test_the_workflow_asks_for_what_the_project_has() -> None:
     assert {".ci/run", "pytest"} <= {line.strip() for line in commands.splitlines()}
     matrix = jobs["test"]["strategy"]["matrix"]
     assert matrix["os"] == ["ubuntu-latest", "ubuntu-24.04-arm", "macos-latest", "windows-latest"]
-    assert matrix["python"] == ["3.11", "3.14"], "texts, because YAML takes 3.10 for the number 3.1"
+    assert matrix["python"] == ["3.11", "3.14"], "they are strings, because YAML reads 3.10 as the number 3.1"
     assert settings["project"]["requires-python"] == f">={matrix['python'][0]}"
 
 
@@ -399,7 +399,7 @@ def test_there_are_five_runtime_packages_and_they_are_the_ones_imported() -> Non
         "tqdm",
         "torch",
         "transformers",
-    }, "the first two come along, the others only bench.py imports, if they are there"
+    }, "the first two come with the others; only bench.py imports the rest, if they are installed"
 
 
 # --- the tests themselves ---------------------------------------------------------------------------------------------
@@ -410,7 +410,7 @@ def imported_by(path: Path) -> set[str]:
 
 
 def is_of_a_test(dotted: str) -> bool:
-    """Whether the name lies in tests/ but not in tests/support/, which is made to be imported."""
+    """Return whether the name is in tests/ but not in tests/support/, which other tests may import."""
     folder, *rest = dotted.split(".")
     return folder == "tests" and rest[:1] != ["support"]
 

@@ -1,4 +1,4 @@
-"""modules.json and what it lists, in both generations of files, against sentence-transformers; and what is refused."""
+"""modules.json and its modules, in both generations of files, beside sentence-transformers; and refused modules."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def assert_equal_to_theirs(folder: Path, atol: float = TOLERANCE) -> SentenceTra
     expected = their_vectors(folder, TEXTS)
     assert vectors.shape == expected.shape == (len(TEXTS), model.get_embedding_dimension())
     np.testing.assert_allclose(vectors, expected, atol=atol)
-    for text, vector in zip(TEXTS, vectors, strict=True):  # nothing depends on the batch
+    for text, vector in zip(TEXTS, vectors, strict=True):  # vectors do not depend on the batch
         np.testing.assert_array_equal(model.encode(text), vector)
     return model
 
 
 @pytest.mark.parametrize("new", [False, True], ids=["old", "v6"])
-def test_as_labse_has_it(tmp_path: Path, new: bool) -> None:
+def test_the_modules_of_labse(tmp_path: Path, new: bool) -> None:
     """CLS -> Dense with tanh -> Normalize."""
     model = assert_equal_to_theirs(
         model_with_modules(tmp_path / "model", [CLS_OLD, dense(24, 24), ("Normalize", None, None)], new=new)
@@ -109,7 +109,7 @@ def test_dense_weights_in_half_precision(tmp_path: Path) -> None:
 
 
 def test_files_that_sentence_transformers_itself_saved(tmp_path: Path) -> None:
-    """A model made and saved by version 6.2: every module with the config it writes today."""
+    """The model is made and saved by version 6.2, with every module and the config that this version writes."""
     bert = random_checkpoint(tmp_path / "bert", hidden_size=24, num_attention_heads=3, num_hidden_layers=1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -149,7 +149,7 @@ def test_old_pooling_switches(tmp_path: Path, modes: list[str]) -> None:
 @pytest.mark.skipif(VARIABLE not in os.environ, reason=f"{VARIABLE} is not set")
 @pytest.mark.parametrize("files", ["old", "v6", "prompt", "Dense"])
 def test_all_modes_on_a_thousand_real_texts(tmp_path: Path, files: str) -> None:
-    """The real weights with other modules behind them; each mode's vectors scaled to length 1, as with Normalize."""
+    """The real weights have other modules behind them; each mode's vectors are normalised to length 1."""
     folder = tmp_path / "model"
     shutil.copytree(locate(DEFAULT_MODEL).require("config.json").parent, folder)
     if files == "old":
@@ -177,7 +177,7 @@ def test_all_modes_on_a_thousand_real_texts(tmp_path: Path, files: str) -> None:
         x.reshape(1000, 6, -1) / np.linalg.norm(x.reshape(1000, 6, -1), axis=2)[..., None] for x in (ours, expected)
     ]
     apart = np.abs(units[0] - units[1]).max(axis=(0, 2))
-    REPORT.append(f"all pooling modes, {files}: {len(texts)} real texts, at most {apart.max():.1e} apart")
+    REPORT.append(f"all pooling modes, {files}: {len(texts)} real texts, differences of at most {apart.max():.1e}")
     assert (apart <= TOLERANCE).all(), dict(zip(MODES, apart, strict=True))
 
 
@@ -318,7 +318,7 @@ def test_bad_layer_norm_and_normalize(tmp_path: Path) -> None:
 
 
 def test_a_linked_folder_is_read_as_data(tmp_path: Path) -> None:
-    """The hub's cache consists of links, so links are followed; a pipe at their end is not."""
+    """The hub's cache consists of links, so links are followed; a link to a pipe is refused."""
     folder = model_with_modules(tmp_path / "model", [MEAN])
     shutil.move(folder / "1_Pooling", tmp_path / "elsewhere")
     (folder / "1_Pooling").symlink_to(tmp_path / "elsewhere")

@@ -1,4 +1,4 @@
-"""The pictures: what is drawn, with which labels; without pyplot, and with a clear error without matplotlib."""
+"""The plots: their content and labels; pyplot is not used, and without matplotlib there is a clear error."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def points() -> np.ndarray:
 
 
 def drawn(figure: Figure) -> None:
-    """Every kind of file can be written, with warnings being errors."""
+    """Write the figure as every kind of file; warnings are errors."""
     for suffix, start in (("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")):
         file = io.BytesIO()
         figure.savefig(file, format=suffix)
@@ -93,7 +93,7 @@ def test_word_similarities_by_layer(model: BertModel, tokenizer: BertTokenizer) 
     for axis, matrix in zip(panels, matrices, strict=True):
         (image,) = axis.images
         np.testing.assert_array_equal(image.get_array(), matrix)
-        assert image.get_clim() == (matrices.min(), 1.0), "one scale of colours"
+        assert image.get_clim() == (matrices.min(), 1.0), "all images must have one scale of colours"
         assert [text.get_text() for text in axis.texts] == [f"{cosine:.2f}" for cosine in matrix.ravel()]
     assert [label.get_text() for label in panels[0].get_yticklabels()] == [
         "0: [the] cat sat o...",
@@ -107,15 +107,15 @@ def test_word_similarities_by_layer(model: BertModel, tokenizer: BertTokenizer) 
     drawn(figure)
 
 
-def test_word_similarities_with_layers_made_one(model: BertModel, tokenizer: BertTokenizer) -> None:
+def test_word_similarities_with_combined_layers(model: BertModel, tokenizer: BertTokenizer) -> None:
     found = word_occurrences("the", embed_tokens(model, tokenizer, TEXTS), tokenizer)
     figure = plot_word_similarities(found)
     np.testing.assert_array_equal(figure.axes[0].images[0].get_array(), found.similarities())
-    assert len(figure.axes) == 2, "a matrix and its colours"
+    assert len(figure.axes) == 2, "expected a matrix and its colour bar"
 
 
-def test_labels_are_drawn_as_they_stand(model: BertModel, tokenizer: BertTokenizer) -> None:
-    """No mathematics between dollars, no label lost for its underscore."""
+def test_labels_are_drawn_literally(model: BertModel, tokenizer: BertTokenizer) -> None:
+    """Dollars do not start a formula, and labels with an underscore are not dropped."""
     texts = embed_tokens(model, tokenizer, [r"_a $5 \frac the $x", r"the $\nonsense$"])
     drawn(plot_word_similarities(word_occurrences("the", texts, tokenizer)))
     labels = ["_a $5 and $", r"$\nonsense{$", "bell \ufffd"]
@@ -158,7 +158,7 @@ def test_sentences_by_layer(points: np.ndarray) -> None:
     drawn(figure)
     assert not plot_layers_pca(points).legends
     assert not plot_layers_pca(points, labels=[str(i) for i in range(20)]).legends, (
-        "as many labels as there is room for"
+        "there must be as many labels as fit"
     )
 
 
@@ -196,7 +196,7 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=PATIENCE)
 
 
-def test_pyplot_is_never_touched() -> None:
+def test_pyplot_is_never_used() -> None:
     done = python(
         "import sys, numpy as np; from minibert.plot import plot_hidden_values; "
         "assert 'matplotlib' not in sys.modules; plot_hidden_values(np.ones(3)); "
@@ -206,7 +206,7 @@ def test_pyplot_is_never_touched() -> None:
 
 
 def test_without_matplotlib(folder: Path, tmp_path: Path) -> None:
-    """The error comes before anything is computed or written, and says what to install."""
+    """The error is raised before anything is computed or written, and says what to install."""
     hide = "import sys; sys.modules['matplotlib'] = None; from minibert.cli import main; "
     for verb in (["words", "the", "the cat the"], ["hidden", "a", "-o", str(tmp_path / "states.npz")]):
         arguments = [*verb, "-m", str(folder), "--backend", "numpy", "--plot", str(tmp_path / "p.png")]

@@ -1,4 +1,4 @@
-"""Pooling against sentence-transformers' Pooling module, bert-as-service's formulas written out, and itself."""
+"""Pooling beside sentence-transformers' Pooling module and bert-as-service's formulas; equal bits in any batch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def padded(state: np.ndarray, cu_seqlens: np.ndarray) -> tuple[np.ndarray, np.nd
 
 def theirs(modes: str | Sequence[str], prompt_length: int | None = None) -> np.ndarray:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of torch's own making
+        warnings.simplefilter("ignore")  # warnings of torch itself
         import torch
         from sentence_transformers.sentence_transformer.modules import Pooling
 
@@ -52,7 +52,7 @@ def test_equals_sentence_transformers(mode: str | Sequence[str]) -> None:
 
 @pytest.mark.parametrize("mode", POOLING_MODES)
 def test_equals_sentence_transformers_without_the_prompt(mode: str) -> None:
-    """The first two tokens do not count; texts with no other are left out, where theirs gives -inf for "max"."""
+    """The first two tokens do not count. Texts without others are left out, because theirs gives -inf for "max"."""
     counts = np.concatenate([np.arange(length) >= 2 for length in LENGTHS])
     longer = np.array(LENGTHS) > 2
     ours = pool(STATE, CU_SEQLENS, (mode,), counts)
@@ -93,7 +93,7 @@ BERT_AS_SERVICE["REDUCE_MEAN_MAX"] = lambda x, m: np.concatenate(
 @pytest.mark.parametrize("name", BERT_AS_SERVICE)
 @pytest.mark.parametrize("layers", [-2, [-4, -3, -2, -1]], ids=["its default", "four layers"])
 def test_equals_bert_as_service(name: str, layers: int | list[int]) -> None:
-    """It concatenates the layers asked for and then pools; there is no Normalize, so the model's is taken away."""
+    """It concatenates the layers and then pools. It does not normalise, so the model's Normalize is removed."""
     model = SentenceTransformer()
     inputs = model.tokenizer(TEXTS, padding=True)
     states = model.model(**inputs, output_hidden_states=True).hidden_states
@@ -151,7 +151,7 @@ def test_the_forward_stops_after_the_deepest_layer(monkeypatch: pytest.MonkeyPat
 @pytest.mark.skipif(VARIABLE not in os.environ, reason=f"{VARIABLE} is not set")
 @pytest.mark.parametrize("pooling", ["mean", "REDUCE_MEAN_MAX", "weightedmean"])
 def test_bit_for_bit_whatever_the_batch(pooling: str) -> None:
-    """200 real texts together, alone, in another order and in other batches: the same bits."""
+    """200 real texts have the same bits together, alone, in another order and in other batches."""
     texts = list(udhr_lines()[::18])[:200]
     model = SentenceTransformer(backend="numba")
     options = {"pooling": pooling, "layers": [-2, -1], "truncation": "silent"}
@@ -160,7 +160,7 @@ def test_bit_for_bit_whatever_the_batch(pooling: str) -> None:
     np.testing.assert_array_equal(together, backwards)
     for i in range(0, len(texts), 9):
         np.testing.assert_array_equal(model.encode(texts[i], **options), together[i])
-    REPORT.append(f"{len(texts)} texts, {pooling}: the same bits together, backwards and alone")
+    REPORT.append(f"{len(texts)} texts, {pooling}: the same bits together, in reverse order and alone")
 
 
 @pytest.mark.parametrize(
@@ -186,6 +186,6 @@ def test_bit_for_bit_whatever_the_batch(pooling: str) -> None:
         ({"special_tokens": 1}, TypeError, "special_tokens=1"),
     ],
 )
-def test_bad_wishes(options: dict[str, object], error: type[Exception], message: str) -> None:
+def test_bad_options(options: dict[str, object], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         SentenceTransformer().encode("a", **options)

@@ -1,6 +1,6 @@
-"""Every README.md is true: its Python blocks and its `minibert` lines run and print what is shown, its links lead on.
+"""Every README.md is correct: its Python blocks and `minibert` lines print the shown output, its links are not broken.
 
-The examples of a page run in one process, so that the libraries are imported once a page and not once a block. Each
+The examples of a page run in one process, so that the libraries are imported once per page and not once per block. Each
 example has its own namespace and folder: it fails if it needs a name or a file of another one. The lines of one `sh`
 block share a folder.
 """
@@ -52,7 +52,7 @@ _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 class Example(NamedTuple):
-    """A block, and the text block that follows it with nothing between them but an empty line."""
+    """A block, and the text block after it if there is only an empty line between them."""
 
     language: str
     code: str
@@ -69,12 +69,12 @@ def examples(text: str) -> list[Example]:
 
 
 def steps(example: Example) -> list[list[Any]]:
-    """What of a block is run, for page_runner.py: commands that set up an environment are not."""
+    """Return the steps of a block for page_runner.py, without the commands that set up an environment."""
     if example.language == "python":
         return [["python", example.code]]
     found: list[list[Any]] = []
     for command in commands(example):
-        if made := re.fullmatch(r"printf '([^']*)' > (\S+)", command):  # so it needs no shell
+        if made := re.fullmatch(r"printf '([^']*)' > (\S+)", command):  # so that no shell is needed
             found.append(["file", made[2], made[1].replace("\\n", "\n")])
         elif command.startswith("minibert "):
             found.append(["minibert", shlex.split(command)[1:]])
@@ -82,8 +82,8 @@ def steps(example: Example) -> list[list[Any]]:
 
 
 def commands(example: Example) -> list[str]:
-    """The single commands of a shell block."""
-    assert not re.search(r"\\$", example.code, re.MULTILINE), "a command is one line"
+    """Return the single commands of a shell block."""
+    assert not re.search(r"\\$", example.code, re.MULTILINE), "a command must be one line"
     return [command for line in example.code.splitlines() for command in line.split(" && ")]
 
 
@@ -99,7 +99,7 @@ RUN = {
 
 
 def run_page(text: str, folder: Path) -> list[tuple[int, str, str]]:
-    """The exit code, stdout and stderr of each example of a page; one that only sets up an environment does nothing."""
+    """Run a page, without the commands that set up an environment; return each example's exit code, stdout, stderr."""
     jobs = []
     for number, example in enumerate(examples(text)):
         (folder / str(number)).mkdir()
@@ -121,7 +121,7 @@ def run_page(text: str, folder: Path) -> list[tuple[int, str, str]]:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[tuple[int, str, str]]]:
-    """The results of a page by its name; each page runs once."""
+    """Return a function from a page's name to its results; each page runs once."""
     return functools.cache(lambda name: run_page(PAGES[name], tmp_path_factory.mktemp("page")))
 
 
@@ -134,7 +134,7 @@ def assert_as_shown(example: Example, result: tuple[int, str, str]) -> None:
 
 
 def assert_same_output(found: str, shown: str) -> None:
-    """Equal but for the last digit of a printed decimal number, which another machine may round otherwise."""
+    """Compare outputs; the last digit of a decimal number may differ, because another machine may round differently."""
     decimal = re.compile(r"-?\d+\.\d+|-?\d+\.")
     assert decimal.sub("#", found).split() == decimal.sub("#", shown).split()
     numbers = [[float(number) for number in decimal.findall(text)] for text in (found, shown)]
@@ -150,11 +150,11 @@ def wrapped(language: str, code: str, shown: str | None = None) -> str:
     return f"```{language}\n{code}```\n" + (f"\n```text\n{shown}```\n" if shown is not None else "")
 
 
-def test_examples_that_are_not_true_are_noticed(tmp_path: Path) -> None:
+def test_wrong_examples_are_noticed(tmp_path: Path) -> None:
     bad = [
         wrapped("python", "print('a')\n", "b\n"),
         wrapped("python", "x = 1\nprint(0.5)\n", "0.6\n"),
-        wrapped("python", "print(x)\n", "1\n"),  # a name of the block before
+        wrapped("python", "print(x)\n", "1\n"),  # x is defined in the block before
         wrapped("python", "import warnings\nwarnings.warn('hot')\nprint(1)\n", "1\n"),
         wrapped("python", "import sys\nsys.exit(3)\n", ""),
         wrapped("python", "print('a')\n"),
@@ -180,7 +180,7 @@ def test_examples_that_are_not_true_are_noticed(tmp_path: Path) -> None:
 
 
 def known(command: str) -> bool:
-    """Whether a command of a shell block is run by these tests, or is one of the few that set up an environment."""
+    """Return whether these tests run a command of a shell block, or it is one of the few that set up an environment."""
     marker = {text.partition(":")[0] for text in PROJECT["tool"]["pytest"]["ini_options"]["markers"]}
     if command.startswith(("minibert ", "printf ")):
         return True
@@ -205,7 +205,7 @@ def known(command: str) -> bool:
 
 
 def verbs() -> set[str]:
-    """The verbs of the command line, from its help."""
+    """Read the verbs of the command line from its help."""
     with contextlib.redirect_stdout(io.StringIO()) as out, pytest.raises(SystemExit):
         main(["--help"])
     return set(re.findall(r"^    ([a-z-]+)(?: |$)", out.getvalue(), re.MULTILINE))
@@ -250,7 +250,7 @@ def test_an_unknown_command_is_noticed() -> None:
         assert known(command), command
 
 
-def test_every_verb_has_its_place_in_the_pages_and_most_are_run() -> None:
+def test_every_verb_is_in_the_pages_and_most_are_run() -> None:
     assert len(verbs()) >= 11
     text = PAGES["minibert/cli/README.md"]
     assert set(re.findall(r"`minibert ([a-z-]+)`", text)) == verbs()
@@ -264,7 +264,7 @@ def test_every_verb_has_its_place_in_the_pages_and_most_are_run() -> None:
 
 
 def anchors(text: str) -> set[str]:
-    """The names that GitHub gives to the headings of a page."""
+    """Return the names that GitHub gives to the headings of a page."""
     headings = re.findall(r"^#+ (.*)$", _BLOCK.sub("", text), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -305,7 +305,7 @@ def test_the_changelog_names_modules_that_exist() -> None:
 
 
 def test_the_figures_of_the_front_page_are_those_of_the_benchmarks() -> None:
-    """Its one table is a choice from the tables that the benchmarks write: after a new measurement, choose again."""
+    """The numbers of its table come from the tables of the benchmarks; update them after a new measurement."""
     (table,) = re.findall(r"^## Beside others\n.*?(^\|.*?)\n\n", PAGES["README.md"], re.MULTILINE | re.DOTALL)
     measured = set(re.findall(r"[\d.,e-]*\d", PAGES["benchmarks/README.md"]))
     rows = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
@@ -314,7 +314,7 @@ def test_the_figures_of_the_front_page_are_those_of_the_benchmarks() -> None:
     assert [figure for figure in figures if figure not in measured] == []
 
 
-def test_the_benchmarks_find_their_places() -> None:
+def test_the_benchmarks_find_their_markers() -> None:
     page = PAGES["benchmarks/README.md"]
     named = {
         name

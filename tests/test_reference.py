@@ -1,4 +1,4 @@
-"""The reference ops against their float64 definitions, and the activations against transformers'."""
+"""The reference ops beside their float64 definitions, and the activations beside transformers'."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from minibert.bert.ops import LayerNorm, Linear
 from tests.support import oracle
 from tests.support.cases import OP_CASES, OpCase, activation_grid, pack_lengths
 
-# Greatest error allowed, in units of EPSILON x magnitude (tests/support/oracle.py): a few roundings. layer_norm rounds
-# once, by half a unit, embed twice; the others add up hundreds of numbers, in whatever order this machine's BLAS takes.
+# The greatest error allowed, in units of EPSILON x magnitude (tests/support/oracle.py). layer_norm rounds once, by half
+# a unit, embed twice. The others add hundreds of numbers, in the order of this machine's BLAS.
 BUDGETS = {"embed": 1.0, "linear": 4.0, "attention": 6.0, "layer_norm": 0.51}
 
 
@@ -33,7 +33,7 @@ def test_op_equals_its_definition(case: OpCase) -> None:
 
 @pytest.mark.parametrize("case", OP_CASES, ids=str)
 def test_op_in_float64_is_its_definition(case: OpCase) -> None:
-    """Without rounding to float32 the formulas themselves agree, as far as erf does: from 4 on it stays at erf(4)."""
+    """Without rounding to float32 the formulas agree up to the error of erf, which is erf(4) for all x above 4."""
     arguments = {name: in_float64(value) for name, value in case.arguments().items()}
     errors = oracle.rounding_errors(
         case.op, case.run(reference.OPS, arguments), case.run(oracle.OPS, arguments), arguments
@@ -56,7 +56,7 @@ def in_float64(value: Any) -> Any:
 
 
 def erf_grid() -> FloatArray:
-    """Every scale that float32 has, densest where erf bends; both signs."""
+    """Return values of every float32 scale and both signs, most of them where erf is curved."""
     tiny, huge = np.float32(np.finfo(np.float32).smallest_subnormal), np.float32(np.finfo(np.float32).max)
     positive = np.concatenate(
         [
@@ -74,7 +74,7 @@ def test_erf_is_exact_to_float32_rounding() -> None:
     assert ulps.max() <= 0.53, f"{ulps.max():.3f} ulp at {x[ulps.argmax()]!r}"
 
 
-def test_erf_in_float64_is_as_good_as_documented() -> None:
+def test_erf_in_float64_is_as_exact_as_documented() -> None:
     x = np.linspace(-4, 4, 100_001)
     exact = np.array([math.erf(value) for value in x.tolist()])
     np.testing.assert_allclose(reference.erf(x[1:-1]), exact[1:-1], rtol=1e-9, atol=0)
@@ -119,7 +119,7 @@ def test_every_activation_of_the_config_has_its_formula() -> None:
 
 @pytest.mark.parametrize("name", reference.ACTIVATION_FUNCTIONS)
 def test_activation_equals_its_formula(name: str) -> None:
-    """Within two steps of float32 at the size of x, which is also that of the result where the activation is open."""
+    """The difference is at most two float32 steps at the size of x, which is also the result's size for large x."""
     x = activation_grid()
     result = reference.ACTIVATION_FUNCTIONS[name](x)
     units = np.abs(result - oracle.ACTIVATIONS[name](x.astype(np.float64))) / np.spacing(np.abs(x))
@@ -129,7 +129,7 @@ def test_activation_equals_its_formula(name: str) -> None:
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activation_equals_transformers(name: str) -> None:
-    """Within 8 such steps: torch's vectorised erf alone is 4.5 steps off its formula."""
+    """The difference is at most 8 such steps; torch's vectorised erf alone differs from its formula by 4.5."""
     import torch
     from transformers.activations import ACT2FN
 
@@ -142,7 +142,7 @@ def test_activation_equals_transformers(name: str) -> None:
 
 
 def test_the_formulas_differ() -> None:
-    """Or the tests above could not tell one name from another."""
+    """If they were equal, the tests above could not distinguish the names."""
     x = np.linspace(-4, 4, 101, dtype=np.float32)
     results = {name: function(x) for name, function in reference.ACTIVATION_FUNCTIONS.items()}
     for one, other in itertools.combinations(results, 2):
@@ -172,7 +172,7 @@ def test_empty_sequences_have_empty_scores_and_probs(lengths: tuple[int, ...]) -
         assert [array.shape for array in listed] == [(2, length, length) for length in lengths]
 
 
-def test_attention_gives_what_it_is_asked_for() -> None:
+def test_attention_returns_the_requested_arrays() -> None:
     x = np.ones((3, 4), dtype=np.float32)
     for scores in (False, True):
         for probs in (False, True):
@@ -195,7 +195,7 @@ def test_sequences_do_not_see_each_other() -> None:
 @pytest.mark.parametrize("value", [0.0, 0.5, 0.1, -3.3])
 @pytest.mark.parametrize("H", [1, 7, 8, 384])
 def test_layer_norm_of_constant_rows_is_the_bias(value: float, H: int, eps: float) -> None:
-    """Exactly, whatever eps: in float64 the mean of equal float32 numbers is that number."""
+    """The result is exact for any eps: in float64 the mean of equal float32 numbers is that number."""
     generator = np.random.default_rng(0)
     weight, bias = generator.standard_normal((2, H)).astype(np.float32)
     x = np.full((3, H), value, dtype=np.float32)

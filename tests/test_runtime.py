@@ -1,6 +1,6 @@
-"""Threads, processes, interrupts, memory: whatever a program does around minibert, the numbers are right.
+"""Threads, processes, interrupts, memory: the numbers are correct, whatever the program does around minibert.
 
-Each case is a program in a process of its own (outcomes.py). The default run is a small sample, `-m slow` the whole.
+Each case is a program in a process of its own (outcomes.py). The default run is a small sample; `-m slow` runs all.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.support import outcomes
 from tests.support.checkpoints import random_checkpoint
 from tests.support.report import REPORT
 
-needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not have fork")
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def model(outcome_model: Path) -> Path:
 
 
 def expect_ok(title: str, results: dict[str, tuple[str, str]]) -> None:
-    """Report how many programs ended in which way; all must be ok."""
+    """Report the number of programs of each outcome; all must be ok."""
     REPORT.append(outcomes.line(title, Counter(outcome for outcome, _ in results.values())))
     failed = {name: result for name, result in results.items() if result[0] != "ok"}
     assert not failed
@@ -63,7 +63,7 @@ LAYERS = {
     "one Numba thread": {"NUMBA_NUM_THREADS": "1"},
 }
 
-# A Numba whose threading layers are not there: each of them fails to import.
+# A Numba without threading layers: each of them fails to import.
 NO_LAYERS = """
 import sys
 for layer in ("omppool", "tbbpool", "workqueue"):
@@ -72,7 +72,7 @@ for layer in ("omppool", "tbbpool", "workqueue"):
 
 
 @pytest.mark.slow
-def test_no_threading_layer_of_numba_matters(model: Path) -> None:
+def test_the_threading_layer_of_numba_does_not_matter(model: Path) -> None:
     programs = {name: ("", variables) for name, variables in LAYERS.items()}
     programs["no layer at all"] = (NO_LAYERS, {})
     results = {
@@ -236,18 +236,18 @@ for turn in range(COUNT):
     except KeyboardInterrupt:
         thread.join()
         late.append(finished - sent[0])
-    # What the interrupted forward has freed is used for other things now, and nobody may write there.
+    # The memory that the interrupted forward freed is reused here; no thread may still write to it.
     blocks = [np.full(size, 7.0, np.float32) for size in (64 * 64 * 96, 64 * 64 * 288, 64 * 64 * 384) for _ in range(2)]
     thread.join()
     time.sleep(0.002)
     overwritten += sum(int((block != 7).any()) for block in blocks)
     check(model, [order.randrange(64)])
 if overwritten: print("WRONG NUMBER: freed memory was written to", overwritten, "times")
-# The signal is there before `sent` says so; one forward may end before Python raises the interrupt.
+# The signal arrives before `sent` is updated; one forward may end before Python raises the interrupt.
 if max(late) > 1: print("HANG:", max(late), "forwards were computed after an interrupt")
 helpers, = model.ops.linear.args[0].team._helpers_by_process.values()
 print(f"{len(late)} interrupts, at most {max(late)} forwards ended after one; callers left inside: {helpers.state[40]}")
-if helpers.state[40] or helpers.state[32]: print("WRONG NUMBER: somebody is still inside")
+if helpers.state[40] or helpers.state[32]: print("WRONG NUMBER: a thread is still inside")
 """
 
 
@@ -285,8 +285,8 @@ def test_a_signal_handler_may_compute_in_the_middle_of_a_forward(model: Path) ->
 
 
 EVERYWHERE = """
-# At line after line of what Python runs for an op, first with all helpers asleep: another forward, as a signal handler
-# or a finalizer may begin one; or a KeyboardInterrupt, also at each return.
+# At each line of what Python runs for an op, first with all helpers asleep: another forward, which a signal handler
+# or a finalizer may begin; or a KeyboardInterrupt, also at each return.
 places = ("kernels/threads.py", "kernels/buffers.py", "/threading.py", "/contextlib.py")
 model = load(num_threads=4); check(model)
 helpers, = model.ops.linear.args[0].team._helpers_by_process.values()
@@ -319,13 +319,13 @@ for number in range(1, INTERRUPTS + 1):
     except KeyboardInterrupt: stopped += 1
     let_helpers_sleep()
     check(model, [3])
-print(stopped, "interrupts, each at a place of its own")
+print(stopped, "interrupts, each at another line")
 if stopped < INTERRUPTS: print("WRONG NUMBER: some interrupts were lost")
 """
 
 
 @pytest.mark.parametrize("interrupts", [120, pytest.param(600, marks=pytest.mark.slow)])
-def test_whatever_comes_between_two_lines_of_an_op(interrupts: int, model: Path) -> None:
+def test_forwards_and_interrupts_between_any_two_lines_of_an_op(interrupts: int, model: Path) -> None:
     result = outcomes.run(f"INTERRUPTS = {interrupts}\n{EVERYWHERE}", model)
     REPORT.append(result[1].strip())
     expect_ok("forwards and interrupts between any two lines", {"": result})
@@ -341,11 +341,11 @@ for number in range(200): digest(model, number % 64)
 before = resident()
 for number in range(COUNT): digest(model, number % 64)
 print(f"{COUNT} forwards: {resident() - before:+.2f} MB")
-if resident() - before > 5: print("WRONG NUMBER: it grows")
+if resident() - before > 5: print("WRONG NUMBER: memory grows")
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system does not tell a process's memory so")
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads memory from /proc/self/statm")
 @pytest.mark.parametrize("count", [500, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_memory_does_not_grow(count: int, model: Path) -> None:
     result = outcomes.run(f"COUNT = {count}\n{DRIFT}", model)
@@ -354,7 +354,7 @@ def test_memory_does_not_grow(count: int, model: Path) -> None:
 
 
 BOUND = """
-# Keep what was freed from hiding what is taken: large blocks go back to the system at once.
+# Large blocks go back to the system at once, so that freed memory does not hide memory that is taken.
 shape, kept, threads = (TEXTS, TOKENS), KEPT, 2
 model = load(threads, add_pooling_layer=False)
 config = model.config
@@ -372,14 +372,14 @@ t = min(T, max(1024, TOKENS))
 work, result = 4 * t * (F + 7 * H) / 2**20, 4 * T * H * kept / 2**20
 bound = result + work
 print(f"{TEXTS} x {TOKENS} tokens, {kept} states kept: {taken:.1f} MiB taken, {bound:.1f} allowed")
-if taken > bound + 2: print("WRONG NUMBER: more than the formula says")
-if taken < 0.5 * bound: print("WRONG NUMBER: the formula says nothing")
+if taken > bound + 2: print("WRONG NUMBER: more than the formula allows")
+if taken < 0.5 * bound: print("WRONG NUMBER: the formula is far too large")
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell a process's peak so")
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak from /proc/self/status")
 def test_memory_of_a_forward_is_bounded_by_the_formula(tmp_path: Path) -> None:
-    """That of `BertModel.forward_packed`."""
+    """The formula is in `BertModel.forward_packed`."""
     wide = random_checkpoint(
         tmp_path, hidden_size=768, num_hidden_layers=2, num_attention_heads=12, intermediate_size=3072
     )
@@ -391,7 +391,7 @@ def test_memory_of_a_forward_is_bounded_by_the_formula(tmp_path: Path) -> None:
     expect_ok("memory of a forward", results)
 
 
-def test_a_result_that_no_memory_could_hold_is_refused_at_once(model: Path) -> None:
+def test_a_result_too_large_for_the_memory_is_refused_at_once(model: Path) -> None:
     program = """
         from minibert.models import bert_model as models
         from minibert.bert.packed import PackedBatch
@@ -404,7 +404,7 @@ def test_a_result_that_no_memory_could_hold_is_refused_at_once(model: Path) -> N
             model.forward_packed(many, hidden_states=range(4))
         except MemoryError as error:
             print("MemoryError:", error)
-        assert time.process_time() - start < 1  # of computing; to compute a million tokens takes a minute
+        assert time.process_time() - start < 1  # processor time; a million tokens would take a minute
         check(model)
         """
     outcome, printed = outcomes.run(program, model)
@@ -412,7 +412,7 @@ def test_a_result_that_no_memory_could_hold_is_refused_at_once(model: Path) -> N
     expect_ok("an absurd batch", {"": (outcome, printed)})
 
 
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the system does not list a process's files so")
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="reads open files from /proc/self/fd")
 def test_dropped_models_leave_no_threads_and_no_files(model: Path) -> None:
     program = """
         import gc
@@ -424,23 +424,23 @@ def test_dropped_models_leave_no_threads_and_no_files(model: Path) -> None:
         for number in range(50): digest(load(num_threads=3), number)
         after = count()
         print("50 models: threads and files", before, "->", after)
-        if after != before: print("WRONG NUMBER: something is left")
+        if after != before: print("WRONG NUMBER: threads or files are left")
         """
     result = outcomes.run(program, model)
     REPORT.append(result[1].strip())
     expect_ok("dropped models", {"": result})
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system does not tell a process's memory so")
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads memory from /proc/self/statm")
 def test_no_memory_for_a_kernels_scratch_is_a_memory_error(model: Path) -> None:
-    """Without a word of it, the helper that meets it would never come out of its chunk, nor its leader."""
+    """Without the check, the helper thread would never leave its chunk, and the calling thread would wait for it."""
     program = """
         import resource
         from minibert.kernels import make_ops
         from minibert.kernels.attention import describe_attention
         ops = make_ops(3)
         team, nothing = ops.attention.args[0].team, np.zeros(0, np.float32)
-        length = 4_500_000  # the keys of one head alone take 72 MB, more than malloc sets aside for a thread (64)
+        length = 4_500_000  # the keys of one attention head take 72 MB, more than malloc reserves for a thread (64)
         x = np.zeros((length, 64), np.float32)
         def attend(length):
             part, places, first = x[:length], np.array([0, length], np.int32), np.zeros(2, np.int64)
@@ -455,13 +455,13 @@ def test_no_memory_for_a_kernels_scratch_is_a_memory_error(model: Path) -> None:
             room.pop()
         try:
             attend(length)
-            print("WRONG NUMBER: there was memory after all")
+            print("WRONG NUMBER: there was enough memory")
         except MemoryError as error:
             print("MemoryError:", error)
         del room
         check(load())
         helpers, = team._helpers_by_process.values()
-        if helpers.state[40] or helpers.state[32]: print("WRONG NUMBER: somebody is still inside")
+        if helpers.state[40] or helpers.state[32]: print("WRONG NUMBER: a thread is still inside")
         """
     result = outcomes.run(program, model)
     assert "MemoryError: A kernel could not allocate its scratch memory" in result[1], result

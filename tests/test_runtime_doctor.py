@@ -1,4 +1,4 @@
-"""The runtime's own verbs (doctor, warmup, bench), and how many cores there are."""
+"""The verbs doctor, warmup and bench, and the number of cores."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ MEMORY: dict[str, tuple[dict[str, str], int | None]] = {
 }
 
 
-@pytest.mark.skipif(not hasattr(os, "sysconf"), reason="this system does not tell its memory so")
+@pytest.mark.skipif(not hasattr(os, "sysconf"), reason="reads memory with os.sysconf")
 @pytest.mark.parametrize("case", MEMORY)
 def test_available_memory(case: str, tmp_path: Path) -> None:
     files, limit = MEMORY[case]
@@ -110,7 +110,7 @@ def test_available_memory(case: str, tmp_path: Path) -> None:
     assert available_memory(write(tmp_path, files)) == (installed if limit is None else limit)
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system does not bind processes to cores")
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs os.sched_setaffinity")
 def test_a_model_takes_the_cores_it_may_use(outcome_model: Path) -> None:
     program = """
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
@@ -167,7 +167,7 @@ def test_doctor_fails_where_kernels_cannot_be_kept(tmp_path: Path) -> None:
     assert done.stderr.endswith("checks failed: cache.\n")
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="this system has no owners")
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="files do not have owners on this system")
 def test_doctor_says_why_a_folder_is_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "open" / "base"))
     (tmp_path / "open").mkdir()

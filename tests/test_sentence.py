@@ -1,4 +1,4 @@
-"""SentenceTransformer against sentence-transformers: same files, same texts, at most 2e-6 apart."""
+"""SentenceTransformer and sentence-transformers: same files, same texts, vectors that differ by at most 2e-6."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_equals_sentence_transformers_on_the_real_model(minilm_sentences: Senten
 @pytest.mark.skipif(VARIABLE not in os.environ, reason=f"{VARIABLE} is not set")
 @pytest.mark.parametrize("count", [250, pytest.param(1000, marks=pytest.mark.slow)])
 def test_equals_sentence_transformers_on_real_texts(minilm_sentences: SentenceTransformer, count: int) -> None:
-    """Vectors, scores, bits and integers of lines in 45 languages."""
+    """Compare vectors, scores, bits and integers of lines in 45 languages."""
     short = [text for text in dict.fromkeys(udhr_lines()) if len(text) <= 70][:1000]
     texts = short[:: 1000 // count]
     assert len(texts) == count
@@ -75,7 +75,7 @@ def test_equals_sentence_transformers_on_real_texts(minilm_sentences: SentenceTr
         assert (quantized.dtype, quantized.shape) == (reference.dtype, reference.shape)
         if precision.endswith("int8"):
             steps = np.abs(quantized.astype(int) - reference.astype(int))
-            assert steps.max() <= 1  # where a rounding error lies across a boundary
+            assert steps.max() <= 1  # a rounding error may cross the boundary of a step
             differing = max(differing, float((steps > 0).mean()))
     REPORT.append(
         f"SentenceTransformer: {len(texts)} real texts, at most {apart:.1e} from sentence-transformers; "
@@ -102,7 +102,7 @@ def test_empty_list_and_windows(minilm_sentences: SentenceTransformer, monkeypat
     )
 
 
-def test_cutting_is_never_silent_unless_asked(minilm_sentences: SentenceTransformer) -> None:
+def test_truncation_is_never_silent_unless_asked(minilm_sentences: SentenceTransformer) -> None:
     long = "long " * 300
     with pytest.warns(UserWarning, match=r"1 of 2 texts have more than 256 tokens .*index 1"):
         minilm_sentences.encode(["short", long])
@@ -136,7 +136,7 @@ def test_max_seq_length(minilm_sentences: SentenceTransformer) -> None:
 def test_the_limit_is_the_one_sentence_transformers_takes(
     tmp_path: Path, of_the_tokenizer: int, of_the_model: int | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """sentence_bert_config.json replaces the tokenizer's limit, be it lower or higher."""
+    """sentence_bert_config.json replaces the tokenizer's limit, whether it is lower or higher."""
     folder = sentence_model(tmp_path / "model", sentence_bert_config={"max_seq_length": of_the_model})
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "model_max_length": of_the_tokenizer}))
@@ -346,7 +346,7 @@ def test_return_info_counts_tokens(minilm_sentences: SentenceTransformer) -> Non
 @pytest.mark.parametrize("stride", [0, 20])
 @pytest.mark.parametrize("prompt", [None, "query: "])
 def test_split_into_windows(minilm_sentences: SentenceTransformer, stride: int, prompt: str | None) -> None:
-    """The windows hold every token, overlap by the stride, and their vectors' weighted mean is the text's."""
+    """The windows contain every token, overlap by the stride, and their vectors' weighted mean is the text's."""
     options = {"truncation": "split", "stride": stride, "prompt": prompt, "return_info": True}
     vector, info = minilm_sentences.encode(LONG, **options)
     text_tokens = [tuple(offsets) for offsets in minilm_sentences.tokenizer.encodings([LONG])[0].offsets[1:-1]]
@@ -359,7 +359,7 @@ def test_split_into_windows(minilm_sentences: SentenceTransformer, stride: int, 
     for one, after in pairwise(held):
         assert len(set(one) & set(after)) == stride
 
-    # The mean of the windows' means, before Normalize; each window stands alone as the tokens it is.
+    # The mean of the windows' means, before Normalize; each window is computed alone.
     model = minilm_sentences.model
     means, weights = [], []
     for start, end in info.windows:
@@ -380,7 +380,7 @@ def test_split_leaves_short_texts_alone() -> None:
 
 
 def test_memory_stays_bounded(tmp_path: Path) -> None:
-    """Beyond the result and the texts, 40,000 texts take no more memory than a window of 10,000."""
+    """Apart from the result and the texts, 40,000 texts need no more memory than a window of 10,000."""
     folder = sentence_model(tmp_path / "model")
     model = SentenceTransformer(folder)
     model.encode(["the cat"] * 100)
@@ -458,7 +458,7 @@ def test_prompts_of_the_card(tmp_path: Path, name: str, query: str, passage: str
     model = SentenceTransformer(folder)
     with pytest.warns(UserWarning, match=re.escape(f"trained with {query!r} before each query")):
         plain = model.encode_query("the cat")
-    np.testing.assert_array_equal(plain, model.encode_query("the cat"))  # warns once
+    np.testing.assert_array_equal(plain, model.encode_query("the cat"))  # it warns only once
     if passage:
         with pytest.warns(UserWarning, match=re.escape(f"{passage!r} before each passage")):
             model.encode_document("the cat")
@@ -593,7 +593,7 @@ def test_without_modules_json_mean_pooling_with_a_warning(tmp_path: Path) -> Non
         ({"config_sentence_transformers": {"default_prompt_name": "q"}}, "default_prompt_name"),
     ],
 )
-def test_what_is_not_implemented_is_refused_by_name(tmp_path: Path, options: dict, message: str) -> None:
+def test_features_that_are_not_implemented_are_refused_by_name(tmp_path: Path, options: dict, message: str) -> None:
     replaced = options.pop("modules_json", None)
     folder = sentence_model(tmp_path / "model", **options)
     if replaced is not None:

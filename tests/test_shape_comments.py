@@ -1,18 +1,19 @@
-"""Executes the shape comments of encoder.py and reference.py.
+"""Execute the shape comments of encoder.py and reference.py.
 
-Lines there end with the shape of what they make, ``# (T, H)``. This file reads those comments with `tokenize`, runs
-forwards under a trace in which no two dimensions are equal, notes the true shape of everything assigned or returned on
-each line, and compares. A comment that never ran, that is not understood, or that is missing is an error too.
+Lines there end with the shape of the array that they make, ``# (T, H)``. This file reads those comments with `tokenize`
+and runs forwards under a trace, in which no two dimensions are equal. It records the true shape of everything assigned
+or returned on each line, and compares. A comment that never ran, that has an unknown form, or that is missing is an
+error too.
 
-The forms a comment may have, the letters being those of encoder.py (N and K: rows and columns of the weight at hand):
+These are the forms of a comment. The letters are those of encoder.py; N and K are rows and columns of the used weight:
 
-    (T, H)                    the one array of the line
+    (T, H)                    the only array of the line
     (T, 3H), (T, 1)           a multiple, a number
     (types, H), (P, H)        one shape for each name on the left
     3 x (T, H)                three names of that shape
-    B x (A, S, S)             one list of B arrays, S being the length of each sequence
+    B x (A, S, S)             one list of B arrays; S is the length of each sequence
     (V, H) or (T, H)          either, and each at least once
-    shape of x                that of the variable x
+    shape of x                the shape of the variable x
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ from tests.support.shape_comments import (
 
 @pytest.fixture(scope="module")
 def observations(tmp_path_factory: pytest.TempPathFactory) -> list[Observation]:
-    """Everything that happened in forwards with each activation, with ids and with vectors, with probs and without."""
+    """Record forwards with each activation, with ids and with vectors, with probs and without."""
     files = locate(random_checkpoint(tmp_path_factory.mktemp("shapes") / "model", **SIZES))
     config = BertConfig.from_files(files)
     dimensions = {
@@ -66,7 +67,7 @@ def observations(tmp_path_factory: pytest.TempPathFactory) -> list[Observation]:
         "type_vocab_size": config.type_vocab_size,
     }
     sizes = [*dimensions.values(), *LENGTHS, 1, 3, 3 * config.hidden_size]
-    assert len(sizes) == len(set(sizes)), "two dimensions are equal, so a wrong letter could pass"
+    assert len(sizes) == len(set(sizes)), "two dimensions are equal, so a wrong letter would not be found"
 
     generator = np.random.default_rng(0)
     ids, mask = padded_inputs(generator, config)
@@ -81,7 +82,7 @@ def observations(tmp_path_factory: pytest.TempPathFactory) -> list[Observation]:
             changed = dataclasses.replace(weights, config=dataclasses.replace(config, hidden_act=activation))
             run(changed, pack(config, ids, mask), return_probs=activation == "gelu")
         run(weights, pack(config, inputs_embeds=vectors, attention_mask=mask), return_probs=True)
-        # In a forward only square weights meet a residual of their own width: N would be H everywhere.
+        # In a forward only square weights have a residual of their own width, so N would always be H.
         reference.apply_linear(vectors[mask], weights.layers[0].intermediate, residual=residual)
         reference.matmul(residual, np.ones((163, config.intermediate_size), dtype=np.float32))
     finally:
@@ -106,17 +107,17 @@ def sources() -> dict[str, str]:
     return {name: path.read_text(encoding="utf-8") for name, path in SOURCES.items()}
 
 
-def test_the_shape_comments_are_true(observations: list[Observation]) -> None:
+def test_the_shape_comments_are_correct(observations: list[Observation]) -> None:
     report = check(sources(), observations, LENGTHS)
     assert not report.problems, "\n".join(report.problems)
     for file in SOURCES:
         counts = [count for (name, _), count in report.checked.items() if name == file]
         assert len(counts) >= 10, f"{file} has lost its shape comments"
-        REPORT.append(f"shape comments: {len(counts)} in {file}, all true, {sum(counts)} executions compared")
+        REPORT.append(f"shape comments: {len(counts)} in {file}, all correct, {sum(counts)} executions compared")
 
 
 def test_every_assignment_and_return_ran(observations: list[Observation]) -> None:
-    """Or an array could be made, without a comment, on a line that nobody looked at."""
+    """Otherwise an array without a comment could be made on a line that was not checked."""
     ran = {seen.line for seen in observations}
     for file, source in sources().items():
         for function in ast.walk(ast.parse(source)):
@@ -133,7 +134,7 @@ def test_every_reason_for_a_missing_comment_is_still_needed(observations: list[O
 
 
 def test_every_wrong_letter_is_caught(observations: list[Observation]) -> None:
-    """Change every letter of every comment into every other letter, one at a time: each must be a problem."""
+    """Each letter of each comment is replaced by each other letter, one at a time; every change must be found."""
     letters = sorted({letter for seen in observations for letter in seen.dimensions})
     changes = 0
     for file, source in sources().items():

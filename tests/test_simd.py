@@ -1,4 +1,4 @@
-"""The vector type: each word and each function on its own, and every width that other processors have."""
+"""The vector type: each operation and function alone, and the vector widths of other processors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WIDTH = simd.WIDTH
 
 
 def lane_by_lane(vector_function):
-    """A function of vectors, as a function of an array whose length is a multiple of WIDTH."""
+    """Turn a function of vectors into a function of an array whose length is a multiple of WIDTH."""
 
     @function
     def run(x, y):
@@ -41,7 +41,7 @@ def lane_by_lane(vector_function):
 
 
 def ulps(found: np.ndarray, exact: np.ndarray) -> np.ndarray:
-    """Distance in units of the last place, no smaller than those of the smallest normal number."""
+    """Return the error in units of the last place, which are at least those of the smallest normal number."""
     unit = np.spacing(np.maximum(np.abs(exact), np.finfo(np.float32).tiny).astype(np.float32))
     return np.abs(found.astype(np.float64) - exact) / unit
 
@@ -54,7 +54,7 @@ def test_exp2() -> None:
     np.testing.assert_array_equal(lane_by_lane(simd.exp2)(np.array([-126.6, -127, -127.4], dtype=np.float32)), 0.0)
 
 
-def test_maximum_and_minimum_keep_what_is_not_a_number() -> None:
+def test_maximum_and_minimum_keep_nan() -> None:
     @function
     def run(x, y, larger, smaller):
         simd.store(larger, 0, simd.maximum(simd.load(x, 0), simd.load(y, 0)))
@@ -68,7 +68,7 @@ def test_maximum_and_minimum_keep_what_is_not_a_number() -> None:
     np.testing.assert_array_equal(smaller, np.minimum(x, y))
 
 
-def test_what_is_not_a_number_stays_visible() -> None:
+def test_nan_is_not_lost() -> None:
     strange = np.array([np.nan, np.inf], dtype=np.float32)
     for activation in (simd.gelu, simd.tanh):
         np.testing.assert_array_equal(np.isnan(lane_by_lane(activation)(strange)), [True, False])
@@ -83,12 +83,12 @@ def test_tanh() -> None:
     np.testing.assert_allclose(lane_by_lane(simd.tanh)(tiny), tiny, rtol=2e-7)
 
 
-def test_gelu_is_the_exact_one_to_float32_rounding() -> None:
+def test_gelu_is_exact_to_float32_rounding() -> None:
     x = np.linspace(-20, 20, 800_001, dtype=np.float32)
     exact = x.astype(np.float64) * ndtr(x.astype(np.float64))
     found = lane_by_lane(simd.gelu)(x)
     assert ulps(found, exact)[x > -1].max() < 5
-    # Where it is small, in units of what it is computed from: x itself.
+    # Small results are measured in units of x, from which they are computed.
     assert (np.abs(found - exact) / (oracle.EPSILON * np.maximum(np.abs(x), 1e-30))).max() < 1.2
     far = np.array([-1e17, -1e4, -20, 0.0, 20, 1e4, 1e17], dtype=np.float32)
     np.testing.assert_array_equal(lane_by_lane(simd.gelu)(far), np.maximum(far, 0))
@@ -112,7 +112,7 @@ def test_partial_loads_and_stores_touch_nothing_beyond(count: int) -> None:
     def run(x, y, count):
         simd.store_first(y, 1, 2.0 * simd.load_first(x, x.size - count, count) + 1.0, count)
 
-    x = np.arange(1, 2 * WIDTH + 1, dtype=np.float32)  # its end is the end of the memory that may be read
+    x = np.arange(1, 2 * WIDTH + 1, dtype=np.float32)  # memory after its end may not be read
     y = np.full(WIDTH + 2, -1, dtype=np.float32)
     run(x, y, count)
     np.testing.assert_array_equal(y[1 : count + 1], 2 * x[x.size - count :] + 1)
@@ -174,13 +174,13 @@ print(simd.WIDTH, worst)
 """
 
 
-# Lanes, the processor, what it can do.
+# lanes: (the processor, its features)
 PROCESSORS = [(8, "haswell", "+avx,+avx2,+fma"), (4, "nehalem", "+sse4.2")]
 
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[dict[int, subprocess.Popen[str]]]:
-    """A process for each processor, all at once, because one compiles on one core."""
+    """Start a process for each processor, all at the same time, because one process compiles on one core."""
     processes = {}
     for width, name, features in PROCESSORS:
         environment = {
@@ -198,10 +198,10 @@ def running() -> Iterator[dict[int, subprocess.Popen[str]]]:
         process.communicate()
 
 
-@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="the processors named here are x86-64's")
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="the processors named here are x86-64")
 @pytest.mark.parametrize("width", [width for width, _, _ in PROCESSORS])
 def test_other_widths(width: int, running: dict[int, subprocess.Popen[str]]) -> None:
-    """AVX2 has 8 lanes and 16 registers; without it there are 4, and fma is a library's function."""
+    """AVX2 has 8 lanes and 16 registers; without it there are 4, and fma is a function of a library."""
     printed, errors = running[width].communicate(timeout=PATIENCE)
     assert running[width].returncode == 0, errors
     found, worst = printed.split()

@@ -1,4 +1,4 @@
-"""Scores, quantization and search against sentence_transformers.util, and against their formulas written out."""
+"""Scores, quantization and search, beside sentence_transformers.util and their formulas."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.report import REPORT
 from tests.support.text_data import VARIABLE, udhr_lines
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # of torch's and transformers' own making
+    warnings.simplefilter("ignore")  # warnings of torch and transformers themselves
     from sentence_transformers import util
 
 RNG = np.random.default_rng(5)
@@ -124,7 +124,7 @@ def test_float16_is_rounded_once() -> None:
         quantize_embeddings(MANY * 0 + 70000, "float16")
 
 
-def test_what_cannot_be_quantized() -> None:
+def test_values_that_cannot_be_quantized() -> None:
     for precision in similarity.PRECISIONS[1:]:
         with pytest.raises(ValueError, match=f"NaN or infinity, which {precision}"):
             quantize_embeddings(np.where(MANY > 2, np.nan, MANY), precision)
@@ -150,7 +150,7 @@ def test_what_cannot_be_quantized() -> None:
         quantize_embeddings(MANY, "int8", calibration_embeddings=MANY[:, :3])
     with pytest.warns(UserWarning, match="come from 5 vectors only"):
         quantize_embeddings(MANY[:5], "int8")
-    np.testing.assert_array_equal(quantize_embeddings(np.ones((200, 3), np.float32), "uint8"), 0)  # no range at all
+    np.testing.assert_array_equal(quantize_embeddings(np.ones((200, 3), np.float32), "uint8"), 0)  # the range is empty
 
 
 # --- search ----------------------------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ def test_of_equal_scores_the_lower_id_comes_first() -> None:
         assert ranked(hits) == [[0, 1, 2, 3, 4]]
 
 
-def test_searching_nothing() -> None:
+def test_searching_an_empty_array() -> None:
     assert search.semantic_search([], MANY) == []
     assert search.semantic_search(MANY[:2], np.zeros((0, 43))) == [[], []]
     assert search.semantic_search(MANY[:2], []) == [[], []]
@@ -198,14 +198,14 @@ def test_searching_nothing() -> None:
 
 
 def test_semantic_search_in_bounded_memory() -> None:
-    """A million scores for each of 50 queries are never held together: they alone would take 200 MB."""
+    """A million scores for each of 50 queries are never in memory together; they alone would take 200 MB."""
     corpus, queries = np.zeros((1_000_000, 8), dtype=np.float32), np.ones((50, 8), dtype=np.float32)
     corpus[777_777] = 1
     tracemalloc.start()
     hits = search.semantic_search(queries, corpus, top_k=3)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    REPORT.append(f"semantic_search, 50 queries in 1,000,000: {peak / 2**20:.0f} MB beyond the vectors")
+    REPORT.append(f"semantic_search, 50 queries in 1,000,000: {peak / 2**20:.0f} MB in addition to the vectors")
     assert all(row[0]["corpus_id"] == 777_777 for row in hits)
     assert peak < 150 * 2**20
 
@@ -239,7 +239,7 @@ def test_community_detection_equals_theirs(threshold: float, batch_size: int) ->
 
 @pytest.mark.skipif(VARIABLE not in os.environ, reason=f"{VARIABLE} is not set")
 def test_paraphrases_and_communities_of_real_texts() -> None:
-    """The declaration's articles: the same pairs and groups from our vectors and functions as from theirs."""
+    """The articles of the declaration have the same pairs and groups with our vectors and functions as with theirs."""
     import torch
 
     from minibert import SentenceTransformer
@@ -293,7 +293,7 @@ def test_bad_searches(call: Any, error: type[Exception], message: str) -> None:
 
 # --- numbers near the ends of their range ----------------------------------------------------------------------------
 
-# Random vectors of length about 1, times these: with the factors their squares overflow, or vanish, in that type.
+# Random vectors of length about 1 are multiplied by these factors; their squares overflow, or become 0, in that type.
 EXTREME = [
     (np.float32, 2.0**100),
     (np.float32, 2.0**-100),
@@ -306,7 +306,7 @@ EXTREME = [
 
 @pytest.mark.parametrize(("dtype", "factor"), EXTREME)
 def test_large_and_small_vectors_have_the_cosines_of_ordinary_ones(dtype: type, factor: float) -> None:
-    """A power of two changes no bit of a cosine, as long as no number loses digits."""
+    """A factor that is a power of two changes no bit of a cosine, if no number loses digits."""
     x, y = (np.where(np.abs(v) < 0.1, 0.5, v).astype(np.float16).astype(dtype) / 4 for v in (A[:9], B[:9]))
     u, v = x * dtype(factor), y * dtype(factor)
     with warnings.catch_warnings():
@@ -322,7 +322,7 @@ def test_large_and_small_vectors_have_the_cosines_of_ordinary_ones(dtype: type, 
 @pytest.mark.parametrize(("dtype", "factor"), EXTREME)
 @pytest.mark.parametrize("name", ["euclidean_sim", "pairwise_euclidean_sim", "manhattan_sim", "pairwise_manhattan_sim"])
 def test_distances_of_large_and_small_vectors(name: str, dtype: type, factor: float) -> None:
-    """Distances grow and shrink with the vectors, until the distance itself has no float."""
+    """Distances are proportional to the vectors, unless the distance itself overflows."""
     function = getattr(similarity, name)
     x, y = (v[:9, :8].astype(np.float16).astype(dtype) / 16 for v in (A, B))
     found = function(x * dtype(factor), y * dtype(factor))
@@ -335,7 +335,7 @@ def test_distances_of_large_and_small_vectors(name: str, dtype: type, factor: fl
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_scores_that_no_float_holds_are_infinite_and_never_nan(dtype: type) -> None:
+def test_scores_too_large_for_a_float_are_infinite_and_never_nan(dtype: type) -> None:
     large = np.array([[0.9, 0.9, 0.0]], dtype=np.float64) * float(np.finfo(dtype).max)
     large = large.astype(dtype)
     root = np.sqrt(np.finfo(dtype).max).astype(dtype) * dtype(2)
@@ -343,7 +343,7 @@ def test_scores_that_no_float_holds_are_infinite_and_never_nan(dtype: type) -> N
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for dot in (similarity.dot_score, similarity.pairwise_dot_score):
-            assert dot(cancels, plain).item() == pytest.approx(6), "inf - inf on the way"
+            assert dot(cancels, plain).item() == pytest.approx(6), "inf - inf in between"
             assert dot(large, large).item() == np.inf
             assert dot(large, -large).item() == -np.inf
         for name in ("euclidean_sim", "manhattan_sim"):
@@ -359,7 +359,7 @@ def test_scores_that_no_float_holds_are_infinite_and_never_nan(dtype: type) -> N
     assert similarity.dot_score(mixed, plain).ravel().tolist() == pytest.approx([6, np.inf, 2 * float(root) + 2])
 
 
-def test_what_is_not_finite_stays_so() -> None:
+def test_values_that_are_not_finite_stay_so() -> None:
     for bad in (np.nan, np.inf):
         x = A[:3].copy()
         x[1, 2] = bad
@@ -383,7 +383,7 @@ def test_any_finite_range_has_255_steps(dtype: type, factor: float, precision: s
     ranges = np.stack([values.min(axis=0), values.max(axis=0)])
     for options in ({}, {"calibration_embeddings": values}, {"ranges": ranges}):
         found = quantize_embeddings(values, precision, **options).astype(int)
-        assert np.abs(found - expected).max() <= 1  # where a value lies on the edge of a step
+        assert np.abs(found - expected).max() <= 1  # a value may be on the boundary of a step
 
 
 def test_ranges_of_one_value_or_beyond_float32() -> None:
@@ -411,7 +411,7 @@ def test_masked_arrays_are_refused(name: str) -> None:
         getattr(similarity, name)(np.ma.masked_greater(A, 1), A)
 
 
-def test_single_numbers_are_no_vectors() -> None:
+def test_single_numbers_are_not_vectors() -> None:
     for single in (True, 3, np.float32(2), np.array(1.0)):
         with pytest.raises(ValueError, match="embeddings is a single number"):
             truncate_embeddings(single, 2)
@@ -419,7 +419,7 @@ def test_single_numbers_are_no_vectors() -> None:
 
 @pytest.mark.parametrize("kind", [np.int8, np.uint8])
 def test_numbers_of_a_small_type_are_counted_as_ints(kind: type) -> None:
-    """Rows are counted beyond 127 and 255, where sums of these types overflow."""
+    """Rows are counted up to more than 127 and 255, where sums of these types overflow."""
     vectors, small = RNG.standard_normal((300, 5)).astype(np.float32), kind(100)
     assert search.semantic_search(vectors, vectors, small, small, kind(127)) == search.semantic_search(
         vectors, vectors, 100, 100, 127
@@ -431,5 +431,5 @@ def test_numbers_of_a_small_type_are_counted_as_ints(kind: type) -> None:
 
 
 @pytest.mark.parametrize(("threshold", "found"), [(10**400, 0), (np.inf, 0), (-(10**400), 1), (1e300, 0)])
-def test_thresholds_that_no_cosine_has(threshold: float, found: int) -> None:
+def test_thresholds_outside_the_range_of_cosines(threshold: float, found: int) -> None:
     assert len(search.community_detection(A, threshold, 2)) == found

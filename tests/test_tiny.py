@@ -1,4 +1,4 @@
-"""All of BERT on one screen: its tokens are transformers', its numbers within 1e-5; it imports nothing of ours."""
+"""tiny.py, all of BERT in one short file: tokens equal transformers', numbers differ by at most 1e-5."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def difference(found: np.ndarray, expected: Any) -> float:
 
 
 def compare_tokens(model: Bert, tokenizer: Any, texts: list[str]) -> int:
-    """Compare all tokens and ids; return how many tokens there were."""
+    """Compare all tokens and ids; return the number of tokens."""
     count = 0
     expected = tokenizer(texts, truncation=True, max_length=model.config["max_position_embeddings"])["input_ids"]
     for text, ids in zip(texts, expected, strict=True):
@@ -80,7 +80,7 @@ def test_tokens_are_those_of_transformers(minilm: Bert, transformers_tokenizer: 
 
 
 def real_texts() -> list[str]:
-    """Lines of the Declaration in 45 languages, all naughty strings, and the texts of other libraries' tests."""
+    """Read lines of the Declaration in 45 languages, all naughty strings, and the texts of other libraries' tests."""
     return [
         *udhr_lines()[::20],
         *naughty_lines(),
@@ -108,9 +108,9 @@ def test_tokens_of_a_cased_vocabulary_are_those_of_transformers(name: str, tmp_p
     REPORT.append(f"tiny.py: {count} tokens of {len(texts)} texts equal transformers', {name}")
 
 
-# The tokenizers library and Python have tables of different Unicode versions, so they disagree about some 500 of all
-# characters. This compares those whose category has never changed.
-def test_characters_are_treated_as_transformers_treats_them(minilm: Bert, transformers_tokenizer: Any) -> None:
+# The tables of the tokenizers library and of Python come from different Unicode versions and differ for about 500
+# characters. This compares the characters whose category has never changed.
+def test_characters_are_treated_as_in_transformers(minilm: Bert, transformers_tokenizer: Any) -> None:
     old = unicodedata.ucd_3_2_0
     characters = [
         c
@@ -205,7 +205,7 @@ def test_another_model_is_refused(tmp_path: Path) -> None:
 # --- the page --------------------------------------------------------------------------------------------------------
 
 
-def test_it_fits_on_one_screen_and_imports_numpy_and_the_standard_library_only() -> None:
+def test_it_is_short_and_imports_numpy_and_the_standard_library_only() -> None:
     source = SOURCE.read_text(encoding="utf-8")
     assert len(source.splitlines()) <= 120
     imported = {
@@ -218,7 +218,7 @@ def test_it_fits_on_one_screen_and_imports_numpy_and_the_standard_library_only()
     assert not imported & {"pickle", "marshal", "ctypes"}
 
 
-def test_the_shape_comments_are_true(tmp_path: Path) -> None:
+def test_the_shape_comments_are_correct(tmp_path: Path) -> None:
     model = Bert(random_checkpoint(tmp_path, **SIZES))
     tokens = [*model.vocabulary][:17]
     H, A, F = (SIZES[name] for name in ("hidden_size", "num_attention_heads", "intermediate_size"))

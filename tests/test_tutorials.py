@@ -1,6 +1,6 @@
-"""The call sequences that people know from tutorials, on the real MiniLM weights beside transformers.
+"""The call sequences of well-known tutorials, on the real MiniLM weights beside transformers.
 
-The same sequences with the values their authors printed need bert-base-uncased, and so the hub: marked `network`.
+The tests of the values that the authors printed need bert-base-uncased from the hub, so they are marked `network`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ VAULT, ROBBER, RIVER = 6, 10, 19  # the three banks
 TEST_SENTENCE = "this is a test sentence"
 TEST_IDS = [101, 2023, 2003, 1037, 3231, 6251, 102]
 
-# Measured: at most 2.5e-6 for one hidden state, 7.2e-6 for the sum of four.
+# The measured differences are at most 2.5e-6 for one hidden state, and 7.2e-6 for the sum of four.
 TOLERANCE = 1e-5
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
@@ -102,17 +102,17 @@ def test_word_and_sentence_vectors(
     their_sum = their_states[:, -4:].sum(axis=1)
     assert same == pytest.approx(cosine(their_sum[ROBBER], their_sum[VAULT]), abs=1e-6)
     assert different == pytest.approx(cosine(their_sum[ROBBER], their_sum[RIVER]), abs=1e-6)
-    assert same > different + 0.03, "the two senses of bank come apart"
+    assert same > different + 0.03, "the two senses of bank must differ"
     REPORT.append(
         f"'bank' in MiniLM, sum of the last four layers, token types {token_type}: "
         f"robber/vault {same:.4f}, robber/river {different:.4f}"
     )
 
 
-def test_the_tutorial_in_the_words_of_this_library(
+def test_the_tutorial_with_the_calls_of_this_library(
     tokenizer: BertTokenizer, minilm: BertModel, their_tokenizer: Any, their_minilm: Any
 ) -> None:
-    """Regrouped, concatenated, summed, averaged and plotted, with a call for each instead of a loop."""
+    """Each step of the tutorial (regroup, concatenate, sum, average, plot) is one call instead of a loop."""
     with torch.no_grad():
         inputs = their_tokenizer(SENTENCE, return_tensors="pt")
         expected = torch.stack(their_minilm(**inputs, output_hidden_states=True).hidden_states).squeeze(1)
@@ -153,7 +153,7 @@ def test_the_pieces_of_a_word_averaged_summed_or_the_last_taken(
 
 
 def test_the_token_types_of_the_first_edition_change_the_vectors(minilm: BertModel) -> None:
-    """The editions differ in nothing else; the second positional argument is the mask, not the token types."""
+    """The editions differ only in this: the second positional argument is the mask, not the token types."""
     ones = np.ones((1, 22), dtype=np.int64)
     as_mask = minilm([IDS], ones).last_hidden_state
     as_types = minilm([IDS], None, ones).last_hidden_state
@@ -184,7 +184,7 @@ def test_each_choice_of_layer_and_pooling_is_one_argument(
 def test_a_model_trained_for_sentences_tells_related_from_unrelated(
     tokenizer: BertTokenizer, minilm: BertModel
 ) -> None:
-    """The answer to the question: cosines mean something in a model that was trained for them, at its last layer."""
+    """Cosines are useful in a model that was trained for them, at its last layer; this answers the question."""
     texts = embed_tokens(minilm, tokenizer, ["A cat sleeps.", "A kitten naps.", "Stocks fell sharply."])
     cat, kitten, stocks = (text.vectors.mean(axis=0) for text in texts)
     assert cosine(cat, kitten) > 0.6 > 0.2 > cosine(cat, stocks)
@@ -231,7 +231,7 @@ def test_word_embeddings_as_inputs_embeds_are_the_right_way(minilm: BertModel, t
         expected = their_minilm(inputs_embeds=their_minilm.get_input_embeddings()(torch.tensor([TEST_IDS])))
     assert_close(output.last_hidden_state, expected.last_hidden_state)
 
-    processed = vectors * 0.5  # whatever one likes to do with them
+    processed = vectors * 0.5  # any change of the vectors
     with torch.no_grad():
         expected = their_minilm(inputs_embeds=torch.from_numpy(processed))
     assert_close(minilm(inputs_embeds=processed).last_hidden_state, expected.last_hidden_state)
@@ -252,8 +252,8 @@ def test_the_embeddings_module_gives_the_full_embedding_alone(minilm: BertModel,
     np.testing.assert_array_equal(full, output.hidden_states[0])
 
 
-def test_hidden_state_0_as_inputs_embeds_is_the_trap(minilm: BertModel, their_minilm: Any) -> None:
-    """It already holds positions, token types and LayerNorm: a second helping gives something else, in both."""
+def test_hidden_state_0_as_inputs_embeds_is_a_mistake(minilm: BertModel, their_minilm: Any) -> None:
+    """It already includes positions, token types and LayerNorm; both libraries would apply them a second time."""
     right = minilm([TEST_IDS])
     trapped = minilm(inputs_embeds=right.hidden_states[0])
     with torch.no_grad():
@@ -267,7 +267,7 @@ def test_hidden_state_0_as_inputs_embeds_is_the_trap(minilm: BertModel, their_mi
 
 # --- the printed values, with bert-base-uncased -----------------------------------------------------------------------
 
-PRINTED = 1e-4  # four digits behind the point were printed
+PRINTED = 1e-4  # four decimals were printed
 
 
 @pytest.fixture(scope="module")

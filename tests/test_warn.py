@@ -1,4 +1,4 @@
-"""Every warning names the line of whoever called minibert, whichever way it was called."""
+"""Every warning names the line that called minibert, for every way to call it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MANY = pandas.DataFrame({"text": LONG})
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model that takes five tokens, of a family whose prompts minibert knows."""
+    """Make a model with a limit of five tokens, of a family whose prompts minibert knows."""
     folder = sentence_model(tmp_path_factory.mktemp("warn") / "model", sentence_bert_config={"max_seq_length": 5})
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "_name_or_path": "intfloat/e5-base"}))
@@ -45,7 +45,7 @@ def model(folder: Path) -> SentenceTransformer:
 
 
 def place_of(message: str, call: Callable[[], object]) -> tuple[str, int]:
-    """File and line that the one warning of a call names."""
+    """Return the file and line that the only warning of a call names."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         call()
@@ -96,7 +96,7 @@ def test_a_warning_names_the_line_that_called(model: SentenceTransformer, name: 
     assert (filename, line in lines) == (__file__, True)
 
 
-def test_of_objects_that_load_the_model_themselves(folder: Path) -> None:
+def test_a_warning_of_objects_that_load_the_model_themselves(folder: Path) -> None:
     def columns(transformer: MinibertTransformer) -> ColumnTransformer:
         return ColumnTransformer([("text", transformer, "text")])
 
@@ -111,14 +111,14 @@ def test_of_objects_that_load_the_model_themselves(folder: Path) -> None:
         assert place_of(CUT, call) == (__file__, call.__code__.co_firstlineno)
 
 
-def test_of_a_model_without_modules(tmp_path: Path) -> None:
+def test_a_warning_of_a_model_without_modules(tmp_path: Path) -> None:
     plain = random_checkpoint(tmp_path / "plain", num_hidden_layers=1)
     assert place_of("no modules.json", lambda: SentenceTransformer(plain)) == (__file__, here())
     assert place_of("no modules.json", lambda: MinibertTransformer(str(plain)).transform(FEW)) == (__file__, here())
 
 
 def test_each_place_warns_once(model: SentenceTransformer) -> None:
-    """Python's own rule, by file and line: it holds only if the warning knows its caller."""
+    """This is Python's rule by file and line; it works only if the warning names its caller."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         for _ in range(3):
@@ -127,20 +127,20 @@ def test_each_place_warns_once(model: SentenceTransformer) -> None:
     assert len([one for one in caught if CUT in str(one.message)]) == 2
 
 
-def test_without_anybody_behind_it_a_warning_is_still_given() -> None:
-    """In a thread of minibert's own there is no caller: the outermost line will do."""
+def test_a_warning_without_a_caller_is_still_given() -> None:
+    """A thread of minibert itself does not have a caller, so the warning names the outermost line."""
     names = {"__name__": "minibert.thread", "warn_caller": warn_caller, "done": threading.Event()}
     exec(compile("\ndef work():\n  warn_caller('told', RuntimeWarning)\n  done.set()", "<thread>", "exec"), names)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        _thread.start_new_thread(names["work"], ())  # threading's own frames would stand behind it
+        _thread.start_new_thread(names["work"], ())  # threading.Thread would add its own frames
         assert names["done"].wait(10)
     (found,) = caught
     assert (str(found.message), found.category, found.filename, found.lineno) == ("told", RuntimeWarning, "<thread>", 3)
 
 
 def test_no_module_warns_by_itself() -> None:
-    """`warnings.warn` would name a line of minibert's wherever one function more lies between."""
+    """`warnings.warn` would name a line of minibert if there is one more function in between."""
     package = Path(minibert.__file__).parent
     for path in sorted(package.rglob("*.py")):
         calls = {ast.unparse(node.func) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)}

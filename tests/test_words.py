@@ -1,4 +1,4 @@
-"""Layers combined, the vectors of tokens, words and spans, occurrences of a word: against transformers and formulas."""
+"""Combined layers, vectors of tokens, words and spans, occurrences of a word: beside transformers and formulas."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TOLERANCE = 1e-5  # measured: 5.8e-6 on the texts below
 
 
 def their_states(theirs: Any, encodings: list[Any]) -> list[np.ndarray]:
-    """All hidden states of each text, [layers, tokens, H]; computed in batches of texts of like length."""
+    """Return all hidden states of each text, [layers, tokens, H], computed in batches of texts of similar length."""
     states: list[Any] = [None] * len(encodings)
     order = sorted(range(len(encodings)), key=lambda i: len(encodings[i]["input_ids"]))
     for batch in (order[first : first + 32] for first in range(0, len(order), 32)):
@@ -66,7 +66,7 @@ def test_layers_are_numbered_as_in_transformers_and_from_the_end_as_everywhere()
     assert resolve_layers(0, 12) == (0,)
     assert resolve_layers(range(-4, 0), 12) == (9, 10, 11, 12)
     assert resolve_layers(np.array([3, -13]), 12) == (3, 0)
-    google = list(range(1, 13))  # its list of layers has no embeddings' output
+    google = list(range(1, 13))  # its list of layers does not have the embeddings' output
     for i in range(12):
         assert google[i] == resolve_layers(i + 1, 12)[0]
         assert google[-1 - i] == resolve_layers(-1 - i, 12)[0]
@@ -115,7 +115,7 @@ def test_a_word_is_found_as_a_whole_word_only() -> None:
     ids, word_ids = [2, 7, 8, 7, 9, 7, 7, 8, 3], [None, 0, 1, 2, 2, 3, 4, 4, None]
     assert find_word([7], ids, word_ids) == [slice(1, 2), slice(5, 6)]
     assert find_word([7, 8], ids, word_ids) == [slice(1, 3), slice(6, 8)]
-    assert find_word([2], ids, word_ids) == [], "special tokens are no words"
+    assert find_word([2], ids, word_ids) == [], "special tokens are not words"
     assert find_word([], ids, word_ids) == []
 
 
@@ -132,7 +132,7 @@ def real_texts() -> list[str]:
 def test_tokens_and_words_equal_transformers(
     minilm: BertModel, tokenizer: BertTokenizer, their_tokenizer: Any, their_minilm: Any
 ) -> None:
-    """Tokens, ids, offsets and words are equal; vectors of tokens and of words are as close as two forwards are."""
+    """Tokens, ids, offsets and words are equal; vectors of tokens and words differ by no more than two forwards do."""
     texts = real_texts()
     layers = [0, 3, -1]
     ours = embed_tokens(minilm, tokenizer, texts, layers=layers, layer_pooling="tokens_first", truncation="silent")
@@ -161,7 +161,7 @@ def test_tokens_and_words_equal_transformers(
         num_words, num_tokens = num_words + len(words), num_tokens + len(embedded)
     REPORT.append(
         f"token and word vectors beside transformers: {len(texts)} texts, {num_tokens} tokens, {num_words} words, "
-        f"at most {apart:.1e} apart"
+        f"differences of at most {apart:.1e}"
     )
     assert apart < TOLERANCE
 
@@ -282,7 +282,7 @@ def test_spans_hold_the_tokens_of_their_characters(
 # --- cutting ----------------------------------------------------------------------------------------------------------
 
 
-def test_cutting_is_never_silent_unless_it_is_asked_for(minilm: BertModel, tokenizer: BertTokenizer) -> None:
+def test_truncation_is_never_silent_unless_asked(minilm: BertModel, tokenizer: BertTokenizer) -> None:
     texts = ["short", "embeddings " * 200]
     with pytest.warns(
         UserWarning, match=r"1 of 2 texts have more than 512 tokens and were cut \(the first is at index"
@@ -307,7 +307,7 @@ def test_cutting_is_never_silent_unless_it_is_asked_for(minilm: BertModel, token
     assert len(word_occurrences("embeddings", cut, tokenizer)) == 127
 
 
-def test_what_a_shorter_limit_cuts_from_given_words(minilm: BertModel, tokenizer: BertTokenizer) -> None:
+def test_a_shorter_limit_truncates_given_words(minilm: BertModel, tokenizer: BertTokenizer) -> None:
     given = ["a", "embeddings", "b"]
     (text,) = embed_tokens(
         minilm, tokenizer, [given], is_split_into_words=True, max_length=5, truncation="silent", layers=0
@@ -385,7 +385,7 @@ def test_tables_for_notebooks_are_escaped_and_short(minilm: BertModel, tokenizer
         long,
     ):
         table = shown._repr_html_()
-        assert not re.findall(r"<(?!/?(div|p|code|table|thead|tbody|tr|th|td)\b)", table), "nothing but a table"
+        assert not re.findall(r"<(?!/?(div|p|code|table|thead|tbody|tr|th|td)\b)", table), "only a table is allowed"
         assert table.count("<td>") == table.count("</td>") > 0
         assert len(repr(shown)) < 200
         assert html.escape(repr(shown).split("(")[0]) in table
@@ -514,7 +514,7 @@ def test_bad_hidden_states(minilm: BertModel, tokenizer: BertTokenizer, states: 
 
 
 def test_a_tokenizer_of_another_model_is_refused(minilm: BertModel, tokenizer: BertTokenizer, tmp_path: Path) -> None:
-    """Kernels trust their caller: an id beyond the table must not reach them."""
+    """Kernels do not check ids, so an id beyond the table must not reach them."""
     small = BertModel.from_pretrained(random_checkpoint(tmp_path))
     with pytest.raises(ValueError, match=r"token_ids of sequence 1 at 1 is .* Use the tokenizer that belongs to"):
         embed_tokens(small, tokenizer, ["", "bank"], max_length=9)

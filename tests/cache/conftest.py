@@ -1,4 +1,4 @@
-"""A cache of machine code that is warm, and a copy of it for each test."""
+"""A warm cache of machine code, and a copy of it for each test."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def model(outcome_model: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def warm(outcome_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A NUMBA_CACHE_DIR that a first start has filled."""
+    """Return a NUMBA_CACHE_DIR that a first start has filled."""
     folder = tmp_path_factory.mktemp("warm")
     outcome, printed = outcomes.run(PROGRAM, outcome_model, NUMBA_CACHE_DIR=str(folder))
     assert (outcome, compiled(printed)) == ("ok", ALL), printed
@@ -27,5 +27,5 @@ def warm(outcome_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def cache(warm: Path, tmp_path: Path) -> Path:
-    """A copy of it to be damaged."""
+    """Return a copy of the warm cache, which a test may damage."""
     return Path(shutil.copytree(warm, tmp_path / "cache"))

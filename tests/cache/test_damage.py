@@ -1,4 +1,4 @@
-"""Damaged machine code is compiled again; places that cannot be used are done without."""
+"""Damaged machine code is compiled again; folders that cannot be used are skipped."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def become_another_kernels(path: Path) -> None:
     every = files(path.parent)
     shutil.copy(
         every[(every.index(path) + 1) % len(every)], path
-    )  # the next: done to all in turn, each gets a wrong one
+    )  # the next one: applied to all files in turn, each gets a wrong one
 
 
 DAMAGE: dict[str, Callable[[Path], object]] = {
@@ -50,7 +50,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "a flipped bit at the end": lambda path: flip(path, 1.0),
     "another kernel's file": become_another_kernels,
     "a folder in its place": become_a_folder,
-    "a dead link in its place": become_a_dead_link,
+    "a broken link in its place": become_a_dead_link,
 }
 
 SAMPLE = ("an empty file", "a flipped bit in the middle", "a folder in its place")
@@ -65,7 +65,7 @@ def test_a_damaged_file_is_compiled_again(damage: str, cache: Path, model: Path)
     outcome, printed = outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))
     assert (outcome, compiled(printed)) == ("ok", SMALL), printed
     report(damage, outcome)
-    if damage != "a folder in its place":  # which minibert did not make and leaves alone
+    if damage != "a folder in its place":  # minibert did not make the folder and does not change it
         assert "RuntimeWarning" not in printed
         outcome, printed = outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))
         assert (outcome, compiled(printed)) == ("ok", "")
@@ -87,7 +87,7 @@ def test_all_files_damaged(damage: str, cache: Path, model: Path) -> None:
 
 @pytest.mark.slow
 def test_one_flipped_bit_anywhere(cache: Path, model: Path) -> None:
-    """Numba's own files would be executed as they are."""
+    """Numba itself would execute the damaged file."""
     counts: Counter[str] = Counter()
     (path,) = files(cache, SMALL)
     for step in range(12):
@@ -103,9 +103,9 @@ def test_one_flipped_bit_anywhere(cache: Path, model: Path) -> None:
     "cache_dir", ["full", *(pytest.param(case, marks=pytest.mark.slow) for case in ("", "a file"))]
 )
 def test_no_place_at_all(cache_dir: str, model: Path, tmp_path: Path, cache: Path) -> None:
-    """One warning, and the right numbers."""
+    """There is one warning, and the numbers are correct."""
     limit = ""
-    if cache_dir == "full":  # no file may grow beyond 1,000 bytes: what a full disk does, without filling one
+    if cache_dir == "full":  # no file may exceed 1,000 bytes; this imitates a full disk
         limit = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
         files(cache, SMALL)[0].unlink()
         variables = {"NUMBA_CACHE_DIR": str(cache), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -122,7 +122,7 @@ def test_no_place_at_all(cache_dir: str, model: Path, tmp_path: Path, cache: Pat
 
 
 def test_a_read_only_package_that_was_compiled_ahead(model: Path, tmp_path: Path, warm: Path) -> None:
-    """A container image: warmed by whoever built it, run where nothing can be written."""
+    """Imitate a container image: it is warmed when it is built, and runs where nothing can be written."""
     package = copy_package(tmp_path / "package")
     beside = package / "minibert" / "kernels" / "__pycache__"
     beside.mkdir()
@@ -142,9 +142,9 @@ def test_a_read_only_package_that_was_compiled_ahead(model: Path, tmp_path: Path
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="this system has no owners")
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="files do not have owners on this system")
 def test_machine_code_that_others_could_have_put_there_is_not_touched(cache: Path, model: Path) -> None:
-    """A file with a right checksum, in a folder open to everybody, that would run code when it is unpickled."""
+    """The file has a correct checksum, is in a folder that everybody can write to, and runs code if unpickled."""
     (path,) = files(cache, SMALL)
     poison = cache / "poison.py"
     program = f"""
@@ -155,7 +155,9 @@ def test_machine_code_that_others_could_have_put_there_is_not_touched(cache: Pat
         Path({str(path)!r}).write_bytes(hashlib.sha256(payload).digest() + payload)
         """
     assert outcomes.run(program, model)[0] == "ok"
-    assert outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))[0] == "wrong number", "the poison works"
+    assert outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))[0] == "wrong number", (
+        "the code must run here, else this test proves nothing"
+    )
     assert outcomes.run(program, model)[0] == "ok"
     assert not poison.exists()
     path.parent.chmod(0o777)

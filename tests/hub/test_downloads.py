@@ -1,4 +1,4 @@
-"""Files from the hub, against a local server: commits, revisions, tokens, the cache, several processes."""
+"""Files from the hub, here a local server: commits, revisions, tokens, the cache, several processes."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def test_files_come_from_the_hub(server: HubServer, loader: Loader, repository: 
     assert vocabulary is None
     assert Path(weights).read_bytes() == FILES["model.safetensors"]
     assert all(repository.main in path for path in (config, pooling, weights))
-    assert any(repository.main in line for line in outcome.log), "the commit is logged"
-    # the first answer fixes the commit, and the others are asked for at that commit
+    assert any(repository.main in line for line in outcome.log), "the commit must be logged"
+    # the first answer fixes the commit, and the other files are requested at that commit
     asked = requests(server, name, "HEAD")
     assert asked[0].endswith("/resolve/main/config.json")
     assert all(f"/resolve/{repository.main}/" in path for path in asked[1:])
@@ -54,7 +54,7 @@ def test_a_cached_revision_needs_no_network(
     steps = [("find", "config.json"), ("find", "vocab.txt"), ("checkpoint",), ("index",), ("source",)]
     first = loader.load(name, *steps)
     before = len(server.asked())
-    repository.commit({"config.json": b"{}"})  # main moves on; a cached revision does not
+    repository.commit({"config.json": b"{}"})  # main changes; a cached revision does not
     children: list[tuple[Loader, dict[str, Any]]] = [
         (loader, {}),
         (loader, {"local_files_only": True}),
@@ -95,7 +95,7 @@ def test_a_model_is_never_mixed_from_two_commits(server: HubServer, loader: Load
     config, words, modules = outcome.values
     assert Path(config).read_bytes() == b"old config"
     assert Path(words).read_bytes() == b"old words"
-    assert modules is None, "only the new commit has it"
+    assert modules is None, "only the new commit has the file"
     assert repository.main != first
 
 
@@ -117,7 +117,7 @@ def test_a_commit_is_fixed_by_an_absent_file_too(server: HubServer, loader: Load
     assert outcome.values[3] is None
 
 
-def test_a_commit_stays_fixed_when_another_process_moves_the_cache_on(
+def test_a_commit_stays_fixed_when_another_process_updates_the_cache(
     client_in_this_process: Callable[[BaseException], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import huggingface_hub
@@ -127,7 +127,7 @@ def test_a_commit_stays_fixed_when_another_process_moves_the_cache_on(
 
     def download(repo_id: str, filename: str, *, revision: str, **more: Any) -> str:
         asked.append(revision)
-        write(folder, {f"snapshots/{'a' * 40}/{filename}": CONFIG, "refs/main": b"b" * 40})  # the other process: b
+        write(folder, {f"snapshots/{'a' * 40}/{filename}": CONFIG, "refs/main": b"b" * 40})  # the other process
         return str(folder / "snapshots" / ("a" * 40) / filename)
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
@@ -181,7 +181,7 @@ def test_a_short_id_is_redirected_as_the_hub_does(server: HubServer, loader: Loa
     assert again.values == outcome.values
 
 
-def test_the_token_is_sent_to_the_hub_and_to_nobody_else(
+def test_the_token_is_sent_to_the_hub_only(
     server: HubServer, loader: Loader, environment: dict[str, str], repository: Repository, name: str, tmp_path: Path
 ) -> None:
     repository.token = "hf_secret"

@@ -72,9 +72,9 @@ def test_a_misbehaving_hub_is_a_download_error(
     outcome = loader.load(name, ("require", "config.json"))
     assert_error(outcome, DownloadError, *words)
     assert outcome.bases[:2] == ["DownloadError", "OSError"]
-    assert outcome.causes, "the client's exception is kept"
+    assert outcome.causes, "the client's exception must be kept"
     assert name in outcome.message or "429" in outcome.message
-    # nothing half fetched is taken for the file afterwards
+    # a partial download must not be used as the file afterwards
     assert_error(offline.load(name, ("require", "config.json")), DownloadError, "has no config.json", "HF_HUB_OFFLINE")
 
 
@@ -83,7 +83,7 @@ def test_redirects_without_end(server: HubServer, loader: Loader, repository: Re
     assert_error(loader.load(name, ("find", "config.json")), DownloadError, *BROKEN, "redirects")
 
 
-def test_a_hiccup_is_survived(server: HubServer, loader: Loader, repository: Repository, name: str) -> None:
+def test_one_failure_is_retried(server: HubServer, loader: Loader, repository: Repository, name: str) -> None:
     server.misbehave(f"/{name}/", hub_server.status(503), method="HEAD", times=2)
     server.misbehave(f"/{name}/", hub_server.cut, method="GET", times=1)
     assert Path(loader.load(name, ("find", "config.json")).value).read_bytes() != b""
@@ -99,7 +99,7 @@ def test_a_commit_that_the_hub_no_longer_has(loader: Loader, repository: Reposit
     loader.load(name, ("find", "config.json"))
     gone = repository.main
     repository.references["main"].clear()
-    repository.commit(FILES)  # history rewritten
+    repository.commit(FILES)  # the history is rewritten
     outcome = loader.load(name, ("find", "vocab.txt"))
     assert_error(outcome, DownloadError, f"has no revision {gone}, which the cache notes as main")
 
@@ -153,7 +153,9 @@ def test_an_interrupt_passes_through(
 
 
 @pytest.mark.slow
-def test_the_clients_real_patience(environment: dict[str, str], server: HubServer, name: str, tmp_path: Path) -> None:
+def test_with_the_clients_real_pauses(
+    environment: dict[str, str], server: HubServer, name: str, tmp_path: Path
+) -> None:
     server.add(name, FILES)
     server.misbehave(f"/{name}/", hub_server.status(500))
     code = (

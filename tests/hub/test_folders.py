@@ -1,4 +1,4 @@
-"""Models in folders: file names, checkpoints, shards, and pickles that are never opened."""
+"""Models in folders: file names, checkpoints, shards, and pickles, which are never opened."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ BAD_FILENAMES = [
 
 
 @pytest.mark.parametrize("filename", BAD_FILENAMES)
-def test_a_file_name_that_could_lead_out_is_refused_in_a_folder(tmp_path: Path, filename: str) -> None:
+def test_a_file_name_outside_the_folder_is_refused_in_a_folder(tmp_path: Path, filename: str) -> None:
     write(tmp_path, {"config.json": b"{}", "model/config.json": b"{}"})
     files = locate(tmp_path / "model")
     for method in (files.find, files.require):
@@ -54,7 +54,7 @@ def test_a_file_name_that_could_lead_out_is_refused_in_a_folder(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("filename", BAD_FILENAMES)
-def test_a_file_name_that_could_lead_out_is_refused_for_the_hub(filename: str) -> None:
+def test_a_file_name_outside_the_folder_is_refused_for_the_hub(filename: str) -> None:
     with pytest.raises(ModelFormatError, match="cannot name a file in hub repository org/name"):
         locate("org/name").find(filename)
 
@@ -79,7 +79,7 @@ def test_a_folder_finds_what_it_has(tmp_path: Path) -> None:
     assert files.subfolder("") is files
 
 
-def test_require_says_what_there_is_instead(tmp_path: Path) -> None:
+def test_require_lists_the_files_that_exist(tmp_path: Path) -> None:
     write(tmp_path, {"a.txt": b"", "sub/b.txt": b"", **{f"many/{i:02}": b"" for i in range(20)}})
     with pytest.raises(ModelFormatError, match=r"has no config\.json\. It has: a\.txt, many/, sub/\.$"):
         locate(tmp_path).require("config.json")
@@ -101,7 +101,7 @@ def test_a_file_name_cannot_write_to_the_terminal(tmp_path: Path) -> None:
 
 
 @unix
-def test_what_is_not_a_regular_file_is_refused_and_does_not_hang(tmp_path: Path) -> None:
+def test_special_files_are_refused_without_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.json")
     (tmp_path / "device.json").symlink_to("/dev/zero")
     (tmp_path / "folder.json").mkdir()
@@ -235,7 +235,7 @@ def test_a_pickle_is_never_opened(tmp_path: Path) -> None:
         locate(write(tmp_path, BOT_FILES)).checkpoint()
     watching = False
     assert [path for path in opened if "pytorch_model.bin" in path] == [str(tmp_path / "pytorch_model.bin")], (
-        "only the test itself may have opened it, to write it"
+        "only the test itself may open it, to write it"
     )
 
 

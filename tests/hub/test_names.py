@@ -1,4 +1,4 @@
-"""Names of models: folders, hub ids, revisions, and what is refused."""
+"""Names of models: folders, hub ids, revisions, and refused names."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_file_in_place_of_its_folder_is_refused(tmp_path: Path) -> None:
 
 
 @unix
-def test_what_is_neither_file_nor_folder_is_refused(tmp_path: Path) -> None:
+def test_special_files_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     for given in (tmp_path / "pipe", tmp_path / "dangling", "/dev/null"):
@@ -101,7 +101,7 @@ def test_a_folder_goes_before_a_hub_id(tmp_path: Path, monkeypatch: pytest.Monke
     "revision",
     ["", "a b", "..", "a..b", "../main", "/main", "main/", "a//b", "a\\b", "a:b", "a~1", "a^", "*", "a\0", "./x"],
 )
-def test_a_revision_that_git_would_not_take_is_refused(revision: str) -> None:
+def test_a_revision_that_git_does_not_allow_is_refused(revision: str) -> None:
     with pytest.raises(ValueError, match="is not a branch, tag or commit"):
         locate("org/name", revision=revision)
 

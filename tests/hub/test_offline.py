@@ -1,4 +1,4 @@
-"""Without the hub: what the cache knows, and a damaged cache."""
+"""Loading without the hub: from a cache, and from a damaged cache."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def test_a_broken_download_is_a_download_error(
     assert loader.load(name, ("checkpoint",)).error is None
 
 
-def test_a_whole_snapshot_knows_what_it_lacks(
+def test_a_whole_snapshot_knows_its_absent_files(
     environment: dict[str, str], loader: Loader, home: Path, repository: Repository, name: str
 ) -> None:
-    # what `hf download` does
+    # like `hf download`
     subprocess.run(
         [sys.executable, "-c", f"import huggingface_hub; huggingface_hub.snapshot_download({name!r})"],
         env=hub_server.clean_environment(environment),
@@ -73,7 +73,7 @@ def test_a_snapshot_folder_works_as_a_folder(loader: Loader, repository: Reposit
     [weights] = loader.load(name, ("find", "config.json"), ("checkpoint",)).value
     files = locate(Path(weights).parent)
     assert files.require("config.json").read_bytes() == CONFIG
-    assert files.find("modules.json") is None, "a folder is what it holds"
+    assert files.find("modules.json") is None, "a folder has only its own files"
     assert files.checkpoint() == [Path(weights)]
 
 
@@ -85,7 +85,7 @@ def test_a_lost_blob_is_fetched_again(loader: Loader, offline: Loader, repositor
 
 
 @pytest.mark.parametrize("note", [b"", b"not a commit", b"../../../../etc", b"a" * 41, b"A" * 40, b"\xff\xfe"])
-def test_a_damaged_note_of_the_commit_is_not_followed(
+def test_a_damaged_record_of_the_commit_is_not_used(
     loader: Loader, repository: Repository, name: str, tmp_path: Path, note: bytes
 ) -> None:
     cache: dict[str, Any] = {"cache_dir": str(tmp_path)}
@@ -94,7 +94,7 @@ def test_a_damaged_note_of_the_commit_is_not_followed(
     assert (folder / "refs" / "main").read_text() == repository.main
     (folder / "refs" / "main").write_bytes(note)
     outcome = loader.load(name, ("find", "config.json"), local_files_only=True, **cache)
-    if note == b"\xff\xfe":  # no text at all: this stops the client too
+    if note == b"\xff\xfe":  # not a text, so the client fails too
         assert_error(outcome, DownloadError, "cannot be read: invalid start byte", str(tmp_path), "Delete")
         shutil.rmtree(folder)
     else:

@@ -1,4 +1,4 @@
-"""What loading touches: files, network, imports, the terminal."""
+"""The side effects of loading: files, network, imports, the terminal."""
 
 from __future__ import annotations
 
@@ -33,20 +33,22 @@ def test_a_folder_load_opens_nothing_outside_and_does_not_import_the_client(
         ("require", "vocab.txt"),
     ]
     with Loader(environment) as child:
-        child.load(str(tmp_path / "other"), *steps)  # whatever Python itself loads late is loaded now
+        child.load(str(tmp_path / "other"), *steps)  # so that modules that Python imports late are imported now
         outcome = child.load(str(tmp_path / "model"), *steps, block=True)
     assert_error(outcome, ModelFormatError, "has no vocab.txt")
     assert outcome.connections == 0
     assert not outcome.client_imported
     inside = (tmp_path / "model").resolve()
-    assert outcome.opened, "the index was read"
+    assert outcome.opened, "the index must be read"
     assert [path for path in outcome.opened if not Path(path).is_relative_to(inside)] == []
 
 
 def test_the_http_library_is_not_named() -> None:
     source = Path(hub.__file__).read_text()
     assert "httpx" not in source
-    assert not re.search(r"^(from|import) huggingface_hub", source, re.MULTILINE), "imported inside functions only"
+    assert not re.search(r"^(from|import) huggingface_hub", source, re.MULTILINE), (
+        "it must be imported inside functions only"
+    )
 
 
 @unix
@@ -70,7 +72,7 @@ def test_a_progress_bar_on_a_terminal(
     code = f"from minibert.checkpoint.hub import locate; locate({name!r}, cache_dir={str(tmp_path)!r}).checkpoint()"
     reader, writer = pty.openpty() if terminal else os.pipe()
     if terminal:
-        termios.tcsetwinsize(writer, (24, 100))  # on a terminal without width there is no bar
+        termios.tcsetwinsize(writer, (24, 100))  # without a width there is no bar
     child = subprocess.Popen(
         [sys.executable, "-c", code],
         stdout=subprocess.PIPE,
@@ -83,11 +85,11 @@ def test_a_progress_bar_on_a_terminal(
     try:
         while piece := os.read(reader, 4096):
             written += piece
-    except OSError:  # so ends a terminal
+    except OSError:  # raised at the end of a terminal
         pass
     os.close(reader)
     output, _ = child.communicate()
     assert child.returncode == 0, written
-    assert output == b"", "the bar goes to stderr"
+    assert output == b"", "the bar must go to stderr"
     assert (b"model.safetensors" in written and b"100%" in written) == expected
     assert expected or written == b""

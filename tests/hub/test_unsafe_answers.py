@@ -60,7 +60,7 @@ def test_a_tag_that_could_lead_out_of_the_cache_is_refused(
     outcome = loader.load(name, ("find", "config.json"), cache_dir=tmp_path / "a" / "b" / "cache")
     assert_error(outcome, DownloadError, name, "ETag", *UNSAFE)
     assert files_in(tmp_path) == []
-    assert requests(server, name, "GET") == [], "nothing is fetched"
+    assert requests(server, name, "GET") == [], "nothing may be downloaded"
 
 
 @pytest.mark.parametrize("tag", ["a", "0" * 40, "f" * 64, "a" * 128, "A.b_c-1", "d41d8-12"])
@@ -99,7 +99,7 @@ def test_a_commit_that_could_lead_out_of_the_cache_is_refused(
 def test_a_later_answer_is_checked_as_well(
     server: HubServer, loader: Loader, repository: Repository, name: str, tmp_path: Path
 ) -> None:
-    """The client asks again after a failure, and a hostile server can answer differently then."""
+    """The client asks again after a failure, and a hostile server can then answer differently."""
     evil = {"X-Repo-Commit": repository.main, "ETag": f'"{tmp_path}/x"'}
     server.misbehave(f"/{name}/", hub_server.status(503), method="HEAD", times=1)
     server.misbehave(f"/{name}/", hub_server.answer(CONFIG, evil))
@@ -137,16 +137,16 @@ def test_a_hash_that_could_lead_out_of_the_cache_is_refused(
 
 
 def test_a_list_in_the_cache_is_checked_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An earlier `hf download` from a hostile mirror may have left it; version 2.4 takes tags from it."""
+    """An earlier `hf download` from a hostile mirror may have written the list; version 2.4 reads tags from it."""
     from huggingface_hub import file_download
 
     name = "_xet_file_metadata_from_tree_cache"
     if not hasattr(file_download, name):
-        pytest.skip("this version of huggingface_hub takes no tags from a list")
+        pytest.skip("this version of huggingface_hub does not read tags from a list")
     answers = [("url", tag, "a" * 40, 1, None, None) for tag in ("f" * 64, "../../../../evil")]
     monkeypatch.setattr(file_download, name, lambda **_: answers.pop(0))
     monkeypatch.setattr(file_download, "get_hf_file_metadata", file_download.get_hf_file_metadata)
-    _install.__wrapped__()  # put the check around what was just exchanged
+    _install.__wrapped__()  # wrap the function that was just replaced
     with checked_answers():
         assert getattr(file_download, name)()[1] == "f" * 64
         with pytest.raises(UnsafeAnswerError, match=r"ETag '\.\./\.\."):
@@ -180,7 +180,7 @@ def test_a_repository_or_its_blobs_may_be_on_another_disk(
 
 
 def test_other_users_of_the_client_are_not_affected() -> None:
-    """The check is put around a function of the client once, and looks only at downloads of ours."""
+    """The check wraps a function of the client once, and checks only downloads of minibert."""
     from huggingface_hub import file_download
 
     with checked_answers():

@@ -1,4 +1,4 @@
-"""Who computes: backend and number of threads, from arguments, environment and machine."""
+"""The backend and the number of threads, from arguments, environment and machine."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_bad_number_of_threads_in_the_environment_is_refused(
     monkeypatch.setenv("MINIBERT_NUM_THREADS", text)
     with pytest.raises(ValueError, match=r"^MINIBERT_NUM_THREADS=.*; expected .*, 1 to 1,024"):
         BertModel.from_pretrained(folder)
-    assert BertModel.from_pretrained(folder, num_threads=1)(IDS).keys(), "an argument goes first"
+    assert BertModel.from_pretrained(folder, num_threads=1)(IDS).keys(), "an argument must be used first"
 
 
 def test_the_number_of_threads_comes_from_argument_then_environment_then_machine(
@@ -122,9 +122,9 @@ def test_omp_num_threads_is_a_cap(monkeypatch: pytest.MonkeyPatch, omp: str | No
         monkeypatch.setenv("OMP_NUM_THREADS", omp)
     assert backend.choose_num_threads().num_threads == count
     assert rule in backend.choose_num_threads().rule
-    assert backend.choose_num_threads(7) == (7, "num_threads="), "an argument goes first"
+    assert backend.choose_num_threads(7) == (7, "num_threads="), "an argument must be used first"
     monkeypatch.setenv("MINIBERT_NUM_THREADS", "5")
-    assert backend.choose_num_threads() == (5, "MINIBERT_NUM_THREADS=5"), "and then our own variable"
+    assert backend.choose_num_threads() == (5, "MINIBERT_NUM_THREADS=5"), "our own variable must be used second"
 
 
 WITHOUT_NUMBA = """

@@ -27,7 +27,7 @@ def test_each_table_is_that_of_transformers(model: BertModel, eager: transformer
         np.testing.assert_array_equal(looked_up, theirs.weight.detach().numpy()[np.asarray(some)])
         assert looked_up.dtype == np.float32
     looked_up = table(ids)
-    looked_up[:] = 0  # a copy that belongs to the caller
+    looked_up[:] = 0  # the result is a copy
     assert table(ids).any()
     with pytest.raises(ValueError, match=rf"{name} ids at index 1 is {rows}; valid are 0 to {rows - 1}"):
         table([0, rows])

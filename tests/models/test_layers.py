@@ -1,4 +1,4 @@
-"""Which hidden states are kept, where a forward stops, and what passes wrapped ops."""
+"""The hidden states that are kept, the layer at which a forward stops, and wrapped ops."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_same_hidden_states_are_kept_as_in_transformers(
 @pytest.mark.parametrize(
     ("selection", "indices"),
     [
-        (0, [0]),  # the embeddings' output, where transformers takes 0 for False
+        (0, [0]),  # the embeddings' output; transformers treats 0 as False
         (np.int64(2), [2]),
         (np.int32(-1), [3]),
         ({1, 3}, [1, 3]),
@@ -56,7 +56,7 @@ def test_the_same_hidden_states_are_kept_as_in_transformers(
         (np.False_, None),
     ],
 )
-def test_other_ways_to_say_which(model: BertModel, selection: Any, indices: list[int] | None) -> None:
+def test_other_ways_to_select(model: BertModel, selection: Any, indices: list[int] | None) -> None:
     assert kept(model(IDS, output_hidden_states=selection).hidden_states) == indices
 
 
@@ -80,7 +80,7 @@ def test_a_model_has_defaults_that_a_call_overrides(folder: Path) -> None:
         "last_hidden_state",
         "pooler_output",
     )
-    assert kept(model(IDS, num_layers=1).hidden_states) == [], "what lies beyond the stop is not an error by default"
+    assert kept(model(IDS, num_layers=1).hidden_states) == [], "layers beyond the stop are not an error by default"
     plain = BertModel.from_pretrained(folder)
     assert kept(plain(IDS).hidden_states) == [0, 1, 2, 3]
     assert plain(IDS).attentions is None
@@ -120,7 +120,7 @@ def test_stopping_early_gives_the_same_bits_up_to_there(model: BertModel, num_la
 
 
 def recording(ops: Ops, seen: list[str]) -> Ops:
-    """The same ops, noting the module path of everything that passes."""
+    """Return the same ops, which record the module path of every call."""
 
     def linear(x: Any, linear: Any, **epilogue: Any) -> Any:
         seen.extend(linear.paths)
@@ -171,7 +171,7 @@ def test_stopping_early_stops_the_work(prepared: BertModel, num_layers: int) -> 
 
 
 def test_only_the_last_state_of_a_selection_needs_work_to_be_kept(prepared: BertModel) -> None:
-    """A selection only selects: all layers run, and only num_layers= stops them."""
+    """All layers run whatever is selected; only num_layers= stops them."""
     seen: list[str] = []
     BertModel(prepared.weights, recording(prepared.ops, seen))(IDS, output_hidden_states=[0])
     assert "pooler.dense" in seen
@@ -184,7 +184,7 @@ def test_every_step_passes_the_wrapped_ops(prepared: BertModel) -> None:
     assert set(Counter(seen).values()) == {2}
 
 
-def test_wrapped_ops_can_replace_what_passes(prepared: BertModel) -> None:
+def test_wrapped_ops_can_replace_results(prepared: BertModel) -> None:
     def without_second_attention(x: Any, linear: Any, **epilogue: Any) -> Any:
         if linear.paths == ("encoder.layer.1.attention.output.dense",):
             return epilogue["residual"]

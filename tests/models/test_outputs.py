@@ -1,4 +1,4 @@
-"""What a model and its output are: fields, items, a description, habits of torch."""
+"""A model and its output: fields, items, the description, methods known from torch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_an_output_is_read_like_that_of_transformers(model: BertModel, eager: tr
     output = model(IDS, **options)
     expected = run(eager, {"input_ids": IDS}, **options)
     names = ("last_hidden_state", "pooler_output", "hidden_states", "attentions")
-    theirs = [name for name in expected if name != "cross_attentions"]  # empty in an encoder
+    theirs = [name for name in expected if name != "cross_attentions"]  # None in an encoder
     assert output.keys() == tuple(theirs) == names
     assert len(output) == 4
     values = [getattr(output, name) for name in names]
@@ -45,7 +45,7 @@ def test_the_last_hidden_state_is_the_last_of_the_hidden_states(model: BertModel
     assert output.hidden_states[-1] is output.last_hidden_state
 
 
-def test_what_was_not_asked_for_is_skipped_as_in_transformers(model: BertModel) -> None:
+def test_fields_that_were_not_requested_are_skipped_as_in_transformers(model: BertModel) -> None:
     output = model(IDS, output_hidden_states=False)
     assert output.hidden_states is None
     assert output.attentions is None
@@ -90,7 +90,7 @@ def test_without_pooler(folder: Path, model: BertModel) -> None:
     np.testing.assert_array_equal(output.last_hidden_state, model(IDS).last_hidden_state)
 
 
-def test_torch_habits_that_do_no_harm_return_the_model_itself(model: BertModel) -> None:
+def test_harmless_methods_of_torch_return_the_model_itself(model: BertModel) -> None:
     assert model.eval() is model
     assert model.to("cpu") is model
     assert model.to(torch.device("cpu")) is model

@@ -1,4 +1,4 @@
-"""`BertModel` beside transformers, and the same results by other ways."""
+"""`BertModel` beside transformers, and ways to compute the same results."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def test_every_hidden_state_and_the_pooler_equal_transformers(
         assert ours.dtype == np.float32
         assert ours.shape == other.shape == (*shape, H)
         np.testing.assert_allclose(ours[visible], other.numpy()[visible], rtol=0, atol=TOLERANCE)
-        assert not ours[~visible].any(), "hidden places hold zeros"
+        assert not ours[~visible].any(), "masked positions must be zero"
     first = visible[:, 0]
     np.testing.assert_allclose(
         output.pooler_output[first], expected.pooler_output.numpy()[first], rtol=0, atol=TOLERANCE
     )
-    assert not output.pooler_output[~first].any(), "no [CLS], no pooler output"
+    assert not output.pooler_output[~first].any(), "without a [CLS], the pooler output must be zero"
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -75,13 +75,13 @@ def test_attentions_equal_transformers(model: BertModel, eager: transformers.Ber
         assert ours.dtype == np.float32
         assert ours.shape == other.shape
         np.testing.assert_allclose(ours[pairs], other.numpy()[pairs], rtol=0, atol=1e-6)
-        assert not ours[~pairs].any(), "zeros where one of the two is hidden"
+        assert not ours[~pairs].any(), "a pair with a masked token must be zero"
         sums = ours.sum(axis=-1)
         np.testing.assert_allclose(sums, np.broadcast_to(visible[:, None], sums.shape), rtol=0, atol=1e-6)
 
 
 def test_arguments_have_the_order_of_transformers(model: BertModel, eager: transformers.BertModel) -> None:
-    """The second is the mask, not the token types: the trap that the second edition of a tutorial fell into."""
+    """The second is the mask, not the token types; the second edition of a tutorial confused them."""
     positional = model(IDS, HOLES, TOKEN_TYPES, POSITIONS)
     named = model(**CALLS["everything"])
     np.testing.assert_array_equal(positional.last_hidden_state, named.last_hidden_state)
@@ -120,7 +120,7 @@ def test_the_worst_difference_is_reported(folder: Path, eager: transformers.Bert
 # --- the same by other ways -------------------------------------------------------------------------------------------
 
 
-def test_left_padding_equals_right_padding_where_positions_are_told(model: BertModel) -> None:
+def test_left_padding_equals_right_padding_if_positions_are_given(model: BertModel) -> None:
     lengths = RIGHT.sum(axis=1)
     right, left = np.zeros_like(IDS), np.zeros_like(IDS)
     for row, n in enumerate(lengths):
@@ -149,7 +149,7 @@ def test_many_steps_with_rows_of_all_lengths_equal_single_runs(folder: Path, bac
         probs = together.attentions[1][row, :, :n, :n]
         worst = max(worst, float(np.abs(probs - alone.attentions[1][0]).max(initial=0)))
         worst = max(worst, float(np.abs(together.pooler_output[row] - alone.pooler_output[0]).max()))
-    # Rounding, where a BLAS sums in another order when other rows stand beside; measured: 2.4e-6.
+    # Rounding: with other rows in the batch, a BLAS may add in another order; measured: 2.4e-6.
     assert worst <= 4e-6
 
 

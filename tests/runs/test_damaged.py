@@ -1,4 +1,4 @@
-"""Runs whose shards, journal or input were changed before they are resumed."""
+"""Runs whose shards, journal or input are changed before the runs are resumed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*has no modules.json")
 
 
 def flip(path: Path, place: float) -> None:
-    """Flip one bit of a file, at this fraction of it."""
+    """Flip one bit of a file, at this fraction of its length."""
     data = bytearray(path.read_bytes())
     data[int(place * (len(data) - 1))] ^= 4
     path.write_bytes(data)
@@ -43,7 +43,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str | None]] = {
     "cut short": (lambda path: shorten(path, 0.5), r"shard [123] is damaged"),
     "empty": (lambda path: shorten(path, 0), "shard 0 is damaged"),
     "missing": (lambda path: path.unlink(), "shard 0 is damaged"),
-    "something behind it": (lambda path: path.write_bytes(path.read_bytes() + b"half a shard"), None),
+    "more bytes behind it": (lambda path: path.write_bytes(path.read_bytes() + b"half a shard"), None),
 }
 
 
@@ -124,7 +124,7 @@ def test_a_damaged_journal_or_manifest(
 def test_resuming_refuses_to_mix(
     short_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short_model: SentenceTransformer
 ) -> None:
-    """Neither with an unfinished run nor, once that has ended, with the finished one."""
+    """Another run is mixed neither with an unfinished run nor with the finished one."""
     source = text_file(tmp_path / "a.txt", texts_of(50))
     output = str(tmp_path / "out.npy")
     same: dict[str, Any] = {"shard_size": 10, "settings": {"revision": "a"}, "truncation": "silent", "resume": True}
@@ -178,7 +178,7 @@ def test_resuming_takes_no_other_file_for_the_finished_one(short_model: Sentence
     with pytest.raises(ValueError, match=r"out\.ids\.jsonl is missing"):
         embed_corpus(short_model, [source], str(output), resume=True, truncation="silent")
     (tmp_path / "out.npy.manifest.json").write_text("{}")
-    for resume in (True, False):  # it may as well be a file of another program
+    for resume in (True, False):  # the file may belong to another program
         with pytest.raises(ValueError, match=r"manifest\.json is damaged.* delete it or move it elsewhere"):
             embed_corpus(short_model, [source], str(output), resume=resume, truncation="silent")
     assert not folder_of(output).exists()
@@ -186,7 +186,7 @@ def test_resuming_takes_no_other_file_for_the_finished_one(short_model: Sentence
     assert embed_corpus(short_model, [source], str(output), truncation="silent") is not None
 
 
-def test_input_that_changes_under_way(
+def test_input_that_changes_during_the_run(
     short_model: SentenceTransformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = text_file(tmp_path / "a.txt", texts_of(50))
@@ -215,7 +215,7 @@ def test_input_that_changes_under_way(
 def test_input_that_changes_between_the_first_look_and_the_first_shard(
     short_model: SentenceTransformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No shard may be made of another state: with the old one brought back, --resume would take it for good."""
+    """No shard may come from a changed input: if the old input is restored, --resume would accept the shard."""
     source = text_file(tmp_path / "a.txt", texts_of(50))
     begin = ShardFolder.start
 
@@ -232,7 +232,7 @@ def test_input_that_changes_between_the_first_look_and_the_first_shard(
     np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), short_model.encode(texts_of(50), truncation="silent"))
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with a name")
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
 def test_a_pipe_is_refused_since_it_can_be_read_once_only(
     short_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -258,7 +258,7 @@ def test_names_that_are_not_utf_8_are_refused_before_anything_is_computed(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="folders cannot be synced")
-def test_names_are_on_the_disk_before_what_they_are_made_of_is_deleted(
+def test_names_are_on_the_disk_before_the_parts_are_deleted(
     short_model: SentenceTransformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []

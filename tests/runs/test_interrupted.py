@@ -43,7 +43,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*has no modules.json")
 
 
 def run_and_kill(kills: int, job: str, folder: Path, scratch: Path) -> None:
-    """Kill runs until so many were truly killed, each then resumed; a run that ended before does not count."""
+    """Kill and resume runs until this number was really killed; a run that ended before does not count."""
     count, shard_size = (1000, 50) if job in ("binary", "google") else (3000, 100)
     text_file(scratch / "a.txt", texts_of(count))
     whole = scratch / "whole"
@@ -56,7 +56,7 @@ def run_and_kill(kills: int, job: str, folder: Path, scratch: Path) -> None:
         own.mkdir()
         output = output_of(job, own)
         arguments = arguments_of(job, folder, scratch / "a.txt", own, shard_size)
-        # The first one between the shards, the second in the end, when files get their final names.
+        # The first is killed between shards, the second at the end, when files get their final names.
         moment = (chance.randrange(1, shards), shards)[tried] if tried < 2 else chance.randint(0, shards)
         process = start(arguments)
         wait_for(lambda output=output, moment=moment: shards_done(output) >= moment, process)  # type: ignore[misc]
@@ -98,11 +98,11 @@ def test_killed_twenty_times(short_folder: Path, tmp_path: Path, job: str) -> No
 def test_killed_whenever_something_becomes_final(short_folder: Path, tmp_path: Path, job: str, step: int) -> None:
     counted = crash("kill", short_folder, tmp_path, step, job)
     assert counted["moments"] > counted["resumed"] > 20 // step
-    REPORT.append(f"kill -9 beside renames, fsyncs and deletions, {job}: {counted['moments']} moments, all equal")
+    REPORT.append(f"kill -9 at renames, fsyncs and deletions, {job}: {counted['moments']} moments, all equal")
 
 
 @pytest.mark.parametrize("job", ["npy", "binary", "google"])
-def test_interrupted_it_says_how_to_go_on_and_what_is_done_is_usable(
+def test_an_interrupted_run_says_how_to_go_on_and_its_shards_are_usable(
     short_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], job: str
 ) -> None:
     text_file(tmp_path / "a.txt", texts_of(100))
@@ -129,7 +129,7 @@ def test_interrupted_it_says_how_to_go_on_and_what_is_done_is_usable(
     assert not parts.exists()
 
 
-def test_a_true_interrupt_can_be_resumed(short_folder: Path, tmp_path: Path) -> None:
+def test_a_real_interrupt_can_be_resumed(short_folder: Path, tmp_path: Path) -> None:
     text_file(tmp_path / "a.txt", texts_of(3000))
     output, arguments = tmp_path / "out.npy", arguments_of("npy", short_folder, tmp_path / "a.txt", tmp_path, 40)
     process = start_endless(arguments)
@@ -174,7 +174,7 @@ def test_a_progress_bar_shows_texts_per_second_and_the_time_left(capsys: pytest.
 # --- two at once ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="a run is held by SIGSTOP")
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="a run is stopped by SIGSTOP")
 def test_a_second_run_on_one_output_is_refused_and_a_dead_one_never_blocks(short_folder: Path, tmp_path: Path) -> None:
     text_file(tmp_path / "a.txt", texts_of(3000))
     output, arguments = tmp_path / "out.npy", arguments_of("npy", short_folder, tmp_path / "a.txt", tmp_path, 40)
@@ -208,7 +208,7 @@ def test_of_several_runs_that_begin_together_one_writes(short_folder: Path, tmp_
     assert not folder_of(tmp_path / "out.npy").exists()
 
 
-def test_where_a_file_system_has_no_locks_a_warning_says_so(
+def test_a_file_system_without_locks_gives_a_warning(
     short_model: SentenceTransformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fcntl = pytest.importorskip("fcntl")

@@ -1,4 +1,4 @@
-"""Places that cannot be written, hold something else, or are full."""
+"""Outputs that cannot be written, that exist already with other content, or for which the disk is full."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def test_output_that_cannot_be_written(
     assert "out.npy is a folder" in capsys.readouterr().err
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="nothing is forbidden to root")
-def test_a_folder_in_which_nobody_may_write(short_model: SentenceTransformer, tmp_path: Path) -> None:
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_without_write_permission(short_model: SentenceTransformer, tmp_path: Path) -> None:
     source = text_file(tmp_path / "a.txt", ["a cat"])
     (tmp_path / "closed").mkdir(mode=0o500)
     with pytest.raises(OSError, match=r"out\.npy\.parts cannot be made: Permission denied"):
@@ -79,7 +79,7 @@ def test_an_output_is_never_the_input(
     assert not list(tmp_path.glob("*.parts"))
 
 
-# What may be in a folder called out.npy.parts that is not minibert's, name -> content; None is a folder.
+# The content of folders called out.npy.parts that are not minibert's, name -> content; None is a folder.
 FOREIGN: dict[str, dict[str, str | None]] = {
     "of Spark": {"part-00000.parquet": "precious", "_SUCCESS": ""},
     "with our names": {
@@ -114,7 +114,7 @@ def listing(folder: Path) -> dict[str, bytes | None]:
 @pytest.mark.parametrize("kind", FOREIGN)
 @pytest.mark.parametrize("options", [[], ["--resume"]])
 @pytest.mark.parametrize("content", [b"a cat", b"a cat\n\xff"])
-def test_a_folder_of_something_else_is_refused_and_nothing_in_it_changes(
+def test_a_folder_of_another_program_is_refused_and_not_changed(
     short_folder: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -135,8 +135,8 @@ def test_a_folder_of_something_else_is_refused_and_nothing_in_it_changes(
     assert {entry.name for entry in tmp_path.iterdir()} == {"a.txt", "out.npy.parts"}
 
 
-@pytest.mark.skipif(not hasattr(os, "symlink"), reason="there are no links")
-def test_a_link_or_a_file_is_not_taken_for_the_folder(short_model: SentenceTransformer, tmp_path: Path) -> None:
+@pytest.mark.skipif(not hasattr(os, "symlink"), reason="needs links")
+def test_a_link_or_a_file_is_not_used_as_the_folder(short_model: SentenceTransformer, tmp_path: Path) -> None:
     source, parts = text_file(tmp_path / "a.txt", ["a cat"]), tmp_path / "out.npy.parts"
     (tmp_path / "elsewhere").mkdir()
     for target in ("elsewhere", "nowhere", "a.txt"):
@@ -170,10 +170,10 @@ def test_a_link_or_a_file_is_not_taken_for_the_folder(short_model: SentenceTrans
         {"lock": "process 1 on host", "shards.jsonl": "{", "part-vectors.npy": "x", "part-ids.jsonl": "y"},
     ],
 )
-def test_what_a_killed_run_left_before_its_manifest_is_used_and_deleted(
+def test_files_of_a_run_killed_before_its_manifest_are_used_and_deleted(
     short_model: SentenceTransformer, tmp_path: Path, left: dict[str, str | None], options: dict[str, Any]
 ) -> None:
-    """Other moments of this kind: test_killed_whenever_something_becomes_final."""
+    """test_killed_whenever_something_becomes_final tests other moments of this kind."""
     source = text_file(tmp_path / "a.txt", ["a cat", "a dog"])
     fill(tmp_path / "out.npy.parts", left)
     embed_corpus(short_model, [source], tmp_path / "out.npy", **options)
@@ -202,7 +202,7 @@ def test_a_run_deletes_no_file_that_came_into_its_folder(
 def test_a_run_makes_its_manifest_before_its_parts(
     short_model: SentenceTransformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that there are never parts of which nobody knows whose they are: the next run may have other ones."""
+    """Without the manifest it would be unknown which run made the parts; the next run may have other ones."""
     source, parts = text_file(tmp_path / "a.txt", texts_of(40)), tmp_path / "out.npy.parts"
 
     def stop(self: ShardFolder, manifest: dict[str, Any]) -> None:
@@ -218,7 +218,7 @@ def test_a_run_makes_its_manifest_before_its_parts(
 
 @pytest.mark.parametrize("name", ["out.ids.jsonl", "out.npy.manifest.json"])
 @pytest.mark.parametrize("content", ['{"id": 1}\n', "not JSON", None])
-def test_a_second_output_that_nobody_named_replaces_no_file_of_something_else(
+def test_an_output_that_was_not_named_replaces_no_file_of_another_program(
     short_model: SentenceTransformer, tmp_path: Path, name: str, content: str | None
 ) -> None:
     source, output = text_file(tmp_path / "a.txt", ["a cat"]), tmp_path / "out.npy"
@@ -231,11 +231,11 @@ def test_a_second_output_that_nobody_named_replaces_no_file_of_something_else(
     assert listing(tmp_path)[name] == (None if content is None else content.encode())
     assert {entry.name for entry in tmp_path.iterdir()} == {"a.txt", name}
     (tmp_path / name).rename(tmp_path / "mine")
-    for _ in range(2):  # what minibert has written itself, it replaces
+    for _ in range(2):  # minibert replaces the files that it wrote itself
         embed_corpus(short_model, [source], output)
 
 
-@pytest.mark.skipif(not hasattr(os, "symlink"), reason="there are no links")
+@pytest.mark.skipif(not hasattr(os, "symlink"), reason="needs links")
 def test_a_link_is_followed(short_model: SentenceTransformer, tmp_path: Path) -> None:
     source = text_file(tmp_path / "a.txt", ["a cat"])
     (tmp_path / "there").mkdir()
@@ -251,10 +251,10 @@ MOUNTS = ["unshare", "--map-root-user", "--mount"]
 
 @pytest.mark.parametrize(("job", "step"), [("npy", 4), *(pytest.param(job, 1, marks=pytest.mark.slow) for job in JOBS)])
 def test_a_full_disk(short_folder: Path, tmp_path: Path, job: str, step: int) -> None:
-    """A true one: file systems of growing size in memory, mounted for this test alone, where that is permitted."""
+    """The disks are file systems of growing size in memory, mounted for this test only, if that is permitted."""
     try_it = ["sh", "-c", 'mount -t tmpfs -o size=8k none "$0" && umount "$0"', str(tmp_path)]
     if shutil.which("unshare") is None or subprocess.run([*MOUNTS, *try_it], capture_output=True).returncode:
-        pytest.skip("nothing may be mounted here")
+        pytest.skip("mounting is not permitted here")
     counted = crash("full", short_folder, tmp_path, step, job, *MOUNTS)
     assert counted["sizes"] > counted["resumed"] > 0
     REPORT.append(
@@ -263,7 +263,7 @@ def test_a_full_disk(short_folder: Path, tmp_path: Path, job: str, step: int) ->
     )
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="there is no limit on the size of files")
+@pytest.mark.skipif(sys.platform == "win32", reason="needs RLIMIT_FSIZE")
 @pytest.mark.parametrize(
     ("limit", "message"),
     [
@@ -275,7 +275,7 @@ def test_a_full_disk(short_folder: Path, tmp_path: Path, job: str, step: int) ->
     ],
 )
 def test_a_limit_on_the_size_of_files(short_folder: Path, tmp_path: Path, limit: int, message: str) -> None:
-    """Stands for a full disk where none can be mounted: RLIMIT_FSIZE."""
+    """RLIMIT_FSIZE replaces a full disk on systems where none can be mounted."""
     text_file(tmp_path / "a.txt", [f"text {i}" for i in range(1500)])
     arguments, output = arguments_of("npy", short_folder, tmp_path / "a.txt", tmp_path, 100), tmp_path / "out.npy"
     output.write_bytes(b"before")

@@ -16,7 +16,7 @@ from tests.support.tokenizer_files import SPECIALS, VOCABULARIES, WORDS, model_f
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Folder of a vocabulary by its name."""
+    """Return a function from a vocabulary's name to its folder."""
     top = tmp_path_factory.mktemp("vocabularies")
 
     def folder(name: str) -> Path:

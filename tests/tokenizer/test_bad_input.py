@@ -1,4 +1,4 @@
-"""Texts and arguments that are refused, and what the messages name."""
+"""Texts and arguments that are refused, and their messages."""
 
 from __future__ import annotations
 

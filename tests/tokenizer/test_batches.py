@@ -1,4 +1,4 @@
-"""What a tokenizer returns: a mapping of arrays, rows of overflow, threads."""
+"""The result of a tokenizer: a mapping of arrays, rows of overflow; and threads."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_rows_and_characters_out_of_range(tokenizer: BertTokenizer) -> None:
 
 
 def test_an_empty_second_text_is_a_text(tokenizer: BertTokenizer) -> None:
-    # transformers drops it from a single text, and keeps it in a list of texts.
+    # transformers drops an empty second text from a single text, and keeps it in a list of texts.
     assert (
         tokenizer("a", "")["input_ids"].tolist()
         == tokenizer(["a"], [""])["input_ids"].tolist()
@@ -84,7 +84,7 @@ def test_texts_may_be_tuples_and_arrays(tokenizer: BertTokenizer) -> None:
     assert tokenizer(np.array("one"))["input_ids"].tolist() == expected[:1]
 
 
-def test_max_length_alone_cuts_as_in_transformers(tokenizer: BertTokenizer) -> None:
+def test_max_length_alone_truncates_as_in_transformers(tokenizer: BertTokenizer) -> None:
     theirs = transformers.BertTokenizer.from_pretrained(locate_minilm())
     assert tokenizer("a b c d", max_length=4)["input_ids"].tolist() == [theirs("a b c d", max_length=4)["input_ids"]]
     with pytest.warns(UserWarning, match="max_length=4 has no effect"):
@@ -115,6 +115,6 @@ def test_sixteen_threads_share_one_tokenizer(tokenizer: BertTokenizer) -> None:
         results = list(pool.map(lambda index: tokenizer(texts, **options[index])["input_ids"], calls))
     for index, result in zip(calls, results, strict=True):
         np.testing.assert_array_equal(result, expected[index])
-    # What would have made threads disturb each other: cutting or padding by the library.
+    # With truncation or padding by the library, threads would have disturbed each other.
     assert tokenizer._tokenizer.truncation is None
     assert tokenizer._tokenizer.padding is None

@@ -1,4 +1,4 @@
-"""Damaged files: each is refused with a reason, or works; none crashes."""
+"""Damaged files: each one is refused with a reason, or works; none crashes."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_damaged_settings(tmp_path: Path, file: str, content: Any, message: str,
 
 
 def replaced(*path: str | int, by: Any) -> Callable[[dict[str, Any]], Any]:
-    """A change of a tokenizer.json: another value at one place."""
+    """Return a change of a tokenizer.json: another value at one path."""
 
     def change(saved: Any) -> Any:
         place = saved
@@ -96,7 +96,7 @@ def replaced(*path: str | int, by: Any) -> Callable[[dict[str, Any]], Any]:
 
 
 def without(*path: str | int) -> Callable[[dict[str, Any]], Any]:
-    """A change of a tokenizer.json: one place missing."""
+    """Return a change of a tokenizer.json: one path is missing."""
 
     def change(saved: Any) -> Any:
         place = saved
@@ -110,8 +110,8 @@ def without(*path: str | int) -> Callable[[dict[str, Any]], Any]:
 
 TEMPLATE_ID = ("post_processor", "special_tokens", "[CLS]", "ids")
 
-# Every change of a tokenizer.json with what must come of it: a refusal with this message, or None for a tokenizer that
-# works: gives ids of the vocabulary, or a ValueError.
+# Every change of a tokenizer.json with its result: a refusal with this message, or None for a tokenizer that works: it
+# gives ids of the vocabulary or a ValueError.
 MUTATIONS: dict[str, tuple[Callable[[dict[str, Any]], Any], str | None]] = {
     "not an object": (lambda saved: [saved], "not a tokenizer"),
     "null": (lambda saved: None, "not a tokenizer"),
@@ -195,7 +195,7 @@ MUTATIONS: dict[str, tuple[Callable[[dict[str, Any]], Any], str | None]] = {
     "added token with another id": (replaced("added_tokens", 2, "id", by=2**32 - 1), None),
     "truncation to nothing": (replaced("truncation", "max_length", by=0), None),
     "truncation with a long stride": (replaced("truncation", "stride", by=10**6), None),
-    "truncation that is no object": (replaced("truncation", by=5), "not a tokenizer"),
+    "truncation that is not an object": (replaced("truncation", by=5), "not a tokenizer"),
     "padding to 2**40": (replaced("padding", "strategy", by={"Fixed": 2**40}), None),
     "padding with another token": (replaced("padding", "pad_token", by="<other>"), None),
     "padding without fields": (replaced("padding", by={}), "not a tokenizer"),
@@ -205,7 +205,7 @@ PROBES = ["", "a b c", "Hello, wörld! 的人 [MASK] [CLS]", "a" * 60 + "!", "\x
 
 
 def run_loaded(tokenizer: BertTokenizer, vocab_size: int) -> None:
-    """Use a tokenizer in every way: right ids or a ValueError."""
+    """Use a tokenizer in every way; it must give correct ids or a ValueError."""
     calls: list[Callable[[], Any]] = [
         lambda: tokenizer(PROBES, padding=True, truncation=True, max_length=7)["input_ids"],
         lambda: np.concatenate([encoding.ids for encoding in tokenizer.encodings(PROBES)]),
@@ -223,7 +223,7 @@ def run_loaded(tokenizer: BertTokenizer, vocab_size: int) -> None:
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
-def test_mutilated_tokenizer_json(tmp_path: Path, name: str) -> None:
+def test_changed_tokenizer_json(tmp_path: Path, name: str) -> None:
     change, message = MUTATIONS[name]
     saved = change(tokenizer_json(SPECIALS + WORDS))
     folder = model_folder(tmp_path, tokenizer=saved, config={"vocab_size": 50, "max_position_embeddings": 64})
@@ -247,7 +247,7 @@ def test_mutilated_tokenizer_json(tmp_path: Path, name: str) -> None:
         (b"version https://git-lfs.github.com/spec/v1\n", r"tokenizer\.json is a Git LFS pointer"),
     ],
 )
-def test_tokenizer_json_that_is_no_json(tmp_path: Path, content: bytes, message: str) -> None:
+def test_tokenizer_json_that_is_not_json(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "tokenizer.json").write_bytes(content)
     expect_refusal(tmp_path, message)
 
@@ -283,7 +283,7 @@ JUNK = [
 
 
 def mutate(saved: Any, generator: random.Random) -> Any:
-    """Put junk somewhere, delete something, or swap two places."""
+    """Insert a wrong value, delete a value, or swap two values."""
     places: list[tuple[Any, Any]] = []
 
     def collect(node: Any) -> None:

@@ -1,4 +1,4 @@
-"""Which files and settings decide what a tokenizer does."""
+"""The files and settings that configure a tokenizer."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_vocab_txt_is_read_as_transformers_reads_it(tmp_path: Path) -> None:
         ours.decode([5])
 
 
-def test_a_missing_mask_token_is_no_error(tmp_path: Path) -> None:
+def test_a_missing_mask_token_is_not_an_error(tmp_path: Path) -> None:
     tokenizer = BertTokenizer.from_pretrained(model_folder(tmp_path, vocab=SPECIALS[:4] + WORDS))
     assert tokenizer.mask_token is None
     assert tokenizer.mask_token_id is None

@@ -1,4 +1,4 @@
-"""Files of a tokenizer that would take more time or memory than there is, or make a model read past a table."""
+"""Tokenizer files that would need too much time or memory, or make a model read beyond a table."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": Fa
 METASPACE = {"type": "Metaspace", "replacement": "x", "prepend_scheme": "always", "split": True}
 CTC = {"type": "CTC", "pad_token": "", "word_delimiter_token": "", "cleanup": True}
 GROWS = "can make a text more than 2048 times as long"
-# part of tokenizer.json, what is in it, what the message says
+# name: (part of tokenizer.json, its content, the message)
 EXPLOSIVE: dict[str, tuple[str, Any, str]] = {
     "24 doublings": ("normalizer", steps("normalizers", *[replace("a", "aa")] * 24), "more than 16 steps"),
     "15 doublings": ("normalizer", steps("normalizers", *[replace("a", "aa")] * 15), GROWS),
@@ -98,14 +98,14 @@ def refuse(folder: Path, message: str) -> None:
 
 
 def refuse_unread(folder: Path, message: str) -> None:
-    """See that the library is not called: it could end the process that runs the tests."""
+    """Check that the library is not called, because it could end the process that runs the tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tokenizers, "Tokenizer", None)
         refuse(folder, message)
 
 
 @pytest.mark.parametrize("name", EXPLOSIVE)
-def test_what_explodes_does_not_reach_the_library(tmp_path: Path, name: str) -> None:
+def test_files_that_explode_do_not_reach_the_library(tmp_path: Path, name: str) -> None:
     part, content, message = EXPLOSIVE[name]
     saved = tokenizer_json(SPECIALS + WORDS) | {part: content}
     refuse_unread(model_folder(tmp_path, tokenizer=saved), message)
@@ -136,7 +136,7 @@ def test_a_tokenizer_json_of_more_than_32_megabytes_is_not_read(tmp_path: Path) 
 
 
 def test_real_steps_are_allowed(tmp_path: Path) -> None:
-    """The steps of BERT, XLM-R, ALBERT and Llama, and of a vocabulary as large as multilingual-e5-small's."""
+    """Load the steps of BERT, XLM-R, ALBERT and Llama, and a vocabulary as large as multilingual-e5-small's."""
     albert = [
         replace("``", '"'),
         replace("''", '"'),
@@ -159,7 +159,7 @@ def test_real_steps_are_allowed(tmp_path: Path) -> None:
 
 
 def test_declared_tokens_are_added_in_one_call_and_limited(tmp_path: Path) -> None:
-    """Each call makes the library's table of added tokens anew: 100,000 calls take hours."""
+    """Each call rebuilds the library's table of added tokens, so 100,000 calls would take hours."""
     calls = []
 
     class Counted:
@@ -214,7 +214,7 @@ def test_token_types_of_pairs_that_no_model_has(tmp_path: Path, token_type: int)
 
 
 def test_token_types_that_the_model_has(tmp_path: Path) -> None:
-    """A model of one type loads with the usual template, which gives the second text of a pair the type 1."""
+    """A model of one token type loads with the usual template, which gives the second text of a pair the type 1."""
     for layout, token_type, size in (("single", 2, 3), ("single", 1, 2), ("single", 0, 1), ("pair", 7, 2)):
         folder = model_folder(tmp_path, tokenizer=with_types(layout, token_type), config={"type_vocab_size": size})
         BertTokenizer.from_pretrained(folder)
@@ -228,7 +228,7 @@ def test_token_types_that_the_model_has(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux' /proc")
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -239,7 +239,7 @@ def test_token_types_that_the_model_has(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_without_a_size_is_not_read(tmp_path: Path, name: str, message: str) -> None:
-    """A read of some files of /proc, such as kmsg, waits for ever; all of them have the size 0."""
+    """A read of some files of /proc, such as kmsg, never ends; all of these files have the size 0."""
     folder = model_folder(tmp_path, vocab=SPECIALS + WORDS)
     (folder / name).unlink(missing_ok=True)
     (folder / name).symlink_to("/proc/kmsg" if os.access("/proc/kmsg", os.R_OK) else "/proc/self/status")
@@ -247,7 +247,7 @@ def test_a_file_without_a_size_is_not_read(tmp_path: Path, name: str, message: s
 
 
 def test_vocab_txt_is_split_as_the_library_splits_it(tmp_path: Path) -> None:
-    """Lines end at a line feed only, and lose the white space of Unicode, which is not that of Python."""
+    """Lines end at a line feed only, and Unicode's white space, which differs from Python's, is stripped."""
     chance = random.Random(5)
     ends = [
         "",

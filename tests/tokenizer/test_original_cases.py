@@ -19,12 +19,12 @@ def case_tokenizer(tmp_path: Path, vocab: list[str], **settings: Any) -> BertTok
 
 
 def check_basic(case: dict[str, Any], tmp_path: Path) -> None:
-    """Splitting into words: with a vocabulary of just these words, every word is a token."""
+    """Check the splitting into words: with a vocabulary of only these words, every word is a token."""
     options = case["options"]
     settings = {"do_lower_case": options["lower"], "strip_accents": options.get("strip_accents")}
     tokenizer = case_tokenizer(tmp_path, list(dict.fromkeys(case["tokens"])), **settings)
     if options.get("remove_control") is False:
-        # Only a tokenizer.json can say this.
+        # Only a tokenizer.json can have this setting.
         saved = json.loads(tokenizer._tokenizer.to_str())
         saved["normalizer"]["clean_text"] = False
         tokenizer = BertTokenizer.from_pretrained(model_folder(tmp_path, tokenizer=saved))
@@ -32,7 +32,7 @@ def check_basic(case: dict[str, Any], tmp_path: Path) -> None:
 
 
 def check_wordpiece(case: dict[str, Any], tmp_path: Path) -> None:
-    """Splitting words into pieces, on text that needs no other preparation than lowercasing where the case has it."""
+    """Check the splitting of words into pieces, on text that needs only lowercasing, if the case has that."""
     tokenizer = case_tokenizer(tmp_path, case["vocab"], do_lower_case=case["kind"] == "full")
     texts, expected = case["text"], case["tokens"]
     if isinstance(texts, str):
@@ -44,7 +44,7 @@ def check_wordpiece(case: dict[str, Any], tmp_path: Path) -> None:
 
 
 def check_character_classes(case: dict[str, Any], tmp_path: Path) -> None:
-    """Whitespace separates, control characters vanish, punctuation is a token of its own."""
+    """Check that whitespace separates, control characters are removed, and punctuation is a token of its own."""
     inside = "Aab💩"
     vocab = ["a", "b", "ab", *case["punct_true"], *(f"a{character}b" for character in inside)]
     tokenizer = case_tokenizer(tmp_path, vocab, do_lower_case=False)

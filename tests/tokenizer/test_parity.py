@@ -46,7 +46,7 @@ PAIR_OPTIONS: list[dict[str, Any]] = [
     {"truncation": True, "max_length": 64, "stride": 3, "return_overflowing_tokens": True},
 ]
 
-# One text is long, the other is one of these: short enough to leave the long one room.
+# One text is long; the other is one of these, so short that tokens are left for the long one.
 SHORT_TEXTS = ["", "a", "Is it?", "?"]
 
 ONE_SIDED_OPTIONS: list[dict[str, Any]] = [
@@ -57,7 +57,7 @@ ONE_SIDED_OPTIONS: list[dict[str, Any]] = [
 
 
 def described(batch: Any) -> list[tuple[Any, ...]]:
-    """Everything that a batch says about each of its rows, with the names of its arrays in their order."""
+    """Return everything that a batch tells about each of its rows, and the names of its arrays in their order."""
     names = tuple(batch)
     values = [array.tolist() if isinstance(array, np.ndarray) else array for array in batch.values()]
     places = names.index("offset_mapping")
@@ -75,7 +75,7 @@ def count_mismatches(
     options: dict[str, Any],
     batch_size: int = 32,
 ) -> tuple[int, int]:
-    """Rows compared, and rows in which anything at all differs."""
+    """Count the compared rows, and the rows with any difference."""
     options = {"padding": True} | options
     sides = {name: options.pop(name, "right") for name in ("truncation_side", "padding_side")}
     for name, side in sides.items():
@@ -100,8 +100,8 @@ def count_mismatches(
 def compare_everything(folder: Path, name: str, texts: list[str], all_windows: bool = True) -> None:
     """Compare singles and pairs under all options; report the counts.
 
-    transformers makes all windows of a text, and of a pair all combinations of them. Where these are many, unless
-    `all_windows`, the texts take turns: each is compared under one of those options, and under every other option.
+    transformers makes all windows of a text, and all combinations of the windows of a pair. If there are many and
+    `all_windows` is False, each text is compared under one of those options in turn, and under every other option.
     """
     ours, theirs = BertTokenizer.from_pretrained(folder), transformers.BertTokenizer.from_pretrained(folder)
     assert ours.get_vocab() == theirs.get_vocab()
@@ -136,7 +136,7 @@ def test_equals_transformers_on_made_texts(folders: Callable[[str], Path], name:
 @pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", REAL_VOCABULARIES)
 def test_equals_transformers_on_real_texts(folders: Callable[[str], Path], name: str, every: int) -> None:
-    """By default an eighth of the texts, another one for each vocabulary."""
+    """The default run has an eighth of the texts, other ones for each vocabulary."""
     first = REAL_VOCABULARIES.index(name)
     compare_everything(folders(name), f"{name}, 1/{every} of the texts", real_texts()[first % every :: every], False)
 
@@ -151,7 +151,7 @@ def test_equals_transformers_in_all_windows_of_real_texts(folders: Callable[[str
 def real_texts() -> list[str]:
     assert len(udhr_lines()) == 4101
     assert len(naughty_lines()) > 500
-    # By length, because transformers is slow where a batch is mostly padding.
+    # Sorted by length, because transformers is slow if a batch is mostly padding.
     return sorted([*udhr_lines(), *naughty_lines(), *case_texts()], key=len)
 
 

@@ -39,7 +39,7 @@ def expected(folder: Path) -> BertModelOutput:
 
 @pytest.fixture
 def write(folder: Path, tmp_path: Path) -> Callable[..., Path]:
-    """Write tensors beside the config.json of `folder`, with changes; gives the new folder."""
+    """Return a function that writes tensors and the config.json of `folder`, with changes, into a new folder."""
 
     def write(tensors: Mapping[str, Tensor], name: str = "model.safetensors", **changes: Any) -> Path:
         config = json.loads((folder / "config.json").read_text())

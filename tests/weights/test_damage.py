@@ -1,4 +1,4 @@
-"""Damaged safetensors files: each is refused, or loads the same numbers."""
+"""Damaged safetensors files: each one is refused, or loads the same numbers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.support.safetensors_files import (
 
 ODD_VALUES = (None, True, -1, 0, 1.5, 2**63, 2**64, 10**30, "F32", "", [], {}, [[]], "\ud800", "9" * 500)
 
-# Not F16 and BF16: where one stands for the other, the file is a valid one with other numbers.
+# Without F16 and BF16: a file in which one replaces the other is valid and has other numbers.
 OTHER_DTYPES = ("F64", "I64", "U64", "I8", "U8", "BOOL", "F8_E4M3", "F4", "F6_E2M3", "C64", "F128", "f32", "I16", "U32")
 Entries = dict[str, Any]  # of a header
 Chance = random.Random
@@ -120,7 +120,7 @@ CHANGES_OF_TEXT: dict[str, Callable[[bytes, Chance], bytes]] = {
 
 
 def cut_short(content: bytes, i: int, chance: Chance) -> tuple[str, bytes]:
-    """The i-th cut: at the first bytes, around the end of the header, before the end, or anywhere."""
+    """Make the i-th cut: at the first bytes, around the end of the header, before the end, or anywhere."""
     header_end = len(content) - len(parts_of(content)[1])
     near = [i // 5, header_end - 5 + i // 5 % 10, len(content) - 1 - i // 5]
     at = [*near, chance.randrange(header_end), chance.randrange(len(content))][i % 5]
@@ -129,7 +129,7 @@ def cut_short(content: bytes, i: int, chance: Chance) -> tuple[str, bytes]:
 
 
 def flip_a_header_byte(content: bytes, i: int, chance: Chance) -> tuple[str, bytes]:
-    """Change a byte of the length or the header: to one a header likes to hold, by one bit, or to any."""
+    """Change a byte of the length or the header: to a byte that is frequent in headers, by one bit, or to any byte."""
     changed = bytearray(content)
     at = chance.randrange(len(content) - len(parts_of(content)[1]))
     likely, bit, any_byte = chance.choice(b'0123456789,:[]{}" abFI'), 1 << chance.randrange(8), chance.randrange(256)
@@ -140,7 +140,7 @@ def flip_a_header_byte(content: bytes, i: int, chance: Chance) -> tuple[str, byt
 
 
 def rewrite_the_header(content: bytes, i: int, chance: Chance) -> tuple[str, bytes]:
-    """Change one thing in the JSON of the header, three times in four its meaning, else its spelling."""
+    """Change one thing in the header's JSON: its meaning in three of four cases, else its spelling."""
     header, data = parts_of(content)
     if i % 4:
         change = chance.choice(CHANGES_OF_ENTRIES)
@@ -153,7 +153,7 @@ def rewrite_the_header(content: bytes, i: int, chance: Chance) -> tuple[str, byt
 
 
 def originals(arrays: dict[str, np.ndarray]) -> list[bytes]:
-    """A plain file, and one of the old kind: bfloat16, prefix, gamma and beta, a head, a buffer, metadata."""
+    """Make a plain file, and one of the old kind: bfloat16, prefix, gamma and beta, a head, a buffer, metadata."""
     plain = {name: stored(array) for name, array in arrays.items()}
     old = {f"bert.{old_name(name)}": stored(array, "BF16") for name, array in arrays.items()}
     old |= {"cls.predictions.bias": stored(np.arange(20)), "bert.embeddings.position_ids": stored(np.arange(10), "I64")}
@@ -161,7 +161,7 @@ def originals(arrays: dict[str, np.ndarray]) -> list[bytes]:
 
 
 def outcome_of(folder: Path, content: bytes, expected: BertModelOutput) -> str:
-    """Load a file in this process: it equals the original bit for bit, or is refused by a typed error."""
+    """Load a file in this process: its outputs must equal the original's bit for bit, or it is refused."""
     (folder / "model.safetensors").write_bytes(content)
     try:
         output = BertModel.from_pretrained(folder)(**INPUTS)
@@ -272,7 +272,7 @@ print(refused)
 def test_a_file_that_another_process_cuts_does_not_end_this_one(
     tensors: dict[str, Tensor], write: Callable[..., Path]
 ) -> None:
-    """A map of a file that is cut ends the process with SIGBUS; a long header makes that likely."""
+    """Reading a mapped file that was truncated ends the process with SIGBUS; a long header makes that likely."""
     path = write(tensors)
     file = path / "model.safetensors"
     header, data = parts_of(file.read_bytes())
@@ -291,10 +291,10 @@ def test_a_file_that_another_process_cuts_does_not_end_this_one(
 
 
 @pytest.mark.parametrize("damage", [flip_a_header_byte, rewrite_the_header])
-def test_what_is_accepted_is_what_the_safetensors_library_reads(
+def test_accepted_headers_are_read_as_by_the_safetensors_library(
     tmp_path: Path, arrays: dict[str, np.ndarray], damage: Callable[[bytes, int, Chance], tuple[str, bytes]]
 ) -> None:
-    """The header is parsed here; the library is the judge of what is in it."""
+    """minibert parses the header itself; the result must equal the library's."""
     chance, path, accepted = random.Random(7), tmp_path / "model.safetensors", 0
     contents = originals(arrays)
     for i in range(1500):

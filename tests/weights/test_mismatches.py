@@ -1,4 +1,4 @@
-"""Valid files of another model: each fault is named; so are shards that do not fit."""
+"""Valid files of another model, and shards that do not match: each fault is named."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_missing_tensor_is_named(tensors: dict[str, Tensor], write: Callable[.
 def test_a_transposed_or_reshaped_tensor_is_named(
     arrays: dict[str, np.ndarray], tensors: dict[str, Tensor], write: Callable[..., Path], name: str
 ) -> None:
-    """A square map that was transposed is another valid model: no reader can tell."""
+    """A transposed square map cannot be detected, because it is another valid model."""
     array = arrays[name]
     shapes = [array.T, array[:-1], array[..., :-1], array[None], array.reshape(-1, 1), array.reshape(-1)]
     changed = [other for other in shapes if other.shape != array.shape]
@@ -87,7 +87,7 @@ def test_the_first_weight_that_is_not_finite_is_found_beyond_the_first_buffer(
 
 @pytest.mark.parametrize("change", [1, -1])
 @pytest.mark.parametrize("size", [size for size in SIZES if size != "num_attention_heads"])
-def test_each_size_is_held_against_the_file(
+def test_each_size_is_compared_with_the_file(
     tensors: dict[str, Tensor], write: Callable[..., Path], size: str, change: int
 ) -> None:
     value = SIZES[size] + change
@@ -100,7 +100,7 @@ def test_each_size_is_held_against_the_file(
         assert_refused(path, str(path), f"expected [{value}", size)
 
 
-def test_the_hidden_size_is_held_against_every_tensor(tensors: dict[str, Tensor], write: Callable[..., Path]) -> None:
+def test_the_hidden_size_is_compared_with_every_tensor(tensors: dict[str, Tensor], write: Callable[..., Path]) -> None:
     """39 tensors, all but the two biases of the intermediate layers; 12 are listed."""
     path = write(tensors, hidden_size=10)
     assert_refused(path, f"{NAMES[0]} has shape [20, 8], expected [20, 10] (vocab_size, hidden_size)", "and 25 more")
@@ -125,11 +125,11 @@ def test_absurd_sizes_fail_at_once_and_allocate_nothing(
     path = write(tensors, **changes)
     seconds, peak = refuse_and_measure(path, next(iter(changes)))
     assert peak < 1e6
-    assert seconds < 5, "a loop over that many of anything takes longer"
+    assert seconds < 5, "a loop over this number of items would take longer"
 
 
 def refuse_and_measure(path: Path, match: str) -> tuple[float, int]:
-    """Fail to load weights; gives seconds and the peak of the allocated bytes. The configuration is read before."""
+    """Fail to load weights; return the seconds and the peak of allocated bytes. The configuration is read before."""
     files, config = locate(path), BertConfig.from_pretrained(path)
     tracemalloc.start()
     began = time.process_time()
@@ -141,8 +141,8 @@ def refuse_and_measure(path: Path, match: str) -> tuple[float, int]:
         tracemalloc.stop()
 
 
-def test_sizes_in_the_file_are_not_believed_either(tensors: dict[str, Tensor], write: Callable[..., Path]) -> None:
-    """A header of a few bytes that promises terabytes, with a config.json that agrees."""
+def test_sizes_in_the_file_are_not_trusted_either(tensors: dict[str, Tensor], write: Callable[..., Path]) -> None:
+    """A header of a few bytes announces terabytes, and config.json has the same sizes."""
     path = write(tensors, vocab_size=2**30)
     header, data = parts_of((path / "model.safetensors").read_bytes())
     promised = json.loads(header)
@@ -185,7 +185,7 @@ def test_a_layer_too_many_too_few_or_missing_in_between(tensors: dict[str, Tenso
 def test_an_unexpected_tensor_inside_bert_is_named(
     tensors: dict[str, Tensor], write: Callable[..., Path], name: str
 ) -> None:
-    """It would change the numbers in a way minibert does not know."""
+    """Such a tensor would change the numbers in a way that minibert does not implement."""
     assert_refused(write({**tensors, name: stored(np.zeros(3))}), f"{name} is unexpected")
 
 
@@ -208,7 +208,7 @@ def test_two_models_in_a_file_are_refused(tensors: dict[str, Tensor], write: Cal
 
 
 @pytest.mark.parametrize("names", [(), ("transformer.wte.weight", "lm_head.weight")])
-def test_a_file_without_bert_says_what_it_holds(write: Callable[..., Path], names: tuple[str, ...]) -> None:
+def test_a_file_without_bert_is_refused_with_its_names(write: Callable[..., Path], names: tuple[str, ...]) -> None:
     path = write({name: stored(np.zeros((2, 2))) for name in names})
     assert_refused(path, "not a BERT checkpoint", names[0] if names else "nothing")
 

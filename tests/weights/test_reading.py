@@ -1,4 +1,4 @@
-"""safetensors -> weights: what is read, under which names, and what happens after loading."""
+"""safetensors -> weights: the tensors that are read, their names, and changes of the file after loading."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_any_one_prefix(
 
 
 def test_the_prefix_of_a_checkpoint_made_by_transformers(tmp_path: Path, expected: BertModelOutput) -> None:
-    """A model with a head saves everything under "bert." and its head beside it."""
+    """A model with a task head saves BERT under "bert." and its head beside it."""
     theirs = transformers.BertForPreTraining(transformers.BertConfig(**SIZES)).eval()
     theirs.save_pretrained(tmp_path)
     model = BertModel.from_pretrained(tmp_path)
@@ -159,7 +159,7 @@ def test_a_layer_norm_under_both_names_is_refused(tensors: dict[str, Tensor], wr
 
 
 @pytest.mark.parametrize("prefix", ["", "bert."])
-def test_heads_and_old_buffers_are_ignored_whatever_they_hold(
+def test_heads_and_old_buffers_are_ignored_whatever_their_content(
     tensors: dict[str, Tensor], write: Callable[..., Path], expected: BertModelOutput, prefix: str
 ) -> None:
     beside: dict[str, Tensor] = {
@@ -180,10 +180,10 @@ def test_heads_and_old_buffers_are_ignored_whatever_they_hold(
 @pytest.mark.parametrize(
     "name", ["pooler.dense.weight", "encoder.layer.0.output.dense.bias", "encoder.layer.7.x.weight"]
 )
-def test_what_lies_outside_the_prefix_is_not_the_model(
+def test_tensors_outside_the_prefix_are_not_the_model(
     tensors: dict[str, Tensor], write: Callable[..., Path], expected: BertModelOutput, name: str
 ) -> None:
-    """A head may call its parts as BERT does; it must neither replace nor complete BERT's own."""
+    """The names in a task head may equal BERT's; its tensors must neither replace nor complete BERT's."""
     beside = {name: stored(np.full((8, 8), 7.0))}
     inside = {f"bert.{n}": tensor for n, tensor in tensors.items()}
     for together in ({**beside, **inside}, {**inside, **beside}):
@@ -192,7 +192,7 @@ def test_what_lies_outside_the_prefix_is_not_the_model(
         assert model.weights.ignored == (name,)
 
 
-def test_a_pooler_outside_the_prefix_is_no_pooler(tensors: dict[str, Tensor], write: Callable[..., Path]) -> None:
+def test_a_pooler_outside_the_prefix_is_ignored(tensors: dict[str, Tensor], write: Callable[..., Path]) -> None:
     path = write({n if n.startswith("pooler") else f"bert.{n}": tensor for n, tensor in tensors.items()})
     assert BertModel.from_pretrained(path)(**INPUTS).pooler_output is None
 
@@ -256,7 +256,7 @@ def test_a_tensor_is_read_through_a_small_buffer(
         tracemalloc.stop()
     np.testing.assert_array_equal(weights.word_embeddings, words)
     assert steady >= words.nbytes
-    assert peak - steady < 16e6  # 4 MB of the file, the same in float32, and whether each is finite
+    assert peak - steady < 16e6  # 4 MB of the file, the same in float32, and the array of the check for finite values
 
 
 LOAD_AND_MEASURE = """
@@ -272,7 +272,7 @@ print(kilobytes("VmRSS:"), kilobytes("VmHWM:"))
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak RSS is read from Linux' /proc")
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak from /proc")
 @pytest.mark.parametrize("dtype", ["F32", "F16"])
 def test_loading_takes_little_more_memory_than_the_loaded_model(tmp_path: Path, dtype: str) -> None:
     """Peak RSS stays within the steady RSS + the largest tensor (as the file has it) + 30 MB, for the real MiniLM."""
@@ -300,7 +300,7 @@ def test_loading_takes_little_more_memory_than_the_loaded_model(tmp_path: Path, 
 
 
 def test_a_file_that_is_replaced_while_it_is_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not a model mixed from two."""
+    """The load must not mix two models."""
     folder, other = random_checkpoint(tmp_path / "one", seed=1), random_checkpoint(tmp_path / "other", seed=2)
     read, calls = weights_module.read_tensor, []
 
