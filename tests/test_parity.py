@@ -116,7 +116,7 @@ def test_the_table_goes_between_the_markers(tmp_path: Path) -> None:
 def test_a_readme_without_its_markers_is_left_alone(text: str, tmp_path: Path) -> None:
     readme = tmp_path / "README.md"
     readme.write_text(text, encoding="utf-8")
-    with pytest.raises(ValueError, match=r"README.md must hold <!-- parity --> and then"):
+    with pytest.raises(ValueError, match=r"README.md must have <!-- parity --> and then"):
         write_between(readme, "parity", "table")
     assert readme.read_text(encoding="utf-8") == text
 
