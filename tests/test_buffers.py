@@ -85,7 +85,7 @@ TRACED = """
 import sys
 
 def trace(frame, event, argument):
-    frame.f_locals  # as debuggers and pure-Python coverage do; until Python 3.12 it leaves references behind
+    frame.f_locals  # as debuggers and pure-Python coverage do; up to Python 3.12 this keeps references
     return trace
 
 sys.settrace(trace)
@@ -132,7 +132,7 @@ def test_buffers_can_be_pickled_without_their_memory() -> None:
     assert len(pickle.dumps(buffers)) < 200
 
 
-# --- where memory begins ---------------------------------------------------------------------------------------------
+# --- the alignment of memory -----------------------------------------------------------------------------------------
 
 
 def root(array: np.ndarray) -> np.ndarray:

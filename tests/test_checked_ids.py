@@ -50,7 +50,7 @@ def model(small_folder: Path) -> BertModel:
     return BertModel.from_pretrained(small_folder)
 
 
-# --- a packed batch that somebody made --------------------------------------------------------------------------------
+# --- a packed batch made by hand --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("name", "value", "limit"), BEYOND)
@@ -134,7 +134,7 @@ def test_every_kind_of_integers_makes_the_same_batch(model: BertModel, kind: Any
         np.testing.assert_array_equal(getattr(batch, name), getattr(expected, name))
 
 
-# --- batches that somebody could still change -------------------------------------------------------------------------
+# --- batches that could still be changed ------------------------------------------------------------------------------
 
 
 def copies_of(batch: PackedBatch) -> dict[str, PackedBatch]:
@@ -216,7 +216,7 @@ def test_each_sequence_has_as_many_types_as_ids() -> None:
         PackedBatch.from_sequences(ids, ids[::-1])
 
 
-# --- every other way, in processes ------------------------------------------------------------------------------------
+# --- all other ways, in processes -------------------------------------------------------------------------------------
 
 TEMPLATE = {
     "type": "TemplateProcessing",

@@ -183,7 +183,7 @@ def test_a_layer_more_changes_the_output(tmp_path: Path) -> None:
     assert np.abs(shorter(**inputs).last_hidden_state - longer(**inputs).last_hidden_state).max() > 10 * TOLERANCE
 
 
-# --- fields that change none ------------------------------------------------------------------------------------------
+# --- fields that do not change numbers --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_a_config_of_another_library_is_refused(tmp_path: Path) -> None:
         BertModel.from_pretrained(tmp_path, config={})  # type: ignore[arg-type]
 
 
-# --- what is not implemented ------------------------------------------------------------------------------------------
+# --- features that are not implemented --------------------------------------------------------------------------------
 
 OTHER_MODEL_TYPES = (
     *("mpnet", "distilbert", "roberta", "xlm-roberta", "albert", "electra"),

@@ -214,7 +214,7 @@ def test_works_in_a_forked_child_after_use() -> None:
         before = run()
         child = os.fork()
         if not child:
-            signal.alarm(60)  # a child that hangs ends, and leaves nothing behind
+            signal.alarm(60)  # a child that hangs is ended
             same = all(np.allclose(a, b, rtol=0, atol=1e-4) for a, b in zip(run(), before))
             os._exit(42 if same else 1)
         _, status = os.waitpid(child, 0)
@@ -278,7 +278,7 @@ from tests.support.cases import OP_CASES
 protect = ctypes.CDLL(None).mprotect
 
 def fence(value, at_end):
-    # A copy between two pages that nobody may touch: it begins where one ends, or ends where the other begins.
+    # A copy between two protected pages: it begins where one ends, or ends where the other begins.
     if isinstance(value, PackedLinear):
         return dataclasses.replace(value, panels=fence(value.panels, at_end), bias=fence(value.bias, at_end))
     if isinstance(value, LayerNorm):
@@ -303,7 +303,7 @@ for case in OP_CASES:
         kernels.Buffers.empty = lambda _, *shape: fence(np.empty(shape, np.float32), at_end)
         ops = make_ops(1)
         arguments = {name: fence(value, at_end) for name, value in case.prepare(ops, case.arguments()).items()}
-        print(case, at_end, file=sys.stderr)  # the last line tells which one broke off
+        print(case, at_end, file=sys.stderr)  # the last line names the case that crashed
         getattr(ops, case.op)(**arguments)
         count += 1
 print(count)

@@ -90,7 +90,7 @@ def our_modules(dotted: str, names: set[str]) -> str | None:
     return ".".join(parts)
 
 
-# --- what an import costs ---------------------------------------------------------------------------------------------
+# --- the cost of an import --------------------------------------------------------------------------------------------
 
 
 def python(code: str, *options: str) -> str:
@@ -154,7 +154,7 @@ def test_no_other_library_is_ever_imported() -> None:
     assert not foreign
 
 
-# --- who may import whom ----------------------------------------------------------------------------------------------
+# --- allowed imports --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("library", HOMES)
@@ -254,7 +254,7 @@ def test_nothing_pickled_and_no_code_of_a_model_can_run() -> None:
                 assert node.func.id != "import_module" or name == "", f"{name}:{node.lineno}"
 
 
-# --- what is public ---------------------------------------------------------------------------------------------------
+# --- public names -----------------------------------------------------------------------------------------------------
 
 
 def all_modules() -> list[ModuleType]:

@@ -207,7 +207,7 @@ def test_other_pooling_than_the_models_own(tmp_path: Path) -> None:
     assert model.encode(TEXTS, layers=[0, 1], layer_pooling="mean").shape == (5, 13)
 
 
-# --- what is refused -------------------------------------------------------------------------------------------------
+# --- refused modules -------------------------------------------------------------------------------------------------
 
 
 def listed(*modules: tuple[str, str]) -> list[dict[str, str]]:

@@ -150,7 +150,7 @@ def test_the_forward_stops_after_the_deepest_layer(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.skipif(VARIABLE not in os.environ, reason=f"{VARIABLE} is not set")
 @pytest.mark.parametrize("pooling", ["mean", "REDUCE_MEAN_MAX", "weightedmean"])
-def test_bit_for_bit_whatever_the_batch(pooling: str) -> None:
+def test_equal_bits_in_any_batch(pooling: str) -> None:
     """200 real texts have the same bits together, alone, in another order and in other batches."""
     texts = list(udhr_lines()[::18])[:200]
     model = SentenceTransformer(backend="numba")

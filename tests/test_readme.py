@@ -46,7 +46,7 @@ def name_of(page: Path) -> str:
 PAGES = {name_of(page): page.read_text(encoding="utf-8") for page in pages()}
 
 
-# --- what a page holds ------------------------------------------------------------------------------------------------
+# --- the content of a page --------------------------------------------------------------------------------------------
 
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

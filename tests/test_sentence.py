@@ -497,7 +497,7 @@ def test_bad_settings(tmp_path: Path) -> None:
             SentenceTransformer(folder)
 
 
-# --- models of our own making ----------------------------------------------------------------------------------------
+# --- models made by the tests ----------------------------------------------------------------------------------------
 
 
 OLD = {"word_embedding_dimension": 24, "pooling_mode_mean_tokens": False, "pooling_mode_cls_token": True}

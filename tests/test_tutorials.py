@@ -161,7 +161,7 @@ def test_the_token_types_of_the_first_edition_change_the_vectors(minilm: BertMod
     assert np.abs(as_mask - as_types).max() > 0.01
 
 
-# --- T3: which layer, which pooling, for sentences --------------------------------------------------------------------
+# --- T3: the layer and the pooling for sentences ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("layer", [-1, -2, 3])

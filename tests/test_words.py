@@ -279,7 +279,7 @@ def test_spans_hold_the_tokens_of_their_characters(
     np.testing.assert_array_equal(embedded.span(start, start + 10), embedded.words().vectors[4])
 
 
-# --- cutting ----------------------------------------------------------------------------------------------------------
+# --- truncation -------------------------------------------------------------------------------------------------------
 
 
 def test_truncation_is_never_silent_unless_asked(minilm: BertModel, tokenizer: BertTokenizer) -> None:
@@ -395,7 +395,7 @@ def test_tables_for_notebooks_are_escaped_and_short(minilm: BertModel, tokenizer
     assert repr(text) == f"TokenVectors({len(text)} tokens, vectors ({len(text)}, 384) of layer 6)"
 
 
-# --- what is refused --------------------------------------------------------------------------------------------------
+# --- refused arguments ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

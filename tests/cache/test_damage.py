@@ -102,7 +102,7 @@ def test_one_flipped_bit_anywhere(cache: Path, model: Path) -> None:
 @pytest.mark.parametrize(
     "cache_dir", ["full", *(pytest.param(case, marks=pytest.mark.slow) for case in ("", "a file"))]
 )
-def test_no_place_at_all(cache_dir: str, model: Path, tmp_path: Path, cache: Path) -> None:
+def test_without_a_folder_that_can_be_used(cache_dir: str, model: Path, tmp_path: Path, cache: Path) -> None:
     """There is one warning, and the numbers are correct."""
     limit = ""
     if cache_dir == "full":  # no file may exceed 1,000 bytes; this imitates a full disk

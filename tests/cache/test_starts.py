@@ -42,7 +42,7 @@ def test_a_first_vector_imports_nothing_that_it_does_not_need(cache: Path, model
     assert (outcome, printed.splitlines()[-1].split()) == ("ok", ["imported:"]), printed
 
 
-# --- several at once, and killed -------------------------------------------------------------------------------------
+# --- several at the same time, and killed ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("count", [2, pytest.param(8, marks=pytest.mark.slow)])
@@ -268,7 +268,7 @@ def test_after_an_interrupted_import_of_numba_a_restart_is_asked_for(model: Path
     assert last.endswith("An earlier import of it may have been interrupted: restart Python.")
 
 
-# --- the first compilation, said and done ahead -----------------------------------------------------------------------
+# --- the first compilation: its message, and compiling ahead ----------------------------------------------------------
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a test cannot open a terminal on this system")

@@ -18,7 +18,7 @@ from tests.support import hub_server
 from tests.support.hub_files import CONFIG, FILES, assert_error, index, requests, write
 from tests.support.hub_server import HubServer, Loader, Repository
 
-# --- the hub: what works ---
+# --- answers of the hub ----
 
 
 def test_files_come_from_the_hub(server: HubServer, loader: Loader, repository: Repository, name: str) -> None:

@@ -72,7 +72,7 @@ def test_a_progress_bar_on_a_terminal(
     code = f"from minibert.checkpoint.hub import locate; locate({name!r}, cache_dir={str(tmp_path)!r}).checkpoint()"
     reader, writer = pty.openpty() if terminal else os.pipe()
     if terminal:
-        termios.tcsetwinsize(writer, (24, 100))  # without a width there is no bar
+        termios.tcsetwinsize(writer, (24, 100))  # without a width the bar is not shown
     child = subprocess.Popen(
         [sys.executable, "-c", code],
         stdout=subprocess.PIPE,

@@ -16,7 +16,7 @@ from minibert.bert.ops import Ops
 from minibert.models.bert_model import TOKENS_PER_STEP
 from tests.support.model_calls import CALLS, IDS, RANDOM, RIGHT, A, L, V, run
 
-# --- which layers to keep, and where to stop --------------------------------------------------------------------------
+# --- the layers to keep, and the layer to stop at ---------------------------------------------------------------------
 
 
 def kept(states: Any) -> list[int] | None:
@@ -116,7 +116,7 @@ def test_stopping_early_gives_the_same_bits_up_to_there(model: BertModel, num_la
         np.testing.assert_array_equal(output.pooler_output, full.pooler_output)
 
 
-# --- wrapped ops: what passes can be seen, named and replaced ---------------------------------------------------------
+# --- wrapped ops: results can be seen, named and replaced -------------------------------------------------------------
 
 
 def recording(ops: Ops, seen: list[str]) -> Ops:

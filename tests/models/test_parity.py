@@ -117,7 +117,7 @@ def test_the_worst_difference_is_reported(folder: Path, eager: transformers.Bert
     assert max(worst.values()) < TOLERANCE
 
 
-# --- the same by other ways -------------------------------------------------------------------------------------------
+# --- the same results in other ways -----------------------------------------------------------------------------------
 
 
 def test_left_padding_equals_right_padding_if_positions_are_given(model: BertModel) -> None:

@@ -23,7 +23,7 @@ from tests.support.crash_program import arguments_of, contents, texts_of
 pytestmark = pytest.mark.filterwarnings("ignore:.*has no modules.json")
 
 
-# --- damaged meanwhile ------------------------------------------------------------------------------------------------
+# --- damaged before the resume ----------------------------------------------------------------------------------------
 
 
 def flip(path: Path, place: float) -> None:
@@ -118,7 +118,7 @@ def test_a_damaged_journal_or_manifest(
                 assert contents(own) == contents(tmp_path / "whole")
 
 
-# --- what must not be mixed -------------------------------------------------------------------------------------------
+# --- runs that must not be mixed --------------------------------------------------------------------------------------
 
 
 def test_resuming_refuses_to_mix(

@@ -171,7 +171,7 @@ def test_a_progress_bar_shows_texts_per_second_and_the_time_left(capsys: pytest.
     assert capsys.readouterr().err == ""
 
 
-# --- two at once ------------------------------------------------------------------------------------------------------
+# --- two at the same time ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="a run is stopped by SIGSTOP")

@@ -140,7 +140,7 @@ def _check_rows(trap: Trap, on_error: str, model_folder: Path) -> None:
         raise FaultError("WRONG NUMBER: an input line without a text has a vector")
 
 
-# --- what the files hold ----------------------------------------------------------------------------------------------
+# --- the content of the files -----------------------------------------------------------------------------------------
 
 TRAPS: dict[str, Make] = {}
 
@@ -290,7 +290,7 @@ _add_data("JSON lines", "in.jsonl.gz", gzip.compress(_jsonl('"b"')), ["a", "b"])
 _add_data("a table", "in.csv.gz", gzip.compress(b"text\na\n"), ["a"])
 
 
-# --- names, links, what is in the way ---------------------------------------------------------------------------------
+# --- names, links, existing files -------------------------------------------------------------------------------------
 
 _NAMES: tuple[str | bytes, ...] = (
     *(

@@ -303,7 +303,7 @@ class _Handler(BaseHTTPRequestHandler):
                 {"id": repository.name, "modelId": repository.name, "sha": commit.id, "siblings": siblings, "tags": []}
             )
 
-    # --- who may see what ---
+    # --- permissions --------
 
     def permitted(self, name: str) -> Repository | None:
         """Return the repository if the caller may see it; else send the hub's answer and return None."""

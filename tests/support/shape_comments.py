@@ -40,7 +40,7 @@ SIZES: dict[str, Any] = {
 }
 
 
-# --- what the comments say -------------------------------------------------------------------------------------------
+# --- the comments ----------------------------------------------------------------------------------------------------
 
 Line: TypeAlias = tuple[str, int]
 """A file's name and the number of a statement's last line."""
@@ -86,7 +86,7 @@ def trailing_comments(source: str) -> dict[int, str]:
     return comments
 
 
-# --- what the lines do -----------------------------------------------------------------------------------------------
+# --- the lines -------------------------------------------------------------------------------------------------------
 
 Value: TypeAlias = tuple[int, ...] | list[tuple[int, ...]] | None
 """The shape of an array, the shapes of a list of arrays, or None for anything else."""
@@ -202,7 +202,7 @@ def local_dimensions(frame: FrameType, dimensions: dict[str, int]) -> dict[str, 
     return found
 
 
-# --- one against the other -------------------------------------------------------------------------------------------
+# --- the comparison --------------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass

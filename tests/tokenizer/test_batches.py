@@ -29,7 +29,7 @@ def test_a_batch_is_a_mapping_of_int64_arrays(tokenizer: BertTokenizer) -> None:
     assert list(tokenizer("a", return_token_type_ids=False, return_attention_mask=False)) == ["input_ids"]
 
 
-def test_rows_of_overflow_say_what_they_lack(tokenizer: BertTokenizer) -> None:
+def test_rows_of_overflow_count_the_truncated_tokens(tokenizer: BertTokenizer) -> None:
     whole = tokenizer.encodings(["one two three four five six seven"])[0]
     inputs = tokenizer(
         ["one two three four five six seven", "one"],

@@ -213,7 +213,7 @@ def test_a_file_without_bert_is_refused_with_its_names(write: Callable[..., Path
     assert_refused(path, "not a BERT checkpoint", names[0] if names else "nothing")
 
 
-# --- shards that do not fit -------------------------------------------------------------------------------------------
+# --- shards that do not match -----------------------------------------------------------------------------------------
 
 
 def edit_index(path: Path, edit: Callable[[dict[str, str]], object]) -> None:

@@ -39,7 +39,7 @@ from tests.support.safetensors_files import (
     write_shards,
 )
 
-# --- what is read -----------------------------------------------------------------------------------------------------
+# --- reading ----------------------------------------------------------------------------------------------------------
 
 
 def test_the_table_of_names_is_that_of_transformers(arrays: dict[str, np.ndarray]) -> None:
@@ -221,7 +221,7 @@ def test_add_pooling_layer_false_leaves_the_pooler_out(
 
 
 @pytest.mark.parametrize("damage", ["truncated", "overwritten in place", "replaced", "deleted"])
-def test_what_happens_to_the_file_after_loading_changes_nothing(
+def test_changes_of_the_file_after_loading_change_nothing(
     tensors: dict[str, Tensor], write: Callable[..., Path], expected: BertModelOutput, damage: str
 ) -> None:
     path = write(tensors)
