@@ -101,7 +101,7 @@ class Row:
         return self.errors[backend].max / self.max_limit
 
     def held(self, backend: str) -> bool:
-        """Whether this backend keeps the budget here."""
+        """Return whether this backend keeps the budget here."""
         return self.ratio(backend) <= 1 and self.max_ratio(backend) <= 1
 
 

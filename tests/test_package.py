@@ -304,6 +304,15 @@ def test_public_functions_classes_and_methods_have_docstrings(name: str, value: 
                 assert method.__doc__, f"{name}.{method_name}"
 
 
+def test_docstrings_of_functions_say_what_they_do() -> None:
+    """They begin with a verb, not with "Whether"."""
+    for folder in ("minibert", "benchmarks", "tests"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                    assert not (ast.get_docstring(node) or "").startswith("Whether"), f"{path}:{node.lineno}"
+
+
 def test_the_package_gives_its_names_and_no_others() -> None:
     assert set(minibert.__all__) <= set(dir(minibert))
     for name in minibert.__all__:
@@ -410,7 +419,7 @@ def imported_by(path: Path) -> set[str]:
 
 
 def is_of_a_test(dotted: str) -> bool:
-    """Whether the name lies in tests/ but not in tests/support/, which is made to be imported."""
+    """Return whether the name lies in tests/ but not in tests/support/, which is made to be imported."""
     folder, *rest = dotted.split(".")
     return folder == "tests" and rest[:1] != ["support"]
 

@@ -180,7 +180,7 @@ def test_examples_that_are_not_true_are_noticed(tmp_path: Path) -> None:
 
 
 def known(command: str) -> bool:
-    """Whether a command of a shell block is run by these tests, or is one of the few that set up an environment."""
+    """Return whether a command of a shell block is run by these tests, or is one of the few that prepare one."""
     marker = {text.partition(":")[0] for text in PROJECT["tool"]["pytest"]["ini_options"]["markers"]}
     if command.startswith(("minibert ", "printf ")):
         return True

@@ -447,7 +447,7 @@ class BertTokenizer:
 
     @property
     def do_lower_case(self) -> bool:
-        """Whether texts are lowercased."""
+        """True if texts are lowercased."""
         return bool(getattr(self._tokenizer.normalizer, "lowercase", False))
 
     @property
