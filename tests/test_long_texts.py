@@ -369,7 +369,7 @@ def test_tokens_and_googles_lines_are_those_of_the_whole_text(
     for length in (WHOLE, 60):
         pieces_of(length)
         embedded = embed_tokens(model, tokenizer, texts, truncation="silent")
-        lines = list(google_lines(model, tokenizer, enumerate([*texts, *pairs]), layers=(-1,), max_seq_length=30))
+        lines = list(google_lines(model, tokenizer, enumerate([*texts, *pairs]), layers=(-1,), max_length=30))
         with pytest.raises(ValueError, match=r"text 0 has \d+ tokens, the model takes 32") as error:
             embed_tokens(model, tokenizer, texts, truncation="error")
         results.append((embedded, lines, str(error.value)))
