@@ -37,7 +37,7 @@ EXCEPTIONS = {("bert.config", "checkpoint")}
 HOMES = {
     "huggingface_hub": {"checkpoint.hub_answers", "checkpoint.repository"},
     "tqdm": {"base.progress"},
-    "tokenizers": {"tokenizer.files", "tokenizer.long_texts"},  # the latter for types only
+    "tokenizers": {"tokenizer.files", "tokenizer.long_texts", "tokenizer.raw_encodings"},  # the last two for types only
     "safetensors": {"checkpoint.tensors"},
     "numba": {"kernels"},
     "llvmlite": {"kernels"},
