@@ -306,13 +306,13 @@ def _ranges(
             raise ValueError("calibration_embeddings holds NaN or infinity.")
     elif x.ndim == 1 or len(x) == 1:
         raise ValueError(
-            f"{precision} needs the range of each feature, which a single vector does not have: give ranges= or "
-            "calibration_embeddings= from a representative set to quantize_embeddings."
+            f"precision={precision!r} needs the range of each feature, which a single vector does not have; give "
+            "more vectors (100 are enough), or give quantize_embeddings the ranges of a representative set."
         )
     elif len(x) < 100:
         warn_caller(
-            f"The {precision} ranges come from {len(x)} vectors only. Give at least 100 vectors, or ranges= or "
-            "calibration_embeddings= of quantize_embeddings, for more reliable ranges.",
+            f"The {precision} ranges come from {len(x)} vectors only. For more reliable ranges give at least 100 "
+            "vectors, or give quantize_embeddings the ranges of a representative set.",
         )
     return np.stack([source.min(axis=0), source.max(axis=0)])
 

@@ -182,7 +182,8 @@ def test_another_model_and_backend(capsys: pytest.CaptureFixture[str], tmp_path:
         (["words", "a", "a a", "--layers=-1,6"], 1, "hidden state 6 twice"),
         (["words", "a", "a a", "--subwords", "median"], 2, "invalid choice"),
         (["words", "a", "a a", "--layer-pooling", "max"], 2, "invalid choice"),
-        (["words", "a", "a a", "--plot", "picture.bmp"], 2, "does not end in .png, .svg or .pdf"),
+        (["words", "a", "a a", "--plot", "picture.bmp"], 1, "picture.bmp must end in .png, .svg or .pdf"),
+        (["words", "a", "a a", "--plot", ""], 1, "the name of the file to write is empty"),
         (["hidden", "text"], 2, "--output"),
         (["hidden", "text", "-o", "x.npz", "--layers=8"], 1, "--layers 8"),
         (["hidden", "text", "-o", "x.npz", "--truncation", "split"], 2, "invalid choice"),
@@ -201,6 +202,59 @@ def test_errors_and_exit_codes(
     found, out, err = run(capsys, *arguments)
     assert (found, message in err, out) == (code, True, "")
     assert "Traceback" not in err
+    assert not re.search(r"(?<![-\w])[a-z_]+=", err), "an argument of the library, which has an option"
+
+
+@pytest.mark.parametrize(
+    ("verb", "name", "expected"),
+    [
+        (["embed", "one", "-o"], "z.jsonl", ".npy"),
+        (["embed", "one", "-o"], "z", ".npy"),
+        (["hidden", "one", "-o"], "z.foo", ".npz"),
+        (["hidden", "one", "-o"], "z.npy", ".npz"),
+        (["words", "a", "a a", "--plot"], "z.bmp", ".png, .svg or .pdf"),
+        (["hidden", "one", "-o", "good.npz", "--plot"], "z.npz", ".png, .svg or .pdf"),
+        (["embed", "-i", "lines.txt", "-o"], "z.npz", ".npy, .jsonl or .parquet"),
+        (["extract", "-i", "lines.txt", "-o"], "z.jsonl", ".npy"),
+        (["extract", "-i", "lines.txt", "--format", "google", "-o"], "z.npy", ".jsonl or .json"),
+    ],
+)
+def test_the_name_of_a_file_to_write_is_checked_before_a_model_is_loaded(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    verb: list[str],
+    name: str,
+    expected: str,
+) -> None:
+    def load(*_: object, **__: object) -> None:
+        raise AssertionError("a model is loaded")
+
+    for module in (embed, extract, states):
+        for loader in ("load_bert", "load_tokenizer", "load_sentence_transformer"):
+            monkeypatch.setattr(module, loader, load, raising=False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lines.txt").write_text("a line\n")
+    good = f"z{expected.split()[0].rstrip(',')}"
+    for given, message in (
+        (name, f"{name} must end in {expected}, which is the format; give another name."),
+        (f"no/{good}", f"no/{good} cannot be written: there is no folder {tmp_path.resolve() / 'no'}. Make it first."),
+        (".", ". is a folder; give the name of a file to write."),
+        ("", "the name of the file to write is empty; give a name."),
+    ):
+        if given or "-i" not in verb:  # the verbs for files take an empty name for a missing one
+            assert run(capsys, *verb, given) == (1, "", f"minibert: {message}\n")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["lines.txt"]
+
+
+def test_one_thing_is_not_called_things(capsys: pytest.CaptureFixture[str], small: Path, tmp_path: Path) -> None:
+    (tmp_path / "lines.txt").write_bytes(b"cat\n\xff\n")
+    arguments = ["extract", "-m", str(small), "--layers=-1", "-i", str(tmp_path / "lines.txt"), "-o"]
+    code, out, err = run(capsys, *arguments, str(tmp_path / "out.npy"))
+    assert (code, "minibert: 1 input line cannot be used; nothing was computed" in err) == (1, True)
+    code, out, err = run(capsys, *arguments, str(tmp_path / "out.npy"), "--on-error", "skip")
+    assert code == 0
+    assert re.search(r"; 1 text, \d+ tokens, 0 texts cut, 1 input line left out, ", out)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -189,15 +190,21 @@ def test_builtin_prompts(capsys: pytest.CaptureFixture[str], small: Path, tmp_pa
         (["embed", "text", "--stride", "-1"], 2, "at least 0"),
         (["embed", "text", "--stride", "3"], 1, "--truncation split"),
         (["embed", "text", "--precision", "int4"], 2, "invalid choice"),
-        (["embed", "text", "--precision", "int8"], 1, "single vector"),
+        (["embed", "text", "--precision", "int8"], 1, "--precision int8 needs the range of each feature"),
+        (
+            ["embed", "text", "--pooling", "first_last", "--layers", "1"],
+            1,
+            "first_last fixes layers and tokens; leave out --layers.",
+        ),
         (["embed", "text", "--prompt", "a", "--prompt-name", "b"], 2, "not allowed with"),
         (["embed", "text", "--prompt-name", "task"], 1, "--prompt-name task"),
         (["similarity", "text"], 1, "at least two"),
         (["similarity"], 2, "TEXT"),
         (["search", "text"], 2, "FILE"),
-        (["search", "text", "no/such/file"], 1, "'no/such/file' cannot be read"),
-        (["search", "text", "."], 1, "'.' cannot be read"),
-        (["search", "text", "a\0b"], 1, "cannot be read"),
+        (["search", "text", "no/such/file"], 1, "minibert: no/such/file cannot be read"),
+        (["search", "text", "."], 1, "minibert: . cannot be read"),
+        (["search", "text", ""], 1, "'' cannot be read"),
+        (["search", "text", "a\0b"], 1, "'a\\x00b' cannot be read"),
         (["search", "text", "README.md", "-k", "0"], 2, "at least 1"),
         (["search", "a\udcff", "README.md"], 1, "surrogate"),
         (["info", "-m", "./no/such/folder"], 1, "no/such/folder"),
@@ -212,6 +219,7 @@ def test_errors_and_exit_codes(
     found, out, err = run(capsys, *arguments)
     assert (found, message in err, out) == (code, True, "")
     assert "Traceback" not in err
+    assert not re.search(r"(?<![-\w])[a-z_]+=", err), "an argument of the library, which has an option"
 
 
 @pytest.mark.parametrize(

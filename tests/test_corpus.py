@@ -243,7 +243,7 @@ def test_too_long_texts_are_found_before_anything_is_computed(
     assert embed(short_folder, *arguments, "--on-error", "skip") == 0
     assert np.load(tmp_path / "out.npy").shape == (2, 24)
     assert embed(short_folder, *arguments[:4], "--truncation", "silent") == 0
-    assert "3 texts, 40 tokens, 1 texts cut" in capsys.readouterr().out
+    assert "3 texts, 40 tokens, 1 text cut" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

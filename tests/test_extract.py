@@ -114,7 +114,7 @@ def test_layers_in_googles_numbering(folder: Path) -> None:
     model, tokenizer = BertModel.from_pretrained(folder), BertTokenizer.from_pretrained(folder)
     for limit in (2, 65):
         with pytest.raises(ValueError, match="expected 3 to 64"):
-            list(google_lines(model, tokenizer, [(0, "a")], max_seq_length=limit))
+            list(google_lines(model, tokenizer, [(0, "a")], max_length=limit))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -179,9 +179,15 @@ def test_options_that_are_a_mistake(folder: Path, tmp_path: Path, capsys: pytest
         (["-o", str(tmp_path / "o.txt")], "must end in .npy"),
         (["-o", str(tmp_path / "o.npy"), "--layers=9"], "9"),
         (["-o", str(tmp_path / "no" / "o.npy")], f"cannot be written: there is no folder {tmp_path / 'no'}"),
-        (["-o", str(tmp_path / "o"), "--format", "google", "--layers=4"], "0 to 3, or -4 to -1"),
-        (["-o", str(tmp_path / "o"), "--format", "google", "--max_seq_length=2"], "expected 3 to 64"),
+        (["-o", str(tmp_path / "o.npy"), "--format", "google"], "must end in .jsonl or .json"),
+        (["-o", str(tmp_path / "o.json"), "--format", "google", "--layers=4"], "0 to 3, or -4 to -1"),
+        (
+            ["-o", str(tmp_path / "o.json"), "--format", "google", "--max_seq_length=2"],
+            "--max-length 2; expected 3 to 64",
+        ),
+        (["-o", str(tmp_path / "o.npy"), "--max-length", "65"], "--max-length 65"),
         (["-o", str(tmp_path), "--format", "google"], "is a folder"),
+        (["-o", str(tmp_path / "o.npy"), "--max-length", "1"], "--max-length 1"),
         (["-o", "-", "--format", "google"], "--output is the standard output, but extract writes a file"),
         ([], "needs --input FILE and --output FILE"),
     ):

@@ -21,8 +21,7 @@ from minibert.corpus import readers, runs
 from minibert.corpus.google_features import google_lines
 from minibert.corpus.readers import Source, read_input_lines
 from minibert.models.bert_model import BertModel
-from minibert.tokenizer import bert_tokenizer as tokenizers_users
-from minibert.tokenizer import long_texts
+from minibert.tokenizer import long_texts, raw_encodings
 from minibert.tokenizer import windows as windows_module
 from minibert.tokenizer.encodings import Encoding, JoinedEncoding
 from tests.support.checkpoints import SPECIAL_TOKENS, VOCABULARY
@@ -47,7 +46,7 @@ def pieces_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Set the number of characters from which a text is cut into pieces."""
 
     def set_length(characters: int) -> None:
-        for module in (long_texts, tokenizers_users, windows_module):
+        for module in (long_texts, raw_encodings, windows_module):
             monkeypatch.setattr(module, "LONG_TEXT", characters)
 
     return set_length
@@ -215,7 +214,7 @@ def test_where_pieces_might_differ_nothing_is_cut(
         (tmp_path / "model" / "tokenizer.json").write_text(json.dumps(changed))
         (tmp_path / "model" / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
         tokenizer = BertTokenizer.from_pretrained(tmp_path / "model")
-    assert not tokenizer._long_texts.possible
+    assert not tokenizer._raw.long_texts.possible
     assert tokenizer.last_cut("a cat " * 9) is None
     pieces_of(20)
     encoding = tokenizer.encodings(["a b X " * 50], truncation=False)[0]
@@ -277,7 +276,7 @@ def test_a_very_long_word_is_shortened_if_that_changes_nothing(
     pieces_of(WHOLE)
     expected = tokenizer.encodings(texts, truncation=False)
     pieces_of(2**14)
-    seen = long_texts._shorten_word(tokenizer._tokenizer, tokenizer._long_texts._rule, texts[0])[0]  # type: ignore[arg-type]
+    seen = long_texts._shorten_word(tokenizer._tokenizer, tokenizer._raw.long_texts._rule, texts[0])[0]  # type: ignore[arg-type]
     assert (len(seen) < 20_000) == shortened
     for found, other in zip(tokenizer.encodings(texts, truncation=False), expected, strict=True):
         assert_same(found, other)
@@ -294,7 +293,7 @@ def test_a_long_word_that_may_hold_an_added_token_stays(
     expected = tokenizer.encodings([text], truncation=False)[0]
     assert expected.tokens.count(token) == 1
     pieces_of(2**14)
-    rule = tokenizer._long_texts._rule
+    rule = tokenizer._raw.long_texts._rule
     assert rule is not None
     assert len(long_texts._shorten_word(tokenizer._tokenizer, rule, text)[0]) == len(text)
     assert_same(tokenizer.encodings([text], truncation=False)[0], expected)
@@ -369,7 +368,7 @@ def test_tokens_and_googles_lines_are_those_of_the_whole_text(
     for length in (WHOLE, 60):
         pieces_of(length)
         embedded = embed_tokens(model, tokenizer, texts, truncation="silent")
-        lines = list(google_lines(model, tokenizer, enumerate([*texts, *pairs]), layers=(-1,), max_seq_length=30))
+        lines = list(google_lines(model, tokenizer, enumerate([*texts, *pairs]), layers=(-1,), max_length=30))
         with pytest.raises(ValueError, match=r"text 0 has \d+ tokens, the model takes 32") as error:
             embed_tokens(model, tokenizer, texts, truncation="error")
         results.append((embedded, lines, str(error.value)))
@@ -613,9 +612,9 @@ def test_a_line_of_gzip_that_does_not_end_is_not_held(short_folder: Path, tmp_pa
 def test_a_text_that_cannot_be_cut_is_refused_before_it_takes_all_of_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tokenizers_users, "_MOST_CHARACTERS", 2**15 - 1)
+    monkeypatch.setattr(raw_encodings, "_MOST_CHARACTERS", 2**15 - 1)
     tokenizer = tokenizer_of(tmp_path / "model", added=[{"content": "new york"}])
-    assert not tokenizer._long_texts.possible
+    assert not tokenizer._raw.long_texts.possible
     text = "a cat " * 2**13
     with pytest.raises(ValueError, match=r"text 1 cannot be tokenized: it has 49,152 characters.* up to 32,767"):
         tokenizer.encodings(["a", text])

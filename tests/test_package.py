@@ -37,7 +37,7 @@ EXCEPTIONS = {("bert.config", "checkpoint")}
 HOMES = {
     "huggingface_hub": {"checkpoint.hub_answers", "checkpoint.repository"},
     "tqdm": {"base.progress"},
-    "tokenizers": {"tokenizer.files", "tokenizer.long_texts"},  # long_texts for types only
+    "tokenizers": {"tokenizer.files", "tokenizer.long_texts", "tokenizer.raw_encodings"},  # the last two for types only
     "safetensors": {"checkpoint.tensors"},
     "numba": {"kernels"},
     "llvmlite": {"kernels"},
@@ -302,6 +302,15 @@ def test_public_functions_classes_and_methods_have_docstrings(name: str, value: 
             method = getattr(method, "__func__", method)
             if not method_name.startswith("_") and (inspect.isfunction(method) or isinstance(method, property)):
                 assert method.__doc__, f"{name}.{method_name}"
+
+
+def test_docstrings_of_functions_say_what_they_do() -> None:
+    """They begin with a verb, not with "Whether"."""
+    for folder in ("minibert", "benchmarks", "tests"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                    assert not (ast.get_docstring(node) or "").startswith("Whether"), f"{path}:{node.lineno}"
 
 
 def test_the_package_gives_its_names_and_no_others() -> None:

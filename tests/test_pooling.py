@@ -166,15 +166,25 @@ def test_equal_bits_in_any_batch(pooling: str) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"pooling": "median"}, ValueError, "pooling='median' is not a pooling mode"),
+        (
+            {"pooling": "median"},
+            ValueError,
+            "pooling='median' is not a pooling mode; expected cls, max, mean, mean_sqrt_len_tokens, weightedmean, "
+            "lasttoken, first_last, pooler, none, or bert-as-service's names.$",
+        ),
         ({"pooling": []}, TypeError, "name of a pooling mode"),
         ({"pooling": 3}, TypeError, "pooling=3"),
         ({"pooling": ["mean", None]}, TypeError, "name of a pooling mode"),
         ({"pooling": ["mean", "pooler"]}, ValueError, "'pooler' cannot be combined"),
         ({"pooling": ["none", "mean"]}, ValueError, "'none' cannot be combined"),
-        ({"pooling": "first_last", "layers": -1}, ValueError, "first_last"),
+        ({"pooling": "first_last", "layers": -1}, ValueError, "'first_last' .*; leave out layers=.$"),
         ({"pooling": "first_last", "layer_pooling": "sum"}, ValueError, "mean of two layers"),
-        ({"pooling": "pooler", "special_tokens": False}, ValueError, "pooler"),
+        ({"pooling": "pooler", "special_tokens": False}, ValueError, "'pooler' .*; leave out special_tokens=False.$"),
+        (
+            {"pooling": "pooler", "layers": 1, "special_tokens": False},
+            ValueError,
+            "leave out layers= and special_tokens=False.$",
+        ),
         ({"layers": 7}, ValueError, "layers=7; this model has 7 hidden states"),
         ({"layers": -8}, ValueError, "layers=-8"),
         ({"layers": []}, ValueError, "names none"),

@@ -11,7 +11,7 @@ import numpy as np
 
 from minibert.errors import ModelFormatError
 
-__all__ = ["brief", "check_choice", "check_indices", "check_int", "check_stored_int", "is_cpu"]
+__all__ = ["brief", "check_choice", "check_indices", "check_int", "check_stored_int", "counted", "is_cpu"]
 
 
 class _Brief(reprlib.Repr):
@@ -30,6 +30,15 @@ def brief(value: object) -> str:
         return _BRIEF.repr(value)
     except Exception:  # reprlib uses the name of the type, and a foreign class can have the name of a built-in one
         return f"<a {type(value).__name__}>"
+
+
+def counted(number: int, thing: str) -> str:
+    """Return a number of things for a message.
+
+    >>> counted(1, "text"), counted(2, "text")
+    ('1 text', '2 texts')
+    """
+    return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 def is_cpu(device: object) -> bool:

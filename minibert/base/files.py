@@ -10,7 +10,7 @@ import stat
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
@@ -19,6 +19,7 @@ from minibert.errors import ModelFormatError
 __all__ = [
     "JSON_LIMIT",
     "check_format",
+    "check_output",
     "is_regular_file",
     "os_reason",
     "parse_json",
@@ -209,13 +210,51 @@ def os_reason(error: OSError) -> str:
 
 
 def printable(text: str) -> str:
-    """Return text from outside minibert; if it holds control characters, its repr."""
-    return text if text.isprintable() else repr(text)
+    """Return text from outside minibert; if it is empty or holds control characters, its repr."""
+    return text if text and text.isprintable() else repr(text)
 
 
 def within(prefix: str, names: Iterable[str]) -> list[str]:
     """Return the sorted names that begin with a prefix ("folder/", or "" for all), without the prefix."""
     return sorted(name.removeprefix(prefix) for name in names if name.startswith(prefix))
+
+
+def check_output(path: str | os.PathLike[str], suffixes: Sequence[str]) -> str:
+    """Check the name of a file to write, before its content is computed; of a link the name of its target.
+
+    Parameters
+    ----------
+    path : str or path
+    suffixes : sequence of str
+        Those of the formats that can be written, in lower case.
+
+    Returns
+    -------
+    str
+        The suffix, in lower case, which is the format.
+
+    Raises
+    ------
+    ValueError
+        The name does not have one of the suffixes.
+    OSError
+        The name is empty or that of a folder, or its folder does not exist.
+    """
+    path = os.fspath(path)
+    if not path:
+        raise OSError("the name of the file to write is empty; give a name.")
+    if os.path.isdir(path):
+        raise IsADirectoryError(f"{path} is a folder; give the name of a file to write.")
+    target = os.path.realpath(path)
+    path = target if os.path.islink(path) else path
+    suffix = os.path.splitext(path)[1].lower()
+    if suffix not in suffixes:
+        expected = " or ".join(filter(None, [", ".join(suffixes[:-1]), suffixes[-1]]))
+        raise ValueError(f"{printable(path)} must end in {expected}, which is the format; give another name.")
+    folder = os.path.dirname(target)
+    if not os.path.isdir(folder):
+        raise FileNotFoundError(f"{printable(path)} cannot be written: there is no folder {folder}. Make it first.")
+    return suffix
 
 
 def write_whole(path: str | os.PathLike[str], write: Callable[[BinaryIO], object]) -> None:

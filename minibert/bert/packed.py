@@ -152,7 +152,7 @@ class PackedBatch:
 
     @property
     def shows_first(self) -> npt.NDArray[np.bool_]:
-        """Whether the first token position of each sequence is not masked; bool array of shape (B,)."""
+        """True for each sequence whose first token position is not masked; bool array of shape (B,)."""
         return np.logical_or.reduce(self.mask[:, :1], axis=1)
 
     @classmethod

@@ -11,7 +11,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
-from minibert.base.files import write_whole
+from minibert.base.checks import counted
+from minibert.base.files import check_output, os_reason, printable, write_whole
 from minibert.checkpoint.hub import DEFAULT_MODEL
 from minibert.corpus.readers import Source, input_format
 from minibert.corpus.shards import folder_of, is_unfinished
@@ -26,6 +27,7 @@ __all__ = [
     "add_layers",
     "add_model_options",
     "add_texts",
+    "check_file",
     "natural",
     "positive",
     "read_lines",
@@ -290,11 +292,12 @@ def report_run(output: str, what: str, summary: Summary | None) -> None:
     if summary is None:
         report_written(output, "this run is complete already; there is nothing to resume")
         return
-    left_out = f", {summary.n_left_out} input lines left out" if summary.n_left_out else ""
+    left_out = f", {counted(summary.n_left_out, 'input line')} left out" if summary.n_left_out else ""
     resumed = f", {summary.n_resumed} of them by earlier runs" if summary.n_resumed else ""
     report_written(
         output,
-        f"{what}; {summary.n_texts} texts{resumed}, {summary.n_tokens} tokens, {summary.n_cut} texts cut{left_out}, "
+        f"{what}; {counted(summary.n_texts, 'text')}{resumed}, {counted(summary.n_tokens, 'token')}, "
+        f"{counted(summary.n_cut, 'text')} cut{left_out}, "
         f"{summary.seconds:.1f} seconds",
     )
 
@@ -366,7 +369,8 @@ def read_lines(path: str) -> list[str]:
             with open(path, "rb") as file:
                 data = file.read()
         except (OSError, ValueError) as error:  # ValueError: a name with a NUL in it
-            raise OSError(f"{path!r} cannot be read: {getattr(error, 'strerror', None) or error}.") from error
+            reason = os_reason(error) if isinstance(error, OSError) else error
+            raise OSError(f"{printable(path)} cannot be read: {reason}.") from error
     lines = data.split(b"\n")
     if lines[-1] == b"":
         lines.pop()
@@ -381,6 +385,20 @@ def read_lines(path: str) -> list[str]:
     return read
 
 
+def check_file(path: str, suffix: str) -> None:
+    """Check the name of a file for `write_file`, before anything is computed.
+
+    The standard output, a pipe or a device may have any name.
+
+    Raises
+    ------
+    ValueError, OSError
+        As in `check_output`.
+    """
+    if path not in _STANDARD_OUTPUT and not _is_stream(path):
+        check_output(path, (suffix,))
+
+
 def write_file(path: str, write: Callable[[BinaryIO], None]) -> None:
     """Write a file with `write`. It gets its name only when it is complete; "-" means the standard output.
 
@@ -391,12 +409,8 @@ def write_file(path: str, write: Callable[[BinaryIO], None]) -> None:
     OSError
         The file cannot be written. `path` is then as it was before.
     """
-    if not path:
-        raise OSError("the name of the file to write is empty; give a name.")
-    if os.path.isdir(path):
-        raise IsADirectoryError(f"{path} is a folder; give the name of a file to write.")
     printed = path in _STANDARD_OUTPUT
-    if printed or (os.path.exists(path) and not os.path.isfile(path)):
+    if printed or _is_stream(path):
         whole = io.BytesIO()  # the formats need a file that can be rewound
         write(whole)
         try:
@@ -406,6 +420,11 @@ def write_file(path: str, write: Callable[[BinaryIO], None]) -> None:
             raise OSError(f"{path} cannot be written: {error.strerror or error}.") from error
         return
     write_whole(path, write)
+
+
+def _is_stream(path: str) -> bool:
+    """Return whether a path is that of a pipe or a device."""
+    return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
 
 
 def report_written(path: str, what: str) -> None:

@@ -13,6 +13,7 @@ from minibert.cli.common import (
     add_layers,
     add_model_options,
     add_texts,
+    check_file,
     natural,
     positive,
     read_lines,
@@ -48,8 +49,8 @@ def add_verbs(verbs: Any) -> None:
         "-o",
         "--output",
         metavar="FILE",
-        help="save an array (texts, dimension) instead of printing; with --input the suffix is the format: .npy (with "
-        "the ids beside it in .ids.jsonl), .jsonl or .parquet",
+        help="save an array (texts, dimension), an .npy file, instead of printing; with --input the suffix is the "
+        "format: .npy (with the ids beside it in .ids.jsonl), .jsonl or .parquet",
     )
     add_inputs(embed, shard_size=_SHARD_SIZE)
     embed.add_argument(
@@ -174,6 +175,8 @@ def _embed(arguments: argparse.Namespace) -> None:
     for option, given in of_files.items():
         if given:
             raise ValueError(f"{option} is for files of texts; name them with --input.")
+    if arguments.output is not None:
+        check_file(arguments.output, ".npy")
     texts = read_texts(arguments.texts)
     vectors = _load(arguments).encode(
         texts,
@@ -192,6 +195,7 @@ def _embed(arguments: argparse.Namespace) -> None:
 
 def _embed_corpus(arguments: argparse.Namespace) -> None:
     from minibert.corpus.embed import embed_corpus
+    from minibert.corpus.writers import output_suffix
 
     if arguments.texts:
         raise ValueError("texts and --input are both given; give one of them.")
@@ -199,6 +203,7 @@ def _embed_corpus(arguments: argparse.Namespace) -> None:
         raise ValueError("--input needs --output FILE.")
     if arguments.precision != "float32":
         raise ValueError("--precision does not work with --input; give --dtype float16, or leave it out.")
+    output_suffix(arguments.output)  # raises before a model is loaded
     with resumable(arguments.output):
         summary = embed_corpus(
             _load(arguments),

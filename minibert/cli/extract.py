@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from minibert.base.files import check_output
 from minibert.cli.common import (
     add_inputs,
     add_model_options,
@@ -33,7 +34,13 @@ def add_verbs(verbs: Any) -> None:
         "continues an interrupted run.",
     )
     add_inputs(extract, shard_size=1000)
-    extract.add_argument("-o", "--output", "--output_file", metavar="FILE", help="the file to write")
+    extract.add_argument(
+        "-o",
+        "--output",
+        "--output_file",
+        metavar="FILE",
+        help="the file to write: .npy, or .jsonl with --format google",
+    )
     extract.add_argument(
         "--format", choices=("binary", "google"), default="binary", help="format of the output (default: %(default)s)"
     )
@@ -46,8 +53,10 @@ def add_verbs(verbs: Any) -> None:
         "the first layer with --format google (default: -1,-2,-3,-4)",
     )
     extract.add_argument(
+        "--max-length",
         "--max-seq-length",
         "--max_seq_length",
+        dest="max_length",
         type=int,
         metavar="N",
         help="most tokens of a text; the rest is cut off (default: the model's limit; 128 with --format google)",
@@ -83,12 +92,13 @@ def _boolean(text: str) -> bool:
 
 
 def _extract(arguments: argparse.Namespace) -> None:
-    from minibert.corpus.extract import extract_corpus
+    from minibert.corpus.extract import EXTRACT_SUFFIXES, extract_corpus
 
     if not arguments.input or not arguments.output:
         raise ValueError("extract needs --input FILE and --output FILE.")
     if arguments.output == "-":
         raise ValueError("--output is the standard output, but extract writes a file that can be resumed; give a file.")
+    check_output(arguments.output, EXTRACT_SUFFIXES[arguments.format])
     tokenizer = load_tokenizer(arguments)
     if arguments.do_lower_case not in (None, tokenizer.do_lower_case):
         raise ValueError(
@@ -103,7 +113,7 @@ def _extract(arguments: argparse.Namespace) -> None:
             arguments.output,
             format=arguments.format,
             layers=arguments.layers,
-            max_length=arguments.max_seq_length,
+            max_length=arguments.max_length,
             batch_size=arguments.batch_size,
             **run_options(arguments),
         )

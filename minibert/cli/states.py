@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from itertools import accumulate, combinations, islice
 from typing import TYPE_CHECKING, Any
 
+from minibert.base.files import check_output
 from minibert.cli.common import (
     add_layer_pooling,
     add_layers,
     add_model_options,
     add_texts,
+    check_file,
     read_texts,
     report_written,
     write_file,
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["add_verbs"]
 
 _FORMAT = 1  # of the .npz file of `hidden`
+_PICTURES = (".png", ".svg", ".pdf")
 
 
 def add_verbs(verbs: Any) -> None:
@@ -91,19 +94,22 @@ def _add_truncation(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_plot(parser: argparse.ArgumentParser, what: str) -> None:
-    parser.add_argument("--plot", type=_picture, metavar="FILE", help=f"draw a .png, .svg or .pdf: {what}")
+    parser.add_argument("--plot", metavar="FILE", help=f"draw a .png, .svg or .pdf: {what}")
+
+
+def _check_plot(arguments: argparse.Namespace) -> None:
+    """Raise before anything is computed if the picture cannot be drawn or written."""
+    if arguments.plot is not None:
+        from minibert.plot import require_matplotlib
+
+        check_output(arguments.plot, _PICTURES)
+        require_matplotlib()
 
 
 def _at_least_two(text: str) -> int:
     if not text.isdecimal() or int(text) < 2:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 2")
     return int(text)
-
-
-def _picture(path: str) -> str:
-    if not path.lower().endswith((".png", ".svg", ".pdf")):
-        raise argparse.ArgumentTypeError(f"{path!r} does not end in .png, .svg or .pdf")
-    return path
 
 
 def _tokens(arguments: argparse.Namespace) -> None:
@@ -142,6 +148,8 @@ def _tokens(arguments: argparse.Namespace) -> None:
 def _hidden(arguments: argparse.Namespace) -> None:
     import numpy as np
 
+    check_file(arguments.output, ".npz")
+    _check_plot(arguments)
     texts = _embed(arguments, load_tokenizer(arguments))
     arrays: dict[str, Any] = {
         "format": np.array(_FORMAT),
@@ -173,6 +181,7 @@ def _words(arguments: argparse.Namespace) -> None:
 
     if not arguments.word.strip():
         raise ValueError("WORD is empty; give the word to look for.")
+    _check_plot(arguments)
     tokenizer = load_tokenizer(arguments)
     texts = _embed(arguments, tokenizer)
     _print_tokens(texts)
@@ -257,10 +266,6 @@ def _embed(arguments: argparse.Namespace, tokenizer: BertTokenizer) -> list[Toke
     from minibert.tokens.embed import embed_tokens
 
     texts = read_texts(arguments.texts)
-    if arguments.plot:
-        from minibert.plot import require_matplotlib
-
-        require_matplotlib()  # raises before anything long is computed
     model = load_bert(arguments)
     layers = range(model.config.num_hidden_layers + 1) if arguments.layers is None else arguments.layers
     return embed_tokens(
@@ -271,5 +276,5 @@ def _embed(arguments: argparse.Namespace, tokenizer: BertTokenizer) -> list[Toke
 def _save_picture(figure: Any, path: str) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # matplotlib draws boxes for characters that its font lacks
-        write_file(path, lambda file: figure.savefig(file, format=path.lower().rpartition(".")[2]))
+        write_file(path, lambda file: figure.savefig(file, format=check_output(path, _PICTURES)[1:]))
     report_written(path, "picture")

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from minibert.base.checks import check_choice
+from minibert.base.files import check_output
 from minibert.corpus.google_features import google_lines
 from minibert.corpus.readers import InputLine, Source, check_sources
 from minibert.corpus.runs import Append, BadLines, Output, Summary, run_shards
@@ -21,10 +22,13 @@ from minibert.models.bert_model import BertModel
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokens.layers import LayerSelection
 
-__all__ = ["EXTRACT_FORMATS", "EXTRACT_SHARD", "extract_corpus"]
+__all__ = ["EXTRACT_FORMATS", "EXTRACT_SHARD", "EXTRACT_SUFFIXES", "extract_corpus"]
 
 EXTRACT_FORMATS = ("binary", "google")
 """An .npy array of all tokens with an index beside it (token_features.py), or JSON lines (google_features.py)."""
+
+EXTRACT_SUFFIXES = {"binary": (".npy",), "google": (".jsonl", ".json")}
+"""The suffixes that the output of each format may have."""
 
 EXTRACT_SHARD = 1000
 """Texts of a shard: they are computed, then saved."""
@@ -60,7 +64,8 @@ def extract_corpus(
     sources : sequence of Source
     output : str or path
         Name of the file. For the binary format it ends in .npy: an array (tokens, layers, H), with the index
-        `minibert.corpus.token_features.tokens_path` beside it. The manifest ``<output>.manifest.json`` is there too.
+        `minibert.corpus.token_features.tokens_path` beside it. For Google's it ends in .jsonl or .json. The manifest
+        ``<output>.manifest.json`` is there too.
     format : {"binary", "google"}
         See `EXTRACT_FORMATS`.
     layers : int or ints
@@ -88,6 +93,7 @@ def extract_corpus(
     """
     bad_lines, output = BadLines(on_error, report), os.fspath(output)
     check_choice("format", format, EXTRACT_FORMATS)
+    check_output(output, EXTRACT_SUFFIXES[format])
     check_choice("dtype", dtype, OUTPUT_DTYPES)
     check_sources(sources)
     chosen = [layers] if isinstance(layers, int | np.integer) else [*layers]
@@ -101,10 +107,6 @@ def extract_corpus(
             return Output((Part(_LINES, path),), lines.compute, width)
 
     else:
-        if not output.endswith(".npy"):
-            raise ValueError(
-                f"output={output!r} must end in .npy, because the binary format is an array; give another name."
-            )
         writer = TokenFeatureWriter(model, tokenizer, chosen, dtype, max_length, batch_size)
         states = _States(writer, bad_lines)
         probe = writer.probe()
@@ -183,7 +185,7 @@ class _GoogleLines:
             self.tokenizer,
             ((number, input_line.text) for number, input_line in input_lines),
             layers=self.layers,
-            max_seq_length=self.limit,
+            max_length=self.limit,
             batch_size=self.batch_size,
         )
 

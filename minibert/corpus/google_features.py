@@ -48,7 +48,7 @@ def google_lines(
     numbered_texts: Iterable[tuple[int, str | None]],
     *,
     layers: Sequence[int] = (-1, -2, -3, -4),
-    max_seq_length: int = 128,
+    max_length: int = 128,
     batch_size: int = 32,
 ) -> Iterator[tuple[str, int, int]]:
     """Yield for each text its line of JSON (without newline), its number of tokens, and how many were cut off.
@@ -61,7 +61,7 @@ def google_lines(
         The value of ``linex_index``, and the text or the pair with " ||| " between. For None the features are null.
     layers : sequence of int
         In Google's numbering, see `google_layers`.
-    max_seq_length : int
+    max_length : int
         In tokens, [CLS] and [SEP] included. Longer texts are cut; in a pair the longer text is always cut first.
     batch_size : int
         Texts that are computed together.
@@ -69,14 +69,14 @@ def google_lines(
     Raises
     ------
     ValueError
-        The model does not have a layer, or does not accept `max_seq_length`.
+        The model does not have a layer, or does not accept `max_length`.
     """
     states = google_layers(layers, model.config.num_hidden_layers)
     most = model.config.max_position_embeddings
-    if not 3 <= max_seq_length <= most:
-        raise ValueError(f"max_seq_length={max_seq_length}; expected 3 to {most} (max_position_embeddings).")
+    if not 3 <= max_length <= most:
+        raise ValueError(f"max_length={max_length}; expected 3 to {most} (max_position_embeddings).")
     for chunk in in_chunks(numbered_texts, batch_size):
-        made = [_make(tokenizer, text, max_seq_length) for _, text in chunk if text is not None]
+        made = [_make(tokenizer, text, max_length) for _, text in chunk if text is not None]
         computed = _compute(model, [one[1] for one in made], [one[2] for one in made], states)
         found = iter(zip(made, computed, strict=True))
         for number, text in chunk:

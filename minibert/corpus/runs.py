@@ -23,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 import minibert
-from minibert.base.checks import check_choice, check_int
-from minibert.base.files import os_reason
+from minibert.base.checks import check_choice, check_int, counted
+from minibert.base.files import os_reason, printable
 from minibert.base.ordering import in_chunks
 from minibert.base.progress import progress_bar
 from minibert.corpus.readers import InputLine, Source, read_input_lines
@@ -187,8 +187,6 @@ def run_shards(
     """
     start = time.perf_counter()
     shard_size = check_int("shard_size", shard_size, 1)
-    if os.path.isdir(output):
-        raise IsADirectoryError(f"{output} is a folder; give the name of a file to write.")
     if os.path.exists(output) and not os.path.isfile(output):
         raise OSError(f"{output} is a device or a pipe; a run that can be resumed needs a file.")
     target = os.path.realpath(output)
@@ -295,7 +293,9 @@ def _survey(
     if n_problems:
         more = f"\n... and {n_problems - len(problems)} more" if n_problems > len(problems) else ""
         raise ValueError(
-            f"{n_problems} input lines cannot be used; nothing was computed:\n" + "\n".join(problems) + f"{more}\n"
+            f"{counted(n_problems, 'input line')} cannot be used; nothing was computed:\n"
+            + "\n".join(problems)
+            + f"{more}\n"
             "Correct them, leave them out (on_error='skip'), or keep their rows without vectors (on_error='null')."
         )
     if not sum(counts):
@@ -377,7 +377,7 @@ def _refuse_names(output: str, sources: Sequence[Source], settings: dict[str, An
             name.encode("utf-8")
         except UnicodeEncodeError:
             raise ValueError(
-                f"{name!r} is not UTF-8, but the manifest is written in UTF-8; give another name."
+                f"{printable(name)} is not UTF-8, but the manifest is written in UTF-8; give another name."
             ) from None
 
 

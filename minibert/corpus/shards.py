@@ -141,10 +141,6 @@ class ShardFolder:
                 f"{self.output} is being written by {error}. Wait until that run has ended, stop it, or give another "
                 "output."
             ) from error
-        except FileNotFoundError as error:
-            raise OSError(
-                f"{self.output} cannot be written: there is no folder {self.path.parent}. Make it first."
-            ) from error
         except OSError as error:
             raise OSError(f"{self.path} cannot be made: {os_reason(error)}.") from error
 
@@ -370,7 +366,7 @@ class ShardFolder:
                 )
 
     def _is_own(self, name: str) -> bool:
-        """Whether a run with these parts makes files of this name."""
+        """Return whether a run with these parts makes files of this name."""
         names = {_LOCK, _MANIFEST, _JOURNAL, _STANDARD_INPUT, *(part.name for part in self._parts)}
         return (name in names or _TEMPORARY.fullmatch(name) is not None) and _is_plain_file(self.path / name)
 
@@ -445,7 +441,7 @@ def folder_of(output: str | os.PathLike[str]) -> Path:
 
 
 def is_unfinished(output: str | os.PathLike[str]) -> bool:
-    """Whether there is a run to resume."""
+    """Return whether there is a run to resume."""
     return _is_sealed(folder_of(output) / _MANIFEST)
 
 
@@ -507,7 +503,7 @@ def _unseal(path: Path, way_on: str) -> dict[str, Any]:
 
 
 def _is_sealed(path: Path) -> bool:
-    """Whether a file is undamaged and made by `_seal`, of any format."""
+    """Return whether a file is undamaged and made by `_seal`, of any format."""
     try:
         return _checked(read_json_object(path)) is not None
     except (ModelFormatError, OSError):
@@ -524,7 +520,7 @@ def _outputs(manifest: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _is_plain_file(path: Path) -> bool:
-    """Whether a path is a regular file, not a link, folder, device or pipe. False if it does not exist."""
+    """Return whether a path is a regular file, not a link, folder, device or pipe; False if it does not exist."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except FileNotFoundError:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert.base.arrays import FloatArray
-from minibert.base.files import write_whole
+from minibert.base.files import check_output, write_whole
 from minibert.corpus.shards import FORMAT, Counts, Part
 
 __all__ = ["OUTPUT_DTYPES", "OUTPUT_SUFFIXES", "VectorWriter", "index_path", "json_line", "npy_header", "output_suffix"]
@@ -31,16 +31,14 @@ _encode = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def output_suffix(path: str) -> str:
-    """Return the suffix of a file's name, which is its format; raise if that cannot be written.
+    """Check the name of a file of vectors, and return its suffix, which is its format.
 
     Raises
     ------
-    ValueError
-        The suffix is not in `OUTPUT_SUFFIXES`, or it needs pyarrow and that is not installed.
+    ValueError, OSError
+        As in `check_output`, for `OUTPUT_SUFFIXES`; or the format needs pyarrow and that is not installed.
     """
-    suffix = os.path.splitext(path)[1].lower()
-    if suffix not in OUTPUT_SUFFIXES:
-        raise ValueError(f"{path!r} must end in one of {', '.join(OUTPUT_SUFFIXES)}, which is the format.")
+    suffix = check_output(path, OUTPUT_SUFFIXES)
     if suffix == ".parquet":
         _pyarrow()
     return suffix
@@ -86,18 +84,21 @@ class VectorWriter:
     numbered: bool
 
     @property
+    def _suffix(self) -> str:
+        return os.path.splitext(self.path)[1].lower()
+
+    @property
     def parts(self) -> tuple[Part, ...]:
         """The array first: parts are renamed in this order, so the array is there if the index is."""
-        suffix = output_suffix(self.path)
-        if suffix == ".jsonl":
+        if self._suffix == ".jsonl":
             return (Part(_LINES, self.path),)
-        array, index = (self.path, index_path(self.path)) if suffix == ".npy" else (None, None)
+        array, index = (self.path, index_path(self.path)) if self._suffix == ".npy" else (None, None)
         return Part(_VECTORS, array, self._header), Part(_IDS, index)
 
     @property
     def assemble(self) -> Callable[[Path, Counts], Sequence[Part]] | None:
         """The function that makes a Parquet file from an array and an index; a Parquet file cannot be appended to."""
-        return self._make_parquet if output_suffix(self.path) == ".parquet" else None
+        return self._make_parquet if self._suffix == ".parquet" else None
 
     def write(
         self, append: Callable[[str, bytes], None], first: int, rows: Sequence[dict[str, Any]], vectors: FloatArray
@@ -115,7 +116,7 @@ class VectorWriter:
         vectors : ndarray of shape (n, width)
         """
         converted = vectors.astype(self.dtype)
-        if output_suffix(self.path) == ".jsonl":
+        if self._suffix == ".jsonl":
             append(_LINES, b"".join(map(_vector_line, rows, converted)))
         else:
             append(_VECTORS, converted.tobytes())

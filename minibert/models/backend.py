@@ -6,7 +6,7 @@ import os
 import re
 from typing import NamedTuple
 
-from minibert.base.checks import check_choice, check_int
+from minibert.base.checks import brief, check_choice, check_int
 from minibert.base.machine import available_cores
 from minibert.base.warn import warn_caller
 from minibert.bert import reference
@@ -83,13 +83,10 @@ def choose_num_threads(num_threads: int | None = None) -> ThreadChoice:
     if num_threads is not None:
         return ThreadChoice(check_int("num_threads", num_threads, 1, _MOST_THREADS), "num_threads=")
     if text := os.environ.get("MINIBERT_NUM_THREADS"):
-        try:
-            value = int(text)
-        except ValueError:
-            raise ValueError(
-                f"MINIBERT_NUM_THREADS={text!r}; expected a whole number, 1 to {_MOST_THREADS:,}."
-            ) from None
-        return ThreadChoice(check_int("MINIBERT_NUM_THREADS", value, 1, _MOST_THREADS), f"MINIBERT_NUM_THREADS={text}")
+        found = re.fullmatch(r"\s*0*([1-9]\d{0,3})\s*", text, re.ASCII)
+        if not found or int(found[1]) > _MOST_THREADS:
+            raise ValueError(f"MINIBERT_NUM_THREADS={brief(text)}; expected a whole number, 1 to {_MOST_THREADS:,}.")
+        return ThreadChoice(int(found[1]), f"MINIBERT_NUM_THREADS={text}")
     cores = available_cores()
     # OpenMP allows a list with one number for each level of nested teams; the first number counts here. A value that is
     # not such a list is ignored, as OpenMP ignores it.

@@ -111,7 +111,7 @@ def check_out(out: object) -> None:
 
 
 def _no_overlap(array: npt.NDArray[Any]) -> bool:
-    """Whether each axis's stride covers the extent of the axes with smaller strides: then no two elements overlap."""
+    """Return whether each axis's stride covers the extent of the axes with smaller strides, so nothing overlaps."""
     if not array.size:
         return True
     extent = array.itemsize

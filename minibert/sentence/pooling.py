@@ -67,8 +67,10 @@ def pooling_modes(pooling: str | Sequence[str]) -> tuple[str, ...]:
     modes: list[str] = []
     for name in names:
         if name not in POOLING_MODES and name not in _ALONE and name not in _ALIASES:
-            known = ", ".join([*POOLING_MODES, *_ALONE, *_ALIASES])
-            raise ValueError(f"pooling={brief(name)} is not a pooling mode; expected {known}.")
+            known = ", ".join([*POOLING_MODES, *_ALONE])
+            raise ValueError(
+                f"pooling={brief(name)} is not a pooling mode; expected {known}, or bert-as-service's names."
+            )
         modes += _ALIASES.get(name, (name,))
     if len(modes) > 1 and (alone := [mode for mode in modes if mode in _ALONE]):
         raise ValueError(f"pooling {alone[0]!r} cannot be combined with others; got {', '.join(map(repr, modes))}.")

@@ -82,8 +82,9 @@ def make_recipe(
     check_choice("layer_pooling", layer_pooling, COMBINED)
     if not isinstance(special_tokens, bool | np.bool_):
         raise TypeError(f"special_tokens={brief(special_tokens)}; expected True or False.")
-    if modes[0] in ("first_last", "pooler") and (layers is not None or not special_tokens):
-        raise ValueError(f"pooling={modes[0]!r} fixes layers and tokens; leave out layers= and special_tokens.")
+    given = ["layers="] * (layers is not None) + ["special_tokens=False"] * (not special_tokens)
+    if modes[0] in ("first_last", "pooler") and given:
+        raise ValueError(f"pooling={modes[0]!r} fixes layers and tokens; leave out {' and '.join(given)}.")
     if modes == ("first_last",):
         if layer_pooling not in ("concat", "mean"):  # the default, and what it means
             raise ValueError(

@@ -1,12 +1,12 @@
 """Text -> token ids, offsets and word ids.
 
 The tokens come from the `tokenizers` library. files.py sets up its tokenizer once and nothing changes it afterwards, so
-threads can share it. encodings.py truncates and pads, because the library would change its tokenizer for that.
+threads can share it. raw_encodings.py calls it. encodings.py truncates and pads, because the library would change its
+tokenizer for that.
 """
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -21,15 +21,14 @@ from minibert.checkpoint.hub import ModelFiles, check_files, locate
 from minibert.tokenizer.encodings import (
     Encoding,
     NoRoomError,
-    RawEncoding,
     TokenizedBatch,
     cut,
     cut_windows,
     padded_array,
 )
-from minibert.tokenizer.files import SIDES, LoadedTokenizer, is_library_error, library_errors, load_tokenizer
-from minibert.tokenizer.long_texts import LONG_TEXT, LongTexts
-from minibert.tokenizer.texts import Texts, as_batch, refuse_lone_surrogate, shown, strings
+from minibert.tokenizer.files import SIDES, LoadedTokenizer, library_errors, load_tokenizer
+from minibert.tokenizer.raw_encodings import RawEncoder
+from minibert.tokenizer.texts import Texts, as_batch, shown
 
 __all__ = ["BertTokenizer"]
 
@@ -56,10 +55,6 @@ def _special_token_id(name: str) -> property:
         return None if token is None else self._vocab[token]
 
     return property(token_id, doc=f"Id of the tokenizer's {name}; None if it does not have one.")
-
-
-# Limit of the characters of a text that is tokenized whole. The library takes 80 to 600 bytes for each character.
-_MOST_CHARACTERS = 2**22
 
 
 class BertTokenizer:
@@ -96,6 +91,7 @@ class BertTokenizer:
                 "BertTokenizer.from_pretrained(name_or_path)."
             )
         self._tokenizer = loaded.tokenizer
+        self._raw = RawEncoder(loaded.tokenizer)
         self._vocab = loaded.vocab
         self._special_tokens = loaded.special_tokens
         self._extra_special_tokens = loaded.extra_special_tokens
@@ -346,7 +342,7 @@ class BertTokenizer:
             raise TypeError(f"texts is {shown(texts)}, prompt is {shown(prompt)}; expected a list of str, and a str.")
         found = []
         inputs = [prompt + text for text in as_batch(texts, None, False)[0]]
-        for index, raw in enumerate(self._encode_raw(inputs, True, False)):
+        for index, raw in enumerate(self._raw.encode(inputs)):
             try:
                 found.append(cut_windows(raw, max_length, stride, len(prompt)))
             except NoRoomError as reason:
@@ -359,7 +355,7 @@ class BertTokenizer:
         This holds for any text that follows. The result is None if there is no such index near the end of the text, or
         if none is known because the tokenizer is not BERT's.
         """
-        return self._long_texts.last_cut(text)
+        return self._raw.long_texts.last_cut(text)
 
     def tokenize(self, text: str, pair: str | None = None, add_special_tokens: bool = False) -> list[str]:
         """Return the tokens of one text; with `add_special_tokens`, [CLS] and [SEP] too."""
@@ -447,7 +443,7 @@ class BertTokenizer:
 
     @property
     def do_lower_case(self) -> bool:
-        """Whether texts are lowercased."""
+        """True if texts are lowercased."""
         return bool(getattr(self._tokenizer.normalizer, "lowercase", False))
 
     @property
@@ -573,8 +569,7 @@ class BertTokenizer:
             raise ValueError("truncation='only_second' needs text_pair=; for single texts use truncation=True.")
         inputs = texts if pairs is None else list(zip(texts, pairs, strict=True))
         if strategy == "do_not_truncate" or max_length is None:
-            raw_encodings = self._encode_raw(inputs, add_special_tokens, is_split_into_words)
-            return [[Encoding(raw)] for raw in raw_encodings]
+            return [[Encoding(raw)] for raw in self._raw.encode(inputs, add_special_tokens, is_split_into_words)]
         num_special = self.num_special_tokens_to_add(pair=pairs is not None) if add_special_tokens else 0
         if max_length < num_special:
             raise ValueError(
@@ -584,64 +579,13 @@ class BertTokenizer:
         check_choice("truncation_side", side, SIDES)
         most = None if overflowing else max_length - num_special
         parts = []
-        raw_encodings = self._encode_raw(inputs, add_special_tokens, is_split_into_words, most, side, exact)
+        raw_encodings = self._raw.encode(inputs, add_special_tokens, is_split_into_words, most, side, exact)
         for index, raw in enumerate(raw_encodings):
             try:
                 parts.append(cut(raw, max_length, strategy, side, stride, overflowing))
             except NoRoomError as reason:
                 raise ValueError(f"text {index} cannot be cut to max_length={brief(max_length)}: {reason}.") from None
         return parts
-
-    def _encode_raw(
-        self,
-        inputs: list[Any],
-        add_special_tokens: bool,
-        is_split_into_words: bool,
-        most: int | None = None,
-        side: str = "right",
-        exact: bool = True,
-    ) -> Sequence[RawEncoding]:
-        """Tokenize with the library, and keep at most `most` tokens of a long text; an error names the text."""
-
-        def encode(some: list[Any]) -> Sequence[RawEncoding]:
-            return self._tokenizer.encode_batch(
-                some, is_pretokenized=bool(is_split_into_words), add_special_tokens=bool(add_special_tokens)
-            )
-
-        def encode_long(text: str) -> RawEncoding:
-            refuse_lone_surrogate(text, "the text")  # it may be in the part that is not read
-            return self._long_texts.encode(
-                text, add_special_tokens=bool(add_special_tokens), most=most, side=side, exact=exact
-            )
-
-        def encode_all(some: list[Any]) -> Sequence[RawEncoding]:
-            long = {i for i, one in enumerate(some) if not isinstance(one, str) or len(one) > LONG_TEXT}
-            if not long:
-                return encode(some)
-            if is_split_into_words or not isinstance(some[0], str) or not self._long_texts.possible:
-                for one in some:
-                    _refuse_huge(one)
-                return encode(some)
-            others = iter(encode([one for i, one in enumerate(some) if i not in long]))
-            return [encode_long(one) if i in long else next(others) for i, one in enumerate(some)]
-
-        try:
-            return encode_all(inputs)
-        except BaseException as reason:
-            if not is_library_error(reason):
-                raise
-        # The library does not say which text failed, so each one is tried alone.
-        raw_encodings: list[RawEncoding] = []
-        for index, one in enumerate(inputs):
-            for text in strings(one):
-                refuse_lone_surrogate(text, f"text {index}")
-            with library_errors(ValueError, f"text {index} cannot be tokenized"):
-                raw_encodings += encode_all([one])
-        return raw_encodings
-
-    @functools.cached_property
-    def _long_texts(self) -> LongTexts:
-        return LongTexts(self._tokenizer)
 
     def _spans(
         self, encodings: list[Encoding], padding: str, strategy: str, max_length: int | None, multiple: int | None
@@ -678,16 +622,6 @@ class BertTokenizer:
 
 
 # --- arguments --------------------------------------------------------------------------------------------------------
-
-
-def _refuse_huge(text: Any) -> None:
-    """Refuse a text that must be tokenized whole if it is so long that the library could take all memory."""
-    size = sum(map(len, strings(text)))
-    if size > _MOST_CHARACTERS:
-        raise ValueError(
-            f"it has {size:,} characters. Pairs, lists of words, and the texts of some tokenizers can only be "
-            f"tokenized whole, up to {_MOST_CHARACTERS:,} characters; split it first."
-        )
 
 
 def _is_one_id(ids: Any) -> bool:

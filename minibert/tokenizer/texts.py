@@ -112,7 +112,7 @@ def refuse_lone_surrogate(text: str, name: str) -> None:
     if found:
         raise ValueError(
             f"{name} holds half a character, the lone surrogate {found[0]!r}, at position {found.start()}; "
-            "it was decoded wrongly, or with errors='surrogateescape'."
+            "it was decoded wrongly, or by the error handler surrogateescape."
         )
 
 

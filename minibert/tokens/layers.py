@@ -88,7 +88,7 @@ def resolve_layers(layers: LayerSelection, num_hidden_layers: int) -> tuple[int,
         raise ValueError(f"layers={brief(layers)} names none; expected at least one, 0 to {num_hidden_layers}.")
     for i, index in enumerate(resolved):
         if index in resolved[:i]:
-            raise ValueError(f"layers={brief(resolved)} names hidden state {index} twice; name each once.")
+            raise ValueError(f"layers= names hidden state {index} twice; name each once.")
     return tuple(resolved)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from minibert.base.arrays import FloatArray
-from minibert.base.checks import check_choice, check_int
+from minibert.base.checks import check_choice, check_int, counted
 from minibert.base.display import html_table
 from minibert.similarity import cos_sim
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
@@ -142,7 +142,7 @@ def word_occurrences(
                 places.append(_occurrence(i, text, tokens))
                 vectors.append(join_subwords(text.vectors[tokens], subwords))
     if not places:
-        number = "1 text" if len(embedded) == 1 else f"{len(embedded)} texts"
+        number = counted(len(embedded), "text")
         raise ValueError(f"{word!r} occurs nowhere in the {number} as a whole word.")
     return WordOccurrences(word, tuple(places), np.stack(vectors), embedded[0].layers)
 

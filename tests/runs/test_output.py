@@ -33,9 +33,10 @@ def test_output_that_cannot_be_written(
     arguments = ["embed", "-m", str(short_folder), "-i", str(tmp_path / "a.txt")]
     for output, message in (
         (tmp_path / "nowhere" / "out.npy", f"out.npy cannot be written: there is no folder {tmp_path / 'nowhere'}"),
-        (tmp_path / "a.txt" / "out.npy", "cannot be made: Not a directory"),
-        (tmp_path / "out.txt", "must end in one of .npy, .jsonl, .parquet"),
-        (tmp_path, "must end in one of .npy, .jsonl, .parquet"),
+        (tmp_path / "a.txt" / "out.npy", f"out.npy cannot be written: there is no folder {tmp_path / 'a.txt'}"),
+        (tmp_path / "out.txt", "out.txt must end in .npy, .jsonl or .parquet, which is the format"),
+        (tmp_path, "is a folder"),
+        ("", "the name of the file to write is empty"),
     ):
         assert main([*arguments, "-o", str(output)]) == 1
         assert message in capsys.readouterr().err

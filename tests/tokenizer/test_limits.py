@@ -15,6 +15,7 @@ import tokenizers
 from minibert.errors import ModelFormatError
 from minibert.tokenizer import files as tokenizer_files
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
+from minibert.tokenizer.limits import check_content
 from tests.support.tokenizer_files import SPECIALS, WORDS, model_folder, tokenizer_json, unigram_json
 
 
@@ -151,7 +152,7 @@ def test_real_steps_are_allowed(tmp_path: Path) -> None:
         ("pre_tokenizer", steps("pretokenizers", {"type": "WhitespaceSplit"}, METASPACE)),
         ("decoder", steps("decoders", replace("▁", " "), {"type": "ByteFallback"}, {"type": "Fuse"})),
     ):
-        tokenizer_files._check_content(unigram_json() | {part: content})
+        check_content(unigram_json() | {part: content})
     saved = unigram_json()
     saved["model"]["vocab"] += [[f"▁{number:07}", -12.345678825378418] for number in range(250_000)]
     folder = model_folder(tmp_path, tokenizer=saved)
