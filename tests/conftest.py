@@ -11,7 +11,7 @@ import pytest
 
 from minibert import BertModel, BertTokenizer, SentenceTransformer
 from minibert.checkpoint.hub import DEFAULT_MODEL
-from tests.support import outcomes, slowest
+from tests.support import outcomes, slowest, workers
 from tests.support.checkpoints import locate_minilm, random_checkpoint
 from tests.support.report import REPORT
 from tests.support.text_data import VARIABLE
@@ -88,6 +88,12 @@ def outcome_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--write-slowest", action="store_true", help="put the slowest tests into tests/README.md")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Choose the number of workers, before pytest-xdist reads it."""
+    workers.choose(config)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import os
 import pkgutil
 import re
 import subprocess
@@ -13,12 +14,13 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
 
 import minibert
-from tests.support import slowest
+from tests.support import slowest, workers
 from tests.support.report import REPORT
 
 ROOT = Path(__file__).parent.parent
@@ -463,3 +465,77 @@ def test_the_slowest_tests_get_into_the_readme(tmp_path: Path) -> None:
     assert sum(line.startswith("| ") for line in lines) == 1 + slowest.COUNT
     assert "Together 736 of the 781 seconds of 40 tests." in lines
     assert lines[-1] == "<!-- /slowest --> after"
+
+
+@pytest.mark.parametrize(
+    ("cores", "gigabytes", "expected"),
+    [(1, 64, 0), (2, 23, 2), (2, 6, 2), (2, 5, 0), (4, 16, 4), (3, 7, 2), (64, 512, workers.MOST), (2, None, 2)],
+)
+def test_workers_need_a_core_and_memory_each(cores: int, gigabytes: int | None, expected: int) -> None:
+    assert workers.count(cores, gigabytes and gigabytes * 2**30) == expected
+
+
+def pytest_config(*args: str, **options: object) -> Any:
+    """Return what `workers.choose` reads of a pytest that was started in the project's folder with pytest-xdist."""
+    option = SimpleNamespace(
+        **{"numprocesses": None, "tx": [], "dist": "no", "capture": "fd", "keyword": "", **options}
+    )
+    return SimpleNamespace(option=option, args=args, invocation_params=SimpleNamespace(dir=ROOT))
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The variables of a user on a machine with two cores."""
+    variables = {"MKL_NUM_THREADS": "3"}
+    monkeypatch.setattr(workers, "available_cores", lambda: 2)
+    monkeypatch.setattr(workers, "available_memory", lambda: 16 * 2**30)
+    monkeypatch.setattr(workers, "os", SimpleNamespace(environ=variables))
+    return variables
+
+
+@pytest.mark.parametrize(
+    ("config", "number"),
+    [
+        (pytest_config("tests"), 2),
+        (pytest_config(str(ROOT / "tests") + os.sep), 2),
+        (pytest_config("tests", numprocesses=3), 3),
+        (pytest_config("tests/test_package.py", numprocesses=3), 3),
+    ],
+)
+def test_workers_share_the_whole_suite_or_what_they_are_told_to(
+    config: Any, number: int, environment: dict[str, str]
+) -> None:
+    workers.choose(config)
+    assert (config.option.numprocesses, config.option.dist) == (number, "worksteal")
+    assert environment == {**workers.ENVIRONMENT, "MKL_NUM_THREADS": "3"}, "what the user has set stays"
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest_config("tests/test_package.py"),
+        pytest_config("tests", "tests/hub"),
+        pytest_config("tests/hub"),
+        pytest_config("tests/test_package.py::test_workers_need_a_core_and_memory_each"),
+        pytest_config("tests", keyword="hub"),
+        pytest_config("tests", usepdb=True),
+        pytest_config("tests", capture="no"),
+        pytest_config("tests", numprocesses=0),
+    ],
+)
+def test_a_part_of_the_suite_runs_in_one_process(config: Any, environment: dict[str, str]) -> None:
+    workers.choose(config)
+    assert not config.option.numprocesses
+    assert config.option.dist == "no"
+    assert environment == {"MKL_NUM_THREADS": "3"}
+
+
+def test_neither_a_worker_nor_a_pytest_without_xdist_starts_workers() -> None:
+    worker = pytest_config("tests")
+    worker.workerinput = {}
+    workers.choose(worker)
+    assert worker.option.numprocesses is None
+    without = pytest_config("tests")
+    del without.option.numprocesses
+    workers.choose(without)
+    assert without.option.dist == "no"
