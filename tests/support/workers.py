@@ -33,7 +33,7 @@ def count(cores: int, memory: int | None) -> int:
 
 
 def runs_all_files(paths: Sequence[str], folder: Path) -> bool:
-    """Whether the paths that pytest was given, or took from pyproject.toml, are just the folder of all tests."""
+    """Return whether the paths that pytest was given, or took from pyproject.toml, are just the folder of all tests."""
     return [(folder / path).resolve() for path in paths] == [TESTS]
 
 
