@@ -16,8 +16,7 @@ import pytest
 from minibert.bert.ops import Linear
 from minibert.kernels import make_ops
 from minibert.kernels.buffers import Buffers, Slabs, aligned_empty
-from minibert.kernels.compilation import function
-from minibert.kernels.memory import scratch
+from minibert.kernels.threads import Team
 
 LINE = 64  # bytes
 SIZE = 1 << 17
@@ -161,24 +160,22 @@ def test_large_results_begin_with_a_cache_line() -> None:
         assert address(buffers.empty(SIZE + number)) % LINE == 0
 
 
-def test_scratch_begins_with_a_cache_line_and_is_long_enough() -> None:
-    @function
-    def run(size, places, sizes):
-        arrays = scratch(size), scratch(size), scratch(size)
-        for i in range(3):
-            for j in range(size):
-                arrays[i][j] = i
-        for i in range(3):
-            places[i], sizes[i] = arrays[i].ctypes.data, arrays[i].size
-            for j in range(size):
-                if arrays[i][j] != i:
-                    sizes[i] = -1
+def test_scratch_begins_with_a_cache_line_and_is_used_again() -> None:
+    team = Team(3, lambda state: None)
+    first = team._take_scratch(3 * LINE)
+    second = team._take_scratch(3 * LINE)
+    assert first.first % LINE == second.first % LINE == 0
+    assert abs(first.first - second.first) >= 3 * LINE
+    team._scratch.append(first)
+    assert team._take_scratch(2 * LINE) is first
+    team._scratch.append(first)
+    assert team._take_scratch(4 * LINE).size >= 4 * LINE, "what is too small is dropped"
+    assert not team._scratch
 
-    places, sizes = np.empty((2, 3), dtype=np.int64)
-    for size in (*range(1, 70), 1000, 100_003):
-        run(size, places, sizes)
-        assert (places % LINE == 0).all()
-        assert (sizes >= size).all()
+
+def test_scratch_that_cannot_be_allocated_is_a_memory_error() -> None:
+    with pytest.raises(MemoryError, match=r"^4,611,686,018,427,387,904 bytes of scratch memory"):
+        Team(1, lambda state: None)._take_scratch(1 << 62)
 
 
 # --- weights ---------------------------------------------------------------------------------------------------------

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
 
-import numba
 import numpy as np
 import pytest
 
@@ -19,7 +19,7 @@ from minibert.bert.ops import AttentionOutput
 from minibert.checkpoint.hub import locate
 from minibert.cli import bench, diagnostics
 from minibert.cli.doctor import _as_text
-from minibert.kernels import make_ops
+from minibert.kernels import make_ops, processor
 from tests.support import outcomes
 from tests.support.outcomes import PATIENCE
 from tests.support.report import REPORT
@@ -151,8 +151,8 @@ def test_doctor_finds_nothing_wrong() -> None:
     REPORT.append(next(line for line in text.stdout.splitlines() if line.startswith("BLAS")))
 
 
-def test_doctor_fails_where_there_is_no_numba() -> None:
-    done = minibert("doctor", NUMBA_DISABLE_JIT="1")
+def test_doctor_fails_where_there_is_no_numba(tmp_path: Path) -> None:
+    done = minibert("doctor", NUMBA_DISABLE_JIT="1", NUMBA_CACHE_DIR=str(tmp_path))
     assert done.returncode == 1
     assert "FAILED     numba: cannot be imported (NUMBA_DISABLE_JIT is set" in done.stdout
     assert done.stderr == "minibert: 1 of 1 checks failed: numba.\n"
@@ -169,7 +169,7 @@ def test_doctor_fails_where_kernels_cannot_be_kept(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="files do not have owners on this system")
 def test_doctor_says_why_a_folder_is_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "open" / "base"))
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "open" / "base"))
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o755)
     (state,) = diagnostics.cache_state()
@@ -189,6 +189,17 @@ def test_doctor_says_why_a_folder_is_not_trusted(tmp_path: Path, monkeypatch: py
         "checks": [vars(check)],
     }
     assert f"cache      {state['folder']}: cold, writable, ignored: {reason}\n" in _as_text(report)
+
+
+def test_doctor_warns_of_a_processor_without_fma(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = {"versions": diagnostics.versions(), "blas": diagnostics.blas(), "cache": [], "checks": []}
+    warned = []
+    for features in ("+avx,+fma", "+avx,-fma"):
+        monkeypatch.setattr(processor, "target", lambda features=features: processor.Processor("made", features))
+        warned.append(
+            "WARNING    the processor does not have FMA" in _as_text({**report, "processor": diagnostics.processor()})
+        )
+    assert warned == [False, platform.machine() not in ("aarch64", "arm64")]
 
 
 @pytest.mark.parametrize("op", ["embed", "layer_norm", "linear", "attention"])
@@ -229,15 +240,16 @@ def test_after_warmup_nothing_is_compiled(outcome_model: Path, tmp_path: Path) -
     done = minibert("warmup", NUMBA_CACHE_DIR=str(tmp_path))
     assert (done.returncode, done.stderr) == (0, "")
     files = sorted(tmp_path.rglob("*.bin"))
-    assert done.stdout.startswith(f"{len(files)} compiled kernels in {files[0].parent}, after ")
+    assert len(files) == 1
+    assert done.stdout.startswith(f"the compiled kernels are in {files[0].parent}, after ")
     assert outcomes.run(EVERYTHING, outcome_model, NUMBA_CACHE_DIR=str(tmp_path))[0] == "ok"
     for command in (["embed", "a text", "-o", os.devnull], ["words", "bank", "the bank, a bank"], ["doctor"]):
         assert minibert(*command, NUMBA_CACHE_DIR=str(tmp_path)).returncode == 0
     assert sorted(tmp_path.rglob("*.bin")) == files
 
 
-def test_warmup_without_numba_says_so() -> None:
-    done = minibert("warmup", NUMBA_DISABLE_JIT="1")
+def test_warmup_without_numba_says_so(tmp_path: Path) -> None:
+    done = minibert("warmup", NUMBA_DISABLE_JIT="1", NUMBA_CACHE_DIR=str(tmp_path))
     assert (done.returncode, "there is nothing to compile: numba cannot be imported" in done.stderr) == (1, True)
 
 

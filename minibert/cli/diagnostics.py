@@ -68,14 +68,15 @@ def processor() -> dict[str, Any]:
     ImportError
         Numba cannot be imported.
     """
-    from minibert.kernels import compilation, simd
+    from minibert.kernels import processor
 
-    name, features = compilation.processor()
+    target = processor.target()
     return {
-        "name": name,
+        "name": target.name,
         "machine": platform.machine(),
-        "features": sorted(features),
-        "vector_width": simd.WIDTH,
+        "features": sorted(feature[1:] for feature in target.features.split(",") if feature.startswith("+")),
+        "vector_width": processor.REGISTER_LANES,
+        "fma": target.has("fma") or platform.machine() in ("aarch64", "arm64"),
         "cores": os.cpu_count(),
         "available_cores": available_cores(),
         **choose_num_threads()._asdict(),
@@ -90,10 +91,10 @@ def cache_state() -> list[dict[str, Any]]:
     ImportError
         Numba cannot be imported.
     """
-    from minibert.kernels import compilation
+    from minibert.kernels import machine_code
 
     states = []
-    for folder in compilation.cache_folders():
+    for folder in machine_code.cache_folders():
         files = [file for file in folder.glob("*.bin") if os.path.isfile(file)] if os.path.isdir(folder) else []
         nearest = next((path for path in (folder, *folder.parents) if os.path.lexists(path)), folder)
         states.append(
@@ -102,7 +103,7 @@ def cache_state() -> list[dict[str, Any]]:
                 "kernels": len(files),
                 "bytes": sum(file.stat().st_size for file in files),
                 "writable": os.path.isdir(nearest) and os.access(nearest, os.W_OK),
-                "untrusted": compilation.why_untrusted(folder),
+                "untrusted": machine_code.why_untrusted(folder),
             }
         )
     return states
@@ -184,7 +185,8 @@ def check_cache() -> Check:
     reasons = []
     for state in cache_state():
         if state["untrusted"] is None and (state["kernels"] or state["writable"]):
-            return Check("cache", True, f"{state['kernels']} compiled kernels in {state['folder']}")
+            state_of_it = "the compiled kernels are in" if state["kernels"] else "the kernels will be kept in"
+            return Check("cache", True, f"{state_of_it} {state['folder']}")
         reasons.append(f"{state['folder']}: {state['untrusted'] or 'it cannot be written to'}")
     why = "; ".join(reasons) or "there is no folder for them"
     return Check(
@@ -199,24 +201,19 @@ def check_cache() -> Check:
 
 
 def warm_up() -> None:
-    """Compile every kernel, or load it from the cache, for every combination of types that a model uses.
+    """Compile the kernels, or load them from the cache.
 
     Raises
     ------
     ImportError
         Numba cannot be imported.
     """
-    ids = np.array([[1, 2], [3, 4]])
-    for use_blas in (False, True):
-        model = _tiny_model(1, use_blas=use_blas)
-        words = model.get_input_embeddings()(ids)
-        for rows in (ids, ids[:1, :1]):  # the columns of a single row are contiguous, which is another type
-            model(rows, output_attentions=True)
-            model.embeddings(rows)
-        model(inputs_embeds=words)
+    from minibert.kernels.machine_code import load_run_task
+
+    load_run_task()
 
 
-def _tiny_model(num_threads: int, *, use_blas: bool = False) -> BertModel:
+def _tiny_model(num_threads: int) -> BertModel:
     """Return a model of one layer. A formula gives its weights, which are read-only like those of a checkpoint."""
     from minibert.kernels import make_ops
 
@@ -228,7 +225,7 @@ def _tiny_model(num_threads: int, *, use_blas: bool = False) -> BertModel:
         intermediate_size=128,
         max_position_embeddings=16,
     )
-    ops = make_ops(num_threads, use_blas=use_blas)
+    ops = make_ops(num_threads)
 
     def array(*shape: int) -> FloatArray:
         made = np.cos(np.arange(np.prod(shape), dtype=np.float32)).reshape(shape)

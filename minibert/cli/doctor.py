@@ -77,10 +77,15 @@ def _as_text(report: dict[str, Any]) -> str:
         cpu = report["processor"]
         vectors = f"vectors of {cpu['vector_width']} floats"
         lines.append(f"processor  {cpu['name']} ({cpu['machine']}), {vectors}")
+        if not cpu["fma"]:
+            lines.append(
+                "WARNING    the processor does not have FMA instructions. The results are the same, but each fma is a "
+                "call of a library function, so a text takes about 20 times as long."
+            )
         cores = f"{cpu['available_cores']} of {cpu['cores']} cores may be used"
         lines.append(f"threads    {cpu['num_threads']}: {cpu['rule']} ({cores})")
         for state in report["cache"]:
-            warmth = f"warm, {state['kernels']} kernels" if state["kernels"] else "cold"
+            warmth = "warm" if state["kernels"] else "cold"
             access = "writable" if state["writable"] else "not writable"
             ignored = f", ignored: {state['untrusted']}" if state["untrusted"] else ""
             lines.append(f"cache      {state['folder']}: {warmth}, {access}{ignored}")

@@ -9,7 +9,8 @@ Algorithm   The plain softmax of complete rows: first the maximum of a row, then
             not the online softmax and not FlashAttention: the keys are not split into blocks, and no sum is rescaled.
             As in FlashAttention, the (S, S) scores are never in memory as a whole, unless the caller asks for them. The
             sum of the exponentials divides the D numbers of a context row, not its S probs
-Numerics    Each row is computed alone, in an order that depends on S only
+Numerics    Each row is computed alone, in an order that depends on S only. It is the same on every processor: the sum
+            of the exponentials is in WIDTH lanes, which are added at the end
 Contract    Callers have checked every shape; the code here does not check bounds
 Source      Vaswani et al. 2017 (arXiv 1706.03762), equation 1. Not used: Milakov and Gimelshein 2018, online softmax
             (arXiv 1805.02867); Dao et al. 2022, FlashAttention (arXiv 2205.14135)
@@ -19,11 +20,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from minibert.kernels.compilation import function, kernel
-from minibert.kernels.gemm import FLOAT, MR, NR, multiply_tile, prefetch_tile
-from minibert.kernels.memory import floats_at, ints_at, longs_at, scratch
+from minibert.kernels.compilation import function
+from minibert.kernels.gemm import multiply_tile, prefetch_tile
+from minibert.kernels.memory import floats_at, ints_at, longs_at, task_at
+from minibert.kernels.processor import MR, NR, WIDTH
 from minibert.kernels.simd import (
-    WIDTH,
     broadcast,
     exp2,
     first_lanes,
@@ -37,72 +38,73 @@ from minibert.kernels.simd import (
     sum_lanes,
     transpose_block,
 )
+from minibert.kernels.tasks import ATTENTION, FLOAT
 
-__all__ = ["ATTENTION", "attention_chunk", "describe_attention"]
+__all__ = ["attention_chunk"]
 
-ATTENTION = 2  # kind of task
+_ZERO, _NR = np.int64(0), np.int64(NR)  # Numba compiles a function again for each Python integer among its arguments
 _BITS_PER_E = np.float32(1.4426950408889634)  # 1 / ln 2: e^x = 2^(x / ln 2)
+
+_attention_task = task_at(ATTENTION)
 
 
 @function
-def attention_chunk(task, chunk):
-    """Compute one attention head of one sequence; `describe_attention` writes the fields of `task`."""
-    key, value = floats_at(task[2]), floats_at(task[3])
-    cu_seqlens, context = ints_at(task[4]), floats_at(task[5])
-    num_heads, D, stride = task[6], task[7], task[8]
-    b, head = chunk // num_heads, chunk % num_heads
+def attention_chunk(address, chunk, scratch):
+    """Compute one attention head of one sequence, with `attention_scratch` floats at the address `scratch`."""
+    task = _attention_task(address)
+    cu_seqlens, context = ints_at(task.cu_seqlens), floats_at(task.context)
+    D, stride = task.D, task.stride
+    b, head = chunk // task.num_heads, chunk % task.num_heads
     first = np.int64(cu_seqlens[b])
     S = np.int64(cu_seqlens[b + 1]) - first
     if S == 0:
         return
-    H = num_heads * D
+    H = task.num_heads * D
     start = first * stride + head * D
     columns = (S + NR - 1) // NR * NR
     value_panels = (D + NR - 1) // NR
-    # One allocation for all arrays: if a second one failed, the first would never be freed, because compiled code does
-    # not unwind.
-    keys = scratch(columns * D + value_panels * S * NR + MR * (columns + NR + 1))
-    values = keys[columns * D :]
-    scores = values[value_panels * S * NR :]
-    tile = scores[MR * columns :]
-    norms = tile[MR * NR :]
-    pack_keys(key, start, stride, S, D, keys)
-    pack_values(value, start, stride, S, D, values)
+    keys = floats_at(scratch)
+    values = floats_at(scratch + columns * D * FLOAT)
+    scores = scratch + (columns * D + value_panels * S * NR) * FLOAT
+    tile = scores + MR * columns * FLOAT
+    norms = floats_at(tile + MR * NR * FLOAT)
+    pack_keys(floats_at(task.key), start, stride, S, D, keys)
+    pack_values(floats_at(task.value), start, stride, S, D, values)
     scale = np.float32(1.0) / np.sqrt(np.float32(D))
-    kept_scores, kept_probs = task[9], task[10]
     pairs = np.int64(0)
-    if kept_scores != 0 or kept_probs != 0:
-        pairs = longs_at(task[11])[b] + head * S * S
+    if task.scores != 0 or task.probs != 0:
+        pairs = longs_at(task.pairs_first)[b] + head * S * S
 
     tiles = (S + MR - 1) // MR
     height, taller = S // tiles, S % tiles
     row = 0
     for t in range(tiles):
         rows = height + 1 if t < taller else height
+        query = task.query + (start + row * stride) * FLOAT
         offset = (first + row) * H + head * D
         for p in range(value_panels):
-            prefetch_tile(rows, task[1] + (start + (row + rows) * stride + p * NR) * FLOAT, stride)  # of the next tile
-            prefetch_tile(rows, task[5] + (offset + p * NR) * FLOAT, H)
+            prefetch_tile(rows, query + (rows * stride + p * NR) * FLOAT, stride)  # of the next tile
+            prefetch_tile(rows, task.context + (offset + p * NR) * FLOAT, H)
         for p in range(columns // NR):
-            panel, c = keys.ctypes.data + p * D * NR * FLOAT, scores.ctypes.data + p * NR * FLOAT
-            multiply_tile(rows, task[1] + (start + row * stride) * FLOAT, stride, panel, D, c, columns)
-        if kept_scores != 0:
+            multiply_tile(rows, query, stride, scratch + p * D * NR * FLOAT, D, scores + p * NR * FLOAT, columns)
+        if task.scores != 0:
             for i in range(rows):
-                keep_row(scores, i * columns, S, scale, floats_at(kept_scores), pairs + (row + i) * S)
-        exponentiate_rows(scores, rows, S, columns, scale * _BITS_PER_E, norms)
-        if kept_probs != 0:
+                keep_row(floats_at(scores), i * columns, S, scale, floats_at(task.scores), pairs + (row + i) * S)
+        exponentiate_rows(floats_at(scores), rows, S, columns, scale * _BITS_PER_E, norms)
+        if task.probs != 0:
             for i in range(rows):
-                keep_row(scores, i * columns, S, norms[i], floats_at(kept_probs), pairs + (row + i) * S)
+                keep_row(floats_at(scores), i * columns, S, norms[i], floats_at(task.probs), pairs + (row + i) * S)
         for p in range(value_panels):
-            panel = values.ctypes.data + p * S * NR * FLOAT
-            multiply_tile(rows, scores.ctypes.data, columns, panel, S, tile.ctypes.data, NR)
+            panel = scratch + (columns * D + p * S * NR) * FLOAT
+            multiply_tile(rows, scores, columns, panel, S, tile, _NR)
             for i in range(rows):
                 norm, features = broadcast(norms[i]), offset + i * H + p * NR
                 for j in range(0, min(NR, D - p * NR), WIDTH):
+                    weighted = load(floats_at(tile), i * NR + j) * norm
                     if p * NR + j + WIDTH <= D:
-                        store(context, features + j, load(tile, i * NR + j) * norm)
+                        store(context, features + j, weighted)
                     else:
-                        store_first(context, features + j, load(tile, i * NR + j) * norm, D - p * NR - j)
+                        store_first(context, features + j, weighted, D - p * NR - j)
         row += rows
 
 
@@ -156,7 +158,7 @@ def exponentiate_rows(scores, rows, S, columns, factor, norms):
             store(scores, last, first_lanes(load(scores, last), S - whole, number(-np.inf)))
     count = (S + WIDTH - 1) // WIDTH * WIDTH
     scale, least = broadcast(factor), number(-127.0)
-    top = broadcast(row_maximum(scores, 0, count))
+    top = broadcast(row_maximum(scores, _ZERO, count))
     for i in range(rows):
         next_top = broadcast(row_maximum(scores, min(i + 1, rows - 1) * columns, count))
         total = number(0.0)
@@ -175,21 +177,3 @@ def row_maximum(scores, start, count):
     for j in range(WIDTH, count, WIDTH):
         top = maximum(top, load(scores, start + j))
     return largest(top)
-
-
-@kernel
-def describe_attention(task, query, key, value, cu_seqlens, context, num_heads, scores, probs, pairs_first):
-    """Fill in the task for `attention_chunk` and return its number of chunks."""
-    task[0] = ATTENTION
-    task[1] = query.ctypes.data
-    task[2] = key.ctypes.data
-    task[3] = value.ctypes.data
-    task[4] = cu_seqlens.ctypes.data
-    task[5] = context.ctypes.data
-    task[6] = num_heads
-    task[7] = query.shape[1] // num_heads
-    task[8] = query.strides[0] // 4
-    task[9] = scores.ctypes.data if scores.size else 0
-    task[10] = probs.ctypes.data if probs.size else 0
-    task[11] = pairs_first.ctypes.data
-    return (len(cu_seqlens) - 1) * num_heads

@@ -10,15 +10,15 @@ Numba compiles Python to LLVM. In LLVM, vectors of any width are ordinary values
 
 How it works, in the order of the file:
 
-1. A type (`Vector`) and its data model: in LLVM the value *is* the vector, in one register.
+1. A type (`Vector`) and its data model: in LLVM the value *is* the vector.
 2. Intrinsics: functions whose body is LLVM instructions, one each: `load`, `store`, `broadcast`, `fma`, `maximum`, ...
 3. Operators: ``+ - * /`` between vectors, and between a vector and a number.
 4. Functions in plain Python that use 2 and 3: `exp2`, `gelu`, `tanh`. LLVM inlines them into the kernels.
 
-WIDTH depends on the processor that Numba compiles for: 16 lanes with AVX-512, 8 with AVX, else 4 (NEON, SSE). LLVM
-splits vectors that are wider than a register, so every width works on every processor. To try another width, set
-another processor before Python starts: ``NUMBA_CPU_NAME=haswell NUMBA_CPU_FEATURES=+avx,+avx2,+fma`` gives 8,
-``NUMBA_CPU_NAME=generic`` gives 4.
+A vector has WIDTH = 16 lanes on every processor. With AVX-512 it is one register; with AVX2 LLVM splits it into two,
+with NEON or SSE into four. So a sum over lanes has the same order, and the same bits, everywhere. To see the code for
+another processor, name it before Python starts: ``NUMBA_CPU_NAME=haswell NUMBA_CPU_FEATURES=+avx,+avx2,+fma``, or
+``NUMBA_CPU_NAME=generic``.
 
 Fast math is off: LLVM computes exactly the operations that the code contains, in the order of the code. Where
 a * b + c should be rounded once, the code calls `fma`.
@@ -27,7 +27,6 @@ a * b + c should be rounded once, the code calls `fma`.
 from __future__ import annotations
 
 import operator
-import platform
 from collections.abc import Callable
 from typing import Any
 
@@ -35,18 +34,18 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.core.registry import cpu_target
-from numba.extending import intrinsic, models, overload, register_model
+from numba.extending import intrinsic, lower_builtin, models, register_model, type_callable
 
 from minibert.kernels.compilation import inline
+from minibert.kernels.processor import WIDTH
 
 __all__ = [
-    "REGISTERS",
+    "FLOATS",
     "WIDTH",
+    "Memory",
     "absolute",
     "broadcast",
     "call_llvm",
-    "element_pointer",
     "exp2",
     "first_lanes",
     "fma",
@@ -61,7 +60,7 @@ __all__ = [
     "narrow",
     "number",
     "prefetch",
-    "prefetch_line",
+    "prefetch_second",
     "round_even",
     "splat",
     "store",
@@ -73,20 +72,6 @@ __all__ = [
     "widen",
     "zero_lanes",
 ]
-
-
-def _host_width() -> int:
-    features = cpu_target.target_context.codegen()._tm_features.split(",")
-    if "+avx512f" in features:
-        return 16
-    return 8 if "+avx" in features else 4
-
-
-WIDTH = _host_width()
-"""The number of lanes of a vector; a lane is one number of it."""
-
-REGISTERS = 32 if WIDTH == 16 or platform.machine() in ("aarch64", "arm64") else 16
-"""The number of vector registers of the processor."""
 
 
 # --- 1. the type -----------------------------------------------------------------------------------------------------
@@ -102,10 +87,24 @@ class Vector(types.Type):
 
 
 _FLOAT, _DOUBLE, _INT = ir.FloatType(), ir.DoubleType(), ir.IntType(32)
-_LANES, _DOUBLE_LANES, _INT_LANES = (ir.VectorType(element, WIDTH) for element in (_FLOAT, _DOUBLE, _INT))
+FLOATS, _DOUBLES, _INTS = (ir.VectorType(element, WIDTH) for element in (_FLOAT, _DOUBLE, _INT))
 
-vector = Vector(types.float32, _LANES)
-double_vector = Vector(types.float64, _DOUBLE_LANES)  # two registers; for sums with a very small rounding error
+vector = Vector(types.float32, FLOATS)
+double_vector = Vector(types.float64, _DOUBLES)  # twice as many registers; for sums with a very small error
+
+
+class Memory(types.Type):
+    """Memory that holds numbers of one type, from an address on; memory.py makes values of it."""
+
+    def __init__(self, element: Any) -> None:
+        super().__init__(name=f"memory({element})")
+        self.element = element
+
+
+@register_model(Memory)
+class _MemoryModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, memory: Memory) -> None:
+        super().__init__(manager, memory, manager.lookup(memory.element).get_value_type().as_pointer())
 
 
 @register_model(Vector)
@@ -123,106 +122,92 @@ def call_llvm(builder: Any, name: str, result: Any, *arguments: Any) -> Any:
     return builder.call(cgutils.get_or_insert_function(builder.module, signature, name), arguments)
 
 
-def element_pointer(context: Any, builder: Any, array_type: Any, array: Any, index: Any) -> Any:
-    """Return a pointer to one element of a flat array."""
-    return builder.gep(context.make_array(array_type)(context, builder, array).data, [index])
-
-
 def load_lanes(builder: Any, pointer: Any) -> Any:
     """Load WIDTH floats from memory; they need the alignment of a float only."""
-    loaded = builder.load(builder.bitcast(pointer, _LANES.as_pointer()))
+    loaded = builder.load(builder.bitcast(pointer, FLOATS.as_pointer()))
     loaded.align = 4
     return loaded
 
 
 def store_lanes(builder: Any, lanes: Any, pointer: Any) -> None:
     """Store WIDTH floats to memory; they need the alignment of a float only."""
-    builder.store(lanes, builder.bitcast(pointer, _LANES.as_pointer())).align = 4
+    builder.store(lanes, builder.bitcast(pointer, FLOATS.as_pointer())).align = 4
 
 
 def splat(builder: Any, scalar: Any) -> Any:
     """Return a vector with one number in every lane."""
     undefined = ir.Constant(ir.VectorType(scalar.type, WIDTH), ir.Undefined)
     first = builder.insert_element(undefined, scalar, ir.Constant(_INT, 0))
-    return builder.shuffle_vector(first, undefined, ir.Constant(_INT_LANES, [0] * WIDTH))
+    return builder.shuffle_vector(first, undefined, ir.Constant(_INTS, [0] * WIDTH))
 
 
 def zero_lanes() -> Any:
     """Return a vector of zeros."""
-    return ir.Constant(_LANES, [0.0] * WIDTH)
-
-
-def prefetch_line(builder: Any, pointer: Any, *, cache: int = 2) -> None:
-    """Ask for the cache line of an address in the first or second cache; a hint, which does not change any result."""
-    to_read, locality, data = (ir.Constant(_INT, option) for option in (0, 4 - cache, 1))
-    address = builder.bitcast(pointer, cgutils.voidptr_t)
-    call_llvm(builder, "llvm.prefetch.p0", ir.VoidType(), address, to_read, locality, data)
+    return ir.Constant(FLOATS, [0.0] * WIDTH)
 
 
 def fma_lanes(builder: Any, x: Any, y: Any, z: Any) -> Any:
     """Compute x * y + z, rounded once."""
-    suffix = "f64" if x.type == _DOUBLE_LANES else "f32"
+    suffix = "f64" if x.type == _DOUBLES else "f32"
     return call_llvm(builder, f"llvm.fma.v{WIDTH}{suffix}", x.type, x, y, z)
 
 
 def _first_lanes(builder: Any, count: Any) -> Any:
     """Return a mask of the lanes 0, ..., count - 1."""
-    numbers = ir.Constant(_INT_LANES, list(range(WIDTH)))
-    undefined = ir.Constant(_INT_LANES, ir.Undefined)
+    numbers = ir.Constant(_INTS, list(range(WIDTH)))
+    undefined = ir.Constant(_INTS, ir.Undefined)
     first = builder.insert_element(undefined, builder.trunc(count, _INT), ir.Constant(_INT, 0))
-    return builder.icmp_signed(
-        "<", numbers, builder.shuffle_vector(first, undefined, ir.Constant(_INT_LANES, [0] * WIDTH))
-    )
+    return builder.icmp_signed("<", numbers, builder.shuffle_vector(first, undefined, ir.Constant(_INTS, [0] * WIDTH)))
 
 
 @intrinsic
-def load(typingctx: Any, array: Any, index: Any) -> Any:
-    """Load array[index : index + WIDTH] of a flat float32 array as a vector."""
+def load(typingctx: Any, memory: Any, index: Any) -> Any:
+    """Load memory[index : index + WIDTH] of float32 memory as a vector."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return load_lanes(builder, element_pointer(context, builder, signature.args[0], *arguments))
+        return load_lanes(builder, builder.gep(arguments[0], [arguments[1]]))
 
-    return vector(array, types.intp), codegen
+    return vector(memory, types.intp), codegen
 
 
 @intrinsic
-def store(typingctx: Any, array: Any, index: Any, value: Any) -> Any:
-    """Store array[index : index + WIDTH] = value."""
+def store(typingctx: Any, memory: Any, index: Any, value: Any) -> Any:
+    """Store memory[index : index + WIDTH] = value."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        store_lanes(builder, arguments[2], element_pointer(context, builder, signature.args[0], *arguments[:2]))
+        store_lanes(builder, arguments[2], builder.gep(arguments[0], [arguments[1]]))
         return context.get_dummy_value()
 
-    return types.void(array, types.intp, vector), codegen
+    return types.void(memory, types.intp, vector), codegen
 
 
 @intrinsic
-def load_first(typingctx: Any, array: Any, index: Any, count: Any) -> Any:
-    """Load the first `count` lanes as ``load(array, index)`` does; the others are 0, and their memory is not read."""
+def load_first(typingctx: Any, memory: Any, index: Any, count: Any) -> Any:
+    """Load the first `count` lanes as ``load(memory, index)`` does; the others are 0, and their memory is not read."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = element_pointer(context, builder, signature.args[0], *arguments[:2])
-        pointer = builder.bitcast(pointer, _LANES.as_pointer())
+        pointer = builder.gep(arguments[0], [arguments[1]])
+        pointer = builder.bitcast(pointer, FLOATS.as_pointer())
         mask = _first_lanes(builder, arguments[2])
         name = f"llvm.masked.load.v{WIDTH}f32.p0"
-        return call_llvm(builder, name, _LANES, pointer, ir.Constant(_INT, 4), mask, zero_lanes())
+        return call_llvm(builder, name, FLOATS, pointer, ir.Constant(_INT, 4), mask, zero_lanes())
 
-    return vector(array, types.intp, types.intp), codegen
+    return vector(memory, types.intp, types.intp), codegen
 
 
 @intrinsic
-def store_first(typingctx: Any, array: Any, index: Any, value: Any, count: Any) -> Any:
-    """Store array[index : index + count] = the first `count` lanes of value; other memory is not changed."""
+def store_first(typingctx: Any, memory: Any, index: Any, value: Any, count: Any) -> Any:
+    """Store memory[index : index + count] = the first `count` lanes of value; other memory is not changed."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = element_pointer(context, builder, signature.args[0], *arguments[:2])
-        pointer = builder.bitcast(pointer, _LANES.as_pointer())
+        pointer = builder.gep(arguments[0], [arguments[1]])
+        pointer = builder.bitcast(pointer, FLOATS.as_pointer())
         mask = _first_lanes(builder, arguments[3])
         name = f"llvm.masked.store.v{WIDTH}f32.p0"
         call_llvm(builder, name, ir.VoidType(), arguments[2], pointer, ir.Constant(_INT, 4), mask)
         return context.get_dummy_value()
 
-    return types.void(array, types.intp, vector, types.intp), codegen
+    return types.void(memory, types.intp, vector, types.intp), codegen
 
 
 @intrinsic
@@ -232,18 +217,29 @@ def first_lanes(typingctx: Any, x: Any, count: Any, others: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.select(_first_lanes(builder, arguments[1]), arguments[0], arguments[2])
 
-    return vector(vector, types.intp, vector), codegen
+    return x(x, types.intp, x), codegen
 
 
 @intrinsic
 def prefetch(typingctx: Any, address: Any) -> Any:
     """Ask for the cache line of an address in the first cache; a hint, which does not change any result."""
+    return types.void(types.int64), _prefetch(1)
 
+
+@intrinsic
+def prefetch_second(typingctx: Any, address: Any) -> Any:
+    """Ask for the cache line of an address in the second cache; a hint, which does not change any result."""
+    return types.void(types.int64), _prefetch(2)
+
+
+def _prefetch(cache: int) -> Callable[..., Any]:
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        prefetch_line(builder, builder.inttoptr(arguments[0], cgutils.voidptr_t), cache=1)
+        to_read, locality, data = (ir.Constant(_INT, option) for option in (0, 4 - cache, 1))
+        line = builder.inttoptr(arguments[0], cgutils.voidptr_t)
+        call_llvm(builder, "llvm.prefetch.p0", ir.VoidType(), line, to_read, locality, data)
         return context.get_dummy_value()
 
-    return types.void(types.int64), codegen
+    return codegen
 
 
 @intrinsic
@@ -261,7 +257,7 @@ def widen(typingctx: Any, x: Any) -> Any:
     """Convert the lanes to float64."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.fpext(arguments[0], _DOUBLE_LANES)
+        return builder.fpext(arguments[0], _DOUBLES)
 
     return double_vector(vector), codegen
 
@@ -271,7 +267,7 @@ def narrow(typingctx: Any, x: Any) -> Any:
     """Round the lanes to float32."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.fptrunc(arguments[0], _LANES)
+        return builder.fptrunc(arguments[0], FLOATS)
 
     return vector(double_vector), codegen
 
@@ -290,7 +286,7 @@ def _lane_by_lane(name: str, doc: str) -> Any:
     @intrinsic
     def function(typingctx: Any, x: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return call_llvm(builder, f"llvm.{name}.v{WIDTH}f32", _LANES, *arguments)
+            return call_llvm(builder, f"llvm.{name}.v{WIDTH}f32", FLOATS, *arguments)
 
         return vector(vector), codegen
 
@@ -357,8 +353,8 @@ def _power_of_two(typingctx: Any, k: Any) -> Any:
     """Compute 2^k by writing k into the bits of the exponent. k is a whole number, -126 to 127; -127 gives 0."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        biased = builder.add(builder.fptosi(arguments[0], _INT_LANES), ir.Constant(_INT_LANES, [127] * WIDTH))
-        return builder.bitcast(builder.shl(biased, ir.Constant(_INT_LANES, [23] * WIDTH)), _LANES)
+        biased = builder.add(builder.fptosi(arguments[0], _INTS), ir.Constant(_INTS, [127] * WIDTH))
+        return builder.bitcast(builder.shl(biased, ir.Constant(_INTS, [23] * WIDTH)), FLOATS)
 
     return vector(vector), codegen
 
@@ -374,11 +370,10 @@ def transpose_block(typingctx: Any, source: Any, start: Any, stride: Any, target
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         source_, start_, stride_, target_, first_, step_ = arguments
 
-        def line(kind: int, array: Any, origin: Any, distance: Any, number: int) -> Any:
-            index = builder.add(origin, builder.mul(distance, ir.Constant(distance.type, number)))
-            return element_pointer(context, builder, signature.args[kind], array, index)
+        def line(memory: Any, origin: Any, distance: Any, number: int) -> Any:
+            return builder.gep(memory, [builder.add(origin, builder.mul(distance, ir.Constant(distance.type, number)))])
 
-        rows = [load_lanes(builder, line(0, source_, start_, stride_, i)) for i in range(WIDTH)]
+        rows = [load_lanes(builder, line(source_, start_, stride_, i)) for i in range(WIDTH)]
         apart = WIDTH // 2
         while apart:
             lower = [lane if not lane & apart else WIDTH + lane - apart for lane in range(WIDTH)]
@@ -386,11 +381,11 @@ def transpose_block(typingctx: Any, source: Any, start: Any, stride: Any, target
             for i in range(WIDTH):
                 if not i & apart:
                     pair = rows[i], rows[i + apart]
-                    rows[i] = builder.shuffle_vector(*pair, ir.Constant(_INT_LANES, lower))
-                    rows[i + apart] = builder.shuffle_vector(*pair, ir.Constant(_INT_LANES, upper))
+                    rows[i] = builder.shuffle_vector(*pair, ir.Constant(_INTS, lower))
+                    rows[i + apart] = builder.shuffle_vector(*pair, ir.Constant(_INTS, upper))
             apart //= 2
         for j, row in enumerate(rows):
-            store_lanes(builder, row, line(3, target_, first_, step_, j))
+            store_lanes(builder, row, line(target_, first_, step_, j))
         return context.get_dummy_value()
 
     arrays = (source, types.intp, types.intp, target, types.intp, types.intp)
@@ -399,28 +394,32 @@ def transpose_block(typingctx: Any, source: Any, start: Any, stride: Any, target
 
 # --- 3. operators ----------------------------------------------------------------------------------------------------
 
-_ELEMENTS = {vector: np.float32, double_vector: np.float64}
-
 
 def _define_operator(operation: Any, instruction: str) -> None:
-    @intrinsic
-    def lane_by_lane(typingctx: Any, x: Any, y: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return getattr(builder, instruction)(*arguments)
+    """Define an operator between two vectors, and between a vector and a number of any float type.
 
-        return x(x, x), codegen
+    With Numba's `overload` this would be shorter, but each pair of types would be compiled as a function.
+    """
 
-    @overload(operation)
-    def choose(x, y):
-        if isinstance(x, Vector) and x == y:
-            return lambda x, y: lane_by_lane(x, y)
-        if isinstance(x, Vector) and isinstance(y, types.Float):
-            element = _ELEMENTS[x]
-            return lambda x, y: lane_by_lane(x, broadcast(element(y)))
-        if isinstance(y, Vector) and isinstance(x, types.Float):
-            element = _ELEMENTS[y]
-            return lambda x, y: lane_by_lane(broadcast(element(x)), y)
-        return None
+    @type_callable(operation)
+    def typer(context: Any) -> Any:
+        def choose(x: Any, y: Any) -> Any:
+            if isinstance(x, Vector) and (x == y or isinstance(y, types.Float)):
+                return x
+            return y if isinstance(y, Vector) and isinstance(x, types.Float) else None
+
+        return choose
+
+    def lower(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        element = signature.return_type.element
+        lanes = [
+            value if isinstance(given, Vector) else splat(builder, context.cast(builder, value, given, element))
+            for given, value in zip(signature.args, arguments, strict=True)
+        ]
+        return getattr(builder, instruction)(*lanes)
+
+    for pair in ((Vector, Vector), (Vector, types.Float), (types.Float, Vector)):
+        lower_builtin(operation, *pair)(lower)
 
 
 for _operation, _instruction in (
@@ -446,7 +445,7 @@ def exp2(x):
     """Compute 2^x for -127.4 <= x <= 127; 0 for x < -126.5, where 2^x is below the smallest normal number.
 
     x = k + r, where k is a whole number and |r| <= 1/2. So 2^x = 2^k 2^r, and a polynomial of degree 6 computes 2^r. It
-    was fitted for minibert (relative error 1.9e-9 before rounding).
+    was fitted for minibert (benchmarks/polynomials.py): relative error 1.6e-8, with these float32 coefficients.
     """
     k = round_even(x)
     r = x - k
@@ -465,7 +464,7 @@ def gelu(x):
 
     GELU(x) = max(x, 0) - a Phi(-a) with a = |x|. For negative x, 1 + erf(x / sqrt(2)) loses digits by cancellation, but
     this form does not. Phi(-a) = e^(-a^2 / 2) P(a) / Q(a). The polynomials of degree 3 and 4 were fitted for minibert
-    on [0, 6.5], with an error of a Phi(-a) of at most 3e-10. Beyond 6.5, the power itself is smaller than that.
+    on [0, 6.5], with an error of a Phi(-a) of at most 1.6e-9. Beyond 6.5, the power itself is smaller than that.
     """
     a = minimum(absolute(x), number(13.27))  # beyond 13.27 the power is 0
     power = exp2(a * a * -0.72134752)  # -1 / (2 ln 2)
@@ -483,19 +482,19 @@ def gelu(x):
 def tanh(x):
     """Compute the hyperbolic tangent as x P(x^2) / Q(x^2).
 
-    The polynomials of degree 5 were fitted for minibert on [-9.02, 9.02] (relative error 3.7e-11 before rounding).
-    Beyond 9.02, tanh is 1 in float32.
+    benchmarks/polynomials.py fitted the polynomials of degree 5 on [-9.02, 9.02]: relative error 4.2e-9, with these
+    float32 coefficients. Beyond 9.02, tanh is 1 in float32.
     """
     x = maximum(minimum(x, number(9.02)), number(-9.02))
     s = x * x
-    p = fma(number(3.674193483e-11), s, number(1.111726926e-7))
-    p = fma(p, s, number(4.227322047e-5))
-    p = fma(p, s, number(4.42593049e-3))
-    p = fma(p, s, number(1.409919605e-1))
+    p = fma(number(3.6746182e-11), s, number(1.1117921e-07))
+    p = fma(p, s, number(4.2274314e-05))
+    p = fma(p, s, number(0.0044259722))
+    p = fma(p, s, number(0.14099227))
     p = fma(p, s, number(1.0))
-    q = fma(number(2.951042105e-9), s, number(2.603803579e-6))
-    q = fma(q, s, number(5.008304898e-4))
-    q = fma(q, s, number(2.920102904e-2))
-    q = fma(q, s, number(4.743252935e-1))
+    q = fma(number(2.951289e-09), s, number(2.603907e-06))
+    q = fma(q, s, number(0.00050083856))
+    q = fma(q, s, number(0.029201174))
+    q = fma(q, s, number(0.4743256))
     q = fma(q, s, number(1.0))
     return maximum(minimum(x * p / q, number(1.0)), number(-1.0))  # rounding may give more than 1

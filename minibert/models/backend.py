@@ -38,6 +38,8 @@ def choose_ops(backend: str | None, num_threads: int | None) -> Ops:
         return reference.OPS
     try:
         from minibert.kernels import make_ops
+
+        return make_ops(threads, use_blas=chosen == "numba-blas")
     except ImportError as error:
         if chosen is not None:
             raise ValueError(
@@ -50,7 +52,6 @@ def choose_ops(backend: str | None, num_threads: int | None) -> Ops:
             f"numba cannot be imported ({type(error).__name__}: {error}). An earlier import of it may have been "
             "interrupted: restart Python."
         ) from error
-    return make_ops(threads, use_blas=chosen == "numba-blas")
 
 
 def _warn_no_numba(reason: str) -> None:

@@ -12,29 +12,28 @@ from pathlib import Path
 
 import pytest
 
-from minibert.kernels import compilation
+from minibert.kernels import processor
 from tests.support import outcomes
-from tests.support.machine_code import ALL, PACKAGE, PROGRAM, SMALL, compiled, copy_package, files, report
+from tests.support.machine_code import NEVER, ONCE, PACKAGE, PROGRAM, compiled, copy_package, machine_code, report
 from tests.support.outcomes import PATIENCE
 
 
 def test_a_warm_start_compiles_nothing(cache: Path, model: Path) -> None:
-    names = sorted(path.name.partition("-")[0] for path in files(cache))
-    assert names == sorted(ALL.split())
-    before = {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in files(cache)}
+    state = machine_code(cache).stat()
     outcome, printed = outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))
-    assert (outcome, compiled(printed)) == ("ok", "")
-    assert {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in files(cache)} == before
+    assert (outcome, compiled(printed)) == ("ok", NEVER)
+    after = machine_code(cache).stat()
+    assert (after.st_mtime_ns, after.st_ino) == (state.st_mtime_ns, state.st_ino)
     report("warm", outcome)
 
 
 def test_a_first_vector_imports_nothing_that_it_does_not_need(cache: Path, model: Path) -> None:
-    """It imports neither the hub's client nor Numba's parts for compiling (they import scipy.linalg if it exists)."""
+    """It imports neither the hub's client nor Numba, because the machine code is on disk."""
     program = """
         from minibert.cli import main
         assert main(["embed", "hello", "-o", os.devnull]) == 0
         needless = ("huggingface_hub.file_download", "httpx", "httpx2", "urllib.request", "http.client", "tqdm",
-                    "numba.np.arraymath", "scipy.linalg", "multiprocessing", "minibert.cli.bench", "minibert.search")
+                    "numba", "scipy", "multiprocessing", "minibert.cli.bench", "minibert.search")
         print("imported:", *(name for name in needless if name in sys.modules))
         """
     variables = {"NUMBA_CACHE_DIR": str(cache), "HF_HUB_CACHE": str(cache / "no hub")}
@@ -47,10 +46,7 @@ def test_a_first_vector_imports_nothing_that_it_does_not_need(cache: Path, model
 
 @pytest.mark.parametrize("count", [2, pytest.param(8, marks=pytest.mark.slow)])
 def test_processes_that_start_cold_at_once(count: int, cache: Path, model: Path) -> None:
-    if count == 2:  # the default run is a sample: only the smallest kernel is missing
-        files(cache, SMALL)[0].unlink()
-    else:
-        shutil.rmtree(cache)
+    shutil.rmtree(cache)
     script = f"""
         import subprocess
         if len(sys.argv) == 1:
@@ -66,14 +62,13 @@ def test_processes_that_start_cold_at_once(count: int, cache: Path, model: Path)
     assert outcome == "ok", printed
     assert not list(cache.rglob("*.partial"))
     report(f"{count} processes starting cold at once", outcome)
-    assert compiled(outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))[1]) == ""
+    assert compiled(outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))[1]) == NEVER
 
 
 @pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow)])
 def test_killed_while_compiling(kills: int, cache: Path, model: Path) -> None:
     for kill in range(kills):
-        for path in files(cache, "describe"):
-            path.unlink()
+        shutil.rmtree(cache, ignore_errors=True)
         program = model / "killed.py"
         program.write_text(outcomes._PRELUDE + "print('go', flush=True)\n" + PROGRAM, encoding="utf-8")
         variables = {"PYTHONPATH": str(PACKAGE.parent), "OUTCOMES_MODEL": str(model), "NUMBA_CACHE_DIR": str(cache)}
@@ -88,21 +83,10 @@ def test_killed_while_compiling(kills: int, cache: Path, model: Path) -> None:
     outcome, printed = outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))
     assert outcome == "ok", printed
     report(f"killed {kills} times while compiling", outcome)
-    assert compiled(outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))[1]) == ""
+    assert compiled(outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))[1]) == NEVER
 
 
 # --- old machine code ------------------------------------------------------------------------------------------------
-
-STALE = """
-from minibert.kernels.compilation import kernel
-from minibert.kernels.simd import WIDTH, load, maximum, store
-@kernel
-def larger(x):
-    store(x, 0, maximum(load(x, 0), load(x, WIDTH)))
-x = np.repeat(np.float32([1, 2]), WIDTH)
-larger(x)
-print("larger", x[0], "compiled", len(larger.stats.cache_misses))
-"""
 
 
 def test_a_change_of_an_intrinsic_alone_is_noticed(model: Path, tmp_path: Path) -> None:
@@ -112,22 +96,14 @@ def test_a_change_of_an_intrinsic_alone_is_noticed(model: Path, tmp_path: Path) 
     source = simd.read_text(encoding="utf-8")
     changed = source.replace('maximum = _choice(">"', 'maximum = _choice("<"')
     assert changed != source
+    variables = {"PYTHONPATH": str(package), "NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
     said = []
     for text in (source, source, changed, changed, source):
         simd.write_text(text, encoding="utf-8")
-        outcome, printed = outcomes.run(
-            STALE, model, PYTHONPATH=str(package), NUMBA_CACHE_DIR=str(tmp_path / "cache"), PYTHONDONTWRITEBYTECODE="1"
-        )
+        outcome, printed = outcomes.run(PROGRAM, model, **variables)
         assert outcome == "ok", printed
-        said.append(printed.strip())
-    new, old = "larger 2.0", "larger 1.0"
-    assert said == [
-        f"{new} compiled 1",
-        f"{new} compiled 0",
-        f"{old} compiled 1",
-        f"{old} compiled 0",
-        f"{new} compiled 0",
-    ]
+        said.append(compiled(printed))
+    assert said == [ONCE, NEVER, ONCE, NEVER, NEVER]
     report("an intrinsic changed", outcome)
 
 
@@ -144,6 +120,7 @@ def old_folder(cache: Path, name: str, *, days: float = 31, holds: tuple[str, ..
 @pytest.mark.skipif(os.unlink not in os.supports_dir_fd, reason="minibert does not delete old machine code here")
 def test_machine_code_of_other_sources_is_deleted_after_a_month(cache: Path, model: Path, tmp_path: Path) -> None:
     """Only this user's folders of exactly our names, without other files, are deleted; links are never followed."""
+    ours = machine_code(cache)
     elsewhere = old_folder(tmp_path / "elsewhere", "kernels-1111111111111111")
     deleted = [
         old_folder(cache, "kernels-0123456789abcdef", holds=("a-1.bin", ".x.partial")),
@@ -170,12 +147,12 @@ def test_machine_code_of_other_sources_is_deleted_after_a_month(cache: Path, mod
     before = {path: sorted(os.listdir(path)) for path in [*kept, inner, elsewhere]}
 
     outcome, printed = outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))
-    assert (outcome, compiled(printed)) == ("ok", "")
+    assert (outcome, compiled(printed)) == ("ok", NEVER)
     assert all(path.exists() for path in deleted), "a start that compiles nothing must delete nothing"
 
-    files(cache, SMALL)[0].unlink()
+    ours.unlink()
     outcome, printed = outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))
-    assert (outcome, compiled(printed)) == ("ok", SMALL), printed
+    assert (outcome, compiled(printed)) == ("ok", ONCE), printed
     assert not any(path.exists() for path in deleted)
     assert {path: sorted(os.listdir(path)) for path in before} == before
     assert link.is_symlink()
@@ -184,10 +161,10 @@ def test_machine_code_of_other_sources_is_deleted_after_a_month(cache: Path, mod
 
 
 def test_a_start_says_that_the_folder_is_in_use(cache: Path, model: Path) -> None:
-    folder = files(cache)[0].parent
+    folder = machine_code(cache).parent
     os.utime(folder, (0, 0))
     outcome, printed = outcomes.run(PROGRAM, model, NUMBA_CACHE_DIR=str(cache))
-    assert (outcome, compiled(printed)) == ("ok", "")
+    assert (outcome, compiled(printed)) == ("ok", NEVER)
     assert time.time() - folder.stat().st_mtime < 300
 
 
@@ -196,14 +173,14 @@ def test_sources_in_an_archive_are_never_cached(model: Path, tmp_path: Path) -> 
     archive = shutil.make_archive(str(tmp_path / "package"), "zip", copy_package(tmp_path / "package"))
     variables = {"PYTHONPATH": archive, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
     program = """
-        from minibert.kernels.compilation import cache_folders
-        print(list(cache_folders()), "minibert" in str(sys.modules["minibert.kernels.compilation"].__file__))
+        from minibert.kernels.machine_code import cache_folders
+        print(list(cache_folders()), "minibert" in str(sys.modules["minibert.kernels.machine_code"].__file__))
         """
     outcome, printed = outcomes.run(program, model, **variables)
     assert (outcome, printed.split()) == ("ok", ["[]", "True"])
 
 
-def test_a_numba_without_its_compiler_counts_as_missing(model: Path) -> None:
+def test_a_numba_without_its_compiler_counts_as_missing(model: Path, tmp_path: Path) -> None:
     program = """
         import warnings
         warnings.simplefilter("ignore")
@@ -215,20 +192,54 @@ def test_a_numba_without_its_compiler_counts_as_missing(model: Path) -> None:
         except ValueError as error:
             print(error)
         """
-    outcome, printed = outcomes.run(program, model, NUMBA_DISABLE_JIT="1")
+    outcome, printed = outcomes.run(program, model, NUMBA_DISABLE_JIT="1", NUMBA_CACHE_DIR=str(tmp_path / "cold"))
     assert outcome == "ok"
     assert printed.startswith("True\nbackend='numba', but numba cannot be imported (NUMBA_DISABLE_JIT is set")
 
 
-@pytest.mark.parametrize("features", [None, "", ",", "+avx2", "+avx2,-avx512f", "+avx2,,-avx"])
-def test_features_that_llvm_can_read(features: str | None) -> None:
-    compilation._check_features(features)
+@pytest.mark.parametrize("features", ["", ",", "+avx2", "+avx2,-avx512f", "+avx2,,-avx"])
+def test_features_that_llvm_can_read(features: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMBA_CPU_FEATURES", features)
+    assert processor.target.__wrapped__().features == features
 
 
 @pytest.mark.parametrize("features", ["zzz", "avx2,fma", "+avx2,zzz", "+avx2, +fma", " +avx2"])
-def test_features_without_a_sign_are_refused(features: str) -> None:
+def test_features_without_a_sign_are_refused(features: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMBA_CPU_FEATURES", features)
     with pytest.raises(ImportError, match=r"begins with neither \+ nor -; expected names with such a sign"):
-        compilation._check_features(features)
+        processor.target.__wrapped__()
+
+
+def test_machine_code_on_disk_needs_no_numba(cache: Path, model: Path) -> None:
+    program = """
+        class NoNumba:
+            def find_spec(self, name, path=None, target=None):
+                if name.partition(".")[0] == "numba":
+                    raise ImportError(f"{name} is blocked")
+        sys.meta_path.insert(0, NoNumba())
+        check(load(backend="numba"))
+        """
+    outcome, printed = outcomes.run(program, model, NUMBA_CACHE_DIR=str(cache))
+    assert (outcome, printed) == ("ok", "")
+
+
+def test_the_processor_is_the_one_that_numba_compiles_for(model: Path) -> None:
+    """Each setting of Numba that names a processor changes both in the same way."""
+    program = """
+        from numba.core.registry import cpu_target
+        from minibert.kernels.processor import target
+        expected = cpu_target.target_context.codegen().magic_tuple()[1:3]
+        print(tuple(target()) == expected or (target(), expected))
+        """
+    for variables in (
+        {},
+        {"NUMBA_CPU_NAME": "generic"},
+        {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx,+avx2,+fma"},
+        {"NUMBA_ENABLE_AVX": "0"},
+        {"NUMBA_CPU_NAME": "sandybridge"},
+    ):
+        outcome, printed = outcomes.run(program, model, **variables)
+        assert (outcome, printed.strip()) == ("ok", "True"), variables
 
 
 def test_features_that_would_end_the_process_count_as_a_missing_numba(model: Path) -> None:
@@ -246,7 +257,7 @@ def test_features_that_would_end_the_process_count_as_a_missing_numba(model: Pat
     assert f"RuntimeWarning: {reason}" in printed
 
 
-def test_after_an_interrupted_import_of_numba_a_restart_is_asked_for(model: Path) -> None:
+def test_after_an_interrupted_import_of_numba_a_restart_is_asked_for(model: Path, tmp_path: Path) -> None:
     program = """
         class Interrupt:
             def find_spec(self, name, path=None, target=None):
@@ -260,7 +271,7 @@ def test_after_an_interrupted_import_of_numba_a_restart_is_asked_for(model: Path
             print("interrupted")
         load()
         """
-    outcome, printed = outcomes.run(program, model)
+    outcome, printed = outcomes.run(program, model, NUMBA_CACHE_DIR=str(tmp_path / "cold"))
     assert outcome == "typed error", printed
     assert printed.startswith("interrupted\n")
     last = printed.splitlines()[-1]
@@ -275,8 +286,7 @@ def test_after_an_interrupted_import_of_numba_a_restart_is_asked_for(model: Path
 def test_a_terminal_is_told_once_why_the_first_start_takes_long(cache: Path, model: Path) -> None:
     import pty
 
-    for path in files(cache, "describe_l"):
-        path.unlink()
+    machine_code(cache).unlink()
     program = model / "terminal.py"
     program.write_text(outcomes._PRELUDE + PROGRAM, encoding="utf-8")
     variables = {"PYTHONPATH": str(PACKAGE.parent), "OUTCOMES_MODEL": str(model), "NUMBA_CACHE_DIR": str(cache)}

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
-import pickle
 import random
 import re
 import shutil
@@ -16,11 +14,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numba
 import pytest
-from numba.core.registry import cpu_target
 
-from minibert.kernels import compilation
+from minibert.kernels import machine_code
+from minibert.kernels.object_code import ObjectCode
 from tests.support.report import REPORT
 
 needs_owners = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="files do not have owners on this system")
@@ -28,41 +25,29 @@ needs_root = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0,
 STRANGER = 65534
 
 
-class Poison:
-    """Makes a folder when it is unpickled, so that a test can see it."""
-
-    def __init__(self, mark: Path) -> None:
-        self._mark = mark
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (str(self._mark),)
-
-
 class Trap:
-    """A cache folder, `base/kernels-...`, in which the file of one kernel would run code if it were unpickled."""
+    """A cache folder, `base/kernels-...`, with a file of machine code that others may have changed."""
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.above = root / "above"
         self.base = self.above / "base"
-        monkeypatch.setattr(numba.config, "CACHE_DIR", str(self.base))
-        (self.folder,) = compilation.cache_folders()
+        monkeypatch.setenv("NUMBA_CACHE_DIR", str(self.base))
+        (self.folder,) = machine_code.cache_folders()
         self.folder.mkdir(parents=True)
         for place in (self.above, self.base, self.folder):
             place.chmod(0o755)
-        self.mark = root / "executed"
-        payload = pickle.dumps(Poison(self.mark))
-        self.poison = hashlib.sha256(payload).digest() + payload
-        self._code = compilation._MachineCode("tests.trap")
-        key = self._code._key("()", cpu_target.target_context.codegen())
-        self.file = self.folder / self._code._file_name(key)
-        self.file.write_bytes(self.poison)
+        machine_code._save(ObjectCode("run_task", b"machine code"))
+        (self.file,) = self.folder.iterdir()
+        self.poison = self.file.read_bytes()
         self.file.chmod(0o644)
+        self.used = False
         self.theirs = root / "theirs"  # a folder that everybody can write to, with the same file
 
     def load(self) -> bool:
-        """Look for the kernel; return whether the code was executed."""
-        assert self._code.load_overload("()", cpu_target.target_context) is None
-        return self.mark.exists()
+        """Look for the machine code; return whether the file is used."""
+        found = machine_code._read_code() is not None
+        self.used |= found
+        return found
 
     def make_theirs(self, content: bytes | None) -> None:
         inner = self.theirs / self.folder.name
@@ -132,35 +117,35 @@ def test_a_private_folder_is_used(case: str, trap: Trap) -> None:
     """The code is executed here; without this test, the next ones would not prove anything."""
     place, change = PRIVATE[case]
     change(getattr(trap, place))
-    assert compilation.why_untrusted(trap.folder) is None
+    assert machine_code.why_untrusted(trap.folder) is None
     assert trap.load()
-    compilation._write(trap.folder, "a.bin", b"machine code")
-    assert compilation._read(trap.folder, "a.bin") == b"machine code"
+    machine_code._write(trap.folder, "a.bin", b"machine code")
+    assert machine_code._read(trap.folder, "a.bin") == b"machine code"
 
 
 @needs_owners
 @pytest.mark.parametrize(
     "case", [pytest.param(case, marks=needs_root if "another user" in case else ()) for case in OPEN]
 )
-def test_files_that_others_could_have_written_are_not_unpickled(case: str, trap: Trap) -> None:
+def test_files_that_others_could_have_written_are_not_used(case: str, trap: Trap) -> None:
     place, change, reason = OPEN[case]
     change(getattr(trap, place))
     assert not trap.load()
     if reason is None:  # the folder is safe, so the file is replaced by a good one
-        assert compilation.why_untrusted(trap.folder) is None
-        compilation._write(trap.folder, trap.file.name, b"machine code")
-        assert compilation._read(trap.folder, trap.file.name) == b"machine code"
+        assert machine_code.why_untrusted(trap.folder) is None
+        machine_code._write(trap.folder, trap.file.name, b"machine code")
+        assert machine_code._read(trap.folder, trap.file.name) == b"machine code"
         assert not trap.file.is_symlink()
     else:
         reason = reason.format(above=trap.above)
-        assert compilation.why_untrusted(trap.folder) == reason
+        assert machine_code.why_untrusted(trap.folder) == reason
         with pytest.raises(PermissionError, match=f"^{re.escape(str(PermissionError(0, reason)))}$"):
-            compilation._write(trap.folder, "a.bin", b"machine code")
+            machine_code._write(trap.folder, "a.bin", b"machine code")
         assert os.listdir(trap.folder) == [trap.file.name]
 
 
 @needs_owners
-def test_a_fifo_is_neither_waited_for_nor_unpickled(trap: Trap) -> None:
+def test_a_fifo_is_neither_waited_for_nor_used(trap: Trap) -> None:
     trap.file.unlink()
     os.mkfifo(trap.file, 0o644)
     held = os.open(trap.file, os.O_RDWR)  # a writer that stays open
@@ -171,7 +156,7 @@ def test_a_fifo_is_neither_waited_for_nor_unpickled(trap: Trap) -> None:
     waits = loader.is_alive()
     os.close(held)
     loader.join()
-    assert (waits, trap.mark.exists()) == (False, False)
+    assert (waits, trap.used) == (False, False)
 
 
 @needs_owners
@@ -180,7 +165,7 @@ def test_missing_folders_are_made_for_the_user_alone_to_write_to(trap: Trap) -> 
     shutil.rmtree(trap.base)
     before = os.umask(0o002)
     try:
-        compilation._write(trap.folder, "a.bin", b"machine code")
+        machine_code._write(trap.folder, "a.bin", b"machine code")
     finally:
         os.umask(before)
     assert [path.stat().st_mode & 0o777 for path in (trap.base, trap.folder, trap.folder / "a.bin")] == [
@@ -191,7 +176,7 @@ def test_missing_folders_are_made_for_the_user_alone_to_write_to(trap: Trap) -> 
     shutil.rmtree(trap.base)
     trap.above.chmod(0o777)
     with pytest.raises(PermissionError, match="others can write to"):
-        compilation._write(trap.folder, "a.bin", b"machine code")
+        machine_code._write(trap.folder, "a.bin", b"machine code")
     assert not trap.base.exists()
 
 
@@ -240,7 +225,7 @@ def after_call(number: int, action: Callable[[], None]) -> Iterator[list[str]]:
 @needs_owners
 @pytest.mark.parametrize("place", ["folder", "base"])
 def test_a_folder_that_is_swapped_while_it_is_checked(place: str, trap: Trap) -> None:
-    """The swap comes after each system call in turn; the other user's file is never unpickled or written."""
+    """The swap comes after each system call in turn; the other user's file is never used or written."""
     trap.make_theirs(trap.poison)
     inner = trap.theirs / trap.folder.name
     swap = Swap(getattr(trap, place), inner if place == "folder" else trap.theirs)
@@ -251,12 +236,12 @@ def test_a_folder_that_is_swapped_while_it_is_checked(place: str, trap: Trap) ->
         for write in (False, True):
             with after_call(number, swap.do) as calls, contextlib.suppress(OSError):
                 if write:
-                    compilation._write(trap.folder, "a.bin", b"machine code")
+                    machine_code._write(trap.folder, "a.bin", b"machine code")
                 else:
                     trap.load()
             if len(calls) >= number:
                 swap.undo()
-            assert not trap.mark.exists(), f"unpickled after {calls[:number]}"
+            assert not trap.used, f"used after {calls[:number]}"
             assert os.listdir(inner) == [trap.file.name], f"written after {calls[:number]}"
     assert {"lstat", "open", "fstat"} <= set(calls)
     assert number > 8
@@ -288,20 +273,13 @@ def test_a_folder_that_is_swapped_all_the_time(trap: Trap) -> None:
 @needs_owners
 def test_a_folder_below_one_that_is_open_to_others_is_warned_of_once(trap: Trap) -> None:
     trap.above.chmod(0o777)
-    compilation._warn_not_saved.cache_clear()
-
-    @compilation.kernel
-    def twice(x: Any) -> Any:
-        return 2 * x
-
-    @compilation.kernel
-    def thrice(x: Any) -> Any:
-        return 3 * x
+    machine_code._warn_not_saved.cache_clear()
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        assert (twice(2), thrice(2), twice(2.0)) == (4, 6, 4.0)
-    compilation._warn_not_saved.cache_clear()
+        for symbol in ("twice", "thrice"):
+            machine_code._save(ObjectCode(symbol, b"machine code"))
+    machine_code._warn_not_saved.cache_clear()
     (warning,) = caught
     assert warning.category is RuntimeWarning
     assert f"cannot be kept ({trap.folder}: others can write to {trap.above})" in str(warning.message)

@@ -1,0 +1,211 @@
+"""The five ops: each describes its work as a task and lets the threads compute it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple, cast
+
+import numpy as np
+
+from minibert.base.arrays import FloatArray, IntArray
+from minibert.bert import reference
+from minibert.bert.ops import AttentionOutput, LayerNorm, Ops, PreparedLinear
+from minibert.kernels.buffers import Buffers, Slabs
+from minibert.kernels.machine_code import load_run_task
+from minibert.kernels.packing import PackedLinear, pack
+from minibert.kernels.tasks import (
+    ACTIVATION_CODES,
+    ATTENTION,
+    EMBED,
+    EPILOGUE,
+    LAYER_NORM,
+    LINEAR,
+    address,
+    attention_scratch,
+    linear_chunks,
+    row_chunks,
+)
+from minibert.kernels.threads import Team
+
+__all__ = ["attention", "blas_linear", "embed", "layer_norm", "linear", "make_ops"]
+
+
+class Resources(NamedTuple):
+    """The threads and the memory for results that the ops of one model share."""
+
+    team: Team
+    buffers: Buffers
+
+    def __reduce__(self) -> tuple[Callable[[int], Resources], tuple[int]]:
+        return make_resources, (self.team.num_threads,)
+
+
+def make_resources(num_threads: int) -> Resources:
+    """Return new threads and new memory; the threads start with the first op."""
+    return Resources(Team(num_threads, load_run_task()), Buffers())
+
+
+def make_ops(num_threads: int, *, use_blas: bool = False) -> Ops:
+    """Return the set of ops whose kernels use up to `num_threads` threads (at least 1).
+
+    The matrix product is chosen here: minibert's own (gemm.py), or that of NumPy's BLAS, which is better on some
+    platforms (Apple's Accelerate). With a BLAS, the results depend on the batch.
+
+    Raises
+    ------
+    ImportError
+        The machine code is not on disk, and Numba, which would compile it, cannot be imported.
+    """
+    resources = make_resources(num_threads)
+    prepare, multiply = (
+        (reference.prepare, blas_linear) if use_blas else (functools.partial(pack, Slabs().empty), linear)
+    )
+    return Ops(
+        prepare=prepare,
+        embed=functools.partial(embed, resources),
+        linear=functools.partial(multiply, resources),
+        attention=functools.partial(attention, resources),
+        layer_norm=functools.partial(layer_norm, resources),
+    )
+
+
+def embed(
+    resources: Resources,
+    words: FloatArray,
+    token_ids: IntArray,
+    token_type_table: FloatArray,
+    token_types: IntArray,
+    position_table: FloatArray,
+    positions: IntArray,
+) -> FloatArray:
+    """Compute the same as `reference.embed`."""
+    T, H = len(token_ids), words.shape[1]
+    y = resources.buffers.empty(T, H)
+    arrays = (words, token_ids, token_type_table, token_types, position_table, positions, y)
+    resources.team.run(EMBED, *map(address, arrays), T, H, num_chunks=row_chunks(T))
+    return y
+
+
+def linear(
+    resources: Resources,
+    x: FloatArray,
+    linear: PreparedLinear,
+    *,
+    activation: str | None = None,
+    residual: FloatArray | None = None,
+) -> FloatArray:
+    """Compute the same as `reference.apply_linear`, with a packed weight."""
+    packed = cast(PackedLinear, linear)  # `prepare` returned it
+    M, (N, K) = len(x), packed.shape
+    x = np.ascontiguousarray(x)
+    y = resources.buffers.empty(M, N)
+    added = None if residual is None else np.ascontiguousarray(residual)
+    chunks, num_chunks = linear_chunks(M, N, resources.team.num_threads)
+    resources.team.run(
+        LINEAR,
+        address(x),
+        address(packed.panels),
+        address(packed.bias),
+        0 if added is None else address(added),
+        address(y),
+        M,
+        N,
+        K,
+        ACTIVATION_CODES[activation],
+        added is not None,
+        *chunks,
+        num_chunks=num_chunks,
+    )
+    return y
+
+
+def blas_linear(
+    resources: Resources,
+    x: FloatArray,
+    linear: PreparedLinear,
+    *,
+    activation: str | None = None,
+    residual: FloatArray | None = None,
+) -> FloatArray:
+    """Compute the same as `reference.apply_linear`: NumPy's product, then the epilogue in one pass over it."""
+    y = reference.matmul(x, linear.weight)
+    M, N = y.shape
+    added = None if residual is None else np.ascontiguousarray(residual)
+    resources.team.run(
+        EPILOGUE,
+        address(linear.bias),
+        0 if added is None else address(added),
+        address(y),
+        M,
+        N,
+        ACTIVATION_CODES[activation],
+        added is not None,
+        num_chunks=row_chunks(M),
+    )
+    return y
+
+
+def layer_norm(resources: Resources, x: FloatArray, norm: LayerNorm) -> FloatArray:
+    """Compute the same as `reference.layer_norm`."""
+    T, H = x.shape
+    x = np.ascontiguousarray(x)
+    y = resources.buffers.empty(T, H)
+    addresses = address(x), address(norm.weight), address(norm.bias), address(y)
+    resources.team.run(LAYER_NORM, *addresses, T, H, norm.eps, num_chunks=row_chunks(T))
+    return y
+
+
+def attention(
+    resources: Resources,
+    query: FloatArray,
+    key: FloatArray,
+    value: FloatArray,
+    cu_seqlens: IntArray,
+    num_heads: int,
+    *,
+    path: str = "",
+    return_scores: bool = False,
+    return_probs: bool = False,
+) -> AttentionOutput:
+    """Compute the same as `reference.attention`."""
+    if not query.strides == key.strides == value.strides or query.strides[1] != query.itemsize:
+        query, key, value = map(np.ascontiguousarray, (query, key, value))
+    T, H = query.shape
+    context = resources.buffers.empty(T, H)
+    first = scores = probs = None
+    lengths = cu_seqlens[1:] - cu_seqlens[:-1]
+    longest = max(lengths.tolist(), default=0)
+    if return_scores or return_probs:
+        lengths = lengths.astype(np.int64)
+        first = np.concatenate([[0], np.cumsum(num_heads * lengths * lengths)])
+        scores, probs = (np.empty(first[-1], np.float32) if kept else None for kept in (return_scores, return_probs))
+    resources.team.run(
+        ATTENTION,
+        address(query),
+        address(key),
+        address(value),
+        address(cu_seqlens),
+        address(context),
+        num_heads,
+        H // num_heads,
+        query.strides[0] // query.itemsize,
+        0 if scores is None else address(scores),
+        0 if probs is None else address(probs),
+        0 if first is None else address(first),
+        num_chunks=len(lengths) * num_heads,
+        scratch=attention_scratch(longest, H // num_heads),
+    )
+
+    if first is None:
+        return AttentionOutput(context, None, None)
+
+    def by_sequence(flat: FloatArray | None) -> list[FloatArray] | None:
+        if flat is None:
+            return None
+        return [
+            flat[start : start + num_heads * n * n].reshape(num_heads, n, n)
+            for start, n in zip(first, lengths, strict=False)
+        ]
+
+    return AttentionOutput(context, by_sequence(scores), by_sequence(probs))

@@ -1,0 +1,136 @@
+"""The compiled part of a team of threads: take the chunks of a task and compute them.
+
+What        `run_task` is the one function of kernels/ that Python calls. threads.py explains what the threads share
+Dispatch    `compute_chunk` chooses the function by the kind of the task. A new op is added here
+Contract    The counters are sequentially consistent atomics. All arguments are integers, and nothing raises
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from minibert.kernels.attention import attention_chunk
+from minibert.kernels.compilation import function
+from minibert.kernels.gemm import epilogue_chunk, linear_chunk
+from minibert.kernels.memory import (
+    atomic_add,
+    atomic_load,
+    atomic_store,
+    longs_at,
+    microseconds,
+    nap,
+    relax,
+    yield_core,
+)
+from minibert.kernels.rowwise import embed_chunk, layer_norm_chunk
+from minibert.kernels.tasks import ATTENTION, EMBED, EPILOGUE, LINEAR
+from minibert.kernels.threads import (
+    ACTIVE,
+    CALLERS,
+    CLOSED,
+    LINE,
+    NUM_CHUNKS,
+    NUM_SHARES,
+    PATIENCE,
+    REMAINING,
+    SCRATCH,
+    SCRATCH_SIZE,
+    SHARED,
+    SHARES,
+    TASK,
+    THREAD,
+)
+
+__all__ = ["run_task"]
+
+# A leader looks this number of times whether the helpers have finished before it naps (about a hundred microseconds).
+_SHORT_PATIENCE = 2_000
+# Microseconds after which a helper yields its core. With a busy core, the speed left is the same for 100 to 500, and
+# smaller for 1,000 and 2,000, when the system more often takes the core away in the middle of a chunk.
+_TURN = 500
+_ZERO = np.int64(0)
+_WORD = 8  # bytes of an int64
+_LINEAR, _ATTENTION, _EMBED, _EPILOGUE = LINEAR.number, ATTENTION.number, EMBED.number, EPILOGUE.number
+
+
+@function
+def compute_chunk(task, chunk, scratch):
+    """Compute one chunk of the task at an address."""
+    kind = longs_at(task)[0]
+    if kind == _LINEAR:
+        linear_chunk(task, chunk)
+    elif kind == _ATTENTION:
+        attention_chunk(task, chunk, scratch)
+    elif kind == _EPILOGUE:
+        epilogue_chunk(task, chunk)
+    elif kind == _EMBED:
+        embed_chunk(task, chunk)
+    else:
+        layer_norm_chunk(task, chunk)
+
+
+@function
+def next_chunk(state, thread):
+    """Return the next chunk of this thread's share, or of the first share after it that has one; there is one."""
+    num_chunks, num_shares = state[NUM_CHUNKS], state[NUM_SHARES]
+    share = thread
+    while True:
+        chunk = share * num_chunks // num_shares + atomic_add(state, SHARES + share * LINE, 1)
+        if chunk < (share + 1) * num_chunks // num_shares:
+            return chunk
+        share = (share + 1) % num_shares
+
+
+@function
+def take_chunks(address, thread, end):
+    """Compute chunks of the task in the state at an address until none are left; a helper stops at the time `end`."""
+    state = longs_at(address)
+    while atomic_add(state, REMAINING, -1) > 0:
+        chunk = next_chunk(state, thread)
+        compute_chunk(address + TASK * _WORD, chunk, state[SCRATCH] + thread * state[SCRATCH_SIZE])
+        if thread != 0 and microseconds() > end:
+            return
+
+
+@function
+def run_task(own_address):
+    """Compute the task in the caller's own state; or, for a helper's state, look for tasks and help."""
+    own = longs_at(own_address)
+    shared_address = own[SHARED]
+    shared = longs_at(shared_address)
+    if own[THREAD] != 0:
+        idle, end = 0, microseconds() + _TURN
+        while idle < own[PATIENCE] and atomic_load(shared, CLOSED) == 0:
+            if atomic_load(shared, REMAINING) > 0:
+                atomic_add(shared, ACTIVE, 1)
+                take_chunks(shared_address, own[THREAD], end)
+                atomic_add(shared, ACTIVE, -1)
+                idle = 0
+            else:
+                relax()
+                idle += 1
+            if microseconds() > end:
+                yield_core()
+                end = microseconds() + _TURN
+        return
+
+    leads = atomic_add(shared, CALLERS, 1) == 0
+    address, state, num_shares = own_address, own, 1
+    if leads:
+        address, state, num_shares = shared_address, shared, shared[NUM_SHARES]
+        for i in range(NUM_CHUNKS, NUM_SHARES):
+            shared[i] = own[i]
+    state[NUM_SHARES] = num_shares
+    for share in range(num_shares):
+        state[SHARES + share * LINE] = 0
+    atomic_store(state, REMAINING, own[NUM_CHUNKS])  # from now on, helpers take chunks
+    take_chunks(address, own[THREAD], _ZERO)
+    if leads:
+        looks = 0
+        while atomic_load(shared, ACTIVE) != 0:
+            if looks < _SHORT_PATIENCE:
+                relax()
+                looks += 1
+            else:
+                nap()
+    atomic_add(shared, CALLERS, -1)
