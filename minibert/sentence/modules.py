@@ -186,11 +186,7 @@ class _Dense:
         added = vectors if self.residual is True else None
         if not isinstance(self.residual, bool):
             added = self.ops.linear(vectors, self.residual)
-        if self.activation != "sigmoid":
-            return self.ops.linear(vectors, self.linear, activation=self.activation, residual=added)
-        half = np.float32(0.5)
-        y: FloatArray = half + half * np.tanh(half * self.ops.linear(vectors, self.linear))
-        return y if added is None else y + added
+        return self.ops.linear(vectors, self.linear, activation=self.activation, residual=added)
 
 
 # torch.nn's name -> the name in minibert's ops; None is the identity.

@@ -25,6 +25,7 @@ WITHOUT_COMMENT = {
     ("gelu_tanh", "return"): "elementwise: the function is one formula in x",
     ("relu", "return"): "elementwise: the function is one formula in x",
     ("silu", "return"): "elementwise: the function is one formula in x",
+    ("sigmoid", "return"): "elementwise: the function is one formula in x",
 }
 
 # All values differ, also from the multiples that comments name.
