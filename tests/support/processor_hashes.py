@@ -1,0 +1,75 @@
+"""A program: hash all that minibert computes here, to compare the processor's results with those of another one.
+
+python -m tests.support.processor_hashes FOLDER...    # prints one JSON object: for each model, and for the ops,
+                                                      # name of an array -> SHA-256
+python -m tests.support.processor_hashes --write      # writes those of MiniLM into expected_hashes.json
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from minibert import BertModel, BertTokenizer, SentenceTransformer
+from minibert.kernels import make_ops
+from minibert.kernels.processor import REGISTER_LANES
+from minibert.sentence.pooling import POOLING_MODES
+from tests.support import oracle
+from tests.support.cases import OP_CASES
+from tests.support.checkpoints import locate_minilm
+
+EXPECTED = Path(__file__).parents[1] / "expected_hashes.json"
+"""Hashes of MiniLM's results for TEXTS: made by one processor, and the same on all others."""
+
+TEXTS = [
+    "After stealing money from the bank vault, the bank robber was seen fishing on the Mississippi river bank.",
+    "Two lines of text.",
+    "a",
+]
+
+
+def digest(*arrays: Any) -> str:
+    found = hashlib.sha256()
+    for array in arrays:
+        found.update(np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()
+
+
+def of_model(folder: str) -> dict[str, str]:
+    """Hash the hidden states, attentions and pooler output, and the sentence vectors of each pooling mode."""
+    model = SentenceTransformer(folder)
+    inputs = BertTokenizer.from_pretrained(folder)(TEXTS, padding=True)
+    output = BertModel.from_pretrained(folder)(**inputs, output_hidden_states=True, output_attentions=True)
+    found = {f"hidden_states.{i}": digest(state) for i, state in enumerate(output.hidden_states)}
+    found |= {f"attentions.{i}": digest(probs) for i, probs in enumerate(output.attentions)}
+    if output.pooler_output is not None:
+        found["pooler_output"] = digest(output.pooler_output)
+    found |= {f"vectors, {mode}": digest(model.encode(TEXTS, pooling=mode)) for mode in (*POOLING_MODES, "first_last")}
+    return {
+        **found,
+        "vectors": digest(model.encode(TEXTS)),
+        "unit vectors": digest(model.encode(TEXTS, normalize_embeddings=True)),
+    }
+
+
+def of_ops() -> dict[str, str]:
+    """Hash the results of every second case of the ops."""
+    ops = make_ops(2)
+    return {str(case): digest(*oracle.arrays(case.run(ops, case.arguments()))) for case in OP_CASES[::2]}
+
+
+def main(arguments: list[str]) -> None:
+    if arguments != ["--write"]:
+        print(json.dumps({"lanes": REGISTER_LANES, "ops": of_ops(), **{name: of_model(name) for name in arguments}}))
+        return
+    content = {"format": 1, "texts": TEXTS, "MiniLM": of_model(str(locate_minilm()))}
+    EXPECTED.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,113 @@
+"""The same bits on every processor: machine code for three kinds of registers, each in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minibert.kernels.processor import REGISTER_LANES, Processor, target
+from tests.support.checkpoints import locate_minilm, sentence_model
+from tests.support.outcomes import PATIENCE, ROOT
+from tests.support.processor_hashes import EXPECTED
+
+X86 = platform.machine() in ("x86_64", "AMD64")
+
+# Lanes of a register -> the variables that choose such a processor. NumPy is told to do without its faster code, too.
+# Without FMA (generic), each fma is a call of a library function.
+PROCESSORS: dict[int, dict[str, str]] = {
+    8: {
+        "NUMBA_CPU_NAME": "haswell",
+        "NUMBA_CPU_FEATURES": "+avx,+avx2,+fma",
+        "NPY_DISABLE_CPU_FEATURES": "AVX512F AVX512CD AVX512_SKX AVX512_CLX AVX512_CNL AVX512_ICL AVX512_SPR",
+    },
+    4: {
+        "NUMBA_CPU_NAME": "generic",
+        "NPY_DISABLE_CPU_FEATURES": "AVX2 FMA3 AVX512F AVX512CD AVX512_SKX AVX512_CLX AVX512_CNL AVX512_ICL AVX512_SPR",
+    },
+}
+DENSE = {"in_features": 24, "out_features": 24, "bias": True}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """MiniLM, and a small random model of odd sizes with two Dense modules."""
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    kinds = [
+        "models.Transformer",
+        "models.Pooling",
+        "models.Dense",
+        "models.LayerNorm",
+        "models.Dense",
+        "models.Normalize",
+    ]
+    made = sentence_model(tmp_path_factory.mktemp("odd") / "model", kinds)
+    generator = np.random.default_rng(0)
+    for path, activation in (("2_Dense", "Sigmoid"), ("4_Dense", "Tanh")):
+        config = {**DENSE, "activation_function": f"torch.nn.modules.activation.{activation}"}
+        (made / path / "config.json").write_text(json.dumps(config))
+        tensors = {"linear.weight": generator.standard_normal((24, 24)), "linear.bias": generator.standard_normal(24)}
+        save_file({k: v.astype(np.float32) for k, v in tensors.items()}, made / path / "model.safetensors")
+    (made / "3_LayerNorm" / "config.json").write_text(json.dumps({"dimension": 24}))
+    norm = {"norm.weight": np.full(24, 1.5, np.float32), "norm.bias": np.full(24, 0.1, np.float32)}
+    save_file(norm, made / "3_LayerNorm" / "model.safetensors")
+    return [locate_minilm(), made]
+
+
+@pytest.fixture(scope="module")
+def hashes(folders: list[Path]) -> dict[int, Any]:
+    """Lanes -> the hashes; the processes run at the same time, because one of them compiles on one core."""
+    others = {lanes: found for lanes, found in PROCESSORS.items() if lanes < REGISTER_LANES}
+    processes = {
+        lanes: subprocess.Popen(
+            [sys.executable, "-m", "tests.support.processor_hashes", *map(str, folders)],
+            env={**os.environ, "PYTHONPATH": str(ROOT), **(found if X86 else {})},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+        for lanes, found in {REGISTER_LANES: {}, **others}.items()
+        if X86 or not found
+    }
+    found = {}
+    for lanes, process in processes.items():
+        printed, errors = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0, errors
+        found[lanes] = json.loads(printed)
+        assert found[lanes].pop("lanes") == lanes
+    return found
+
+
+@pytest.mark.skipif(not X86, reason="the processors that are named here are x86-64")
+@pytest.mark.parametrize("lanes", PROCESSORS)
+def test_other_registers_give_the_same_bits(lanes: int, hashes: dict[int, Any]) -> None:
+    if lanes >= REGISTER_LANES:
+        pytest.skip(f"this processor has registers of {REGISTER_LANES} lanes")
+    ours, theirs = hashes[REGISTER_LANES], hashes[lanes]
+    assert list(theirs) == list(ours)
+    for group, arrays in ours.items():
+        assert len(arrays) > 10
+        assert [name for name in arrays if theirs[group][name] != arrays[name]] == [], group
+
+
+def test_the_bits_of_minilm_are_those_of_every_other_processor(hashes: dict[int, Any], folders: list[Path]) -> None:
+    expected = json.loads(EXPECTED.read_text(encoding="utf-8"))
+    assert expected["format"] == 1
+    found = hashes[REGISTER_LANES][str(folders[0])]
+    assert [name for name, digest in expected["MiniLM"].items() if found[name] != digest] == [], target()
+    assert expected["MiniLM"].keys() == found.keys()
+
+
+def test_a_processor_is_read_by_its_features() -> None:
+    assert Processor("made", "+avx,-avx512f").has("avx")
+    assert not Processor("made", "+avx2,-avx512f").has("avx512f")
+    assert not Processor("made", "").has("avx")
