@@ -30,8 +30,11 @@ from minibert.base.machine import available_cores
 from minibert.bert import reference
 from minibert.bert.ops import LayerNorm, Linear
 from minibert.kernels import make_ops
-from minibert.kernels.compilation import kernel
-from minibert.kernels.simd import WIDTH, broadcast, fma, number, sum_lanes
+from minibert.kernels.compilation import compile_to_object, function
+from minibert.kernels.memory import floats_at
+from minibert.kernels.object_code import link
+from minibert.kernels.processor import REGISTER_LANES, WIDTH
+from minibert.kernels.simd import broadcast, fma, number, sum_lanes
 
 Call = Callable[[], object]
 
@@ -46,9 +49,10 @@ HEADS = {"MiniLM": (12, 32), "bert-base": (12, 64)}
 COLD_BYTES = 256e6
 
 
-@kernel
-def fma_loop(rounds, out):
+@function
+def fma_loop(rounds, address):
     """Compute 12 independent chains of fma in registers, enough to fill every pipeline: 24 WIDTH operations a round."""
+    out = floats_at(address)
     x, y = broadcast(out[0]), broadcast(out[1])
     a = b = c = d = e = f = number(0.0)
     g = h = i = j = k = m = number(1.0)
@@ -59,6 +63,18 @@ def fma_loop(rounds, out):
     out[2] = sum_lanes(a + b + c + d + e + f + g + h + i + j + k + m)
 
 
+@function
+def short_fma_loop(rounds, address):
+    """Compute the same with 6 chains, for processors where a vector takes two or more of 16 registers."""
+    out = floats_at(address)
+    x, y = broadcast(out[0]), broadcast(out[1])
+    a = b = c = d = e = f = number(0.0)
+    for _ in range(2 * rounds):
+        a, b, c, d = fma(x, y, a), fma(x, y, b), fma(x, y, c), fma(x, y, d)
+        e, f = fma(x, y, e), fma(x, y, f)
+    out[2] = sum_lanes(a + b + c + d + e + f)
+
+
 class Peak:
     """`fma_loop` on all threads at once, long enough for the system to give each thread its own core."""
 
@@ -67,13 +83,15 @@ class Peak:
     def __init__(self, threads: int) -> None:
         self.flops = 24.0 * WIDTH * self.ROUNDS * threads
         self.outs = [np.array([1.0, 1e-6, 0.0], dtype=np.float32) for _ in range(threads)]
-        fma_loop(1, self.outs[0])
+        chosen = fma_loop if REGISTER_LANES == WIDTH else short_fma_loop
+        self.run = link(compile_to_object(chosen, 2), 2)
 
     def __call__(self) -> None:
-        helpers = [threading.Thread(target=fma_loop, args=(self.ROUNDS, out)) for out in self.outs[1:]]
+        work = [(self.ROUNDS, out.ctypes.data) for out in self.outs]
+        helpers = [threading.Thread(target=self.run, args=part) for part in work[1:]]
         for helper in helpers:
             helper.start()
-        fma_loop(self.ROUNDS, self.outs[0])
+        self.run(*work[0])
         for helper in helpers:
             helper.join()
 
