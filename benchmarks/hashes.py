@@ -1,11 +1,16 @@
-"""Hash every number that minibert computes for 500 real texts, to show that a change of the code changes none.
+r"""Hash every number that minibert computes for 500 real texts, to show that a change of the code changes none.
 
     python -m benchmarks.hashes before.json                      # writes the hashes
     python -m benchmarks.hashes after.json --compare before.json # exit code 1 if one differs
 
 All hidden states, attentions and pooler outputs of MiniLM and of random models of odd shapes are hashed, and sentence
 vectors of MiniLM, for each backend. The hashes of "numba-blas" and "numpy" are valid on one machine only, because BLAS
-libraries round differently on different machines.
+libraries round differently on different machines. Those of "numba" are the same on every processor, so this compares
+two of them::
+
+    python -m benchmarks.hashes here.json --backend numba
+    NUMBA_CPU_NAME=haswell NUMBA_CPU_FEATURES=+avx,+avx2,+fma python -m benchmarks.hashes avx2.json --backend numba \
+        --compare here.json
 """
 
 from __future__ import annotations
@@ -16,7 +21,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +32,7 @@ from minibert import BertModel, BertTokenizer, SentenceTransformer, __version__
 
 FORMAT = 1
 BACKENDS = ("numba", "numba-blas", "numpy")
-POOLING = ("mean", "first_last")
+POOLING = ("mean", "max", "cls", "mean_sqrt_len_tokens", "weightedmean", "first_last", "pooler")
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 
 # hidden_size, layers, heads, intermediate_size, activation: no size is a multiple of the vector width.
@@ -111,7 +116,7 @@ def hashes_of(model: BertModel, tokenizer: BertTokenizer, given: list[str]) -> I
     yield from ((name, digest.hexdigest()) for name, digest in digests.items())
 
 
-def measure(given: list[str]) -> dict[str, dict[str, str]]:
+def measure(given: list[str], backends: Sequence[str]) -> dict[str, dict[str, str]]:
     """Return "model, backend" -> name of an array -> SHA-256."""
     tokenizer = BertTokenizer.from_pretrained(MINILM)
     found: dict[str, dict[str, str]] = {}
@@ -120,11 +125,11 @@ def measure(given: list[str]) -> dict[str, dict[str, str]]:
         for name, shape in SHAPES.items():
             names[name] = str(random_model(Path(scratch) / name.replace(" ", ""), shape, len(tokenizer)))
         for name, where in names.items():
-            for backend in BACKENDS:
+            for backend in backends:
                 model = BertModel.from_pretrained(where, backend=backend)
                 found[f"{name}, {backend}"] = dict(hashes_of(model, tokenizer, given))
                 print(f"{name}, {backend}: {len(found[f'{name}, {backend}'])} arrays", file=sys.stderr)
-    for backend in BACKENDS:
+    for backend in backends:
         sentences = SentenceTransformer(MINILM, backend=backend)
         found[f"sentence vectors, {backend}"] = {
             pooling: hashlib.sha256(sentences.encode(given, pooling=pooling, truncation="silent").tobytes()).hexdigest()
@@ -138,9 +143,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("output", type=Path)
     parser.add_argument("--compare", type=Path, metavar="FILE", help="the hashes of an earlier run, to compare with")
+    parser.add_argument("--backend", choices=BACKENDS, help="only this one (default: all)")
     parser.add_argument("--texts", type=int, default=500, help="number of texts (default: %(default)s)")
     arguments = parser.parse_args()
-    found = measure(texts(arguments.texts))
+    found = measure(texts(arguments.texts), [arguments.backend] if arguments.backend else BACKENDS)
     content = {"format": FORMAT, "minibert": __version__, "texts": arguments.texts, "hashes": found}
     arguments.output.write_text(json.dumps(content, indent=1), encoding="utf-8")
     count = sum(map(len, found.values()))
