@@ -120,6 +120,36 @@ def test_inputs_may_be_read_only() -> None:
             np.testing.assert_array_equal(case.run(ops, arguments), expected)
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float16])
+@pytest.mark.parametrize("case", OP_CASES[::40], ids=str)
+def test_arrays_of_another_dtype_or_order_are_converted(case: OpCase, dtype: type[np.floating]) -> None:
+    """A kernel sees only the address of an array."""
+
+    def change(value: Any) -> Any:
+        if isinstance(value, LayerNorm):
+            return LayerNorm(value.path, value.weight.astype(dtype), value.bias.astype(dtype), value.eps)
+        if not isinstance(value, np.ndarray):
+            return value
+        if value.dtype.kind == "i":
+            return value.astype(np.int64)
+        return np.asfortranarray(value.astype(dtype))
+
+    def same_numbers(value: Any) -> Any:
+        if isinstance(value, LayerNorm):
+            return LayerNorm(value.path, rounded(value.weight), rounded(value.bias), value.eps)
+        return rounded(value) if isinstance(value, np.ndarray) and value.dtype.kind == "f" else value
+
+    def rounded(array: FloatArray) -> FloatArray:
+        return array.astype(dtype).astype(np.float32)
+
+    ops = make_ops(1)
+    arguments = case.prepare(ops, case.arguments())
+    found = getattr(ops, case.op)(**{name: change(value) for name, value in arguments.items()})
+    expected = getattr(ops, case.op)(**{name: same_numbers(value) for name, value in arguments.items()})
+    for array, wanted in zip(oracle.arrays(found), oracle.arrays(expected), strict=True):
+        np.testing.assert_array_equal(array, wanted)
+
+
 @pytest.mark.parametrize("op", Ops._fields)
 def test_op_has_the_parameters_of_its_twin(op: str) -> None:
     ours, twins = (inspect.signature(getattr(ops, op)).parameters for ops in (make_ops(1), reference.OPS))

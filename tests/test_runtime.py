@@ -140,10 +140,9 @@ PROCESS_MODES = {
         for other in others: other.join()
         """,
     "fork while another thread compiles": """
-        model = load()
-        other = threading.Thread(target=check, args=(model,)); other.start()
+        other = threading.Thread(target=lambda: check(load())); other.start()
         time.sleep(TIME_TO_FORK)
-        join(fork(lambda: check(model)))
+        join(fork(lambda: check(load())))
         other.join()
         """,
     "multiprocessing.Pool, fork": """

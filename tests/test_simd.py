@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -9,7 +11,9 @@ import pytest
 from scipy.special import ndtr
 
 from minibert.kernels import gemm, simd
-from minibert.kernels.memory import floats_at
+from minibert.kernels.compilation import compile_to_object, function
+from minibert.kernels.memory import floats_at, longs_at, microseconds
+from minibert.kernels.object_code import link
 from minibert.kernels.processor import MR, NR, WIDTH
 from tests.support import oracle
 from tests.support.native import native
@@ -130,6 +134,27 @@ def test_first_lanes() -> None:
     for count in range(WIDTH + 1):
         run(x, others, y, count)
         np.testing.assert_array_equal(y, [*x[:count], *others[count:]])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="this system does not have the call")
+def test_the_clock_of_the_kernels_runs() -> None:
+    @native
+    def run(times):
+        longs_at(times)[0] = microseconds()
+
+    times = np.zeros(1, dtype=np.int64)
+    seen = []
+    for _ in range(2):
+        run(times)
+        seen.append(int(times[0]))
+        time.sleep(0.01)
+    assert 10_000 <= seen[1] - seen[0] < 60_000_000
+
+
+def test_machine_code_without_its_function_is_an_import_error() -> None:
+    code = compile_to_object(function(lambda x: x), 1)
+    with pytest.raises(ImportError, match="the machine code does not have the function nothing"):
+        link(code._replace(symbol="nothing"), 1)
 
 
 def test_transpose_block() -> None:

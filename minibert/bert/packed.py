@@ -60,7 +60,7 @@ class PackedBatch:
         object.__setattr__(self, "mask", mask)
         if self.inputs_embeds is not None:
             embeds = _as_float32_rows(self.inputs_embeds).view()
-            embeds.flags.writeable = False  # like the word embeddings, so Numba compiles for one type instead of two
+            embeds.flags.writeable = False
             object.__setattr__(self, "inputs_embeds", embeds)
         self._check_layout()
 

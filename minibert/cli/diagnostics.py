@@ -76,7 +76,7 @@ def processor() -> dict[str, Any]:
         "machine": platform.machine(),
         "features": sorted(feature[1:] for feature in target.features.split(",") if feature.startswith("+")),
         "vector_width": processor.REGISTER_LANES,
-        "fma": target.has("fma") or platform.machine() in ("aarch64", "arm64"),
+        "fma": target.has("fma") or processor.ARM64,
         "cores": os.cpu_count(),
         "available_cores": available_cores(),
         **choose_num_threads()._asdict(),

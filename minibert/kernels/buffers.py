@@ -1,7 +1,7 @@
 """Memory for arrays of floats: aligned to cache lines, on large pages, and reused when no array needs it any more.
 
 Lines   A vector that crosses the border of a cache line costs as much as two vectors. The allocator aligns to 16 bytes,
-        but a line has 64. So weights, scratch memory (memory.py) and large results begin at a cache line
+        but a line has 64. So weights, scratch memory (threads.py) and large results begin at a cache line
         (`aligned_empty`). Small results and copied or unpickled weights have the allocator's alignment; they compute
         the same.
 Pages   A forward reads all weights of a model once, and the processor looks up the address of each page. Pages of 2 MB

@@ -1,7 +1,7 @@
 """The compiler: Python functions -> Numba -> LLVM -> an object file. Numba's compiler is used only here.
 
-What        `function` and `inline` mark functions that only compiled code calls. `compile_to_object` makes the machine
-            code of one of them, with all that it calls
+What        `function` and `inline` mark functions that are compiled. `compile_to_object` makes the machine code of one
+            of them, with all that it calls
 Options     No fastmath, because a result must not depend on how a loop was compiled. No bounds checks, because callers
             have checked every shape. Without Numba's runtime, because kernels do not allocate memory
 Time        Numba optimises each function, and again each function that calls it. So Numba makes plain code here, and
@@ -39,7 +39,7 @@ _OPTIONS: dict[str, Any] = {
 
 
 def function(body: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a function that only compiled code calls."""
+    """Mark a function that is compiled when compiled code calls it, or by `compile_to_object`."""
     return numba.njit(**_OPTIONS)(body)
 
 

@@ -3,7 +3,7 @@
 What        y (M, N) = activation(x (M, K) weight^T (K, N) + bias) + residual
 Layout      x and y are row-major. The weight is in panels of NR columns (packing.py has a picture)
 Registers   A micro-tile is MR x NR sums. Each step of k loads one row of the panel, NR numbers, and broadcasts MR
-            numbers of x. With 32 registers, the totals of a tile are in registers too
+            numbers of x. With AVX-512, the totals of a tile are in registers too
 Loop order  chunks (a block of micro-tiles x a group of panels; tasks.py cuts them) -> panels -> micro-tiles -> blocks
             of k -> k
 Edges       The rows are divided evenly among the micro-tiles (22 = 6 + 6 + 5 + 5). There is one micro-kernel for each

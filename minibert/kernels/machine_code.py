@@ -76,13 +76,25 @@ def load_run_task() -> Kernel:
     """
     with _lock:
         if not _loaded:
-            code = _read_code()
-            if code is None:
-                _announce()
-                code = _compile_code()
-                _save(code)
-            _loaded.append(link(code, 1))
+            _loaded.append(_load_kernel() or _make_kernel())
         return _loaded[0]
+
+
+def _load_kernel() -> Kernel | None:
+    code = _read_code()
+    try:
+        return link(code, 1) if code else None
+    except Exception:  # a file that cannot be linked is compiled again
+        return None
+
+
+def _make_kernel() -> Kernel:
+    _announce()
+    code = _compile_code()
+    if _sources.__wrapped__() != _sources():  # the files that were just compiled are not those of this process
+        raise ImportError("the files of minibert have changed since it was imported; restart Python")
+    _save(code)
+    return link(code, 1)
 
 
 def _read_code() -> ObjectCode | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import operator
 import os
 import platform
+import time
 from typing import Any
 
 import numba
@@ -18,6 +19,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, lower_builtin, type_callable
 
+from minibert.kernels.processor import ARM64
 from minibert.kernels.simd import Memory, call_llvm
 from minibert.kernels.tasks import TaskKind
 
@@ -154,7 +156,7 @@ def relax(typingctx: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         if platform.machine() in ("x86_64", "AMD64", "i686"):
             call_llvm(builder, "llvm.x86.sse2.pause", ir.VoidType())
-        elif platform.machine() in ("aarch64", "arm64"):
+        elif ARM64:
             call_llvm(builder, "llvm.aarch64.hint", ir.VoidType(), ir.Constant(ir.IntType(32), 1))
         return context.get_dummy_value()
 
@@ -169,9 +171,10 @@ def microseconds(typingctx: Any) -> Any:
         word = ir.IntType(64)
         if os.name != "posix":
             return ir.Constant(word, 0)
-        time = cgutils.alloca_once(builder, ir.ArrayType(word, 2))
-        call_llvm(builder, "clock_gettime", ir.IntType(32), ir.Constant(ir.IntType(32), 1), time)
-        seconds, nanoseconds = (builder.load(cgutils.gep_inbounds(builder, time, 0, i)) for i in (0, 1))
+        clock = getattr(time, "CLOCK_MONOTONIC", 0)
+        result = cgutils.alloca_once(builder, ir.ArrayType(word, 2))
+        call_llvm(builder, "clock_gettime", ir.IntType(32), ir.Constant(ir.IntType(32), clock), result)
+        seconds, nanoseconds = (builder.load(cgutils.gep_inbounds(builder, result, 0, i)) for i in (0, 1))
         of_seconds = builder.mul(seconds, ir.Constant(word, 1_000_000))
         return builder.add(of_seconds, builder.sdiv(nanoseconds, ir.Constant(word, 1000)))
 

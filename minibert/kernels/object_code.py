@@ -43,7 +43,10 @@ def link(code: ObjectCode, num_arguments: int) -> Callable[..., None]:
     engine.finalize_object()
     # Numba's convention for calls: a place for the result and one for an exception, then the arguments.
     prototype = ctypes.CFUNCTYPE(ctypes.c_int32, *(ctypes.c_void_p,) * 2, *(ctypes.c_int64,) * num_arguments)
-    function = prototype(engine.get_function_address(code.symbol))
+    address = engine.get_function_address(code.symbol)
+    if not address:
+        raise ImportError(f"the machine code does not have the function {code.symbol}")
+    function = prototype(address)
     engine.detach()  # never freed
     unused = ctypes.addressof(_UNUSED)
     return functools.partial(function, unused, unused)

@@ -70,6 +70,15 @@ def make_ops(num_threads: int, *, use_blas: bool = False) -> Ops:
     )
 
 
+def _floats(array: FloatArray) -> FloatArray:
+    """Return an array as the kernels read it; they see only its address, not its dtype and its strides."""
+    return np.ascontiguousarray(array, np.float32)
+
+
+def _ints(array: IntArray) -> IntArray:
+    return np.ascontiguousarray(array, np.int32)
+
+
 def embed(
     resources: Resources,
     words: FloatArray,
@@ -82,7 +91,9 @@ def embed(
     """Compute the same as `reference.embed`."""
     T, H = len(token_ids), words.shape[1]
     y = resources.buffers.empty(T, H)
-    arrays = (words, token_ids, token_type_table, token_types, position_table, positions, y)
+    words, types, places = _floats(words), _floats(token_type_table), _floats(position_table)
+    token_ids, token_types, positions = _ints(token_ids), _ints(token_types), _ints(positions)
+    arrays = (words, token_ids, types, token_types, places, positions, y)
     resources.team.run(EMBED, *map(address, arrays), T, H, num_chunks=row_chunks(T))
     return y
 
@@ -98,9 +109,9 @@ def linear(
     """Compute the same as `reference.apply_linear`, with a packed weight."""
     packed = cast(PackedLinear, linear)  # `prepare` returned it
     M, (N, K) = len(x), packed.shape
-    x = np.ascontiguousarray(x)
+    x = _floats(x)
     y = resources.buffers.empty(M, N)
-    added = None if residual is None else np.ascontiguousarray(residual)
+    added = None if residual is None else _floats(residual)
     chunks, num_chunks = linear_chunks(M, N, resources.team.num_threads)
     resources.team.run(
         LINEAR,
@@ -129,12 +140,12 @@ def blas_linear(
     residual: FloatArray | None = None,
 ) -> FloatArray:
     """Compute the same as `reference.apply_linear`: NumPy's product, then the epilogue in one pass over it."""
-    y = reference.matmul(x, linear.weight)
+    y = _floats(reference.matmul(_floats(x), linear.weight))
     M, N = y.shape
-    added = None if residual is None else np.ascontiguousarray(residual)
+    bias, added = _floats(linear.bias), None if residual is None else _floats(residual)
     resources.team.run(
         EPILOGUE,
-        address(linear.bias),
+        address(bias),
         0 if added is None else address(added),
         address(y),
         M,
@@ -149,9 +160,9 @@ def blas_linear(
 def layer_norm(resources: Resources, x: FloatArray, norm: LayerNorm) -> FloatArray:
     """Compute the same as `reference.layer_norm`."""
     T, H = x.shape
-    x = np.ascontiguousarray(x)
+    x, weight, bias = _floats(x), _floats(norm.weight), _floats(norm.bias)
     y = resources.buffers.empty(T, H)
-    addresses = address(x), address(norm.weight), address(norm.bias), address(y)
+    addresses = address(x), address(weight), address(bias), address(y)
     resources.team.run(LAYER_NORM, *addresses, T, H, norm.eps, num_chunks=row_chunks(T))
     return y
 
@@ -169,8 +180,10 @@ def attention(
     return_probs: bool = False,
 ) -> AttentionOutput:
     """Compute the same as `reference.attention`."""
-    if not query.strides == key.strides == value.strides or query.strides[1] != query.itemsize:
-        query, key, value = map(np.ascontiguousarray, (query, key, value))
+    same = query.strides == key.strides == value.strides and query.dtype == key.dtype == value.dtype == np.float32
+    if not same or query.strides[1] != query.itemsize:
+        query, key, value = map(_floats, (query, key, value))
+    cu_seqlens = _ints(cu_seqlens)
     T, H = query.shape
     context = resources.buffers.empty(T, H)
     first = scores = probs = None

@@ -66,4 +66,4 @@ def pack(empty: Callable[..., FloatArray], linear: Linear) -> PackedLinear:
         panel[:, : len(rows)] = rows.T
         panel[:, len(rows) :] = 0.0
     panels.flags.writeable = False
-    return PackedLinear(linear.paths, linear.shape, panels.reshape(-1), np.ascontiguousarray(linear.bias))
+    return PackedLinear(linear.paths, linear.shape, panels.reshape(-1), np.ascontiguousarray(linear.bias, np.float32))

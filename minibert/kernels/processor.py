@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import llvmlite.binding as llvm
 
-__all__ = ["MR", "NR", "REGISTERS", "REGISTER_LANES", "WIDTH", "Processor", "target"]
+__all__ = ["ARM64", "MR", "NR", "REGISTERS", "REGISTER_LANES", "WIDTH", "Processor", "target"]
 
 
 class Processor(NamedTuple):
@@ -36,7 +36,7 @@ _WITHOUT_AVX = ("corei7-avx", "core-avx-i", "sandybridge", "ivybridge", "nocona"
 
 @functools.cache
 def target() -> Processor:
-    """Return the processor that Numba compiles for in this process.
+    """Return the processor that the kernels are compiled for in this process: the one that Numba would choose.
 
     Raises
     ------
@@ -74,7 +74,10 @@ WIDTH = 16
 REGISTER_LANES = 16 if target().has("avx512f") else 8 if target().has("avx") else 4
 """The number of float32 in one register of the processor."""
 
-REGISTERS = 32 if REGISTER_LANES == 16 or platform.machine() in ("aarch64", "arm64") else 16
+ARM64 = platform.machine().lower() in ("aarch64", "arm64")
+"""Whether the processor is a 64-bit ARM; Windows writes ARM64."""
+
+REGISTERS = 32 if REGISTER_LANES == 16 or ARM64 else 16
 """The number of vector registers of the processor."""
 
 NR = max(WIDTH, 2 * REGISTER_LANES)

@@ -1,7 +1,7 @@
 """The ops that compute each token alone: the sum of embeddings, and LayerNorm.
 
 What        `embed_chunk` and `layer_norm_chunk`; they compute the same as reference.embed and reference.layer_norm
-Layout      Arrays are flat views of row-major (T, H) float32 arrays. A chunk of work is ROWS rows
+Layout      Arrays are row-major (T, H) float32 arrays, given by their addresses. A chunk of work is ROWS rows
 Edges       The last H % WIDTH numbers of a row are a vector too, whose other lanes are 0
 Numerics    Both compute in float64 and round once. The sums of LayerNorm have a fixed order, so the result of a row
             depends on that row only, on every processor

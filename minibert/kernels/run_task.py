@@ -109,7 +109,7 @@ def run_task(own_address):
             else:
                 relax()
                 idle += 1
-            if microseconds() > end:
+            if idle & 63 == 0 and microseconds() > end:
                 yield_core()
                 end = microseconds() + _TURN
         return

@@ -3,8 +3,8 @@
 Numba compiles Python to LLVM. In LLVM, vectors of any width are ordinary values: ``<16 x float>`` is a type like
 ``float``. But Numba's type system does not have a name for it. This file only adds this name::
 
-    @njit
-    def scale(x, y, n):                      # y = 2 x, 16 numbers at a time
+    @function
+    def scale(x, y, n):                      # y = 2 x, 16 numbers at a time; x and y are memory, see memory.py
         for i in range(0, n, WIDTH):
             store(y, i, 2.0 * load(x, i))
 

@@ -51,6 +51,8 @@ class TaskKind:
     def __init__(self, number: int, names: str) -> None:
         self.number = number
         types = {name: "f8" if name == "eps" else "i8" for name in names.split()}
+        if len(types) >= MOST_FIELDS:
+            raise ValueError(f"a task has {len(types)} fields; there is room for {MOST_FIELDS - 1}")
         self.dtype = np.dtype([("kind", "i8"), *types.items()])
         codes = "".join("d" if kind == "f8" else "q" for kind in types.values())
         self._pack = struct.Struct(f"={HEADER}qq{codes}").pack_into

@@ -1,4 +1,4 @@
-"""A team of threads that share the chunks of each op, without a system call between two ops.
+"""A team of threads that share the chunks of each op. Without a busy core, two ops have no system call between them.
 
 An op is described as a *task* (tasks.py): a kind, named fields, and a number of chunks.
 
@@ -105,6 +105,23 @@ _PATIENCE = 20_000
 _CACHE_LINE = 64  # bytes
 
 
+_generation = 0  # forks between this process and the first one that imported this file
+
+
+def _process() -> tuple[int, int]:
+    """Return what tells this process from its ancestors; an id alone may be used again."""
+    return os.getpid(), _generation
+
+
+def _count_fork() -> None:
+    global _generation
+    _generation += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_count_fork)
+
+
 class _Scratch:
     """Memory for the intermediate results of one op, which begins at a cache line."""
 
@@ -130,8 +147,8 @@ class Team:
         self.num_threads = num_threads
         self._run_task = run_task
         self._scratch: deque[_Scratch] = deque()
-        # By process id. A forked child also finds the helpers of its parent here, and does not use them.
-        self._helpers_by_process: dict[int, _ProcessHelpers] = {}
+        # A forked child also finds the helpers of its parent here, and does not use them.
+        self._helpers_by_process: dict[tuple[int, int], _ProcessHelpers] = {}
 
     def run(self, kind: TaskKind, *fields: float, num_chunks: int, scratch: int = 0) -> None:
         """Compute one op: a task of this kind with these fields, in chunks; `scratch` floats for each thread.
@@ -143,7 +160,7 @@ class Team:
         """
         size = -(-scratch * FLOAT // _CACHE_LINE) * _CACHE_LINE  # bytes
         memory = self._take_scratch(self.num_threads * size) if scratch else _NOTHING
-        helpers = self._helpers_by_process.get(os.getpid()) or self._start_helpers()
+        helpers = self._helpers_by_process.get(_process()) or self._start_helpers()
         # A new state for each op, because a signal handler or finalizer may compute another op in between.
         own = _OwnState()
         kind.write(own, (helpers.address, 0, 0, num_chunks, memory.first, size), fields)
@@ -164,7 +181,7 @@ class Team:
     def _start_helpers(self) -> _ProcessHelpers:
         """Return the helpers of this process: new ones, or those that another thread has started in the meantime."""
         new = _ProcessHelpers(self, self.num_threads - 1)
-        helpers = self._helpers_by_process.setdefault(os.getpid(), new)
+        helpers = self._helpers_by_process.setdefault(_process(), new)
         if helpers is not new:
             new.close()
         return helpers
@@ -174,7 +191,7 @@ class _ProcessHelpers:
     """The helper threads of one team in one process, and the state that they share with the leader."""
 
     def __init__(self, team: Team, num_helpers: int) -> None:
-        self.process = os.getpid()
+        self.process = _process()
         # With room to begin at a cache line.
         self._memory = (ctypes.c_int64 * (SHARES + (num_helpers + 2) * LINE))()
         start = -ctypes.addressof(self._memory) % _CACHE_LINE
@@ -197,7 +214,7 @@ class _ProcessHelpers:
 
     def close(self) -> None:
         """Make the helpers return."""
-        if self.process == os.getpid():  # a forked child does not have these threads
+        if self.process == _process():  # a forked child does not have these threads
             self.state[CLOSED] = 1
             for helper in self._helpers:
                 helper.wake()

@@ -47,18 +47,20 @@ def choose_ops(backend: str | None, num_threads: int | None) -> Ops:
             ) from error
         _warn_no_numba(str(error))
         return reference.OPS
+    except MemoryError:
+        raise
     except Exception as error:  # after an interrupted import, Python keeps only some of its modules
         raise ValueError(
-            f"numba cannot be imported ({type(error).__name__}: {error}). An earlier import of it may have been "
-            "interrupted: restart Python."
+            f"numba cannot be imported, or cannot compile the kernels ({type(error).__name__}: {error}). An earlier "
+            "import of it may have been interrupted: restart Python."
         ) from error
 
 
 def _warn_no_numba(reason: str) -> None:
     # Python shows a warning once per line of code and text, so a loop that makes models warns once.
     warn_caller(
-        f"numba cannot be imported ({reason}), so minibert computes with NumPy alone. This is slower, but the results "
-        "are equal. Run pip install numba, or give backend='numpy' to silence this warning.",
+        f"numba cannot be imported ({reason}), so minibert computes with NumPy alone. This is slower, and the last "
+        "bits of the results differ. Run pip install numba, or give backend='numpy' to silence this warning.",
         RuntimeWarning,
     )
 

@@ -275,7 +275,7 @@ def test_after_an_interrupted_import_of_numba_a_restart_is_asked_for(model: Path
     assert outcome == "typed error", printed
     assert printed.startswith("interrupted\n")
     last = printed.splitlines()[-1]
-    assert last.startswith("ValueError: numba cannot be imported (")
+    assert last.startswith("ValueError: numba cannot be imported, or cannot compile the kernels (")
     assert last.endswith("An earlier import of it may have been interrupted: restart Python.")
 
 
