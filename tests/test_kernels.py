@@ -192,6 +192,25 @@ def test_results_do_not_depend_on_the_number_of_threads(op: str) -> None:
                     assert array.tobytes() == wanted.tobytes(), case.label
 
 
+def test_results_do_not_depend_on_the_float_mode_of_the_thread() -> None:
+    """torch.set_flush_denormal makes denormal results 0; minibert computes them, and leaves the mode as it was."""
+    import torch
+
+    ops, tiny = make_ops(2), np.full((64, 64), 1e-21, dtype=np.float32)
+    linear = ops.prepare(Linear(("w",), tiny, np.zeros(64, dtype=np.float32)))
+    expected = ops.linear(tiny, linear)
+    assert 0 < expected.max() < np.finfo(np.float32).tiny
+    if not torch.set_flush_denormal(True):
+        pytest.skip("torch cannot change the mode of this processor")
+    try:
+        found = make_ops(2).linear(tiny, linear)
+        flushed = (torch.tensor([1e-23]) * torch.tensor([1e-17])).item() == 0
+    finally:
+        torch.set_flush_denormal(False)
+    assert flushed, "the mode of the thread has changed"
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_one_set_of_ops_serves_eight_threads_at_once() -> None:
     ops = make_ops(2)
     cases = [case for case in OP_CASES if case.label.startswith(("linear T=37 K=768", "layer_norm T=128"))]

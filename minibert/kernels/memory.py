@@ -24,19 +24,24 @@ from minibert.kernels.simd import Memory, call_llvm
 from minibert.kernels.tasks import TaskKind
 
 __all__ = [
+    "DEFAULT_FLOAT_MODE",
     "atomic_add",
     "atomic_load",
     "atomic_store",
+    "float_mode",
     "floats_at",
     "ints_at",
     "longs_at",
     "microseconds",
     "nap",
     "relax",
+    "set_float_mode",
     "stack_floats",
     "task_at",
     "yield_core",
 ]
+
+_X86 = platform.machine() in ("x86_64", "AMD64", "i686")
 
 
 # --- numbers at an address -------------------------------------------------------------------------------------------
@@ -149,12 +154,50 @@ def atomic_store(typingctx: Any, memory: Any, index: Any, value: Any) -> Any:
     return types.void(memory, types.intp, types.int64), codegen
 
 
+# Denormal numbers count, and sums are rounded to nearest. Other libraries change this mode of a thread (-ffast-math,
+# torch.set_flush_denormal), and the results would depend on it.
+DEFAULT_FLOAT_MODE = 0 if ARM64 else 0x1F80
+
+
+@intrinsic
+def float_mode(typingctx: Any) -> Any:
+    """Return the thread's mode of floating-point arithmetic, on x86-64 and arm64; else 0."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        word = ir.IntType(64)
+        if ARM64:
+            return call_llvm(builder, "llvm.aarch64.get.fpcr", word)
+        if not _X86:
+            return ir.Constant(word, 0)
+        mode = cgutils.alloca_once(builder, ir.IntType(32))
+        call_llvm(builder, "llvm.x86.sse.stmxcsr", ir.VoidType(), mode)
+        return builder.zext(builder.load(mode), word)
+
+    return types.int64(), codegen
+
+
+@intrinsic
+def set_float_mode(typingctx: Any, mode: Any) -> Any:
+    """Set the thread's mode of floating-point arithmetic to what `float_mode` returned."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        if ARM64:
+            call_llvm(builder, "llvm.aarch64.set.fpcr", ir.VoidType(), arguments[0])
+        elif _X86:
+            mode = cgutils.alloca_once(builder, ir.IntType(32))
+            builder.store(builder.trunc(arguments[0], ir.IntType(32)), mode)
+            call_llvm(builder, "llvm.x86.sse.ldmxcsr", ir.VoidType(), mode)
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
+
+
 @intrinsic
 def relax(typingctx: Any) -> Any:
     """Tell the processor that the thread waits in a loop."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        if platform.machine() in ("x86_64", "AMD64", "i686"):
+        if _X86:
             call_llvm(builder, "llvm.x86.sse2.pause", ir.VoidType())
         elif ARM64:
             call_llvm(builder, "llvm.aarch64.hint", ir.VoidType(), ir.Constant(ir.IntType(32), 1))

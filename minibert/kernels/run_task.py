@@ -13,13 +13,16 @@ from minibert.kernels.attention import attention_chunk
 from minibert.kernels.compilation import function
 from minibert.kernels.gemm import epilogue_chunk, linear_chunk
 from minibert.kernels.memory import (
+    DEFAULT_FLOAT_MODE,
     atomic_add,
     atomic_load,
     atomic_store,
+    float_mode,
     longs_at,
     microseconds,
     nap,
     relax,
+    set_float_mode,
     yield_core,
 )
 from minibert.kernels.rowwise import embed_chunk, layer_norm_chunk
@@ -94,7 +97,19 @@ def take_chunks(address, thread, end):
 
 @function
 def run_task(own_address):
-    """Compute the task in the caller's own state; or, for a helper's state, look for tasks and help."""
+    """Compute the task in the caller's own state; or, for a helper's state, look for tasks and help.
+
+    The results do not depend on the float mode of the thread, which is the same again afterwards.
+    """
+    mode = float_mode()
+    set_float_mode(DEFAULT_FLOAT_MODE)
+    lead_or_help(own_address)
+    set_float_mode(mode)
+
+
+@function
+def lead_or_help(own_address):
+    """Do what `run_task` says."""
     own = longs_at(own_address)
     shared_address = own[SHARED]
     shared = longs_at(shared_address)
