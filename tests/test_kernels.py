@@ -208,7 +208,7 @@ def test_results_do_not_depend_on_the_float_mode_of_the_thread() -> None:
     finally:
         torch.set_flush_denormal(False)
     assert flushed, "the mode of the thread has changed"
-    np.testing.assert_array_equal(found, expected)
+    assert found.tobytes() == expected.tobytes()  # as bytes, because in that mode a denormal number equals 0
 
 
 def test_one_set_of_ops_serves_eight_threads_at_once() -> None:
