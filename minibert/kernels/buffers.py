@@ -2,8 +2,7 @@
 
 Lines   A vector that crosses the border of a cache line costs as much as two vectors. The allocator aligns to 16 bytes,
         but a line has 64. So weights, scratch memory (threads.py) and large results begin at a cache line
-        (`aligned_empty`). Small results and copied or unpickled weights have the allocator's alignment; they compute
-        the same.
+        (`aligned_empty`). Small results have the allocator's alignment; they compute the same.
 Pages   A forward reads all weights of a model once, and the processor looks up the address of each page. Pages of 2 MB
         (Linux) take 1 to 3 % less time than pages of 4 KB, but they need long pieces of memory. So the weights are cut
         from long pieces, the `Slabs`.

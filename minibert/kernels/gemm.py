@@ -66,7 +66,7 @@ _ZERO, _NR = np.int64(0), np.int64(NR)
 KC = 32  # products of one partial sum. The error of 16 is larger for K = 3,072, and that of 64 for every K
 SHORT, SHORT_KC = 128, 16  # up to SHORT products, the error of 16 is smaller
 UNROLL = 4  # steps of k in one turn of the inner loop; divides KC and SHORT_KC
-LINE = 16  # floats of a cache line
+LINE_FLOATS = 16  # floats of a cache line
 
 
 # --- micro-kernel ----------------------------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ LINE = 16  # floats of a cache line
 def prefetch_tile(rows, address, stride):
     """Ask the processor to fetch a tile into the first cache while it computes something else."""
     for i in range(rows):
-        for j in range(0, NR, LINE):
+        for j in range(0, NR, LINE_FLOATS):
             prefetch(address + (i * stride + j) * FLOAT)
 
 

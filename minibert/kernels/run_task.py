@@ -31,7 +31,7 @@ from minibert.kernels.threads import (
     ACTIVE,
     CALLERS,
     CLOSED,
-    LINE,
+    LINE_WORDS,
     NUM_CHUNKS,
     NUM_SHARES,
     PATIENCE,
@@ -78,7 +78,7 @@ def next_chunk(state, thread):
     num_chunks, num_shares = state[NUM_CHUNKS], state[NUM_SHARES]
     share = thread
     while True:
-        chunk = share * num_chunks // num_shares + atomic_add(state, SHARES + share * LINE, 1)
+        chunk = share * num_chunks // num_shares + atomic_add(state, SHARES + share * LINE_WORDS, 1)
         if chunk < (share + 1) * num_chunks // num_shares:
             return chunk
         share = (share + 1) % num_shares
@@ -137,7 +137,7 @@ def lead_or_help(own_address):
             shared[i] = own[i]
     state[NUM_SHARES] = num_shares
     for share in range(num_shares):
-        state[SHARES + share * LINE] = 0
+        state[SHARES + share * LINE_WORDS] = 0
     atomic_store(state, REMAINING, own[NUM_CHUNKS])  # from now on, helpers take chunks
     take_chunks(address, own[THREAD], _ZERO)
     if leads:

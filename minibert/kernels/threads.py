@@ -79,7 +79,7 @@ __all__ = [
     "ACTIVE",
     "CALLERS",
     "CLOSED",
-    "LINE",
+    "LINE_WORDS",
     "NUM_CHUNKS",
     "NUM_SHARES",
     "PATIENCE",
@@ -95,9 +95,9 @@ __all__ = [
 
 # The indices of the state, as the picture above shows.
 SHARED, THREAD, PATIENCE, NUM_CHUNKS, SCRATCH, SCRATCH_SIZE, TASK, NUM_SHARES = *range(7), HEADER + MOST_FIELDS
-REMAINING, ACTIVE, CALLERS, CLOSED, SHARES, LINE = 24, 32, 40, 48, 56, 8
+REMAINING, ACTIVE, CALLERS, CLOSED, SHARES, LINE_WORDS = 24, 32, 40, 48, 56, 8
 
-_OwnState = ctypes.c_int64 * (SHARES + LINE)
+_OwnState = ctypes.c_int64 * (SHARES + LINE_WORDS)
 
 # A helper looks for work this number of times before it sleeps (about a millisecond).
 _PATIENCE = 20_000
@@ -193,9 +193,9 @@ class _ProcessHelpers:
     def __init__(self, team: Team, num_helpers: int) -> None:
         self.process = _process()
         # With room to begin at a cache line.
-        self._memory = (ctypes.c_int64 * (SHARES + (num_helpers + 2) * LINE))()
+        self._memory = (ctypes.c_int64 * (SHARES + (num_helpers + 2) * LINE_WORDS))()
         start = -ctypes.addressof(self._memory) % _CACHE_LINE
-        self.state = (ctypes.c_int64 * (SHARES + (num_helpers + 1) * LINE)).from_buffer(self._memory, start)
+        self.state = (ctypes.c_int64 * (SHARES + (num_helpers + 1) * LINE_WORDS)).from_buffer(self._memory, start)
         self.address = ctypes.addressof(self.state)
         self.state[NUM_SHARES] = num_helpers + 1
         self._helpers = [_Helper(number, self.state, team._run_task) for number in range(1, num_helpers + 1)]
