@@ -2,7 +2,8 @@
 
     python -m benchmarks.ops [--write]
 
-The peak is measured in the same run: a loop of fma that uses only registers, on the same number of threads. Results are
+On a processor with AVX-512, a second process measures everything again with AVX2 alone, as Numba's own variables
+NUMBA_CPU_NAME and NUMBA_CPU_FEATURES choose it. The peak is measured in the same run: a loop of fma that uses only registers, on the same number of threads. Results are
 compared before anything is timed. Then the contenders of a row run in turn, for several rounds. All rows run again in
 several passes. Each ratio is the median of the ratios of single rounds. So a machine whose speed drifts disturbs all
 contenders equally, and a disturbance of seconds does not spoil all rounds of one row.
@@ -13,7 +14,9 @@ layers in a forward.
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -25,6 +28,7 @@ os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
 
 import numpy as np
 
+from benchmarks.environment import processor
 from benchmarks.readme import publish, table_parser
 from minibert.base.machine import available_cores
 from minibert.bert import reference
@@ -139,17 +143,28 @@ class Bench:
         for contender, seconds in in_turn(calls, self.rounds, self.least).items():
             self.seconds[name, contender] += seconds
 
-    def table(self) -> list[str]:
-        """Return the table of the medians of all rounds."""
-        lines = ["| op, rows x N x K | microseconds | NumPy needs | GFLOP/s | of the peak |", "|---|--:|--:|--:|--:|"]
+    def table(self, avx2: dict[str, str]) -> list[str]:
+        """Return the table of the medians of all rounds; `avx2` has the last column."""
+        lines = [
+            "| op, rows x N x K | microseconds | NumPy needs | GFLOP/s | of the peak | AVX2 alone: of its peak |",
+            "|---|--:|--:|--:|--:|--:|",
+        ]
         for name, work in self.work.items():
             ours, numpy = np.array(self.seconds[name, "minibert"]), np.array(self.seconds[name, "numpy"])
-            cells = [name, f"{np.median(ours) * 1e6:,.0f}", f"{np.median(numpy / ours):.2f}x", "", ""]
+            cells = [name, f"{np.median(ours) * 1e6:,.0f}", f"{np.median(numpy / ours):.2f}x", "", "", ""]
             if work:
-                best = self.peak.flops / np.array(self.seconds[name, "peak"])
-                cells[3:] = f"{np.median(work / ours) / 1e9:.0f}", f"{100 * np.median(work / ours / best):.0f} %"
+                cells[3:] = f"{np.median(work / ours) / 1e9:.0f}", self.share(name), avx2.get(name, "")
             lines.append("| " + " | ".join(cells) + " |")
         return lines
+
+    def share(self, name: str) -> str:
+        """Return the share of the peak that a row reaches."""
+        best = self.peak.flops / np.array(self.seconds[name, "peak"])
+        return f"{100 * np.median(self.work[name] / np.array(self.seconds[name, 'minibert']) / best):.0f} %"
+
+    def shares(self) -> dict[str, str]:
+        """Return the share of the peak of each row that has one."""
+        return {name: self.share(name) for name, work in self.work.items() if work}
 
     def gemm(self, model: str, M: int, N: int, K: int, *, cold: bool) -> None:
         copies = max(1, int(COLD_BYTES / (4 * N * K))) if cold else 1
@@ -224,16 +239,28 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5, help="rounds of each row in each pass (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=0.02, help="seconds of each contender in each round")
     parser.add_argument("--only", choices=("GEMM", "attention", "rowwise"), help="measure only these rows")
+    parser.add_argument("--shares", action="store_true", help="print the shares of the peak as JSON, and no table")
     options = parser.parse_args()
     bench = Bench(options.rounds, options.seconds)
     for done in range(options.passes):
         print(f"pass {done + 1} of {options.passes}", file=sys.stderr, flush=True)
         measure(bench, options.only)
-    lines = bench.table()
+    if options.shares:
+        print(json.dumps(bench.shares()))
+        return 0
+    lines = bench.table(shares_with_avx2(sys.argv[1:]) if "avx512f" in processor() else {})
     print("\n".join(lines))
     rounds = options.passes * options.rounds
     publish("ops", lines, f"{bench.threads} threads; medians of {rounds} rounds", write=options.write)
     return 0
+
+
+def shares_with_avx2(arguments: list[str]) -> dict[str, str]:
+    """Return the shares of the peak that another process reaches with AVX2 alone, with the same arguments."""
+    command = [sys.executable, "-m", "benchmarks.ops", "--shares", *(word for word in arguments if word != "--write")]
+    chosen = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx,+avx2,+fma"}
+    done = subprocess.run(command, env={**os.environ, **chosen}, stdout=subprocess.PIPE, check=True)
+    return json.loads(done.stdout)
 
 
 def measure(bench: Bench, only: str | None) -> None:

@@ -139,13 +139,15 @@ def first_vector(name: str, folder: Path, graph: Path) -> tuple[float, np.ndarra
     """Return the seconds from the start of a process to its first vector, and the vector."""
     program = f"folder, graph = {str(folder)!r}, {str(graph)!r}\n{FIRST_VECTOR[name]}"
     program += "import sys\nsys.stdout.write(' '.join(map(str, vector.tolist())) + '\\n')\nsys.stdout.flush()\n"
+    # Without this variable, Python keeps the compiled modules, as it does for most users.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     start = time.perf_counter()
     with subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", program],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)},
+        env={**environment, "PYTHONPATH": str(Path(__file__).parent.parent)},
     ) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
