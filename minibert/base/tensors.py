@@ -25,6 +25,7 @@ __all__ = [
     "holds_tensor",
     "is_tensor",
     "to_tensor",
+    "torch_is_loaded",
 ]
 
 
@@ -118,10 +119,15 @@ class _CPU(str):
 
     __slots__ = ()
     type = "cpu"
-    index = None
+    index = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return "device(type='cpu')"
+
+
+def torch_is_loaded() -> bool:
+    """Return whether this program has imported torch."""
+    return hasattr(sys.modules.get("torch"), "Tensor")
 
 
 def cpu_device() -> Any:

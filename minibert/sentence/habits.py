@@ -19,8 +19,8 @@ from minibert.sentence.modules import Pipeline
 from minibert.sentence.options import check_device
 from minibert.sentence.parts import PoolingPart, TransformerPart
 from minibert.similarity import SIMILARITY_FUNCTIONS
+from minibert.tokenizer.batch import TokenizedBatch
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
-from minibert.tokenizer.encodings import TokenizedBatch
 
 __all__ = ["SentenceHabits", "check_pool"]
 

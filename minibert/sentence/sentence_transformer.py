@@ -25,7 +25,7 @@ from minibert.sentence.encode import (
     sentence_width,
 )
 from minibert.sentence.habits import SentenceHabits, check_pool
-from minibert.sentence.keywords import check_backend, check_constructor, choose_token
+from minibert.sentence.keywords import check_backend, check_constructor, choose_token, set_keywords
 from minibert.sentence.modules import Pipeline, read_modules, read_pipeline
 from minibert.sentence.options import (
     EncodeOptions,
@@ -49,8 +49,8 @@ from minibert.similarity import (
     check_truncate_dim,
     quantize_embeddings,
 )
+from minibert.tokenizer.batch import TokenizedBatch
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
-from minibert.tokenizer.encodings import TokenizedBatch
 from minibert.tokenizer.texts import as_texts
 from minibert.tokenizer.windows import TextInfo, TokenWindows, check_inputs, count_tokens
 from minibert.tokens.layers import LayerSelection
@@ -101,7 +101,7 @@ class SentenceTransformer(SentenceHabits):
     pipeline : Pipeline
         The modules that turn hidden states into vectors.
     prompts : dict of str to str
-        "query" and "document" are always there; they are empty if neither the model nor the caller set them.
+        "query" and "document" are empty texts if neither the model nor the caller set them.
     default_prompt_name : str or None
     truncate_dim : int or None
     model_card_data : ModelCardData, or the given object
@@ -141,7 +141,7 @@ class SentenceTransformer(SentenceHabits):
         model_card_data: Any = None,
     ) -> None:
         check_device(device)
-        check_constructor(
+        asked = check_constructor(
             modules=modules,
             trust_remote_code=trust_remote_code,
             model_kwargs=model_kwargs,
@@ -183,6 +183,7 @@ class SentenceTransformer(SentenceHabits):
         self.model_card_data = ModelCardData() if model_card_data is None else model_card_data
 
         self.tokenizer = BertTokenizer.from_files(bert_files)
+        set_keywords(self.tokenizer, asked)
         settings = bert_files.settings("sentence_bert_config.json")
         check_settings(settings, self.tokenizer)
         self.model = BertModel.from_files(
@@ -211,13 +212,13 @@ class SentenceTransformer(SentenceHabits):
 
     @property
     def prompts(self) -> dict[str, str]:
-        """Texts to put before inputs, by name; "query" and "document" are always there. Settable."""
+        """Texts to put before inputs, by name. Settable; a model that was just loaded has "query" and "document"."""
         return self._prompts
 
     @prompts.setter
     def prompts(self, value: Mapping[str, str]) -> None:
         given = check_prompts(value, "prompts", TypeError)
-        self._prompts = {"query": "", "document": "", **given}
+        self._prompts = given
         self._given_prompts = frozenset(given)
 
     @property
