@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from minibert.base.checks import brief, check_int
 from minibert.base.tensors import as_array
-from minibert.tokenizer.files import SPECIAL_TOKEN_NAMES, LoadedTokenizer, library_errors, with_tokens
+from minibert.tokenizer.files import SPECIAL_TOKEN_NAMES, LoadedTokenizer, copy_of, library_errors, with_tokens
 from minibert.tokenizer.raw_encodings import RawEncoder
 from minibert.tokenizer.texts import shown
 
@@ -105,9 +105,7 @@ class Vocabulary:
     @property
     def backend_tokenizer(self) -> Tokenizer:
         """A copy of the tokenizer of the `tokenizers` library; changing it changes nothing here."""
-        from tokenizers import Tokenizer
-
-        return Tokenizer.from_str(self._tokenizer.to_str())
+        return copy_of(self._tokenizer)
 
     @property
     def do_lower_case(self) -> bool:
@@ -388,7 +386,9 @@ def _several(name: str, tokens: Any, alone: bool = True) -> list[Any]:
     """Return a token, or several, as a list of str and AddedToken; a single one is refused unless `alone`."""
     if alone and (isinstance(tokens, str) or hasattr(tokens, "content")):
         return [tokens]
-    if isinstance(tokens, str) or not isinstance(tokens, Iterable):
+    if not isinstance(tokens, Iterable):
+        raise TypeError(f"{name} is {shown(tokens)}; expected a token, or a list of tokens.")
+    if isinstance(tokens, str):
         raise ValueError(f"{name} is {shown(tokens)}; expected a list of tokens.")
     several = list(tokens)
     for token in several:
