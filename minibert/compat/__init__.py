@@ -1,0 +1,1 @@
+"""Stand-ins for other libraries, each behind an explicit import: see README.md."""
