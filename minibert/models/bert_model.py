@@ -12,19 +12,23 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert.base.arrays import FloatArray
-from minibert.base.checks import brief, check_indices, check_int, is_cpu
+from minibert.base.checks import check_indices, check_int
 from minibert.base.machine import available_memory
+from minibert.base.tensors import holds_tensor, to_tensor, torch_is_loaded
 from minibert.bert import encoder
 from minibert.bert.config import BertConfig
 from minibert.bert.ops import LayerNorm, Ops
 from minibert.bert.packed import PackedBatch
 from minibert.bert.weights import Weights
-from minibert.checkpoint.hub import ModelFiles, check_files, locate
+from minibert.checkpoint.hub import ModelFiles, check_files
 from minibert.models.backend import choose_ops
 from minibert.models.embeddings import BertEmbeddings, Embedding
+from minibert.models.habits import TorchHabits
 from minibert.models.inputs import pack
 from minibert.models.loading import load_weights
-from minibert.models.outputs import BertModelOutput
+from minibert.models.options import find_model
+from minibert.models.outputs import BertModelOutput, with_tensors
+from minibert.models.saving import named_arrays, save_model
 
 __all__ = ["TOKENS_PER_STEP", "BertModel", "PackedOutput", "Selection"]
 
@@ -58,7 +62,7 @@ class PackedOutput:
     pooled: FloatArray | None
 
 
-class BertModel:
+class BertModel(TorchHabits):
     """A BERT encoder: ids in, every hidden state out. `from_pretrained` makes it; threads may share it.
 
     A model does not change after it was made.
@@ -78,6 +82,7 @@ class BertModel:
         *,
         output_hidden_states: Selection = True,
         output_attentions: Selection = False,
+        return_dict: bool = True,
     ) -> None:
         # Both are required. They have defaults so that BertModel(config), which transformers allows, gets this message.
         if not isinstance(weights, Weights) or not isinstance(ops, Ops):
@@ -92,6 +97,7 @@ class BertModel:
         num_layers = self.config.num_hidden_layers
         self._hidden_states = _select("output_hidden_states", output_hidden_states, num_layers + 1)
         self._attentions = _select("output_attentions", output_attentions, num_layers)
+        self._return_dict = bool(return_dict)
 
     @property
     def config(self) -> BertConfig:
@@ -111,7 +117,7 @@ class BertModel:
     @classmethod
     def from_pretrained(
         cls,
-        name_or_path: str | os.PathLike[str],
+        name_or_path: str | os.PathLike[str] | None = None,
         *,
         config: BertConfig | None = None,
         revision: str | None = None,
@@ -122,8 +128,10 @@ class BertModel:
         output_hidden_states: Selection = True,
         output_attentions: Selection = False,
         add_pooling_layer: bool = True,
+        return_dict: bool = True,
         backend: str | None = None,
         num_threads: int | None = None,
+        **harmless: Any,
     ) -> BertModel:
         """Load a model from a folder, the hub's cache, or the hub.
 
@@ -156,16 +164,26 @@ class BertModel:
             Threads of minibert's kernels, 1 to 1,024. Default: MINIBERT_NUM_THREADS, else the cores that this process
             may use, but at most OMP_NUM_THREADS. A BLAS reads its number of threads from its own variables
             (OPENBLAS_NUM_THREADS).
+        return_dict : bool
+            The default of each call; see `__call__`.
+        **harmless
+            Keywords of transformers at values that change nothing, such as ``torch_dtype=torch.float32``,
+            ``attn_implementation="sdpa"``, ``device_map="cpu"``, or ``pretrained_model_name_or_path=`` for the name.
 
         Raises
         ------
+        TypeError, ValueError
+            A keyword is not known, or its value would change the result.
         ModelFormatError
             A file is missing or damaged, or minibert does not implement the model.
         DownloadError
             The model is not on this machine and could not be downloaded.
         """
-        files = locate(
+        files, config = find_model(
+            f"{cls.__name__}.from_pretrained",
             name_or_path,
+            harmless,
+            config,
             revision=revision,
             cache_dir=cache_dir,
             token=token,
@@ -178,6 +196,7 @@ class BertModel:
             output_hidden_states=output_hidden_states,
             output_attentions=output_attentions,
             add_pooling_layer=add_pooling_layer,
+            return_dict=return_dict,
             backend=backend,
             num_threads=num_threads,
         )
@@ -191,6 +210,7 @@ class BertModel:
         output_hidden_states: Selection = True,
         output_attentions: Selection = False,
         add_pooling_layer: bool = True,
+        return_dict: bool = True,
         backend: str | None = None,
         num_threads: int | None = None,
     ) -> BertModel:
@@ -202,7 +222,13 @@ class BertModel:
         weights = load_weights(
             files, config or BertConfig.from_files(files), ops.prepare, add_pooling_layer=add_pooling_layer
         )
-        return cls(weights, ops, output_hidden_states=output_hidden_states, output_attentions=output_attentions)
+        return cls(
+            weights,
+            ops,
+            output_hidden_states=output_hidden_states,
+            output_attentions=output_attentions,
+            return_dict=return_dict,
+        )
 
     def __call__(
         self,
@@ -215,8 +241,11 @@ class BertModel:
         output_hidden_states: Selection | None = None,
         output_attentions: Selection | None = None,
         num_layers: int | None = None,
+        return_dict: bool | None = None,
     ) -> BertModelOutput:
         """Run the model on B sequences of S token positions; masked tokens are not computed.
+
+        Arrays, lists and tensors of torch are accepted. If an input is a tensor, the output holds tensors.
 
         Parameters
         ----------
@@ -235,6 +264,8 @@ class BertModel:
             Which of the L layers' attention probs to keep; 0 is the first layer.
         num_layers : int, optional
             Stop after this number of layers, 0 to L. Below L, last_hidden_state and pooler_output are None.
+        return_dict : bool, optional
+            False: return the tuple of the output's values.
 
         Returns
         -------
@@ -270,7 +301,7 @@ class BertModel:
         if packed.pooled is not None:
             pooled = np.zeros((batch.num_sequences, self.config.hidden_size), dtype=np.float32)
             pooled[batch.shows_first] = packed.pooled
-        return BertModelOutput(
+        output = BertModelOutput(
             last_hidden_state=states[depth] if whole else None,
             pooler_output=pooled,
             hidden_states=None
@@ -278,6 +309,13 @@ class BertModel:
             else tuple(states.get(i) if i in hidden else None for i in range(depth + 1)),
             attentions=None if attentions is None else tuple(probs.get(i) for i in range(depth)),
         )
+        if any(map(holds_tensor, (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds))):
+            output = with_tensors(output)
+        if self._return_dict if return_dict is None else return_dict:
+            return output
+        return output.to_tuple()  # type: ignore[return-value]
+
+    forward = __call__
 
     def forward_packed(
         self,
@@ -415,6 +453,25 @@ class BertModel:
         """Return the word embeddings; ``model.get_input_embeddings()(ids)`` looks up ids without a forward."""
         return self.embeddings.word_embeddings
 
+    def save_pretrained(self, save_directory: str | os.PathLike[str], **harmless: Any) -> None:
+        """Write config.json and model.safetensors, which minibert and transformers load as the same model.
+
+        The weights are written in float32, under the names that transformers gives them. The folder is made if it does
+        not exist; other files in it are not touched.
+
+        Parameters
+        ----------
+        save_directory : str or path
+        **harmless
+            Keywords of transformers at values that change nothing, such as ``safe_serialization=True``.
+
+        Raises
+        ------
+        OSError
+            A file cannot be written. A file that was there before is then as it was.
+        """
+        save_model(f"{type(self).__name__}.save_pretrained", save_directory, self.weights, harmless)
+
     def num_parameters(self) -> int:
         """Count the trained numbers of the model."""
         weights = self.weights
@@ -427,26 +484,13 @@ class BertModel:
             for part in parts
         )
 
-    def eval(self) -> BertModel:
-        """Return the model itself, because it is always in inference mode."""
-        return self
+    def named_parameters(self) -> Iterator[tuple[str, Any]]:
+        """Yield the name in the checkpoint and the values of each trained array.
 
-    def train(self, mode: bool = True) -> BertModel:
-        """Refuse to train; ``train(False)`` returns the model itself."""
-        if mode:
-            raise ValueError(
-                "train() was called, but minibert only runs trained models. Train the model with transformers, then "
-                "load it here."
-            )
-        return self
-
-    def to(self, device: object) -> BertModel:
-        """Return the model itself for "cpu"; refuse any other device."""
-        if not is_cpu(device):
-            raise ValueError(
-                f".to({brief(device)}) is not possible, because minibert runs on the CPU in float32. Use .to('cpu')."
-            )
-        return self
+        They are copies: tensors if torch is loaded, else arrays. Changing them does not change the model.
+        """
+        convert = to_tensor if torch_is_loaded() else np.array
+        return ((name, convert(array)) for name, array in named_arrays(self.weights))
 
     def __repr__(self) -> str:
         config = self.config
