@@ -74,7 +74,10 @@ ignore_all_checks, timeout
         self.output_fmt = output_fmt
         layers = [pooling_layer] if isinstance(pooling_layer, int) else list(pooling_layer)
         # hidden state 0 is the output of the embeddings, so that the first layer's output is hidden state 1
-        self._options = {"layers": [layer + (layer >= 0) for layer in layers], "pooling": pooling_strategy}
+        self._options: dict[str, Any] = {
+            "layers": [layer + (layer >= 0) for layer in layers],
+            "pooling": pooling_strategy,
+        }
         self._model = copy.copy(model if isinstance(model, SentenceTransformer) else _load(model))
         hidden_size = self._model.model.config.hidden_size
         self._model.pipeline = Pipeline(("mean",), True, (), (hidden_size,), ())

@@ -11,7 +11,7 @@ import pytest
 import transformers
 
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
-from minibert.tokenizer.encodings import TokenizedBatch
+from minibert.tokenizer.batch import TokenizedBatch
 from tests.support.checkpoints import locate_minilm
 from tests.support.tokenizer_files import AWKWARD_TEXTS, random_texts
 
