@@ -7,6 +7,7 @@ written for those libraries then run as they are, and a keyword that would chang
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
@@ -44,8 +45,8 @@ def is_float32(value: object) -> bool:
     """Return whether a value names float32: None, "float32", or the type of NumPy or torch."""
     if value is None or value is float:
         return value is None
-    name = value if isinstance(value, str) else getattr(value, "__name__", None) or str(value)
-    return name.removeprefix("torch.") == "float32"
+    name = value if isinstance(value, str) else getattr(value, "__name__", None) or brief(value)
+    return isinstance(name, str) and re.fullmatch(r"(torch\.|dtype\('|np\.)?float32('\))?", name) is not None
 
 
 def _is_cpu_map(value: object) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 from minibert.base.checks import brief, check_choice
 from minibert.checkpoint.hub import DEFAULT_MODEL
 from minibert.sentence.modules import Pipeline
-from minibert.sentence.sentence_transformer import SentenceTransformer
+from minibert.sentence.sentence_transformers import SentenceTransformer
 
 __all__ = ["BertClient"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from minibert.checkpoint.hub import DEFAULT_MODEL
-from minibert.sentence.sentence_transformer import SentenceTransformer
+from minibert.sentence.sentence_transformers import SentenceTransformer
 
 __all__ = ["DEFAULT_MODEL", "SentenceTransformer", "check_options", "load_model", "missing", "name_of"]
 

@@ -111,8 +111,11 @@ class TokenizedBatch(MutableMapping[str, Any]):
                 self.data[name] = converted(name, [value] if prepend_batch_axis else value, kind)
         return self
 
+    def __str__(self) -> str:
+        return str(self.data)  # as transformers prints it
+
     def __repr__(self) -> str:
-        return repr(self.data)
+        return f"TokenizedBatch({', '.join(f'{name}: {_described(value)}' for name, value in self.data.items())})"
 
     def _repr_html_(self) -> str:
         starts = (
@@ -122,8 +125,7 @@ class TokenizedBatch(MutableMapping[str, Any]):
             (i, len(encoding), encoding.n_truncated, start)
             for i, (encoding, start) in enumerate(zip(self.encodings, starts, strict=True))
         )
-        caption = f"TokenizedBatch({', '.join(self.data)})"
-        return html_table(caption, ("row", "tokens", "cut", "they begin"), rows, len(self.encodings))
+        return html_table(repr(self), ("row", "tokens", "cut", "they begin"), rows, len(self.encodings))
 
     # --- what a row says about its text ---
 
@@ -212,6 +214,11 @@ class TokenizedBatch(MutableMapping[str, Any]):
     def _padded(self, i: int, values: list[Element], fill: Element) -> list[Element]:
         span = self._spans[i]
         return [fill] * span.start + values + [fill] * (self._widths[i] - span.stop)
+
+
+def _described(value: Any) -> str:
+    shape = getattr(value, "shape", None)
+    return f"a list of {len(value)}" if shape is None and isinstance(value, list) else str(tuple(shape or ()))
 
 
 # --- rows -> lists, arrays, tensors -----------------------------------------------------------------------------------

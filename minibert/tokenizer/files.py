@@ -23,7 +23,9 @@ __all__ = [
     "SIDES",
     "SPECIAL_TOKEN_NAMES",
     "LoadedTokenizer",
+    "copy_of",
     "is_library_error",
+    "is_wordpiece",
     "library_errors",
     "load_tokenizer",
     "normalizer_settings",
@@ -130,6 +132,20 @@ def load_tokenizer(files: ModelFiles) -> LoadedTokenizer:
     )
 
 
+def copy_of(tokenizer: Tokenizer) -> Tokenizer:
+    """Return a tokenizer of the library that can be changed without changing the given one."""
+    from tokenizers import Tokenizer
+
+    return Tokenizer.from_str(tokenizer.to_str())
+
+
+def is_wordpiece(tokenizer: Tokenizer) -> bool:
+    """Return whether a tokenizer of the library has the model of BERT's tokenizer."""
+    from tokenizers.models import WordPiece
+
+    return isinstance(tokenizer.model, WordPiece)
+
+
 def with_tokens(loaded: LoadedTokenizer, tokens: Sequence[str | AddedToken], *, special: bool) -> LoadedTokenizer:
     """Return a tokenizer with more tokens; the given one does not change.
 
@@ -138,7 +154,7 @@ def with_tokens(loaded: LoadedTokenizer, tokens: Sequence[str | AddedToken], *, 
     ValueError
         A token is too long, or the model has no row for its id.
     """
-    from tokenizers import AddedToken, Tokenizer
+    from tokenizers import AddedToken
 
     def plain(token: str | AddedToken) -> AddedToken:
         return AddedToken(token, normalized=not special, special=special) if isinstance(token, str) else token
@@ -153,7 +169,7 @@ def with_tokens(loaded: LoadedTokenizer, tokens: Sequence[str | AddedToken], *, 
             "'[unused1]', or add the token and train the model in transformers."
         )
     with library_errors(ValueError, "the tokens cannot be added"):
-        tokenizer = Tokenizer.from_str(loaded.tokenizer.to_str())
+        tokenizer = copy_of(loaded.tokenizer)
         if special:
             tokenizer.add_special_tokens(added)
         else:

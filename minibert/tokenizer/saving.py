@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from minibert.base.files import make_folder, write_json, write_whole
 from minibert.base.keywords import SAVING_KEYWORDS, check_keywords
-from minibert.tokenizer.files import GENERIC_TOKENIZER_CLASSES
+from minibert.tokenizer.files import GENERIC_TOKENIZER_CLASSES, is_wordpiece
 from minibert.tokenizer.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -57,13 +57,7 @@ def _class_name(tokenizer: Vocabulary) -> str:
     stored = tokenizer._loaded.tokenizer_class
     if stored is not None and (stored in GENERIC_TOKENIZER_CLASSES or not stored.startswith("Bert")):
         return stored
-    return "BertTokenizer" if _is_wordpiece(tokenizer._tokenizer) else GENERIC_TOKENIZER_CLASSES[0]
-
-
-def _is_wordpiece(library: Tokenizer) -> bool:
-    from tokenizers.models import WordPiece
-
-    return isinstance(library.model, WordPiece)
+    return "BertTokenizer" if is_wordpiece(tokenizer._tokenizer) else GENERIC_TOKENIZER_CLASSES[0]
 
 
 def _vocab_lines(library: Tokenizer) -> str:
@@ -71,7 +65,7 @@ def _vocab_lines(library: Tokenizer) -> str:
     vocab = library.get_vocab(with_added_tokens=False)
     tokens = sorted(vocab, key=vocab.__getitem__)
     numbered = [vocab[token] for token in tokens] == list(range(len(tokens)))
-    if not _is_wordpiece(library) or not numbered or any(token != token.strip() or "\n" in token for token in tokens):
+    if not is_wordpiece(library) or not numbered or any(token != token.strip() or "\n" in token for token in tokens):
         return ""
     return "".join(f"{token}\n" for token in tokens)
 

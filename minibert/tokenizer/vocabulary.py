@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from minibert.base.checks import brief, check_int
 from minibert.base.tensors import as_array
-from minibert.tokenizer.files import SPECIAL_TOKEN_NAMES, LoadedTokenizer, library_errors, with_tokens
+from minibert.tokenizer.files import SPECIAL_TOKEN_NAMES, LoadedTokenizer, copy_of, library_errors, with_tokens
 from minibert.tokenizer.raw_encodings import RawEncoder
 from minibert.tokenizer.texts import shown
 
@@ -105,9 +105,7 @@ class Vocabulary:
     @property
     def backend_tokenizer(self) -> Tokenizer:
         """A copy of the tokenizer of the `tokenizers` library; changing it changes nothing here."""
-        from tokenizers import Tokenizer
-
-        return Tokenizer.from_str(self._tokenizer.to_str())
+        return copy_of(self._tokenizer)
 
     @property
     def do_lower_case(self) -> bool:

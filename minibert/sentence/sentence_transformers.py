@@ -1,4 +1,9 @@
-"""`SentenceTransformer`: texts in, one vector each out, as sentence-transformers computes them."""
+"""`SentenceTransformer`: texts in, one vector each out, as sentence-transformers computes them.
+
+The name of this module has a reason. KeyBERT and BERTopic look for "sentence_transformers" in ``str(type(model))``; where
+they do not find it, they use another model and say nothing. With this name they check the model, and refuse it, or
+accept it if `minibert.compat.sentence_transformers` was imported.
+"""
 
 from __future__ import annotations
 
