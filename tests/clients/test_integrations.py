@@ -94,7 +94,8 @@ def test_haystack(tmp_path: Path, minilm_folder: Path) -> None:
         found = pipeline.run({"text": {"text": "sleeping animals"}})["retriever"]["documents"]
         alone = Pipeline()
         alone.add_component("text", HaystackTextEmbedder(MODEL))
-        again = Pipeline.loads(alone.dumps()).run({"text": {"text": TEXTS[0]}})["text"]["embedding"]
+        loaded = Pipeline.loads(alone.dumps(), allowed_modules=["minibert.integrations.haystack"])
+        again = loaded.run({"text": {"text": TEXTS[0]}})["text"]["embedding"]
         try:
             HaystackDocumentEmbedder(MODEL).run([Document(content=None)])
         except TypeError as error:

@@ -190,22 +190,24 @@ def test_isinstance_also_holds_where_langchain_is_imported_later(tmp_path: Path,
     assert run_client(program, tmp_path / "a", minilm_folder)["value"] == [True, True]
 
 
-def test_the_unit_tests_of_langchain(tmp_path: Path, minilm_folder: Path) -> None:
-    needs("langchain-tests")
-    program = """
-        import pytest, pathlib
-        pathlib.Path("test_it.py").write_text('''
+THEIR_TESTS = """
 import os
 from langchain_tests.integration_tests import EmbeddingsIntegrationTests
 from langchain_tests.unit_tests import EmbeddingsUnitTests
 from minibert.integrations import LangChainEmbeddings
+
 class TestUnit(EmbeddingsUnitTests):
     embeddings_class = LangChainEmbeddings
     embedding_model_params = {"model": os.environ["CLIENT_MODEL"]}
+
 class TestIntegration(EmbeddingsIntegrationTests):
     embeddings_class = LangChainEmbeddings
     embedding_model_params = {"model": os.environ["CLIENT_MODEL"]}
-''')
-        answer(int(pytest.main(["-q", "-p", "no:cacheprovider", "test_it.py"])))
-        """
-    assert run_client(program, tmp_path / "a", minilm_folder)["value"] == 0
+"""
+
+
+def test_the_unit_tests_of_langchain(tmp_path: Path, minilm_folder: Path) -> None:
+    needs("langchain-tests")
+    (tmp_path / "test_it.py").write_text(THEIR_TESTS, encoding="utf-8")
+    program = 'import pytest; answer(int(pytest.main(["-q", "-p", "no:cacheprovider", "test_it.py"])))'
+    assert run_client(program, tmp_path, minilm_folder)["value"] == 0
