@@ -186,17 +186,14 @@ def semantic_search_usearch(
         return found
 
     start = time.perf_counter()
-    m, count = len(query.sent), min(query.candidates, len(corpus_index))
-    ids, scores = np.full((m, count), -1, dtype=np.int64), np.zeros((m, count), dtype=np.float32)
-    if m and count:
-        matches = corpus_index.search(_as_bytes(query.sent, corpus_precision), count=count, exact=bool(exact))
-        found = np.atleast_2d(matches.keys)
-        counts = np.reshape(
-            np.asarray(getattr(matches, "counts", found.shape[1])), (-1, 1)
-        )  # one query alone has no counts
-        filled = np.broadcast_to(np.arange(found.shape[1]) < counts, found.shape)
-        ids[:, : found.shape[1]] = np.where(filled, found.astype(np.int64), -1)
-        scores[:, : found.shape[1]] = np.where(filled, np.atleast_2d(matches.distances), 0)
+    ids, scores = np.full((len(query.sent), 0), -1, dtype=np.int64), np.zeros((len(query.sent), 0), dtype=np.float32)
+    if len(query.sent) and len(corpus_index):
+        sent = _as_bytes(query.sent, corpus_precision)
+        matches = corpus_index.search(sent, count=query.candidates, exact=bool(exact))
+        keys, scores = np.atleast_2d(matches.keys), np.atleast_2d(matches.distances)
+        counts = getattr(matches, "counts", keys.shape[1])  # the matches of one query alone do not have this attribute
+        filled = np.arange(keys.shape[1]) < np.reshape(np.asarray(counts), (-1, 1))
+        ids = np.where(filled, keys.astype(np.int64), -1)
     answers = query.answers(ids, scores, ids >= 0, stored)
     seconds = time.perf_counter() - start
     return (answers, seconds, corpus_index) if output_index else (answers, seconds)

@@ -6,8 +6,10 @@ name that minibert does not have is refused with the reason.
 
 from __future__ import annotations
 
+import dis
 import logging
 import os
+import sys
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -148,6 +150,10 @@ _REASONS = {
 
 def __getattr__(name: str) -> Any:
     """Say why a name of sentence_transformers.util is not here."""
-    if name in _REASONS:
-        raise AttributeError(f"minibert.util does not have sentence_transformers.util.{name}: {_REASONS[name]}.")
-    raise AttributeError(f"module 'minibert.util' has no attribute {name!r}; it has {', '.join(__all__)}.")
+    if name not in _REASONS:
+        raise AttributeError(f"module 'minibert.util' has no attribute {name!r}; it has {', '.join(__all__)}.")
+    message = f"minibert.util does not have {name} of sentence_transformers.util: {_REASONS[name]}."
+    caller = sys._getframe(1)
+    if dis.opname[caller.f_code.co_code[caller.f_lasti]] == "IMPORT_FROM":
+        raise ImportError(message, name="minibert.util")  # Python drops the message of an AttributeError there
+    raise AttributeError(message)

@@ -21,8 +21,7 @@ class Scores(np.ndarray[Any, np.dtype[Any]]):
     """An array with the few methods of a tensor that programs call on scores: ``numpy``, ``cpu``, ``detach``, float().
 
     sentence-transformers answers with tensors even where it is given arrays, so programs end with
-    ``model.similarity(a, b).numpy()``. Slices are `Scores` too. Arithmetic on them, copies in files and pickles are
-    plain arrays.
+    ``model.similarity(a, b).numpy()``. Slices and results of arithmetic are `Scores` too; pickles hold plain arrays.
     """
 
     def numpy(self, *, force: bool = False) -> npt.NDArray[Any]:
@@ -49,8 +48,7 @@ class Scores(np.ndarray[Any, np.dtype[Any]]):
         context: tuple[Any, ...] | None = None,
         return_scalar: bool = False,
     ) -> Any:
-        plain = array.view(np.ndarray)
-        return plain[()] if return_scalar else plain
+        return array.view(np.ndarray)[()] if return_scalar else array.view(Scores)
 
     def __reduce__(self) -> Any:
         return self.view(np.ndarray).__reduce__()

@@ -6,14 +6,19 @@ Programs and libraries pass these keywords even where they mean nothing, such as
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from typing import Any
 
-from minibert.base.checks import brief
+from minibert.base.checks import brief, check_int
 from minibert.base.keywords import HUB_KEYWORDS, MODEL_KEYWORDS, TOKENIZER_KEYWORDS, Keyword, check_keywords
+from minibert.tokenizer.bert_tokenizer import BertTokenizer
+from minibert.tokenizer.options import SETTINGS, set_asked
 
-__all__ = ["check_backend", "check_constructor", "choose_token"]
+__all__ = ["check_backend", "check_constructor", "choose_token", "set_keywords"]
 
 _ANYTHING = Keyword(lambda value: True, "any value", "")
+
+_TOKENIZER = "BertTokenizer.from_pretrained"
 
 _TABLES: Mapping[str, tuple[str, Mapping[str, Keyword]]] = {
     # Sentence vectors use neither the pooler nor other outputs than the hidden states.
@@ -22,8 +27,15 @@ _TABLES: Mapping[str, tuple[str, Mapping[str, Keyword]]] = {
         {**MODEL_KEYWORDS, **dict.fromkeys(("add_pooling_layer", "output_hidden_states", "return_dict"), _ANYTHING)},
     ),
     "processor_kwargs": (
-        "BertTokenizer.from_pretrained",
-        {**TOKENIZER_KEYWORDS, "clean_up_tokenization_spaces": _ANYTHING},  # of decoding only
+        _TOKENIZER,
+        {
+            **TOKENIZER_KEYWORDS,
+            "clean_up_tokenization_spaces": _ANYTHING,  # of decoding only
+            "padding_side": _ANYTHING,  # sentence vectors are computed without padding
+            "truncation_side": Keyword(
+                lambda value: value in (None, "right"), "'right'", "minibert cuts the end of a text. Leave it out."
+            ),
+        },
     ),
     "config_kwargs": ("BertConfig.from_pretrained", MODEL_KEYWORDS),
 }
@@ -39,8 +51,13 @@ def check_constructor(
     processor_kwargs: object,
     tokenizer_kwargs: object,
     config_kwargs: object,
-) -> None:
+) -> dict[str, Any]:
     """Refuse values that would change the vectors, or that minibert cannot heed.
+
+    Returns
+    -------
+    dict
+        The keywords that name a setting of the tokenizer, for `set_keywords`.
 
     Raises
     ------
@@ -55,24 +72,35 @@ def check_constructor(
     check_keywords(_CALL, {"trust_remote_code": trust_remote_code}, HUB_KEYWORDS)
     if processor_kwargs and tokenizer_kwargs:
         raise TypeError("tokenizer_kwargs= is the old name of processor_kwargs=; give one of them.")
-    for name, given in (
-        ("model_kwargs", model_kwargs),
-        ("processor_kwargs", processor_kwargs),
-        ("tokenizer_kwargs", tokenizer_kwargs),
-        ("config_kwargs", config_kwargs),
-    ):
-        _check_inner(name, given)
+    _check_inner("model_kwargs", model_kwargs)
+    _check_inner("config_kwargs", config_kwargs)
+    settings = (*SETTINGS, "model_max_length")
+    asked = _check_inner("processor_kwargs", processor_kwargs, settings)
+    return asked | _check_inner("tokenizer_kwargs", tokenizer_kwargs, settings)
 
 
-def _check_inner(name: str, given: object) -> None:
-    """Check keywords for the model, the tokenizer or the config, which are given as a dict."""
+def set_keywords(tokenizer: BertTokenizer, asked: Mapping[str, Any]) -> None:
+    """Set `model_max_length` of a tokenizer, and compare the other settings that were asked for with its own."""
+    asked = dict(asked)
+    limit = asked.pop("model_max_length", None)
+    limit = asked.pop("max_len", limit)
+    try:
+        set_asked(tokenizer, _TOKENIZER, asked)
+        if limit is not None:
+            tokenizer.model_max_length = check_int("model_max_length", limit, 1)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"processor_kwargs of {_CALL}: {error}") from None
+
+
+def _check_inner(name: str, given: object, settings: Collection[str] = ()) -> dict[str, Any]:
+    """Check keywords for the model, the tokenizer or the config, given as a dict; return those that name settings."""
     if given is None:
-        return
+        return {}
     if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
         raise TypeError(f"{name}={brief(given)}; expected a dict of keywords, or None.")
     call, table = _TABLES["processor_kwargs" if name == "tokenizer_kwargs" else name]
     try:
-        check_keywords(call, given, table)
+        return check_keywords(call, given, table, settings=settings)
     except (TypeError, ValueError) as error:
         raise type(error)(f"{name} of {_CALL}: {error}") from None
 

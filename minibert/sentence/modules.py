@@ -214,6 +214,10 @@ class _Dense:
             found["residual.weight"] = self.residual.weight
         return found
 
+    def __repr__(self) -> str:
+        outward, inward = self.linear.shape
+        return f"Dense({inward}, {outward}, {self.activation})"
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _LayerNorm:
@@ -231,6 +235,9 @@ class _LayerNorm:
     def tensors(self) -> dict[str, FloatArray]:
         return {"norm.weight": self.norm.weight, "norm.bias": self.norm.bias}
 
+    def __repr__(self) -> str:
+        return f"LayerNorm({len(self.norm.weight)})"
+
 
 @dataclasses.dataclass(frozen=True)
 class _Normalize:
@@ -244,6 +251,9 @@ class _Normalize:
 
     def tensors(self) -> dict[str, FloatArray]:
         return {}
+
+    def __repr__(self) -> str:
+        return "Normalize()"
 
 
 # torch.nn's name -> the name in minibert's ops; None is the identity.

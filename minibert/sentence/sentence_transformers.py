@@ -31,7 +31,7 @@ from minibert.sentence.encode import (
     sentence_width,
 )
 from minibert.sentence.habits import SentenceHabits, check_pool
-from minibert.sentence.keywords import check_backend, check_constructor, choose_token
+from minibert.sentence.keywords import check_backend, check_constructor, choose_token, set_keywords
 from minibert.sentence.modules import Pipeline, read_modules, read_pipeline
 from minibert.sentence.options import (
     EncodeOptions,
@@ -107,7 +107,7 @@ class SentenceTransformer(SentenceHabits):
     pipeline : Pipeline
         The modules that turn hidden states into vectors.
     prompts : dict of str to str
-        "query" and "document" are always there; they are empty if neither the model nor the caller set them.
+        "query" and "document" are empty texts if neither the model nor the caller set them.
     default_prompt_name : str or None
     truncate_dim : int or None
     model_card_data : ModelCardData, or the given object
@@ -147,7 +147,7 @@ class SentenceTransformer(SentenceHabits):
         model_card_data: Any = None,
     ) -> None:
         check_device(device)
-        check_constructor(
+        asked = check_constructor(
             modules=modules,
             trust_remote_code=trust_remote_code,
             model_kwargs=model_kwargs,
@@ -190,6 +190,7 @@ class SentenceTransformer(SentenceHabits):
         self.model_card_data = ModelCardData() if model_card_data is None else model_card_data
 
         self.tokenizer = BertTokenizer.from_files(bert_files)
+        set_keywords(self.tokenizer, asked)
         settings = bert_files.settings("sentence_bert_config.json")
         check_settings(settings, self.tokenizer)
         self.model = BertModel.from_files(
@@ -218,13 +219,13 @@ class SentenceTransformer(SentenceHabits):
 
     @property
     def prompts(self) -> dict[str, str]:
-        """Texts to put before inputs, by name; "query" and "document" are always there. Settable."""
+        """Texts to put before inputs, by name. Settable; a model that was just loaded has "query" and "document"."""
         return self._prompts
 
     @prompts.setter
     def prompts(self, value: Mapping[str, str]) -> None:
         given = check_prompts(value, "prompts", TypeError)
-        self._prompts = {"query": "", "document": "", **given}
+        self._prompts = given
         self._given_prompts = frozenset(given)
 
     @property
@@ -531,8 +532,7 @@ class SentenceTransformer(SentenceHabits):
 
     def tokenize(self, texts: str | Sequence[str]) -> TokenizedBatch:
         """Return the ids and masks of texts, cut to `max_seq_length` and padded to the longest: int64 arrays (B, S)."""
-        limit = self.max_seq_length
-        return self.tokenizer(texts, padding=True, truncation=True, max_length=limit, return_tensors="np")
+        return self.tokenizer(texts, padding=True, truncation=True, max_length=self.max_seq_length, return_tensors="np")
 
     def num_tokens(self, texts: Sequence[str], prompt_name: str | None = None, prompt: str | None = None) -> list[int]:
         """Count the tokens of each of B texts, with its prompt and the special tokens, before anything is cut."""
