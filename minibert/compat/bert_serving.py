@@ -18,7 +18,7 @@ from minibert.checkpoint.hub import DEFAULT_MODEL
 from minibert.sentence.modules import Pipeline
 from minibert.sentence.sentence_transformers import SentenceTransformer
 
-__all__ = ["BertClient"]
+__all__ = ["BertClient", "Response"]
 
 
 class Response(NamedTuple):

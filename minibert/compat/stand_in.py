@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-__all__ = ["Contents", "Package", "install"]
+__all__ = ["Contents", "Package", "install", "missing"]
 
 
 @dataclass(frozen=True)

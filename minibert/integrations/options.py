@@ -11,7 +11,15 @@ import numpy as np
 from minibert.checkpoint.hub import DEFAULT_MODEL
 from minibert.sentence.sentence_transformers import SentenceTransformer
 
-__all__ = ["DEFAULT_MODEL", "SentenceTransformer", "check_options", "load_model", "missing", "name_of"]
+__all__ = [
+    "DEFAULT_MODEL",
+    "SentenceTransformer",
+    "check_option_names",
+    "check_options",
+    "load_model",
+    "missing",
+    "name_of",
+]
 
 
 def load_model(
