@@ -49,6 +49,7 @@ HOMES = {
     "llvmlite": {"kernels"},
     "sklearn": {"scikit"},
     "matplotlib": {"plot"},
+    "jinja2": {"tokenizer.chat"},
     "torch": {"base.tensors", "cli.bench"},  # cli.bench times it
     "transformers": {"cli.bench"},  # both are timed beside minibert if they are installed
     "pyarrow": {"corpus.writers"},
@@ -447,7 +448,7 @@ def test_there_are_five_runtime_packages_and_they_are_the_ones_imported() -> Non
     extras = [project["optional-dependencies"][extra] for extra in ("plot", "sklearn", "parquet")]
     assert extras == [["matplotlib>=3.8"], ["scikit-learn>=1.6"], ["pyarrow>=17"]]
     clients = {library for library, homes in HOMES.items() if all(home.startswith("integrations.") for home in homes)}
-    optional = {"matplotlib", "sklearn", "pyarrow", "faiss", "usearch", *clients}
+    optional = {"matplotlib", "sklearn", "pyarrow", "faiss", "usearch", "jinja2", *clients}
     assert imported - set(sys.stdlib_module_names) - {"minibert"} - required - optional <= {
         "llvmlite",
         "tqdm",
