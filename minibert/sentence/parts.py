@@ -89,7 +89,7 @@ class PoolingPart:
 
     @property
     def include_prompt(self) -> bool:
-        """Whether the tokens of a prompt count; settable."""
+        """True if the tokens of a prompt count; settable."""
         return self._model.pipeline.include_prompt
 
     @include_prompt.setter
