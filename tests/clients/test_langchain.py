@@ -209,5 +209,6 @@ class TestIntegration(EmbeddingsIntegrationTests):
 def test_the_unit_tests_of_langchain(tmp_path: Path, minilm_folder: Path) -> None:
     needs("langchain-tests")
     (tmp_path / "test_it.py").write_text(THEIR_TESTS, encoding="utf-8")
-    program = 'import pytest; answer(int(pytest.main(["-q", "-p", "no:cacheprovider", "test_it.py"])))'
+    options = ["-q", "-p", "no:cacheprovider", "-o", "asyncio_mode=auto", "test_it.py"]
+    program = f"import pytest; answer(int(pytest.main({options})))"
     assert run_client(program, tmp_path, minilm_folder)["value"] == 0
