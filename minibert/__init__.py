@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from minibert.models.auto import AutoConfig, AutoModel
     from minibert.models.bert_model import BertModel
     from minibert.models.outputs import BertModelOutput
-    from minibert.sentence.sentence_transformer import SentenceTransformer
+    from minibert.sentence.sentence_transformers import SentenceTransformer
     from minibert.similarity import SimilarityFunction, quantize_embeddings
     from minibert.tokenizer.auto import AutoTokenizer
     from minibert.tokenizer.bert_tokenizer import BertTokenizer
@@ -66,7 +66,7 @@ _MODULE_OF = {
     "DownloadError": "errors",
     "LoggingHandler": "util",
     "ModelFormatError": "errors",
-    "SentenceTransformer": "sentence.sentence_transformer",
+    "SentenceTransformer": "sentence.sentence_transformers",
     "SimilarityFunction": "similarity",
     "TokenVectors": "tokens.token_vectors",
     "combine_layers": "tokens.layers",

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from minibert.base.arrays import FloatArray
 from minibert.checkpoint.hub import DEFAULT_MODEL
 from minibert.sentence.options import EncodeOptions
-from minibert.sentence.sentence_transformer import SentenceTransformer
+from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.tokens.layers import LayerSelection
 
 try:

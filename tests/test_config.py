@@ -15,10 +15,10 @@ import pytest
 import torch
 import transformers
 
-from minibert import BertConfig, BertModel, ModelFormatError
+from minibert import BertConfig, BertModel, BertTokenizer, ModelFormatError, SentenceTransformer
 from minibert.bert.config import ACTIVATIONS
 from minibert.checkpoint.hub import locate
-from tests.support.checkpoints import random_checkpoint
+from tests.support.checkpoints import random_checkpoint, sentence_model
 from tests.support.report import REPORT
 
 # The largest difference of all cases of this file between minibert and transformers is 3.9e-6 (with 13 layers).
@@ -464,3 +464,18 @@ def test_values_given_in_python_are_checked_too(values: dict[str, Any]) -> None:
 def test_count_of_unusable_configs_is_reported() -> None:
     assert len(UNUSABLE) >= 60
     REPORT.append(f"config.json: {len(UNUSABLE) + 1} unusable files, each with a ModelFormatError")
+
+
+@pytest.mark.parametrize("loader", [BertConfig, BertModel, BertTokenizer, SentenceTransformer])
+def test_code_of_a_repository_is_asked_for_only_where_there_is_none(loader: Any, tmp_path: Path) -> None:
+    """Libraries pass trust_remote_code=True for every model. It is refused where transformers would run code."""
+    folder = sentence_model(tmp_path / "model")
+    load = getattr(loader, "from_pretrained", loader)
+    load(folder, trust_remote_code=True)
+    for name in ("config.json", "tokenizer_config.json"):
+        path = folder / name
+        settings = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        path.write_text(json.dumps({**settings, "auto_map": {"AutoModel": "code.Model"}}), encoding="utf-8")
+    load(folder, trust_remote_code=False)
+    with pytest.raises(ValueError, match="minibert never runs code, and this model has some"):
+        load(folder, trust_remote_code=True)

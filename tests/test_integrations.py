@@ -1,11 +1,15 @@
-"""scikit-learn with the real package; LangChain and Chroma by the methods that they call."""
+"""scikit-learn with the real package; the others by the methods that they call, and small base classes made here."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 import json
+import os
 import pickle
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +25,7 @@ from minibert import SentenceTransformer
 from minibert.integrations import ChromaEmbeddingFunction, LangChainEmbeddings
 from minibert.scikit import MinibertTransformer
 from tests.support.checkpoints import sentence_model
+from tests.support.outcomes import PATIENCE
 
 TEXTS = [
     "A cat sleeps.",
@@ -220,3 +225,114 @@ def test_chroma(prompted: Path) -> None:
         function.validate_config_update(config, dot.get_config())
     with pytest.raises(ValueError, match="store the token"):
         ChromaEmbeddingFunction(str(prompted), token="secret")
+
+
+# --- libraries that need not be installed -----------------------------------------------------------------------------
+
+# Small ones, with the base classes and the functions that minibert uses of them.
+FAKES = {
+    "bertopic/__init__.py": "",
+    "bertopic/backend.py": "class BaseEmbedder:\n    def embed_words(self, words): return self.embed(words)\n",
+    "keybert/__init__.py": "",
+    "keybert/backend.py": "class BaseEmbedder: pass\n",
+    "langchain_core/__init__.py": "",
+    "langchain_core/embeddings.py": """
+import abc
+class Embeddings(abc.ABC):
+    @abc.abstractmethod
+    def embed_query(self, text): ...
+""",
+    "chromadb/__init__.py": "",
+    "chromadb/utils/__init__.py": "",
+    "chromadb/utils/embedding_functions.py": """
+known = {}
+def register_embedding_function(made): known[made.name()] = made
+""",
+}
+
+
+def run_with(libraries: dict[str, str], code: str, folder: Path) -> str:
+    """Run a program that sees these packages before the installed ones; return what it prints."""
+    for name, content in libraries.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content, encoding="utf-8")
+    path = os.pathsep.join([str(folder), str(Path(__file__).parent.parent)])
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(code)],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=False,
+        timeout=PATIENCE,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_base_classes_and_registers_of_other_libraries(prompted: Path, tmp_path: Path) -> None:
+    code = f"""
+        import json, pickle, sys
+        import minibert.integrations
+        print(not {{"langchain_core", "chromadb", "bertopic", "keybert"}} & {{*sys.modules}})
+        from minibert.integrations import BERTopicBackend, ChromaEmbeddingFunction, KeyBERTBackend, LangChainEmbeddings
+        import bertopic.backend, chromadb.utils.embedding_functions, keybert.backend, langchain_core.embeddings
+        model = minibert.SentenceTransformer({str(prompted)!r})
+        topics, keys = BERTopicBackend(model), KeyBERTBackend({str(prompted)!r}, normalize_embeddings=True)
+        print(isinstance(topics, bertopic.backend.BaseEmbedder), isinstance(keys, keybert.backend.BaseEmbedder))
+        print(isinstance(LangChainEmbeddings(model), langchain_core.embeddings.Embeddings))
+        print(chromadb.utils.embedding_functions.known["minibert"] is ChromaEmbeddingFunction)
+        again = pickle.loads(pickle.dumps(topics))
+        vectors = topics.embed(["a", "b c"]), again.embed_words(["a"]), keys.embed(["a", "b c"], verbose=False)
+        print(json.dumps([rows.tolist() for rows in vectors]))
+        try:
+            KeyBERTBackend(model, pooling="median")
+        except ValueError as error:
+            print("median" in str(error))
+    """
+    *lines, vectors, refused = run_with(FAKES, code, tmp_path / "fakes").splitlines()
+    assert (lines, refused) == (["True", "True True", "True", "True"], "True")
+    model = SentenceTransformer(prompted)
+    both, words, unit = (np.float32(rows) for rows in json.loads(vectors))
+    np.testing.assert_array_equal(both, model.encode(["a", "b c"]))
+    np.testing.assert_array_equal(words, model.encode(["a"]))
+    np.testing.assert_array_equal(unit, model.encode(["a", "b c"], normalize_embeddings=True))
+
+
+def test_a_library_that_is_not_installed(tmp_path: Path) -> None:
+    """The two classes that need no base class work; the others say what to install."""
+    code = """
+        import sys
+        for name in ("langchain_core", "chromadb", "bertopic", "keybert", "llama_index", "haystack", "mteb"):
+            sys.modules[name] = None
+        import minibert.integrations
+        for name in minibert.integrations.__all__:
+            try:
+                print(getattr(minibert.integrations, name).__name__)
+            except ImportError as error:
+                print(error)
+        try:
+            minibert.integrations.Nothing
+        except AttributeError as error:
+            print(error)
+    """
+    lines = run_with({}, code, tmp_path).splitlines()
+    assert lines[:3] == [
+        "this part of minibert needs BERTopic, which is not installed: pip install bertopic",
+        "ChromaEmbeddingFunction",
+        "this part of minibert needs Haystack, which is not installed: pip install haystack-ai",
+    ]
+    assert "LangChainEmbeddings" in lines
+    assert sum("is not installed: pip install " in line for line in lines) == 6
+    assert lines[-1].startswith("module 'minibert.integrations' has no attribute 'Nothing'; it has BERTopicBackend, ")
+
+
+def test_an_installed_library_that_is_broken_keeps_its_own_error(tmp_path: Path) -> None:
+    code = """
+        try:
+            from minibert.integrations import KeyBERTBackend
+        except ImportError as error:
+            print(error)
+    """
+    broken = {"keybert/__init__.py": "import a_module_that_is_missing\n"}
+    assert "a_module_that_is_missing" in run_with(broken, code, tmp_path)

@@ -22,6 +22,7 @@ __all__ = [
     "Keyword",
     "check_agreement",
     "check_keywords",
+    "check_remote_code",
     "given_name",
     "is_float32",
     "is_nothing",
@@ -71,7 +72,7 @@ _ANYTHING = Keyword(lambda value: True, "any value", "")
 _LEAVE_OUT = "Leave it out."
 
 HUB_KEYWORDS: Mapping[str, Keyword] = {
-    "trust_remote_code": _nothing("minibert never runs code of a model repository. Leave it out; BERT needs no code."),
+    "trust_remote_code": _one_of(None, False, True, remedy="Leave it out."),  # see check_remote_code
     "force_download": _nothing("Delete the model from the hub's cache to download it again."),
     "proxies": _nothing("Set the environment variable HTTPS_PROXY."),
     "use_auth_token": _nothing("Give token=."),
@@ -243,6 +244,15 @@ def check_agreement(call: str, given: Mapping[str, object], settings: Mapping[st
         own = settings[name]
         if type(value) is not type(own) or value != own:
             raise ValueError(f"{call}({name}={brief(value)}), but the model has {name}={brief(own)}. {remedy}")
+
+
+def check_remote_code(call: str, trust_remote_code: object, settings: Mapping[str, object]) -> None:
+    """Raise a ValueError if code of the model's repository was asked for, and its settings name such code."""
+    if trust_remote_code and settings.get("auto_map"):
+        raise ValueError(
+            f"{call}(trust_remote_code=True), but minibert never runs code, and this model has some (auto_map). "
+            "Leave trust_remote_code= out to load it as a plain BERT; if that is not possible, use transformers."
+        )
 
 
 def given_name(call: str, name: Any, keywords: dict[str, Any], also: str = "pretrained_model_name_or_path") -> Any:

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from minibert.base.checks import brief, check_stored_int
 from minibert.base.files import make_folder, read_json_object, write_json
-from minibert.base.keywords import MODEL_KEYWORDS, SAVING_KEYWORDS, check_agreement, check_keywords, given_name
+from minibert.base.keywords import (
+    MODEL_KEYWORDS,
+    SAVING_KEYWORDS,
+    check_agreement,
+    check_keywords,
+    check_remote_code,
+    given_name,
+)
 from minibert.errors import ModelFormatError
 
 if TYPE_CHECKING:
@@ -158,16 +165,16 @@ class BertConfig:
         call = "BertConfig.from_pretrained"
         name = given_name(call, name_or_path, harmless)
         asked = check_keywords(call, harmless, MODEL_KEYWORDS, settings=(*cls.__dataclass_fields__, *_MODEL_DEFAULTS))
-        config = cls.from_files(
-            locate(
-                name,
-                revision=revision,
-                cache_dir=cache_dir,
-                token=token,
-                local_files_only=local_files_only,
-                subfolder=subfolder,
-            )
+        files = locate(
+            name,
+            revision=revision,
+            cache_dir=cache_dir,
+            token=token,
+            local_files_only=local_files_only,
+            subfolder=subfolder,
         )
+        config = cls.from_files(files)
+        check_remote_code(call, harmless.get("trust_remote_code"), files.settings("config.json"))
         of_model = {key: asked.pop(key) for key in _MODEL_DEFAULTS if key in asked}
         check_agreement(call, of_model, _MODEL_DEFAULTS, "Give it to the model: BertModel.from_pretrained(name, ...).")
         check_agreement(call, asked, config.to_dict(), "To change it: dataclasses.replace(config, ...).")

@@ -28,7 +28,7 @@ from minibert.cli.common import (
 from minibert.cli.loading import load_sentence_transformer
 
 if TYPE_CHECKING:
-    from minibert.sentence.sentence_transformer import SentenceTransformer
+    from minibert.sentence.sentence_transformers import SentenceTransformer
 
 __all__ = ["add_verbs"]
 

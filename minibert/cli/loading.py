@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from minibert.checkpoint.hub import ModelFiles
     from minibert.models.bert_model import BertModel
-    from minibert.sentence.sentence_transformer import SentenceTransformer
+    from minibert.sentence.sentence_transformers import SentenceTransformer
     from minibert.tokenizer.bert_tokenizer import BertTokenizer
 
 __all__ = ["load_bert", "load_sentence_transformer", "load_tokenizer", "locate_model"]
@@ -44,7 +44,7 @@ def load_bert(arguments: argparse.Namespace) -> BertModel:
 
 def load_sentence_transformer(arguments: argparse.Namespace, **options: Any) -> SentenceTransformer:
     """Load the model with all its modules; `options` are arguments of `SentenceTransformer`."""
-    from minibert.sentence.sentence_transformer import SentenceTransformer
+    from minibert.sentence.sentence_transformers import SentenceTransformer
 
     return SentenceTransformer(
         arguments.model,

@@ -20,7 +20,7 @@ from minibert.corpus.shards import Counts
 from minibert.corpus.writers import OUTPUT_DTYPES, VectorWriter, output_suffix
 from minibert.sentence.encode import EncodedTexts
 from minibert.sentence.options import EncodeOptions
-from minibert.sentence.sentence_transformer import CHUNK_SIZE, SentenceTransformer
+from minibert.sentence.sentence_transformers import CHUNK_SIZE, SentenceTransformer
 from minibert.tokens.layers import resolve_layers
 
 __all__ = ["embed_corpus"]

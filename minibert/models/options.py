@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from minibert.base.keywords import MODEL_KEYWORDS, check_agreement, check_keywords, given_name
+from minibert.base.keywords import MODEL_KEYWORDS, check_agreement, check_keywords, check_remote_code, given_name
 from minibert.bert.config import BertConfig
 from minibert.checkpoint.hub import ModelFiles, locate
 from minibert.checkpoint.tensors import open_checkpoint
@@ -49,6 +49,7 @@ def find_model(
     name = given_name(call, name_or_path, given)
     settings = check_keywords(call, given, MODEL_KEYWORDS, settings=BertConfig.__dataclass_fields__)
     files = locate(name, **where)
+    check_remote_code(call, given.get("trust_remote_code"), files.settings("config.json"))
     if config is None:
         config = BertConfig.from_files(files)
     check_agreement(call, settings, config.to_dict(), _REMEDY)

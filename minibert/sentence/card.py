@@ -19,7 +19,7 @@ class ModelCardData:
 
     Attributes
     ----------
-    base_model, model_id, model_name, language, license : str or None
+    base_model, base_model_revision, model_id, model_name, language, license : str or None
     tags : list of str
     evaluations : dict of str to dict
         The metrics of each evaluator, by its name; the latest ones are kept.
@@ -27,6 +27,7 @@ class ModelCardData:
 
     def __init__(self, **fields: Any) -> None:
         self.base_model: str | None = None
+        self.base_model_revision: str | None = None
         self.model_id: str | None = None
         self.model_name: str | None = None
         self.language: Any = None
@@ -42,7 +43,7 @@ class ModelCardData:
 
     def set_base_model(self, model_id: str, revision: str | None = None) -> None:
         """Keep the name of the model that this one was made from."""
-        self.base_model = model_id
+        self.base_model, self.base_model_revision = model_id, revision
 
     def set_model_id(self, model_id: str) -> None:
         """Keep the hub id of the model."""

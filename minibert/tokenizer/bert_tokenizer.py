@@ -16,7 +16,7 @@ import numpy as np
 
 from minibert.base.arrays import Int64Array
 from minibert.base.checks import brief, check_choice, check_int
-from minibert.base.keywords import CALL_KEYWORDS, TOKENIZER_KEYWORDS, check_keywords, given_name
+from minibert.base.keywords import CALL_KEYWORDS, TOKENIZER_KEYWORDS, check_keywords, check_remote_code, given_name
 from minibert.base.tensors import check_return_tensors
 from minibert.checkpoint.hub import ModelFiles, check_files, locate
 from minibert.tokenizer.batch import TokenizedBatch, converted, lists, padded_array
@@ -140,6 +140,7 @@ class BertTokenizer(Chat):
             local_files_only=local_files_only,
             subfolder=subfolder,
         )
+        check_remote_code(call, harmless.get("trust_remote_code"), files.settings("tokenizer_config.json"))
         tokenizer = cls.from_files(files)
         tokenizer.name_or_path = os.fspath(name)
         set_asked(tokenizer, call, asked)

@@ -1,71 +1,19 @@
-"""Classes with the methods that other libraries call: LangChain's embeddings, Chroma's embedding functions.
+"""Chroma's embedding function. Source: chromadb, api/types.py (EmbeddingFunction).
 
-Neither library is imported. Sources: langchain_core, embeddings/embeddings.py (Embeddings); chromadb, api/types.py
-(EmbeddingFunction).
+Importing this module registers the function with Chroma, where chromadb is installed: then collections that were made
+with it open again in another process.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
-from inspect import signature
 from typing import Any
-
-import numpy as np
 
 from minibert.base.arrays import FloatArray
 from minibert.base.checks import brief
-from minibert.checkpoint.hub import DEFAULT_MODEL
-from minibert.sentence.sentence_transformer import SentenceTransformer
+from minibert.integrations.options import DEFAULT_MODEL, SentenceTransformer, check_option_names, check_options
 
-__all__ = ["ChromaEmbeddingFunction", "LangChainEmbeddings"]
-
-
-class LangChainEmbeddings:
-    """A `SentenceTransformer` with LangChain's interface: lists of floats, different methods for queries and documents.
-
-    Parameters
-    ----------
-    model : SentenceTransformer or str
-        A model, or the name of one.
-    **encode_options
-        Passed to every `encode_query` and `encode_document`, such as ``normalize_embeddings=True``.
-
-    Raises
-    ------
-    TypeError, ValueError
-        An option is not one of `encode`, its value is wrong, or with it the result is not a list of floats per text.
-    """
-
-    def __init__(self, model: SentenceTransformer | str = DEFAULT_MODEL, **encode_options: Any) -> None:
-        _check_names(encode_options)  # before anything is downloaded
-        self.model = model if isinstance(model, SentenceTransformer) else SentenceTransformer(model)
-        _check_options(self.model, encode_options)
-        self.encode_options = encode_options
-        self._name = "minibert" if isinstance(model, SentenceTransformer) else str(model)
-
-    @property
-    def model_name(self) -> str:
-        """The given name of the model, or "minibert" for a model object; llama-index's LangchainEmbedding reads it."""
-        return self._name
-
-    def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        """Return one vector per text, with the model's prompt for documents."""
-        vectors: list[list[float]] = self.model.encode_document(texts, **self.encode_options).tolist()
-        return vectors
-
-    def embed_query(self, text: str) -> list[float]:
-        """Return the vector of one text, with the model's prompt for queries."""
-        vector: list[float] = self.model.encode_query(text, **self.encode_options).tolist()
-        return vector
-
-    async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
-        """Return the result of `embed_documents`, computed in a thread."""
-        return await asyncio.to_thread(self.embed_documents, texts)
-
-    async def aembed_query(self, text: str) -> list[float]:
-        """Return the result of `embed_query`, computed in a thread."""
-        return await asyncio.to_thread(self.embed_query, text)
+__all__ = ["ChromaEmbeddingFunction"]
 
 
 def _written(config: Mapping[str, Any]) -> str:
@@ -97,7 +45,7 @@ class ChromaEmbeddingFunction:
         encode_options: Mapping[str, Any] | None = None,
         **model_options: Any,
     ) -> None:
-        _check_names(encode_options or {})
+        check_option_names(encode_options or {})
         if "token" in model_options:
             raise ValueError("Chroma would store the token with the collection; set HF_TOKEN instead.")
         self._config = {
@@ -106,7 +54,7 @@ class ChromaEmbeddingFunction:
             **model_options,
         }
         self._model = SentenceTransformer(model_name_or_path, **model_options)
-        _check_options(self._model, encode_options or {})
+        check_options(self._model, encode_options or {})
 
     def __call__(self, input: Sequence[str]) -> list[FloatArray]:
         """Return one vector per document; Chroma requires the name of the argument."""
@@ -160,18 +108,10 @@ class ChromaEmbeddingFunction:
         return ["cosine", "l2", "ip"]
 
 
-def _check_names(options: Mapping[str, Any]) -> None:
-    """Refuse options that `encode` does not have."""
-    known = [*signature(SentenceTransformer.encode).parameters]
-    names = [name for name in known if name not in ("self", "inputs", "sentences")]
-    for name in options:
-        if name not in names:
-            raise TypeError(f"{name!r} is not an option of encode; expected {', '.join(names)}.")
-
-
-def _check_options(model: SentenceTransformer, options: Mapping[str, Any]) -> None:
-    """Refuse values that `encode` refuses, and values with which it does not return an array of one vector per text."""
-    vectors = model.encode([], **options)
-    if not isinstance(vectors, np.ndarray):
-        shown = ", ".join(f"{name}={value!r}" for name, value in options.items())
-        raise ValueError(f"With {shown} encode does not give an array of one vector per text. Leave that out.")
+# A collection stores the name "minibert" and the configuration. Chroma finds the class by this name.
+try:
+    from chromadb.utils.embedding_functions import register_embedding_function
+except ImportError:
+    pass
+else:
+    register_embedding_function(ChromaEmbeddingFunction)

@@ -1,4 +1,9 @@
-"""`SentenceTransformer`: texts in, one vector each out, as sentence-transformers computes them."""
+"""`SentenceTransformer`: texts in, one vector each out, as sentence-transformers computes them.
+
+The name of this module has a reason. KeyBERT and BERTopic look for "sentence_transformers" in ``str(type(model))``, and
+without it they silently use another model. With this name they check the model: they refuse it, or they accept it if
+`minibert.compat.sentence_transformers` was imported.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +15,7 @@ import numpy.typing as npt
 
 from minibert.base.arrays import FloatArray
 from minibert.base.checks import brief, check_int
+from minibert.base.keywords import check_remote_code
 from minibert.base.progress import progress_bar
 from minibert.base.warn import warn_caller
 from minibert.checkpoint.hub import DEFAULT_MODEL, locate
@@ -174,6 +180,7 @@ class SentenceTransformer(SentenceHabits):
             raise ModelFormatError(f"{files.source}: config_sentence_transformers.json has {error}") from error
         self.truncate_dim = truncate_dim if truncate_dim is not None else stored.get("truncate_dim")
         bert_files = files.subfolder(listed[0].path) if listed else files
+        check_remote_code("SentenceTransformer", trust_remote_code, bert_files.settings("config.json"))
         names = (os.fspath(model_name_or_path), bert_files.settings("config.json").get("_name_or_path"))
         self._builtin_prompts = builtin_prompts(*names)
         self._prompts = merge_prompts(stored, prompts, self._builtin_prompts, files.source)

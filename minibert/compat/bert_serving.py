@@ -1,0 +1,156 @@
+"""The client of bert-as-service without its server: the model computes in this process.
+
+Source: bert-as-service 1.10 (github.com/jina-ai/clip-as-service before it was renamed), client/bert_serving/client/
+__init__.py for the names, server/bert_serving/server/graph.py for the pooling.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from minibert.base.checks import brief, check_choice
+from minibert.checkpoint.hub import DEFAULT_MODEL
+from minibert.sentence.modules import Pipeline
+from minibert.sentence.sentence_transformers import SentenceTransformer
+
+__all__ = ["BertClient", "Response"]
+
+
+class Response(NamedTuple):
+    """One answer of `encode_async`."""
+
+    id: int
+    content: Any
+
+
+class BertClient:
+    """bert-as-service's client: one vector per text, the mean over the tokens of the second-to-last layer.
+
+    Parameters
+    ----------
+    ip, port, port_out, show_server_config, identity, check_version, check_length, check_token_info, \
+ignore_all_checks, timeout
+        These describe a connection, and there is none here. `ip` may only be this machine.
+    output_fmt : {"ndarray", "list"}
+    model : str or SentenceTransformer
+        What the server was started with, ``-model_dir``. The modules after its pooling are not used.
+    pooling_layer : int or ints
+        Layers of the encoder, whose vectors are concatenated: 0 is the first, -1 the last.
+    pooling_strategy : str
+        One of the names that `SentenceTransformer.encode` takes, such as "REDUCE_MEAN" or "CLS_TOKEN".
+
+    Raises
+    ------
+    ValueError
+        `ip` is another machine, or a value is wrong.
+    """
+
+    def __init__(
+        self,
+        ip: str = "localhost",
+        port: int = 5555,
+        port_out: int = 5556,
+        output_fmt: str = "ndarray",
+        show_server_config: bool = False,
+        identity: object = None,
+        check_version: bool = True,
+        check_length: bool = True,
+        check_token_info: bool = True,
+        ignore_all_checks: bool = False,
+        timeout: int = -1,
+        *,
+        model: str | SentenceTransformer = DEFAULT_MODEL,
+        pooling_layer: int | Sequence[int] = -2,
+        pooling_strategy: str = "REDUCE_MEAN",
+    ) -> None:
+        if ip not in ("localhost", "127.0.0.1", "::1", "0.0.0.0"):
+            raise ValueError(f"ip={brief(ip)}: this client computes in this process, and connects to no server.")
+        check_choice("output_fmt", output_fmt, ("ndarray", "list"))
+        self.output_fmt = output_fmt
+        layers = [pooling_layer] if isinstance(pooling_layer, int) else list(pooling_layer)
+        # hidden state 0 is the output of the embeddings, so that the first layer's output is hidden state 1
+        self._options: dict[str, Any] = {
+            "layers": [layer + (layer >= 0) for layer in layers],
+            "pooling": pooling_strategy,
+        }
+        self._model = copy.copy(model if isinstance(model, SentenceTransformer) else _load(model))
+        hidden_size = self._model.model.config.hidden_size
+        self._model.pipeline = Pipeline(("mean",), True, (), (hidden_size,), ())
+        self._model.encode([], **self._options)  # checks them
+
+    def encode(
+        self, texts: list[str], blocking: bool = True, is_tokenized: bool = False, show_tokens: bool = False
+    ) -> Any:
+        """Turn texts into vectors.
+
+        Parameters
+        ----------
+        texts : list of str
+            At least one; none may be blank. A text that is longer than the model's limit is cut, with a warning.
+        blocking, is_tokenized
+            Only True and False.
+        show_tokens : bool
+            Also return the tokens of each text.
+
+        Returns
+        -------
+        float32 ndarray of shape (B, width), or lists
+            For "NONE" the shape is (B, S, width), with zeros after the last token of a text.
+
+        Raises
+        ------
+        TypeError, ValueError
+            The texts are not a list of str with something in each, or an argument has another value.
+        """
+        if not blocking:
+            raise ValueError("blocking=False: this client computes in this process; use encode_async, or a thread.")
+        if is_tokenized:
+            raise ValueError("is_tokenized=True is not supported; give texts, or use BertModel with ids.")
+        if not isinstance(texts, list):
+            raise TypeError(f"texts is a {type(texts).__name__}; expected a list of str.")
+        blank = next((i for i, text in enumerate(texts) if isinstance(text, str) and not text.strip()), None)
+        if not texts or blank is not None:
+            raise ValueError("texts is empty." if not texts else f"texts[{blank}] is blank; expected some text.")
+        vectors = self._model.encode(texts, **self._options)
+        if isinstance(vectors, list):
+            longest = max(len(rows) for rows in vectors)
+            vectors = np.stack([np.pad(rows, ((0, longest - len(rows)), (0, 0))) for rows in vectors])
+        answer = vectors.tolist() if self.output_fmt == "list" else vectors
+        if not show_tokens:
+            return answer
+        tokenizer, limit = self._model.tokenizer, self._model.max_seq_length
+        ids = [tokenizer.encode(text, truncation=True, max_length=limit) for text in texts]
+        return answer, [tokenizer.convert_ids_to_tokens(row) for row in ids]
+
+    def encode_async(
+        self,
+        batch_generator: Iterable[list[str]],
+        max_num_batch: int | None = None,
+        delay: float = 0.1,
+        is_tokenized: bool = False,
+    ) -> Iterator[Response]:
+        """Yield the vectors of one list of texts after the other, computed when they are asked for."""
+        for number, texts in enumerate(batch_generator):
+            yield Response(number, self.encode(texts, is_tokenized=is_tokenized))
+            if max_num_batch is not None and number + 1 >= max_num_batch:
+                return
+
+    def close(self) -> None:
+        """Do nothing: there is no connection."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def _load(name: str) -> SentenceTransformer:
+    with warnings.catch_warnings():  # the server was started with plain BERT models, too
+        warnings.filterwarnings("ignore", message=".*has no modules.json")
+        return SentenceTransformer(name)

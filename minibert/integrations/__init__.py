@@ -1,0 +1,54 @@
+"""Classes that other libraries take: each wraps a `SentenceTransformer`, and has the methods that the library calls.
+
+`LangChainEmbeddings` and `ChromaEmbeddingFunction` also work where their library is not installed. The modules of the
+other classes import their library. No library is imported before its class is asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from minibert.integrations.bertopic import BERTopicBackend
+    from minibert.integrations.chroma import ChromaEmbeddingFunction
+    from minibert.integrations.haystack import HaystackDocumentEmbedder, HaystackTextEmbedder
+    from minibert.integrations.keybert import KeyBERTBackend
+    from minibert.integrations.langchain import LangChainEmbeddings
+    from minibert.integrations.llama_index import LlamaIndexEmbedding
+    from minibert.integrations.mteb import MTEBEncoder
+
+__all__ = [
+    "BERTopicBackend",
+    "ChromaEmbeddingFunction",
+    "HaystackDocumentEmbedder",
+    "HaystackTextEmbedder",
+    "KeyBERTBackend",
+    "LangChainEmbeddings",
+    "LlamaIndexEmbedding",
+    "MTEBEncoder",
+]
+
+_MODULE_OF = {
+    "BERTopicBackend": "bertopic",
+    "ChromaEmbeddingFunction": "chroma",
+    "HaystackDocumentEmbedder": "haystack",
+    "HaystackTextEmbedder": "haystack",
+    "KeyBERTBackend": "keybert",
+    "LangChainEmbeddings": "langchain",
+    "LlamaIndexEmbedding": "llama_index",
+    "MTEBEncoder": "mteb",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import the module of a class when the class is first used."""
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'minibert.integrations' has no attribute {name!r}; it has {', '.join(__all__)}.")
+    value = getattr(import_module(f"minibert.integrations.{_MODULE_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

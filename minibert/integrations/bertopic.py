@@ -1,0 +1,21 @@
+"""BERTopic's backend. Source: bertopic, backend/_base.py (BaseEmbedder), backend/_utils.py (select_backend)."""
+
+from __future__ import annotations
+
+from minibert.integrations.backend import Backend
+from minibert.integrations.options import missing
+
+try:
+    from bertopic.backend import BaseEmbedder
+except ModuleNotFoundError as error:
+    raise missing("BERTopic", "bertopic", error) from error
+
+__all__ = ["BERTopicBackend"]
+
+
+class BERTopicBackend(Backend, BaseEmbedder):
+    """A `SentenceTransformer` for ``BERTopic(embedding_model=...)``: see `Backend` for its arguments.
+
+    BERTopic recognises only instances of its own classes. It ignores a `SentenceTransformer` of minibert that is given
+    directly, and uses another model.
+    """

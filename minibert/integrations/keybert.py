@@ -1,0 +1,21 @@
+"""KeyBERT's backend. Source: keybert, backend/_base.py (BaseEmbedder), backend/_utils.py (select_backend)."""
+
+from __future__ import annotations
+
+from minibert.integrations.backend import Backend
+from minibert.integrations.options import missing
+
+try:
+    from keybert.backend import BaseEmbedder
+except ModuleNotFoundError as error:
+    raise missing("KeyBERT", "keybert", error) from error
+
+__all__ = ["KeyBERTBackend"]
+
+
+class KeyBERTBackend(Backend, BaseEmbedder):
+    """A `SentenceTransformer` for ``KeyBERT(model=...)``: see `Backend` for its arguments.
+
+    KeyBERT recognises only instances of its own classes. It ignores a `SentenceTransformer` of minibert that is given
+    directly, and uses another model.
+    """

@@ -1,0 +1,50 @@
+"""llama-index's embedding. Source: llama_index.core, base/embeddings/base.py (BaseEmbedding)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from minibert.integrations.options import DEFAULT_MODEL, SentenceTransformer, load_model, missing, name_of
+
+try:
+    from llama_index.core.base.embeddings.base import BaseEmbedding
+    from llama_index.core.bridge.pydantic import Field, PrivateAttr
+except ModuleNotFoundError as error:
+    raise missing("llama-index", "llama-index-core", error) from error
+
+__all__ = ["LlamaIndexEmbedding"]
+
+
+class LlamaIndexEmbedding(BaseEmbedding):
+    """A `SentenceTransformer` for ``Settings.embed_model``.
+
+    Parameters
+    ----------
+    model_name : str or SentenceTransformer
+        The name of a model, or a model.
+    encode_options : dict, optional
+        Passed to every `encode_query` and `encode_document`.
+    **fields
+        The fields of llama-index's BaseEmbedding, such as ``embed_batch_size=64``.
+    """
+
+    encode_options: dict[str, Any] = Field(default_factory=dict)
+    _model: SentenceTransformer = PrivateAttr()
+
+    def __init__(self, model_name: str | SentenceTransformer = DEFAULT_MODEL, **fields: Any) -> None:
+        model = load_model(model_name, fields.get("encode_options") or {})
+        super().__init__(model_name=name_of(model_name), **{"embed_batch_size": 512, **fields})
+        self._model = model
+
+    def _get_query_embedding(self, query: str) -> list[float]:
+        return self._model.encode_query(query, **self.encode_options).tolist()
+
+    def _get_text_embedding(self, text: str) -> list[float]:
+        return self._model.encode_document(text, **self.encode_options).tolist()
+
+    def _get_text_embeddings(self, texts: list[str]) -> list[list[float]]:
+        return self._model.encode_document(texts, **self.encode_options).tolist()
+
+    async def _aget_query_embedding(self, query: str) -> list[float]:
+        return await asyncio.to_thread(self._get_query_embedding, query)

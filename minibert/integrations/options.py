@@ -1,0 +1,69 @@
+"""What the integrations share: a model from its name, checks of the options of `encode`, a library that is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from inspect import signature
+from typing import Any
+
+import numpy as np
+
+from minibert.checkpoint.hub import DEFAULT_MODEL
+from minibert.sentence.sentence_transformers import SentenceTransformer
+
+__all__ = [
+    "DEFAULT_MODEL",
+    "SentenceTransformer",
+    "check_option_names",
+    "check_options",
+    "load_model",
+    "missing",
+    "name_of",
+]
+
+
+def load_model(
+    model: SentenceTransformer | str, encode_options: Mapping[str, Any], **model_options: Any
+) -> SentenceTransformer:
+    """Return the model, loaded with `model_options` if a name is given, after a check that `encode` takes the options.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An option is not one of `encode`, its value is wrong, or with it the result is not an array of one vector per
+        text.
+    """
+    check_option_names(encode_options)  # before anything is downloaded
+    loaded = model if isinstance(model, SentenceTransformer) else SentenceTransformer(model, **model_options)
+    check_options(loaded, encode_options)
+    return loaded
+
+
+def name_of(model: SentenceTransformer | str) -> str:
+    """Return the given name of a model, or "minibert" for a model object."""
+    return "minibert" if isinstance(model, SentenceTransformer) else str(model)
+
+
+def check_option_names(options: Mapping[str, Any]) -> None:
+    """Refuse options that `encode` does not have."""
+    known = [*signature(SentenceTransformer.encode).parameters]
+    names = [name for name in known if name not in ("self", "inputs", "sentences")]
+    for name in options:
+        if name not in names:
+            raise TypeError(f"{name!r} is not an option of encode; expected {', '.join(names)}.")
+
+
+def check_options(model: SentenceTransformer, options: Mapping[str, Any]) -> None:
+    """Refuse values that `encode` refuses, and values with which it does not return an array of one vector per text."""
+    vectors = model.encode([], **options)
+    if not isinstance(vectors, np.ndarray):
+        shown = ", ".join(f"{name}={value!r}" for name, value in options.items())
+        raise ValueError(f"With {shown} encode does not give an array of one vector per text. Leave that out.")
+
+
+def missing(library: str, package: str, error: ModuleNotFoundError) -> ImportError:
+    """Return the error of a module whose library is not installed; `error` itself if it names another module."""
+    module = (error.name or "?").partition(".")[0]
+    if not package.replace("-", "_").startswith(module):
+        return error
+    return ImportError(f"this part of minibert needs {library}, which is not installed: pip install {package}")

@@ -1,0 +1,214 @@
+"""Uses of LangChain's `Embeddings`: `LangChainEmbeddings`, and a subclass over the real sentence-transformers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.client_programs import MINIBERT, assert_close, needs, run_client
+
+pytestmark = pytest.mark.clients
+
+OURS = f"""
+{MINIBERT}
+from minibert.integrations import LangChainEmbeddings
+embeddings = LangChainEmbeddings(MODEL)
+"""
+THEIRS = """
+from langchain_core.embeddings import Embeddings
+from sentence_transformers import SentenceTransformer
+class Theirs(Embeddings):
+    model = SentenceTransformer(MODEL, device="cpu")
+    def embed_documents(self, texts): return self.model.encode_document(texts).tolist()
+    def embed_query(self, text): return self.model.encode_query(text).tolist()
+embeddings = Theirs()
+"""
+DOCUMENTS = """
+from langchain_core.documents import Document
+documents = [Document(page_content=text, id=str(i)) for i, text in enumerate(TEXTS)]
+def texts_of(documents): return [document.page_content for document in documents]
+"""
+QUERY = "sleeping animals"
+
+# Each use: the distributions that it needs besides langchain-core, and the program.
+USES = {
+    "a pydantic field": (
+        (),
+        """
+        from langchain_core.embeddings import Embeddings
+        from pydantic import BaseModel, ConfigDict
+        class Holder(BaseModel):
+            model_config = ConfigDict(arbitrary_types_allowed=True)
+            value: Embeddings
+        answer([isinstance(embeddings, Embeddings), Holder(value=embeddings).value.embed_query(TEXTS[0])])
+        """,
+    ),
+    "InMemoryVectorStore": (
+        (),
+        """
+        from langchain_core.vectorstores import InMemoryVectorStore
+        store = InMemoryVectorStore.from_documents(documents, embeddings)
+        found = store.similarity_search_with_score(QUERY, k=3)
+        answer([[document.page_content, score] for document, score in found])
+        """,
+    ),
+    "maximal marginal relevance": (
+        (),
+        """
+        from langchain_core.vectorstores import InMemoryVectorStore
+        store = InMemoryVectorStore.from_documents(documents, embeddings)
+        answer(texts_of(store.max_marginal_relevance_search(QUERY, k=3)))
+        """,
+    ),
+    "a retriever, asynchronously": (
+        (),
+        """
+        import asyncio
+        from langchain_core.vectorstores import InMemoryVectorStore
+        retriever = InMemoryVectorStore.from_documents(documents, embeddings).as_retriever(search_kwargs={"k": 2})
+        answer([texts_of(retriever.invoke(QUERY)), texts_of(asyncio.run(retriever.ainvoke(QUERY)))])
+        """,
+    ),
+    "the selector of examples": (
+        (),
+        """
+        from langchain_core.example_selectors import SemanticSimilarityExampleSelector
+        from langchain_core.vectorstores import InMemoryVectorStore
+        selector = SemanticSimilarityExampleSelector.from_examples(
+            [{"input": text} for text in TEXTS], embeddings, InMemoryVectorStore, k=2)
+        answer(selector.select_examples({"input": QUERY}))
+        """,
+    ),
+    "CacheBackedEmbeddings": (
+        ("langchain-classic",),
+        """
+        from langchain_classic.embeddings import CacheBackedEmbeddings
+        from langchain_core.stores import InMemoryByteStore
+        store = InMemoryByteStore()
+        cached = CacheBackedEmbeddings.from_bytes_store(embeddings, store, namespace="a", key_encoder="sha256")
+        answer([cached.embed_documents(TEXTS), cached.embed_documents(TEXTS), len(list(store.yield_keys()))])
+        """,
+    ),
+    "Chroma": (
+        ("langchain-chroma",),
+        """
+        from langchain_chroma import Chroma
+        store = Chroma.from_documents(documents, embeddings)
+        answer([[document.page_content, score] for document, score in store.similarity_search_with_score(QUERY, k=3)])
+        """,
+    ),
+    "Chroma of langchain-community": (
+        ("langchain-community", "chromadb"),
+        """
+        from langchain_community.vectorstores import Chroma
+        answer(texts_of(Chroma.from_documents(documents, embeddings).similarity_search(QUERY, k=3)))
+        """,
+    ),
+    "FAISS": (
+        ("langchain-community", "faiss-cpu"),
+        """
+        from langchain_community.vectorstores import FAISS
+        store = FAISS.from_documents(documents, embeddings)
+        store.save_local("index")
+        store = FAISS.load_local("index", embeddings, allow_dangerous_deserialization=True)
+        answer([[document.page_content, score] for document, score in store.similarity_search_with_score(QUERY, k=3)])
+        """,
+    ),
+    "KNNRetriever": (
+        ("langchain-community",),
+        """
+        from langchain_community.retrievers import KNNRetriever
+        answer(texts_of(KNNRetriever.from_texts(TEXTS, embeddings, k=3).invoke(QUERY)))
+        """,
+    ),
+    "SVMRetriever": (
+        ("langchain-community",),
+        """
+        from langchain_community.retrievers import SVMRetriever
+        answer(texts_of(SVMRetriever.from_texts(TEXTS, embeddings, k=3).invoke(QUERY)))
+        """,
+    ),
+    "EmbeddingsFilter": (
+        ("langchain-classic",),
+        """
+        from langchain_classic.retrievers.document_compressors import EmbeddingsFilter
+        kept = EmbeddingsFilter(embeddings=embeddings, k=None, similarity_threshold=0.3).compress_documents(
+            documents, QUERY)
+        answer(texts_of(kept))
+        """,
+    ),
+    "EmbeddingsRedundantFilter": (
+        ("langchain-community",),
+        """
+        from langchain_community.document_transformers import EmbeddingsRedundantFilter
+        kept = EmbeddingsRedundantFilter(embeddings=embeddings, similarity_threshold=0.6).transform_documents(documents)
+        answer(texts_of(kept))
+        """,
+    ),
+    "VectorstoreIndexCreator": (
+        ("langchain-classic",),
+        """
+        from langchain_classic.indexes import VectorstoreIndexCreator
+        from langchain_core.vectorstores import InMemoryVectorStore
+        index = VectorstoreIndexCreator(embedding=embeddings, vectorstore_cls=InMemoryVectorStore).from_documents(
+            documents)
+        answer(texts_of(index.vectorstore.similarity_search(QUERY, k=3)))
+        """,
+    ),
+    "the evaluator of distances": (
+        ("langchain-classic",),
+        """
+        from langchain_classic.evaluation import load_evaluator
+        evaluator = load_evaluator("embedding_distance", embeddings=embeddings)
+        answer(evaluator.evaluate_strings(prediction=TEXTS[0], reference=TEXTS[1]))
+        """,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", USES)
+def test_a_use_of_embeddings(name: str, tmp_path: Path, minilm_folder: Path) -> None:
+    distributions, program = USES[name]
+    needs("langchain-core", *distributions)
+    setup = f"{DOCUMENTS}\nQUERY = {QUERY!r}\n"
+    ours = run_client(program, tmp_path / "minibert", minilm_folder, first=OURS + setup)
+    theirs = run_client(program, tmp_path / "theirs", minilm_folder, first=THEIRS + setup)
+    assert ours["texts"] > 0
+    assert_close(ours["value"], theirs["value"], atol=1e-5)
+
+
+def test_isinstance_also_holds_where_langchain_is_imported_later(tmp_path: Path, minilm_folder: Path) -> None:
+    needs("langchain-core")
+    program = """
+        import pickle
+        from minibert.integrations import LangChainEmbeddings
+        embeddings = LangChainEmbeddings(MODEL)
+        from langchain_core.embeddings import Embeddings
+        answer([isinstance(embeddings, Embeddings), isinstance(pickle.loads(pickle.dumps(embeddings)), Embeddings)])
+        """
+    assert run_client(program, tmp_path / "a", minilm_folder)["value"] == [True, True]
+
+
+THEIR_TESTS = """
+import os
+from langchain_tests.integration_tests import EmbeddingsIntegrationTests
+from langchain_tests.unit_tests import EmbeddingsUnitTests
+from minibert.integrations import LangChainEmbeddings
+
+class TestUnit(EmbeddingsUnitTests):
+    embeddings_class = LangChainEmbeddings
+    embedding_model_params = {"model": os.environ["CLIENT_MODEL"]}
+
+class TestIntegration(EmbeddingsIntegrationTests):
+    embeddings_class = LangChainEmbeddings
+    embedding_model_params = {"model": os.environ["CLIENT_MODEL"]}
+"""
+
+
+def test_the_unit_tests_of_langchain(tmp_path: Path, minilm_folder: Path) -> None:
+    needs("langchain-tests")
+    (tmp_path / "test_it.py").write_text(THEIR_TESTS, encoding="utf-8")
+    options = ["-q", "-p", "no:cacheprovider", "-o", "asyncio_mode=auto", "test_it.py"]
+    program = f"import pytest; answer(int(pytest.main({options})))"
+    assert run_client(program, tmp_path, minilm_folder)["value"] == 0

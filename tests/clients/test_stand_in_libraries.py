@@ -1,0 +1,156 @@
+"""Other libraries' own wrappers of sentence-transformers, on minibert through the stand-in and on the real library."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.support.client_programs import STAND_IN, assert_close, needs, run_client
+
+pytestmark = pytest.mark.clients
+
+
+class Client(NamedTuple):
+    """The distributions that a program needs, and the program."""
+
+    needs: tuple[str, ...]
+    program: str
+
+
+CLIENTS = {
+    "KeyBERT with a model": Client(
+        ("keybert",),
+        """
+        from keybert import KeyBERT
+        from sentence_transformers import SentenceTransformer
+        keywords = KeyBERT(model=SentenceTransformer(MODEL)).extract_keywords(TEXTS, top_n=3)
+        answer(keywords)
+        """,
+    ),
+    "KeyBERT with a name": Client(
+        ("keybert",),
+        """
+        from keybert import KeyBERT
+        answer(KeyBERT(model=MODEL).extract_keywords(" ".join(TEXTS), keyphrase_ngram_range=(1, 2), use_mmr=True))
+        """,
+    ),
+    "BERTopic": Client(
+        ("bertopic",),
+        """
+        from bertopic import BERTopic
+        from bertopic.representation import KeyBERTInspired
+        from sentence_transformers import SentenceTransformer
+        from sklearn.cluster import KMeans
+        from sklearn.decomposition import PCA
+        topics = BERTopic(
+            embedding_model=SentenceTransformer(MODEL), umap_model=PCA(2, random_state=0),
+            hdbscan_model=KMeans(3, random_state=0), representation_model=KeyBERTInspired(random_state=0),
+        )
+        found, _ = topics.fit_transform(TEXTS)
+        answer([found, topics.topic_embeddings_, topics.find_topics("animals", top_n=2)])
+        """,
+    ),
+    "Chroma": Client(
+        ("chromadb",),
+        """
+        import chromadb
+        from chromadb.utils.embedding_functions import SentenceTransformerEmbeddingFunction
+        function = SentenceTransformerEmbeddingFunction(model_name=MODEL)
+        collection = chromadb.EphemeralClient().create_collection("texts", embedding_function=function)
+        collection.add(ids=[str(i) for i in range(len(TEXTS))], documents=TEXTS)
+        found = collection.query(query_texts=["sleeping animals"], n_results=3)
+        answer([function(TEXTS), found["ids"], found["distances"]])
+        """,
+    ),
+    "LangChain community, HuggingFaceEmbeddings": Client(
+        ("langchain-community",),
+        """
+        from langchain_community.embeddings import HuggingFaceEmbeddings
+        model = HuggingFaceEmbeddings(model_name=MODEL, model_kwargs={"device": "cpu"},
+                                      encode_kwargs={"normalize_embeddings": True})
+        pooled = HuggingFaceEmbeddings(model_name=MODEL, multi_process=False)
+        answer([model.embed_documents(TEXTS), pooled.embed_query(TEXTS[0])])
+        """,
+    ),
+    "LangChain community, HuggingFaceBgeEmbeddings": Client(
+        ("langchain-community",),
+        """
+        from langchain_community.embeddings import HuggingFaceBgeEmbeddings
+        model = HuggingFaceBgeEmbeddings(model_name=MODEL, model_kwargs={"device": "cpu"})
+        answer([model.embed_documents(TEXTS), model.embed_query(TEXTS[0])])
+        """,
+    ),
+    "langchain-huggingface": Client(
+        ("langchain-huggingface",),
+        """
+        from langchain_huggingface import HuggingFaceEmbeddings
+        model = HuggingFaceEmbeddings(model_name=MODEL, encode_kwargs={"batch_size": 4}, show_progress=False)
+        answer([model.embed_documents(TEXTS), model.embed_query(TEXTS[0])])
+        """,
+    ),
+    "llama-index": Client(
+        ("llama-index-embeddings-huggingface",),
+        """
+        from llama_index.embeddings.huggingface import HuggingFaceEmbedding
+        model = HuggingFaceEmbedding(model_name=MODEL, device="cpu", query_instruction="query: ")
+        answer([model.get_text_embedding_batch(TEXTS), model.get_query_embedding(TEXTS[0])])
+        """,
+    ),
+    "txtai": Client(
+        ("txtai",),
+        """
+        from txtai.embeddings import Embeddings
+        index = Embeddings(path=MODEL, method="sentence-transformers", gpu=False, content=False)
+        index.index(TEXTS)
+        answer([index.search("sleeping animals", 3), index.batchtransform(TEXTS)])
+        """,
+    ),
+    "lancedb": Client(
+        ("lancedb",),
+        """
+        import lancedb
+        from lancedb.embeddings import get_registry
+        from lancedb.pydantic import LanceModel, Vector
+        function = get_registry().get("sentence-transformers").create(name=MODEL)
+        class Row(LanceModel):
+            text: str = function.SourceField()
+            vector: Vector(function.ndims()) = function.VectorField()
+        table = lancedb.connect("database").create_table("texts", schema=Row)
+        table.add([{"text": text} for text in TEXTS])
+        rows = table.search("sleeping animals").limit(3).to_list()
+        answer([[row["text"], row["_distance"]] for row in rows])
+        """,
+    ),
+    "mteb": Client(
+        ("mteb",),
+        """
+        import mteb
+        from sentence_transformers import SentenceTransformer
+        result = mteb.evaluate(SentenceTransformer(MODEL), local_task(), cache=None, co2_tracker=False)
+        scores = result.task_results[0].scores["test"][0]
+        answer({name: scores[name] for name in ("cosine_spearman", "cosine_pearson", "manhattan_spearman")})
+        """,
+    ),
+    "setfit": Client(
+        ("setfit",),
+        """
+        from setfit import SetFitModel
+        model = SetFitModel.from_pretrained(MODEL, labels=["money", "animals"])
+        model.fit(TEXTS, [1, 1, 0, 0, 1, 0, 0, 1], num_epochs=1)
+        answer([model.predict_proba(TEXTS), list(model.predict(TEXTS)), model.encode(TEXTS)])
+        """,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_the_answers_are_those_of_the_real_library(name: str, tmp_path: Path, minilm_folder: Path) -> None:
+    client = CLIENTS[name]
+    needs(*client.needs)
+    ours = run_client(client.program, tmp_path / "minibert", minilm_folder, first=STAND_IN)
+    theirs = run_client(client.program, tmp_path / "theirs", minilm_folder)
+    assert ours["texts"] >= 8, "minibert computed nothing"
+    assert theirs["texts"] == 0
+    assert_close(ours["value"], theirs["value"])

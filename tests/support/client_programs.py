@@ -1,0 +1,140 @@
+"""Programs that use another library, each run in a process of its own, because a stand-in is for a whole process."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.outcomes import PATIENCE
+
+ROOT = Path(__file__).parents[2]
+
+TEXTS = [
+    "A cat sleeps.",
+    "The kitten naps on the mat.",
+    "Stocks fell sharply.",
+    "The bank raised its rates.",
+    "A dog barks at the cat.",
+    "Bonds and stocks fell.",
+    "The river bank was flooded.",
+    "It rained on the mat.",
+]
+
+# `answer(value)` prints the result; `CALLS` counts the texts that minibert's encode got.
+_PRELUDE = """
+import json, os, sys
+import numpy as np
+
+MODEL = os.environ["CLIENT_MODEL"]
+CALLS = []
+
+def count():
+    from minibert import SentenceTransformer
+    encode = SentenceTransformer.encode
+    def counted(self, inputs=None, *arguments, **options):
+        given = options.get("sentences") if inputs is None else inputs
+        CALLS.append(1 if isinstance(given, str) else len(given))
+        return encode(self, inputs, *arguments, **options)
+    counted.__signature__ = __import__("inspect").signature(encode)
+    SentenceTransformer.encode = counted
+
+def plain(value):
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value.tolist() if hasattr(value, "tolist") else value
+
+def local_task():
+    from datasets import Dataset, DatasetDict
+    from mteb.abstasks.sts import AbsTaskSTS
+    from mteb.abstasks.task_metadata import TaskMetadata
+
+    nothing = dict.fromkeys(
+        "reference date domains task_subtypes license annotations_creators dialect sample_creation bibtex_citation"
+        .split())
+
+    class LocalTask(AbsTaskSTS):
+        metadata = TaskMetadata(
+            name="LocalSTS", description="pairs of TEXTS", type="STS", category="t2t", modalities=["text"],
+            eval_splits=["test"], eval_langs=["eng-Latn"], main_score="cosine_spearman",
+            dataset={"path": "none", "revision": "1"}, **nothing)
+        min_score, max_score = 0, 5
+
+        def load_data(self, **kwargs):
+            pairs = [(a, b) for a in TEXTS for b in TEXTS]
+            scores = [float(len({*a.split()} & {*b.split()})) for a, b in pairs]
+            columns = {"sentence1": [a for a, _ in pairs], "sentence2": [b for _, b in pairs], "score": scores}
+            self.dataset = DatasetDict({"test": Dataset.from_dict(columns)})
+            self.data_loaded = True
+
+    return LocalTask()
+
+def answer(value):
+    print("\\nANSWER " + json.dumps({"value": plain(value), "texts": sum(CALLS)}))
+"""
+
+
+def needs(*distributions: str) -> None:
+    """Skip the test unless all of these are installed."""
+    for name in distributions:
+        try:
+            importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            pytest.skip(f"{name} is not installed")
+
+
+def run_client(program: str, folder: Path, model: Path, *, first: str = "") -> dict[str, Any]:
+    """Run `first` and then the program in a folder of their own; return the value of its `answer`, and the texts."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "program.py"
+    file.write_text(_PRELUDE + f"TEXTS = {TEXTS!r}\n" + first + "\n" + textwrap.dedent(program), encoding="utf-8")
+    variables = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "CLIENT_MODEL": str(model),
+        "HF_HUB_OFFLINE": "1",
+        "HF_DATASETS_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    done = subprocess.run(
+        [sys.executable, str(file)],
+        cwd=folder,
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
+    )
+    answers = [line for line in done.stdout.splitlines() if line.startswith("ANSWER ")]
+    assert done.returncode == 0, done.stderr
+    assert len(answers) == 1, done.stdout + done.stderr
+    return json.loads(answers[0].removeprefix("ANSWER "))
+
+
+MINIBERT = "count()"
+STAND_IN = "import minibert.compat.sentence_transformers; count()"
+
+
+def assert_close(found: Any, expected: Any, *, atol: float = 2e-6, where: str = "answer") -> None:
+    """Compare two answers: everything equal, numbers within `atol`."""
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys(), where
+        for key in expected:
+            assert_close(found[key], expected[key], atol=atol, where=f"{where}[{key!r}]")
+    elif isinstance(expected, list):
+        assert len(found) == len(expected), where
+        for index, pair in enumerate(zip(found, expected, strict=True)):
+            assert_close(*pair, atol=atol, where=f"{where}[{index}]")
+    elif isinstance(expected, float):
+        assert found == pytest.approx(expected, abs=atol), where
+    else:
+        assert found == expected, where

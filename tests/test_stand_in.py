@@ -1,0 +1,208 @@
+"""The stand-in for sentence_transformers: registered in a process of its own, with small libraries made here."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from minibert.compat.stand_in import Contents, Package, missing
+from tests.support.outcomes import PATIENCE
+
+ROOT = Path(__file__).parent.parent
+
+
+def run(code: str, folder: Path, *, path: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a program in a folder; `path` is put before the installed packages."""
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(code)],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (path, str(ROOT))))},
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=False,
+        timeout=PATIENCE,
+    )
+
+
+def printed(code: str, folder: Path, **options: str) -> list[str]:
+    done = run("import minibert.compat.sentence_transformers\n" + textwrap.dedent(code), folder, **options)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.split("\n")[:-1]
+
+
+def test_the_class_is_the_one_of_minibert(tmp_path: Path, short_folder: Path) -> None:
+    code = f"""
+        import warnings
+        import sentence_transformers
+        from sentence_transformers import SentenceTransformer, util
+        from sentence_transformers.SentenceTransformer import SentenceTransformer as old
+        from sentence_transformers.sentence_transformer.model import SentenceTransformer as new
+        import minibert, minibert.util
+        warnings.simplefilter("ignore")
+        model = minibert.SentenceTransformer({str(short_folder)!r})
+        print(isinstance(model, sentence_transformers.SentenceTransformer))
+        print(SentenceTransformer is sentence_transformers.SentenceTransformer is minibert.SentenceTransformer)
+        print(old is new is SentenceTransformer)
+        print("sentence_transformers" in str(type(model)))    # KeyBERT and BERTopic look at this
+        print(util.cos_sim is minibert.util.cos_sim is sentence_transformers.util.cos_sim)
+        import pickle
+        print(type(pickle.loads(pickle.dumps(model))) is SentenceTransformer)
+    """
+    assert printed(code, tmp_path) == ["True"] * 6
+
+
+def test_names_of_old_and_new_versions(tmp_path: Path) -> None:
+    code = """
+        from sentence_transformers import LoggingHandler, SimilarityFunction, quantize_embeddings
+        from sentence_transformers.quantization import quantize_embeddings as a, semantic_search_faiss
+        from sentence_transformers.similarity_functions import SimilarityFunction as b
+        from sentence_transformers.util import community_detection, paraphrase_mining, pytorch_cos_sim, semantic_search
+        from sentence_transformers.util.similarity import cos_sim
+        from sentence_transformers.util import *
+        import sentence_transformers as st
+        print(a is quantize_embeddings, b is SimilarityFunction, dot_score is st.util.dot_score, "util" in dir(st))
+        print(hasattr(st, "models"), hasattr(st, "nothing"), hasattr(st.util, "nothing"), hasattr(st, "__file__"))
+    """
+    assert printed(code, tmp_path) == ["True True True True", "True False False False"]
+
+
+def test_the_checks_that_libraries_make(tmp_path: Path) -> None:
+    code = """
+        import importlib.metadata, importlib.util, sys
+        from packaging.version import Version
+        import sentence_transformers
+        version = sentence_transformers.__version__
+        print(importlib.metadata.version("sentence-transformers") == version)
+        print(importlib.metadata.version("sentence_transformers") == version)
+        print(importlib.metadata.distribution("sentence-transformers").metadata["Name"])
+        print(importlib.metadata.packages_distributions()["sentence_transformers"][0])
+        print((6, 2) <= Version(version).release < (7,), "minibert" in version)
+        print(importlib.util.find_spec("sentence_transformers").origin)
+        print(importlib.util.find_spec("sentence_transformers.util") is not None)
+        print(bool(importlib.metadata.version("numpy")), "torch" in sys.modules)
+    """
+    assert printed(code, tmp_path) == [
+        *("True", "True", "sentence-transformers", "sentence-transformers", "True True"),
+        *("minibert.compat.sentence_transformers", "True", "True False"),
+    ]
+
+
+def test_what_is_not_there_says_so(tmp_path: Path) -> None:
+    code = """
+        import importlib
+        import sentence_transformers
+        def message(*lines):
+            try:
+                exec("\\n".join(lines), {})
+            except Exception as error:
+                print(type(error).__name__, "|", error)
+        message("from sentence_transformers import no_such_name")
+        message("import sentence_transformers.no_such_module")
+        message("import sentence_transformers", "sentence_transformers.no_such_name")
+        message("from sentence_transformers.util import no_such_name")
+        message("from sentence_transformers import SentenceTransformerTrainer as T", "T(model=None)")
+        message("from sentence_transformers.losses import CosineSimilarityLoss as L", "class M(L): pass", "M()")
+        message("from sentence_transformers.losses import BatchHard as B", "B.cosine_distance(1, 2)")
+        message("from sentence_transformers.models import Dense", "Dense(1, 2)")
+        message("from sentence_transformers.evaluation import TripletEvaluator as E", "E()")
+    """
+    lines = printed(code, tmp_path)
+    advice = "leave out that import."
+    assert [line.split(" | ")[0] for line in lines] == [
+        *("ModuleNotFoundError", "ModuleNotFoundError", "AttributeError", "ModuleNotFoundError"),
+        *["NotImplementedError"] * 5,
+    ]
+    for line, name in zip(
+        lines,
+        ("no_such_name", "no_such_module", "no_such_name", "util.no_such_name", "SentenceTransformerTrainer"),
+        strict=False,
+    ):
+        assert f"| sentence_transformers.{name} is not in minibert" in line
+    assert all(advice in line for line in lines[:4])
+    assert all("minibert does not train" in line for line in lines[4:7])
+    assert "SentenceTransformer(folder)" in lines[7]
+    assert "sentence_transformers.evaluation.TripletEvaluator is not in minibert: evaluators are part of" in lines[8]
+
+
+def test_placeholders_are_types(tmp_path: Path) -> None:
+    """Libraries name them in annotations, inherit from them, and ask isinstance."""
+    code = """
+        from dataclasses import dataclass
+        from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+        from sentence_transformers.losses import BatchHardTripletLossDistanceFunction, CosineSimilarityLoss
+        class Trainer(SentenceTransformerTrainer):
+            def __init__(self, model: SentenceTransformerTrainer | None = None,
+                         metric=BatchHardTripletLossDistanceFunction.cosine_distance): pass
+        print(isinstance(1, SentenceTransformerTrainer), issubclass(Trainer, SentenceTransformerTrainer))
+        print(CosineSimilarityLoss, CosineSimilarityLoss is CosineSimilarityLoss)
+        try:
+            Trainer()
+        except NotImplementedError as error:
+            print(error)
+    """
+    lines = printed(code, tmp_path)
+    assert lines[:2] == ["False True", "<class 'sentence_transformers.losses.CosineSimilarityLoss'> True"]
+    assert lines[2].startswith("sentence_transformers.SentenceTransformerTrainer is not in minibert: minibert does not")
+
+
+def test_the_real_library_must_not_be_loaded_yet(tmp_path: Path) -> None:
+    (tmp_path / "sentence_transformers.py").write_text("class SentenceTransformer: pass\n", encoding="utf-8")
+    done = run("import sentence_transformers, minibert.compat.sentence_transformers", tmp_path, path=str(tmp_path))
+    assert done.returncode == 1
+    error = done.stderr.splitlines()[-1]
+    assert error.startswith("ImportError: sentence_transformers is loaded already, from ")
+    assert "Put `import minibert.compat.sentence_transformers` before every import of a library that uses" in error
+    # if it is only installed, the stand-in is found, and stays
+    again = """
+        import importlib, sentence_transformers, minibert.compat.sentence_transformers
+        importlib.reload(minibert.compat.sentence_transformers)
+        import sentence_transformers as again
+        print(sentence_transformers is again, sentence_transformers.SentenceTransformer.__module__.split(".")[0])
+    """
+    assert printed(again, tmp_path, path=str(tmp_path)) == ["True minibert"]
+
+
+def test_without_the_import_nothing_is_registered(tmp_path: Path) -> None:
+    code = (
+        "import sys, minibert, minibert.compat, minibert.compat.stand_in; print('sentence_transformers' in sys.modules)"
+    )
+    assert run(code, tmp_path).stdout == "False\n"
+
+
+def test_the_message_for_a_missing_name() -> None:
+    package = Package("library", "library-on-pypi", "1", "minibert.compat.library", {"": Contents()})
+    assert missing(package, "library.name") == (
+        "library.name is not in minibert, which stands in for library here (by minibert.compat.library). If you need "
+        "it, use library-on-pypi itself: leave out that import."
+    )
+
+
+@pytest.mark.parametrize("library", ["keybert", "bertopic"])
+def test_a_library_that_looks_at_the_name_of_the_class(library: str, tmp_path: Path, short_folder: Path) -> None:
+    """It takes a model whose type has "sentence_transformers" in its name and is an instance; else it uses another."""
+    (tmp_path / f"{library}.py").write_text(
+        textwrap.dedent("""
+            def backend(model):
+                if "sentence_transformers" not in str(type(model)):
+                    return "another model"
+                from sentence_transformers import SentenceTransformer
+                if not isinstance(model, SentenceTransformer):
+                    raise ValueError("Please select a correct model")
+                return "the given model"
+            """),
+        encoding="utf-8",
+    )
+    code = f"""
+        import warnings
+        warnings.simplefilter("ignore")
+        from minibert import SentenceTransformer
+        from {library} import backend
+        print(backend(SentenceTransformer({str(short_folder)!r})))
+    """
+    assert printed(code, tmp_path, path=str(tmp_path)) == ["the given model"]
