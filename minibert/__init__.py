@@ -19,6 +19,16 @@ if TYPE_CHECKING:
     from minibert.bert.config import BertConfig
     from minibert.errors import DownloadError, ModelFormatError
     from minibert.models.bert_model import BertModel
+    from minibert.models.heads import (
+        BertForMaskedLM,
+        BertForMultipleChoice,
+        BertForNextSentencePrediction,
+        BertForPreTraining,
+        BertForQuestionAnswering,
+        BertForSequenceClassification,
+        BertForTokenClassification,
+    )
+    from minibert.models.load import load
     from minibert.models.outputs import BertModelOutput
     from minibert.sentence.sentence_transformer import SentenceTransformer
     from minibert.tokenizer.bert_tokenizer import BertTokenizer
@@ -29,6 +39,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BertConfig",
+    "BertForMaskedLM",
+    "BertForMultipleChoice",
+    "BertForNextSentencePrediction",
+    "BertForPreTraining",
+    "BertForQuestionAnswering",
+    "BertForSequenceClassification",
+    "BertForTokenClassification",
     "BertModel",
     "BertModelOutput",
     "BertTokenizer",
@@ -39,6 +56,7 @@ __all__ = [
     "__version__",
     "combine_layers",
     "embed_tokens",
+    "load",
     "word_occurrences",
 ]
 
@@ -46,6 +64,13 @@ __version__ = "0.3.0"
 
 _MODULE_OF = {
     "BertConfig": "bert.config",
+    "BertForMaskedLM": "models.heads",
+    "BertForMultipleChoice": "models.heads",
+    "BertForNextSentencePrediction": "models.heads",
+    "BertForPreTraining": "models.heads",
+    "BertForQuestionAnswering": "models.heads",
+    "BertForSequenceClassification": "models.heads",
+    "BertForTokenClassification": "models.heads",
     "BertModel": "models.bert_model",
     "BertModelOutput": "models.outputs",
     "BertTokenizer": "tokenizer.bert_tokenizer",
@@ -55,6 +80,7 @@ _MODULE_OF = {
     "TokenVectors": "tokens.token_vectors",
     "combine_layers": "tokens.layers",
     "embed_tokens": "tokens.embed",
+    "load": "models.load",
     "word_occurrences": "tokens.occurrences",
 }
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Collection, Iterable, Iterator
-from typing import Any, TypeAlias
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any, ClassVar, Protocol, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from minibert.bert import encoder
 from minibert.bert.config import BertConfig
 from minibert.bert.ops import LayerNorm, Ops
 from minibert.bert.packed import PackedBatch
-from minibert.bert.weights import Weights
+from minibert.bert.weights import HEADS, Weights
 from minibert.checkpoint.hub import ModelFiles, check_files, locate
 from minibert.models.backend import choose_ops
 from minibert.models.embeddings import BertEmbeddings, Embedding
@@ -26,7 +26,7 @@ from minibert.models.inputs import pack
 from minibert.models.loading import load_weights
 from minibert.models.outputs import BertModelOutput
 
-__all__ = ["TOKENS_PER_STEP", "BertModel", "PackedOutput", "Selection"]
+__all__ = ["TOKENS_PER_STEP", "BertModel", "BertPreTrainedModel", "PackedOutput", "Selection", "StepHead"]
 
 Selection: TypeAlias = bool | int | Iterable[int]
 """Which layers to keep: True all, False none, one or several ints these layers (negative ints count from the end)."""
@@ -58,40 +58,37 @@ class PackedOutput:
     pooled: FloatArray | None
 
 
-class BertModel:
-    """A BERT encoder: ids in, every hidden state out. `from_pretrained` makes it; threads may share it.
+class StepHead(Protocol):
+    """A head that `BertModel.forward_packed` calls with the last hidden state of each step.
 
-    A model does not change after it was made.
-
-    Attributes
-    ----------
-    config : BertConfig             read-only; the model compares ids with its sizes
-    weights : Weights               read-only
-    ops : Ops                       read-only; the set of ops that computes, see ops.py
-    embeddings : BertEmbeddings     the embedding layer, whole or step by step
+    It keeps the results, because it knows where they belong; `nbytes` is the memory that they take.
     """
 
-    def __init__(
-        self,
-        weights: Weights | None = None,
-        ops: Ops | None = None,
-        *,
-        output_hidden_states: Selection = True,
-        output_attentions: Selection = False,
-    ) -> None:
-        # Both are required. They have defaults so that BertModel(config), which transformers allows, gets this message.
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its results."""
+
+    def __call__(self, x: FloatArray, step: PackedBatch, tokens: slice) -> None:
+        """Take in the last hidden state of a step, of shape (t, H); `tokens` says which of the T tokens these are."""
+
+
+class BertPreTrainedModel:
+    """What `BertModel` and the models with heads share: loading, weights and ops, and methods known from torch."""
+
+    _head: ClassVar[str | None] = None  # a class in HEADS
+    _keeps_hidden_states: ClassVar[bool] = False
+
+    def __init__(self, weights: Weights | None, ops: Ops | None) -> None:
+        name = type(self).__name__
+        # Both are required. They may be None so that BertModel(config), which transformers allows, gets this message.
         if not isinstance(weights, Weights) or not isinstance(ops, Ops):
             raise TypeError(
-                f"BertModel was given {type(weights).__name__} and {type(ops).__name__}; expected trained Weights, "
+                f"{name} was given {type(weights).__name__} and {type(ops).__name__}; expected trained Weights, "
                 "because it never makes random ones, and the Ops that prepared them. Use "
-                "BertModel.from_pretrained(name_or_path)."
+                f"{name}.from_pretrained(name_or_path)."
             )
         self._weights = weights
         self._ops = ops
-        self.embeddings = BertEmbeddings(weights, ops)
-        num_layers = self.config.num_hidden_layers
-        self._hidden_states = _select("output_hidden_states", output_hidden_states, num_layers + 1)
-        self._attentions = _select("output_attentions", output_attentions, num_layers)
 
     @property
     def config(self) -> BertConfig:
@@ -119,12 +116,12 @@ class BertModel:
         token: str | bool | None = None,
         local_files_only: bool = False,
         subfolder: str = "",
-        output_hidden_states: Selection = True,
+        output_hidden_states: Selection | None = None,
         output_attentions: Selection = False,
         add_pooling_layer: bool = True,
         backend: str | None = None,
         num_threads: int | None = None,
-    ) -> BertModel:
+    ) -> Self:
         """Load a model from a folder, the hub's cache, or the hub.
 
         Parameters
@@ -145,9 +142,10 @@ class BertModel:
         subfolder : str
             Folder of the repository that holds the model.
         output_hidden_states, output_attentions : bool, int or ints
-            The defaults of each call; see `__call__`.
+            The defaults of each call; see `BertModel.__call__`. If they are not given, `BertModel` keeps all hidden
+            states, a model with a head keeps none, and no model keeps attentions.
         add_pooling_layer : bool
-            Load the pooler if the checkpoint has one.
+            Load the pooler if the checkpoint has one. A model with a head has it if and only if the head needs it.
         backend : {"numba", "numba-blas", "numpy"}, optional
             minibert's kernels; the same, but with the matrix products of NumPy's BLAS; NumPy alone. Default:
             MINIBERT_BACKEND, else "numba" if it can be imported. With "numba", the result of a text is the same bit for
@@ -188,21 +186,108 @@ class BertModel:
         files: ModelFiles,
         *,
         config: BertConfig | None = None,
-        output_hidden_states: Selection = True,
+        output_hidden_states: Selection | None = None,
         output_attentions: Selection = False,
         add_pooling_layer: bool = True,
         backend: str | None = None,
         num_threads: int | None = None,
-    ) -> BertModel:
+    ) -> Self:
         """Load a model from files that were located already. The other arguments are those of `from_pretrained`."""
         if config is not None and not isinstance(config, BertConfig):
             raise TypeError(f"config is a {type(config).__name__}; expected a minibert.BertConfig.")
         check_files(files)
+        if cls._head is not None and HEADS[cls._head].pooled and not add_pooling_layer:
+            raise ValueError(f"add_pooling_layer=False, but the head of {cls.__name__} reads the pooler. Leave it out.")
         ops = choose_ops(backend, num_threads)
         weights = load_weights(
-            files, config or BertConfig.from_files(files), ops.prepare, add_pooling_layer=add_pooling_layer
+            files,
+            config or BertConfig.from_files(files),
+            ops.prepare,
+            add_pooling_layer=add_pooling_layer,
+            head=cls._head,
         )
-        return cls(weights, ops, output_hidden_states=output_hidden_states, output_attentions=output_attentions)
+        kept = cls._keeps_hidden_states if output_hidden_states is None else output_hidden_states
+        return cls(weights, ops, output_hidden_states=kept, output_attentions=output_attentions)  # type: ignore[call-arg]
+
+    def num_parameters(self) -> int:
+        """Count the trained numbers of the model; a tied decoder's weight counts once."""
+        weights = self.weights
+        tables = (weights.word_embeddings, weights.position_embeddings, weights.token_type_embeddings)
+        parts: list[Any] = [weights.embeddings_norm, *([weights.pooler] if weights.pooler else ())]
+        for layer in weights.layers:
+            parts += [getattr(layer, field.name) for field in dataclasses.fields(layer) if field.name != "path"]
+        tied = 0
+        if self._head is not None and weights.head is not None:
+            fields = [row.field for row in HEADS[self._head].rows]
+            parts += [getattr(weights.head.owner(field), field) for field in fields]
+            if weights.head.predictions is not None and weights.head.predictions.tied and "decoder" in fields:
+                tied = weights.word_embeddings.size
+        return (
+            sum(table.size for table in tables)
+            - tied
+            + sum(
+                part.bias.size + (part.weight.size if isinstance(part, LayerNorm) else math.prod(part.shape))
+                for part in parts
+            )
+        )
+
+    def eval(self) -> Self:
+        """Return the model itself, because it is always in inference mode."""
+        return self
+
+    def train(self, mode: bool = True) -> Self:
+        """Refuse to train; ``train(False)`` returns the model itself."""
+        if mode:
+            raise ValueError(
+                "train() was called, but minibert only runs trained models. Train the model with transformers, then "
+                "load it here."
+            )
+        return self
+
+    def to(self, device: object) -> Self:
+        """Return the model itself for "cpu"; refuse any other device."""
+        if not is_cpu(device):
+            raise ValueError(
+                f".to({brief(device)}) is not possible, because minibert runs on the CPU in float32. Use .to('cpu')."
+            )
+        return self
+
+    def __repr__(self) -> str:
+        config = self.config
+        return (
+            f"{type(self).__name__}({config.num_hidden_layers} layers, hidden_size={config.hidden_size}, "
+            f"{config.num_attention_heads} heads, {self.num_parameters():,} parameters)"
+        )
+
+
+class BertModel(BertPreTrainedModel):
+    """A BERT encoder: ids in, every hidden state out. `from_pretrained` makes it; threads may share it.
+
+    A model does not change after it was made.
+
+    Attributes
+    ----------
+    config : BertConfig             read-only; the model compares ids with its sizes
+    weights : Weights               read-only
+    ops : Ops                       read-only; the set of ops that computes, see ops.py
+    embeddings : BertEmbeddings     the embedding layer, whole or step by step
+    """
+
+    _keeps_hidden_states = True
+
+    def __init__(
+        self,
+        weights: Weights | None = None,
+        ops: Ops | None = None,
+        *,
+        output_hidden_states: Selection = True,
+        output_attentions: Selection = False,
+    ) -> None:
+        super().__init__(weights, ops)
+        self.embeddings = BertEmbeddings(self.weights, self.ops)
+        num_layers = self.config.num_hidden_layers
+        self._hidden_states = _select("output_hidden_states", output_hidden_states, num_layers + 1)
+        self._attentions = _select("output_attentions", output_attentions, num_layers)
 
     def __call__(
         self,
@@ -246,8 +331,22 @@ class BertModel:
         TypeError, ValueError
             An input has the wrong kind, shape or range; the message names row, column and value.
         """
-        depth = self.config.num_hidden_layers
         batch = pack(self.config, input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        return self.run_packed(batch, output_hidden_states, output_attentions, num_layers)
+
+    def run_packed(
+        self,
+        batch: PackedBatch,
+        output_hidden_states: Selection | None = None,
+        output_attentions: Selection | None = None,
+        num_layers: int | None = None,
+        heads: Sequence[StepHead] = (),
+    ) -> BertModelOutput:
+        """Run the model on a packed batch, and pad the result; the arguments are those of `__call__`.
+
+        With `heads`, last_hidden_state and pooler_output are None, because the heads compute what they need of them.
+        """
+        depth = self.config.num_hidden_layers
         stop = depth if num_layers is None else check_int("num_layers", num_layers, 0, depth)
         hidden, attentions = self._hidden_states, self._attentions
         if output_hidden_states is not None:
@@ -255,17 +354,18 @@ class BertModel:
         if output_attentions is not None:
             attentions = _select("output_attentions", output_attentions, depth, reach=stop - 1)
 
-        whole = stop == depth
+        whole = stop == depth and not heads
         packed = self.forward_packed(
             batch,
             hidden_states={*(hidden or ()), depth} if whole else hidden or (),
             attentions=attentions or (),
             num_layers=stop,
             pool=whole,
+            heads=heads,
         )
         states = {index: batch.pad(state) for index, state in packed.hidden_states.items()}
-        heads = self.config.num_attention_heads
-        probs = {index: batch.pad_pairs(pairs, heads) for index, pairs in packed.attentions.items()}
+        num_heads = self.config.num_attention_heads
+        probs = {index: batch.pad_pairs(pairs, num_heads) for index, pairs in packed.attentions.items()}
         pooled = None
         if packed.pooled is not None:
             pooled = np.zeros((batch.num_sequences, self.config.hidden_size), dtype=np.float32)
@@ -287,6 +387,7 @@ class BertModel:
         attentions: Collection[int] = (),
         num_layers: int | None = None,
         pool: bool = False,
+        heads: Sequence[StepHead] = (),
     ) -> PackedOutput:
         """Run the encoder on a packed batch in steps of a bounded number of tokens; nothing is padded.
 
@@ -300,6 +401,8 @@ class BertModel:
             Number of layers to run; default: all.
         pool : bool
             Also run the pooler, if the model has one and all layers run.
+        heads : StepHeads
+            Each is called with the last hidden state of each step, in the order of the batch.
 
         Returns
         -------
@@ -325,7 +428,7 @@ class BertModel:
         hidden_states = _check_indices("hidden_states", hidden_states, depth + 1)
         attentions = _check_indices("attentions", attentions, depth)
         pooler = self.weights.pooler if pool else None
-        self._check_memory(batch, len(hidden_states), len(attentions))
+        self._check_memory(batch, len(hidden_states), len(attentions), sum(head.nbytes for head in heads))
         kept = [i for i in sorted(hidden_states) if i <= stop]
         hidden_size = self.config.hidden_size
         states: dict[int, FloatArray] = {}
@@ -340,6 +443,9 @@ class BertModel:
                 probs[i - 1].extend(layer_probs or ())
             if i == stop and pooler is not None:
                 pooled.append(encoder.pooler(x, pooler, step, self.ops))
+            if i == depth:
+                for head in heads:
+                    head(x, step, tokens)
         nothing = np.zeros((0, hidden_size), dtype=np.float32)
         return PackedOutput(
             hidden_states={i: states.get(i, nothing) for i in kept},
@@ -395,65 +501,31 @@ class BertModel:
                 if i == stop:
                     break
 
-    def _check_memory(self, batch: PackedBatch, num_states: int, num_attentions: int) -> None:
-        """Refuse a result that does not fit into memory, because most systems kill a process that needs too much."""
+    def _check_memory(self, batch: PackedBatch, num_states: int, num_attentions: int, logits: int) -> None:
+        """Refuse a result that does not fit into memory, because most systems kill a process that needs too much.
+
+        `logits` are the bytes that heads need.
+        """
         hidden_size, heads = self.config.hidden_size, self.config.num_attention_heads
         most = 4 * batch.num_tokens * (hidden_size * num_states + heads * batch.max_seqlen * num_attentions)
-        if most < _NEVER_TOO_MUCH:
+        if most + logits < _NEVER_TOO_MUCH:
             return
         limit = available_memory()
         pairs = heads * float((np.diff(batch.cu_seqlens).astype(np.float64) ** 2).sum())
-        needed = 4 * (batch.num_tokens * hidden_size * num_states + pairs * num_attentions)
+        needed = 4 * (batch.num_tokens * hidden_size * num_states + pairs * num_attentions) + logits
         if limit is not None and needed > limit:
+            result = f"{num_states} hidden states and {num_attentions} attentions of {batch.num_tokens:,} tokens"
+            less = "output_hidden_states=False"
+            if logits:
+                result, less = f"The logits, {result}", f"{less}, or positions= for a masked LM"
             raise MemoryError(
-                f"{num_states} hidden states and {num_attentions} attentions of {batch.num_tokens:,} tokens take "
-                f"{needed / 2**30:,.1f} GiB; this process may use {limit / 2**30:,.1f}. Give fewer texts at once, or "
-                "keep less: output_hidden_states=False."
+                f"{result} take {needed / 2**30:,.1f} GiB; this process may use {limit / 2**30:,.1f}. Give fewer texts "
+                f"at once, or keep less: {less}."
             )
 
     def get_input_embeddings(self) -> Embedding:
         """Return the word embeddings; ``model.get_input_embeddings()(ids)`` looks up ids without a forward."""
         return self.embeddings.word_embeddings
-
-    def num_parameters(self) -> int:
-        """Count the trained numbers of the model."""
-        weights = self.weights
-        tables = (weights.word_embeddings, weights.position_embeddings, weights.token_type_embeddings)
-        parts: list[Any] = [weights.embeddings_norm, *([weights.pooler] if weights.pooler else ())]
-        for layer in weights.layers:
-            parts += [getattr(layer, field.name) for field in dataclasses.fields(layer) if field.name != "path"]
-        return sum(table.size for table in tables) + sum(
-            part.bias.size + (part.weight.size if isinstance(part, LayerNorm) else math.prod(part.shape))
-            for part in parts
-        )
-
-    def eval(self) -> BertModel:
-        """Return the model itself, because it is always in inference mode."""
-        return self
-
-    def train(self, mode: bool = True) -> BertModel:
-        """Refuse to train; ``train(False)`` returns the model itself."""
-        if mode:
-            raise ValueError(
-                "train() was called, but minibert only runs trained models. Train the model with transformers, then "
-                "load it here."
-            )
-        return self
-
-    def to(self, device: object) -> BertModel:
-        """Return the model itself for "cpu"; refuse any other device."""
-        if not is_cpu(device):
-            raise ValueError(
-                f".to({brief(device)}) is not possible, because minibert runs on the CPU in float32. Use .to('cpu')."
-            )
-        return self
-
-    def __repr__(self) -> str:
-        config = self.config
-        return (
-            f"BertModel({config.num_hidden_layers} layers, hidden_size={config.hidden_size}, "
-            f"{config.num_attention_heads} heads, {self.num_parameters():,} parameters)"
-        )
 
 
 def _select(name: str, selection: Selection, count: int, *, reach: int | None = None) -> frozenset[int] | None:

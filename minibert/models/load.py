@@ -1,0 +1,95 @@
+"""`load`: a model with the head that its checkpoint really has."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from minibert.base.checks import brief
+from minibert.base.warn import warn_caller
+from minibert.bert.config import BertConfig
+from minibert.bert.weights import HEADS
+from minibert.checkpoint.hub import ModelFiles, locate
+from minibert.models import heads
+from minibert.models.bert_model import BertModel
+from minibert.models.heads import BertHead
+from minibert.models.loading import find_heads
+
+__all__ = ["choose_class", "load"]
+
+
+def load(
+    name_or_path: str | os.PathLike[str],
+    *,
+    config: BertConfig | None = None,
+    revision: str | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    token: str | bool | None = None,
+    local_files_only: bool = False,
+    subfolder: str = "",
+    **options: Any,
+) -> BertModel | BertHead:
+    """Load a model with the head that its checkpoint has; the arguments are those of `BertModel.from_pretrained`.
+
+    The class is the one that config.json names in ``architectures`` if the checkpoint has the tensors of its head.
+    Otherwise the tensors decide, and a warning says so. A checkpoint without a head is a `BertModel`.
+
+    Returns
+    -------
+    BertModel, or one of the classes with a head
+        `BertModel` keeps all hidden states by default, a model with a head keeps none.
+
+    Warns
+    -----
+    UserWarning
+        config.json and the tensors disagree, or the tensors fit several classes and config.json names none of them.
+
+    Raises
+    ------
+    ModelFormatError, DownloadError, TypeError, ValueError
+        As for `BertModel.from_pretrained`.
+    """
+    files = locate(
+        name_or_path,
+        revision=revision,
+        cache_dir=cache_dir,
+        token=token,
+        local_files_only=local_files_only,
+        subfolder=subfolder,
+    )
+    return choose_class(files).from_files(files, config=config, **options)
+
+
+def choose_class(files: ModelFiles) -> type[BertModel | BertHead]:
+    """Choose the class for a checkpoint by config.json and by the names of the tensors; warn if they disagree."""
+    BertConfig.from_files(files)  # a model that is not BERT is refused with the reason, not with a missing tensor
+    named = files.settings("config.json").get("architectures")
+    names = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
+    found = find_heads(files)
+    for name in names:
+        if name in found or (name == "BertModel" and not found):
+            return _class_of(name)
+    chosen = _most_complete(found)
+    says = f"config.json names {brief(names[0])}" if names else "config.json names no class"
+    if not found:
+        if any(name in HEADS for name in names):
+            warn_caller(
+                f"{says}, but {files.source} does not have the tensors of its head, so it is loaded as BertModel."
+            )
+    elif names or len({*found} - {"BertForMaskedLM", "BertForNextSentencePrediction", "BertForPreTraining"}) > 1:
+        others = ", ".join(name for name in found if name != chosen)
+        fits = f"; {others} would fit too" if others else ""
+        warn_caller(
+            f"{says}, but {files.source} has the tensors of a head, so it is loaded as {chosen}{fits}. To choose the "
+            "class, call its from_pretrained."
+        )
+    return _class_of(chosen)
+
+
+def _most_complete(found: tuple[str, ...]) -> str:
+    """Return the first class in the order of `HEADS`: the one that uses most tensors; BertModel if there is none."""
+    return found[0] if found else "BertModel"
+
+
+def _class_of(name: str) -> type[BertModel | BertHead]:
+    return BertModel if name == "BertModel" else getattr(heads, name)
