@@ -193,7 +193,7 @@ class _Checkpoint:
 
     @property
     def has_pooler(self) -> bool:
-        """Whether a tensor of a pooler is there."""
+        """Return whether a tensor of a pooler is there."""
         return any(name.startswith("pooler.") for name in self.tensors)
 
     def heads(self) -> tuple[str, ...]:
