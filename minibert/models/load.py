@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from minibert.base.checks import brief
 from minibert.base.warn import warn_caller
 from minibert.bert.config import BertConfig
 from minibert.bert.weights import HEADS
@@ -69,14 +68,14 @@ def choose_class(files: ModelFiles) -> type[BertModel | BertHead]:
     for name in names:
         if name in found or (name == "BertModel" and not found):
             return _class_of(name)
-    chosen = _most_complete(found)
-    says = f"config.json names {brief(names[0])}" if names else "config.json names no class"
+    chosen = found[0] if found else "BertModel"  # the first one in `HEADS` that fits: it uses most of the tensors
+    says = f"config.json names {names[0][:60]!a}" if names else "config.json names no class"
     if not found:
         if any(name in HEADS for name in names):
             warn_caller(
                 f"{says}, but {files.source} does not have the tensors of its head, so it is loaded as BertModel."
             )
-    elif names or len({*found} - {"BertForMaskedLM", "BertForNextSentencePrediction", "BertForPreTraining"}) > 1:
+    elif names or not all(name == chosen or _is_part(name, chosen) for name in found):
         others = ", ".join(name for name in found if name != chosen)
         fits = f"; {others} would fit too" if others else ""
         warn_caller(
@@ -86,9 +85,9 @@ def choose_class(files: ModelFiles) -> type[BertModel | BertHead]:
     return _class_of(chosen)
 
 
-def _most_complete(found: tuple[str, ...]) -> str:
-    """Return the first class in the order of `HEADS`: the one that uses most tensors; BertModel if there is none."""
-    return found[0] if found else "BertModel"
+def _is_part(name: str, whole: str) -> bool:
+    """Return whether a class has some of the modules of another one, and no other modules."""
+    return set(HEADS[name].rows) < set(HEADS[whole].rows)
 
 
 def _class_of(name: str) -> type[BertModel | BertHead]:

@@ -16,7 +16,9 @@ import numpy as np
 
 from minibert.bert import encoder, heads, reference
 
-SOURCES = {Path(module.__file__).name: Path(module.__file__) for module in (encoder, heads, reference) if module.__file__}
+SOURCES = {
+    Path(module.__file__).name: Path(module.__file__) for module in (encoder, heads, reference) if module.__file__
+}
 
 # Lines that make an array and do not give its shape, by function and assigned name, with the reason.
 WITHOUT_COMMENT = {
