@@ -3,7 +3,7 @@
 >>> from minibert import BertModel, BertTokenizer
 >>> tokenizer = BertTokenizer.from_pretrained("sentence-transformers/all-MiniLM-L6-v2")
 >>> model = BertModel.from_pretrained("sentence-transformers/all-MiniLM-L6-v2")
->>> output = model(**tokenizer(["Hello, BERT!"]))
+>>> output = model(**tokenizer(["Hello, BERT!"], return_tensors="np"))
 >>> output.last_hidden_state.shape, len(output.hidden_states)
 ((1, 6, 384), 7)
 
@@ -12,12 +12,14 @@ To read how it works, begin with bert/tiny.py, then bert/encoder.py, bert/refere
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from minibert.bert.config import BertConfig
     from minibert.errors import DownloadError, ModelFormatError
+    from minibert.models.auto import AutoConfig, AutoModel
     from minibert.models.bert_model import BertModel
     from minibert.models.heads import (
         BertForMaskedLM,
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from minibert.models.load import load
     from minibert.models.outputs import BertModelOutput
     from minibert.sentence.sentence_transformer import SentenceTransformer
+    from minibert.tokenizer.auto import AutoTokenizer
     from minibert.tokenizer.bert_tokenizer import BertTokenizer
     from minibert.tokens.embed import embed_tokens
     from minibert.tokens.layers import combine_layers
@@ -38,6 +41,9 @@ if TYPE_CHECKING:
     from minibert.tokens.token_vectors import TokenVectors
 
 __all__ = [
+    "AutoConfig",
+    "AutoModel",
+    "AutoTokenizer",
     "BertConfig",
     "BertForMaskedLM",
     "BertForMultipleChoice",
@@ -63,6 +69,9 @@ __all__ = [
 __version__ = "0.3.0"
 
 _MODULE_OF = {
+    "AutoConfig": "models.auto",
+    "AutoModel": "models.auto",
+    "AutoTokenizer": "tokenizer.auto",
     "BertConfig": "bert.config",
     "BertForMaskedLM": "models.heads",
     "BertForMultipleChoice": "models.heads",
@@ -85,13 +94,70 @@ _MODULE_OF = {
 }
 
 
+_HEAD = "minibert.load(name), which finds the head of the checkpoint, or the class itself, such as BertForMaskedLM"
+_OTHER_MODEL = "minibert runs BERT only; BertModel loads a BERT checkpoint for the same use"
+_TRAINING = "minibert does not train; train with transformers or sentence-transformers, and load the folder here"
+_FAST = "BertTokenizer; it is as fast"
+
+# Names of transformers and sentence-transformers that people import -> what to use instead. A name leaves this table
+# when minibert has it.
+_INSTEAD = {
+    "pipeline": "call the model itself: SentenceTransformer(name).encode(texts) for vectors of texts, "
+    "embed_tokens(model, tokenizer, texts) for those of tokens",
+    **dict.fromkeys(
+        (
+            *("AutoModelForMaskedLM", "AutoModelForSequenceClassification", "AutoModelForTokenClassification"),
+            *("AutoModelForQuestionAnswering", "AutoModelForPreTraining", "AutoModelForNextSentencePrediction"),
+            "AutoModelForMultipleChoice",
+        ),
+        _HEAD,
+    ),
+    **dict.fromkeys(("BertLMHeadModel", "AutoModelForCausalLM", "AutoModelForSeq2SeqLM"), _OTHER_MODEL),
+    "CrossEncoder": "sentence-transformers has it; SentenceTransformer here gives vectors to compare: model.similarity",
+    "SparseEncoder": "sentence-transformers has it; SentenceTransformer here gives dense vectors",
+    **dict.fromkeys(("BertTokenizerFast", "PreTrainedTokenizerFast", "PreTrainedTokenizer"), _FAST),
+    **dict.fromkeys(
+        (
+            *("DistilBertModel", "RobertaModel", "XLMRobertaModel", "AlbertModel", "ElectraModel", "MPNetModel"),
+            *("DebertaV2Model", "ModernBertModel", "GPT2Model", "T5Model"),
+        ),
+        _OTHER_MODEL,
+    ),
+    **dict.fromkeys(
+        ("DistilBertTokenizer", "RobertaTokenizer", "AlbertTokenizer", "XLMRobertaTokenizer", "GPT2Tokenizer"),
+        "BertTokenizer, for a BERT checkpoint",
+    ),
+    **dict.fromkeys(
+        (
+            *("Trainer", "TrainingArguments", "SentenceTransformerTrainer", "SentenceTransformerTrainingArguments"),
+            *("InputExample", "losses", "AdamW", "get_linear_schedule_with_warmup", "DataCollatorWithPadding"),
+        ),
+        _TRAINING,
+    ),
+    **dict.fromkeys(("evaluation", "SentenceTransformerModelCardData"), "sentence-transformers has it"),
+    "logging": 'use Python\'s: logging.getLogger("minibert")',
+    "set_seed": "leave it out; minibert has no random numbers",
+    "PreTrainedModel": "BertModel",
+    "PretrainedConfig": "BertConfig",
+    "load": "BertModel.from_pretrained(name)",
+}
+
+# The modules in which Python handles `from minibert import name`. An AttributeError would lose its message there.
+_IMPORT_MODULES = ("importlib._bootstrap", "_frozen_importlib")
+
+
 def __getattr__(name: str) -> Any:
     """Import a public name at its first use, so that ``import minibert`` takes almost no time."""
-    if name not in _MODULE_OF:
+    if name in _MODULE_OF:
+        value = getattr(import_module(f"minibert.{_MODULE_OF[name]}"), name)
+        globals()[name] = value
+        return value
+    if name not in _INSTEAD:
         raise AttributeError(f"module 'minibert' has no attribute {name!r}; it has {', '.join(__all__)}.")
-    value = getattr(import_module(f"minibert.{_MODULE_OF[name]}"), name)
-    globals()[name] = value
-    return value
+    message = f"minibert has no {name}. Instead: {_INSTEAD[name]}."
+    if sys._getframe(1).f_globals.get("__name__") in _IMPORT_MODULES:
+        raise ImportError(message, name="minibert")
+    raise AttributeError(message)
 
 
 def __dir__() -> list[str]:

@@ -41,7 +41,7 @@ def test_words_tells_the_senses_of_bank_apart(capsys: pytest.CaptureFixture[str]
     rows = ["embeddings", *(f"layer {i}" for i in range(1, 7)), "sum of last 4"]
     assert [row for row in rows if row in table] == rows
 
-    inputs = BertTokenizer.from_pretrained(DEFAULT_MODEL)(BANK)
+    inputs = BertTokenizer.from_pretrained(DEFAULT_MODEL)(BANK, return_tensors="np")
     states = np.stack(BertModel.from_pretrained(DEFAULT_MODEL)(**inputs).hidden_states)[:, 0]
     vectors = states[-4:].sum(axis=0)[[6, 10, 19]].astype(np.float64)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -131,7 +131,7 @@ def test_hidden_saves_every_state_with_its_tokens(capsys: pytest.CaptureFixture[
     tokenizer, model = BertTokenizer.from_pretrained(DEFAULT_MODEL), BertModel.from_pretrained(DEFAULT_MODEL)
     for b, text in enumerate((BANK, "a short one")):
         own = slice(*saved["cu_seqlens"][b : b + 2])
-        inputs = tokenizer(text)
+        inputs = tokenizer(text, return_tensors="np")
         np.testing.assert_array_equal(saved["ids"][own], inputs["input_ids"][0])
         assert list(saved["tokens"][own]) == inputs.tokens(0)
         for state, ours in zip(saved["hidden_states"], model(**inputs).hidden_states, strict=True):

@@ -235,7 +235,7 @@ def calls(folder: Path) -> list[Call]:
         model, tokenizer, ["the cat sat", "a cat"], layers=[0, 1], layer_pooling="tokens_first"
     )
     texts = ["the cat sat", "hello world", "", "a cat and a dog by the river bank of the first man"]
-    batch = tokenizer(texts, padding=True)
+    batch = tokenizer(texts, padding=True, return_tensors="np")
     found: list[Call] = []
 
     def add(name: str, function: Callable[..., Any], **arguments: Any) -> None:

@@ -53,7 +53,7 @@ def models() -> dict[int, BertModel]:
 
 def states(model: BertModel, tokenizer: BertTokenizer, batch: list[str]) -> list[FloatArray]:
     """Return all hidden states of each text, (layers + 1, its tokens, hidden_size)."""
-    inputs = tokenizer(batch, padding=True, truncation=True, max_length=256)
+    inputs = tokenizer(batch, padding=True, truncation=True, max_length=256, return_tensors="np")
     hidden = np.stack(model(**inputs).hidden_states)
     return [hidden[:, b, :length] for b, length in enumerate(inputs["attention_mask"].sum(axis=1))]
 

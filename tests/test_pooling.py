@@ -95,7 +95,7 @@ BERT_AS_SERVICE["REDUCE_MEAN_MAX"] = lambda x, m: np.concatenate(
 def test_equals_bert_as_service(name: str, layers: int | list[int]) -> None:
     """It concatenates the layers and then pools. It does not normalise, so the model's Normalize is removed."""
     model = SentenceTransformer()
-    inputs = model.tokenizer(TEXTS, padding=True)
+    inputs = model.tokenizer(TEXTS, padding=True, return_tensors="np")
     states = model.model(**inputs, output_hidden_states=True).hidden_states
     chosen = np.concatenate([states[i] for i in ([layers] if isinstance(layers, int) else layers)], axis=-1)
     expected = BERT_AS_SERVICE[name](chosen.astype(np.float64), inputs["attention_mask"].astype(np.float64))
@@ -108,7 +108,7 @@ def test_bert_as_services_none_and_without_special_tokens() -> None:
     """NONE gives all tokens; -mask_cls_sep leaves [CLS] and [SEP] out of the mean."""
     model = SentenceTransformer()
     tokens = model.encode(TEXTS, pooling="NONE", layers=-2)
-    inputs = model.tokenizer(TEXTS, padding=True)
+    inputs = model.tokenizer(TEXTS, padding=True, return_tensors="np")
     state = model.model(**inputs, output_hidden_states=[-2]).hidden_states[-2]
     for vectors, row, mask in zip(tokens, state, inputs["attention_mask"], strict=True):
         np.testing.assert_allclose(vectors, row[mask == 1], atol=2e-6)
@@ -121,7 +121,7 @@ def test_bert_as_services_none_and_without_special_tokens() -> None:
 
 def test_first_last_and_pooler() -> None:
     model = SentenceTransformer()
-    inputs = model.tokenizer(TEXTS, padding=True)
+    inputs = model.tokenizer(TEXTS, padding=True, return_tensors="np")
     output = model.model(**inputs, output_hidden_states=True)
     mask = inputs["attention_mask"][..., None]
     state = (output.hidden_states[1] + output.hidden_states[-1]) / 2

@@ -363,7 +363,7 @@ def test_split_into_windows(minilm_sentences: SentenceTransformer, stride: int, 
     model = minilm_sentences.model
     means, weights = [], []
     for start, end in info.windows:
-        inputs = minilm_sentences.tokenizer((prompt or "") + LONG[start:end])
+        inputs = minilm_sentences.tokenizer((prompt or "") + LONG[start:end], return_tensors="np")
         means.append(model(**inputs).last_hidden_state[0].mean(axis=0))
         weights.append(inputs["input_ids"].shape[1] - 2 - (2 if prompt else 0))
     assert weights == [len(tokens) for tokens in held]

@@ -43,7 +43,7 @@ def assert_close(ours: np.ndarray, other: Any, tolerance: float = TOLERANCE) -> 
 
 
 def test_the_sentence_and_its_ids(tokenizer: BertTokenizer, their_tokenizer: Any) -> None:
-    assert tokenizer(SENTENCE)["input_ids"].tolist() == [IDS]
+    assert tokenizer(SENTENCE)["input_ids"] == IDS
     assert their_tokenizer(SENTENCE)["input_ids"] == IDS
     by_hand = tokenizer.convert_tokens_to_ids(["[CLS]", *tokenizer.tokenize(SENTENCE), "[SEP]"])
     assert by_hand == IDS
@@ -69,7 +69,7 @@ def test_the_vocabulary_is_in_the_order_of_its_ids(tokenizer: BertTokenizer) -> 
 def test_word_and_sentence_vectors(
     tokenizer: BertTokenizer, minilm: BertModel, their_tokenizer: Any, their_minilm: Any, token_type: int
 ) -> None:
-    inputs = tokenizer(SENTENCE)
+    inputs = tokenizer(SENTENCE, return_tensors="np")
     token_types = np.full_like(inputs["input_ids"], token_type)
     output = minilm(inputs["input_ids"], token_type_ids=token_types)
 
@@ -116,7 +116,7 @@ def test_the_tutorial_with_the_calls_of_this_library(
     with torch.no_grad():
         inputs = their_tokenizer(SENTENCE, return_tensors="pt")
         expected = torch.stack(their_minilm(**inputs, output_hidden_states=True).hidden_states).squeeze(1)
-    states = minilm(**tokenizer(SENTENCE)).hidden_states
+    states = minilm(**tokenizer(SENTENCE, return_tensors="np")).hidden_states
     assert_close(combine_layers(states, "stack"), expected.unsqueeze(1))
     regrouped = embed_tokens(minilm, tokenizer, SENTENCE, layers=range(7), layer_pooling="tokens_first")
     assert regrouped.tokens[VAULT] == regrouped.tokens[ROBBER] == regrouped.tokens[RIVER] == "bank"
@@ -173,7 +173,7 @@ def test_each_choice_of_layer_and_pooling_is_one_argument(
         expected = their_minilm(**their_tokenizer(text, return_tensors="pt"), output_hidden_states=True).hidden_states[
             layer
         ]
-    output = minilm(**tokenizer(text))
+    output = minilm(**tokenizer(text, return_tensors="np"))
     assert output.hidden_states[layer].shape == tuple(expected.shape) == (1, 10, 384)
     vectors = embed_tokens(minilm, tokenizer, text, layers=layer).vectors
     assert_close(vectors.mean(axis=0), expected[0].mean(dim=0))
@@ -194,7 +194,7 @@ def test_a_model_trained_for_sentences_tells_related_from_unrelated(
 
 
 def test_embeddings_by_hand(tokenizer: BertTokenizer, minilm: BertModel, their_minilm: Any) -> None:
-    ids = tokenizer(TEST_SENTENCE)["input_ids"]
+    ids = tokenizer(TEST_SENTENCE, return_tensors="np")["input_ids"]
     assert ids.tolist() == [TEST_IDS]
     ours, other = minilm.embeddings, their_minilm.embeddings
     their_ids = torch.tensor([TEST_IDS])
@@ -283,7 +283,7 @@ def base() -> BertModel:
 
 
 def sums_of_the_last_four(base: BertModel, tokenizer: BertTokenizer, token_type: int) -> np.ndarray:
-    ids = tokenizer(SENTENCE)["input_ids"]
+    ids = tokenizer(SENTENCE, return_tensors="np")["input_ids"]
     assert ids.tolist() == [IDS]
     output = base(ids, token_type_ids=np.full_like(ids, token_type))
     states = np.stack(output.hidden_states)
@@ -317,7 +317,7 @@ def test_t2_prints_its_values(base: BertModel, base_tokenizer: BertTokenizer) ->
 
 @pytest.mark.network
 def test_t4_prints_its_values(base: BertModel, base_tokenizer: BertTokenizer) -> None:
-    ids = base_tokenizer(TEST_SENTENCE)["input_ids"]
+    ids = base_tokenizer(TEST_SENTENCE, return_tensors="np")["input_ids"]
     assert ids.tolist() == [TEST_IDS]
     e = base.embeddings
     tables = (e.word_embeddings, e.position_embeddings, e.token_type_embeddings)
@@ -339,7 +339,7 @@ def test_t3_the_multilingual_model_gives_one_vector_a_token() -> None:
     text = "Which layer, and which pooling?"
     embedded = embed_tokens(model, tokenizer, text)
     assert embedded.vectors.shape == (len(tokenizer.encode(text)), 768)
-    np.testing.assert_array_equal(embedded.vectors, model(**tokenizer(text)).last_hidden_state[0])
+    np.testing.assert_array_equal(embedded.vectors, model(**tokenizer(text, return_tensors="np")).last_hidden_state[0])
 
 
 @pytest.mark.network

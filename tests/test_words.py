@@ -227,7 +227,7 @@ def test_each_text_has_the_bits_it_has_alone(minilm: BertModel, tokenizer: BertT
 
 
 def test_layers_of_a_text_are_those_of_the_model(minilm: BertModel, tokenizer: BertTokenizer) -> None:
-    states = minilm(**tokenizer(BANK)).hidden_states
+    states = minilm(**tokenizer(BANK, return_tensors="np")).hidden_states
     kept = embed_tokens(minilm, tokenizer, BANK, layers=range(7), layer_pooling="tokens_first")
     np.testing.assert_array_equal(kept.vectors, np.stack(states)[:, 0].transpose(1, 0, 2))
     assert kept.layers == tuple(range(7))
@@ -373,7 +373,7 @@ def test_a_word_in_pieces_is_joined_as_asked(minilm: BertModel, tokenizer: BertT
 def test_tables_for_notebooks_are_escaped_and_short(minilm: BertModel, tokenizer: BertTokenizer) -> None:
     hostile = "<script>alert('x')</script> & \"more\""
     text = embed_tokens(minilm, tokenizer, hostile)
-    inputs = tokenizer([hostile, "a"], padding=True)
+    inputs = tokenizer([hostile, "a"], padding=True, return_tensors="np")
     long = embed_tokens(minilm, tokenizer, "a " * 500)
     for shown in (
         text,
@@ -493,7 +493,7 @@ def test_bad_words(text: TokenVectors, tokenizer: BertTokenizer, minilm: BertMod
 
 
 def test_bad_hidden_states(minilm: BertModel, tokenizer: BertTokenizer, states: list[np.ndarray]) -> None:
-    kept = minilm(**tokenizer("a text"), output_hidden_states=[1]).hidden_states
+    kept = minilm(**tokenizer("a text", return_tensors="np"), output_hidden_states=[1]).hidden_states
     cases: list[tuple[Any, str, type[Exception], str]] = [
         (states, "median", ValueError, "how='median'; expected one of 'concat'"),
         ([], "sum", ValueError, "hidden_states is empty"),

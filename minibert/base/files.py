@@ -21,6 +21,7 @@ __all__ = [
     "check_format",
     "check_output",
     "is_regular_file",
+    "make_folder",
     "os_reason",
     "parse_json",
     "printable",
@@ -30,6 +31,7 @@ __all__ = [
     "refuse_lfs_pointer",
     "sync_folder",
     "within",
+    "write_json",
     "write_whole",
 ]
 
@@ -255,6 +257,35 @@ def check_output(path: str | os.PathLike[str], suffixes: Sequence[str]) -> str:
     if not os.path.isdir(folder):
         raise FileNotFoundError(f"{printable(path)} cannot be written: there is no folder {folder}. Make it first.")
     return suffix
+
+
+def make_folder(path: str | os.PathLike[str]) -> str:
+    """Make a folder, and those above it, if it does not exist; return its path.
+
+    Raises
+    ------
+    TypeError, OSError
+        The path is not a str or a path, is empty, or is that of a file; or the folder cannot be made.
+    """
+    if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
+        raise TypeError(f"The folder to write into is a {type(path).__name__}; expected a str or a Path.")
+    folder = os.path.expanduser(os.fspath(path))
+    if not folder.strip():
+        raise OSError("the name of the folder to write into is empty; give a name.")
+    if os.path.lexists(folder) and not os.path.isdir(folder):
+        raise NotADirectoryError(f"{printable(folder)} is a file; give the name of a folder.")
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except (OSError, ValueError) as error:  # ValueError for a name that holds a zero byte
+        reason = os_reason(error) if isinstance(error, OSError) else str(error)
+        raise OSError(f"the folder {printable(folder)} cannot be made: {reason}.") from error
+    return folder
+
+
+def write_json(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None:
+    """Write a JSON object, with two spaces of indentation and in the order of its keys, as `write_whole` does."""
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    write_whole(path, lambda file: file.write(text.encode()))
 
 
 def write_whole(path: str | os.PathLike[str], write: Callable[[BinaryIO], object]) -> None:

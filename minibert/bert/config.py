@@ -9,13 +9,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from minibert.base.checks import brief, check_stored_int
-from minibert.base.files import read_json_object
+from minibert.base.files import make_folder, read_json_object, write_json
+from minibert.base.keywords import MODEL_KEYWORDS, SAVING_KEYWORDS, check_agreement, check_keywords, given_name
 from minibert.errors import ModelFormatError
 
 if TYPE_CHECKING:
     from minibert.checkpoint.hub import ModelFiles
 
-__all__ = ["ACTIVATIONS", "PROBLEM_TYPES", "BertConfig"]
+__all__ = ["ACTIVATIONS", "PROBLEM_TYPES", "BertConfig", "check_model_type"]
 
 ACTIVATIONS = {
     "gelu": "gelu",
@@ -44,6 +45,9 @@ _SIZES = (
     "intermediate_size",
     "max_position_embeddings",
 )
+
+# Choices that transformers keeps in the config and minibert in the model, at the defaults of the model.
+_MODEL_DEFAULTS = {"output_hidden_states": True, "output_attentions": False, "return_dict": True}
 
 # Architectures that people confuse with BERT, each with a BERT model for the same use.
 _CLOSEST_BERT = {
@@ -149,13 +153,14 @@ class BertConfig:
     @classmethod
     def from_pretrained(
         cls,
-        name_or_path: str | os.PathLike[str],
+        name_or_path: str | os.PathLike[str] | None = None,
         *,
         revision: str | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         token: str | bool | None = None,
         local_files_only: bool = False,
         subfolder: str = "",
+        **harmless: Any,
     ) -> BertConfig:
         """Read the config.json of a model: a hub id or a folder.
 
@@ -165,9 +170,14 @@ class BertConfig:
             A hub id ("bert-base-uncased") or a folder.
         revision, cache_dir, token, local_files_only, subfolder
             As in `BertModel.from_pretrained`.
+        **harmless
+            Keywords of transformers at values that change nothing. `output_hidden_states` may be True, and
+            `output_attentions` False, as in every model.
 
         Raises
         ------
+        TypeError, ValueError
+            A keyword is not known, or its value would change the result.
         ModelFormatError
             config.json is missing, is not a JSON object, or describes a model that minibert does not implement.
         DownloadError
@@ -175,9 +185,12 @@ class BertConfig:
         """
         from minibert.checkpoint.hub import locate
 
-        return cls.from_files(
+        call = "BertConfig.from_pretrained"
+        name = given_name(call, name_or_path, harmless)
+        asked = check_keywords(call, harmless, MODEL_KEYWORDS, settings=(*cls.__dataclass_fields__, *_MODEL_DEFAULTS))
+        config = cls.from_files(
             locate(
-                name_or_path,
+                name,
                 revision=revision,
                 cache_dir=cache_dir,
                 token=token,
@@ -185,6 +198,10 @@ class BertConfig:
                 subfolder=subfolder,
             )
         )
+        of_model = {key: asked.pop(key) for key in _MODEL_DEFAULTS if key in asked}
+        check_agreement(call, of_model, _MODEL_DEFAULTS, "Give it to the model: BertModel.from_pretrained(name, ...).")
+        check_agreement(call, asked, config.to_dict(), "To change it: dataclasses.replace(config, ...).")
+        return config
 
     @classmethod
     def from_files(cls, files: ModelFiles) -> BertConfig:
@@ -235,6 +252,35 @@ class BertConfig:
     def to_dict(self) -> dict[str, Any]:
         """Return the fields under their names in config.json, with ``model_type``."""
         return {"model_type": "bert", **dataclasses.asdict(self)}
+
+    def save_pretrained(self, save_directory: str | os.PathLike[str], **fields: Any) -> None:
+        """Write config.json into a folder, which is made if it does not exist.
+
+        Parameters
+        ----------
+        save_directory : str or path
+        **fields
+            More fields of config.json, such as ``architectures=["BertModel"]``. A keyword of transformers, such as
+            ``push_to_hub=False``, must have a value that changes nothing.
+
+        Raises
+        ------
+        OSError
+            The file cannot be written. A file that was there before is then as it was.
+        """
+        keywords = {name: fields.pop(name) for name in SAVING_KEYWORDS if name in fields}
+        check_keywords("BertConfig.save_pretrained", keywords, SAVING_KEYWORDS)
+        write_json(os.path.join(make_folder(save_directory), "config.json"), self.to_dict() | fields)
+
+
+def check_model_type(fields: Mapping[str, Any]) -> None:
+    """Raise a ModelFormatError if a config.json says that the model is not BERT."""
+    # The first BERT repositories do not state a model_type; there the loader checks the names of the tensors.
+    model_type = fields.get("model_type", "bert")
+    if model_type != "bert":
+        closest = _CLOSEST_BERT.get(model_type) if isinstance(model_type, str) else None
+        hint = f" A BERT model of similar use: {closest}." if closest else ""
+        raise ModelFormatError(f"model_type={brief(model_type)} is not BERT; minibert implements 'bert' only.{hint}")
 
 
 def _labels_of(fields: Mapping[str, Any]) -> object:
@@ -288,12 +334,7 @@ def _refuse_unimplemented(fields: Mapping[str, Any]) -> None:
 
     This runs before the sizes are checked, so the message names the unsupported feature and not a missing size.
     """
-    # The first BERT repositories do not state a model_type; there the loader checks the names of the tensors.
-    model_type = fields.get("model_type", "bert")
-    if model_type != "bert":
-        closest = _CLOSEST_BERT.get(model_type) if isinstance(model_type, str) else None
-        hint = f" A BERT model of similar use: {closest}." if closest else ""
-        raise ModelFormatError(f"model_type={brief(model_type)} is not BERT; minibert implements 'bert' only.{hint}")
+    check_model_type(fields)
     position_type = fields.get("position_embedding_type", "absolute")
     if position_type != "absolute":
         raise ModelFormatError(

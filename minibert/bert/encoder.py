@@ -23,7 +23,7 @@ done by five *ops* (ops.py) that the caller passes in: reference.py says what th
 >>> files = locate("sentence-transformers/all-MiniLM-L6-v2")
 >>> config, tokenizer = BertConfig.from_files(files), BertTokenizer.from_files(files)
 >>> weights = load_weights(files, config, reference.OPS.prepare)
->>> batch = pack(config, **tokenizer(["a cat", "a longer text"], padding=True))
+>>> batch = pack(config, **tokenizer(["a cat", "a longer text"], padding=True, return_tensors="np"))
 >>> batch.mask.shape, batch.cu_seqlens.tolist()
 ((2, 5), [0, 4, 9])
 >>> [state.hidden_state.shape for state in encoder.forward(weights, batch, reference.OPS)]

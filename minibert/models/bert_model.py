@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any, ClassVar, Protocol, Self, TypeAlias
+from collections.abc import Collection, Iterator, Sequence
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from minibert.base.arrays import FloatArray
-from minibert.base.checks import brief, check_indices, check_int, is_cpu
+from minibert.base.checks import check_indices, check_int
 from minibert.base.machine import available_memory
 from minibert.bert import encoder
-from minibert.bert.config import BertConfig
-from minibert.bert.ops import LayerNorm, Ops
+from minibert.bert.ops import Ops
 from minibert.bert.packed import PackedBatch
-from minibert.bert.weights import HEADS, Weights
-from minibert.checkpoint.hub import ModelFiles, check_files, locate
-from minibert.models.backend import choose_ops
+from minibert.bert.weights import Weights
 from minibert.models.embeddings import BertEmbeddings, Embedding
 from minibert.models.inputs import pack
-from minibert.models.loading import load_weights
 from minibert.models.outputs import BertModelOutput
+from minibert.models.pretrained import BertPreTrainedModel, Selection
 
-__all__ = ["TOKENS_PER_STEP", "BertModel", "BertPreTrainedModel", "PackedOutput", "Selection", "StepHead"]
-
-Selection: TypeAlias = bool | int | Iterable[int]
-"""Which layers to keep: True all, False none, one or several ints these layers (negative ints count from the end)."""
+__all__ = ["TOKENS_PER_STEP", "BertModel", "PackedOutput", "Selection", "StepHead"]
 
 # Tokens that go through the encoder together. They are enough for fast matrix products, and so few that the arrays
 # between two products stay in cache. The number also limits the memory of a forward beyond its result. Callers that
@@ -72,194 +64,6 @@ class StepHead(Protocol):
         """Take in the last hidden state of a step, of shape (t, H); `tokens` says which of the T tokens these are."""
 
 
-class BertPreTrainedModel:
-    """What `BertModel` and the models with heads share: loading, weights and ops, and methods known from torch."""
-
-    _head: ClassVar[str | None] = None  # a class in HEADS
-    _keeps_hidden_states: ClassVar[bool] = False
-
-    def __init__(self, weights: Weights | None, ops: Ops | None) -> None:
-        name = type(self).__name__
-        # Both are required. They may be None so that BertModel(config), which transformers allows, gets this message.
-        if not isinstance(weights, Weights) or not isinstance(ops, Ops):
-            raise TypeError(
-                f"{name} was given {type(weights).__name__} and {type(ops).__name__}; expected trained Weights, "
-                "because it never makes random ones, and the Ops that prepared them. Use "
-                f"{name}.from_pretrained(name_or_path)."
-            )
-        self._weights = weights
-        self._ops = ops
-
-    @property
-    def config(self) -> BertConfig:
-        """The config of the weights. To use another one, load the model with ``config=``."""
-        return self._weights.config
-
-    @property
-    def weights(self) -> Weights:
-        """The weights; ``BertModel(weights, ops)`` makes a model with other weights."""
-        return self._weights
-
-    @property
-    def ops(self) -> Ops:
-        """The set of ops that computes; ``BertModel(model.weights, ops)`` makes a model with other ops."""
-        return self._ops
-
-    @classmethod
-    def from_pretrained(
-        cls,
-        name_or_path: str | os.PathLike[str],
-        *,
-        config: BertConfig | None = None,
-        revision: str | None = None,
-        cache_dir: str | os.PathLike[str] | None = None,
-        token: str | bool | None = None,
-        local_files_only: bool = False,
-        subfolder: str = "",
-        output_hidden_states: Selection | None = None,
-        output_attentions: Selection = False,
-        add_pooling_layer: bool = True,
-        backend: str | None = None,
-        num_threads: int | None = None,
-    ) -> Self:
-        """Load a model from a folder, the hub's cache, or the hub.
-
-        Parameters
-        ----------
-        name_or_path : str or path
-            A folder with config.json and model.safetensors, or a hub id such as "bert-base-uncased". Cached files are
-            used without asking the network.
-        config : BertConfig, optional
-            Used instead of the model's own config.json.
-        revision : str, optional
-            Branch, tag or commit of the hub repository; default "main".
-        cache_dir : path, optional
-            The hub cache to use; default: that of the hub client (HF_HOME, HF_HUB_CACHE).
-        token : str or bool, optional
-            For private repositories; default: HF_TOKEN, or the token that ``hf auth login`` saved.
-        local_files_only : bool
-            Never ask the network.
-        subfolder : str
-            Folder of the repository that holds the model.
-        output_hidden_states, output_attentions : bool, int or ints
-            The defaults of each call; see `BertModel.__call__`. If they are not given, `BertModel` keeps all hidden
-            states, a model with a head keeps none, and no model keeps attentions.
-        add_pooling_layer : bool
-            Load the pooler if the checkpoint has one. A model with a head has it if and only if the head needs it.
-        backend : {"numba", "numba-blas", "numpy"}, optional
-            minibert's kernels; the same, but with the matrix products of NumPy's BLAS; NumPy alone. Default:
-            MINIBERT_BACKEND, else "numba" if it can be imported. With "numba", the result of a text is the same bit for
-            bit in any batch, with any number of threads and on every processor. With the other two it is not.
-        num_threads : int, optional
-            Threads of minibert's kernels, 1 to 1,024. Default: MINIBERT_NUM_THREADS, else the cores that this process
-            may use, but at most OMP_NUM_THREADS. A BLAS reads its number of threads from its own variables
-            (OPENBLAS_NUM_THREADS).
-
-        Raises
-        ------
-        ModelFormatError
-            A file is missing or damaged, or minibert does not implement the model.
-        DownloadError
-            The model is not on this machine and could not be downloaded.
-        """
-        files = locate(
-            name_or_path,
-            revision=revision,
-            cache_dir=cache_dir,
-            token=token,
-            local_files_only=local_files_only,
-            subfolder=subfolder,
-        )
-        return cls.from_files(
-            files,
-            config=config,
-            output_hidden_states=output_hidden_states,
-            output_attentions=output_attentions,
-            add_pooling_layer=add_pooling_layer,
-            backend=backend,
-            num_threads=num_threads,
-        )
-
-    @classmethod
-    def from_files(
-        cls,
-        files: ModelFiles,
-        *,
-        config: BertConfig | None = None,
-        output_hidden_states: Selection | None = None,
-        output_attentions: Selection = False,
-        add_pooling_layer: bool = True,
-        backend: str | None = None,
-        num_threads: int | None = None,
-    ) -> Self:
-        """Load a model from files that were located already. The other arguments are those of `from_pretrained`."""
-        if config is not None and not isinstance(config, BertConfig):
-            raise TypeError(f"config is a {type(config).__name__}; expected a minibert.BertConfig.")
-        check_files(files)
-        if cls._head is not None and HEADS[cls._head].pooled and not add_pooling_layer:
-            raise ValueError(f"add_pooling_layer=False, but the head of {cls.__name__} reads the pooler. Leave it out.")
-        ops = choose_ops(backend, num_threads)
-        weights = load_weights(
-            files,
-            config or BertConfig.from_files(files),
-            ops.prepare,
-            add_pooling_layer=add_pooling_layer,
-            head=cls._head,
-        )
-        kept = cls._keeps_hidden_states if output_hidden_states is None else output_hidden_states
-        return cls(weights, ops, output_hidden_states=kept, output_attentions=output_attentions)  # type: ignore[call-arg]
-
-    def num_parameters(self) -> int:
-        """Count the trained numbers of the model; a tied decoder's weight counts once."""
-        weights = self.weights
-        tables = (weights.word_embeddings, weights.position_embeddings, weights.token_type_embeddings)
-        parts: list[Any] = [weights.embeddings_norm, *([weights.pooler] if weights.pooler else ())]
-        for layer in weights.layers:
-            parts += [getattr(layer, field.name) for field in dataclasses.fields(layer) if field.name != "path"]
-        tied = 0
-        if self._head is not None and weights.head is not None:
-            fields = [row.field for row in HEADS[self._head].rows]
-            parts += [getattr(weights.head.owner(field), field) for field in fields]
-            if weights.head.predictions is not None and weights.head.predictions.tied and "decoder" in fields:
-                tied = weights.word_embeddings.size
-        return (
-            sum(table.size for table in tables)
-            - tied
-            + sum(
-                part.bias.size + (part.weight.size if isinstance(part, LayerNorm) else math.prod(part.shape))
-                for part in parts
-            )
-        )
-
-    def eval(self) -> Self:
-        """Return the model itself, because it is always in inference mode."""
-        return self
-
-    def train(self, mode: bool = True) -> Self:
-        """Refuse to train; ``train(False)`` returns the model itself."""
-        if mode:
-            raise ValueError(
-                "train() was called, but minibert only runs trained models. Train the model with transformers, then "
-                "load it here."
-            )
-        return self
-
-    def to(self, device: object) -> Self:
-        """Return the model itself for "cpu"; refuse any other device."""
-        if not is_cpu(device):
-            raise ValueError(
-                f".to({brief(device)}) is not possible, because minibert runs on the CPU in float32. Use .to('cpu')."
-            )
-        return self
-
-    def __repr__(self) -> str:
-        config = self.config
-        return (
-            f"{type(self).__name__}({config.num_hidden_layers} layers, hidden_size={config.hidden_size}, "
-            f"{config.num_attention_heads} heads, {self.num_parameters():,} parameters)"
-        )
-
-
 class BertModel(BertPreTrainedModel):
     """A BERT encoder: ids in, every hidden state out. `from_pretrained` makes it; threads may share it.
 
@@ -282,8 +86,9 @@ class BertModel(BertPreTrainedModel):
         *,
         output_hidden_states: Selection = True,
         output_attentions: Selection = False,
+        return_dict: bool = True,
     ) -> None:
-        super().__init__(weights, ops)
+        super().__init__(weights, ops, return_dict)
         self.embeddings = BertEmbeddings(self.weights, self.ops)
         num_layers = self.config.num_hidden_layers
         self._hidden_states = _select("output_hidden_states", output_hidden_states, num_layers + 1)
@@ -300,8 +105,11 @@ class BertModel(BertPreTrainedModel):
         output_hidden_states: Selection | None = None,
         output_attentions: Selection | None = None,
         num_layers: int | None = None,
+        return_dict: bool | None = None,
     ) -> BertModelOutput:
         """Run the model on B sequences of S token positions; masked tokens are not computed.
+
+        Arrays, lists and tensors of torch are accepted. If an input is a tensor, the output holds tensors.
 
         Parameters
         ----------
@@ -320,6 +128,8 @@ class BertModel(BertPreTrainedModel):
             Which of the L layers' attention probs to keep; 0 is the first layer.
         num_layers : int, optional
             Stop after this number of layers, 0 to L. Below L, last_hidden_state and pooler_output are None.
+        return_dict : bool, optional
+            False: return the tuple of the output's values.
 
         Returns
         -------
@@ -332,7 +142,11 @@ class BertModel(BertPreTrainedModel):
             An input has the wrong kind, shape or range; the message names row, column and value.
         """
         batch = pack(self.config, input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        return self.run_packed(batch, output_hidden_states, output_attentions, num_layers)
+        output = self.run_packed(batch, output_hidden_states, output_attentions, num_layers)
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        return self._finish(output, return_dict, *inputs)
+
+    forward = __call__
 
     def run_packed(
         self,

@@ -1,20 +1,22 @@
 """The embedding layer as separate steps: three tables, their sum, LayerNorm.
 
-Each step is callable and has a `.weight`, as in torch.
+Each step is callable and has a `.weight`, as in torch. A tensor gives a tensor; `.weight` is an array.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from minibert.base.arrays import FloatArray
+from minibert.base.tensors import holds_tensor, to_tensor
 from minibert.bert import encoder, ops
 from minibert.bert.ops import Ops
 from minibert.bert.weights import Weights
-from minibert.models.inputs import as_array, check_ids, pack, usable_rows
+from minibert.models.inputs import as_numbers, check_ids, pack, usable_rows
 
 __all__ = ["BertEmbeddings", "Embedding", "LayerNorm"]
 
@@ -35,14 +37,15 @@ class Embedding:
         self.weight = weight
 
     def __call__(self, ids: npt.ArrayLike) -> FloatArray:
-        """Look up integer ids of any shape; return a new float32 array of shape ids.shape + (H,).
+        """Look up integer ids of any shape; return a new float32 array (for a tensor: a tensor), ids.shape + (H,).
 
         Raises
         ------
         TypeError, ValueError
             The ids are not integers, or not in [0, rows); the message says where.
         """
-        return self.weight[check_ids(f"{self.name} ids", ids, len(self.weight), "rows", ndim=None)]
+        rows = self.weight[check_ids(f"{self.name} ids", ids, len(self.weight), "rows", ndim=None)]
+        return _like([ids], rows)
 
     def __repr__(self) -> str:
         return f"Embedding({self.name}, {self.weight.shape[0]} x {self.weight.shape[1]})"
@@ -66,7 +69,7 @@ class LayerNorm:
         TypeError, ValueError
             The values are not floats, a value is not finite or beyond 1e17, or the last axis does not have length H.
         """
-        array = as_array("LayerNorm's input", x)
+        array = as_numbers("LayerNorm's input", x)
         if array.dtype.kind != "f":
             raise TypeError(f"LayerNorm's input holds {array.dtype} values; expected floats.")
         if array.ndim < 1 or array.shape[-1] != len(self.weight):
@@ -77,7 +80,7 @@ class LayerNorm:
         if not usable.all():
             index = [int(i) for i in np.unravel_index(np.argmin(usable), array.shape[:-1])]
             raise ValueError(f"LayerNorm's input at {index} holds NaN, infinity or a value beyond 1e17.")
-        return self._ops.layer_norm(rows, self._norm).reshape(array.shape)
+        return _like([x], self._ops.layer_norm(rows, self._norm).reshape(array.shape))
 
     def __repr__(self) -> str:
         return f"LayerNorm({len(self.weight)}, eps={self.eps})"
@@ -124,7 +127,7 @@ class BertEmbeddings:
 
         Returns
         -------
-        ndarray of shape (B, S, H), float32
+        ndarray of shape (B, S, H), float32; a tensor if an input is one
         """
         batch = pack(
             self._weights.config,
@@ -133,8 +136,14 @@ class BertEmbeddings:
             position_ids=position_ids,
             inputs_embeds=inputs_embeds,
         )
-        return batch.pad(encoder.embeddings(self._weights, batch, self._ops))
+        embedded = batch.pad(encoder.embeddings(self._weights, batch, self._ops))
+        return _like([input_ids, token_type_ids, position_ids, inputs_embeds], embedded)
 
     def __repr__(self) -> str:
         steps = (self.word_embeddings, self.position_embeddings, self.token_type_embeddings, self.LayerNorm)
         return f"BertEmbeddings({', '.join(map(repr, steps))})"
+
+
+def _like(inputs: Iterable[object], result: FloatArray) -> FloatArray:
+    """Return the result as a tensor if an input is one."""
+    return to_tensor(result) if any(map(holds_tensor, inputs)) else result  # type: ignore[return-value]

@@ -6,6 +6,7 @@ and ops. While that runs, step by step, the head of bert/heads.py computes the l
 - hidden_states and attentions are given only if they are asked for, as in transformers. (`BertModel` itself keeps
   hidden states unless it is told not to.)
 - Logits of masked tokens are zeros, and so are those of a sequence whose [CLS] is masked if its head reads [CLS].
+- If an input is a tensor of torch, the output holds tensors. ``return_dict=False`` gives a tuple.
 - There is no loss: ``labels=`` is refused, because minibert does not train.
 """
 
@@ -20,9 +21,9 @@ from minibert.bert import heads
 from minibert.bert.ops import Ops, PreparedLinear
 from minibert.bert.packed import PackedBatch
 from minibert.bert.weights import HEADS, HeadWeights, Weights
-from minibert.models.bert_model import BertModel, BertPreTrainedModel, Selection, StepHead
+from minibert.models.bert_model import BertModel, StepHead
 from minibert.models.embeddings import Embedding
-from minibert.models.inputs import as_array, pack
+from minibert.models.inputs import as_numbers, pack
 from minibert.models.logits import SequenceLogits, TokenLogits, check_positions
 from minibert.models.outputs import (
     BertForPreTrainingOutput,
@@ -34,6 +35,7 @@ from minibert.models.outputs import (
     SequenceClassifierOutput,
     TokenClassifierOutput,
 )
+from minibert.models.pretrained import BertPreTrainedModel, Selection
 
 __all__ = [
     "BertForMaskedLM",
@@ -69,8 +71,9 @@ class BertHead(BertPreTrainedModel):
         *,
         output_hidden_states: Selection = False,
         output_attentions: Selection = False,
+        return_dict: bool = True,
     ) -> None:
-        super().__init__(weights, ops)
+        super().__init__(weights, ops, return_dict)
         needed, there = HEADS[self._head], self.weights.head and HEADS[self.weights.head.name].rows
         if not set(needed.rows) <= set(there or ()) or (needed.pooled and self.weights.pooler is None):
             found = "no head" if self.weights.head is None else f"the head of {self.weights.head.name}"
@@ -140,6 +143,7 @@ class BertForMaskedLM(BertHead):
         labels: None = None,
         output_hidden_states: Selection | None = None,
         output_attentions: Selection | None = None,
+        return_dict: bool | None = None,
     ) -> MaskedLMOutput:
         """Compute the logits of all tokens, or of the tokens at `positions`.
 
@@ -169,8 +173,12 @@ class BertForMaskedLM(BertHead):
         _refuse_labels(labels=labels)
         batch = pack(self.config, input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         words = self._word_logits(batch, positions)
-        output = self._run(batch, output_hidden_states, output_attentions, words)
-        return MaskedLMOutput(words.logits, output.hidden_states, output.attentions)
+        states = self._run(batch, output_hidden_states, output_attentions, words)
+        output = MaskedLMOutput(words.logits, states.hidden_states, states.attentions)
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        return self._finish(output, return_dict, *inputs)
+
+    forward = __call__
 
 
 class BertForNextSentencePrediction(BertHead):
@@ -189,6 +197,7 @@ class BertForNextSentencePrediction(BertHead):
         labels: None = None,
         output_hidden_states: Selection | None = None,
         output_attentions: Selection | None = None,
+        return_dict: bool | None = None,
     ) -> NextSentencePredictorOutput:
         """Compute two logits for each pair of texts, (B, 2): "it follows", "it is a random one".
 
@@ -198,8 +207,12 @@ class BertForNextSentencePrediction(BertHead):
         _refuse_labels(labels=labels)
         batch = pack(self.config, input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         pairs = self._sequence_logits(batch, 2, heads.next_sentence, _there(self._own.seq_relationship))
-        output = self._run(batch, output_hidden_states, output_attentions, pairs)
-        return NextSentencePredictorOutput(pairs.logits, output.hidden_states, output.attentions)
+        states = self._run(batch, output_hidden_states, output_attentions, pairs)
+        output = NextSentencePredictorOutput(pairs.logits, states.hidden_states, states.attentions)
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        return self._finish(output, return_dict, *inputs)
+
+    forward = __call__
 
 
 class BertForPreTraining(BertHead):
@@ -220,6 +233,7 @@ class BertForPreTraining(BertHead):
         next_sentence_label: None = None,
         output_hidden_states: Selection | None = None,
         output_attentions: Selection | None = None,
+        return_dict: bool | None = None,
     ) -> BertForPreTrainingOutput:
         """Compute what `BertForMaskedLM` and `BertForNextSentencePrediction` compute, in one forward.
 
@@ -229,8 +243,12 @@ class BertForPreTraining(BertHead):
         batch = pack(self.config, input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         words = self._word_logits(batch, positions)
         pairs = self._sequence_logits(batch, 2, heads.next_sentence, _there(self._own.seq_relationship))
-        output = self._run(batch, output_hidden_states, output_attentions, words, pairs)
-        return BertForPreTrainingOutput(words.logits, pairs.logits, output.hidden_states, output.attentions)
+        states = self._run(batch, output_hidden_states, output_attentions, words, pairs)
+        output = BertForPreTrainingOutput(words.logits, pairs.logits, states.hidden_states, states.attentions)
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        return self._finish(output, return_dict, *inputs)
+
+    forward = __call__
 
 
 class BertForSequenceClassification(BertHead):
@@ -253,6 +271,7 @@ class BertForSequenceClassification(BertHead):
         labels: None = None,
         output_hidden_states: Selection | None = None,
         output_attentions: Selection | None = None,
+        return_dict: bool | None = None,
     ) -> SequenceClassifierOutput:
         """Compute a logit of each label for each sequence, (B, num_labels).
 
@@ -262,8 +281,12 @@ class BertForSequenceClassification(BertHead):
         batch = pack(self.config, input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         classifier = _there(self._own.classifier)
         scores = self._sequence_logits(batch, self.config.num_labels, heads.sequence_classification, classifier)
-        output = self._run(batch, output_hidden_states, output_attentions, scores)
-        return SequenceClassifierOutput(scores.logits, output.hidden_states, output.attentions)
+        states = self._run(batch, output_hidden_states, output_attentions, scores)
+        output = SequenceClassifierOutput(scores.logits, states.hidden_states, states.attentions)
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        return self._finish(output, return_dict, *inputs)
+
+    forward = __call__
 
 
 class BertForTokenClassification(BertHead):
@@ -282,6 +305,7 @@ class BertForTokenClassification(BertHead):
         labels: None = None,
         output_hidden_states: Selection | None = None,
         output_attentions: Selection | None = None,
+        return_dict: bool | None = None,
     ) -> TokenClassifierOutput:
         """Compute a logit of each label for each token, (B, S, num_labels).
 
@@ -291,8 +315,12 @@ class BertForTokenClassification(BertHead):
         batch = pack(self.config, input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         classifier = _there(self._own.classifier)
         scores = self._token_logits(batch, self.config.num_labels, heads.token_classification, classifier)
-        output = self._run(batch, output_hidden_states, output_attentions, scores)
-        return TokenClassifierOutput(scores.logits, output.hidden_states, output.attentions)
+        states = self._run(batch, output_hidden_states, output_attentions, scores)
+        output = TokenClassifierOutput(scores.logits, states.hidden_states, states.attentions)
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        return self._finish(output, return_dict, *inputs)
+
+    forward = __call__
 
 
 class BertForQuestionAnswering(BertHead):
@@ -312,6 +340,7 @@ class BertForQuestionAnswering(BertHead):
         end_positions: None = None,
         output_hidden_states: Selection | None = None,
         output_attentions: Selection | None = None,
+        return_dict: bool | None = None,
     ) -> QuestionAnsweringModelOutput:
         """Compute the logits of "the answer starts here" and "the answer ends here" for each token, (B, S) each.
 
@@ -321,9 +350,13 @@ class BertForQuestionAnswering(BertHead):
         _refuse_labels(start_positions=start_positions, end_positions=end_positions)
         batch = pack(self.config, input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         ends = self._token_logits(batch, 2, heads.question_answering, _there(self._own.qa_outputs))
-        output = self._run(batch, output_hidden_states, output_attentions, ends)
+        states = self._run(batch, output_hidden_states, output_attentions, ends)
         start_logits, end_logits = (np.ascontiguousarray(ends.logits[:, :, i]) for i in range(2))
-        return QuestionAnsweringModelOutput(start_logits, end_logits, output.hidden_states, output.attentions)
+        output = QuestionAnsweringModelOutput(start_logits, end_logits, states.hidden_states, states.attentions)
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        return self._finish(output, return_dict, *inputs)
+
+    forward = __call__
 
 
 class BertForMultipleChoice(BertHead):
@@ -342,6 +375,7 @@ class BertForMultipleChoice(BertHead):
         labels: None = None,
         output_hidden_states: Selection | None = None,
         output_attentions: Selection | None = None,
+        return_dict: bool | None = None,
     ) -> MultipleChoiceModelOutput:
         """Compute a logit of each choice, (B, choices).
 
@@ -372,13 +406,16 @@ class BertForMultipleChoice(BertHead):
         batch = pack(self.config, **flat)
         classifier = _there(self._own.classifier)
         scores = self._sequence_logits(batch, 1, heads.multiple_choice, classifier)
-        output = self._run(batch, output_hidden_states, output_attentions, scores)
-        return MultipleChoiceModelOutput(scores.logits.reshape(shape), output.hidden_states, output.attentions)
+        states = self._run(batch, output_hidden_states, output_attentions, scores)
+        output = MultipleChoiceModelOutput(scores.logits.reshape(shape), states.hidden_states, states.attentions)
+        return self._finish(output, return_dict, *inputs.values())
+
+    forward = __call__
 
 
 def _flatten_choices(inputs: dict[str, Any]) -> tuple[tuple[int, int], dict[str, Any]]:
     """Return (B, choices), and the inputs with B x choices rows; `pack` checks the rest."""
-    arrays = {name: as_array(name, value) for name, value in inputs.items() if value is not None}
+    arrays = {name: as_numbers(name, value) for name, value in inputs.items() if value is not None}
     leading: tuple[int, ...] | None = None
     for name, array in arrays.items():
         ndim = 4 if name == "inputs_embeds" else 3

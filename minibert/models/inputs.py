@@ -9,10 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert.base.arrays import FloatArray, IntArray
+from minibert.base.tensors import as_array
 from minibert.bert.config import BertConfig
 from minibert.bert.packed import PackedBatch, cumulate, valid_range
 
-__all__ = ["as_array", "check_ids", "pack", "usable_rows"]
+__all__ = ["as_numbers", "check_ids", "pack", "usable_rows"]
 
 
 def pack(
@@ -103,7 +104,7 @@ def check_ids(name: str, values: object, limit: int, limit_name: str, *, ndim: i
     ValueError
         The shape is wrong, or a value is out of range; the message says where.
     """
-    ids = np.array(as_array(name, values))  # a copy, so that nobody can change it between the check and its use
+    ids = np.array(as_numbers(name, values))  # a copy, so that nobody can change it between the check and its use
     if ids.dtype.kind not in "iu":
         if ids.size or isinstance(values, np.ndarray):
             raise TypeError(f"{name} holds {ids.dtype} values; ids are integers (int64 as the tokenizer gives them).")
@@ -111,7 +112,7 @@ def check_ids(name: str, values: object, limit: int, limit_name: str, *, ndim: i
     if ndim is not None and ids.ndim != ndim:
         raise ValueError(
             f"{name} has shape {ids.shape}; expected {ndim} dimensions (B sequences, S tokens). "
-            "For one sequence write [ids]."
+            "For one sequence write [ids]; tokenizer(text, return_tensors='np') gives two dimensions."
         )
     bad = (ids < 0) | (ids >= limit)
     if bad.any():
@@ -132,7 +133,7 @@ def _optional_ids(name: str, values: object, shape: tuple[int, ...], limit: int,
 def _check_mask(values: object, shape: tuple[int, ...]) -> npt.NDArray[np.bool_]:
     if values is None:
         return np.ones(shape, dtype=np.bool_)
-    mask = np.array(as_array("attention_mask", values))  # a copy, as in `check_ids`
+    mask = np.array(as_numbers("attention_mask", values))  # a copy, as in `check_ids`
     if mask.dtype.kind not in "biu" and (mask.size or isinstance(values, np.ndarray)):
         raise TypeError(
             f"attention_mask holds {mask.dtype} values; expected bool, or integers 0 (masked) and 1 (not masked)."
@@ -149,7 +150,7 @@ def _check_mask(values: object, shape: tuple[int, ...]) -> npt.NDArray[np.bool_]
 
 
 def _check_embeds(values: object, hidden_size: int) -> FloatArray:
-    embeds = as_array("inputs_embeds", values)
+    embeds = as_numbers("inputs_embeds", values)
     if embeds.dtype.kind != "f":
         raise TypeError(f"inputs_embeds holds {embeds.dtype} values; expected float vectors (float32).")
     if embeds.ndim != 3 or embeds.shape[2] != hidden_size:
@@ -173,8 +174,12 @@ def _check_usable(name: str, packed: FloatArray, mask: npt.NDArray[np.bool_]) ->
         raise ValueError(f"{name} at row {row}, column {column} holds NaN, infinity or a value beyond 1e17.")
 
 
-def as_array(name: str, values: object) -> npt.NDArray[Any]:
+def as_numbers(name: str, values: object) -> npt.NDArray[Any]:
     """Convert an argument to an array of numbers; raise `TypeError` or `ValueError` with its name if it is not one."""
+    try:
+        values = as_array(values)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
     if isinstance(values, str | bytes) or (isinstance(values, list | tuple) and values and isinstance(values[0], str)):
         raise TypeError(f"{name} is text; tokenize it first: model(**tokenizer(text)).")
     if isinstance(values, np.ma.MaskedArray):

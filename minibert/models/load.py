@@ -8,17 +8,19 @@ from typing import Any
 from minibert.base.warn import warn_caller
 from minibert.bert.config import BertConfig
 from minibert.bert.weights import HEADS
-from minibert.checkpoint.hub import ModelFiles, locate
+from minibert.checkpoint.hub import ModelFiles
 from minibert.models import heads
 from minibert.models.bert_model import BertModel
 from minibert.models.heads import BertHead
 from minibert.models.loading import find_heads
+from minibert.models.options import find_model
+from minibert.models.pretrained import Selection
 
 __all__ = ["choose_class", "load"]
 
 
 def load(
-    name_or_path: str | os.PathLike[str],
+    name_or_path: str | os.PathLike[str] | None = None,
     *,
     config: BertConfig | None = None,
     revision: str | None = None,
@@ -26,7 +28,13 @@ def load(
     token: str | bool | None = None,
     local_files_only: bool = False,
     subfolder: str = "",
-    **options: Any,
+    output_hidden_states: Selection | None = None,
+    output_attentions: Selection = False,
+    add_pooling_layer: bool = True,
+    return_dict: bool = True,
+    backend: str | None = None,
+    num_threads: int | None = None,
+    **harmless: Any,
 ) -> BertModel | BertHead:
     """Load a model with the head that its checkpoint has; the arguments are those of `BertModel.from_pretrained`.
 
@@ -48,20 +56,31 @@ def load(
     ModelFormatError, DownloadError, TypeError, ValueError
         As for `BertModel.from_pretrained`.
     """
-    files = locate(
+    files, config = find_model(
+        "minibert.load",
         name_or_path,
+        harmless,
+        config,
         revision=revision,
         cache_dir=cache_dir,
         token=token,
         local_files_only=local_files_only,
         subfolder=subfolder,
     )
-    return choose_class(files).from_files(files, config=config, **options)
+    return choose_class(files).from_files(
+        files,
+        config=config,
+        output_hidden_states=output_hidden_states,
+        output_attentions=output_attentions,
+        add_pooling_layer=add_pooling_layer,
+        return_dict=return_dict,
+        backend=backend,
+        num_threads=num_threads,
+    )
 
 
 def choose_class(files: ModelFiles) -> type[BertModel | BertHead]:
     """Choose the class for a checkpoint by config.json and by the names of the tensors; warn if they disagree."""
-    BertConfig.from_files(files)  # a model that is not BERT is refused with the reason, not with a missing tensor
     named = files.settings("config.json").get("architectures")
     names = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
     found = find_heads(files)

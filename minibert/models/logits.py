@@ -12,7 +12,7 @@ import numpy.typing as npt
 from minibert.base.arrays import FloatArray, IntArray
 from minibert.base.checks import brief
 from minibert.bert.packed import PackedBatch
-from minibert.models.inputs import as_array
+from minibert.models.inputs import as_numbers
 
 __all__ = ["SequenceLogits", "TokenLogits", "check_positions"]
 
@@ -114,7 +114,7 @@ def check_positions(positions: npt.ArrayLike, shape: tuple[int, int]) -> IntArra
     TypeError, ValueError
         They are not pairs of integers, or one is outside the batch; the message says which.
     """
-    found = np.array(as_array("positions", positions))
+    found = np.array(as_numbers("positions", positions))
     if found.size == 0 and not isinstance(positions, np.ndarray):
         return np.zeros((0, 2), dtype=np.int64)
     if found.dtype.kind not in "iu":

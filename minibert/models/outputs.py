@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from minibert.base.arrays import FloatArray
 from minibert.base.display import html_table
+from minibert.base.tensors import to_tensor
 
 __all__ = [
     "BertForPreTrainingOutput",
@@ -19,9 +20,11 @@ __all__ = [
     "QuestionAnsweringModelOutput",
     "SequenceClassifierOutput",
     "TokenClassifierOutput",
+    "with_tensors",
 ]
 
 Layers: TypeAlias = tuple[FloatArray | None, ...]
+Output = TypeVar("Output")
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -29,6 +32,7 @@ class ModelOutput:
     """What one forward pass was asked for; read it by attribute, ``["key"]``, index or iteration.
 
     Index, iteration and `to_tuple` skip fields that are None, as those of transformers' ``ModelOutput`` do.
+    If an input of the model was a tensor of torch, every array is a tensor.
     """
 
     def to_tuple(self) -> tuple[Any, ...]:
@@ -38,6 +42,14 @@ class ModelOutput:
     def keys(self) -> tuple[str, ...]:
         """Return the names of the values that are not None, in order."""
         return tuple(field.name for field in dataclasses.fields(self) if getattr(self, field.name) is not None)
+
+    def values(self) -> tuple[Any, ...]:
+        """Return the values that are not None, in order."""
+        return self.to_tuple()
+
+    def items(self) -> tuple[tuple[str, Any], ...]:
+        """Return pairs of name and value, of the values that are not None, in order."""
+        return tuple((key, getattr(self, key)) for key in self.keys())
 
     def __getitem__(self, key: str | int | slice) -> Any:
         if isinstance(key, str):
@@ -205,9 +217,29 @@ class MultipleChoiceModelOutput(ModelOutput):
     attentions: Layers | None = None
 
 
+def with_tensors(output: Output) -> Output:
+    """Return an output, which is a dataclass of arrays and tuples of arrays, with tensors of torch instead of arrays.
+
+    They share the memory of the arrays. An array that two fields hold becomes one tensor.
+    """
+    made: dict[int, Any] = {}
+
+    def convert(value: Any) -> Any:
+        if value is None:
+            return None
+        if isinstance(value, tuple):
+            return tuple(map(convert, value))
+        if id(value) not in made:
+            made[id(value)] = to_tensor(value)
+        return made[id(value)]
+
+    fields = {field.name: convert(getattr(output, field.name)) for field in dataclasses.fields(output)}  # type: ignore[arg-type]
+    return dataclasses.replace(output, **fields)  # type: ignore[type-var]
+
+
 def _describe(value: Any) -> str:
     if isinstance(value, tuple):
         kept = [array for array in value if array is not None]
         of = f" of {len(value)}" if len(kept) < len(value) else ""
-        return f"<{len(kept)}{of} arrays{f' {kept[0].shape}' if kept else ''}>"
-    return f"<array {value.shape}>"
+        return f"<{len(kept)}{of} arrays{f' {tuple(kept[0].shape)}' if kept else ''}>"
+    return f"<array {tuple(value.shape)}>"

@@ -29,8 +29,8 @@ from minibert.sentence.prompts import builtin_prompts, check_prompts, choose_def
 from minibert.sentence.recipe import make_recipe
 from minibert.sentence.settings import check_settings, full_name
 from minibert.similarity import SIMILARITY_FUNCTIONS, check_truncate_dim, quantize_embeddings
+from minibert.tokenizer.batch import TokenizedBatch
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
-from minibert.tokenizer.encodings import TokenizedBatch
 from minibert.tokenizer.texts import as_texts
 from minibert.tokenizer.windows import TextInfo, TokenWindows, check_inputs, count_tokens
 from minibert.tokens.layers import LayerSelection
@@ -463,7 +463,8 @@ class SentenceTransformer:
 
     def tokenize(self, texts: str | Sequence[str]) -> TokenizedBatch:
         """Return the ids and masks of texts, cut to `max_seq_length` and padded to the longest: int64 arrays (B, S)."""
-        return self.tokenizer(texts, padding=True, truncation=True, max_length=self.max_seq_length)
+        limit = self.max_seq_length
+        return self.tokenizer(texts, padding=True, truncation=True, max_length=limit, return_tensors="np")
 
     def num_tokens(self, texts: Sequence[str], prompt_name: str | None = None, prompt: str | None = None) -> list[int]:
         """Count the tokens of each of B texts, with its prompt and the special tokens, before anything is cut."""

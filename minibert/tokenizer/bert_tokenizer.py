@@ -8,61 +8,32 @@ tokenizer for that.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from minibert.base.arrays import Int64Array
 from minibert.base.checks import brief, check_choice, check_int
-from minibert.base.warn import warn_caller
+from minibert.base.keywords import CALL_KEYWORDS, TOKENIZER_KEYWORDS, check_keywords, given_name
+from minibert.base.tensors import check_return_tensors
 from minibert.checkpoint.hub import ModelFiles, check_files, locate
-from minibert.tokenizer.encodings import (
-    Encoding,
-    NoRoomError,
-    TokenizedBatch,
-    cut,
-    cut_windows,
-    padded_array,
-)
-from minibert.tokenizer.files import SIDES, LoadedTokenizer, library_errors, load_tokenizer
-from minibert.tokenizer.raw_encodings import RawEncoder
-from minibert.tokenizer.texts import Texts, as_batch, shown
+from minibert.tokenizer.batch import TokenizedBatch, converted, lists, padded_array
+from minibert.tokenizer.encodings import Encoding, NoRoomError, cut, cut_windows
+from minibert.tokenizer.files import SIDES, LoadedTokenizer, load_tokenizer
+from minibert.tokenizer.options import GONE, SETTINGS, set_asked, settings_of
+from minibert.tokenizer.padding import PADDING, Padding, choose_strategy
+from minibert.tokenizer.saving import save_tokenizer
+from minibert.tokenizer.texts import Texts, as_batch, is_one_text, shown, split_pairs
 
 __all__ = ["BertTokenizer"]
 
-PADDING = ("longest", "max_length", "do_not_pad")
-TRUNCATION = ("longest_first", "only_first", "only_second", "do_not_truncate")
 
-# These are sequences of ints, but nobody means them as ids.
-_BUFFERS = (bytes, bytearray, memoryview)
-
-
-# --- the tokenizer ----------------------------------------------------------------------------------------------------
-
-
-def _special_token(name: str) -> property:
-    def token(self: BertTokenizer) -> str | None:
-        return self._special_tokens.get(name)
-
-    return property(token, doc=f"The tokenizer's {name}; None if it does not have one.")
-
-
-def _special_token_id(name: str) -> property:
-    def token_id(self: BertTokenizer) -> int | None:
-        token = self._special_tokens.get(name)
-        return None if token is None else self._vocab[token]
-
-    return property(token_id, doc=f"Id of the tokenizer's {name}; None if it does not have one.")
-
-
-class BertTokenizer:
+class BertTokenizer(Padding):
     """Text -> token ids, equal to transformers' BertTokenizer; made by `from_pretrained`.
 
-    Any number of threads may use it at once. It differs from transformers in four points, to avoid surprises:
+    Any number of threads may use it at once. It differs from transformers in three points, to avoid surprises:
 
-    - Arrays are always 2-D.
     - An empty `text_pair` is a text, for a single text too.
     - A special token that neither the files name nor the vocabulary has is None. transformers gives it a new id, which
       the model does not know.
@@ -78,11 +49,8 @@ class BertTokenizer:
         The end of a row that is padded, and the end of a text that is truncated.
     """
 
-    cls_token, cls_token_id = _special_token("cls_token"), _special_token_id("cls_token")
-    sep_token, sep_token_id = _special_token("sep_token"), _special_token_id("sep_token")
-    pad_token, pad_token_id = _special_token("pad_token"), _special_token_id("pad_token")
-    unk_token, unk_token_id = _special_token("unk_token"), _special_token_id("unk_token")
-    mask_token, mask_token_id = _special_token("mask_token"), _special_token_id("mask_token")
+    model_input_names = ("input_ids", "token_type_ids", "attention_mask")
+    init_inputs = ()
 
     def __init__(self, loaded: LoadedTokenizer) -> None:
         if not isinstance(loaded, LoadedTokenizer):
@@ -90,26 +58,30 @@ class BertTokenizer:
                 f"loaded is {shown(loaded)}; expected a LoadedTokenizer. Make a tokenizer with "
                 "BertTokenizer.from_pretrained(name_or_path)."
             )
-        self._tokenizer = loaded.tokenizer
-        self._raw = RawEncoder(loaded.tokenizer)
-        self._vocab = loaded.vocab
-        self._special_tokens = loaded.special_tokens
-        self._extra_special_tokens = loaded.extra_special_tokens
-        self._clean_up_tokenization_spaces = loaded.clean_up_tokenization_spaces
-        self.model_max_length = loaded.model_max_length
-        self.padding_side = loaded.padding_side
+        super().__init__(loaded)
         self.truncation_side = loaded.truncation_side
+        self.name_or_path = loaded.source
+
+    def __getattr__(self, name: str) -> Any:
+        if name in GONE:
+            raise AttributeError(f"BertTokenizer has no {name!r}: {GONE[name]}.")
+        raise AttributeError(f"BertTokenizer has no attribute {name!r}.")
 
     @classmethod
     def from_pretrained(
         cls,
-        name_or_path: str | os.PathLike[str],
+        name_or_path: str | os.PathLike[str] | None = None,
         *,
         revision: str | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         token: str | bool | None = None,
         local_files_only: bool = False,
         subfolder: str = "",
+        model_max_length: int | None = None,
+        padding_side: str | None = None,
+        truncation_side: str | None = None,
+        clean_up_tokenization_spaces: bool | None = None,
+        **harmless: Any,
     ) -> BertTokenizer:
         """Load the tokenizer of a model on the hub, or in a folder.
 
@@ -133,34 +105,93 @@ class BertTokenizer:
             Never use the network.
         subfolder : str
             Folder of the files inside the model.
+        model_max_length, padding_side, truncation_side, clean_up_tokenization_spaces : optional
+            Used instead of those of the files.
+        **harmless
+            Keywords of transformers at values that change no token, such as ``use_fast=True``, or ``do_lower_case=`` as
+            the model has it; and special tokens: ``pad_token=``, ``mask_token=``, ``bos_token=``, ``eos_token=`` and
+            ``extra_special_tokens=`` as `add_special_tokens` takes them, the others as the model has them.
 
         Raises
         ------
+        TypeError, ValueError
+            A keyword is not known, or its value would change the tokens.
         ModelFormatError
             A file or a special token is missing, a file is damaged, or an id is not in the model's vocabulary.
         DownloadError
             The files could not be fetched.
         """
+        call = "BertTokenizer.from_pretrained"
+        name = given_name(call, name_or_path, harmless)
+        asked = check_keywords(call, harmless, TOKENIZER_KEYWORDS, settings=SETTINGS)
+        if model_max_length is None:
+            model_max_length = asked.pop("max_len", None)  # type: ignore[assignment]
+        for option, side in ("padding_side", padding_side), ("truncation_side", truncation_side):
+            if side is not None:
+                check_choice(option, side, SIDES)
         files = locate(
-            name_or_path,
+            name,
             revision=revision,
             cache_dir=cache_dir,
             token=token,
             local_files_only=local_files_only,
             subfolder=subfolder,
         )
-        return cls.from_files(files)
+        tokenizer = cls.from_files(files)
+        tokenizer.name_or_path = os.fspath(name)
+        set_asked(tokenizer, call, asked)
+        if model_max_length is not None:
+            tokenizer.model_max_length = check_int("model_max_length", model_max_length, 1)
+        tokenizer.padding_side = padding_side or tokenizer.padding_side
+        tokenizer.truncation_side = truncation_side or tokenizer.truncation_side
+        if clean_up_tokenization_spaces is not None:
+            tokenizer.clean_up_tokenization_spaces = bool(clean_up_tokenization_spaces)
+        return tokenizer
 
     @classmethod
     def from_files(cls, files: ModelFiles) -> BertTokenizer:
         """Load the tokenizer from files that `locate` has found, as `from_pretrained` does."""
         return cls(load_tokenizer(check_files(files)))
 
+    def save_pretrained(self, save_directory: str | os.PathLike[str], **harmless: Any) -> tuple[str, ...]:
+        """Write tokenizer.json, tokenizer_config.json and vocab.txt, and return their paths.
+
+        minibert and transformers load them as the same tokenizer, with the tokens that were added. The folder is made
+        if it does not exist; other files in it are not touched.
+
+        Parameters
+        ----------
+        save_directory : str or path
+        **harmless
+            Keywords of transformers at values that change nothing, such as ``legacy_format=False``.
+
+        Raises
+        ------
+        OSError
+            A file cannot be written. A file that was there before is then as it was.
+        """
+        return save_tokenizer(self, save_directory, self.init_kwargs, harmless)
+
+    @property
+    def init_kwargs(self) -> dict[str, Any]:
+        """The settings under their names in tokenizer_config.json."""
+        return settings_of(self)
+
+    @property
+    def max_len_single_sentence(self) -> int | None:
+        """Tokens of one text that fit into the model beside the special tokens; None if it is not known."""
+        return None if self.model_max_length is None else self.model_max_length - self.num_special_tokens_to_add()
+
+    @property
+    def max_len_sentences_pair(self) -> int | None:
+        """Tokens of a pair that fit into the model beside the special tokens; None if it is not known."""
+        return None if self.model_max_length is None else self.model_max_length - self.num_special_tokens_to_add(True)
+
     # --- text to ids ---
 
     def __call__(
         self,
-        text: Texts,
+        text: Texts | Sequence[Sequence[Any]],
         text_pair: Texts | None = None,
         *,
         add_special_tokens: bool = True,
@@ -170,27 +201,31 @@ class BertTokenizer:
         stride: int = 0,
         is_split_into_words: bool = False,
         pad_to_multiple_of: int | None = None,
+        padding_side: str | None = None,
         return_tensors: str | None = None,
-        return_token_type_ids: bool = True,
-        return_attention_mask: bool = True,
+        return_token_type_ids: bool | None = True,
+        return_attention_mask: bool | None = True,
         return_overflowing_tokens: bool = False,
         return_special_tokens_mask: bool = False,
         return_offsets_mapping: bool = False,
         return_length: bool = False,
+        **harmless: Any,
     ) -> TokenizedBatch:
-        """Turn texts, or pairs of texts, into arrays of token ids for a model.
+        """Turn texts, or pairs of texts, into token ids for a model.
 
-        The names and the results are transformers'. The arrays are NumPy's and have one row per text, also for a single
-        text. An empty text is a text ([CLS] [SEP]), also as `text_pair`. An empty list gives arrays of shape (0, 0).
+        The names and the results are transformers'. Without `return_tensors` they are lists: one list of ids for one
+        text, and B lists for B texts, of different length unless they are padded. Arrays and tensors have one row per
+        text, also for a single text. An empty text is a text ([CLS] [SEP]), also as `text_pair`.
 
         Parameters
         ----------
         text, text_pair : str, or list, tuple or array of B str
             With `is_split_into_words`: a list of str, or a list of B such lists. `text_pair` is as long as `text`.
+            `text` may also be a list of B pairs, each of two texts.
         add_special_tokens : bool
             Put [CLS] before and [SEP] after each text.
         padding : bool or {"longest", "max_length", "do_not_pad"}
-            Pad rows to the longest one (True), or to `max_length`. Without padding all rows must have the same length.
+            Pad rows to the longest one (True), or to `max_length`. Without padding, arrays need rows of equal length.
         truncation : bool or {"longest_first", "only_first", "only_second", "do_not_truncate"}, optional
             Truncate to `max_length` tokens, special tokens included. Of a pair, truncate the longer text first (True),
             or only one of the two. Default: True if `max_length` is given and `padding` is not.
@@ -202,42 +237,49 @@ class BertTokenizer:
             The texts are lists of words.
         pad_to_multiple_of : int, optional
             Round the padded length up to a multiple of this.
-        return_tensors : {None, "np"}
-            The result is NumPy arrays in both cases.
+        padding_side : {"right", "left"}, optional
+            Default: the tokenizer's.
+        return_tensors : {None, "np", "pt"}
+            None: lists. "np": NumPy arrays of int64. "pt": tensors of torch.
         return_token_type_ids, return_attention_mask : bool
             Return "token_type_ids", "attention_mask".
         return_overflowing_tokens : bool
             Return the truncated tokens in more rows, and "overflow_to_sample_mapping" of shape (rows,).
         return_special_tokens_mask, return_offsets_mapping, return_length : bool
             Return "special_tokens_mask" (B, S), "offset_mapping" (B, S, 2) in characters, "length" (B,) with padding.
+        **harmless
+            Keywords of transformers at values that change nothing, such as ``verbose=False``.
 
         Returns
         -------
         TokenizedBatch
-            "input_ids", "token_type_ids", "attention_mask" of shape (B, S), int64, and the arrays chosen above.
+            "input_ids", "token_type_ids", "attention_mask" of shape (B, S), int64, and the values chosen above.
 
         Raises
         ------
         TypeError
             A text is not a string; the message names its index.
         ValueError
-            A text holds a lone surrogate, rows without padding differ in length, or `max_length` is too small.
+            A text holds a lone surrogate, rows of an array differ in length, or `max_length` is too small.
+        ImportError
+            `return_tensors` is "pt", and torch is not installed.
 
         Examples
         --------
         >>> tokenizer = BertTokenizer.from_pretrained("sentence-transformers/all-MiniLM-L6-v2")
-        >>> inputs = tokenizer(["first text", "second, longer text"], padding=True)
+        >>> tokenizer("first text")["input_ids"]
+        [101, 2034, 3793, 102]
+        >>> inputs = tokenizer(["first text", "second, longer text"], padding=True, return_tensors="np")
         >>> inputs["input_ids"].shape
         (2, 6)
         >>> inputs.tokens(0)
         ['[CLS]', 'first', 'text', '[SEP]', '[PAD]', '[PAD]']
         """
-        if return_tensors not in (None, "np"):
-            raise ValueError(
-                f"return_tensors={brief(return_tensors)}; minibert returns NumPy arrays only: give 'np' or None."
-            )
-        padding = _strategy("padding", padding, PADDING)
+        check_keywords("BertTokenizer", harmless, CALL_KEYWORDS)
+        kind = check_return_tensors(return_tensors)
+        padding = choose_strategy("padding", padding, PADDING)
         strategy, max_length = self._limit(truncation, max_length, padding)
+        text, text_pair = split_pairs(text, text_pair, is_split_into_words)
         parts = self._encode(
             *as_batch(text, text_pair, is_split_into_words),
             strategy=strategy,
@@ -250,28 +292,42 @@ class BertTokenizer:
             overflowing=return_overflowing_tokens,
         )
         encodings = [encoding for row in parts for encoding in row]
-        spans, width = self._spans(encodings, padding, strategy, max_length, pad_to_multiple_of)
+        lengths = [len(encoding) for encoding in encodings]
+        widths = self._widths(lengths, padding, strategy, max_length, pad_to_multiple_of, equal=kind is not None)
+        spans = _spans(lengths, widths, self._side(padding_side))
 
-        def padded(rows: Callable[[Encoding], Int64Array], fill: int) -> Int64Array:
-            return padded_array([rows(encoding) for encoding in encodings], spans, width, fill)
+        def padded(rows: Callable[[Encoding], Int64Array], fill: int) -> Any:
+            values = [rows(encoding) for encoding in encodings]
+            if kind is None:
+                return lists(values, spans, widths, fill)
+            return padded_array(values, spans, widths[0] if widths else 0, fill)
 
         # Without a padding token no row is padded, and this 0 is not used.
         pad_token_id = 0 if self.pad_token_id is None else self.pad_token_id
-        arrays = {"input_ids": padded(lambda encoding: encoding.ids, pad_token_id)}
-        if return_token_type_ids:
-            arrays["token_type_ids"] = padded(lambda encoding: encoding.token_types, 0)
-        if return_attention_mask:
-            arrays["attention_mask"] = padded(lambda encoding: np.ones(len(encoding), dtype=np.int64), 0)
+        data = {"input_ids": padded(lambda encoding: encoding.ids, pad_token_id)}
+        if return_token_type_ids is not False:
+            data["token_type_ids"] = padded(lambda encoding: encoding.token_types, self.pad_token_type_id)
+        if return_attention_mask is not False:
+            data["attention_mask"] = padded(lambda encoding: np.ones(len(encoding), dtype=np.int64), 0)
         if return_special_tokens_mask:
-            arrays["special_tokens_mask"] = padded(lambda encoding: encoding.special_tokens_mask, 1)
+            data["special_tokens_mask"] = padded(lambda encoding: encoding.special_tokens_mask, 1)
         if return_offsets_mapping:
             starts = padded(lambda encoding: encoding.offsets[:, 0], 0)
-            arrays["offset_mapping"] = np.stack([starts, padded(lambda encoding: encoding.offsets[:, 1], 0)], axis=-1)
+            ends = padded(lambda encoding: encoding.offsets[:, 1], 0)
+            data["offset_mapping"] = (
+                [list(zip(*both, strict=True)) for both in zip(starts, ends, strict=True)]
+                if kind is None
+                else np.stack([starts, ends], axis=-1)
+            )
         if return_length:
-            arrays["length"] = np.full(len(encodings), width, dtype=np.int64)
+            data["length"] = widths
         if return_overflowing_tokens:
-            arrays["overflow_to_sample_mapping"] = np.repeat(np.arange(len(parts)), [len(row) for row in parts])
-        return TokenizedBatch(arrays, encodings, spans, self.pad_token)
+            data["overflow_to_sample_mapping"] = [i for i, row in enumerate(parts) for _ in row]
+        if kind is not None:
+            data = {name: converted(name, value, kind) for name, value in data.items()}
+        elif is_one_text(text, is_split_into_words) and not return_overflowing_tokens:
+            data = {name: value[0] if isinstance(value[0], list) else value for name, value in data.items()}
+        return TokenizedBatch(data, encodings, spans, widths, self.pad_token)
 
     def encodings(
         self,
@@ -357,127 +413,55 @@ class BertTokenizer:
         """
         return self._raw.long_texts.last_cut(text)
 
-    def tokenize(self, text: str, pair: str | None = None, add_special_tokens: bool = False) -> list[str]:
+    def tokenize(
+        self,
+        text: str,
+        pair: str | None = None,
+        add_special_tokens: bool = False,
+        *,
+        truncation: bool | str | None = None,
+        max_length: int | None = None,
+        **harmless: Any,
+    ) -> list[str]:
         """Return the tokens of one text; with `add_special_tokens`, [CLS] and [SEP] too."""
-        return self._single(text, pair, add_special_tokens, None, None).tokens
+        check_keywords("BertTokenizer.tokenize", harmless, CALL_KEYWORDS)
+        return self._single(text, pair, add_special_tokens, truncation, max_length).tokens
 
     def encode(
         self,
         text: str,
         text_pair: str | None = None,
         add_special_tokens: bool = True,
-        *,
+        padding: bool | str = False,
         truncation: bool | str | None = None,
         max_length: int | None = None,
-    ) -> list[int]:
-        """Return the ids of one text, with [CLS] and [SEP]."""
-        encoding = self._single(text, text_pair, add_special_tokens, truncation, max_length)
-        return [int(token_id) for token_id in encoding.ids]
+        stride: int = 0,
+        padding_side: str | None = None,
+        return_tensors: str | None = None,
+        **harmless: Any,
+    ) -> Any:
+        """Return the ids of one text, with [CLS] and [SEP]: a list, or an array or tensor of shape (1, S).
 
-    # --- ids to text ---
-
-    def decode(
-        self,
-        token_ids: int | Sequence[int] | npt.NDArray[np.integer[Any]],
-        skip_special_tokens: bool = False,
-        clean_up_tokenization_spaces: bool | None = None,
-    ) -> str:
-        """Return the text of one sequence of ids, as near to the original as the vocabulary allows.
-
-        Parameters
-        ----------
-        token_ids : int, or sequence of S int
-        skip_special_tokens : bool
-            Leave out special tokens, such as [CLS], [SEP] and [PAD].
-        clean_up_tokenization_spaces : bool, optional
-            Remove the space before punctuation and English contractions. Default: as in tokenizer_config.json.
-
-        Raises
-        ------
-        ValueError
-            An id is not in the vocabulary; the message names it.
+        Parameters are those of `__call__`.
         """
-        ids = self._checked_ids([token_ids] if _is_one_id(token_ids) else token_ids)
-        with library_errors(ValueError, "the token ids cannot be decoded"):
-            text: str = self._tokenizer.decode(ids, skip_special_tokens=bool(skip_special_tokens))
-        if clean_up_tokenization_spaces is None:
-            clean_up_tokenization_spaces = self._clean_up_tokenization_spaces
-        return _clean_up(text) if clean_up_tokenization_spaces else text
-
-    def batch_decode(
-        self,
-        sequences: Iterable[Sequence[int]] | npt.NDArray[np.integer[Any]],
-        skip_special_tokens: bool = False,
-        clean_up_tokenization_spaces: bool | None = None,
-    ) -> list[str]:
-        """Return the texts of B sequences of ids; see `decode`."""
-        if isinstance(sequences, (str, *_BUFFERS, Mapping)):
-            raise TypeError(f"sequences is {shown(sequences)}; expected a list or array of sequences of ids.")
-        return [self.decode(ids, skip_special_tokens, clean_up_tokenization_spaces) for ids in sequences]
-
-    # --- the vocabulary ---
-
-    @property
-    def vocab(self) -> dict[str, int]:
-        """All tokens, added ones included, with their ids, in the order of the ids."""
-        return dict(self._vocab)
-
-    def get_vocab(self) -> dict[str, int]:
-        """Return `vocab`; transformers has both names."""
-        return self.vocab
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of tokens without the added ones; ``len(tokenizer)`` counts those too."""
-        return int(self._tokenizer.get_vocab_size(with_added_tokens=False))
-
-    def __len__(self) -> int:
-        return len(self._vocab)
-
-    def __bool__(self) -> bool:
-        # Without this a tokenizer without tokens would be false, because `__len__` is 0.
-        return True
+        _refuse_several(text, text_pair)
+        return self(
+            text,
+            text_pair,
+            add_special_tokens=add_special_tokens,
+            padding=padding,
+            truncation=truncation,
+            max_length=max_length,
+            stride=stride,
+            padding_side=padding_side,
+            return_tensors=return_tensors,
+            return_token_type_ids=False,
+            return_attention_mask=False,
+            **harmless,
+        )["input_ids"]
 
     def __repr__(self) -> str:
         return f"BertTokenizer({len(self)} tokens, model_max_length={self.model_max_length})"
-
-    @property
-    def do_lower_case(self) -> bool:
-        """True if texts are lowercased."""
-        return bool(getattr(self._tokenizer.normalizer, "lowercase", False))
-
-    @property
-    def all_special_tokens(self) -> list[str]:
-        """The special tokens, each once."""
-        return list(dict.fromkeys([*self._special_tokens.values(), *self._extra_special_tokens]))
-
-    @property
-    def all_special_ids(self) -> list[int]:
-        """The ids of `all_special_tokens`."""
-        return [self._vocab[token] for token in self.all_special_tokens]
-
-    def num_special_tokens_to_add(self, pair: bool = False) -> int:
-        """Return how many tokens the tokenizer adds to one text, or to a pair: 2 and 3 for BERT."""
-        return int(self._tokenizer.num_special_tokens_to_add(bool(pair)))
-
-    def convert_tokens_to_ids(self, tokens: str | Sequence[str]) -> int | list[int]:
-        """Return the id of a token, or the ids of a list; an unknown token gets the id of the unknown token."""
-        if isinstance(tokens, str):
-            return self._token_to_id(tokens)
-        if not isinstance(tokens, (list, tuple)):
-            raise TypeError(f"tokens are {shown(tokens)}; expected str, or a list of str.")
-        return [self._token_to_id(token) for token in tokens]
-
-    def convert_ids_to_tokens(
-        self, ids: int | Sequence[int] | npt.NDArray[np.integer[Any]], skip_special_tokens: bool = False
-    ) -> str | list[str]:
-        """Return the token of an id, or the tokens of a sequence; ValueError for an id that has no token."""
-        if _is_one_id(ids):
-            return str(self._tokenizer.id_to_token(self._checked_ids([ids])[0]))
-        skipped = set(self.all_special_ids) if skip_special_tokens else set()
-        return [
-            str(self._tokenizer.id_to_token(token_id)) for token_id in self._checked_ids(ids) if token_id not in skipped
-        ]
 
     # --- private methods ---
 
@@ -489,10 +473,8 @@ class BertTokenizer:
         truncation: bool | str | None,
         max_length: int | None,
     ) -> Encoding:
-        """Tokenize one text; refuse a list, because a result for its first text only would surprise."""
-        for name, value in ("text", text), ("pair", pair):
-            if not isinstance(value, str) and not (name == "pair" and value is None):
-                raise TypeError(f"{name} is {shown(value)}; expected one str. For a list call the tokenizer itself.")
+        """Tokenize one text."""
+        _refuse_several(text, pair)
         return self.encodings(
             [text],
             None if pair is None else [pair],
@@ -500,55 +482,6 @@ class BertTokenizer:
             max_length=max_length,
             add_special_tokens=add_special_tokens,
         )[0]
-
-    def _token_to_id(self, token: str) -> int:
-        if not isinstance(token, str):
-            raise TypeError(f"a token is {shown(token)}; expected str.")
-        token_id: int | None = self._vocab.get(token, self.unk_token_id)
-        if token_id is None:
-            raise ValueError(
-                f"token {token!r} is not in the vocabulary, and the vocabulary does not have an unknown token. "
-                "Give tokens of `vocab` only."
-            )
-        return token_id
-
-    def _checked_ids(self, ids: Any) -> list[int]:
-        """Refuse ids that are not in the vocabulary, because the library would omit them silently."""
-        if isinstance(ids, (str, *_BUFFERS, Mapping)) or not isinstance(ids, (Sequence, np.ndarray)):
-            raise TypeError(f"token ids are {shown(ids)}; expected int, or a list or array of int.")
-        checked = []
-        for position, value in enumerate(ids):
-            if isinstance(value, (list, tuple, np.ndarray)) and not _is_one_id(value):
-                raise TypeError(f"token id {position} is a sequence; for several sequences call batch_decode.")
-            token_id = check_int(f"token id {position}", value)
-            if not 0 <= token_id < 2**32 or self._tokenizer.id_to_token(token_id) is None:
-                last = next(reversed(self._vocab.values()))
-                raise ValueError(
-                    f"token id {brief(token_id)} at position {position} has no token; ids run from 0 to {last}."
-                )
-            checked.append(token_id)
-        return checked
-
-    def _limit(self, truncation: bool | str | None, max_length: int | None, padding: str) -> tuple[str, int | None]:
-        """Return the truncation strategy and the length for these arguments, with transformers' defaults."""
-        if truncation is None:
-            truncation = max_length is not None and padding == "do_not_pad"
-        strategy = _strategy("truncation", truncation, TRUNCATION)
-        needed = strategy != "do_not_truncate" or padding == "max_length"
-        if max_length is not None:
-            max_length = check_int("max_length", max_length, 1)
-            if not needed:
-                warn_caller(
-                    f"max_length={brief(max_length)} has no effect: add truncation=True to truncate texts to it, "
-                    "or padding='max_length' to pad them to it.",
-                )
-            return strategy, max_length
-        if needed and self.model_max_length is None:
-            raise ValueError(
-                f"truncation={truncation!r}, padding={padding!r} need max_length=: neither tokenizer_config.json nor "
-                "config.json says how many tokens this model takes."
-            )
-        return strategy, self.model_max_length
 
     def _encode(
         self,
@@ -587,57 +520,16 @@ class BertTokenizer:
                 raise ValueError(f"text {index} cannot be cut to max_length={brief(max_length)}: {reason}.") from None
         return parts
 
-    def _spans(
-        self, encodings: list[Encoding], padding: str, strategy: str, max_length: int | None, multiple: int | None
-    ) -> tuple[list[slice], int]:
-        """Return the columns of each row's tokens, and the width of all rows."""
-        lengths = [len(encoding) for encoding in encodings]
-        width = max(lengths, default=0)
-        if padding != "do_not_pad":
-            if self.pad_token_id is None:
-                raise ValueError("this tokenizer has no padding token; tokenize without padding=.")
-            if padding == "max_length" and max_length is not None and lengths:
-                if width > max_length:
-                    row = lengths.index(width)
-                    raise ValueError(f"row {row} has {width} tokens, max_length={max_length}; add truncation=True.")
-                width = max_length
-            if multiple is not None:
-                multiple = check_int("pad_to_multiple_of", multiple, 1)
-                if strategy != "do_not_truncate" and max_length is not None and max_length % multiple:
-                    raise ValueError(
-                        f"max_length={brief(max_length)} is not a multiple of pad_to_multiple_of={brief(multiple)}; "
-                        "change one of them."
-                    )
-                width = -(-width // multiple) * multiple
-        elif min(lengths, default=0) < width:
-            shortest = lengths.index(min(lengths))
-            raise ValueError(
-                f"rows of different length do not make an array: row {shortest} has {lengths[shortest]} tokens, "
-                f"row {lengths.index(width)} has {width}; add padding=True."
-            )
-        check_choice("padding_side", self.padding_side, SIDES)
-        if self.padding_side == "right":
-            return [slice(0, length) for length in lengths], width
-        return [slice(width - length, width) for length in lengths], width
+
+def _spans(lengths: list[int], widths: list[int], side: str) -> list[slice]:
+    """Return the columns of each row's tokens."""
+    if side == "right":
+        return [slice(0, length) for length in lengths]
+    return [slice(width - length, width) for length, width in zip(lengths, widths, strict=True)]
 
 
-# --- arguments --------------------------------------------------------------------------------------------------------
-
-
-def _is_one_id(ids: Any) -> bool:
-    return isinstance(ids, (int, np.integer)) or (isinstance(ids, np.ndarray) and ids.ndim == 0)
-
-
-def _strategy(name: str, value: bool | str, choices: tuple[str, ...]) -> str:
-    """Return the name of a strategy; True means the first of `choices`, False the last."""
-    if isinstance(value, bool):
-        return choices[0] if value else choices[-1]
-    check_choice(name, value, choices)
-    return value
-
-
-def _clean_up(text: str) -> str:
-    """Remove the spaces that WordPiece leaves before punctuation, as transformers' clean_up_tokenization does."""
-    for ending in (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're"):
-        text = text.replace(ending, ending.strip())
-    return text
+def _refuse_several(text: object, pair: object) -> None:
+    """Raise a TypeError for a list of texts, because a result for its first text only would surprise."""
+    for name, value in ("text", text), ("pair", pair):
+        if not isinstance(value, str) and not (name == "pair" and value is None):
+            raise TypeError(f"{name} is {shown(value)}; expected one str. For a list call the tokenizer itself.")

@@ -1,21 +1,21 @@
-"""The results of a tokenizer: encodings truncated to a length, and batches of them padded to one width.
+"""Encodings of texts: the tokens of one text, truncated to a length or cut into windows.
 
-This module truncates and pads the whole encoding that the `tokenizers` library made. The library's own truncation and
+This module truncates the whole encoding that the `tokenizers` library made. The library's own truncation and
 padding change its tokenizer, and threads cannot share a tokenizer that changes (huggingface/transformers#47085).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from minibert.base.arrays import Int64Array
-from minibert.base.checks import brief, check_int, is_cpu
-from minibert.base.display import html_table, token_table
+from minibert.base.checks import brief
+from minibert.base.display import token_table
 
 __all__ = [
     "OFFSETS",
@@ -25,11 +25,9 @@ __all__ = [
     "JoinedEncoding",
     "NoRoomError",
     "RawEncoding",
-    "TokenizedBatch",
     "cut",
     "cut_windows",
     "joined_columns",
-    "padded_array",
 ]
 
 Columns: TypeAlias = npt.NDArray[np.signedinteger[Any]]
@@ -246,104 +244,6 @@ def joined_columns(raw: RawEncoding, names: dict[str, int], num_characters: int)
     return columns
 
 
-class TokenizedBatch(Mapping[str, Int64Array]):
-    """The result of a tokenizer: a mapping of int64 arrays of shape (B, S), ready for ``model(**inputs)``.
-
-    ``inputs["input_ids"]`` and ``inputs.input_ids`` are the same array. ``tokens(i)``, ``word_ids(i)`` and
-    ``sequence_ids(i)`` describe row i of every array with its padding; ``encodings[i]`` describes it without padding.
-    """
-
-    def __init__(
-        self,
-        arrays: dict[str, Int64Array],
-        encodings: Sequence[Encoding],
-        spans: Sequence[slice],
-        pad_token: str | None,
-    ) -> None:
-        self._arrays = arrays
-        self._spans = spans
-        self._pad_token = pad_token
-        self.encodings = tuple(encodings)
-
-    def __getitem__(self, key: str) -> Int64Array:
-        return self._arrays[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._arrays)
-
-    def __len__(self) -> int:
-        return len(self._arrays)
-
-    def __getattr__(self, name: str) -> Int64Array:
-        # Read through __dict__, because copy and pickle read attributes before __init__ has run.
-        arrays = self.__dict__.get("_arrays", {})
-        if name not in arrays:
-            raise AttributeError(f"TokenizedBatch has no {name!r}; it holds {', '.join(arrays)}.")
-        return arrays[name]
-
-    def to(self, device: object) -> TokenizedBatch:
-        """Return the batch itself for "cpu"; refuse any other device."""
-        if not is_cpu(device):
-            raise ValueError(f"device={brief(device)}; minibert's arrays are on the CPU: expected 'cpu'.")
-        return self
-
-    def __repr__(self) -> str:
-        return f"TokenizedBatch({', '.join(f'{key}: {array.shape}' for key, array in self._arrays.items())})"
-
-    def _repr_html_(self) -> str:
-        starts = (
-            " ".join(encoding.tokens[:20]) + (" ..." if len(encoding) > 20 else "") for encoding in self.encodings
-        )
-        rows = (
-            (i, len(encoding), encoding.n_truncated, start)
-            for i, (encoding, start) in enumerate(zip(self.encodings, starts, strict=True))
-        )
-        return html_table(repr(self), ("row", "tokens", "cut", "they begin"), rows, len(self.encodings))
-
-    def tokens(self, i: int = 0) -> list[str]:
-        """Return the tokens of row i; list of S str."""
-        return self._padded(i, self._encoding(i).tokens, str(self._pad_token))
-
-    def word_ids(self, i: int = 0) -> list[int | None]:
-        """Return the word index of each token of row i; list of S int, None for special tokens and padding."""
-        return self._padded(i, self._encoding(i).word_ids, None)
-
-    def sequence_ids(self, i: int = 0) -> list[int | None]:
-        """Return the text index of each token of row i; list of S int, None for special tokens and padding."""
-        return self._padded(i, self._encoding(i).sequence_ids, None)
-
-    def char_to_token(self, i: int, char: int, sequence: int = 0) -> int | None:
-        """Return the index in row i of the token that holds a character; None if no token holds it.
-
-        With `sequence` 1 the character is one of the second text of a pair. No token holds a space, or a character that
-        was truncated.
-        """
-        char, sequence = check_int("char", char), check_int("sequence", sequence, 0, 1)
-        offsets = self._encoding(i).offsets
-        belongs = np.array(self._encoding(i).sequence_ids, dtype=object) == sequence
-        holders = np.flatnonzero(belongs & (offsets[:, 0] <= char) & (char < offsets[:, 1]))
-        return self._spans[i].start + int(holders[0]) if len(holders) else None
-
-    def token_to_chars(self, i: int, token: int) -> tuple[int, int] | None:
-        """Return a token's first character and the one after its last; None for special tokens and padding."""
-        sequences, token = self.sequence_ids(i), check_int("token", token)
-        if not -len(sequences) <= token < len(sequences):
-            raise ValueError(f"row {i} has {len(sequences)} tokens, asked for number {brief(token)}.")
-        if sequences[token] is None:
-            return None
-        start, stop = self._padded(i, self._encoding(i).offsets.tolist(), [0, 0])[token]
-        return start, stop
-
-    def _encoding(self, i: int) -> Encoding:
-        if not -len(self.encodings) <= check_int("i", i) < len(self.encodings):
-            raise ValueError(f"the batch has {len(self.encodings)} rows, asked for row {brief(i)}.")
-        return self.encodings[i]
-
-    def _padded(self, i: int, values: list[Element], fill: Element) -> list[Element]:
-        span, width = self._spans[i], self._arrays["input_ids"].shape[1]
-        return [fill] * span.start + values + [fill] * (width - span.stop)
-
-
 class NoRoomError(Exception):
     """A text cannot be cut as requested; the caller names the text and ends the sentence."""
 
@@ -438,11 +338,3 @@ def _windows(positions: Int64Array, length: int, side: str, stride: int, overflo
     # The first window that reaches the end is the last one: ceil((total - length) / step) steps from the start.
     num_windows = 1 - (length - total) // step
     return [positions[start : start + length] for start in range(0, num_windows * step, step)]
-
-
-def padded_array(rows: list[Int64Array], spans: list[slice], width: int, fill: int) -> Int64Array:
-    """Copy rows into one array: B arrays of shape (S_b,) -> (B, width)."""
-    array = np.full((len(rows), width), fill, dtype=np.int64)
-    for row, values, span in zip(array, rows, spans, strict=True):
-        row[span] = values
-    return array

@@ -18,7 +18,19 @@ from minibert.tokenizer.limits import FILE_LIMIT, GROWTH, check_added_tokens, ch
 if TYPE_CHECKING:
     from tokenizers import AddedToken, Tokenizer
 
-__all__ = ["SIDES", "LoadedTokenizer", "is_library_error", "library_errors", "load_tokenizer"]
+__all__ = [
+    "GENERIC_TOKENIZER_CLASSES",
+    "SIDES",
+    "SPECIAL_TOKEN_NAMES",
+    "LoadedTokenizer",
+    "copy_of",
+    "is_library_error",
+    "is_wordpiece",
+    "library_errors",
+    "load_tokenizer",
+    "normalizer_settings",
+    "with_tokens",
+]
 
 SIDES = ("right", "left")
 
@@ -57,6 +69,10 @@ class LoadedTokenizer:
     model_max_length : int or None
     padding_side, truncation_side : {"right", "left"}
     clean_up_tokenization_spaces : bool
+    tokenizer_class : str or None               the class that tokenizer_config.json or config.json names
+    num_rows : int or None                      rows of the model's word embeddings, if config.json says it
+    growth : int                                the most characters that the normalizer makes from one character
+    source : str                                where the files are, in words
     """
 
     tokenizer: Tokenizer
@@ -67,6 +83,10 @@ class LoadedTokenizer:
     padding_side: str
     truncation_side: str
     clean_up_tokenization_spaces: bool
+    tokenizer_class: str | None
+    num_rows: int | None
+    growth: int
+    source: str
 
 
 def load_tokenizer(files: ModelFiles) -> LoadedTokenizer:
@@ -105,7 +125,57 @@ def load_tokenizer(files: ModelFiles) -> LoadedTokenizer:
         padding_side=_checked_side(settings, "padding_side"),
         truncation_side=_checked_side(settings, "truncation_side"),
         clean_up_tokenization_spaces=bool(settings.get("clean_up_tokenization_spaces", False)),
+        tokenizer_class=tokenizer_class if isinstance(tokenizer_class := settings["tokenizer_class"], str) else None,
+        num_rows=num_rows if isinstance(num_rows := config.get("vocab_size"), int) else None,
+        growth=growth,
+        source=files.source,
     )
+
+
+def copy_of(tokenizer: Tokenizer) -> Tokenizer:
+    """Return a tokenizer of the library that can be changed without changing the given one."""
+    from tokenizers import Tokenizer
+
+    return Tokenizer.from_str(tokenizer.to_str())
+
+
+def is_wordpiece(tokenizer: Tokenizer) -> bool:
+    """Return whether a tokenizer of the library has the model of BERT's tokenizer."""
+    from tokenizers.models import WordPiece
+
+    return isinstance(tokenizer.model, WordPiece)
+
+
+def with_tokens(loaded: LoadedTokenizer, tokens: Sequence[str | AddedToken], *, special: bool) -> LoadedTokenizer:
+    """Return a tokenizer with more tokens; the given one does not change.
+
+    Raises
+    ------
+    ValueError
+        A token is too long, or the model has no row for its id.
+    """
+    from tokenizers import AddedToken
+
+    def plain(token: str | AddedToken) -> AddedToken:
+        return AddedToken(token, normalized=not special, special=special) if isinstance(token, str) else token
+
+    added = [plain(token) for token in tokens]
+    check_added_tokens([token.content for token in added], loaded.growth)
+    new = [text for text in dict.fromkeys(token.content for token in added) if text not in loaded.vocab]
+    if loaded.num_rows is not None and len(loaded.vocab) + len(new) > loaded.num_rows:
+        raise ValueError(
+            f"token {new[-1]!r} is not in the vocabulary, and the model has no row for it: config.json says vocab_size "
+            f"{loaded.num_rows}, and minibert does not train embeddings. Use a token of the vocabulary, such as "
+            "'[unused1]', or add the token and train the model in transformers."
+        )
+    with library_errors(ValueError, "the tokens cannot be added"):
+        tokenizer = copy_of(loaded.tokenizer)
+        if special:
+            tokenizer.add_special_tokens(added)
+        else:
+            tokenizer.add_tokens(added)
+    vocab = dict(sorted(tokenizer.get_vocab(with_added_tokens=True).items(), key=lambda item: item[1]))
+    return dataclasses.replace(loaded, tokenizer=tokenizer, vocab=vocab)
 
 
 def _read_tokenizer_json(path: Path, settings: dict[str, Any]) -> tuple[Tokenizer, dict[str, Any], int]:
@@ -189,6 +259,20 @@ def _normalizer_settings(settings: dict[str, Any]) -> dict[str, Any]:
             f"tokenizer_config.json has strip_accents {strip_accents!r}; expected true, false or null."
         )
     return {"lowercase": lowercase, "strip_accents": strip_accents, "handle_chinese_chars": handle_chinese_chars}
+
+
+def normalizer_settings(tokenizer: Tokenizer) -> dict[str, Any]:
+    """Return the settings of BERT's normalizer, under their names in tokenizer_config.json; {} if it is another one."""
+    from tokenizers.normalizers import BertNormalizer
+
+    normalizer = tokenizer.normalizer
+    if not isinstance(normalizer, BertNormalizer):
+        return {}
+    return {
+        "do_lower_case": normalizer.lowercase,
+        "strip_accents": normalizer.strip_accents,
+        "tokenize_chinese_chars": normalizer.handle_chinese_chars,
+    }
 
 
 def _special_tokens(tokenizer: Tokenizer, settings: dict[str, Any]) -> dict[str, AddedToken]:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from minibert.base.checks import brief
 
-__all__ = ["Texts", "as_batch", "as_texts", "refuse_lone_surrogate", "shown", "strings"]
+__all__ = ["Texts", "as_batch", "as_texts", "is_one_text", "refuse_lone_surrogate", "shown", "split_pairs", "strings"]
 
 Texts = str | Sequence[str] | Sequence[Sequence[str]] | npt.NDArray[Any]
 
@@ -29,6 +29,33 @@ def as_batch(text: Texts, text_pair: Texts | None, words: bool) -> tuple[list[An
     if len(texts) != len(pairs):
         raise ValueError(f"{len(texts)} texts and {len(pairs)} in text_pair; expected as many pairs as texts.")
     return texts, pairs
+
+
+def is_one_text(text: Any, words: bool) -> bool:
+    """Return whether one text was given, and not a list of texts; with `words`, one list of words."""
+    if isinstance(text, np.ndarray):
+        text = text.tolist()
+    if not words:
+        return isinstance(text, str)
+    return not (isinstance(text, list | tuple) and text and isinstance(text[0], list | tuple | np.ndarray))
+
+
+def split_pairs(text: Any, text_pair: Any, words: bool) -> tuple[Any, Any]:
+    """Split a list of pairs into the first and the second texts; return other texts as they are.
+
+    A pair is a tuple or list of two texts; with `words`, of two lists of words. If the first item is one, all must be.
+    """
+    if text_pair is not None or not isinstance(text, list | tuple) or not text or not _is_pair(text[0], words):
+        return text, text_pair
+    for index, one in enumerate(text):
+        if not _is_pair(one, words):
+            raise TypeError(f"text {index} is {shown(one)}; expected a pair of texts, as text 0 is one.")
+    return [first for first, _ in text], [second for _, second in text]
+
+
+def _is_pair(one: Any, words: bool) -> bool:
+    kinds: Any = list | tuple if words else str
+    return isinstance(one, list | tuple) and len(one) == 2 and all(isinstance(part, kinds) for part in one)
 
 
 def as_texts(name: str, values: Any) -> tuple[Sequence[Any], bool]:

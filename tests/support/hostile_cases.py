@@ -135,7 +135,7 @@ def check_model(folder: str | Path, **options: Any) -> None:
     for place in (0, 3):
         if not np.array_equal(model.encode(TEXTS[place], truncation="silent"), vectors[place]):
             raise FaultError(f"WRONG NUMBER: text {place} has another vector alone than in a batch")
-    inputs = model.tokenizer(list(TEXTS), padding=True, truncation=True)
+    inputs = model.tokenizer(list(TEXTS), padding=True, truncation=True, return_tensors="np")
     known = set(
         model.tokenizer.vocab.values()
     )  # ids above its length are correct, because a damaged vocabulary may have gaps

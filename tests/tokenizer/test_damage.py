@@ -207,7 +207,7 @@ PROBES = ["", "a b c", "Hello, wörld! 的人 [MASK] [CLS]", "a" * 60 + "!", "\x
 def run_loaded(tokenizer: BertTokenizer, vocab_size: int) -> None:
     """Use a tokenizer in every way; it must give correct ids or a ValueError."""
     calls: list[Callable[[], Any]] = [
-        lambda: tokenizer(PROBES, padding=True, truncation=True, max_length=7)["input_ids"],
+        lambda: tokenizer(PROBES, padding=True, truncation=True, max_length=7, return_tensors="np")["input_ids"],
         lambda: np.concatenate([encoding.ids for encoding in tokenizer.encodings(PROBES)]),
         lambda: np.array(tokenizer.encode("a b", "c")),
         lambda: np.array(tokenizer.all_special_ids, dtype=np.int64),

@@ -1,0 +1,100 @@
+"""Methods and attributes that every model in torch has, for programs that were written for torch.
+
+They change nothing here: a model is always in inference mode, on the CPU, in float32. What would change something is
+refused, and the message says what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Self
+
+from minibert.base.checks import brief, is_cpu
+from minibert.base.keywords import is_float32
+from minibert.base.tensors import cpu_device, float32_dtype
+
+__all__ = ["TorchHabits"]
+
+
+class TorchHabits:
+    """The methods of a torch.nn.Module that inference programs call; the base of minibert's models."""
+
+    training = False
+
+    @property
+    def device(self) -> Any:
+        """The device "cpu": a torch.device if torch is loaded, else a str."""
+        return cpu_device()
+
+    @property
+    def dtype(self) -> Any:
+        """The type of all results: torch.float32 if torch is loaded, else NumPy's float32."""
+        return float32_dtype()
+
+    def eval(self) -> Self:
+        """Return the model itself, because it is always in inference mode."""
+        return self
+
+    def train(self, mode: bool = True) -> Self:
+        """Refuse to train; ``train(False)`` returns the model itself."""
+        if mode:
+            raise ValueError(
+                "train() was called, but minibert only runs trained models. Train the model with transformers, then "
+                "load it here."
+            )
+        return self
+
+    def to(self, *args: object, **kwargs: object) -> Self:
+        """Return the model itself for "cpu" and float32; refuse any other device or type."""
+        harmless = ("non_blocking", "copy", "memory_format")
+        values = [*args, *(value for name, value in kwargs.items() if name not in harmless)]
+        for value in values or [None]:
+            if not is_cpu(value) and (value is None or not is_float32(value)):
+                raise ValueError(
+                    f".to({brief(value)}) is not possible, because minibert runs on the CPU in float32. Use .to('cpu')."
+                )
+        return self
+
+    def cpu(self) -> Self:
+        """Return the model itself, because it is on the CPU."""
+        return self
+
+    def float(self) -> Self:
+        """Return the model itself, because it is in float32."""
+        return self
+
+    def half(self) -> Self:
+        """Refuse float16, because minibert computes in float32."""
+        return self._refuse("half")
+
+    def bfloat16(self) -> Self:
+        """Refuse bfloat16, because minibert computes in float32."""
+        return self._refuse("bfloat16")
+
+    def double(self) -> Self:
+        """Refuse float64, because minibert computes in float32."""
+        return self._refuse("double")
+
+    def cuda(self, device: object = None) -> Self:
+        """Refuse a GPU, because minibert runs on the CPU."""
+        return self._refuse("cuda")
+
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """Return the model itself for False; refuse gradients."""
+        if requires_grad:
+            raise ValueError(
+                "requires_grad_() was called, but minibert does not compute gradients. Call requires_grad_(False), or "
+                "leave the call out."
+            )
+        return self
+
+    def named_parameters(self) -> Iterator[tuple[str, Any]]:
+        """Yield the name and the values of each trained array: tensors if torch is loaded, else arrays."""
+        raise NotImplementedError
+
+    def parameters(self) -> Iterator[Any]:
+        """Yield the trained arrays, as `named_parameters` does. They are copies: changing them changes nothing."""
+        return (values for _, values in self.named_parameters())
+
+    def _refuse(self, method: str) -> Self:
+        raise ValueError(f"{method}() is not possible, because minibert runs on the CPU in float32. Leave it out.")

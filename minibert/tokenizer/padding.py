@@ -1,0 +1,215 @@
+"""The lengths of rows: limits, padding, and `pad` for ids that a program has kept as lists."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from minibert.base.checks import brief, check_choice, check_int
+from minibert.base.keywords import CALL_KEYWORDS, check_keywords
+from minibert.base.tensors import as_array, check_return_tensors, is_tensor
+from minibert.base.warn import warn_caller
+from minibert.tokenizer.batch import TokenizedBatch
+from minibert.tokenizer.files import SIDES, LoadedTokenizer
+from minibert.tokenizer.vocabulary import Vocabulary
+
+__all__ = ["PADDING", "Padding", "choose_strategy"]
+
+PADDING = ("longest", "max_length", "do_not_pad")
+TRUNCATION = ("longest_first", "only_first", "only_second", "do_not_truncate")
+
+# The columns that are padded besides input_ids, and the value of padding in each.
+_FILLS = {"attention_mask": 0, "token_type_ids": 0, "special_tokens_mask": 1}
+
+
+class Padding(Vocabulary):
+    """A tokenizer's limits of length, and its padding."""
+
+    def __init__(self, loaded: LoadedTokenizer) -> None:
+        super().__init__(loaded)
+        self.model_max_length = loaded.model_max_length
+        self.padding_side = loaded.padding_side
+
+    def pad(
+        self,
+        encoded_inputs: Any,
+        padding: bool | str = True,
+        max_length: int | None = None,
+        pad_to_multiple_of: int | None = None,
+        padding_side: str | None = None,
+        return_attention_mask: bool | None = None,
+        return_tensors: str | None = None,
+        **harmless: Any,
+    ) -> TokenizedBatch:
+        """Pad ids that were made before, one or several, to one length.
+
+        Parameters
+        ----------
+        encoded_inputs : mapping, or list of B mappings
+            The result of the tokenizer, or its rows. "input_ids", "token_type_ids", "attention_mask" and
+            "special_tokens_mask" are padded; other values are kept as they are.
+        padding, max_length, pad_to_multiple_of, padding_side, return_tensors
+            As in `__call__`. Default of `return_tensors`: arrays and tensors stay what they are.
+        return_attention_mask : bool, optional
+            Make an "attention_mask" if there is none. Default: True.
+
+        Raises
+        ------
+        TypeError, ValueError
+            The ids are not such a mapping or list, or a row is longer than `max_length`.
+        """
+        check_keywords("BertTokenizer.pad", harmless, CALL_KEYWORDS)
+        kind = check_return_tensors(return_tensors)
+        columns, own_kind = _columns_of(encoded_inputs)
+        ids = columns["input_ids"]
+        single = bool(ids) and not isinstance(ids[0], list)
+        if single:
+            columns = {name: [value] for name, value in columns.items()}
+        if return_attention_mask is not False and "attention_mask" not in columns:
+            columns["attention_mask"] = [[1] * len(row) for row in columns["input_ids"]]
+        padding = choose_strategy("padding", padding, PADDING)
+        if padding == "max_length":
+            max_length = self._limit(False, max_length, padding)[1]
+        lengths = [len(row) for row in columns["input_ids"]]
+        widths = self._widths(lengths, padding, "do_not_truncate", max_length, pad_to_multiple_of, equal=False)
+        width = widths[0] if widths and padding != "do_not_pad" else None
+        pad_token_id = 0 if self.pad_token_id is None else self.pad_token_id
+        columns = _padded_columns(columns, width, self._side(padding_side), pad_token_id)
+        if single:
+            columns = {name: value[0] for name, value in columns.items()}
+        return TokenizedBatch(columns).convert_to_tensors(kind or own_kind)
+
+    def _side(self, padding_side: str | None) -> str:
+        side = self.padding_side if padding_side is None else padding_side
+        check_choice("padding_side", side, SIDES)
+        return side
+
+    def _limit(self, truncation: bool | str | None, max_length: int | None, padding: str) -> tuple[str, int | None]:
+        """Return the truncation strategy and the length for these arguments, with transformers' defaults."""
+        if truncation is None:
+            truncation = max_length is not None and padding == "do_not_pad"
+        strategy = choose_strategy("truncation", truncation, TRUNCATION)
+        needed = strategy != "do_not_truncate" or padding == "max_length"
+        if max_length is not None:
+            max_length = check_int("max_length", max_length, 1)
+            if not needed:
+                warn_caller(
+                    f"max_length={brief(max_length)} has no effect: add truncation=True to truncate texts to it, "
+                    "or padding='max_length' to pad them to it.",
+                )
+            return strategy, max_length
+        if needed and self.model_max_length is None:
+            raise ValueError(
+                f"truncation={truncation!r}, padding={padding!r} need max_length=: neither tokenizer_config.json nor "
+                "config.json says how many tokens this model takes."
+            )
+        return strategy, self.model_max_length
+
+    def _widths(
+        self,
+        lengths: list[int],
+        padding: str,
+        strategy: str,
+        max_length: int | None,
+        multiple: int | None,
+        *,
+        equal: bool,
+    ) -> list[int]:
+        """Return the width of each row with its padding; if `equal`, refuse rows of different width."""
+        width = max(lengths, default=0)
+        if padding != "do_not_pad":
+            if self.pad_token_id is None:
+                raise ValueError("this tokenizer has no padding token; tokenize without padding=.")
+            if padding == "max_length" and max_length is not None and lengths:
+                if width > max_length:
+                    row = lengths.index(width)
+                    raise ValueError(f"row {row} has {width} tokens, max_length={max_length}; add truncation=True.")
+                width = max_length
+            if multiple is not None:
+                multiple = check_int("pad_to_multiple_of", multiple, 1)
+                if strategy != "do_not_truncate" and max_length is not None and max_length % multiple:
+                    raise ValueError(
+                        f"max_length={brief(max_length)} is not a multiple of pad_to_multiple_of={brief(multiple)}; "
+                        "change one of them."
+                    )
+                width = -(-width // multiple) * multiple
+            return [width] * len(lengths)
+        if equal and min(lengths, default=0) < width:
+            shortest = lengths.index(min(lengths))
+            raise ValueError(
+                f"rows of different length do not make an array: row {shortest} has {lengths[shortest]} tokens, "
+                f"row {lengths.index(width)} has {width}; add padding=True."
+            )
+        return lengths
+
+
+def choose_strategy(name: str, value: bool | str, choices: tuple[str, ...]) -> str:
+    """Return the name of a strategy; True means the first of `choices`, False the last."""
+    if isinstance(value, bool):
+        return choices[0] if value else choices[-1]
+    check_choice(name, value, choices)
+    return value
+
+
+def _columns_of(encoded: Any) -> tuple[dict[str, Any], str | None]:
+    """Return a batch, or a list of encodings, as columns of lists, and the kind of its values.
+
+    Returns
+    -------
+    dict of str to list
+    {None, "np", "pt"}
+        "np" or "pt" if the ids are arrays or tensors.
+
+    Raises
+    ------
+    TypeError, ValueError
+        It is not such a batch or list, or there are no "input_ids".
+    """
+    if isinstance(encoded, Mapping):
+        columns = dict(encoded)
+    elif isinstance(encoded, Sequence) and encoded and all(isinstance(one, Mapping) for one in encoded):
+        columns = {name: [one[name] for one in encoded] for name in encoded[0]}
+    else:
+        raise TypeError(
+            f"encoded_inputs is {brief(encoded)}; expected the result of the tokenizer, or a list of such results."
+        )
+    if "input_ids" not in columns:
+        raise ValueError(f"encoded_inputs holds {', '.join(map(str, columns)) or 'nothing'}; it needs 'input_ids'.")
+    ids = columns["input_ids"]
+    first = ids[0] if isinstance(ids, list | tuple) and ids else ids
+    kind = "pt" if is_tensor(first) else "np" if isinstance(first, np.ndarray) else None
+    return {name: _plain(value) for name, value in columns.items()}, kind
+
+
+def _padded_columns(columns: dict[str, Any], width: int | None, side: str, pad_token_id: int) -> dict[str, Any]:
+    """Pad each row of a batch to a width; a row of another column keeps its length.
+
+    Parameters
+    ----------
+    columns : dict of str to list of B lists
+    width : int, or None
+        None pads nothing.
+    side : {"right", "left"}
+    pad_token_id : int
+    """
+    result = {}
+    for name, rows in columns.items():
+        fill = pad_token_id if name == "input_ids" else _FILLS.get(name)
+        if width is None or fill is None:
+            result[name] = rows
+            continue
+        fills = [[fill] * (width - len(row)) for row in rows]
+        result[name] = [row + more if side == "right" else more + row for row, more in zip(rows, fills, strict=True)]
+    return result
+
+
+def _plain(value: Any) -> Any:
+    """Return arrays and tensors, also in lists, as lists of Python numbers."""
+    value = as_array(value)
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return value

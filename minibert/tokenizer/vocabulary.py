@@ -1,0 +1,401 @@
+"""The vocabulary of a tokenizer: tokens <-> ids, the special tokens, and tokens that a program adds."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from minibert.base.checks import brief, check_int
+from minibert.base.tensors import as_array
+from minibert.tokenizer.files import SPECIAL_TOKEN_NAMES, LoadedTokenizer, copy_of, library_errors, with_tokens
+from minibert.tokenizer.raw_encodings import RawEncoder
+from minibert.tokenizer.texts import shown
+
+if TYPE_CHECKING:
+    from tokenizers import AddedToken, Tokenizer
+
+__all__ = ["EXTRA_NAMES", "Ids", "Vocabulary", "is_one_id"]
+
+Ids = int | Sequence[int] | npt.NDArray[np.integer[Any]]
+
+# These are sequences of ints, but nobody means them as ids.
+_BUFFERS = (bytes, bytearray, memoryview)
+
+EXTRA_NAMES = ("extra_special_tokens", "additional_special_tokens")
+
+
+def _special_token(name: str) -> property:
+    def token(self: Vocabulary) -> str | None:
+        return self._special_tokens.get(name)
+
+    def set_token(self: Vocabulary, token: Any) -> None:
+        self._set_special_token(name, token)
+
+    return property(token, set_token, doc=f"The tokenizer's {name}; None if it does not have one.")
+
+
+def _special_token_id(name: str) -> property:
+    def token_id(self: Vocabulary) -> int | None:
+        token = self._special_tokens.get(name)
+        return None if token is None else self._vocab[token]
+
+    def set_token_id(self: Vocabulary, token_id: Any) -> None:
+        self._set_special_token(name, None if token_id is None else self.convert_ids_to_tokens(token_id))
+
+    return property(token_id, set_token_id, doc=f"Id of the tokenizer's {name}; None if it does not have one.")
+
+
+class Vocabulary:
+    """Tokens <-> ids of a tokenizer, with its special tokens.
+
+    A special token can be set to another token of the vocabulary. That changes the name only: the tokens that are put
+    around a text, and the token of unknown words, stay those of tokenizer.json, as in transformers.
+    """
+
+    bos_token, bos_token_id = _special_token("bos_token"), _special_token_id("bos_token")
+    eos_token, eos_token_id = _special_token("eos_token"), _special_token_id("eos_token")
+    unk_token, unk_token_id = _special_token("unk_token"), _special_token_id("unk_token")
+    sep_token, sep_token_id = _special_token("sep_token"), _special_token_id("sep_token")
+    pad_token, pad_token_id = _special_token("pad_token"), _special_token_id("pad_token")
+    cls_token, cls_token_id = _special_token("cls_token"), _special_token_id("cls_token")
+    mask_token, mask_token_id = _special_token("mask_token"), _special_token_id("mask_token")
+    pad_token_type_id = 0
+    is_fast = True
+    backend = "tokenizers"
+
+    def __init__(self, loaded: LoadedTokenizer) -> None:
+        self._use(loaded)
+        self.clean_up_tokenization_spaces = loaded.clean_up_tokenization_spaces
+
+    def _use(self, loaded: LoadedTokenizer) -> None:
+        self._loaded = loaded
+        self._tokenizer = loaded.tokenizer
+        self._raw = RawEncoder(loaded.tokenizer)
+        self._vocab = loaded.vocab
+        self._special_tokens = dict(loaded.special_tokens)
+        self._extra_special_tokens = list(loaded.extra_special_tokens)
+
+    # --- the vocabulary ---
+
+    @property
+    def vocab(self) -> dict[str, int]:
+        """All tokens, added ones included, with their ids, in the order of the ids."""
+        return dict(self._vocab)
+
+    def get_vocab(self) -> dict[str, int]:
+        """Return `vocab`; transformers has both names."""
+        return self.vocab
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens without the added ones; ``len(tokenizer)`` counts those too."""
+        return int(self._tokenizer.get_vocab_size(with_added_tokens=False))
+
+    def __len__(self) -> int:
+        return len(self._vocab)
+
+    def __bool__(self) -> bool:
+        # Without this a tokenizer without tokens would be false, because `__len__` is 0.
+        return True
+
+    @property
+    def backend_tokenizer(self) -> Tokenizer:
+        """A copy of the tokenizer of the `tokenizers` library; changing it changes nothing here."""
+        return copy_of(self._tokenizer)
+
+    @property
+    def do_lower_case(self) -> bool:
+        """True if texts are lowercased."""
+        return bool(getattr(self._tokenizer.normalizer, "lowercase", False))
+
+    # --- special tokens ---
+
+    @property
+    def special_tokens_map(self) -> dict[str, str]:
+        """The special tokens that have a name, by name."""
+        return dict(self._special_tokens)
+
+    @property
+    def all_special_tokens(self) -> list[str]:
+        """The special tokens, each once."""
+        return list(dict.fromkeys([*self._special_tokens.values(), *self._extra_special_tokens]))
+
+    @property
+    def all_special_ids(self) -> list[int]:
+        """The ids of `all_special_tokens`."""
+        return [self._vocab[token] for token in self.all_special_tokens]
+
+    @property
+    def extra_special_tokens(self) -> list[str]:
+        """The special tokens without a name of their own."""
+        return list(self._extra_special_tokens)
+
+    @extra_special_tokens.setter
+    def extra_special_tokens(self, tokens: Sequence[Any]) -> None:
+        self._extra_special_tokens = [self._known(token) for token in _several("extra_special_tokens", tokens)]
+
+    @property
+    def extra_special_tokens_ids(self) -> list[int]:
+        """The ids of `extra_special_tokens`."""
+        return [self._vocab[token] for token in self._extra_special_tokens]
+
+    @extra_special_tokens_ids.setter
+    def extra_special_tokens_ids(self, ids: Sequence[int]) -> None:
+        self.extra_special_tokens = self.convert_ids_to_tokens(ids)
+
+    @property
+    def added_tokens_decoder(self) -> dict[int, AddedToken]:
+        """The added tokens by id; the special tokens are among them."""
+        return dict(sorted(self._tokenizer.get_added_tokens_decoder().items()))
+
+    @property
+    def added_tokens_encoder(self) -> dict[str, int]:
+        """The ids of the added tokens, in their order."""
+        return {token.content: token_id for token_id, token in self.added_tokens_decoder.items()}
+
+    def get_added_vocab(self) -> dict[str, int]:
+        """Return `added_tokens_encoder`; transformers has both names."""
+        return self.added_tokens_encoder
+
+    def num_special_tokens_to_add(self, pair: bool = False) -> int:
+        """Return how many tokens the tokenizer adds to one text, or to a pair: 2 and 3 for BERT."""
+        return int(self._tokenizer.num_special_tokens_to_add(bool(pair)))
+
+    def add_tokens(self, new_tokens: Any, special_tokens: bool = False) -> int:
+        """Add tokens that a text is never split inside of, and return how many are new.
+
+        A token that the vocabulary has keeps its id. A new token gets the next id, which the model must know: its
+        embeddings cannot grow here, so a token is refused if config.json says that the model has no row for its id.
+        Do not call it while other threads use the tokenizer.
+
+        Parameters
+        ----------
+        new_tokens : str or AddedToken, or a list of them
+        special_tokens : bool
+            They are special tokens, which ``skip_special_tokens=True`` leaves out.
+
+        Raises
+        ------
+        TypeError, ValueError
+            A token is not a str or an AddedToken, or the model has no row for it. Nothing has changed then.
+        """
+        tokens = [token for token in _several("new_tokens", new_tokens) if _content(token)]
+        before = len(self)
+        special = dict(self._special_tokens)
+        extra = list(self._extra_special_tokens)
+        loaded = dataclasses.replace(self._loaded, special_tokens=special, extra_special_tokens=extra)
+        self._use(with_tokens(loaded, tokens, special=bool(special_tokens)))
+        return len(self) - before
+
+    def add_special_tokens(
+        self, special_tokens_dict: Mapping[str, Any], replace_extra_special_tokens: bool = True
+    ) -> int:
+        """Set special tokens by name, add those that the vocabulary lacks, and return how many are new.
+
+        Parameters
+        ----------
+        special_tokens_dict : mapping
+            Names such as "pad_token" or "extra_special_tokens" -> a token, or a list of tokens.
+        replace_extra_special_tokens : bool
+            The extra special tokens replace those that the tokenizer has; else they are added to them.
+
+        Raises
+        ------
+        TypeError, ValueError
+            A name is not that of a special token; or as in `add_tokens`. Nothing has changed then.
+        """
+        if not isinstance(special_tokens_dict, Mapping):
+            raise TypeError(f"special_tokens_dict is {shown(special_tokens_dict)}; expected a mapping of names.")
+        named, extra = {}, None
+        for name, value in special_tokens_dict.items():
+            if name in EXTRA_NAMES:
+                extra = _several(name, list(value.values()) if isinstance(value, Mapping) else value, alone=False)
+            elif name in SPECIAL_TOKEN_NAMES:
+                named[name] = _several(name, value)[0]
+            else:
+                raise ValueError(
+                    f"{brief(name)} is not the name of a special token: {', '.join(SPECIAL_TOKEN_NAMES)}, "
+                    f"{EXTRA_NAMES[0]}."
+                )
+        added = self.add_tokens([*named.values(), *(extra or ())], special_tokens=True)
+        self._special_tokens |= {name: _content(token) for name, token in named.items()}
+        if extra is not None:
+            kept = [] if replace_extra_special_tokens else self._extra_special_tokens
+            self._extra_special_tokens = list(dict.fromkeys([*kept, *map(_content, extra)]))
+        return added
+
+    # --- tokens <-> ids ---
+
+    def convert_tokens_to_ids(self, tokens: str | Sequence[str]) -> int | list[int]:
+        """Return the id of a token, or the ids of a list; an unknown token gets the id of the unknown token."""
+        if isinstance(tokens, str):
+            return self._token_to_id(tokens)
+        if not isinstance(tokens, (list, tuple)):
+            raise TypeError(f"tokens are {shown(tokens)}; expected str, or a list of str.")
+        return [self._token_to_id(token) for token in tokens]
+
+    def convert_ids_to_tokens(self, ids: Ids, skip_special_tokens: bool = False) -> str | list[str]:
+        """Return the token of an id, or the tokens of a sequence; ValueError for an id that has no token."""
+        ids = as_array(ids)
+        if is_one_id(ids):
+            return str(self._tokenizer.id_to_token(self._checked_ids([ids])[0]))
+        skipped = set(self.all_special_ids) if skip_special_tokens else set()
+        return [
+            str(self._tokenizer.id_to_token(token_id)) for token_id in self._checked_ids(ids) if token_id not in skipped
+        ]
+
+    def convert_tokens_to_string(self, tokens: Sequence[str]) -> str:
+        """Return the text of tokens: "##" and the spaces between the parts of a word are removed."""
+        if isinstance(tokens, str) or not all(isinstance(token, str) for token in tokens):
+            raise TypeError(f"tokens are {shown(tokens)}; expected a list of str.")
+        if self._tokenizer.decoder is None:
+            return " ".join(tokens)
+        with library_errors(ValueError, "the tokens cannot be joined"):
+            return str(self._tokenizer.decoder.decode(list(tokens)))
+
+    def get_special_tokens_mask(
+        self, token_ids_0: Ids, token_ids_1: Ids | None = None, already_has_special_tokens: bool = False
+    ) -> list[int]:
+        """Return 1 for each id of a special token, 0 for the others; the ids must hold the special tokens already."""
+        if not already_has_special_tokens or token_ids_1 is not None:
+            raise ValueError(
+                "get_special_tokens_mask reads ids that hold their special tokens: give already_has_special_tokens="
+                "True; or call the tokenizer with return_special_tokens_mask=True."
+            )
+        special = set(self.all_special_ids)
+        return [int(token_id in special) for token_id in self._checked_ids(as_array(token_ids_0))]
+
+    # --- ids to text ---
+
+    def decode(
+        self,
+        token_ids: Ids | Sequence[Ids],
+        skip_special_tokens: bool = False,
+        clean_up_tokenization_spaces: bool | None = None,
+    ) -> Any:
+        """Return the text of one sequence of ids, or the texts of several, as near to the original as possible.
+
+        Parameters
+        ----------
+        token_ids : int, sequence of S int, or sequence of B such sequences
+            Lists, arrays or tensors of torch.
+        skip_special_tokens : bool
+            Leave out special tokens, such as [CLS], [SEP] and [PAD].
+        clean_up_tokenization_spaces : bool, optional
+            Remove the space before punctuation and English contractions. Default: as in tokenizer_config.json.
+
+        Raises
+        ------
+        ValueError
+            An id is not in the vocabulary; the message names it.
+        """
+        token_ids = as_array(token_ids)
+        if isinstance(token_ids, list | tuple | np.ndarray) and not is_one_id(token_ids) and len(token_ids):
+            first = as_array(token_ids[0])
+            if isinstance(first, list | tuple | np.ndarray) and not is_one_id(first):
+                return self.batch_decode(token_ids, skip_special_tokens, clean_up_tokenization_spaces)
+        ids = self._checked_ids([token_ids] if is_one_id(token_ids) else token_ids)
+        with library_errors(ValueError, "the token ids cannot be decoded"):
+            text: str = self._tokenizer.decode(ids, skip_special_tokens=bool(skip_special_tokens))
+        if clean_up_tokenization_spaces is None:
+            clean_up_tokenization_spaces = self.clean_up_tokenization_spaces
+        return _clean_up(text) if clean_up_tokenization_spaces else text
+
+    def batch_decode(
+        self,
+        sequences: Iterable[Ids] | npt.NDArray[np.integer[Any]],
+        skip_special_tokens: bool = False,
+        clean_up_tokenization_spaces: bool | None = None,
+    ) -> list[str]:
+        """Return the texts of B sequences of ids, or of one, in a list; see `decode`."""
+        sequences = as_array(sequences)
+        if isinstance(sequences, (str, bytes, bytearray, memoryview, Mapping)) or not isinstance(sequences, Iterable):
+            raise TypeError(f"sequences is {shown(sequences)}; expected a list or array of sequences of ids.")
+        several = [as_array(ids) for ids in sequences]
+        if several and all(map(is_one_id, several)):
+            several = [several]
+        for ids in several:
+            if isinstance(ids, list | tuple | np.ndarray) and len(ids) and not is_one_id(as_array(ids[0])):
+                raise TypeError("sequences is nested too deeply; expected a list or array of sequences of ids.")
+        return [self.decode(ids, skip_special_tokens, clean_up_tokenization_spaces) for ids in several]
+
+    # --- private methods ---
+
+    def _set_special_token(self, name: str, token: Any) -> None:
+        if token is None:
+            self._special_tokens.pop(name, None)
+        else:
+            self._special_tokens[name] = self._known(token)
+
+    def _known(self, token: Any) -> str:
+        content = _content(token)
+        if content not in self._vocab:
+            raise ValueError(
+                f"token {content!r} is not in the vocabulary. To add it call add_special_tokens, which the model must "
+                "have a row for."
+            )
+        return content
+
+    def _token_to_id(self, token: str) -> int:
+        if not isinstance(token, str):
+            raise TypeError(f"a token is {shown(token)}; expected str.")
+        token_id: int | None = self._vocab.get(token, self.unk_token_id)
+        if token_id is None:
+            raise ValueError(
+                f"token {token!r} is not in the vocabulary, and the vocabulary does not have an unknown token. "
+                "Give tokens of `vocab` only."
+            )
+        return token_id
+
+    def _checked_ids(self, ids: Any) -> list[int]:
+        """Refuse ids that are not in the vocabulary, because the library would omit them silently."""
+        if isinstance(ids, (str, *_BUFFERS, Mapping)) or not isinstance(ids, (Sequence, np.ndarray)):
+            raise TypeError(f"token ids are {shown(ids)}; expected int, or a list or array of int.")
+        checked = []
+        for position, value in enumerate(ids):
+            if isinstance(value, (list, tuple, np.ndarray)) and not is_one_id(value):
+                raise TypeError(f"token id {position} is a sequence; for several sequences call batch_decode.")
+            token_id = check_int(f"token id {position}", value)
+            if not 0 <= token_id < 2**32 or self._tokenizer.id_to_token(token_id) is None:
+                last = next(reversed(self._vocab.values()))
+                raise ValueError(
+                    f"token id {brief(token_id)} at position {position} has no token; ids run from 0 to {last}."
+                )
+            checked.append(token_id)
+        return checked
+
+
+def is_one_id(ids: Any) -> bool:
+    """Return whether a value is one id and not a sequence of them."""
+    return isinstance(ids, (int, np.integer)) or (isinstance(ids, np.ndarray) and ids.ndim == 0)
+
+
+def _content(token: Any) -> str:
+    """Return the text of a token, which is a str or an AddedToken."""
+    content = token if isinstance(token, str) else getattr(token, "content", None)
+    if not isinstance(content, str):
+        raise TypeError(f"a token is {shown(token)}; expected a str or a tokenizers.AddedToken.")
+    return content
+
+
+def _several(name: str, tokens: Any, alone: bool = True) -> list[Any]:
+    """Return a token, or several, as a list of str and AddedToken; a single one is refused unless `alone`."""
+    if alone and (isinstance(tokens, str) or hasattr(tokens, "content")):
+        return [tokens]
+    if isinstance(tokens, str) or not isinstance(tokens, Iterable):
+        raise ValueError(f"{name} is {shown(tokens)}; expected a list of tokens.")
+    several = list(tokens)
+    for token in several:
+        _content(token)
+    return several
+
+
+def _clean_up(text: str) -> str:
+    """Remove the spaces that WordPiece leaves before punctuation, as transformers' clean_up_tokenization does."""
+    for ending in (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're"):
+        text = text.replace(ending, ending.strip())
+    return text
