@@ -139,7 +139,6 @@ _INSTEAD = {
     "set_seed": "leave it out; minibert has no random numbers",
     "PreTrainedModel": "BertModel",
     "PretrainedConfig": "BertConfig",
-    "load": "BertModel.from_pretrained(name)",
 }
 
 # The modules in which Python handles `from minibert import name`. An AttributeError would lose its message there.
