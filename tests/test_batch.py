@@ -317,7 +317,12 @@ BAD_INPUTS: list[tuple[str, dict[str, Any], type[Exception], str]] = [
         ValueError,
         r"inputs_embeds: a tensor of shape .* cannot be read by NumPy .*to_dense\(\)",
     ),
-    ("complex embeds", {"inputs_embeds": torch.zeros(1, 2, H, dtype=torch.complex64)}, TypeError, "inputs_embeds"),
+    (
+        "complex embeds in a tensor",
+        {"inputs_embeds": torch.zeros(1, 2, H, dtype=torch.complex64)},
+        TypeError,
+        "inputs_embeds",
+    ),
     # hidden states and attentions to keep
     (
         "hidden state 3 of 0..2",

@@ -386,7 +386,9 @@ def _several(name: str, tokens: Any, alone: bool = True) -> list[Any]:
     """Return a token, or several, as a list of str and AddedToken; a single one is refused unless `alone`."""
     if alone and (isinstance(tokens, str) or hasattr(tokens, "content")):
         return [tokens]
-    if isinstance(tokens, str) or not isinstance(tokens, Iterable):
+    if not isinstance(tokens, Iterable):
+        raise TypeError(f"{name} is {shown(tokens)}; expected a token, or a list of tokens.")
+    if isinstance(tokens, str):
         raise ValueError(f"{name} is {shown(tokens)}; expected a list of tokens.")
     several = list(tokens)
     for token in several:

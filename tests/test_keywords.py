@@ -1,0 +1,163 @@
+"""Keywords and names of transformers: values that change nothing are taken, others are refused with the remedy."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from minibert import AutoConfig, AutoModel, AutoTokenizer, BertConfig, BertModel, BertTokenizer, ModelFormatError
+from minibert.base import keywords
+
+HARMLESS: list[dict[str, Any]] = [
+    {"trust_remote_code": False, "force_download": False, "proxies": None, "resume_download": True},
+    {"torch_dtype": torch.float32, "low_cpu_mem_usage": True, "device_map": "cpu"},
+    {"dtype": "float32", "attn_implementation": "sdpa", "device_map": {"": "cpu"}},
+    {"dtype": np.float32, "attn_implementation": "eager", "device_map": "auto"},
+    {"dtype": "auto", "use_safetensors": True, "return_dict": True, "output_loading_info": False},
+    {"torch_dtype": np.dtype("float32"), "quantization_config": None, "hidden_dropout_prob": 0.0, "variant": None},
+    {"num_hidden_layers": 4, "vocab_size": 73, "hidden_act": "gelu"},
+]
+
+REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"trust_remote_code": True}, ValueError, "never runs code of a model repository. Leave it out"),
+    ({"torch_dtype": torch.float16}, ValueError, "computes in float32. Leave it out"),
+    ({"dtype": "bfloat16"}, ValueError, "expected float32, or 'auto'"),
+    ({"dtype": 10**5000}, ValueError, "expected float32"),
+    ({"attn_implementation": "flash_attention_2"}, ValueError, "expected None or 'eager' or 'sdpa'"),
+    ({"device_map": "cuda"}, ValueError, "runs on the CPU"),
+    ({"device_map": {"": 0}}, ValueError, "runs on the CPU"),
+    ({"use_safetensors": False}, ValueError, "never opens a pickle"),
+    ({"load_in_8bit": True}, ValueError, "computes in float32"),
+    ({"output_loading_info": True}, ValueError, "weights.ignored"),
+    ({"num_hidden_layers": 3}, ValueError, r"but the model has num_hidden_layers=.*config=dataclasses.replace"),
+    ({"hidden_act": "relu"}, ValueError, "but the model has hidden_act='gelu'"),
+    ({"torch_dtyp": None}, TypeError, "has no keyword torch_dtyp=. Did you mean torch_dtype="),
+    ({"pretrained_model_name_or_path": "x"}, TypeError, "the name of the model twice"),
+]
+
+
+@pytest.mark.parametrize("options", HARMLESS, ids=str)
+def test_harmless_keywords_change_nothing(small_folder: Path, options: dict[str, Any]) -> None:
+    config = BertConfig.from_pretrained(small_folder)
+    sizes = {name: value for name, value in options.items() if not hasattr(config, name)}
+    sizes |= {name: getattr(config, name) for name in options if hasattr(config, name)}
+    expected = BertModel.from_pretrained(small_folder)([[1, 2, 3]])
+    for load in (BertModel.from_pretrained, AutoModel.from_pretrained):
+        model = load(pretrained_model_name_or_path=str(small_folder), **sizes)
+        np.testing.assert_array_equal(model([[1, 2, 3]]).last_hidden_state, expected.last_hidden_state)
+    assert AutoConfig.from_pretrained(pretrained_model_name_or_path=small_folder, **sizes) == config
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"), REFUSED, ids=[f"{i} {next(iter(row[0]))}" for i, row in enumerate(REFUSED)]
+)
+def test_keywords_that_change_the_result_are_refused(
+    small_folder: Path, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    for load in (BertModel.from_pretrained, AutoModel.from_pretrained):
+        with pytest.raises(error, match=message):
+            load(small_folder, **options)
+
+
+def test_the_name_is_needed() -> None:
+    for kind in (BertModel, BertConfig, BertTokenizer, AutoModel, AutoConfig, AutoTokenizer):
+        with pytest.raises(TypeError, match="needs the name of a model"):
+            kind.from_pretrained()
+
+
+def test_auto_dtype_is_that_of_the_file(small_folder: Path, tmp_path: Path) -> None:
+    transformers.BertModel.from_pretrained(small_folder).half().save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"dtype='auto'.*holds F16 numbers; minibert computes in float32"):
+        BertModel.from_pretrained(tmp_path, dtype="auto")
+    BertModel.from_pretrained(tmp_path, dtype="float32")
+
+
+def test_choices_of_the_model_in_the_config(small_folder: Path) -> None:
+    BertConfig.from_pretrained(small_folder, output_hidden_states=True, output_attentions=False)
+    with pytest.raises(ValueError, match="Give it to the model"):
+        BertConfig.from_pretrained(small_folder, output_attentions=True)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"do_lower_case": True, "use_fast": True, "strip_accents": None, "tokenize_chinese_chars": True},
+        {"cls_token": "[CLS]", "pad_token": "[PAD]", "mask_token": transformers.AddedToken("[MASK]"), "legacy": False},
+        {"padding_side": "right", "truncation_side": "right", "config": object(), "add_bos_token": False},
+    ],
+    ids=["settings", "special tokens", "sides"],
+)
+def test_harmless_keywords_of_tokenizers(
+    tokenizer: BertTokenizer, minilm_folder: Path, options: dict[str, Any]
+) -> None:
+    for load in (BertTokenizer.from_pretrained, AutoTokenizer.from_pretrained):
+        loaded = load(minilm_folder, **options)
+        assert loaded("Hello, wörld!") == tokenizer("Hello, wörld!")
+        assert loaded.vocab == tokenizer.vocab
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"do_lower_case": False}, ValueError, r"but the model has do_lower_case=True\. It would change the tokens"),
+        ({"strip_accents": False}, ValueError, "but the model has strip_accents=None"),
+        ({"cls_token": "[SEP]"}, ValueError, "the model has cls_token="),
+        ({"padding_side": "top"}, ValueError, "padding_side='top'; expected one of"),
+        ({"truncation_side": 1}, ValueError, "truncation_side=1; expected one of"),
+        ({"pad_token": "<new>"}, ValueError, "the model has no row for it"),
+        ({"pad_token": 5}, TypeError, "pad_token is int 5; expected a token"),
+        ({"extra_special_tokens": "<x>"}, ValueError, "expected a list of tokens"),
+        ({"add_bos_token": True}, ValueError, "BERT has no token of this kind"),
+        ({"model_max_length": 0}, ValueError, "model_max_length=0; expected an int of at least 1"),
+        ({"add_special_tokens": True}, TypeError, "has no keyword add_special_tokens="),
+    ],
+    ids=str,
+)
+def test_refused_keywords_of_tokenizers(
+    minilm_folder: Path, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        BertTokenizer.from_pretrained(minilm_folder, **options)
+
+
+def test_options_of_a_tokenizer_are_set(minilm_folder: Path) -> None:
+    options = {"model_max_length": 42, "padding_side": "left", "clean_up_tokenization_spaces": True}
+    ours = BertTokenizer.from_pretrained(minilm_folder, **options, pad_token="[MASK]")
+    theirs = transformers.BertTokenizer.from_pretrained(minilm_folder, **options, pad_token="[MASK]")
+    texts = ["a text", "a longer text, " * 30]
+    assert ours(texts, padding=True, truncation=True).data == theirs(texts, padding=True, truncation=True).data
+    assert ours.pad_token_id == theirs.pad_token_id == 103
+
+
+@pytest.mark.parametrize("model_type", ["distilbert", "roberta", "gpt2"])
+def test_auto_classes_refuse_other_models_by_name(minilm_folder: Path, tmp_path: Path, model_type: str) -> None:
+    for name in ("config.json", "vocab.txt", "tokenizer_config.json"):
+        shutil.copy(minilm_folder / name, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text()) | {"model_type": model_type}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    for kind in (AutoModel, AutoTokenizer, AutoConfig):
+        with pytest.raises(ModelFormatError, match=f"model_type='{model_type}' is not BERT"):
+            kind.from_pretrained(tmp_path)
+        with pytest.raises(TypeError, match=r"Call Auto\w+\.from_pretrained"):
+            kind()
+    with pytest.raises(ValueError, match="makes random weights"):
+        AutoModel.from_config(BertConfig())
+
+
+def test_every_keyword_of_the_tables_teaches() -> None:
+    """A keyword that refuses some value says what is expected and ends with what to do."""
+    tables = (keywords.MODEL_KEYWORDS, keywords.TOKENIZER_KEYWORDS, keywords.SAVING_KEYWORDS, keywords.CALL_KEYWORDS)
+    for table in tables:
+        for name, keyword in table.items():
+            if not keyword.accepts(hostile := object()):
+                with pytest.raises(ValueError, match="expected") as raised:
+                    keywords.check_keywords("f", {name: hostile}, table)
+                assert str(raised.value).endswith(".")
+                assert keyword.remedy

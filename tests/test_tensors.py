@@ -1,0 +1,210 @@
+"""Tensors at the border: tensors in, tensors out; torch stays unloaded until a program asks for it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from minibert import BertModel, BertTokenizer
+from minibert.base import tensors
+
+TEXTS = ["first text", "second, longer text"]
+
+
+# --- base/tensors.py --------------------------------------------------------------------------------------------------
+
+
+def test_tensors_are_recognised() -> None:
+    tensor = torch.zeros(2)
+    assert tensors.is_tensor(tensor)
+    assert tensors.is_tensor(torch.nn.Parameter(tensor))
+    for other in (None, 1, "a", [tensor], np.zeros(2), torch, torch.Tensor):
+        assert not tensors.is_tensor(other)
+    for several in (tensor, [tensor], (tensor, 1)):
+        assert tensors.holds_tensor(several)
+    for other in ([], (), [1, tensor], np.zeros(2), {0: tensor}, "a"):
+        assert not tensors.holds_tensor(other)
+
+
+def test_a_tensor_and_its_array_share_memory() -> None:
+    tensor = torch.arange(6.0).reshape(2, 3)
+    array = tensors.as_array(tensor)
+    array[0, 1] = 7
+    assert tensor[0, 1] == 7
+    back = tensors.to_tensor(array)
+    back[1, 2] = 8
+    assert array[1, 2] == 8
+    assert back.dtype == torch.float32
+
+
+@pytest.mark.parametrize("kind", ["grad", "bfloat16", "float16", "transposed", "conjugate", "int", "bool", "0-d"])
+def test_every_dense_tensor_becomes_its_values(kind: str) -> None:
+    values = torch.tensor([[1.5, -2.0, 3.0], [0.0, 4.0, 5.0]])
+    tensor: torch.Tensor = {
+        "grad": values.clone().requires_grad_(),
+        "bfloat16": values.bfloat16(),
+        "float16": values.half(),
+        "transposed": values.T,
+        "conjugate": values.to(torch.complex64).conj(),
+        "int": values.int(),
+        "bool": values > 1,
+        "0-d": values[0, 0],
+    }[kind]
+    array = tensors.as_array(tensor)
+    assert array.shape == tuple(tensor.shape)
+    np.testing.assert_array_equal(array, np.array(tensor.detach().tolist()))
+    assert array.dtype == (np.float32 if kind in ("grad", "bfloat16", "transposed", "0-d") else array.dtype)
+
+
+def test_tensors_in_lists_become_arrays() -> None:
+    given = [torch.ones(2), torch.zeros(2)]
+    assert [type(one) for one in tensors.as_array(given)] == [np.ndarray, np.ndarray]
+    for other in (None, 5, "a", [1, 2], np.ones(2)):
+        assert tensors.as_array(other) is other
+
+
+@pytest.mark.parametrize("tensor", [torch.ones(2, 2).to_sparse(), torch.ones(2, device="meta")], ids=["sparse", "meta"])
+def test_a_tensor_without_plain_values_is_refused(tensor: torch.Tensor) -> None:
+    with pytest.raises(ValueError, match=r"cannot be read by NumPy .* Give a dense tensor with values"):
+        tensors.as_array(tensor)
+
+
+def test_every_array_becomes_a_tensor() -> None:
+    base = np.arange(6, dtype=np.float32).reshape(2, 3)
+    read_only = base.copy()
+    read_only.flags.writeable = False
+    for array in (base, base[:, ::-1], base.T, read_only, base.astype(">f4"), base.astype(np.int64), base[:0]):
+        np.testing.assert_array_equal(tensors.to_tensor(array).numpy(), array)
+
+
+def test_values_of_return_tensors() -> None:
+    import transformers
+
+    assert [tensors.check_return_tensors(value) for value in (None, "np", "pt")] == [None, "np", "pt"]
+    assert tensors.check_return_tensors(transformers.TensorType.PYTORCH) == "pt"
+    for other in ("tf", "jax", "mlx", True, 1, torch):
+        with pytest.raises(ValueError, match="expected None for lists, 'np' for NumPy arrays or 'pt'"):
+            tensors.check_return_tensors(other)
+
+
+def test_without_torch_it_is_not_loaded_and_not_needed(minilm_folder: Path) -> None:
+    """A program that does not ask for tensors never imports torch; asking without it is an error that names it."""
+    code = f"""
+import sys
+from minibert import AutoModel, AutoTokenizer
+name = {str(minilm_folder)!r}
+tokenizer, model = AutoTokenizer.from_pretrained(name), AutoModel.from_pretrained(name)
+inputs = tokenizer("a text", return_tensors="np").to(model.device)
+output = model.eval().to("cpu")(**inputs)
+next(model.parameters()), model.get_input_embeddings()(inputs["input_ids"]), tokenizer.decode(inputs["input_ids"][0])
+assert "torch" not in sys.modules
+assert model.device == "cpu" and str(model.device) == "cpu" and model.device.type == "cpu" and model.dtype == "float32"
+sys.modules["torch"] = None
+for call in (lambda: tokenizer("a", return_tensors="pt"), lambda: tokenizer("a").convert_to_tensors("pt")):
+    try:
+        call()
+    except ImportError as error:
+        assert "return_tensors='pt' needs torch" in str(error) and "pip install torch" in str(error)
+    else:
+        raise AssertionError
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# --- model and tokenizer ----------------------------------------------------------------------------------------------
+
+
+def test_tensors_give_tensors_with_the_values_of_arrays(minilm: BertModel, tokenizer: BertTokenizer) -> None:
+    arrays, given = (tokenizer(TEXTS, padding=True, return_tensors=kind) for kind in ("np", "pt"))
+    assert all(isinstance(value, torch.Tensor) and value.dtype == torch.int64 for value in given.values())
+    for options in ({}, {"output_attentions": True, "num_layers": 2}, {"output_hidden_states": [1]}):
+        expected, found = minilm(**arrays, **options), minilm(**given, **options)
+        assert found.keys() == expected.keys()
+        for one, other in zip(flat(found.to_tuple()), flat(expected.to_tuple()), strict=True):
+            assert (one is None) == (other is None)
+            if one is not None:
+                assert isinstance(one, torch.Tensor)
+                assert isinstance(other, np.ndarray)
+                np.testing.assert_array_equal(one.numpy(), other)
+    output = minilm(given["input_ids"], given["attention_mask"])  # by position, in transformers' order
+    np.testing.assert_array_equal(output[0].numpy(), minilm(**arrays).last_hidden_state)
+    assert output.hidden_states[-1] is output.last_hidden_state
+    assert torch.stack(output[2], dim=0).shape == (7, 2, 6, 384)
+
+
+def flat(values: Any) -> list[Any]:
+    return [one for value in values for one in (flat(value) if isinstance(value, tuple) else [value])]
+
+
+def test_one_tensor_among_the_inputs_is_enough(minilm: BertModel) -> None:
+    mask = torch.ones(1, 3, dtype=torch.bool)
+    assert isinstance(minilm([[101, 7592, 102]], mask).last_hidden_state, torch.Tensor)
+    assert isinstance(minilm([torch.tensor([101, 7592, 102])]).last_hidden_state, torch.Tensor)
+    embeds = minilm.get_input_embeddings()(torch.tensor([[101, 102]])).requires_grad_()
+    assert isinstance(minilm(inputs_embeds=embeds).last_hidden_state, torch.Tensor)
+
+
+def test_the_steps_of_the_embedding_give_tensors(minilm: BertModel) -> None:
+    ids = torch.tensor([[101, 7592, 102]])
+    embeddings = minilm.embeddings
+    for step, given in (
+        (minilm.get_input_embeddings(), ids),
+        (embeddings.word_embeddings, ids[0]),
+        (embeddings.LayerNorm, torch.ones(2, 384)),
+        (embeddings, ids),
+    ):
+        found, expected = step(given), step(given.numpy())
+        assert isinstance(found, torch.Tensor)
+        np.testing.assert_array_equal(found.numpy(), expected)
+    assert isinstance(embeddings.word_embeddings.weight, np.ndarray)
+
+
+def test_a_model_has_the_habits_of_a_module(minilm: BertModel, their_minilm: Any) -> None:
+    assert minilm.device == torch.device("cpu")
+    assert minilm.dtype == torch.float32
+    same = (
+        minilm.cpu(),
+        minilm.float(),
+        minilm.requires_grad_(False),
+        minilm.to(torch.float32),
+        minilm.to(device="cpu"),
+    )
+    assert all(one is minilm for one in same)
+    assert not minilm.training
+    for call in (minilm.half, minilm.bfloat16, minilm.double, minilm.cuda):
+        with pytest.raises(ValueError, match="because minibert runs on the CPU in float32"):
+            call()
+    with pytest.raises(ValueError, match="does not compute gradients"):
+        minilm.requires_grad_()
+    ours, theirs = dict(minilm.named_parameters()), dict(their_minilm.named_parameters())
+    assert ours.keys() == theirs.keys()
+    for name, values in ours.items():
+        np.testing.assert_array_equal(values.numpy(), theirs[name].detach().numpy())
+    assert sum(values.numel() for values in minilm.parameters()) == minilm.num_parameters()
+
+
+def test_return_dict_gives_the_tuple(minilm: BertModel, minilm_folder: Path) -> None:
+    ids = [[101, 7592, 102]]
+    found = minilm(ids, return_dict=False)
+    assert isinstance(found, tuple)
+    assert len(found) == 3
+    assert isinstance(BertModel.from_pretrained(minilm_folder, return_dict=False)(ids), tuple)
+    assert dict(minilm(ids, return_dict=True).items()).keys() == set(minilm(ids).keys())
+    assert len(minilm.forward(ids).values()) == 3
+
+
+def test_texts_of_tensors_and_arrays(tokenizer: BertTokenizer) -> None:
+    ids = tokenizer(TEXTS, padding=True)["input_ids"]
+    expected = ["[CLS] first text [SEP] [PAD] [PAD]", "[CLS] second, longer text [SEP]"]
+    for given in (ids, np.array(ids), torch.tensor(ids), list(torch.tensor(ids))):
+        assert tokenizer.decode(given) == tokenizer.batch_decode(given) == expected
+        assert tokenizer.decode(given[0]) == expected[0]
+        assert tokenizer.batch_decode(given[0]) == expected[:1]
+        assert tokenizer.convert_ids_to_tokens(given[0])[:3] == ["[CLS]", "first", "text"]
+    assert tokenizer.decode(torch.tensor(2034)) == "first"

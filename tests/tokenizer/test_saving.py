@@ -1,0 +1,152 @@
+"""save_pretrained: minibert and transformers load the folder as what was saved."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from minibert import BertConfig, BertModel, BertTokenizer
+from minibert.models.saving import named_arrays
+from tests.support.tokenizer_files import AWKWARD_TEXTS, SPECIALS, WORDS, model_folder, tokenizer_json
+
+IDS = np.array([[1, 2, 3, 4], [5, 6, 7, 8]])
+
+
+@pytest.mark.parametrize("backend", ["numba", "numpy"])
+def test_a_saved_model_is_the_same_model(small_folder: Path, tmp_path: Path, backend: str) -> None:
+    model = BertModel.from_pretrained(small_folder, backend=backend)
+    model.save_pretrained(tmp_path / "new" / "copy", safe_serialization=True)
+    again = BertModel.from_pretrained(tmp_path / "new" / "copy", backend=backend)
+    assert again.config == model.config
+    for one, other in zip(again(IDS).hidden_states, model(IDS).hidden_states, strict=True):
+        np.testing.assert_array_equal(one, other)
+    theirs, original = (
+        transformers.BertModel.from_pretrained(folder).eval() for folder in (tmp_path / "new" / "copy", small_folder)
+    )
+    assert theirs.state_dict().keys() == original.state_dict().keys()
+    for name, values in theirs.state_dict().items():
+        assert torch.equal(values, original.state_dict()[name]), name
+
+
+def test_a_model_without_a_pooler_and_in_float16(small_folder: Path, tmp_path: Path) -> None:
+    half = tmp_path / "half"
+    transformers.BertModel.from_pretrained(small_folder).half().save_pretrained(half)
+    model = BertModel.from_pretrained(half, add_pooling_layer=False)
+    model.save_pretrained(tmp_path / "copy")
+    again = BertModel.from_pretrained(tmp_path / "copy", dtype="auto")  # in float32
+    assert again(IDS).pooler_output is None
+    np.testing.assert_array_equal(again(IDS).last_hidden_state, model(IDS).last_hidden_state)
+    assert dict(named_arrays(again.weights)).keys() == dict(named_arrays(model.weights)).keys()
+
+
+def test_a_saved_config_is_the_same_config(tmp_path: Path) -> None:
+    config = BertConfig(vocab_size=70, hidden_act="gelu_new", pad_token_id=None, layer_norm_eps=1e-7)
+    config.save_pretrained(tmp_path, architectures=["BertModel"], push_to_hub=False)
+    assert BertConfig.from_pretrained(tmp_path) == config
+    theirs = transformers.BertConfig.from_pretrained(tmp_path)
+    assert theirs.architectures == ["BertModel"]
+    assert {name: getattr(theirs, name) for name in vars(config)} == vars(config)
+
+
+@pytest.mark.parametrize("name", ["uncased", "uncased tokenizer.json"])
+def test_a_saved_tokenizer_is_the_same_tokenizer(folders: Callable[[str], Path], tmp_path: Path, name: str) -> None:
+    tokenizer = BertTokenizer.from_pretrained(folders(name))
+    written = tokenizer.save_pretrained(tmp_path, legacy_format=False)
+    assert [Path(path).name for path in written] == ["tokenizer.json", "vocab.txt", "tokenizer_config.json"]
+    assert all(Path(path).is_file() for path in written)
+    assert (tmp_path / "vocab.txt").read_text(encoding="utf-8").splitlines()[101] == "[CLS]"
+    (tmp_path / "special_tokens_map.json").write_text('{"pad_token": "[MASK]"}')  # of another model; nobody reads it
+    (tmp_path / "added_tokens.json").write_text('{"<other>": 5}')
+    again = BertTokenizer.from_pretrained(tmp_path)
+    for theirs in (
+        again,
+        transformers.BertTokenizer.from_pretrained(tmp_path),
+        transformers.AutoTokenizer.from_pretrained(tmp_path),
+    ):
+        options = {"padding": True, "truncation": True, "max_length": 40, "return_special_tokens_mask": True}
+        assert tokenizer(AWKWARD_TEXTS, **options).data == theirs(AWKWARD_TEXTS, **options).data
+        assert tokenizer.vocab == theirs.get_vocab()
+        assert tokenizer.all_special_tokens == theirs.all_special_tokens
+    assert again.init_kwargs == tokenizer.init_kwargs
+
+
+def test_added_tokens_and_settings_are_saved(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path / "model", tokenizer=tokenizer_json(SPECIALS + WORDS))
+    tokenizer = BertTokenizer.from_pretrained(folder, padding_side="left", model_max_length=20)
+    size = len(tokenizer)
+    assert tokenizer.add_tokens(["<one>", "a", "<one>"]) == 1
+    assert tokenizer.add_special_tokens({"eos_token": "<end>", "extra_special_tokens": ["<x>"]}) == 2
+    assert tokenizer.tokenize("a <one>b<x>") == ["a", "<one>", "b", "<x>"]
+    assert tokenizer.eos_token_id == size + 1
+    assert tokenizer.decode(tokenizer.encode("a<x>"), skip_special_tokens=True) == "a"
+    tokenizer.save_pretrained(tmp_path / "copy")
+    again = BertTokenizer.from_pretrained(tmp_path / "copy")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "copy")
+    assert again.vocab == tokenizer.vocab == theirs.get_vocab()
+    for name in ("eos_token", "extra_special_tokens", "padding_side", "model_max_length", "truncation_side"):
+        assert getattr(again, name) == getattr(tokenizer, name) == getattr(theirs, name), name
+    for text in ("a <one>b<x>", "<end> c"):
+        assert again(text) == tokenizer(text)
+        assert again(text)["input_ids"] == theirs(text)["input_ids"]
+
+
+def test_a_token_that_the_model_has_no_row_for_is_refused(tmp_path: Path) -> None:
+    config = {"vocab_size": len(SPECIALS + WORDS) + 1}
+    folder = model_folder(tmp_path, tokenizer=tokenizer_json(SPECIALS + WORDS), config=config)
+    tokenizer = BertTokenizer.from_pretrained(folder)
+    before = tokenizer("a b")
+    for add in (tokenizer.add_tokens, lambda tokens: tokenizer.add_special_tokens({"extra_special_tokens": tokens})):
+        with pytest.raises(ValueError, match=r"'<two>' is not in the vocabulary, and the model has no row for it"):
+            add(["<one>", "<two>"])
+    assert tokenizer("a b") == before
+    assert len(tokenizer) == len(SPECIALS + WORDS)
+    assert tokenizer.add_tokens("<one>") == 1
+
+
+def test_special_tokens_are_set_to_tokens_of_the_vocabulary(tmp_path: Path) -> None:
+    tokenizer = BertTokenizer.from_pretrained(model_folder(tmp_path, vocab=SPECIALS + WORDS))
+    tokenizer.pad_token = "[MASK]"
+    assert tokenizer.pad_token_id == tokenizer.mask_token_id
+    tokenizer.mask_token_id = None
+    assert tokenizer.mask_token is None
+    tokenizer.extra_special_tokens_ids = [6]
+    assert tokenizer.all_special_ids[-1] == 6
+    with pytest.raises(ValueError, match="token '<x>' is not in the vocabulary"):
+        tokenizer.eos_token = "<x>"
+
+
+def test_files_of_another_model_are_not_mixed_with_the_new_one(small_folder: Path, tmp_path: Path) -> None:
+    model = BertModel.from_pretrained(small_folder)
+    (tmp_path / "notes.txt").write_text("mine")
+    model.save_pretrained(tmp_path)
+    model.save_pretrained(tmp_path)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "model.safetensors", "notes.txt"]
+    (tmp_path / "model.safetensors.index.json").write_text("{}")
+    with pytest.raises(FileExistsError, match="belongs to another model; save into a new folder"):
+        model.save_pretrained(tmp_path)
+
+
+def test_bad_folders_and_keywords_are_refused(small_folder: Path, tmp_path: Path) -> None:
+    model, config = BertModel.from_pretrained(small_folder), BertConfig.from_pretrained(small_folder)
+    tokenizer = BertTokenizer.from_pretrained(small_folder)
+    (tmp_path / "file").write_text("x")
+    for owner in (model, config, tokenizer):
+        with pytest.raises(NotADirectoryError, match="is a file; give the name of a folder"):
+            owner.save_pretrained(tmp_path / "file")
+        with pytest.raises(OSError, match="the folder to write into is empty"):
+            owner.save_pretrained("")
+        with pytest.raises(TypeError, match="expected a str or a Path"):
+            owner.save_pretrained(5)
+        with pytest.raises(ValueError, match="hf upload"):
+            owner.save_pretrained(tmp_path / "new", push_to_hub=True)
+    with pytest.raises(ValueError, match="writes safetensors only"):
+        model.save_pretrained(tmp_path / "new", safe_serialization=False)
+    assert not (tmp_path / "new").exists()
+    assert json.loads((small_folder / "config.json").read_text())["model_type"] == "bert"
