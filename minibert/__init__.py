@@ -21,6 +21,16 @@ if TYPE_CHECKING:
     from minibert.errors import DownloadError, ModelFormatError
     from minibert.models.auto import AutoConfig, AutoModel
     from minibert.models.bert_model import BertModel
+    from minibert.models.heads import (
+        BertForMaskedLM,
+        BertForMultipleChoice,
+        BertForNextSentencePrediction,
+        BertForPreTraining,
+        BertForQuestionAnswering,
+        BertForSequenceClassification,
+        BertForTokenClassification,
+    )
+    from minibert.models.load import load
     from minibert.models.outputs import BertModelOutput
     from minibert.sentence.sentence_transformers import SentenceTransformer
     from minibert.similarity import SimilarityFunction, quantize_embeddings
@@ -37,6 +47,13 @@ __all__ = [
     "AutoModel",
     "AutoTokenizer",
     "BertConfig",
+    "BertForMaskedLM",
+    "BertForMultipleChoice",
+    "BertForNextSentencePrediction",
+    "BertForPreTraining",
+    "BertForQuestionAnswering",
+    "BertForSequenceClassification",
+    "BertForTokenClassification",
     "BertModel",
     "BertModelOutput",
     "BertTokenizer",
@@ -49,6 +66,7 @@ __all__ = [
     "__version__",
     "combine_layers",
     "embed_tokens",
+    "load",
     "quantize_embeddings",
     "word_occurrences",
 ]
@@ -60,6 +78,13 @@ _MODULE_OF = {
     "AutoModel": "models.auto",
     "AutoTokenizer": "tokenizer.auto",
     "BertConfig": "bert.config",
+    "BertForMaskedLM": "models.heads",
+    "BertForMultipleChoice": "models.heads",
+    "BertForNextSentencePrediction": "models.heads",
+    "BertForPreTraining": "models.heads",
+    "BertForQuestionAnswering": "models.heads",
+    "BertForSequenceClassification": "models.heads",
+    "BertForTokenClassification": "models.heads",
     "BertModel": "models.bert_model",
     "BertModelOutput": "models.outputs",
     "BertTokenizer": "tokenizer.bert_tokenizer",
@@ -71,12 +96,13 @@ _MODULE_OF = {
     "TokenVectors": "tokens.token_vectors",
     "combine_layers": "tokens.layers",
     "embed_tokens": "tokens.embed",
+    "load": "models.load",
     "quantize_embeddings": "similarity",
     "word_occurrences": "tokens.occurrences",
 }
 
 
-_HEAD = "models with a task head run in transformers; minibert gives what they are made of: BertModel"
+_HEAD = "minibert.load(name), which finds the head of the checkpoint, or the class itself, such as BertForMaskedLM"
 _OTHER_MODEL = "minibert runs BERT only; BertModel loads a BERT checkpoint for the same use"
 _TRAINING = "minibert does not train; train with transformers or sentence-transformers, and load the folder here"
 _FAST = "BertTokenizer; it is as fast"
@@ -90,9 +116,7 @@ _INSTEAD = {
         (
             *("AutoModelForMaskedLM", "AutoModelForSequenceClassification", "AutoModelForTokenClassification"),
             *("AutoModelForQuestionAnswering", "AutoModelForPreTraining", "AutoModelForNextSentencePrediction"),
-            *("AutoModelForMultipleChoice", "BertForMaskedLM", "BertForSequenceClassification"),
-            *("BertForTokenClassification", "BertForQuestionAnswering", "BertForPreTraining"),
-            *("BertForNextSentencePrediction", "BertForMultipleChoice"),
+            "AutoModelForMultipleChoice",
         ),
         _HEAD,
     ),
@@ -124,7 +148,6 @@ _INSTEAD = {
     "set_seed": "leave it out; minibert has no random numbers",
     "PreTrainedModel": "BertModel",
     "PretrainedConfig": "BertConfig",
-    "load": "BertModel.from_pretrained(name)",
 }
 
 # Modules that programs use without importing them, as they do with sentence_transformers.util.

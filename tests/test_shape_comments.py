@@ -1,4 +1,4 @@
-"""Execute the shape comments of encoder.py and reference.py.
+"""Execute the shape comments of encoder.py, heads.py and reference.py.
 
 Lines there end with the shape of the array that they make, ``# (T, H)``. This file reads those comments with `tokenize`
 and runs forwards under a trace, in which no two dimensions are equal. It records the true shape of everything assigned
@@ -26,10 +26,11 @@ import sys
 import numpy as np
 import pytest
 
-from minibert.bert import encoder, reference
+from minibert.bert import encoder, heads, reference
 from minibert.bert.config import ACTIVATIONS, BertConfig
+from minibert.bert.ops import LayerNorm, Linear
 from minibert.bert.packed import PackedBatch
-from minibert.bert.weights import Weights
+from minibert.bert.weights import PredictionWeights, Weights
 from minibert.checkpoint.hub import locate
 from minibert.models.inputs import pack
 from minibert.models.loading import load_weights
@@ -66,7 +67,7 @@ def observations(tmp_path_factory: pytest.TempPathFactory) -> list[Observation]:
         "L": config.num_hidden_layers,
         "type_vocab_size": config.type_vocab_size,
     }
-    sizes = [*dimensions.values(), *LENGTHS, 1, 3, 3 * config.hidden_size]
+    sizes = [*dimensions.values(), *LENGTHS, NUM_LABELS, 1, 3, 3 * config.hidden_size]
     assert len(sizes) == len(set(sizes)), "two dimensions are equal, so a wrong letter would not be found"
 
     generator = np.random.default_rng(0)
@@ -82,6 +83,7 @@ def observations(tmp_path_factory: pytest.TempPathFactory) -> list[Observation]:
             changed = dataclasses.replace(weights, config=dataclasses.replace(config, hidden_act=activation))
             run(changed, pack(config, ids, mask), return_probs=activation == "gelu")
         run(weights, pack(config, inputs_embeds=vectors, attention_mask=mask), return_probs=True)
+        run_heads(weights, pack(config, ids, mask))
         # In a forward only square weights have a residual of their own width, so N would always be H.
         reference.apply_linear(vectors[mask], weights.layers[0].intermediate, residual=residual)
         reference.sigmoid(residual)  # a forward does not have it, only a Dense module
@@ -102,6 +104,28 @@ def run(weights: Weights, batch: PackedBatch, *, return_probs: bool) -> None:
         x = state.hidden_state
     assert weights.pooler is not None
     encoder.pooler(x, weights.pooler, batch, reference.OPS)
+
+
+NUM_LABELS = 11
+
+
+def run_heads(weights: Weights, batch: PackedBatch) -> None:
+    """Run each head on made weights."""
+    config, dense = weights.config, weights.pooler
+    assert dense is not None
+
+    def linear(rows: int) -> Linear:
+        return Linear(("x",), np.ones((rows, config.hidden_size), np.float32), np.ones(rows, np.float32))
+
+    x = encoder.embeddings(weights, batch, reference.OPS)
+    norm = LayerNorm("x", *np.ones((2, config.hidden_size), np.float32), 1e-12)
+    predictions = PredictionWeights(linear(config.hidden_size), norm, linear(config.vocab_size), tied=False)
+    heads.masked_lm(x, predictions, config, reference.OPS)
+    heads.next_sentence(x, dense, linear(2), batch, reference.OPS)
+    heads.sequence_classification(x, dense, linear(NUM_LABELS), batch, reference.OPS)
+    heads.token_classification(x, linear(NUM_LABELS), reference.OPS)
+    heads.question_answering(x, linear(2), reference.OPS)
+    heads.multiple_choice(x, dense, linear(1), batch, reference.OPS)
 
 
 def sources() -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from minibert.errors import ModelFormatError
 if TYPE_CHECKING:
     from minibert.checkpoint.hub import ModelFiles
 
-__all__ = ["ACTIVATIONS", "BertConfig", "check_model_type"]
+__all__ = ["ACTIVATIONS", "PROBLEM_TYPES", "BertConfig", "check_model_type"]
 
 ACTIVATIONS = {
     "gelu": "gelu",
@@ -35,6 +36,12 @@ ACTIVATIONS = {
     "tanh": "tanh",
 }
 """The values of ``hidden_act`` that minibert implements -> the activation that each means, as in transformers."""
+
+PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
+"""The values of ``problem_type``: what the logits of a classifier mean."""
+
+# More labels than any classifier has. A mistyped number must not use up the memory.
+_MOST_LABELS = 1 << 20
 
 # The fields that fix the shape of a tensor: a config.json must state them, and weights.py compares them with the file.
 _SIZES = (
@@ -80,6 +87,9 @@ class BertConfig:
     type_vocab_size : int            rows of the token_type embeddings, at least 1
     layer_norm_eps : float           added to the variance in every LayerNorm, above 0
     pad_token_id : int or None       does not change any result, because padding is never computed
+    id2label : dict of int to str    names of a classifier's labels; None means two: "LABEL_0" and "LABEL_1"
+    problem_type : str or None       one of `PROBLEM_TYPES`; it does not change the logits
+    tie_word_embeddings : bool       False: a masked-LM head must have a decoder of its own
 
     Raises
     ------
@@ -101,6 +111,9 @@ class BertConfig:
     type_vocab_size: int = 2
     layer_norm_eps: float = 1e-12
     pad_token_id: int | None = 0
+    id2label: dict[int, str] = dataclasses.field(default=None, hash=False)  # type: ignore[arg-type]  # see __post_init__
+    problem_type: str | None = None
+    tie_word_embeddings: bool = True
 
     def __post_init__(self) -> None:
         for name in (*_SIZES, "type_vocab_size"):
@@ -121,6 +134,23 @@ class BertConfig:
         if isinstance(eps, bool) or not isinstance(eps, int | float) or not 0 < eps <= 1e30:
             raise ModelFormatError(f"layer_norm_eps={brief(eps)} must be a positive float32 number, such as 1e-12.")
         object.__setattr__(self, "layer_norm_eps", float(eps))
+        object.__setattr__(self, "id2label", _check_labels(self.id2label))
+        if self.problem_type is not None and self.problem_type not in PROBLEM_TYPES:
+            raise ModelFormatError(
+                f"problem_type={brief(self.problem_type)}; expected one of {', '.join(PROBLEM_TYPES)}, or null."
+            )
+        if not isinstance(self.tie_word_embeddings, bool):
+            raise ModelFormatError(f"tie_word_embeddings={brief(self.tie_word_embeddings)}; expected true or false.")
+
+    @property
+    def num_labels(self) -> int:
+        """The number of labels of a classifier, that of `id2label`."""
+        return len(self.id2label)
+
+    @property
+    def label2id(self) -> dict[str, int]:
+        """The id of each label; of two equal labels the last one counts."""
+        return {label: index for index, label in self.id2label.items()}
 
     @property
     def head_size(self) -> int:
@@ -197,7 +227,8 @@ class BertConfig:
         """Check the fields of a config.json and keep those that change results.
 
         Fields that change nothing at inference (dropout, initializer_range, use_cache, ...) are ignored. `auto_map` and
-        similar fields are ignored too, because code from a model repository is never executed.
+        similar fields are ignored too, because code from a model repository is never executed. Labels are those of
+        ``id2label``; else those of ``label2id``; else ``num_labels`` made ones.
 
         Raises
         ------
@@ -216,7 +247,9 @@ class BertConfig:
                 f"Found: {', '.join(sorted(map(_field_name, fields))[:20]) or 'nothing'}."
             )
         known = {field.name for field in dataclasses.fields(cls)}
-        return cls(**{name: value for name, value in fields.items() if name in known})
+        return cls(
+            **{name: value for name, value in fields.items() if name in known} | {"id2label": _labels_of(fields)}
+        )
 
     @property
     def activation(self) -> str:
@@ -255,6 +288,48 @@ def check_model_type(fields: Mapping[str, Any]) -> None:
         closest = _CLOSEST_BERT.get(model_type) if isinstance(model_type, str) else None
         hint = f" A BERT model of similar use: {closest}." if closest else ""
         raise ModelFormatError(f"model_type={brief(model_type)} is not BERT; minibert implements 'bert' only.{hint}")
+
+
+def _labels_of(fields: Mapping[str, Any]) -> object:
+    """Return what a config.json says about the labels, as an `id2label` that is not checked yet; None for nothing."""
+    id2label, label2id, number = (fields.get(name) for name in ("id2label", "label2id", "num_labels"))
+    if id2label is not None:
+        return id2label
+    if label2id is not None:
+        if not isinstance(label2id, Mapping):
+            raise ModelFormatError(f"label2id={brief(label2id)}; expected an object of ids by label.")
+        ids = list(label2id.values())
+        if len(set(map(str, ids))) < len(ids):
+            raise ModelFormatError(f"label2id={brief(label2id)} has an id twice; every label needs an id of its own.")
+        return dict(zip(map(str, ids), label2id, strict=True))
+    if number is None:
+        return None
+    return {i: f"LABEL_{i}" for i in range(check_stored_int("num_labels", number, 0, _MOST_LABELS))}
+
+
+def _check_labels(id2label: object) -> dict[int, str]:
+    """Return labels by id as a new dict in the order of the ids; the keys may be strings, as JSON needs them.
+
+    Ids may be missing here, because a model without a classifier does not use them. The loader of a classifier refuses
+    them.
+    """
+    if id2label is None:
+        return {0: "LABEL_0", 1: "LABEL_1"}
+    if not isinstance(id2label, Mapping):
+        raise ModelFormatError(f"id2label={brief(id2label)}; expected an object of labels by id.")
+    labels: dict[int, str] = {}
+    for key, label in id2label.items():
+        index = int(key) if isinstance(key, str) and re.fullmatch(r"[0-9]{1,9}", key) else key
+        if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < _MOST_LABELS:
+            raise ModelFormatError(
+                f"id2label has the id {brief(key)}; expected a whole number, 0 to {_MOST_LABELS - 1:,}."
+            )
+        if index in labels:
+            raise ModelFormatError(f"id2label has the id {index} twice; every label needs an id of its own.")
+        if isinstance(label, bool) or not isinstance(label, str | int):
+            raise ModelFormatError(f"id2label names label {index} {brief(label)}; expected a text.")
+        labels[index] = label if isinstance(label, str) else brief(label)
+    return dict(sorted(labels.items()))
 
 
 def _field_name(name: object) -> str:

@@ -102,6 +102,7 @@ class _Description:
         """Add facts of config.json and the weights; return the limits of length, each with its file."""
         from minibert.bert.config import BertConfig
         from minibert.models.bert_model import BertModel
+        from minibert.models.loading import find_heads
 
         file = self._in_folder("config.json")
         config = self._try(lambda: BertConfig.from_files(files))
@@ -109,13 +110,15 @@ class _Description:
             self._add("model_type", self._settings(files, "config.json").get("model_type"), file)
             return []
         for name, value in config.to_dict().items():
-            self._add(name, value, file)
+            if name not in ("id2label", "problem_type", "tie_word_embeddings"):  # of heads, which are listed by class
+                self._add(name, value, file)
         self._model = self._try(lambda: BertModel.from_files(files, config=config, backend="numpy"))
         if self._model is not None:
             index = self._try(files.index)
             weights = self._in_folder("model.safetensors.index.json" if index else "model.safetensors")
             self._add("parameters", self._model.num_parameters(), weights)
             self._add("pooler", self._model.weights.pooler is not None, weights)
+            self._add("heads", list(find_heads(files)), weights)
             if self._model.weights.ignored:
                 self._add("other tensors, not used", len(self._model.weights.ignored), weights)
         return [(config.max_position_embeddings, file)]

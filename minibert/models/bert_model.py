@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-import os
-from collections.abc import Collection, Iterable, Iterator
-from typing import Any, TypeAlias
+from collections.abc import Collection, Iterator, Sequence
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -14,26 +12,16 @@ import numpy.typing as npt
 from minibert.base.arrays import FloatArray
 from minibert.base.checks import check_indices, check_int
 from minibert.base.machine import available_memory
-from minibert.base.tensors import holds_tensor, to_tensor, torch_is_loaded
 from minibert.bert import encoder
-from minibert.bert.config import BertConfig
-from minibert.bert.ops import LayerNorm, Ops
+from minibert.bert.ops import Ops
 from minibert.bert.packed import PackedBatch
 from minibert.bert.weights import Weights
-from minibert.checkpoint.hub import ModelFiles, check_files
-from minibert.models.backend import choose_ops
 from minibert.models.embeddings import BertEmbeddings, Embedding
-from minibert.models.habits import TorchHabits
 from minibert.models.inputs import pack
-from minibert.models.loading import load_weights
-from minibert.models.options import find_model
-from minibert.models.outputs import BertModelOutput, with_tensors
-from minibert.models.saving import named_arrays, save_model
+from minibert.models.outputs import BertModelOutput
+from minibert.models.pretrained import BertPreTrainedModel, Selection
 
-__all__ = ["TOKENS_PER_STEP", "BertModel", "PackedOutput", "Selection"]
-
-Selection: TypeAlias = bool | int | Iterable[int]
-"""Which layers to keep: True all, False none, one or several ints these layers (negative ints count from the end)."""
+__all__ = ["TOKENS_PER_STEP", "BertModel", "PackedOutput", "Selection", "StepHead"]
 
 # Tokens that go through the encoder together. They are enough for fast matrix products, and so few that the arrays
 # between two products stay in cache. The number also limits the memory of a forward beyond its result. Callers that
@@ -62,7 +50,21 @@ class PackedOutput:
     pooled: FloatArray | None
 
 
-class BertModel(TorchHabits):
+class StepHead(Protocol):
+    """A head that `BertModel.forward_packed` calls with the last hidden state of each step.
+
+    It keeps the results, because it knows where they belong; `nbytes` is the memory that they take.
+    """
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its results."""
+
+    def __call__(self, x: FloatArray, step: PackedBatch, tokens: slice) -> None:
+        """Take in the last hidden state of a step, of shape (t, H); `tokens` says which of the T tokens these are."""
+
+
+class BertModel(BertPreTrainedModel):
     """A BERT encoder: ids in, every hidden state out. `from_pretrained` makes it; threads may share it.
 
     A model does not change after it was made.
@@ -75,6 +77,8 @@ class BertModel(TorchHabits):
     embeddings : BertEmbeddings     the embedding layer, whole or step by step
     """
 
+    _keeps_hidden_states = True
+
     def __init__(
         self,
         weights: Weights | None = None,
@@ -84,151 +88,11 @@ class BertModel(TorchHabits):
         output_attentions: Selection = False,
         return_dict: bool = True,
     ) -> None:
-        # Both are required. They have defaults so that BertModel(config), which transformers allows, gets this message.
-        if not isinstance(weights, Weights) or not isinstance(ops, Ops):
-            raise TypeError(
-                f"BertModel was given {type(weights).__name__} and {type(ops).__name__}; expected trained Weights, "
-                "because it never makes random ones, and the Ops that prepared them. Use "
-                "BertModel.from_pretrained(name_or_path)."
-            )
-        self._weights = weights
-        self._ops = ops
-        self.embeddings = BertEmbeddings(weights, ops)
+        super().__init__(weights, ops, return_dict)
+        self.embeddings = BertEmbeddings(self.weights, self.ops)
         num_layers = self.config.num_hidden_layers
         self._hidden_states = _select("output_hidden_states", output_hidden_states, num_layers + 1)
         self._attentions = _select("output_attentions", output_attentions, num_layers)
-        self._return_dict = bool(return_dict)
-
-    @property
-    def config(self) -> BertConfig:
-        """The config of the weights. To use another one, load the model with ``config=``."""
-        return self._weights.config
-
-    @property
-    def weights(self) -> Weights:
-        """The weights; ``BertModel(weights, ops)`` makes a model with other weights."""
-        return self._weights
-
-    @property
-    def ops(self) -> Ops:
-        """The set of ops that computes; ``BertModel(model.weights, ops)`` makes a model with other ops."""
-        return self._ops
-
-    @classmethod
-    def from_pretrained(
-        cls,
-        name_or_path: str | os.PathLike[str] | None = None,
-        *,
-        config: BertConfig | None = None,
-        revision: str | None = None,
-        cache_dir: str | os.PathLike[str] | None = None,
-        token: str | bool | None = None,
-        local_files_only: bool = False,
-        subfolder: str = "",
-        output_hidden_states: Selection = True,
-        output_attentions: Selection = False,
-        add_pooling_layer: bool = True,
-        return_dict: bool = True,
-        backend: str | None = None,
-        num_threads: int | None = None,
-        **harmless: Any,
-    ) -> BertModel:
-        """Load a model from a folder, the hub's cache, or the hub.
-
-        Parameters
-        ----------
-        name_or_path : str or path
-            A folder with config.json and model.safetensors, or a hub id such as "bert-base-uncased". Cached files are
-            used without asking the network.
-        config : BertConfig, optional
-            Used instead of the model's own config.json.
-        revision : str, optional
-            Branch, tag or commit of the hub repository; default "main".
-        cache_dir : path, optional
-            The hub cache to use; default: that of the hub client (HF_HOME, HF_HUB_CACHE).
-        token : str or bool, optional
-            For private repositories; default: HF_TOKEN, or the token that ``hf auth login`` saved.
-        local_files_only : bool
-            Never ask the network.
-        subfolder : str
-            Folder of the repository that holds the model.
-        output_hidden_states, output_attentions : bool, int or ints
-            The defaults of each call; see `__call__`.
-        add_pooling_layer : bool
-            Load the pooler if the checkpoint has one.
-        backend : {"numba", "numba-blas", "numpy"}, optional
-            minibert's kernels; the same, but with the matrix products of NumPy's BLAS; NumPy alone. Default:
-            MINIBERT_BACKEND, else "numba" if it can be imported. With "numba", the result of a text is the same bit for
-            bit in any batch, with any number of threads and on every processor. With the other two it is not.
-        num_threads : int, optional
-            Threads of minibert's kernels, 1 to 1,024. Default: MINIBERT_NUM_THREADS, else the cores that this process
-            may use, but at most OMP_NUM_THREADS. A BLAS reads its number of threads from its own variables
-            (OPENBLAS_NUM_THREADS).
-        return_dict : bool
-            The default of each call; see `__call__`.
-        **harmless
-            Keywords of transformers at values that change nothing, such as ``torch_dtype=torch.float32``,
-            ``attn_implementation="sdpa"``, ``device_map="cpu"``, or ``pretrained_model_name_or_path=`` for the name.
-
-        Raises
-        ------
-        TypeError, ValueError
-            A keyword is not known, or its value would change the result.
-        ModelFormatError
-            A file is missing or damaged, or minibert does not implement the model.
-        DownloadError
-            The model is not on this machine and could not be downloaded.
-        """
-        files, config = find_model(
-            f"{cls.__name__}.from_pretrained",
-            name_or_path,
-            harmless,
-            config,
-            revision=revision,
-            cache_dir=cache_dir,
-            token=token,
-            local_files_only=local_files_only,
-            subfolder=subfolder,
-        )
-        return cls.from_files(
-            files,
-            config=config,
-            output_hidden_states=output_hidden_states,
-            output_attentions=output_attentions,
-            add_pooling_layer=add_pooling_layer,
-            return_dict=return_dict,
-            backend=backend,
-            num_threads=num_threads,
-        )
-
-    @classmethod
-    def from_files(
-        cls,
-        files: ModelFiles,
-        *,
-        config: BertConfig | None = None,
-        output_hidden_states: Selection = True,
-        output_attentions: Selection = False,
-        add_pooling_layer: bool = True,
-        return_dict: bool = True,
-        backend: str | None = None,
-        num_threads: int | None = None,
-    ) -> BertModel:
-        """Load a model from files that were located already. The other arguments are those of `from_pretrained`."""
-        if config is not None and not isinstance(config, BertConfig):
-            raise TypeError(f"config is a {type(config).__name__}; expected a minibert.BertConfig.")
-        check_files(files)
-        ops = choose_ops(backend, num_threads)
-        weights = load_weights(
-            files, config or BertConfig.from_files(files), ops.prepare, add_pooling_layer=add_pooling_layer
-        )
-        return cls(
-            weights,
-            ops,
-            output_hidden_states=output_hidden_states,
-            output_attentions=output_attentions,
-            return_dict=return_dict,
-        )
 
     def __call__(
         self,
@@ -277,8 +141,26 @@ class BertModel(TorchHabits):
         TypeError, ValueError
             An input has the wrong kind, shape or range; the message names row, column and value.
         """
-        depth = self.config.num_hidden_layers
         batch = pack(self.config, input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        output = self.run_packed(batch, output_hidden_states, output_attentions, num_layers)
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        return self._finish(output, return_dict, *inputs)
+
+    forward = __call__
+
+    def run_packed(
+        self,
+        batch: PackedBatch,
+        output_hidden_states: Selection | None = None,
+        output_attentions: Selection | None = None,
+        num_layers: int | None = None,
+        heads: Sequence[StepHead] = (),
+    ) -> BertModelOutput:
+        """Run the model on a packed batch, and pad the result; the arguments are those of `__call__`.
+
+        With `heads`, last_hidden_state and pooler_output are None, because the heads compute what they need of them.
+        """
+        depth = self.config.num_hidden_layers
         stop = depth if num_layers is None else check_int("num_layers", num_layers, 0, depth)
         hidden, attentions = self._hidden_states, self._attentions
         if output_hidden_states is not None:
@@ -286,22 +168,23 @@ class BertModel(TorchHabits):
         if output_attentions is not None:
             attentions = _select("output_attentions", output_attentions, depth, reach=stop - 1)
 
-        whole = stop == depth
+        whole = stop == depth and not heads
         packed = self.forward_packed(
             batch,
             hidden_states={*(hidden or ()), depth} if whole else hidden or (),
             attentions=attentions or (),
             num_layers=stop,
             pool=whole,
+            heads=heads,
         )
         states = {index: batch.pad(state) for index, state in packed.hidden_states.items()}
-        heads = self.config.num_attention_heads
-        probs = {index: batch.pad_pairs(pairs, heads) for index, pairs in packed.attentions.items()}
+        num_heads = self.config.num_attention_heads
+        probs = {index: batch.pad_pairs(pairs, num_heads) for index, pairs in packed.attentions.items()}
         pooled = None
         if packed.pooled is not None:
             pooled = np.zeros((batch.num_sequences, self.config.hidden_size), dtype=np.float32)
             pooled[batch.shows_first] = packed.pooled
-        output = BertModelOutput(
+        return BertModelOutput(
             last_hidden_state=states[depth] if whole else None,
             pooler_output=pooled,
             hidden_states=None
@@ -309,13 +192,6 @@ class BertModel(TorchHabits):
             else tuple(states.get(i) if i in hidden else None for i in range(depth + 1)),
             attentions=None if attentions is None else tuple(probs.get(i) for i in range(depth)),
         )
-        if any(map(holds_tensor, (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds))):
-            output = with_tensors(output)
-        if self._return_dict if return_dict is None else return_dict:
-            return output
-        return output.to_tuple()  # type: ignore[return-value]
-
-    forward = __call__
 
     def forward_packed(
         self,
@@ -325,6 +201,7 @@ class BertModel(TorchHabits):
         attentions: Collection[int] = (),
         num_layers: int | None = None,
         pool: bool = False,
+        heads: Sequence[StepHead] = (),
     ) -> PackedOutput:
         """Run the encoder on a packed batch in steps of a bounded number of tokens; nothing is padded.
 
@@ -338,6 +215,8 @@ class BertModel(TorchHabits):
             Number of layers to run; default: all.
         pool : bool
             Also run the pooler, if the model has one and all layers run.
+        heads : StepHeads
+            Each is called with the last hidden state of each step, in the order of the batch.
 
         Returns
         -------
@@ -363,7 +242,7 @@ class BertModel(TorchHabits):
         hidden_states = _check_indices("hidden_states", hidden_states, depth + 1)
         attentions = _check_indices("attentions", attentions, depth)
         pooler = self.weights.pooler if pool else None
-        self._check_memory(batch, len(hidden_states), len(attentions))
+        self._check_memory(batch, len(hidden_states), len(attentions), sum(head.nbytes for head in heads))
         kept = [i for i in sorted(hidden_states) if i <= stop]
         hidden_size = self.config.hidden_size
         states: dict[int, FloatArray] = {}
@@ -378,6 +257,9 @@ class BertModel(TorchHabits):
                 probs[i - 1].extend(layer_probs or ())
             if i == stop and pooler is not None:
                 pooled.append(encoder.pooler(x, pooler, step, self.ops))
+            if i == depth:
+                for head in heads:
+                    head(x, step, tokens)
         nothing = np.zeros((0, hidden_size), dtype=np.float32)
         return PackedOutput(
             hidden_states={i: states.get(i, nothing) for i in kept},
@@ -433,71 +315,31 @@ class BertModel(TorchHabits):
                 if i == stop:
                     break
 
-    def _check_memory(self, batch: PackedBatch, num_states: int, num_attentions: int) -> None:
-        """Refuse a result that does not fit into memory, because most systems kill a process that needs too much."""
+    def _check_memory(self, batch: PackedBatch, num_states: int, num_attentions: int, logits: int) -> None:
+        """Refuse a result that does not fit into memory, because most systems kill a process that needs too much.
+
+        `logits` are the bytes that heads need.
+        """
         hidden_size, heads = self.config.hidden_size, self.config.num_attention_heads
         most = 4 * batch.num_tokens * (hidden_size * num_states + heads * batch.max_seqlen * num_attentions)
-        if most < _NEVER_TOO_MUCH:
+        if most + logits < _NEVER_TOO_MUCH:
             return
         limit = available_memory()
         pairs = heads * float((np.diff(batch.cu_seqlens).astype(np.float64) ** 2).sum())
-        needed = 4 * (batch.num_tokens * hidden_size * num_states + pairs * num_attentions)
+        needed = 4 * (batch.num_tokens * hidden_size * num_states + pairs * num_attentions) + logits
         if limit is not None and needed > limit:
+            result = f"{num_states} hidden states and {num_attentions} attentions of {batch.num_tokens:,} tokens"
+            less = "output_hidden_states=False"
+            if logits:
+                result, less = f"The logits, {result}", f"{less}, or positions= for a masked LM"
             raise MemoryError(
-                f"{num_states} hidden states and {num_attentions} attentions of {batch.num_tokens:,} tokens take "
-                f"{needed / 2**30:,.1f} GiB; this process may use {limit / 2**30:,.1f}. Give fewer texts at once, or "
-                "keep less: output_hidden_states=False."
+                f"{result} take {needed / 2**30:,.1f} GiB; this process may use {limit / 2**30:,.1f}. Give fewer texts "
+                f"at once, or keep less: {less}."
             )
 
     def get_input_embeddings(self) -> Embedding:
         """Return the word embeddings; ``model.get_input_embeddings()(ids)`` looks up ids without a forward."""
         return self.embeddings.word_embeddings
-
-    def save_pretrained(self, save_directory: str | os.PathLike[str], **harmless: Any) -> None:
-        """Write config.json and model.safetensors, which minibert and transformers load as the same model.
-
-        The weights are written in float32, under the names that transformers gives them. The folder is made if it does
-        not exist; other files in it are not touched.
-
-        Parameters
-        ----------
-        save_directory : str or path
-        **harmless
-            Keywords of transformers at values that change nothing, such as ``safe_serialization=True``.
-
-        Raises
-        ------
-        OSError
-            A file cannot be written. A file that was there before is then as it was.
-        """
-        save_model(f"{type(self).__name__}.save_pretrained", save_directory, self.weights, harmless)
-
-    def num_parameters(self) -> int:
-        """Count the trained numbers of the model."""
-        weights = self.weights
-        tables = (weights.word_embeddings, weights.position_embeddings, weights.token_type_embeddings)
-        parts: list[Any] = [weights.embeddings_norm, *([weights.pooler] if weights.pooler else ())]
-        for layer in weights.layers:
-            parts += [getattr(layer, field.name) for field in dataclasses.fields(layer) if field.name != "path"]
-        return sum(table.size for table in tables) + sum(
-            part.bias.size + (part.weight.size if isinstance(part, LayerNorm) else math.prod(part.shape))
-            for part in parts
-        )
-
-    def named_parameters(self) -> Iterator[tuple[str, Any]]:
-        """Yield the name in the checkpoint and the values of each trained array.
-
-        They are copies: tensors if torch is loaded, else arrays. Changing them does not change the model.
-        """
-        convert = to_tensor if torch_is_loaded() else np.array
-        return ((name, convert(array)) for name, array in named_arrays(self.weights))
-
-    def __repr__(self) -> str:
-        config = self.config
-        return (
-            f"BertModel({config.num_hidden_layers} layers, hidden_size={config.hidden_size}, "
-            f"{config.num_attention_heads} heads, {self.num_parameters():,} parameters)"
-        )
 
 
 def _select(name: str, selection: Selection, count: int, *, reach: int | None = None) -> frozenset[int] | None:

@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 
 from minibert.base.arrays import FloatArray
+from minibert.base.checks import counted
 from minibert.bert.config import BertConfig
 from minibert.bert.ops import LayerNorm, Linear, PreparedLinear
-from minibert.bert.weights import EMBEDDING_ROWS, LAYER_ROWS, POOLER_ROWS, LayerWeights, Row, Weights
+from minibert.bert.weights import (
+    EMBEDDING_ROWS,
+    HEADS,
+    LAYER_ROWS,
+    POOLER_ROWS,
+    HeadWeights,
+    LayerWeights,
+    PredictionWeights,
+    Row,
+    Weights,
+)
 from minibert.checkpoint.hub import ModelFiles
 from minibert.checkpoint.tensors import DTYPES, StoredTensor, open_checkpoint, read_tensor
 from minibert.errors import ModelFormatError
 
-__all__ = ["load_weights"]
+__all__ = ["find_heads", "load_weights"]
 
 # Old versions of transformers saved these buffers. They are counters, not weights.
 _BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
+
+# The modules of all heads, and the one whose weight may be the table of word embeddings.
+_HEAD_MODULES = ("cls.", "classifier.", "qa_outputs.")
+_DECODER = "cls.predictions.decoder"
 
 
 def load_weights(
@@ -28,6 +44,7 @@ def load_weights(
     prepare: Callable[[Linear], PreparedLinear],
     *,
     add_pooling_layer: bool = True,
+    head: str | None = None,
 ) -> Weights:
     """Read a model's safetensors into float32 weights, and call `prepare` for each linear map as soon as it is read.
 
@@ -41,23 +58,29 @@ def load_weights(
         `Ops.prepare` of the ops that will compute.
     add_pooling_layer : bool
         Whether to read the pooler, if the checkpoint has one.
+    head : str, optional
+        A class in `HEADS`: its head is read too, and the pooler is read if and only if that head needs it.
 
     Raises
     ------
     ModelFormatError
-        A file is damaged or changes while it is read. Or a tensor is missing or unexpected, has another shape than the
-        config says or an unknown dtype, or holds NaN or infinity. One message lists all faults of names and shapes.
+        The checkpoint does not have this head; the message says which ones it has. A file is damaged or changes while
+        it is read. Or a tensor is missing or unexpected, has another shape than the config says or an unknown dtype, or
+        holds NaN or infinity. One message lists all faults of names and shapes.
 
     Notes
     -----
     Memory: the weights, the memory that `prepare` allocates for one map, and a buffer of 4 MB. The files are read, not
-    mapped, so the weights do not change when a file is replaced or truncated later.
+    mapped, so the weights do not change when a file is replaced or truncated later. A decoder that equals the word
+    embeddings is not kept a second time, in addition to what `prepare` makes of it.
     """
-    tensors = open_checkpoint(files)
-    prefix = _find_prefix(tensors, files)
-    checkpoint = _Checkpoint(files, tensors, prefix)
-    has_pooler = add_pooling_layer and any(name.startswith("pooler.") for name in checkpoint.tensors)
-    checkpoint.check(config, pooler=has_pooler)
+    checkpoint = _open(files)
+    if head is not None:
+        checkpoint.add_head(head, config)
+        has_pooler = HEADS[head].pooled
+    else:
+        has_pooler = add_pooling_layer and checkpoint.has_pooler
+    checkpoint.check(config, pooler=has_pooler, head=head)
 
     def read(rows: Iterable[Row], scope: str = "") -> dict[str, PreparedLinear | LayerNorm | FloatArray]:
         return _assemble(checkpoint, rows, scope, config, prepare)
@@ -68,7 +91,47 @@ def load_weights(
         for path in (f"encoder.layer.{i}" for i in range(config.num_hidden_layers))
     )
     pooler = read(POOLER_ROWS) if has_pooler else {"pooler": None}
-    return Weights(config=config, layers=layers, ignored=checkpoint.ignored(), **fields, **pooler)  # type: ignore[arg-type]
+    weights = Weights(config=config, layers=layers, ignored=checkpoint.ignored(), **fields, **pooler)  # type: ignore[arg-type]
+    if head is None:
+        return weights
+    return dataclasses.replace(weights, head=_read_head(head, checkpoint, config, prepare, weights.word_embeddings))
+
+
+def find_heads(files: ModelFiles) -> tuple[str, ...]:
+    """Return the classes of `HEADS` whose tensors a checkpoint has, in the order of `HEADS`; only headers are read.
+
+    Raises
+    ------
+    ModelFormatError
+        A file is missing or damaged, or the checkpoint is not that of a BERT model.
+    """
+    return _open(files).heads()
+
+
+def _open(files: ModelFiles) -> _Checkpoint:
+    tensors = open_checkpoint(files)
+    return _Checkpoint(files, tensors, _find_prefix(tensors, files))
+
+
+def _read_head(
+    name: str,
+    checkpoint: _Checkpoint,
+    config: BertConfig,
+    prepare: Callable[[Linear], PreparedLinear],
+    word_embeddings: FloatArray,
+) -> HeadWeights:
+    """Read a head that was checked."""
+    rows = HEADS[name].rows
+    fields = _assemble(checkpoint, [row for row in rows if row.path != _DECODER], "", config, prepare)
+    if not any(row.path == _DECODER for row in rows):
+        return HeadWeights(name, **fields)  # type: ignore[arg-type]
+    weight = checkpoint.read([f"{_DECODER}.weight"]) if f"{_DECODER}.weight" in checkpoint.tensors else word_embeddings
+    if tied := np.array_equal(weight, word_embeddings):
+        weight = word_embeddings  # so that a second copy is not kept
+    decoder = prepare(Linear((_DECODER,), weight, checkpoint.read([checkpoint.decoder_bias])))
+    transform = {field: fields.pop(field) for field in ("transform", "transform_norm")}
+    predictions = PredictionWeights(decoder=decoder, tied=tied, **transform)  # type: ignore[arg-type]
+    return HeadWeights(name, predictions=predictions, **fields)  # type: ignore[arg-type]
 
 
 def _assemble(
@@ -100,33 +163,101 @@ def _assemble(
 class _Checkpoint:
     """The tensors of a model under their names without the prefix, and the checks of them.
 
-    Tensors without the prefix belong to a task head, even if their names look like BERT's, as "pooler" does.
+    Tensors without the prefix belong to a head, even if their names look like BERT's, as "pooler" does. `add_head`
+    takes those of one head in.
     """
 
     def __init__(self, files: ModelFiles, tensors: dict[str, StoredTensor], prefix: str) -> None:
         self._files = files
         self._outside = tuple(name for name in tensors if not name.startswith(prefix))
-        names = {name: _modern_name(name[len(prefix) :]) for name in tensors if name.startswith(prefix)}
-        self.tensors = {modern: tensors[name] for name, modern in names.items()}
-        if len(self.tensors) < len(names):
+        self.tensors = self._renamed(
+            {name[len(prefix) :]: tensors[name] for name in tensors if name.startswith(prefix)}
+        )
+        # A class with a head has BERT in its field "bert", and the modules of the head beside that.
+        beside = prefix.removesuffix("bert.")
+        short_names = {name[len(beside) :]: tensor for name, tensor in tensors.items() if name.startswith(beside)}
+        self._beside = {name: tensor for name, tensor in short_names.items() if name.startswith(_HEAD_MODULES)}
+        self._head: tuple[str, ...] = ()
+
+    def _renamed(self, tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+        """Return tensors under their modern names, which must differ."""
+        names = {name: _modern_name(name) for name in tensors}
+        renamed = {modern: tensors[name] for name, modern in names.items()}
+        if len(renamed) < len(names):
             twice = Counter(names.values()).most_common(1)[0][0]
             raise ModelFormatError(
-                f"{files.source} holds {twice} twice: under its old name (gamma, beta) and under its new name. "
+                f"{self._files.source} holds {twice} twice: under its old name (gamma, beta) and under its new name. "
                 "Keep one of the two."
             )
+        return renamed
 
-    def check(self, config: BertConfig, *, pooler: bool) -> None:
+    @property
+    def has_pooler(self) -> bool:
+        """Return whether a tensor of a pooler is there."""
+        return any(name.startswith("pooler.") for name in self.tensors)
+
+    def heads(self) -> tuple[str, ...]:
+        """Return the classes of `HEADS` whose tensors are there, with the right number of rows where it is fixed."""
+        rows = {name.removesuffix(".weight"): tensor.shape[:1] for name, tensor in self._beside.items()}
+        return tuple(
+            name
+            for name, head in HEADS.items()
+            if not self._missing(name, tied=True)
+            and all(rows[row.path] == row.shape[:1] for row in head.rows if isinstance(row.shape[0], int))
+        )
+
+    def _names(self, row: Row, *, tied: bool) -> list[str]:
+        """Return the names of the tensors of a head's module, as far as they are needed."""
+        if row.path != _DECODER:
+            return [f"{row.path}.weight", f"{row.path}.bias"]
+        weight = f"{_DECODER}.weight"
+        return [*([weight] if weight in self._beside or not tied else ()), self.decoder_bias]
+
+    @property
+    def decoder_bias(self) -> str:
+        """The name of the decoder's own bias, else of the one beside it. With both, the first counts."""
+        return f"{_DECODER}.bias" if f"{_DECODER}.bias" in self._beside else "cls.predictions.bias"
+
+    def _missing(self, head: str, *, tied: bool) -> list[str]:
+        there = {_modern_name(name) for name in self._beside}
+        pooler = [f"pooler.dense.{part}" for part in ("weight", "bias") if HEADS[head].pooled]
+        needed = [name for row in HEADS[head].rows for name in self._names(row, tied=tied)]
+        return [name for name in needed if name not in there] + [name for name in pooler if name not in self.tensors]
+
+    def add_head(self, head: str, config: BertConfig) -> None:
+        """Add the tensors of a head to `tensors`; raise an error that says which heads are there if one is missing."""
+        missing = self._missing(head, tied=config.tie_word_embeddings)
+        if missing:
+            heads = self.heads()
+            there = f"It has what {' and '.join(heads)} needs" if heads else "It has no head, so BertModel loads it"
+            more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
+            raise ModelFormatError(
+                f"{self._files.source} cannot be loaded as {head}: {', '.join(missing[:4])}{more} "
+                f"{'is' if len(missing) == 1 else 'are'} missing, and minibert never makes random weights. {there}. "
+                "Use a checkpoint that was trained for this task, or minibert.load, which finds the class."
+            )
+        needed = [name for row in HEADS[head].rows for name in self._names(row, tied=config.tie_word_embeddings)]
+        added = self._renamed({name: tensor for name, tensor in self._beside.items() if _modern_name(name) in needed})
+        self._head = tuple(added)
+        self.tensors |= added
+
+    def check(self, config: BertConfig, *, pooler: bool, head: str | None = None) -> None:
         """Compare all names, shapes and dtypes with the config; raise an error that lists the faults."""
         self._check_layer_count(config)
         rows = [("", row) for row in (*EMBEDDING_ROWS, *(POOLER_ROWS if pooler else ()))]
         rows += [(f"encoder.layer.{i}.", row) for i in range(config.num_hidden_layers) for row in LAYER_ROWS]
-        expected: dict[str, tuple[str, ...]] = {}
+        expected: dict[str, tuple[str | int, ...]] = {}
         for scope, row in rows:
             expected[f"{scope}{row.path}.weight"] = row.shape
             if row.bias:
                 expected[f"{scope}{row.path}.bias"] = row.shape[:1]
+        head_rows = HEADS[head].rows if head else ()
+        for row in head_rows:
+            for name in self._names(row, tied=config.tie_word_embeddings):
+                expected[name] = row.shape if name.endswith(".weight") else row.shape[:1]
 
-        faults = [fault for name, sizes in expected.items() if (fault := self._fault(name, sizes, config))]
+        faults = _label_faults(config) if any("num_labels" in row.shape for row in head_rows) else []
+        faults += [fault for name, sizes in expected.items() if (fault := self._fault(name, sizes, config))]
         faults += [
             f"{self.tensors[name].name} is unexpected: it is not a part of BERT that minibert implements"
             for name in self._inside_bert()
@@ -149,13 +280,19 @@ class _Checkpoint:
                 f"{layers}. To run only the first layers, load the whole model and call it with num_layers=."
             )
 
-    def _fault(self, name: str, sizes: tuple[str, ...], config: BertConfig) -> str | None:
+    def _fault(self, name: str, sizes: tuple[str | int, ...], config: BertConfig) -> str | None:
         tensor = self.tensors.get(name)
         if tensor is None:
             return f"{name} is missing"
-        shape = tuple(getattr(config, size) for size in sizes)
+        shape = tuple(size if isinstance(size, int) else getattr(config, size) for size in sizes)
         if tensor.shape != shape:
-            return f"{tensor.name} has shape {list(tensor.shape)}, expected {list(shape)} ({', '.join(sizes)})"
+            fields = ", ".join(map(str, sizes))
+            labels = (
+                f": config.json means {counted(shape[0], 'label')}, see its id2label"
+                if sizes[0] == "num_labels"
+                else ""
+            )
+            return f"{tensor.name} has shape {list(tensor.shape)}, expected {list(shape)} ({fields}){labels}"
         if tensor.dtype not in DTYPES:
             return f"{tensor.name} is {tensor.dtype}, minibert reads {', '.join(DTYPES)}"
         return None
@@ -167,8 +304,10 @@ class _Checkpoint:
 
     def ignored(self) -> tuple[str, ...]:
         """Return the names of the tensors that are not a part of BERT: those of task heads, and old buffers."""
-        inside = set(self._inside_bert())
-        return self._outside + tuple(tensor.name for name, tensor in self.tensors.items() if name not in inside)
+        inside = {*self._inside_bert(), *self._head}
+        used = {self.tensors[name].name for name in self._head}
+        outside = tuple(name for name in self._outside if name not in used)
+        return outside + tuple(tensor.name for name, tensor in self.tensors.items() if name not in inside)
 
     def read(self, names: list[str]) -> FloatArray:
         """Read tensors with the same number of columns into one new read-only float32 array, stacked by rows."""
@@ -181,6 +320,15 @@ class _Checkpoint:
             first += tensor.shape[0]
         stacked.flags.writeable = False
         return stacked
+
+
+def _label_faults(config: BertConfig) -> list[str]:
+    """Say what is wrong with the ids of a config's labels: a classifier has one row for each of 0 to num_labels - 1."""
+    ids = list(config.id2label)
+    if ids == list(range(len(ids))) and ids:
+        return []
+    some = ", ".join(map(str, ids[:8])) or "nothing"
+    return [f"id2label has the ids {some}{', ...' if len(ids) > 8 else ''}; expected 0, 1, 2 and so on without a gap"]
 
 
 def _modern_name(name: str) -> str:

@@ -47,12 +47,14 @@ def find_model(
         raise TypeError(f"config is a {type(config).__name__}; expected a minibert.BertConfig.")
     given = dict(keywords)
     name = given_name(call, name_or_path, given)
-    settings = check_keywords(call, given, MODEL_KEYWORDS, settings=BertConfig.__dataclass_fields__)
+    labels = ("num_labels", "label2id")  # of the config too, but not fields
+    settings = check_keywords(call, given, MODEL_KEYWORDS, settings=(*BertConfig.__dataclass_fields__, *labels))
     files = locate(name, **where)
     check_remote_code(call, given.get("trust_remote_code"), files.settings("config.json"))
     if config is None:
         config = BertConfig.from_files(files)
-    check_agreement(call, settings, config.to_dict(), _REMEDY)
+    own = config.to_dict() | {name: getattr(config, name) for name in labels}
+    check_agreement(call, settings, own, _REMEDY)
     if any(isinstance(given.get(name), str) and given[name] == "auto" for name in ("dtype", "torch_dtype")):
         _check_float32(call, files)
     return files, config

@@ -1,4 +1,4 @@
-"""The output of a model."""
+"""The outputs of the models, with the names and the habits of transformers' ones."""
 
 from __future__ import annotations
 
@@ -10,41 +10,30 @@ from minibert.base.arrays import FloatArray
 from minibert.base.display import html_table
 from minibert.base.tensors import to_tensor
 
-__all__ = ["BertModelOutput", "with_tensors"]
+__all__ = [
+    "BertForPreTrainingOutput",
+    "BertModelOutput",
+    "MaskedLMOutput",
+    "ModelOutput",
+    "MultipleChoiceModelOutput",
+    "NextSentencePredictorOutput",
+    "QuestionAnsweringModelOutput",
+    "SequenceClassifierOutput",
+    "TokenClassifierOutput",
+    "with_tensors",
+]
 
 Layers: TypeAlias = tuple[FloatArray | None, ...]
 Output = TypeVar("Output")
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class BertModelOutput:
-    """The arrays that one forward pass was asked for; read them by attribute, ``["key"]``, index or iteration.
+class ModelOutput:
+    """What one forward pass was asked for; read it by attribute, ``["key"]``, index or iteration.
 
-    Parameters
-    ----------
-    last_hidden_state : ndarray of shape (B, S, H), float32, or None
-        None if ``num_layers=`` stopped the forward early.
-    pooler_output : ndarray of shape (B, H), float32, or None
-        tanh of a linear map of [CLS]; zeros for a sequence whose first token is masked. None if the checkpoint does not
-        have a pooler (minibert never makes random weights), or the forward stopped early.
-    hidden_states : tuple of L + 1 ndarrays of shape (B, S, H), or None
-        ``[0]`` is the embeddings' output after LayerNorm, ``[i]`` the output of layer i, ``[-1]`` last_hidden_state.
-        States that were not asked for are None.
-    attentions : tuple of L ndarrays of shape (B, A, S, S), or None
-        Attention probs: ``attentions[i - 1][b, a, s]`` says how much token s of sequence b attends to each token, in
-        attention head a of layer i; its sum is 1. Layers that were not asked for are None.
-
-    Notes
-    -----
-    Every array holds zeros for masked tokens (attention_mask 0); transformers has arbitrary numbers there. Index,
-    iteration and `to_tuple` skip fields that are None, as transformers' ``ModelOutput.to_tuple`` does. If an input of
-    the model was a tensor of torch, every array is a tensor.
+    Index, iteration and `to_tuple` skip fields that are None, as those of transformers' ``ModelOutput`` do.
+    If an input of the model was a tensor of torch, every array is a tensor.
     """
-
-    last_hidden_state: FloatArray | None = None
-    pooler_output: FloatArray | None = None
-    hidden_states: Layers | None = None
-    attentions: Layers | None = None
 
     def to_tuple(self) -> tuple[Any, ...]:
         """Return the values that are not None, in the order of the fields."""
@@ -80,11 +69,152 @@ class BertModelOutput:
 
     def __repr__(self) -> str:
         described = ", ".join(f"{key}={_describe(self[key])}" for key in self.keys())
-        return f"BertModelOutput({described})"
+        return f"{type(self).__name__}({described})"
 
     def _repr_html_(self) -> str:
         rows = [(key, _describe(self[key])) for key in self.keys()]
-        return html_table("BertModelOutput", ("", "shape"), rows, len(rows))
+        return html_table(type(self).__name__, ("", "shape"), rows, len(rows))
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class BertModelOutput(ModelOutput):
+    """The arrays that one forward pass was asked for; read them by attribute, ``["key"]``, index or iteration.
+
+    Parameters
+    ----------
+    last_hidden_state : ndarray of shape (B, S, H), float32, or None
+        None if ``num_layers=`` stopped the forward early.
+    pooler_output : ndarray of shape (B, H), float32, or None
+        tanh of a linear map of [CLS]; zeros for a sequence whose first token is masked. None if the checkpoint does not
+        have a pooler (minibert never makes random weights), or the forward stopped early.
+    hidden_states : tuple of L + 1 ndarrays of shape (B, S, H), or None
+        ``[0]`` is the embeddings' output after LayerNorm, ``[i]`` the output of layer i, ``[-1]`` last_hidden_state.
+        States that were not asked for are None.
+    attentions : tuple of L ndarrays of shape (B, A, S, S), or None
+        Attention probs: ``attentions[i - 1][b, a, s]`` says how much token s of sequence b attends to each token, in
+        attention head a of layer i; its sum is 1. Layers that were not asked for are None.
+
+    Notes
+    -----
+    Every array holds zeros for masked tokens (attention_mask 0); transformers has arbitrary numbers there. Index,
+    iteration and `to_tuple` skip fields that are None, as transformers' ``ModelOutput.to_tuple`` does.
+    """
+
+    last_hidden_state: FloatArray | None = None
+    pooler_output: FloatArray | None = None
+    hidden_states: Layers | None = None
+    attentions: Layers | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class MaskedLMOutput(ModelOutput):
+    """The output of `BertForMaskedLM`; hidden_states and attentions are those of `BertModelOutput`.
+
+    Parameters
+    ----------
+    logits : ndarray of shape (B, S, V), or (n, V) for n positions, float32
+        Zeros where a token is masked by the attention_mask.
+    """
+
+    logits: FloatArray | None = None
+    hidden_states: Layers | None = None
+    attentions: Layers | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class NextSentencePredictorOutput(ModelOutput):
+    """The output of `BertForNextSentencePrediction`; hidden_states and attentions are those of `BertModelOutput`.
+
+    Parameters
+    ----------
+    logits : ndarray of shape (B, 2), float32
+        [b, 0] for "the second text follows the first", [b, 1] for "it is a random one". Zeros if [CLS] is masked.
+    """
+
+    logits: FloatArray | None = None
+    hidden_states: Layers | None = None
+    attentions: Layers | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class BertForPreTrainingOutput(ModelOutput):
+    """The output of `BertForPreTraining`; hidden_states and attentions are those of `BertModelOutput`.
+
+    Parameters
+    ----------
+    prediction_logits : as `logits` of `MaskedLMOutput`
+    seq_relationship_logits : as `logits` of `NextSentencePredictorOutput`
+    """
+
+    prediction_logits: FloatArray | None = None
+    seq_relationship_logits: FloatArray | None = None
+    hidden_states: Layers | None = None
+    attentions: Layers | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class SequenceClassifierOutput(ModelOutput):
+    """The output of `BertForSequenceClassification`; hidden_states and attentions are those of `BertModelOutput`.
+
+    Parameters
+    ----------
+    logits : ndarray of shape (B, num_labels), float32
+        Before softmax or sigmoid; for a regression the number itself. Zeros if [CLS] is masked.
+    """
+
+    logits: FloatArray | None = None
+    hidden_states: Layers | None = None
+    attentions: Layers | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class TokenClassifierOutput(ModelOutput):
+    """The output of `BertForTokenClassification`; hidden_states and attentions are those of `BertModelOutput`.
+
+    Parameters
+    ----------
+    logits : ndarray of shape (B, S, num_labels), float32
+        Before softmax. Zeros where a token is masked by the attention_mask.
+    """
+
+    logits: FloatArray | None = None
+    hidden_states: Layers | None = None
+    attentions: Layers | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class QuestionAnsweringModelOutput(ModelOutput):
+    """The output of `BertForQuestionAnswering`; hidden_states and attentions are those of `BertModelOutput`.
+
+    Parameters
+    ----------
+    start_logits, end_logits : ndarrays of shape (B, S), float32
+        Before softmax over the tokens of a text. Zeros where a token is masked by the attention_mask.
+    """
+
+    start_logits: FloatArray | None = None
+    end_logits: FloatArray | None = None
+    hidden_states: Layers | None = None
+    attentions: Layers | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class MultipleChoiceModelOutput(ModelOutput):
+    """The output of `BertForMultipleChoice`; hidden_states and attentions are those of `BertModelOutput`.
+
+    Parameters
+    ----------
+    logits : ndarray of shape (B, choices), float32
+        Before softmax over the choices. Zeros if [CLS] is masked.
+
+    Notes
+    -----
+    As in transformers, hidden_states and attentions have one sequence for each choice: B times choices.
+    """
+
+    logits: FloatArray | None = None
+    hidden_states: Layers | None = None
+    attentions: Layers | None = None
 
 
 def with_tensors(output: Output) -> Output:

@@ -13,13 +13,19 @@ from minibert.base.arrays import FloatArray
 from minibert.base.files import make_folder, write_whole
 from minibert.base.keywords import SAVING_KEYWORDS, check_keywords
 from minibert.bert.ops import LayerNorm, PreparedLinear
-from minibert.bert.weights import EMBEDDING_ROWS, LAYER_ROWS, POOLER_ROWS, Row, Weights
+from minibert.bert.weights import EMBEDDING_ROWS, HEADS, LAYER_ROWS, POOLER_ROWS, Row, Weights
 
 __all__ = ["named_arrays", "save_model", "write_safetensors"]
 
 
 def save_model(
-    call: str, folder: str | os.PathLike[str], weights: Weights, keywords: Mapping[str, Any], **settings: Any
+    call: str,
+    folder: str | os.PathLike[str],
+    weights: Weights,
+    keywords: Mapping[str, Any],
+    *,
+    head: str | None = None,
+    **settings: Any,
 ) -> None:
     """Write config.json and model.safetensors into a folder.
 
@@ -32,8 +38,10 @@ def save_model(
     weights : Weights
     keywords : mapping of str
         The keywords that the function itself does not have.
+    head : str, optional
+        A class in `HEADS` whose head is written too.
     **settings
-        Fields of config.json besides those of the config; default: ``architectures=["BertModel"]``.
+        Fields of config.json besides those of the config; default: ``architectures``, which names the class.
 
     Raises
     ------
@@ -45,12 +53,30 @@ def save_model(
     index = os.path.join(path, "model.safetensors.index.json")
     if os.path.lexists(index):
         raise FileExistsError(f"{index} belongs to another model; save into a new folder.")
-    write_safetensors(os.path.join(path, "model.safetensors"), list(named_arrays(weights)))
-    weights.config.save_pretrained(path, **({"architectures": ["BertModel"]} | settings))
+    write_safetensors(os.path.join(path, "model.safetensors"), list(named_arrays(weights, head)))
+    weights.config.save_pretrained(path, **({"architectures": [head or "BertModel"]} | settings))
 
 
-def named_arrays(weights: Weights) -> Iterator[tuple[str, FloatArray]]:
-    """Yield the name in the checkpoint and the values of each array of BERT, in the order of the forward pass."""
+def named_arrays(weights: Weights, head: str | None = None) -> Iterator[tuple[str, FloatArray]]:
+    """Yield the name in the checkpoint and the values of each array of BERT, in the order of the forward pass.
+
+    With a class of `HEADS`, the names begin with "bert.", and the arrays of its head follow. A tied decoder's weight is
+    not given a second time.
+    """
+    if head is None or weights.head is None:
+        yield from _of_bert(weights)
+        return
+    yield from ((f"bert.{name}", array) for name, array in _of_bert(weights))
+    predictions = weights.head.predictions
+    for row in HEADS[head].rows:
+        for name, array in _of_rows(weights.head.owner(row.field), [row]):
+            if name == "cls.predictions.decoder.bias":
+                yield "cls.predictions.bias", array
+            if predictions is None or not predictions.tied or not name.startswith("cls.predictions.decoder."):
+                yield name, array
+
+
+def _of_bert(weights: Weights) -> Iterator[tuple[str, FloatArray]]:
     yield from _of_rows(weights, EMBEDDING_ROWS)
     for layer in weights.layers:
         yield from _of_rows(layer, LAYER_ROWS)

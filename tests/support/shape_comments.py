@@ -1,4 +1,4 @@
-"""The shape comments of encoder.py, reference.py and tiny.py: read with `tokenize`, compared with the true shapes."""
+"""The shape comments of encoder.py, heads.py and reference.py: read with `tokenize`, compared with the true shapes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from minibert.bert import encoder, reference
+from minibert.bert import encoder, heads, reference
 
-SOURCES = {Path(module.__file__).name: Path(module.__file__) for module in (encoder, reference) if module.__file__}
+SOURCES = {
+    Path(module.__file__).name: Path(module.__file__) for module in (encoder, heads, reference) if module.__file__
+}
 
 # Lines that make an array and do not give its shape, by function and assigned name, with the reason.
 WITHOUT_COMMENT = {
@@ -39,6 +41,13 @@ SIZES: dict[str, Any] = {
     "type_vocab_size": 6,
     "num_hidden_layers": 2,
 }
+
+
+# These functions give `linear` one token of each sequence.
+ONE_TOKEN_OF_EACH = [
+    function.__code__
+    for function in (encoder.pooler, heads.next_sentence, heads.sequence_classification, heads.multiple_choice)
+]
 
 
 # --- the comments ----------------------------------------------------------------------------------------------------
@@ -187,8 +196,10 @@ def describe(value: Any) -> Value:
 
 
 def local_dimensions(frame: FrameType, dimensions: dict[str, int]) -> dict[str, int]:
-    """Return the letters whose value depends on the running function: S, N and K, and T within the pooler."""
+    """Return the letters whose value depends on the running function: S, N and K, and T where [CLS] alone is left."""
     found: dict[str, int] = {}
+    if "classifier" in frame.f_locals:
+        found["N"] = frame.f_locals["classifier"].shape[0]
     if frame.f_code is reference.apply_linear.__code__:
         found["N"], found["K"] = frame.f_locals["linear"].weight.shape
     if frame.f_code is reference.matmul.__code__:
@@ -197,8 +208,8 @@ def local_dimensions(frame: FrameType, dimensions: dict[str, int]) -> dict[str, 
     while caller is not None:
         if caller.f_code is reference.attention.__code__ and "end" in caller.f_locals:
             found["S"] = int(caller.f_locals["end"] - caller.f_locals["start"])
-        if caller.f_code is encoder.pooler.__code__ and caller is not frame:
-            found["T"] = dimensions["B"]  # the pooler gives `linear` one token of each sequence
+        if caller.f_code in ONE_TOKEN_OF_EACH and caller is not frame and frame.f_code is not encoder.pooler.__code__:
+            found["T"] = dimensions["B"]
         caller = caller.f_back
     return found
 

@@ -1,0 +1,456 @@
+"""The models with heads: ids in, logits out. Their names, inputs and outputs are those of transformers.
+
+Each class takes the inputs of `BertModel.__call__` and gives them to its `bert`, a `BertModel` with the same weights
+and ops. While that runs, step by step, the head of bert/heads.py computes the logits of each step.
+
+- hidden_states and attentions are given only if they are asked for, as in transformers. (`BertModel` itself keeps
+  hidden states unless it is told not to.)
+- Logits of masked tokens are zeros, and so are those of a sequence whose [CLS] is masked if its head reads [CLS].
+- If an input is a tensor of torch, the output holds tensors. ``return_dict=False`` gives a tuple.
+- There is no loss: ``labels=`` is refused, because minibert does not train.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from minibert.bert import heads
+from minibert.bert.ops import Ops, PreparedLinear
+from minibert.bert.packed import PackedBatch
+from minibert.bert.weights import HEADS, HeadWeights, Weights
+from minibert.models.bert_model import BertModel, StepHead
+from minibert.models.embeddings import Embedding
+from minibert.models.inputs import as_numbers, pack
+from minibert.models.logits import SequenceLogits, TokenLogits, check_positions
+from minibert.models.outputs import (
+    BertForPreTrainingOutput,
+    BertModelOutput,
+    MaskedLMOutput,
+    MultipleChoiceModelOutput,
+    NextSentencePredictorOutput,
+    QuestionAnsweringModelOutput,
+    SequenceClassifierOutput,
+    TokenClassifierOutput,
+)
+from minibert.models.pretrained import BertPreTrainedModel, Selection
+
+__all__ = [
+    "BertForMaskedLM",
+    "BertForMultipleChoice",
+    "BertForNextSentencePrediction",
+    "BertForPreTraining",
+    "BertForQuestionAnswering",
+    "BertForSequenceClassification",
+    "BertForTokenClassification",
+    "BertHead",
+]
+
+_Part = TypeVar("_Part")
+
+
+class BertHead(BertPreTrainedModel):
+    """A BERT model with a head: what the classes of this module share. Threads may share a model; it does not change.
+
+    Attributes
+    ----------
+    bert : BertModel        the model without the head, with the same weights and ops
+    config : BertConfig     read-only; id2label names a classifier's labels
+    weights : Weights       read-only; `weights.head` are those of the head
+    ops : Ops               read-only
+    """
+
+    _head: ClassVar[str]
+
+    def __init__(
+        self,
+        weights: Weights | None = None,
+        ops: Ops | None = None,
+        *,
+        output_hidden_states: Selection = False,
+        output_attentions: Selection = False,
+        return_dict: bool = True,
+    ) -> None:
+        super().__init__(weights, ops, return_dict)
+        needed, there = HEADS[self._head], self.weights.head and HEADS[self.weights.head.name].rows
+        if not set(needed.rows) <= set(there or ()) or (needed.pooled and self.weights.pooler is None):
+            found = "no head" if self.weights.head is None else f"the head of {self.weights.head.name}"
+            raise ValueError(
+                f"{type(self).__name__} was given weights with {found}. Use {type(self).__name__}.from_pretrained, "
+                "which loads the head that it needs."
+            )
+        self.bert = BertModel(
+            self.weights, self.ops, output_hidden_states=output_hidden_states, output_attentions=output_attentions
+        )
+
+    def get_input_embeddings(self) -> Embedding:
+        """Return the word embeddings; see `BertModel.get_input_embeddings`."""
+        return self.bert.get_input_embeddings()
+
+    @property
+    def _own(self) -> HeadWeights:
+        return _there(self.weights.head)
+
+    @property
+    def _pooler(self) -> PreparedLinear:
+        return _there(self.weights.pooler)
+
+    def _run(
+        self,
+        batch: PackedBatch,
+        output_hidden_states: Selection | None,
+        output_attentions: Selection | None,
+        *logits: StepHead,
+    ) -> BertModelOutput:
+        """Fill the logits; return the hidden states and attentions that were asked for."""
+        return self.bert.run_packed(batch, output_hidden_states, output_attentions, heads=logits)
+
+    def _sequence_logits(self, batch: PackedBatch, width: int, head: Any, dense: PreparedLinear) -> SequenceLogits:
+        """Return the logits of a head of bert/heads.py that reads [CLS]; they are not computed yet."""
+        return SequenceLogits(batch, width, lambda x, step: head(x, self._pooler, dense, step, self.ops))
+
+    def _token_logits(self, batch: PackedBatch, width: int, head: Any, dense: PreparedLinear) -> TokenLogits:
+        """Return the logits of a head of bert/heads.py that reads each token; they are not computed yet."""
+        return TokenLogits(batch, width, lambda x: head(x, dense, self.ops))
+
+    def _word_logits(self, batch: PackedBatch, positions: npt.ArrayLike | None) -> TokenLogits:
+        """Return the logits of the masked-LM head; they are not computed yet."""
+        num_sequences, length = batch.mask.shape
+        return TokenLogits(
+            batch,
+            self.config.vocab_size,
+            lambda x: heads.masked_lm(x, _there(self._own.predictions), self.config, self.ops),
+            None if positions is None else check_positions(positions, (num_sequences, length)),
+        )
+
+
+class BertForMaskedLM(BertHead):
+    """BERT with the masked-LM head: for each token, a logit of each word of the vocabulary."""
+
+    _head = "BertForMaskedLM"
+
+    def __call__(
+        self,
+        input_ids: npt.ArrayLike | None = None,
+        attention_mask: npt.ArrayLike | None = None,
+        token_type_ids: npt.ArrayLike | None = None,
+        position_ids: npt.ArrayLike | None = None,
+        inputs_embeds: npt.ArrayLike | None = None,
+        *,
+        positions: npt.ArrayLike | None = None,
+        labels: None = None,
+        output_hidden_states: Selection | None = None,
+        output_attentions: Selection | None = None,
+        return_dict: bool | None = None,
+    ) -> MaskedLMOutput:
+        """Compute the logits of all tokens, or of the tokens at `positions`.
+
+        Parameters
+        ----------
+        input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds
+            As for `BertModel.__call__`.
+        positions : int array of shape (n, 2), optional
+            The row and the column of each token whose logits are wanted, as
+            ``np.argwhere(input_ids == tokenizer.mask_token_id)`` gives them. The decoder, H x V numbers, runs for these
+            tokens only. Each result has the same bits as without `positions`. Default: all tokens.
+        output_hidden_states, output_attentions : bool, int or ints, optional
+            What else to keep; see `BertModel.__call__`.
+
+        Returns
+        -------
+        MaskedLMOutput
+            logits of shape (B, S, V), or (n, V) in the order of `positions`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            An input has the wrong kind, shape or range; or `labels` is given.
+        MemoryError
+            The logits, 4 B S V bytes, do not fit into the memory that this process may use.
+        """
+        _refuse_labels(labels=labels)
+        batch = pack(self.config, input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        words = self._word_logits(batch, positions)
+        states = self._run(batch, output_hidden_states, output_attentions, words)
+        output = MaskedLMOutput(words.logits, states.hidden_states, states.attentions)
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        return self._finish(output, return_dict, *inputs)
+
+    forward = __call__
+
+
+class BertForNextSentencePrediction(BertHead):
+    """BERT with the next-sentence head, which says whether the second text of a pair follows the first one."""
+
+    _head = "BertForNextSentencePrediction"
+
+    def __call__(
+        self,
+        input_ids: npt.ArrayLike | None = None,
+        attention_mask: npt.ArrayLike | None = None,
+        token_type_ids: npt.ArrayLike | None = None,
+        position_ids: npt.ArrayLike | None = None,
+        inputs_embeds: npt.ArrayLike | None = None,
+        *,
+        labels: None = None,
+        output_hidden_states: Selection | None = None,
+        output_attentions: Selection | None = None,
+        return_dict: bool | None = None,
+    ) -> NextSentencePredictorOutput:
+        """Compute two logits for each pair of texts, (B, 2): "it follows", "it is a random one".
+
+        The inputs and errors are those of `BertModel.__call__`; a pair is one sequence, as
+        ``tokenizer(first, second)`` gives it. `labels` is refused.
+        """
+        _refuse_labels(labels=labels)
+        batch = pack(self.config, input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        pairs = self._sequence_logits(batch, 2, heads.next_sentence, _there(self._own.seq_relationship))
+        states = self._run(batch, output_hidden_states, output_attentions, pairs)
+        output = NextSentencePredictorOutput(pairs.logits, states.hidden_states, states.attentions)
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        return self._finish(output, return_dict, *inputs)
+
+    forward = __call__
+
+
+class BertForPreTraining(BertHead):
+    """BERT with both heads of its pre-training: masked LM and next sentence."""
+
+    _head = "BertForPreTraining"
+
+    def __call__(
+        self,
+        input_ids: npt.ArrayLike | None = None,
+        attention_mask: npt.ArrayLike | None = None,
+        token_type_ids: npt.ArrayLike | None = None,
+        position_ids: npt.ArrayLike | None = None,
+        inputs_embeds: npt.ArrayLike | None = None,
+        *,
+        positions: npt.ArrayLike | None = None,
+        labels: None = None,
+        next_sentence_label: None = None,
+        output_hidden_states: Selection | None = None,
+        output_attentions: Selection | None = None,
+        return_dict: bool | None = None,
+    ) -> BertForPreTrainingOutput:
+        """Compute what `BertForMaskedLM` and `BertForNextSentencePrediction` compute, in one forward.
+
+        The inputs and errors are those of `BertForMaskedLM.__call__`; `positions` chooses the prediction_logits.
+        """
+        _refuse_labels(labels=labels, next_sentence_label=next_sentence_label)
+        batch = pack(self.config, input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        words = self._word_logits(batch, positions)
+        pairs = self._sequence_logits(batch, 2, heads.next_sentence, _there(self._own.seq_relationship))
+        states = self._run(batch, output_hidden_states, output_attentions, words, pairs)
+        output = BertForPreTrainingOutput(words.logits, pairs.logits, states.hidden_states, states.attentions)
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        return self._finish(output, return_dict, *inputs)
+
+    forward = __call__
+
+
+class BertForSequenceClassification(BertHead):
+    """BERT with a classifier of whole sequences; ``config.problem_type`` says what its logits mean.
+
+    Single label: softmax over the labels. Multi label: a sigmoid of each. Regression: the number itself. The logits are
+    computed in the same way.
+    """
+
+    _head = "BertForSequenceClassification"
+
+    def __call__(
+        self,
+        input_ids: npt.ArrayLike | None = None,
+        attention_mask: npt.ArrayLike | None = None,
+        token_type_ids: npt.ArrayLike | None = None,
+        position_ids: npt.ArrayLike | None = None,
+        inputs_embeds: npt.ArrayLike | None = None,
+        *,
+        labels: None = None,
+        output_hidden_states: Selection | None = None,
+        output_attentions: Selection | None = None,
+        return_dict: bool | None = None,
+    ) -> SequenceClassifierOutput:
+        """Compute a logit of each label for each sequence, (B, num_labels).
+
+        The inputs and errors are those of `BertModel.__call__`; `labels` is refused.
+        """
+        _refuse_labels(labels=labels)
+        batch = pack(self.config, input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        classifier = _there(self._own.classifier)
+        scores = self._sequence_logits(batch, self.config.num_labels, heads.sequence_classification, classifier)
+        states = self._run(batch, output_hidden_states, output_attentions, scores)
+        output = SequenceClassifierOutput(scores.logits, states.hidden_states, states.attentions)
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        return self._finish(output, return_dict, *inputs)
+
+    forward = __call__
+
+
+class BertForTokenClassification(BertHead):
+    """BERT with a classifier of tokens, for example for named entities."""
+
+    _head = "BertForTokenClassification"
+
+    def __call__(
+        self,
+        input_ids: npt.ArrayLike | None = None,
+        attention_mask: npt.ArrayLike | None = None,
+        token_type_ids: npt.ArrayLike | None = None,
+        position_ids: npt.ArrayLike | None = None,
+        inputs_embeds: npt.ArrayLike | None = None,
+        *,
+        labels: None = None,
+        output_hidden_states: Selection | None = None,
+        output_attentions: Selection | None = None,
+        return_dict: bool | None = None,
+    ) -> TokenClassifierOutput:
+        """Compute a logit of each label for each token, (B, S, num_labels).
+
+        The inputs and errors are those of `BertModel.__call__`; `labels` is refused.
+        """
+        _refuse_labels(labels=labels)
+        batch = pack(self.config, input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        classifier = _there(self._own.classifier)
+        scores = self._token_logits(batch, self.config.num_labels, heads.token_classification, classifier)
+        states = self._run(batch, output_hidden_states, output_attentions, scores)
+        output = TokenClassifierOutput(scores.logits, states.hidden_states, states.attentions)
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        return self._finish(output, return_dict, *inputs)
+
+    forward = __call__
+
+
+class BertForQuestionAnswering(BertHead):
+    """BERT with a head that finds the answer to a question in a text: its first and its last token."""
+
+    _head = "BertForQuestionAnswering"
+
+    def __call__(
+        self,
+        input_ids: npt.ArrayLike | None = None,
+        attention_mask: npt.ArrayLike | None = None,
+        token_type_ids: npt.ArrayLike | None = None,
+        position_ids: npt.ArrayLike | None = None,
+        inputs_embeds: npt.ArrayLike | None = None,
+        *,
+        start_positions: None = None,
+        end_positions: None = None,
+        output_hidden_states: Selection | None = None,
+        output_attentions: Selection | None = None,
+        return_dict: bool | None = None,
+    ) -> QuestionAnsweringModelOutput:
+        """Compute the logits of "the answer starts here" and "the answer ends here" for each token, (B, S) each.
+
+        The inputs and errors are those of `BertModel.__call__`; `start_positions` and `end_positions`, the labels, are
+        refused.
+        """
+        _refuse_labels(start_positions=start_positions, end_positions=end_positions)
+        batch = pack(self.config, input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        ends = self._token_logits(batch, 2, heads.question_answering, _there(self._own.qa_outputs))
+        states = self._run(batch, output_hidden_states, output_attentions, ends)
+        start_logits, end_logits = (np.ascontiguousarray(ends.logits[:, :, i]) for i in range(2))
+        output = QuestionAnsweringModelOutput(start_logits, end_logits, states.hidden_states, states.attentions)
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        return self._finish(output, return_dict, *inputs)
+
+    forward = __call__
+
+
+class BertForMultipleChoice(BertHead):
+    """BERT with a head that scores the choices of a question against each other."""
+
+    _head = "BertForMultipleChoice"
+
+    def __call__(
+        self,
+        input_ids: npt.ArrayLike | None = None,
+        attention_mask: npt.ArrayLike | None = None,
+        token_type_ids: npt.ArrayLike | None = None,
+        position_ids: npt.ArrayLike | None = None,
+        inputs_embeds: npt.ArrayLike | None = None,
+        *,
+        labels: None = None,
+        output_hidden_states: Selection | None = None,
+        output_attentions: Selection | None = None,
+        return_dict: bool | None = None,
+    ) -> MultipleChoiceModelOutput:
+        """Compute a logit of each choice, (B, choices).
+
+        Parameters
+        ----------
+        input_ids, attention_mask, token_type_ids, position_ids : int arrays of shape (B, choices, S)
+            Each choice is a sequence: the question, then the answer. The limits are those of `BertModel.__call__`.
+            position_ids may have the shape (1, 1, S).
+        inputs_embeds : float array of shape (B, choices, S, H), optional
+        output_hidden_states, output_attentions : bool, int or ints, optional
+            They are given with B x choices sequences, as in transformers.
+
+        Raises
+        ------
+        TypeError, ValueError
+            An input has the wrong kind, shape or range (messages count rows through all choices); there are no choices;
+            or `labels` is given.
+        """
+        _refuse_labels(labels=labels)
+        inputs = {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "token_type_ids": token_type_ids,
+            "position_ids": position_ids,
+            "inputs_embeds": inputs_embeds,
+        }
+        shape, flat = _flatten_choices(inputs)
+        batch = pack(self.config, **flat)
+        classifier = _there(self._own.classifier)
+        scores = self._sequence_logits(batch, 1, heads.multiple_choice, classifier)
+        states = self._run(batch, output_hidden_states, output_attentions, scores)
+        output = MultipleChoiceModelOutput(scores.logits.reshape(shape), states.hidden_states, states.attentions)
+        return self._finish(output, return_dict, *inputs.values())
+
+    forward = __call__
+
+
+def _flatten_choices(inputs: dict[str, Any]) -> tuple[tuple[int, int], dict[str, Any]]:
+    """Return (B, choices), and the inputs with B x choices rows; `pack` checks the rest."""
+    arrays = {name: as_numbers(name, value) for name, value in inputs.items() if value is not None}
+    leading: tuple[int, ...] | None = None
+    for name, array in arrays.items():
+        ndim = 4 if name == "inputs_embeds" else 3
+        if array.ndim != ndim:
+            expected = "(B, choices, S, H)" if ndim == 4 else "(B, choices, S)"
+            raise ValueError(
+                f"{name} has shape {array.shape}; expected {expected}: choices of S tokens for each of B rows."
+            )
+        if name in ("input_ids", "inputs_embeds"):
+            leading = array.shape[:2]
+    if leading is None:
+        leading = (0, 1)  # `pack` says what is missing
+    if leading[1] == 0:
+        raise ValueError("The input has no choices; give at least one for each row.")
+    for name, array in arrays.items():
+        if array.shape[:2] not in (leading, (1, 1) if name == "position_ids" else leading):
+            raise ValueError(f"{name} has shape {array.shape}; expected {(*leading, '...')}, as the input has.")
+    flat = {
+        name: array.reshape(-1 if array.size else array.shape[0] * array.shape[1], *array.shape[2:])
+        for name, array in arrays.items()
+    }
+    return (leading[0], leading[1]), flat
+
+
+def _there(part: _Part | None) -> _Part:
+    """Return a part of the weights that the constructor or the loader has checked to be there."""
+    if part is None:
+        raise RuntimeError("a part of the head is missing")
+    return part
+
+
+def _refuse_labels(**labels: object) -> None:
+    for name, value in labels.items():
+        if value is not None:
+            raise ValueError(
+                f"{name}= was given, but minibert does not train, so it computes no loss. Leave {name} out; a loss can "
+                "be computed from the logits."
+            )

@@ -1,0 +1,180 @@
+"""The logits of each head beside transformers: their error against float64, and all output fields."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import minibert
+from benchmarks.float64 import rms
+from tests.support.head_models import (
+    CLASSES,
+    POOLED,
+    SIZES,
+    head_checkpoint,
+    inputs_of,
+    logits_of,
+    run_theirs,
+    their_model,
+    visible,
+)
+from tests.support.report import REPORT
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "small": {},
+    "odd": {
+        "hidden_size": 32,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 3,
+        "intermediate_size": 37,
+        "type_vocab_size": 16,
+        "vocab_size": 211,
+    },
+    "gelu_new": {
+        "hidden_size": 84,
+        "num_attention_heads": 7,
+        "intermediate_size": 205,
+        "hidden_act": "gelu_new",
+        "layer_norm_eps": 1e-5,
+    },
+    "relu": {
+        "hidden_size": 65,
+        "num_attention_heads": 1,
+        "intermediate_size": 129,
+        "hidden_act": "relu",
+        "type_vocab_size": 1,
+    },
+    "4 x 256": {
+        "hidden_size": 256,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 4,
+        "intermediate_size": 1024,
+        "vocab_size": 1009,
+        "initializer_range": 0.05,
+    },
+}
+
+
+Errors = dict[str, dict[str, float]]
+"""Field -> contender -> RMS error of the logits that are not masked."""
+
+
+@pytest.fixture(scope="module")
+def errors_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Errors]:
+    """Return a function that measures the errors of a class, for a shape, against transformers in float64, once."""
+
+    @functools.cache
+    def errors_of(shape: str, name: str) -> Errors:
+        fields = SHAPES[shape]
+        folder = head_checkpoint(tmp_path_factory.mktemp("parity") / "model", name, **fields)
+        sizes = {key: value for key, value in fields.items() if key in ("vocab_size", "type_vocab_size")}
+        # A head that reads [CLS] gives few numbers, so its batch is larger.
+        inputs = inputs_of(name, rows=160 if name in POOLED else 40, length=17, **sizes)
+        exact = logits_of(run_theirs(their_model(folder, name, "eager").double(), inputs))
+        found = {
+            attention: logits_of(run_theirs(their_model(folder, name, attention), inputs))
+            for attention in ("eager", "sdpa")
+        }
+        for backend in ("numba", "numpy"):
+            found[backend] = logits_of(getattr(minibert, name).from_pretrained(folder, backend=backend)(**inputs))
+            for field, logits in found[backend].items():
+                shown = visible(name, field, inputs["attention_mask"])
+                assert logits.dtype == np.float32
+                assert logits.shape == exact[field].shape
+                assert not logits[~shown].any(), "masked tokens have zeros"
+                assert np.abs(logits[shown]).max() > 0.1, "the logits are too small to say anything"
+        errors: Errors = {}
+        for field, wanted in exact.items():
+            shown = visible(name, field, inputs["attention_mask"])
+            errors[field] = {key: rms(logits[field][shown] - wanted[shown]) for key, logits in found.items()}
+        return errors
+
+    return errors_of
+
+
+def ratio(errors: dict[str, float], backend: str) -> float:
+    """Return the error of a backend, divided by the larger one of transformers."""
+    return errors[backend] / max(errors["eager"], errors["sdpa"])
+
+
+@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_error_is_at_most_that_of_transformers(
+    errors_of: Callable[[str, str], Errors], shape: str, name: str
+) -> None:
+    for field, errors in errors_of(shape, name).items():
+        assert 0 < ratio(errors, "numba") <= 1, f"{field}: {errors}"
+        if shape in ("odd", "4 x 256"):
+            theirs = max(errors["eager"], errors["sdpa"])
+            REPORT.append(
+                f"{name}, {field}, {shape}: RMS error {errors['numba']:.1e}, transformers {theirs:.1e}, "
+                f"{ratio(errors, 'numba'):.2f} of it"
+            )
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_error_of_the_numpy_backend_over_all_heads(errors_of: Callable[[str, str], Errors], shape: str) -> None:
+    """A BLAS rounds as transformers does, so one head of two columns may have either error by chance."""
+    ratios = [ratio(errors, "numpy") for name in CLASSES for errors in errors_of(shape, name).values()]
+    assert len(ratios) == 9
+    REPORT.append(f"all heads, {shape}, numpy: RMS error {rms(ratios):.2f} of transformers', {max(ratios):.2f} at most")
+    assert rms(ratios) <= 1
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_output_fields_are_those_of_transformers(folder_of: Callable[[str], Path], name: str) -> None:
+    inputs = inputs_of(name)
+    options = {"output_hidden_states": True, "output_attentions": True}
+    theirs = run_theirs(their_model(folder_of(name), name, "eager"), inputs, **options)
+    output = getattr(minibert, name).from_pretrained(folder_of(name))(**inputs, **options)
+    assert type(output).__name__ == type(theirs).__name__
+    assert output.keys() == tuple(theirs.keys())
+    flat = inputs["attention_mask"].reshape(-1, inputs["attention_mask"].shape[-1]).astype(bool)
+    for ours, other in zip(output.hidden_states, theirs.hidden_states, strict=True):
+        np.testing.assert_allclose(ours[flat], other.numpy()[flat], rtol=0, atol=1e-5)
+    for ours, other in zip(output.attentions, theirs.attentions, strict=True):
+        pairs = np.broadcast_to((flat[:, :, None] & flat[:, None, :])[:, None], ours.shape)
+        np.testing.assert_allclose(ours[pairs], other.numpy()[pairs], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("given", ["positions", "embeds", "ids alone"])
+def test_every_input_reaches_the_model(folder_of: Callable[[str], Path], name: str, given: str) -> None:
+    model, theirs = getattr(minibert, name).from_pretrained(folder_of(name)), their_model(folder_of(name), name)
+    inputs = inputs_of(name)
+    generator = np.random.default_rng(1)
+    if given == "positions":
+        inputs["position_ids"] = generator.integers(SIZES["max_position_embeddings"], size=inputs["input_ids"].shape)
+    elif given == "embeds":
+        shape = (*inputs.pop("input_ids").shape, SIZES["hidden_size"])
+        inputs["inputs_embeds"] = generator.standard_normal(shape).astype(np.float32)
+    else:
+        inputs = {"input_ids": inputs["input_ids"]}
+    mask = inputs.get("attention_mask", np.ones(next(iter(inputs.values())).shape, dtype=np.int64))
+    ours, expected = logits_of(model(**inputs)), logits_of(run_theirs(theirs, inputs))
+    for field in expected:
+        shown = visible(name, field, mask)
+        np.testing.assert_allclose(ours[field][shown], expected[field][shown], rtol=0, atol=2e-5)
+
+
+def test_one_row_of_positions_serves_all_choices(folder_of: Callable[[str], Path]) -> None:
+    model = minibert.BertForMultipleChoice.from_pretrained(folder_of("BertForMultipleChoice"))
+    inputs = inputs_of("BertForMultipleChoice")
+    usual = model(**inputs).logits
+    np.testing.assert_array_equal(model(**inputs, position_ids=np.arange(11)[None, None]).logits, usual)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("rows", [0, 1])
+def test_batches_without_tokens(folder_of: Callable[[str], Path], name: str, rows: int) -> None:
+    model = getattr(minibert, name).from_pretrained(folder_of(name))
+    inputs = {key: value[:rows] * 0 for key, value in inputs_of(name).items()}
+    inputs["attention_mask"] = np.zeros_like(inputs["attention_mask"])
+    for logits in logits_of(model(**inputs)).values():
+        assert len(logits) == rows
+        assert not logits.any()

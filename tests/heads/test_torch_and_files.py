@@ -1,0 +1,127 @@
+"""Models with heads in programs that were written for transformers: tensors, keywords, save_pretrained."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file, save_file
+
+import minibert
+from minibert import ModelFormatError
+from tests.support.head_models import CLASSES, NUM_LABELS, WITH_LABELS, WITH_WORDS, inputs_of, logits_of, their_model
+
+FolderOf = Callable[[str], Path]
+
+
+def load(name: str, folder: Path, **options: Any) -> Any:
+    return getattr(minibert, name).from_pretrained(folder, **options)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_tensors_in_tensors_out(folder_of: FolderOf, name: str) -> None:
+    model = load(name, folder_of(name))
+    options = {"output_hidden_states": True, "output_attentions": True}
+    expected = model(**inputs_of(name), **options)
+    tensors = {key: torch.from_numpy(np.ascontiguousarray(value)) for key, value in inputs_of(name).items()}
+    output = model(**tensors, **options)
+    assert type(output) is type(expected)
+    for found, wanted in zip(output.to_tuple(), expected.to_tuple(), strict=True):
+        pairs = zip(found, wanted, strict=True) if isinstance(wanted, tuple) else [(found, wanted)]
+        for tensor, array in pairs:
+            assert isinstance(tensor, torch.Tensor)
+            assert tensor.numpy().tobytes() == array.tobytes()
+    as_lists = model(**{key: value.tolist() for key, value in inputs_of(name).items()})
+    assert as_lists[0].tobytes() == expected[0].tobytes()
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_tuple_if_it_is_asked_for(folder_of: FolderOf, name: str) -> None:
+    inputs = inputs_of(name)
+    theirs = their_model(folder_of(name), name)
+    tensors = {key: torch.from_numpy(np.ascontiguousarray(value)) for key, value in inputs.items()}
+    with torch.no_grad():
+        expected = theirs(**tensors, return_dict=False)
+    for output in (
+        load(name, folder_of(name))(**inputs, return_dict=False),
+        load(name, folder_of(name), return_dict=False)(**inputs),
+        load(name, folder_of(name)).forward(**inputs).to_tuple(),
+    ):
+        assert type(output) is tuple
+        assert [array.shape for array in output] == [tuple(tensor.shape) for tensor in expected]
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_keywords_of_transformers(folder_of: FolderOf, name: str) -> None:
+    model = getattr(minibert, name).from_pretrained(
+        pretrained_model_name_or_path=str(folder_of(name)), torch_dtype=torch.float32, attn_implementation="sdpa"
+    )
+    assert model.device == torch.device("cpu")
+    with pytest.raises(ValueError, match="never makes random weights"):
+        load(name, folder_of(name), ignore_mismatched_sizes=True)
+    with pytest.raises(TypeError, match="unknown_keyword"):
+        load(name, folder_of(name), unknown_keyword=1)
+
+
+@pytest.mark.parametrize("name", WITH_LABELS)
+def test_the_number_of_labels_is_that_of_the_checkpoint(folder_of: FolderOf, name: str) -> None:
+    labels = {i: f"LABEL_{i}" for i in range(NUM_LABELS)}
+    load(name, folder_of(name), num_labels=NUM_LABELS, id2label=labels)
+    with pytest.raises(ValueError, match=r"\(num_labels=3\), but the model has num_labels=5"):
+        load(name, folder_of(name), num_labels=3)
+
+
+# --- save_pretrained -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_saved_model_is_the_same_model_for_both_libraries(folder_of: FolderOf, tmp_path: Path, name: str) -> None:
+    model = load(name, folder_of(name))
+    model.save_pretrained(tmp_path)
+    for other in (load(name, tmp_path), minibert.load(tmp_path)):
+        assert type(other) is type(model)
+        assert other.config == model.config
+        for field, array in logits_of(other(**inputs_of(name))).items():
+            assert array.tobytes() == model(**inputs_of(name))[field].tobytes()
+    saved = load_file(tmp_path / "model.safetensors")
+    before = load_file(folder_of(name) / "model.safetensors")
+    assert saved.keys() == before.keys()
+    assert all(np.array_equal(saved[key], before[key]) for key in before)
+    assert dict(model.named_parameters()).keys() == before.keys()
+    theirs, original = their_model(tmp_path, name), their_model(folder_of(name), name)
+    for (path, a), (_, b) in zip(theirs.named_parameters(), original.named_parameters(), strict=True):
+        assert torch.equal(a, b), path
+    if name in WITH_LABELS:
+        assert theirs.config.id2label == model.config.id2label
+
+
+@pytest.mark.parametrize("name", WITH_WORDS)
+def test_a_decoder_of_its_own_is_saved(folder_of: FolderOf, tmp_path: Path, name: str) -> None:
+    tensors = load_file(folder_of(name) / "model.safetensors")
+    generator = np.random.default_rng(0)
+    shape = tensors["bert.embeddings.word_embeddings.weight"].shape
+    decoder = {"weight": generator.standard_normal(shape), "bias": generator.standard_normal(shape[0])}
+    tensors |= {f"cls.predictions.decoder.{part}": array.astype(np.float32) for part, array in decoder.items()}
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.mkdir()
+    save_file(tensors, one / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((folder_of(name) / "config.json").read_text()) | {"tie_word_embeddings": False}
+    (one / "config.json").write_text(json.dumps(config))
+    model = load(name, one)
+    model.save_pretrained(two)
+    assert load(name, two)(**inputs_of(name))[0].tobytes() == model(**inputs_of(name))[0].tobytes()
+    theirs = their_model(two, name).get_output_embeddings()
+    np.testing.assert_array_equal(theirs.weight.detach().numpy(), tensors["cls.predictions.decoder.weight"])
+    np.testing.assert_array_equal(theirs.bias.detach().numpy(), tensors["cls.predictions.decoder.bias"])
+
+
+def test_the_model_inside_is_saved_without_the_head(folder_of: FolderOf, tmp_path: Path) -> None:
+    load("BertForMaskedLM", folder_of("BertForMaskedLM")).bert.save_pretrained(tmp_path)
+    assert type(minibert.load(tmp_path)) is minibert.BertModel
+    with pytest.raises(ModelFormatError, match="It has no head"):
+        load("BertForMaskedLM", tmp_path)

@@ -1,0 +1,90 @@
+"""Random checkpoints of models with heads, made by transformers, and calls of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+
+from minibert.bert.weights import HEADS
+
+CLASSES = tuple(HEADS)
+POOLED = tuple(name for name, head in HEADS.items() if head.pooled)
+WITH_LABELS = ("BertForSequenceClassification", "BertForTokenClassification")
+WITH_WORDS = ("BertForPreTraining", "BertForMaskedLM")
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 97,
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "intermediate_size": 40,
+    "max_position_embeddings": 40,
+    "type_vocab_size": 3,
+    "initializer_range": 0.2,
+}
+NUM_LABELS = 5
+
+
+def head_checkpoint(
+    folder: Path, name: str, *, seed: int = 0, changes: dict[str, torch.Tensor] | None = None, **fields: Any
+) -> Path:
+    """Save a random model of a class of transformers; `changes` replaces tensors, `fields` are those of the config."""
+    labels = {"num_labels": NUM_LABELS} if name in WITH_LABELS and not {"num_labels", "id2label"} & set(fields) else {}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = getattr(transformers, name)(transformers.BertConfig(**{**SIZES, **labels, **fields}))
+        with torch.no_grad():
+            for path, parameter in model.named_parameters():  # transformers initialises them to exactly 1 and 0
+                if path.endswith("LayerNorm.weight"):
+                    parameter.copy_(1 + 0.2 * torch.randn(parameter.shape))
+                elif path.endswith("bias"):
+                    parameter.copy_(0.3 * torch.randn(parameter.shape))
+            for path, value in (changes or {}).items():
+                model.get_parameter(path).copy_(value)
+    model.save_pretrained(folder)
+    return folder
+
+
+def their_model(folder: Path, name: str, attention: str = "sdpa") -> Any:
+    """Load a checkpoint with transformers."""
+    kind = getattr(transformers, name)
+    return kind.from_pretrained(folder, attn_implementation=attention, dtype=torch.float32).eval()
+
+
+def inputs_of(name: str, *, rows: int = 5, length: int = 11, seed: int = 0, **sizes: int) -> dict[str, np.ndarray]:
+    """Make a padded batch; rows have holes, one row shows nothing, and one row hides its first token."""
+    sizes = {**SIZES, **sizes}
+    generator = np.random.default_rng(seed)
+    shape = (rows, 3, length) if name == "BertForMultipleChoice" else (rows, length)
+    mask = np.arange(length) < generator.integers(1, length + 1, size=shape[:-1])[..., None]
+    mask &= generator.random(shape) < 0.8
+    mask[..., 0] = True
+    flat = mask.reshape(-1, length)
+    flat[0] = True
+    if len(flat) >= 5:
+        flat[3], flat[4, 0], flat[4, 1] = False, False, True
+    return {
+        "input_ids": generator.integers(sizes["vocab_size"], size=shape),
+        "attention_mask": mask.astype(np.int64),
+        "token_type_ids": generator.integers(sizes["type_vocab_size"], size=shape),
+    }
+
+
+def run_theirs(model: Any, inputs: dict[str, np.ndarray], **options: Any) -> Any:
+    with torch.no_grad():
+        return model(**{key: torch.from_numpy(np.ascontiguousarray(value)) for key, value in inputs.items()}, **options)
+
+
+def logits_of(output: Any) -> dict[str, np.ndarray]:
+    """Return the logits of an output, ours or theirs, by name."""
+    return {key: np.asarray(output[key]) for key in output.keys() if key.endswith("logits")}  # noqa: SIM118
+
+
+def visible(name: str, field: str, mask: np.ndarray) -> np.ndarray:
+    """Return where the logits of a field are computed: at tokens, or in rows, that are not masked."""
+    pooled = name in POOLED and field != "prediction_logits"
+    return (mask[..., 0] if pooled else mask).astype(bool)
