@@ -21,6 +21,7 @@ import minibert
 from minibert import BertModel, BertTokenizer, SentenceTransformer, combine_layers, embed_tokens, integrations, util
 from minibert.compat.bert_serving import BertClient
 from tests.support.checkpoints import random_checkpoint, sentence_model
+from tests.support.head_models import head_checkpoint
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "minibert" / "compat" / "README.md").read_text(encoding="utf-8")
@@ -105,6 +106,17 @@ def _tensors(world: World) -> None:
     close(ours.pooler_output, theirs.pooler_output.detach())
     arrays = world.model(**world.tokenizer(TEXTS, padding=True, return_tensors="np"))
     assert isinstance(arrays.pooler_output, np.ndarray)
+
+
+@row("`AutoModelForMaskedLM.from_pretrained(id)` and its sisters")
+def _heads(world: World) -> None:
+    from transformers import AutoModelForMaskedLM
+
+    folder = head_checkpoint(world.folder / "head", "BertForMaskedLM")
+    theirs = AutoModelForMaskedLM.from_pretrained(folder)
+    ids = torch.tensor([[5, 6, 7]])
+    for model in (minibert.load(folder), minibert.BertForMaskedLM.from_pretrained(folder)):
+        close(model(ids).logits, theirs(ids).logits.detach())
 
 
 @row('`tokenizer(text)["input_ids"]`')
