@@ -41,6 +41,7 @@ __all__ = [
     "pairwise_dot_score",
     "pairwise_euclidean_sim",
     "pairwise_manhattan_sim",
+    "pytorch_cos_sim",
     "quantization_ranges",
     "quantize_embeddings",
     "truncate_embeddings",
@@ -76,6 +77,10 @@ def cos_sim(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
     """
     x, y = _rows(a, b)
     return normalize_embeddings(x) @ normalize_embeddings(y).T
+
+
+pytorch_cos_sim = cos_sim
+"""The name of `cos_sim` in older programs."""
 
 
 @as_scores

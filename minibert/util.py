@@ -32,6 +32,7 @@ from minibert.similarity import (
     pairwise_dot_score,
     pairwise_euclidean_sim,
     pairwise_manhattan_sim,
+    pytorch_cos_sim,
     quantize_embeddings,
     truncate_embeddings,
 )
@@ -66,11 +67,8 @@ __all__ = [
 
 _Batch = TypeVar("_Batch", bound=Mapping[str, Any])
 
-pytorch_cos_sim = cos_sim
-"""The name of `cos_sim` before sentence-transformers 0.4."""
-
 information_retrieval = semantic_search
-"""The name of `semantic_search` before sentence-transformers 0.4."""
+"""The name of `semantic_search` in older programs."""
 
 
 def batch_to_device(batch: _Batch, target_device: object) -> _Batch:
