@@ -343,6 +343,24 @@ def test_docstrings_of_functions_say_what_they_do() -> None:
                     assert not (ast.get_docstring(node) or "").startswith("Whether"), f"{path}:{node.lineno}"
 
 
+KERNEL_HEADINGS = (
+    *("What", "Order", "Layout", "Registers", "Loop order", "Algorithm", "Edges", "Epilogue", "Prefetch", "Lines"),
+    *("Pages", "Reuse", "Files", "Chunks", "Dispatch", "Options", "Time", "Numerics", "Cost", "Contract", "Ctrl-C"),
+    *("Fork", "Memory", "Busy core", "Idleness", "The end", "Why not", "Source"),
+)
+
+
+def test_docstrings_of_kernels_have_the_same_headings() -> None:
+    """Each begins with "What", has a "Contract", and ends with its "Source" if it has one."""
+    for path in sorted((PACKAGE / "kernels").glob("[!_]*.py")):
+        text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        found = re.findall(r"^(\S(?:[\w -]{0,10}\w)?) {2,}(?=\S)", text, re.MULTILINE)
+        assert set(found) <= set(KERNEL_HEADINGS), path
+        assert found[0] == "What", path
+        assert "Contract" in found, path
+        assert "Source" not in found[:-1], path
+
+
 def test_the_package_gives_its_names_and_no_others() -> None:
     assert set(minibert.__all__) <= set(dir(minibert))
     for name in minibert.__all__:
