@@ -86,6 +86,7 @@ from minibert.tokenizer.bert_tokenizer import BertTokenizer
             ValueError,
             "max_length=9 is not a multiple",
         ),
+        ("a", {"padding": "max_length", "max_length": 2**62}, MemoryError, "1 row of .* tokens do not fit into memory"),
         ("a b c", {"padding": "max_length", "max_length": 3}, ValueError, "row 0 has 5 tokens, max_length=3"),
     ],
 )
