@@ -80,7 +80,7 @@ def cos_sim(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
 
 
 pytorch_cos_sim = cos_sim
-"""The name of `cos_sim` before sentence-transformers 0.4."""
+"""The name of `cos_sim` in older programs."""
 
 
 @as_scores

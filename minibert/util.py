@@ -68,7 +68,7 @@ __all__ = [
 _Batch = TypeVar("_Batch", bound=Mapping[str, Any])
 
 information_retrieval = semantic_search
-"""The name of `semantic_search` before sentence-transformers 0.4."""
+"""The name of `semantic_search` in older programs."""
 
 
 def batch_to_device(batch: _Batch, target_device: object) -> _Batch:
