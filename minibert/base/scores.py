@@ -18,11 +18,12 @@ _R = TypeVar("_R")
 
 
 class Scores(np.ndarray[Any, np.dtype[Any]]):
-    """An array with the few methods of a tensor that programs call on scores: ``numpy``, ``cpu``, ``detach``, float().
+    """An array with the few methods of a tensor that programs call: ``numpy``, ``cpu``, ``detach``, ``data``, float().
 
     sentence-transformers answers with tensors even where it is given arrays, so programs end with
     ``model.similarity(a, b).numpy()``. The tables of embeddings are such arrays too, for programs that read
-    ``word_embeddings.weight.data.numpy()``. Slices and results of arithmetic are `Scores` too; pickles hold plain arrays.
+    ``word_embeddings.weight.data.numpy()``. Slices and results of arithmetic are `Scores` too; pickles hold plain
+    arrays.
     """
 
     def numpy(self, *, force: bool = False) -> npt.NDArray[Any]:
