@@ -4,8 +4,8 @@
 
 The first bound is the time in which all threads read memory of the size of the encoder's weights (MiniLM: 42.5 MB).
 The second is the time in which all threads do the forward's multiplications at the peak of the processor, which a loop
-of fma in registers measures (see benchmarks/ops.py). Forward, reading and peak run in turn, and each ratio is the
-median of the ratios of single rounds.
+of fma in registers measures (see benchmarks/ops.py). Forward and reading run in turn, the peak in every tenth round,
+and each ratio is the median of the ratios of single rounds.
 """
 
 from __future__ import annotations

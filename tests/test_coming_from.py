@@ -196,6 +196,26 @@ def _words(world: World) -> None:
     close(embed_tokens(world.model, world.tokenizer, text).words("mean").vectors, loop)
 
 
+@row("`word_embeddings.weight.detach().numpy()`, `.data`, `.cpu()`")
+def _table(world: World) -> None:
+    _, model = world.transformers()
+    theirs = model.embeddings.word_embeddings.weight.detach().numpy()
+    table = world.model.embeddings.word_embeddings.weight
+    for found in (table.detach().numpy(), table.data.cpu().numpy(), torch.from_numpy(table.copy()).numpy()):
+        assert type(found) is np.ndarray
+        np.testing.assert_array_equal(found, theirs)
+    assert type(world.model.get_input_embeddings()([[1, 2]])) is np.ndarray
+    with pytest.raises(ValueError, match="read-only"):
+        table[0] = 1
+
+
+@row("`print(tokenizer(text))`")
+def _printed(world: World) -> None:
+    tokenizer, _ = world.transformers()
+    for options in ({}, {"return_tensors": "pt", "padding": True}):
+        assert str(world.tokenizer(TEXTS, **options)) == str(tokenizer(TEXTS, **options))
+
+
 @row("`output.last_hidden_state` at padding")
 def _padding(world: World) -> None:
     tokenizer, model = world.transformers()

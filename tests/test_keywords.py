@@ -26,7 +26,7 @@ HARMLESS: list[dict[str, Any]] = [
 ]
 
 REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"trust_remote_code": True}, ValueError, "never runs code of a model repository. Leave it out"),
+    ({"trust_remote_code": "yes"}, ValueError, "expected None or False or True. Leave it out"),
     ({"torch_dtype": torch.float16}, ValueError, "computes in float32. Leave it out"),
     ({"dtype": "bfloat16"}, ValueError, "expected float32, or 'auto'"),
     ({"dtype": 10**5000}, ValueError, "expected float32"),

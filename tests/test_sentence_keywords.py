@@ -67,7 +67,7 @@ def test_keywords_that_change_nothing(folder: Path, model: SentenceTransformer, 
     ("options", "error", "message"),
     [
         ({"modules": [3]}, ValueError, r"modules=\[3\].*sentence-transformers, model.save_pretrained"),
-        ({"trust_remote_code": True}, ValueError, "never runs code of a model repository"),
+        ({"trust_remote_code": "yes"}, ValueError, "expected None or False or True"),
         ({"model_kwargs": {"torch_dtype": torch.float16}}, ValueError, "model_kwargs .*torch_dtype=torch.float16"),
         ({"model_kwargs": {"attn_implementation": "flash_attention_2"}}, ValueError, "minibert has one attention"),
         ({"model_kwargs": {"file_name": "model.onnx"}}, TypeError, "model_kwargs .*no keyword file_name="),

@@ -18,10 +18,12 @@ _R = TypeVar("_R")
 
 
 class Scores(np.ndarray[Any, np.dtype[Any]]):
-    """An array with the few methods of a tensor that programs call on scores: ``numpy``, ``cpu``, ``detach``, float().
+    """An array with the few methods of a tensor that programs call: ``numpy``, ``cpu``, ``detach``, ``data``, float().
 
     sentence-transformers answers with tensors even where it is given arrays, so programs end with
-    ``model.similarity(a, b).numpy()``. Slices and results of arithmetic are `Scores` too; pickles hold plain arrays.
+    ``model.similarity(a, b).numpy()``. The tables of embeddings are such arrays too, for programs that read
+    ``word_embeddings.weight.data.numpy()``. Slices and results of arithmetic are `Scores` too; pickles hold plain
+    arrays.
     """
 
     def numpy(self, *, force: bool = False) -> npt.NDArray[Any]:
@@ -34,6 +36,11 @@ class Scores(np.ndarray[Any, np.dtype[Any]]):
 
     def detach(self) -> Self:
         """Return the scores themselves, because they have no gradient."""
+        return self
+
+    @property
+    def data(self) -> Any:
+        """The scores themselves, as for a tensor; `memoryview` gives their buffer."""
         return self
 
     def __float__(self) -> float:

@@ -76,9 +76,10 @@ def _install() -> None:
     def list_and_check(*arguments: Any, **options: Any) -> Any:
         found = from_list(*arguments, **options)
         if found is not None:
-            _, tag, commit, *_ = found
+            _, tag, commit, size, *_ = found
             _check("ETag", tag, _TAG)
             _check("X-Repo-Commit", commit, _COMMIT)
+            expect_bytes(size)
         return found
 
     file_download._xet_file_metadata_from_tree_cache = list_and_check

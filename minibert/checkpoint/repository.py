@@ -299,7 +299,8 @@ class HubRepository:
         if among(SlowAnswerError):
             return (
                 f"{endpoint} did not deliver {wanted} of {repository} in time: {causes[-1]}. Check the network "
-                f"(proxy, HF_ENDPOINT) and try again.{self._remedy}"
+                "(proxy, HF_ENDPOINT) and try again. A hub that limits the number of requests also makes its client "
+                f"wait: HF_TOKEN raises this limit.{self._remedy}"
             )
         if among(errors.LocalTokenNotFoundError):
             return "token=True needs a saved access token and there is none: set HF_TOKEN or run `hf auth login`."

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import ctypes
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -51,9 +52,10 @@ class _Call(Generic[Result]):
 
     def result(self) -> Result:
         """Start the thread and wait for the result, at most until the deadline, which the call may move."""
-        self._thread.start()
         try:
-            while not self._done.wait(max(0.0, self.deadline - time.monotonic())):
+            self._thread.start()
+            # In short pieces, because on Windows a Ctrl-C does not end a wait, and because the deadline may move.
+            while not self._done.wait(0.2):
                 if time.monotonic() >= self.deadline:
                     raise SlowAnswerError(
                         f"no complete answer after {time.monotonic() - self._started:.0f} seconds. The limit is "
@@ -63,16 +65,25 @@ class _Call(Generic[Result]):
             self._stop()
             raise
         if self._error is not None:
-            raise self._error
+            try:
+                raise self._error
+            finally:
+                self._error = None  # else the error, its traceback and this object would keep each other alive
         return self._result[0]
 
     def _stop(self) -> None:
-        """Ask the thread to end; it does so when the client runs Python code again, and releases its locks."""
-        if self._thread.ident is not None:
-            with contextlib.suppress(AttributeError):  # other implementations of Python do not have it
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                    ctypes.c_ulong(self._thread.ident), ctypes.py_object(SystemExit)
-                )
+        """Ask the thread to end; it does so when the client runs Python code again, and releases its locks.
+
+        A download by hf_xet is not Python code; it has a function of its own that ends it.
+        """
+        if self._thread.ident is None or self._done.is_set():
+            return
+        with contextlib.suppress(AttributeError):  # other implementations of Python do not have it
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread.ident), ctypes.py_object(SystemExit))
+        abort = getattr(sys.modules.get("huggingface_hub.utils._xet"), "abort_xet_session", None)
+        if abort is not None:
+            with contextlib.suppress(Exception):  # it is not documented; the thread then ends with its download
+                abort()
 
 
 _current: contextvars.ContextVar[_Call[Any] | None] = contextvars.ContextVar("_current", default=None)

@@ -1,10 +1,12 @@
 """Import this module before a library that uses sentence-transformers, and the library computes with minibert.
 
 It makes `import sentence_transformers` give a stand-in, in this process only. `SentenceTransformer` there is minibert's
-class itself, so that models made with either name are instances of both.
+class itself, so that models made with either name are instances of both. The names can also be imported from here.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import minibert
 from minibert.compat.stand_in import Contents, Package, install
@@ -87,4 +89,11 @@ PACKAGE = Package(
     modules=MODULES,
 )
 
-install(PACKAGE)
+_STAND_IN = install(PACKAGE)
+
+
+def __getattr__(name: str) -> Any:
+    """Look a name up in the stand-in."""
+    if name.startswith("__"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(_STAND_IN, name)

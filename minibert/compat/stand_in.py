@@ -52,6 +52,17 @@ class Package:
     maker: str
     modules: Mapping[str, Contents]
 
+    def has_module(self, fullname: str) -> bool:
+        """Return whether "package.a.b" is one of the modules."""
+        return self._key(fullname) in self.modules
+
+    def contents(self, fullname: str) -> Contents:
+        """Return the contents of the module "package.a.b"."""
+        return self.modules[self._key(fullname)]
+
+    def _key(self, fullname: str) -> str:
+        return fullname.removeprefix(self.name).lstrip(".")
+
 
 class _Placeholder(type):
     """The type of classes that can be named and inherited from; making an object of one raises."""
@@ -101,12 +112,11 @@ class _Module(ModuleType):
 
     def _find(self, name: str) -> Any:
         """Return what minibert has under this name, or None."""
-        contents, package = self._contents, self._package
-        module, _, attribute = contents.names.get(name, "").partition(":")
-        if not module and self.__name__.removeprefix(package.name).lstrip(".") in _parents_of(name, package.modules):
+        module, _, attribute = self._contents.names.get(name, "").partition(":")
+        if not module and self._package.has_module(f"{self.__name__}.{name}"):
             return import_module(f"{self.__name__}.{name}")
-        if not module and contents.source and not name.startswith("_"):
-            module, attribute = contents.source, name
+        if not module and not name.startswith("_"):
+            module, attribute = self._contents.source, name
         return getattr(import_module(module), attribute, None) if module else None
 
     def _public(self) -> list[str]:
@@ -115,11 +125,6 @@ class _Module(ModuleType):
 
     def __dir__(self) -> Iterable[str]:
         return sorted({*self.__dict__, *self._public()})
-
-
-def _parents_of(name: str, modules: Iterable[str]) -> set[str]:
-    """Return the modules that have a module of this name in them."""
-    return {module.rpartition(".")[0] for module in modules if module and module.rpartition(".")[2] == name}
 
 
 def missing(package: Package, name: str) -> str:
@@ -141,13 +146,13 @@ class _Finder(MetaPathFinder, Loader):
     ) -> ModuleSpec | None:
         if fullname.partition(".")[0] != self.package.name:
             return None
-        if self._key(fullname) not in self.package.modules:
+        if not self.package.has_module(fullname):
             # `from package import name` also comes here; with its own name the error would be replaced by Python's
             raise ModuleNotFoundError(missing(self.package, fullname), name=f"{fullname} of {self.package.maker}")
         return ModuleSpec(fullname, self, origin=self.package.maker, is_package=True)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return _Module(spec.name, self.package, self.package.modules[self._key(spec.name)])
+        return _Module(spec.name, self.package, self.package.contents(spec.name))
 
     def exec_module(self, module: ModuleType) -> None:
         if module.__name__ == self.package.name:
@@ -160,9 +165,6 @@ class _Finder(MetaPathFinder, Loader):
         wanted = context.name
         if wanted is None or wanted.replace("_", "-").lower() == self.package.distribution:
             yield _Distribution(self.package)
-
-    def _key(self, fullname: str) -> str:
-        return fullname.removeprefix(self.package.name).lstrip(".")
 
 
 class _Distribution(Distribution):

@@ -32,9 +32,15 @@ class LlamaIndexEmbedding(BaseEmbedding):
     encode_options: dict[str, Any] = Field(default_factory=dict)
     _model: SentenceTransformer = PrivateAttr()
 
-    def __init__(self, model_name: str | SentenceTransformer = DEFAULT_MODEL, **fields: Any) -> None:
-        model = load_model(model_name, fields.get("encode_options") or {})
-        super().__init__(model_name=name_of(model_name), **{"embed_batch_size": 512, **fields})
+    def __init__(
+        self,
+        model_name: str | SentenceTransformer = DEFAULT_MODEL,
+        encode_options: dict[str, Any] | None = None,
+        **fields: Any,
+    ) -> None:
+        options = dict(encode_options or {})
+        model = load_model(model_name, options)  # the object has no attributes before the next line
+        super().__init__(model_name=name_of(model_name), encode_options=options, **{"embed_batch_size": 512, **fields})
         self._model = model
 
     def _get_query_embedding(self, query: str) -> list[float]:

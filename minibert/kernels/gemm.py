@@ -3,8 +3,8 @@
 What        y (M, N) = activation(x (M, K) weight^T (K, N) + bias) + residual
 Layout      x and y are row-major. The weight is in panels of NR columns (packing.py has a picture)
 Registers   A micro-tile is MR x NR sums. Each step of k loads one row of the panel, NR numbers, and broadcasts MR
-            numbers of x. With AVX-512, the totals of a tile are in registers too
-Loop order  chunks (a block of micro-tiles x a group of panels; tasks.py cuts them) -> panels -> micro-tiles -> blocks
+            numbers of x. The totals of a tile are in registers too with AVX-512, else in the first cache
+Loop order  chunks (some micro-tiles x some panels; tasks.py cuts them) -> panels -> micro-tiles -> blocks
             of k -> k
 Edges       The rows are divided evenly among the micro-tiles (22 = 6 + 6 + 5 + 5). There is one micro-kernel for each
             number of rows
@@ -212,17 +212,17 @@ _tile_buffer = stack_floats(MR * NR)
 
 @function
 def linear_chunk(address, chunk):
-    """Multiply a block of micro-tiles by a group of panels."""
+    """Multiply the micro-tiles of one block by the panels of one chunk."""
     task = _linear_task(address)
     M, N, K, code, has_residual = task.M, task.N, task.K, task.activation, task.has_residual != 0
     tiles, block_tiles = task.tiles, task.block_tiles
     height, taller = M // tiles, M % tiles  # the first `taller` tiles have one row more
-    first_tile = (chunk // task.groups) * block_tiles
-    first_panel = (chunk % task.groups) * task.group
+    first_tile = (chunk // task.chunks_per_block) * block_tiles
+    first_panel = (chunk % task.chunks_per_block) * task.panels_per_chunk
     part = K * NR // block_tiles  # numbers of the next panel that each tile prefetches, `pace` of them with each k
     pace = NR // block_tiles + 1
     buffer = _tile_buffer()
-    for p in range(first_panel, min(first_panel + task.group, (N + NR - 1) // NR)):
+    for p in range(first_panel, min(first_panel + task.panels_per_chunk, (N + NR - 1) // NR)):
         panel, column, columns = task.panels + p * K * NR * FLOAT, p * NR, min(NR, N - p * NR)
         ahead = panel + K * NR * FLOAT
         for t in range(first_tile, min(first_tile + block_tiles, tiles)):

@@ -186,7 +186,7 @@ def attention(
 ) -> AttentionOutput:
     """Compute the same as `reference.attention`."""
     same = query.strides == key.strides == value.strides and query.dtype == key.dtype == value.dtype == np.float32
-    if not same or query.strides[1] != query.itemsize:
+    if not same or query.strides[1] != query.itemsize or query.strides[0] % query.itemsize:
         query, key, value = map(_floats, (query, key, value))
     cu_seqlens = _ints(cu_seqlens)
     T, H = query.shape

@@ -481,7 +481,7 @@ def tanh(x):
     """Compute the hyperbolic tangent as x P(x^2) / Q(x^2).
 
     benchmarks/polynomials.py fitted the polynomials of degree 5 on [-9.02, 9.02]: relative error 4.2e-9, with these
-    float32 coefficients. Beyond 9.02, tanh is 1 in float32.
+    float32 coefficients. The float32 arithmetic adds up to 2.7e-7. Beyond 9.02, tanh is 1 in float32.
     """
     x = maximum(minimum(x, number(9.02)), number(-9.02))
     s = x * x

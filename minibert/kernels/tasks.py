@@ -64,7 +64,9 @@ class TaskKind:
 
 # x (M, K), panels and bias (gemm.py), residual and y (M, N), as addresses. `activation` is one of ACTIVATION_CODES, and
 # `has_residual` 0 or 1. The last four are those of `LinearChunks`.
-LINEAR = TaskKind(1, "x panels bias residual y M N K activation has_residual tiles block_tiles group groups")
+LINEAR = TaskKind(
+    1, "x panels bias residual y M N K activation has_residual tiles block_tiles panels_per_chunk chunks_per_block"
+)
 # The addresses of query, key and value, whose rows have a distance of `stride` floats; of cu_seqlens (B + 1,) and
 # context (T, H). `scores` and `probs` are 0 if they are not wanted; those of sequence b begin at pairs_first[b].
 ATTENTION = TaskKind(2, "query key value cu_seqlens context num_heads D stride scores probs pairs_first")
@@ -109,12 +111,12 @@ ROWS = 32  # rows of one chunk of an op that computes each token alone; not meas
 
 
 class LinearChunks(NamedTuple):
-    """How a product is cut: `tiles` micro-tiles of rows in blocks, and the panels in groups; a chunk is one of each."""
+    """How a product is cut: each chunk multiplies `block_tiles` of the `tiles` micro-tiles by `panels_per_chunk`."""
 
     tiles: int
     block_tiles: int
-    group: int
-    groups: int
+    panels_per_chunk: int
+    chunks_per_block: int
 
 
 @functools.lru_cache(maxsize=1024)
@@ -129,9 +131,10 @@ def linear_chunks(M: int, N: int, num_threads: int) -> tuple[LinearChunks, int]:
     num_panels = -(-N // NR)
     block_tiles = -(-tiles // blocks)
     wanted = -(-CHUNKS_PER_THREAD * num_threads // blocks) if num_threads > 1 else 1
-    group = max(1, num_panels // wanted, -(-LEAST_TILES // max(1, block_tiles)))
-    groups = -(-num_panels // group)
-    return LinearChunks(tiles, block_tiles, group, groups), blocks * groups if M else 0
+    panels_per_chunk = max(1, num_panels // wanted, -(-LEAST_TILES // max(1, block_tiles)))
+    chunks_per_block = -(-num_panels // panels_per_chunk)
+    cut = LinearChunks(tiles, block_tiles, panels_per_chunk, chunks_per_block)
+    return cut, blocks * chunks_per_block if M else 0
 
 
 def row_chunks(num_rows: int) -> int:

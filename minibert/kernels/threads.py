@@ -1,4 +1,4 @@
-"""A team of threads that share the chunks of each op. Without a busy core, two ops have no system call between them.
+"""A team of threads that share the chunks of each op. Between two ops, the leader makes no system call.
 
 What        `Team.run` computes an op, described as a *task* (tasks.py): a kind, named fields, and a number of chunks
 Layout      The threads share one row of int64 numbers, the *state*; run_task.py reads and writes it::
@@ -194,11 +194,14 @@ class _ProcessHelpers:
         self.state[NUM_SHARES] = num_helpers + 1
         self._helpers = [_Helper(number, self.state, team._run_task) for number in range(1, num_helpers + 1)]
         weakref.finalize(team, self.close)
-        for helper in self._helpers:
-            try:
+        try:
+            for helper in self._helpers:
                 helper.thread.start()
-            except RuntimeError:  # the interpreter is ending, or the system cannot start more threads
-                break
+        except RuntimeError:  # the interpreter is ending, or the system cannot start more threads
+            pass
+        except BaseException:  # a Ctrl-C: these helpers will not be used
+            self.close()
+            raise
 
     def wake(self) -> None:
         """Wake the helpers that sleep; not while another caller is inside, because they could not help this one."""

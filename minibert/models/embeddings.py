@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert.base.arrays import FloatArray
+from minibert.base.scores import Scores
 from minibert.base.tensors import holds_tensor, to_tensor
 from minibert.bert import encoder, ops
 from minibert.bert.ops import Ops
@@ -34,7 +35,12 @@ class Embedding:
 
     def __init__(self, name: str, weight: FloatArray) -> None:
         self.name = name
-        self.weight = weight
+        self._weight = weight
+
+    @property
+    def weight(self) -> FloatArray:
+        """The table, which shares its memory with the model: an array that also has a tensor's `detach` and `numpy`."""
+        return self._weight.view(Scores)
 
     def __call__(self, ids: npt.ArrayLike) -> FloatArray:
         """Look up integer ids of any shape; return a new float32 array (for a tensor: a tensor), ids.shape + (H,).
@@ -44,11 +50,11 @@ class Embedding:
         TypeError, ValueError
             The ids are not integers, or not in [0, rows); the message says where.
         """
-        rows = self.weight[check_ids(f"{self.name} ids", ids, len(self.weight), "rows", ndim=None)]
+        rows = self._weight[check_ids(f"{self.name} ids", ids, len(self._weight), "rows", ndim=None)]
         return _like([ids], rows)
 
     def __repr__(self) -> str:
-        return f"Embedding({self.name}, {self.weight.shape[0]} x {self.weight.shape[1]})"
+        return f"Embedding({self.name}, {self._weight.shape[0]} x {self._weight.shape[1]})"
 
 
 class LayerNorm:

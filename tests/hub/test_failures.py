@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from minibert.checkpoint import hub, time_limit
+from minibert.checkpoint import hub, hub_answers, time_limit
 from minibert.checkpoint.hub import locate
 from minibert.errors import DownloadError
 from tests.support import hub_server
@@ -127,6 +127,26 @@ def test_time_for_the_bytes_of_a_large_file(monkeypatch: pytest.MonkeyPatch) -> 
     assert time_limit.within_limit(download) == "all"
     with pytest.raises(time_limit.SlowAnswerError, match="no complete answer after"):
         time_limit.within_limit(lambda: time.sleep(0.6))
+
+
+def test_time_for_the_bytes_of_a_file_that_the_cached_list_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client asks the hub for the size of a file, or takes it from a list that `hf download` left in the cache."""
+    file_download = pytest.importorskip("huggingface_hub.file_download")
+    if not hasattr(file_download, "_xet_file_metadata_from_tree_cache"):
+        pytest.skip("this version of huggingface_hub does not read the list")
+    listed = ("url", "a" * 64, "b" * 40, time_limit.BYTES_PER_SECOND * 60, None, None)
+    monkeypatch.setattr(file_download, "_xet_file_metadata_from_tree_cache", lambda: listed)
+    monkeypatch.setattr(file_download, "get_hf_file_metadata", file_download.get_hf_file_metadata)
+    hub_answers._install.__wrapped__()
+    monkeypatch.setattr(time_limit, "SECONDS", 0.3)
+
+    def download() -> str:
+        file_download._xet_file_metadata_from_tree_cache()
+        time.sleep(0.9)
+        return "all"
+
+    with hub_answers.checked_answers():
+        assert time_limit.within_limit(download) == "all"
 
 
 def test_a_call_that_is_given_up_ends(monkeypatch: pytest.MonkeyPatch) -> None:
