@@ -117,9 +117,6 @@ class TokenizedBatch(MutableMapping[str, Any]):
     def __repr__(self) -> str:
         return f"TokenizedBatch({', '.join(f'{name}: {_described(value)}' for name, value in self.data.items())})"
 
-    def __str__(self) -> str:
-        return repr(self.data)  # programs print the answer of a tokenizer
-
     def _repr_html_(self) -> str:
         starts = (
             " ".join(encoding.tokens[:20]) + (" ..." if len(encoding) > 20 else "") for encoding in self.encodings
