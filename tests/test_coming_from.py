@@ -201,7 +201,9 @@ def _table(world: World) -> None:
     _, model = world.transformers()
     theirs = model.embeddings.word_embeddings.weight.detach().numpy()
     table = world.model.embeddings.word_embeddings.weight
-    for found in (table.detach().numpy(), table.data.cpu().numpy(), torch.from_numpy(table.copy()).numpy()):
+    cosine = torch.cosine_similarity(table[2332], table[3035].detach(), dim=0)
+    close(cosine, util.cos_sim(theirs[2332], theirs[3035])[0, 0])
+    for found in (table.detach().numpy(), table.data.cpu().numpy()):
         assert type(found) is np.ndarray
         np.testing.assert_array_equal(found, theirs)
     assert type(world.model.get_input_embeddings()([[1, 2]])) is np.ndarray
@@ -295,6 +297,10 @@ def _similarity(world: World) -> None:
     scores = world.sentences.similarity(vectors, vectors)
     close(scores.detach().cpu().numpy(), world.sentence_transformers().similarity(vectors, vectors).numpy())
     assert isinstance(scores, np.ndarray)
+    best, places = torch.topk(scores[0], k=2)
+    assert (isinstance(best, torch.Tensor), places.tolist()) == (True, [0, 1])
+    close(torch.stack([scores[0], scores[1]], dim=0), scores)
+    close(torch.tensor(vectors[0]) * scores[0][1], vectors[0] * float(scores[0][1]))
     assert isinstance(world.sentences.similarity(torch.tensor(vectors), vectors), torch.Tensor)
 
 

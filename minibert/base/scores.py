@@ -43,6 +43,11 @@ class Scores(np.ndarray[Any, np.dtype[Any]]):
         """The scores themselves, as for a tensor; `memoryview` gives their buffer."""
         return self
 
+    @classmethod
+    def __torch_function__(cls, function: Callable[..., Any], types: object, args: Any = (), kwargs: Any = None) -> Any:
+        """Let functions of torch take these arrays, as in ``torch.topk(scores, k)``: they get tensors."""
+        return function(*_as_tensors(args), **_as_tensors(kwargs or {}))
+
     def __float__(self) -> float:
         """Return the only score, whatever the number of axes."""
         if self.size != 1:
@@ -65,6 +70,15 @@ class Scores(np.ndarray[Any, np.dtype[Any]]):
 
     def __repr__(self) -> str:
         return repr(self.view(np.ndarray))
+
+
+def _as_tensors(value: Any) -> Any:
+    """Turn the `Scores` in the arguments of a function into tensors, also those in lists, tuples and dicts."""
+    if isinstance(value, Scores):
+        return tensors.to_tensor(value.view(np.ndarray))
+    if isinstance(value, dict):
+        return {name: _as_tensors(one) for name, one in value.items()}
+    return type(value)(map(_as_tensors, value)) if type(value) in (list, tuple) else value
 
 
 def as_dense_array(value: Any) -> Any:

@@ -115,7 +115,7 @@ class TokenizedBatch(MutableMapping[str, Any]):
         return str(self.data)  # as transformers prints it
 
     def __repr__(self) -> str:
-        return repr(self.data)  # programs print the answer of a tokenizer
+        return f"TokenizedBatch({', '.join(f'{name}: {_described(value)}' for name, value in self.data.items())})"
 
     def _repr_html_(self) -> str:
         starts = (
@@ -125,8 +125,7 @@ class TokenizedBatch(MutableMapping[str, Any]):
             (i, len(encoding), encoding.n_truncated, start)
             for i, (encoding, start) in enumerate(zip(self.encodings, starts, strict=True))
         )
-        title = f"TokenizedBatch({', '.join(f'{name}: {_described(value)}' for name, value in self.data.items())})"
-        return html_table(title, ("row", "tokens", "cut", "they begin"), rows, len(self.encodings))
+        return html_table(repr(self), ("row", "tokens", "cut", "they begin"), rows, len(self.encodings))
 
     # --- what a row says about its text ---
 
