@@ -1,0 +1,148 @@
+"""The models with heads beside transformers (sdpa): ids in, logits out.
+
+    python -m benchmarks.heads [--write]
+
+The checkpoints have MiniLM's sizes, a vocabulary of 30,522 words and random weights. Each contender runs in a process
+of its own with the same number of threads. Their logits are compared first; then they run in turn, and each cell is the
+median of the runs. The masked-LM head computes logits for every token; in the row "one position" minibert computes only
+those of one token of each text, as for a text with one [MASK]. transformers computes all of them there too, because it
+cannot compute fewer.
+"""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.contenders import Compute, Contender, start
+from benchmarks.readme import publish, table_parser
+from minibert.base.machine import available_cores
+
+SHAPES = ((1, 32), (32, 128))
+HEADS = {
+    "BertForMaskedLM": "logits",
+    "BertForNextSentencePrediction": "logits",
+    "BertForPreTraining": "prediction_logits",
+    "BertForSequenceClassification": "logits",
+    "BertForTokenClassification": "logits",
+    "BertForQuestionAnswering": "start_logits",
+    "BertForMultipleChoice": "logits",
+}
+ONE_POSITION = "BertForMaskedLM, one position"
+MASKED = 5  # the column of the token whose logits are wanted in the row "one position"
+
+
+def make_checkpoint(name: str, folder: Path) -> Path:
+    """Save a random model of this class, with MiniLM's sizes."""
+    import torch
+    import transformers
+
+    sizes = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = getattr(transformers, name)(transformers.BertConfig(**sizes, num_labels=3))
+    model.save_pretrained(folder)
+    return folder
+
+
+def inputs_of(name: str, ids: np.ndarray) -> np.ndarray:
+    """Return the ids as the class takes them: two choices for each question of multiple choice."""
+    return ids.reshape(len(ids) // 2, 2, -1) if name == "BertForMultipleChoice" and len(ids) > 1 else ids
+
+
+def wanted(logits: np.ndarray, one_position: bool) -> np.ndarray:
+    """Return what is sent back and compared: large results only in part."""
+    return logits[:, MASKED] if one_position and logits.ndim == 3 else logits[..., :100]
+
+
+def _minibert(name: str, one_position: bool, folder: Path, threads: int, scratch: Path) -> Compute:
+    import minibert
+
+    model: Any = getattr(minibert, name).from_pretrained(folder, num_threads=threads)
+
+    def compute(ids: np.ndarray) -> np.ndarray:
+        ids = inputs_of(name, ids)
+        if one_position:
+            rows = np.arange(len(ids))
+            return model(ids, positions=np.stack([rows, np.full_like(rows, MASKED)], axis=1)).logits
+        return wanted(model(ids)[HEADS[name]], one_position)
+
+    return compute
+
+
+def _transformers(name: str, one_position: bool, folder: Path, threads: int, scratch: Path) -> Compute:
+    import torch
+    import transformers
+
+    torch.set_num_threads(threads)
+    model: Any = getattr(transformers, name).from_pretrained(folder, attn_implementation="sdpa").eval()
+
+    def compute(ids: np.ndarray) -> np.ndarray:
+        with torch.inference_mode():
+            logits = model(input_ids=torch.from_numpy(inputs_of(name, ids)))[HEADS[name]].numpy()
+        return wanted(logits, one_position)
+
+    return compute
+
+
+def measure(name: str, contenders: dict[str, Contender], runs: int, seconds: float) -> list[str]:
+    """Compare, then time; return a row for each shape."""
+    rows = []
+    for shape in SHAPES:
+        ids = np.random.default_rng(0).integers(1000, 2000, (max(shape[0], 2), shape[1]))
+        if name != "BertForMultipleChoice":
+            ids = ids[: shape[0]]
+        times: dict[str, list[float]] = {contender: [] for contender in contenders}
+        for _ in range(runs):
+            results = {}
+            for contender, process in contenders.items():
+                took, results[contender] = process.run(ids, seconds)
+                times[contender].append(took)
+            apart = float(np.abs(results["minibert"] - results["transformers sdpa"]).max())
+            if not apart <= 1e-4:  # written so that NaN fails too
+                raise RuntimeError(f"{name}: the logits differ by {apart}: they do not compute the same.")
+        ours, theirs = (1e3 * float(np.median(times[key])) for key in ("minibert", "transformers sdpa"))
+        ratio = float(np.median(np.divide(times["transformers sdpa"], times["minibert"])))
+        rows.append(f"| {name} | {len(ids)} x {shape[1]} | {ours:.2f} | {theirs:.2f} ({ratio:.2f}x) |")
+        print(rows[-1], flush=True)
+    return rows
+
+
+def main() -> int:
+    """Measure all heads, print the table, and write it into README.md if asked."""
+    parser = table_parser("heads")
+    parser.add_argument("--runs", type=int, default=5, help="number of runs, for the medians (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=0.5, help="seconds per run and shape (default: %(default)s)")
+    options = parser.parse_args()
+    threads = available_cores()
+    lines = ["| head | texts x tokens | minibert, ms | transformers sdpa, ms |", "|---|---|--:|--:|"]
+    with tempfile.TemporaryDirectory() as scratch_name:
+        scratch = Path(scratch_name)
+        for row in (*HEADS, ONE_POSITION):
+            name, one_position = row.partition(",")[0], row == ONE_POSITION
+            folder = scratch / name
+            if not folder.exists():
+                make_checkpoint(name, folder)
+            makers = {
+                "minibert": functools.partial(_minibert, name, one_position),
+                "transformers sdpa": functools.partial(_transformers, name, one_position),
+            }
+            own = scratch / f"contenders of {row}"
+            own.mkdir()
+            contenders = start(makers, folder, threads, own)
+            lines += [
+                line.replace(f"| {name} |", f"| {row} |", 1)
+                for line in measure(name, contenders, options.runs, options.seconds)
+            ]
+            for contender in contenders.values():
+                contender.close()
+    publish("heads", lines, f"{threads} threads each; medians of {options.runs} runs", write=options.write)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
