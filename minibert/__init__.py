@@ -33,12 +33,14 @@ if TYPE_CHECKING:
     from minibert.models.load import load
     from minibert.models.outputs import BertModelOutput
     from minibert.sentence.sentence_transformer import SentenceTransformer
+    from minibert.similarity import SimilarityFunction, quantize_embeddings
     from minibert.tokenizer.auto import AutoTokenizer
     from minibert.tokenizer.bert_tokenizer import BertTokenizer
     from minibert.tokens.embed import embed_tokens
     from minibert.tokens.layers import combine_layers
     from minibert.tokens.occurrences import word_occurrences
     from minibert.tokens.token_vectors import TokenVectors
+    from minibert.util import LoggingHandler
 
 __all__ = [
     "AutoConfig",
@@ -56,13 +58,16 @@ __all__ = [
     "BertModelOutput",
     "BertTokenizer",
     "DownloadError",
+    "LoggingHandler",
     "ModelFormatError",
     "SentenceTransformer",
+    "SimilarityFunction",
     "TokenVectors",
     "__version__",
     "combine_layers",
     "embed_tokens",
     "load",
+    "quantize_embeddings",
     "word_occurrences",
 ]
 
@@ -84,12 +89,15 @@ _MODULE_OF = {
     "BertModelOutput": "models.outputs",
     "BertTokenizer": "tokenizer.bert_tokenizer",
     "DownloadError": "errors",
+    "LoggingHandler": "util",
     "ModelFormatError": "errors",
     "SentenceTransformer": "sentence.sentence_transformer",
+    "SimilarityFunction": "similarity",
     "TokenVectors": "tokens.token_vectors",
     "combine_layers": "tokens.layers",
     "embed_tokens": "tokens.embed",
     "load": "models.load",
+    "quantize_embeddings": "similarity",
     "word_occurrences": "tokens.occurrences",
 }
 
@@ -135,11 +143,15 @@ _INSTEAD = {
         _TRAINING,
     ),
     **dict.fromkeys(("evaluation", "SentenceTransformerModelCardData"), "sentence-transformers has it"),
+    "mine_hard_negatives": "sentence_transformers.util has it, and it works with a model of minibert",
     "logging": 'use Python\'s: logging.getLogger("minibert")',
     "set_seed": "leave it out; minibert has no random numbers",
     "PreTrainedModel": "BertModel",
     "PretrainedConfig": "BertConfig",
 }
+
+# Modules that programs use without importing them, as they do with sentence_transformers.util.
+_MODULES = ("search", "similarity", "util")
 
 # The modules in which Python handles `from minibert import name`. An AttributeError would lose its message there.
 _IMPORT_MODULES = ("importlib._bootstrap", "_frozen_importlib")
@@ -151,6 +163,8 @@ def __getattr__(name: str) -> Any:
         value = getattr(import_module(f"minibert.{_MODULE_OF[name]}"), name)
         globals()[name] = value
         return value
+    if name in _MODULES:
+        return import_module(f"minibert.{name}")
     if name not in _INSTEAD:
         raise AttributeError(f"module 'minibert' has no attribute {name!r}; it has {', '.join(__all__)}.")
     message = f"minibert has no {name}. Instead: {_INSTEAD[name]}."

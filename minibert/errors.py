@@ -11,7 +11,7 @@ class ModelFormatError(ValueError):
 
 
 class DownloadError(OSError):
-    """A model could not be fetched: no network, no such repository or revision, no permission, a broken transfer.
+    """A model or a file could not be fetched: no network, no such repository or file, no permission, a broken transfer.
 
-    ``__cause__`` holds the hub client's exception.
+    ``__cause__`` holds the exception of the hub's client or of the network.
     """

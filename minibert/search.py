@@ -1,7 +1,8 @@
 """Search among many vectors: the most similar ones, paraphrases, communities; block by block, in bounded memory.
 
 The names, the arguments and the results are those of sentence_transformers.util, version 6.2. Of equal scores the one
-with the lower index comes first; that library does not define their order.
+with the lower index comes first; that library does not define their order. Tensors of torch are searched like arrays; a
+score function of the caller's is then called with tensors.
 """
 
 from __future__ import annotations
@@ -12,17 +13,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from minibert.base import tensors
 from minibert.base.arrays import FloatArray, Int64Array
 from minibert.base.checks import brief, check_int
-from minibert.similarity import as_array, cos_sim, normalize_embeddings
+from minibert.similarity import SIMILARITY_FUNCTIONS, as_array, cos_sim, normalize_embeddings
 
-__all__ = ["community_detection", "paraphrase_mining", "paraphrase_mining_embeddings", "semantic_search"]
+__all__ = ["as_matrix", "community_detection", "paraphrase_mining", "paraphrase_mining_embeddings", "semantic_search"]
 
-ScoreFunction = Callable[[Any, Any], FloatArray]
+ScoreFunction = Callable[[Any, Any], Any]
 
 # Limits of the scores, and of the numbers of corpus vectors, held at a time. They also apply to larger chunk sizes.
 _SCORES = 2**21
 _NUMBERS = 2**23
+
+_OUR_SCORES = tuple(function for functions in SIMILARITY_FUNCTIONS.values() for function in functions)
 
 
 def semantic_search(
@@ -37,8 +41,8 @@ def semantic_search(
 
     Parameters
     ----------
-    query_embeddings : array-like of shape (m, H), or (H,) for one query
-    corpus_embeddings : array-like of shape (n, H)
+    query_embeddings : array-like or tensor of shape (m, H), or (H,) for one query; or a list of m vectors
+    corpus_embeddings : array-like or tensor of shape (n, H), or a list of n vectors
     query_chunk_size, corpus_chunk_size : int
         The most vectors that are scored at a time. They change the result only by rounding.
     top_k : int
@@ -58,7 +62,8 @@ def semantic_search(
     query_chunk_size = check_int("query_chunk_size", query_chunk_size, 1)
     corpus_chunk_size = check_int("corpus_chunk_size", corpus_chunk_size, 1)
     top_k = check_int("top_k", top_k, 1)
-    queries, corpus = _matrix("query_embeddings", query_embeddings), _matrix("corpus_embeddings", corpus_embeddings)
+    queries, corpus = as_matrix("query_embeddings", query_embeddings), as_matrix("corpus_embeddings", corpus_embeddings)
+    score_function = _of_arrays(score_function, query_embeddings, corpus_embeddings)
     if len(queries) and len(corpus) and queries.shape[1] != corpus.shape[1]:
         raise ValueError(
             f"query_embeddings has vectors of {queries.shape[1]} features, corpus_embeddings of {corpus.shape[1]}; "
@@ -125,7 +130,7 @@ def paraphrase_mining_embeddings(
 
     Parameters
     ----------
-    embeddings : array-like of shape (n, H)
+    embeddings : array-like or tensor of shape (n, H), or a list of n vectors
     query_chunk_size, corpus_chunk_size : int
         The most vectors that are scored at a time.
     max_pairs : int
@@ -142,7 +147,8 @@ def paraphrase_mining_embeddings(
     query_chunk_size = check_int("query_chunk_size", query_chunk_size, 1)
     corpus_chunk_size = check_int("corpus_chunk_size", corpus_chunk_size, 1)
     max_pairs, top_k = check_int("max_pairs", max_pairs, 1), check_int("top_k", top_k, 1)
-    x = _matrix("embeddings", embeddings)
+    x = as_matrix("embeddings", embeddings)
+    score_function = _of_arrays(score_function, embeddings)
     pairs, scores = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float64)
     for first in range(0, len(x), query_chunk_size):
         chunk = x[first : first + query_chunk_size]
@@ -173,7 +179,7 @@ def community_detection(
 
     Parameters
     ----------
-    embeddings : array-like of shape (n, H)
+    embeddings : array-like or tensor of shape (n, H), or a list of n vectors
     threshold : float
     min_community_size : int
     batch_size : int
@@ -194,7 +200,7 @@ def community_detection(
     least = _check_threshold(threshold)
     min_community_size = check_int("min_community_size", min_community_size, 1)
     batch_size = check_int("batch_size", batch_size, 1)
-    x = _matrix("embeddings", embeddings)
+    x = as_matrix("embeddings", embeddings)
     if not np.isfinite(x).all():
         raise ValueError("embeddings holds NaN or infinity, which does not have a cosine; remove these vectors.")
     if len(x) < min_community_size:
@@ -227,8 +233,6 @@ def _best(
     queries: FloatArray, corpus: FloatArray, top_k: int, corpus_chunk_size: int, score_function: ScoreFunction
 ) -> tuple[Int64Array, FloatArray]:
     """Return ids and scores of the best `top_k` of the corpus for each query, best first: (m, min(top_k, n)) each."""
-    if not callable(score_function):
-        raise TypeError(f"score_function={brief(score_function)}; expected a function, such as cos_sim or dot_score.")
     m, n = len(queries), len(corpus)
     ids, best = np.zeros((m, 0), dtype=np.int64), np.zeros((m, 0), dtype=np.float32)
     rows = max(1, min(corpus_chunk_size, _SCORES // max(1, m), _NUMBERS // max(1, corpus.shape[1])))
@@ -250,6 +254,15 @@ def _best(
     return np.take_along_axis(ids, order, axis=1), np.take_along_axis(best, order, axis=1)
 
 
+def _of_arrays(score_function: ScoreFunction, *given: object) -> ScoreFunction:
+    """Return a function of arrays; if vectors were given as tensors, the caller's own function gets tensors."""
+    if not callable(score_function):
+        raise TypeError(f"score_function={brief(score_function)}; expected a function, such as cos_sim or dot_score.")
+    if any(score_function is ours for ours in _OUR_SCORES) or not any(map(tensors.holds_tensor, given)):
+        return score_function
+    return lambda a, b: score_function(tensors.to_tensor(a), tensors.to_tensor(b))
+
+
 def _first_columns(scores: FloatArray, threshold: FloatArray, count: int) -> Int64Array:
     """Return the `count` columns, in order, of all scores above the threshold and of the first scores equal to it."""
     above, at = scores > threshold, scores == threshold
@@ -258,7 +271,7 @@ def _first_columns(scores: FloatArray, threshold: FloatArray, count: int) -> Int
     return np.nonzero(chosen)[1].reshape(len(scores), count)
 
 
-def _matrix(name: str, values: npt.ArrayLike) -> FloatArray:
+def as_matrix(name: str, values: npt.ArrayLike) -> FloatArray:
     """Return vectors as rows. The dtype is not changed, because a converted corpus would take its memory again."""
     array = as_array(name, values)
     if array.size == 0 and array.ndim == 1:

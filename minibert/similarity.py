@@ -1,6 +1,8 @@
 """Similarity of vectors, and functions that normalize, truncate and quantize vectors.
 
-The names, the arguments and the results are those of sentence_transformers.util, version 6.2; the arrays are NumPy's.
+The names, the arguments and the results are those of sentence_transformers.util, version 6.2. The answer is a tensor if
+an argument is a tensor of torch, or a list of tensors; otherwise it is a NumPy array, where that library answers with a
+tensor too. Scores are arrays with the methods ``numpy``, ``cpu`` and ``detach`` of a tensor, see `Scores`.
 Floats are computed in their own dtype, at least float32; integers, such as quantized vectors, as float32.
 
 Finite vectors never give NaN. A score beyond the greatest number of its dtype is infinity, with the right sign. A score
@@ -10,6 +12,7 @@ power of two, which is exact. For vectors that hold NaN or infinity, NumPy's ari
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from typing import Any
 
@@ -18,13 +21,16 @@ import numpy.typing as npt
 
 from minibert.base.arrays import FloatArray, IntArray
 from minibert.base.checks import check_choice, check_int
+from minibert.base.scores import as_dense_array, as_given, as_scores
 from minibert.base.warn import warn_caller
 
 __all__ = [
     "PRECISIONS",
     "SIMILARITY_FUNCTIONS",
+    "SimilarityFunction",
     "as_array",
     "as_vectors",
+    "check_similarity",
     "check_truncate_dim",
     "cos_sim",
     "dot_score",
@@ -35,6 +41,8 @@ __all__ = [
     "pairwise_dot_score",
     "pairwise_euclidean_sim",
     "pairwise_manhattan_sim",
+    "pytorch_cos_sim",
+    "quantization_ranges",
     "quantize_embeddings",
     "truncate_embeddings",
 ]
@@ -49,17 +57,18 @@ _BLOCK = 2**22
 _quietly = np.errstate(over="ignore", under="ignore", invalid="ignore")
 
 
+@as_scores
 @_quietly
 def cos_sim(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
     """Return the cosine of the angle between each row of `a` and each row of `b`; 0 for a row of zeros.
 
     Parameters
     ----------
-    a, b : array-like of shape (m, H) and (n, H); a single vector (H,) is one row
+    a, b : array-like or tensors of shape (m, H) and (n, H); a single vector (H,) is one row
 
     Returns
     -------
-    ndarray of shape (m, n)
+    Scores, an ndarray, of shape (m, n); a tensor if `a` or `b` is one
 
     Raises
     ------
@@ -70,6 +79,11 @@ def cos_sim(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
     return normalize_embeddings(x) @ normalize_embeddings(y).T
 
 
+pytorch_cos_sim = cos_sim
+"""The name of `cos_sim` in older programs."""
+
+
+@as_scores
 @_quietly
 def dot_score(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
     """Return the dot product of each row of `a` with each row of `b`; arguments and errors as in `cos_sim`."""
@@ -81,29 +95,32 @@ def dot_score(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
     return scores
 
 
+@as_scores
 @_quietly
 def euclidean_sim(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
     """Return -|a_i - b_j|, the negative Euclidean distance; arguments and errors as in `cos_sim`."""
     return -_distances(*_rows(a, b), _lengths)
 
 
+@as_scores
 @_quietly
 def manhattan_sim(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
     """Return -sum |a_i - b_j|, the negative Manhattan distance; arguments and errors as in `cos_sim`."""
     return -_distances(*_rows(a, b), lambda difference: np.abs(difference).sum(axis=-1))
 
 
+@as_scores
 @_quietly
 def pairwise_cos_sim(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
     """Return the cosine of the angle between row i of `a` and row i of `b`.
 
     Parameters
     ----------
-    a, b : array-like of shape (n, H) each, or (H,)
+    a, b : array-like or tensors of shape (n, H) each, or (H,)
 
     Returns
     -------
-    ndarray of shape (n,), or a single number for two single vectors
+    Scores, an ndarray, of shape (n,), or a single number for two single vectors; a tensor if `a` or `b` is one
 
     Raises
     ------
@@ -114,6 +131,7 @@ def pairwise_cos_sim(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
     return (normalize_embeddings(x) * normalize_embeddings(y)).sum(axis=-1)
 
 
+@as_scores
 @_quietly
 def pairwise_dot_score(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
     """Return the dot product of row i of `a` and row i of `b`; arguments and errors as in `pairwise_cos_sim`."""
@@ -125,6 +143,7 @@ def pairwise_dot_score(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
     return scores[()]
 
 
+@as_scores
 @_quietly
 def pairwise_euclidean_sim(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
     """Return -|a_i - b_i|; arguments and errors as in `pairwise_cos_sim`."""
@@ -132,6 +151,7 @@ def pairwise_euclidean_sim(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
     return -_lengths(x - y)
 
 
+@as_scores
 @_quietly
 def pairwise_manhattan_sim(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
     """Return -sum |a_i - b_i|; arguments and errors as in `pairwise_cos_sim`."""
@@ -139,7 +159,7 @@ def pairwise_manhattan_sim(a: npt.ArrayLike, b: npt.ArrayLike) -> FloatArray:
     return -np.abs(x - y).sum(axis=-1)
 
 
-SIMILARITY_FUNCTIONS: dict[str, tuple[Callable[..., FloatArray], Callable[..., FloatArray]]] = {
+SIMILARITY_FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "cosine": (cos_sim, pairwise_cos_sim),
     "dot": (dot_score, pairwise_dot_score),
     "euclidean": (euclidean_sim, pairwise_euclidean_sim),
@@ -148,9 +168,53 @@ SIMILARITY_FUNCTIONS: dict[str, tuple[Callable[..., FloatArray], Callable[..., F
 """The values of ``similarity_fn_name``: a function for all pairs of rows, and one for row i with row i."""
 
 
+class SimilarityFunction(enum.Enum):
+    """The names of the similarity functions, for programs that write ``SimilarityFunction.COSINE``."""
+
+    COSINE = "cosine"
+    DOT_PRODUCT = "dot"
+    DOT = "dot"
+    EUCLIDEAN = "euclidean"
+    MANHATTAN = "manhattan"
+
+    @staticmethod
+    def to_similarity_fn(similarity_function: str | SimilarityFunction) -> Callable[..., Any]:
+        """Return the function that scores all pairs of rows, such as `cos_sim`; ValueError for an unknown name."""
+        return SIMILARITY_FUNCTIONS[check_similarity("similarity_function", similarity_function)][0]
+
+    @staticmethod
+    def to_similarity_pairwise_fn(similarity_function: str | SimilarityFunction) -> Callable[..., Any]:
+        """Return the function that scores row i with row i, such as `pairwise_cos_sim`; ValueError as above."""
+        return SIMILARITY_FUNCTIONS[check_similarity("similarity_function", similarity_function)][1]
+
+    @staticmethod
+    def possible_values() -> list[str]:
+        """Return the names: "cosine", "dot", "euclidean", "manhattan"."""
+        return [*SIMILARITY_FUNCTIONS]
+
+
+def check_similarity(name: str, value: object) -> str:
+    """Return the name of a similarity function, given as a str or as a `SimilarityFunction`, also of another library.
+
+    Raises
+    ------
+    ValueError
+        It is another name.
+    """
+    given = value.value if isinstance(value, enum.Enum) else value
+    if given in ("maxsim", "meanmaxsim"):
+        raise ValueError(
+            f"{name}={given!r} compares the vectors of all tokens, for models of MultiVectorEncoder, which minibert "
+            f"does not have; expected one of {', '.join(map(repr, SIMILARITY_FUNCTIONS))}."
+        )
+    check_choice(name, given, SIMILARITY_FUNCTIONS)
+    return str(given)
+
+
 # --- normalize, truncate, quantize -----------------------------------------------------------------------------------
 
 
+@as_given
 @_quietly
 def normalize_embeddings(embeddings: npt.ArrayLike) -> FloatArray:
     """Scale each row to length 1; a row of zeros remains zeros.
@@ -159,11 +223,11 @@ def normalize_embeddings(embeddings: npt.ArrayLike) -> FloatArray:
 
     Parameters
     ----------
-    embeddings : array-like of shape (..., H)
+    embeddings : array-like or tensor of shape (..., H)
 
     Returns
     -------
-    ndarray of the same shape; the lengths are computed in float64
+    ndarray or tensor of the same shape; the lengths are computed in float64
     """
     x = as_vectors("embeddings", embeddings)
     squares, exponents = _sum_squares(x.astype(np.result_type(x, np.float64), copy=False))
@@ -172,17 +236,18 @@ def normalize_embeddings(embeddings: npt.ArrayLike) -> FloatArray:
     return (scaled / lengths).astype(x.dtype)
 
 
+@as_given
 def truncate_embeddings(embeddings: npt.ArrayLike, truncate_dim: int | None) -> FloatArray:
     """Keep the first `truncate_dim` features of each vector, or all for None; do not normalize again.
 
     Parameters
     ----------
-    embeddings : array-like of shape (..., H)
+    embeddings : array-like or tensor of shape (..., H)
     truncate_dim : int, at least 1, or None
 
     Returns
     -------
-    ndarray of shape (..., min(truncate_dim, H)); a view if `embeddings` is an array
+    ndarray or tensor of shape (..., min(truncate_dim, H)); a view if `embeddings` is one
     """
     kept = check_truncate_dim(truncate_dim)
     return _not_single("embeddings", as_array("embeddings", embeddings))[..., :kept]
@@ -198,12 +263,13 @@ def quantize_embeddings(
     precision: str,
     ranges: npt.ArrayLike | None = None,
     calibration_embeddings: npt.ArrayLike | None = None,
-) -> npt.NDArray[np.generic]:
+) -> Any:
     """Store vectors in fewer bits.
 
     Parameters
     ----------
-    embeddings : array-like of shape (n, H), or (H,); floats
+    embeddings : array-like or tensor of shape (n, H), or (H,); floats
+        Or a list of matrices, which can differ in their numbers of rows; they share their ranges.
     precision : {"float32", "float16", "int8", "uint8", "binary", "ubinary"}
         float16, which sentence-transformers does not have, rounds each number to 11 bits. int8 and uint8 have 256
         levels in the range of each feature. binary and ubinary keep one bit per feature, 1 if it is above 0, packed
@@ -215,7 +281,7 @@ def quantize_embeddings(
 
     Returns
     -------
-    ndarray
+    ndarray, also for tensors, as in sentence-transformers; or a list of ndarrays for a list of matrices
         Of shape (n, H), or (n, H / 8 rounded up) for binary (int8) and ubinary (uint8).
 
     Raises
@@ -230,6 +296,8 @@ def quantize_embeddings(
         The ranges come from fewer than 100 vectors, so other texts will have values outside the ranges.
     """
     check_choice("precision", precision, PRECISIONS)
+    if isinstance(embeddings, list) and (not embeddings or np.ndim(as_dense_array(embeddings[0])) == 2):
+        return _quantized_matrices(embeddings, precision, ranges, calibration_embeddings)
     x = as_array("embeddings", embeddings)
     if x.dtype.kind != "f" or x.ndim not in (1, 2):
         raise TypeError(f"embeddings is {x.dtype} of shape {x.shape}; expected floats of shape (n, H) or (H,).")
@@ -242,8 +310,25 @@ def quantize_embeddings(
         return packed if precision == "ubinary" else (packed.astype(np.int16) - 128).astype(np.int8)
     if len(x) == 0:
         return x.astype(precision)
-    levels = np.clip(_levels(x, _ranges(x, precision, ranges, calibration_embeddings)), 0, 255)
+    levels = np.clip(_levels(x, quantization_ranges(x, precision, ranges, calibration_embeddings)), 0, 255)
     return levels.astype(np.uint8) if precision == "uint8" else (levels - 128).astype(np.int8)
+
+
+def _quantized_matrices(
+    matrices: list[Any], precision: str, ranges: npt.ArrayLike | None, calibration_embeddings: npt.ArrayLike | None
+) -> list[npt.NDArray[Any]]:
+    """Quantize matrices of any numbers of rows with common ranges, those of all their rows."""
+    arrays = [as_vectors(f"embeddings[{i}]", matrix) for i, matrix in enumerate(matrices)]
+    for i, array in enumerate(arrays):
+        if array.ndim != 2 or array.shape[1] != arrays[0].shape[1]:
+            raise ValueError(
+                f"embeddings[{i}] has shape {array.shape}, embeddings[0] {arrays[0].shape}; expected matrices (n, H) "
+                "with the same H."
+            )
+    if arrays and precision in ("int8", "uint8") and ranges is None:
+        rows = np.concatenate(arrays)
+        ranges = quantization_ranges(rows, precision, None, calibration_embeddings) if len(rows) else None
+    return [quantize_embeddings(array, precision, ranges) for array in arrays]
 
 
 @_quietly
@@ -282,7 +367,7 @@ def _levels(x: FloatArray, ranges: FloatArray) -> FloatArray:
     return levels
 
 
-def _ranges(
+def quantization_ranges(
     x: FloatArray, precision: str, ranges: npt.ArrayLike | None, calibration_embeddings: npt.ArrayLike | None
 ) -> FloatArray:
     """Return the least and the greatest value of each feature, of shape (2, H); ValueError if one is not finite."""
@@ -327,7 +412,7 @@ def as_array(name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
             f"{name} is a masked array, whose hidden numbers would count; give .filled(...), or fewer rows."
         )
     try:
-        array = np.asarray(values)
+        array = np.asarray(as_dense_array(values))
     except Exception as error:  # lists of unequal length, or any error of another library's __array__
         raise ValueError(f"{name} is not an array of vectors ({error}); all of them must have one length.") from error
     if array.dtype.kind not in "biuf":

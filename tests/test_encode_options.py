@@ -43,7 +43,7 @@ def test_every_way_to_encode_has_the_same_options_and_defaults() -> None:
         assert of_encode[name].default == default, name
         assert of_scikit[name].default == default, name
     beyond = {"self", "inputs", "sentences", "show_progress_bar", "output_value", "precision", "convert_to_numpy"}
-    beyond |= {"convert_to_tensor", "device", "out", "return_info"}
+    beyond |= {"convert_to_tensor", "device", "out", "return_info", "pool", "chunk_size", "task", "processing_kwargs"}
     assert set(of_encode) == {*fields, *beyond}
 
 

@@ -263,7 +263,8 @@ def calls(folder: Path) -> list[Call]:
             options = {
                 **{"prompts": None, "default_prompt_name": None, "similarity_fn_name": None, "cache_folder": None},
                 **{"revision": None, "local_files_only": True, "token": None, "truncate_dim": None, "device": None},
-                **{"backend": "numpy", "num_threads": 1},
+                **{"backend": "numpy", "num_threads": 1, "modules": None, "trust_remote_code": False},
+                **{"model_kwargs": {}, "processor_kwargs": {}, "config_kwargs": {}, "use_auth_token": None},
             }
             add("SentenceTransformer", kind, **{name: folder, **options})
             continue
@@ -331,7 +332,8 @@ def calls(folder: Path) -> list[Call]:
     encode = {
         **{"inputs": texts, **named, "show_progress_bar": False, "output_value": "sentence_embedding"},
         **{"precision": "float32", "convert_to_numpy": True, "convert_to_tensor": False, "device": None},
-        **{"normalize_embeddings": True, "truncate_dim": None, **pooled, "sentences": None},
+        **{"normalize_embeddings": True, "truncate_dim": None, **pooled, "sentences": None, "pool": None},
+        **{"chunk_size": None, "task": "query", "processing_kwargs": None},
     }
     add("encode(texts)", sentences.encode, **encode)
     add("encode(out=)", sentences.encode, inputs=texts[:3], truncate_dim=4, out=np.zeros((3, 4), np.float32))

@@ -28,8 +28,20 @@ PACKAGE = Path(minibert.__file__).parent
 
 # The folders, and the modules beside them. Each one imports only those above it in this list.
 ORDER = (
-    *("errors", "base", "checkpoint", "bert", "kernels", "models", "tokenizer", "similarity", "search", "tokens"),
-    *("sentence", "corpus", "plot", "scikit", "integrations", "cli", "__main__"),
+    *(
+        "errors",
+        "base",
+        "checkpoint",
+        "bert",
+        "kernels",
+        "models",
+        "tokenizer",
+        "similarity",
+        "search",
+        "index",
+        "tokens",
+    ),
+    *("sentence", "corpus", "util", "plot", "scikit", "integrations", "cli", "__main__"),
 )
 # bert/ uses NumPy and base/ only. One function loads a config, and imports the modules for that inside.
 PAPER = {"errors", "base", "bert"}
@@ -52,6 +64,8 @@ HOMES = {
     "torch": {"base.tensors", "cli.bench"},  # cli.bench times it
     "transformers": {"cli.bench"},  # both are timed beside minibert if they are installed
     "pyarrow": {"corpus.writers"},
+    "faiss": {"index"},
+    "usearch": {"index"},
 }
 
 
@@ -439,7 +453,7 @@ def test_there_are_five_runtime_packages_and_they_are_the_ones_imported() -> Non
     imported = {dotted.split(".")[0] for tree in TREES.values() for _, dotted in imports(tree, types_too=True)}
     extras = [project["optional-dependencies"][extra] for extra in ("plot", "sklearn", "parquet")]
     assert extras == [["matplotlib>=3.8"], ["scikit-learn>=1.6"], ["pyarrow>=17"]]
-    optional = {"matplotlib", "sklearn", "pyarrow", "jinja2"}
+    optional = {"matplotlib", "sklearn", "pyarrow", "jinja2", "faiss", "usearch"}
     assert imported - set(sys.stdlib_module_names) - {"minibert"} - required - optional <= {
         "llvmlite",
         "tqdm",

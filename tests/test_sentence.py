@@ -192,8 +192,12 @@ def test_bad_inputs(
         ({"batch_size": 0}, ValueError, "batch_size=0"),
         ({"batch_size": -3}, ValueError, "batch_size=-3"),
         ({"batch_size": 2.0}, TypeError, "batch_size=2.0"),
-        ({"convert_to_tensor": True}, TypeError, "torch.from_numpy"),
         ({"device": "cuda"}, ValueError, "runs on the CPU"),
+        ({"device": ["cpu", "cuda:1"]}, ValueError, "runs on the CPU"),
+        ({"chunk_size": 0}, ValueError, "chunk_size=0"),
+        ({"task": 3}, TypeError, "task=3; expected None, 'query'"),
+        ({"processing_kwargs": {"text": {"max_length": 4}}}, ValueError, "set max_seq_length of the model"),
+        ({"pool": {"input": 1, "output": 2, "processes": [3]}}, ValueError, "processes of another model"),
         ({"output_value": "sentences"}, ValueError, "output_value='sentences'"),
         ({"precision": "float64"}, ValueError, "precision='float64'"),
         ({"truncate_dim": 0}, ValueError, "truncate_dim=0"),
@@ -214,7 +218,7 @@ def test_bad_inputs(
         ({"pooling": "none", "truncation": "split"}, ValueError, "only for sentence vectors"),
         ({"pooling": "none", "output_value": None}, ValueError, "pooling='none' does not compute them"),
         ({"precision": "int8"}, ValueError, "single vector"),
-        ({"pool": {}}, TypeError, "pool"),
+        ({"pool": {}}, TypeError, "pool={}; expected None, or the result of start_multi_process_pool"),
     ],
 )
 def test_bad_options(
@@ -486,7 +490,7 @@ def test_bad_settings(tmp_path: Path) -> None:
         ({"default_prompt_name": "task"}, ValueError, "default_prompt_name='task'"),
         ({"truncate_dim": 0}, ValueError, "truncate_dim=0"),
         ({"device": "cuda:0"}, ValueError, "device='cuda:0'"),
-        ({"backend": "torch"}, ValueError, "backend='torch'"),
+        ({"backend": "onnx"}, ValueError, "backend='onnx'"),
     ]
     for options, error, message in cases:
         with pytest.raises(error, match=message):

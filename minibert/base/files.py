@@ -282,8 +282,8 @@ def make_folder(path: str | os.PathLike[str]) -> str:
     return folder
 
 
-def write_json(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None:
-    """Write a JSON object, with two spaces of indentation and in the order of its keys, as `write_whole` does."""
+def write_json(path: str | os.PathLike[str], content: Mapping[str, Any] | list[Any]) -> None:
+    """Write a JSON object or list, with two spaces of indentation, keys in their order, as `write_whole` does."""
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     write_whole(path, lambda file: file.write(text.encode()))
 

@@ -6,7 +6,7 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 
-__all__ = ["progress_bar"]
+__all__ = ["progress_bar", "write_line"]
 
 
 @contextlib.contextmanager
@@ -32,3 +32,13 @@ def progress_bar(
 
     with tqdm(total=total, initial=initial, unit=unit, dynamic_ncols=True, smoothing=0.05) as bar:
         yield bar.update
+
+
+def write_line(text: str) -> None:
+    """Print a line on the standard output; a progress bar that is shown stays below it."""
+    if "tqdm" in sys.modules:
+        from tqdm import tqdm
+
+        tqdm.write(text)
+    elif sys.stdout is not None:
+        sys.stdout.write(f"{text}\n")

@@ -199,6 +199,7 @@ def encode_tokens(
         As `encode_texts`.
     """
     result, n_truncated, info = list[Any](), list[int](), list[TextInfo]()
+    prompt_length = task.windows.num_prompt_tokens
     check_inputs(texts)
     for _, groups in task.windows.of(texts, range(len(texts)), exact=task.exact):
         n_truncated += (count_tokens(group)[1] for group in groups)
@@ -216,6 +217,8 @@ def encode_tokens(
                     "attention_mask": np.ones(len(encoding), dtype=np.int64),
                     "token_embeddings": vectors,
                     "sentence_embedding": sentence[:width],
+                    "modality": "text",
+                    **({"prompt_length": prompt_length} if prompt_length else {}),
                 }
             )
     return result, np.array(n_truncated, dtype=np.int64), info

@@ -38,6 +38,12 @@ class Step(Protocol):
 
     def __call__(self, vectors: FloatArray, /) -> FloatArray: ...
 
+    def config(self) -> dict[str, Any]:
+        """Return what its config.json holds."""
+
+    def tensors(self) -> dict[str, FloatArray]:
+        """Return its weights by their names in model.safetensors; empty if it has none."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pipeline:
@@ -179,14 +185,75 @@ class _Dense:
 
     ops: Ops
     linear: PreparedLinear
-    activation: str | None
+    bias: bool
+    activation: str
     residual: PreparedLinear | bool
 
     def __call__(self, vectors: FloatArray) -> FloatArray:
         added = vectors if self.residual is True else None
         if not isinstance(self.residual, bool):
             added = self.ops.linear(vectors, self.residual)
-        return self.ops.linear(vectors, self.linear, activation=self.activation, residual=added)
+        return self.ops.linear(vectors, self.linear, activation=_ACTIVATIONS[self.activation], residual=added)
+
+    def config(self) -> dict[str, Any]:
+        outward, inward = self.linear.shape
+        home = "linear" if self.activation == "Identity" else "activation"
+        return {
+            "in_features": inward,
+            "out_features": outward,
+            "bias": self.bias,
+            "activation_function": f"torch.nn.modules.{home}.{self.activation}",
+            **({} if self.residual is False else {"use_residual": True}),
+        }
+
+    def tensors(self) -> dict[str, FloatArray]:
+        found = {"linear.weight": self.linear.weight}
+        if self.bias:
+            found["linear.bias"] = self.linear.bias
+        if not isinstance(self.residual, bool):
+            found["residual.weight"] = self.residual.weight
+        return found
+
+    def __repr__(self) -> str:
+        outward, inward = self.linear.shape
+        return f"Dense({inward}, {outward}, {self.activation})"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _LayerNorm:
+    """The op `layer_norm` with the weights of one module."""
+
+    ops: Ops
+    norm: LayerNorm
+
+    def __call__(self, vectors: FloatArray) -> FloatArray:
+        return self.ops.layer_norm(vectors, self.norm)
+
+    def config(self) -> dict[str, Any]:
+        return {"dimension": len(self.norm.weight)}
+
+    def tensors(self) -> dict[str, FloatArray]:
+        return {"norm.weight": self.norm.weight, "norm.bias": self.norm.bias}
+
+    def __repr__(self) -> str:
+        return f"LayerNorm({len(self.norm.weight)})"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Normalize:
+    """Scale vectors to length 1."""
+
+    def __call__(self, vectors: FloatArray) -> FloatArray:
+        return normalize_embeddings(vectors)
+
+    def config(self) -> dict[str, Any]:
+        return {}
+
+    def tensors(self) -> dict[str, FloatArray]:
+        return {}
+
+    def __repr__(self) -> str:
+        return "Normalize()"
 
 
 # torch.nn's name -> the name in minibert's ops; None is the identity.
@@ -230,7 +297,7 @@ def _read_dense(files: ModelFiles, module: Module, width: int, ops: Ops) -> tupl
         )
 
     residual = prepare("residual") if "residual.weight" in shapes else use_residual
-    dense = _Dense(ops, prepare("linear"), _ACTIVATIONS[activation], residual)
+    dense = _Dense(ops, prepare("linear"), bias, activation, residual)
     return dense, outward, f"Dense({inward}, {outward}, {activation})"
 
 
@@ -239,13 +306,13 @@ def _read_layer_norm(files: ModelFiles, module: Module, width: int, ops: Ops) ->
     _check_width(_size(config, "dimension", name), width, name)
     tensors = load_tensors(files.subfolder(module.path), {"norm.weight": (width,), "norm.bias": (width,)})
     norm = LayerNorm(f"{module.path}.norm", tensors["norm.weight"], tensors["norm.bias"], 1e-5)  # torch.nn's eps
-    return (lambda vectors: ops.layer_norm(vectors, norm)), width, f"LayerNorm({width})"
+    return _LayerNorm(ops, norm), width, f"LayerNorm({width})"
 
 
 def _read_normalize(files: ModelFiles, module: Module, width: int, ops: Ops) -> tuple[Step, int, str]:
     if module.path and files.find(f"{module.path}/config.json") is not None:  # only new files have one
         _only_sentence_vectors(*_read_config(files, module))
-    return normalize_embeddings, width, "Normalize"
+    return _Normalize(), width, "Normalize"
 
 
 _Reader = Callable[[ModelFiles, Module, int, Ops], tuple[Step, int, str]]

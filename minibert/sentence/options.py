@@ -9,11 +9,22 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from minibert.base import tensors
 from minibert.base.checks import brief, check_choice, is_cpu
 from minibert.similarity import PRECISIONS
 from minibert.tokens.layers import LayerSelection
 
-__all__ = ["EncodeOptions", "check_device", "check_for_tokens", "check_out", "check_output", "make_out"]
+__all__ = [
+    "EncodeOptions",
+    "check_device",
+    "check_for_tokens",
+    "check_out",
+    "check_output",
+    "check_processing",
+    "check_task",
+    "in_kind",
+    "make_out",
+]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,18 +67,67 @@ class EncodeOptions:
 
 
 def check_device(device: object) -> None:
-    """Refuse any device but the CPU."""
-    if device is not None and not is_cpu(device):
+    """Refuse any device but the CPU, which may be given several times, as for several processes."""
+    devices = device if isinstance(device, list | tuple) else [device]
+    if not all(one is None or is_cpu(one) for one in devices):
         raise ValueError(f"device={brief(device)}: minibert runs on the CPU; leave device= out, or give 'cpu'.")
 
 
-def check_output(convert_to_tensor: bool, output_value: str | None, precision: str) -> None:
-    """Refuse tensors, and names of outputs and precisions that do not exist."""
-    if convert_to_tensor:
-        raise TypeError("convert_to_tensor=True: minibert gives NumPy arrays only; torch.from_numpy makes tensors.")
+def check_output(
+    convert_to_tensor: bool, convert_to_numpy: bool, output_value: str | None, precision: str | None
+) -> str:
+    """Refuse names of outputs and precisions that do not exist, and tensors without torch; return the precision."""
     if output_value is not None:
         check_choice("output_value", output_value, ("sentence_embedding", "token_embeddings"))
+    precision = "float32" if precision is None else precision
     check_choice("precision", precision, PRECISIONS)
+    if convert_to_tensor:
+        tensors.check_torch("convert_to_tensor=True")
+    elif not convert_to_numpy:
+        tensors.check_torch("convert_to_numpy=False")
+    return precision
+
+
+def check_processing(processing_kwargs: object) -> None:
+    """Refuse settings of the tokenizer for one call."""
+    if processing_kwargs is not None and (not isinstance(processing_kwargs, Mapping) or processing_kwargs):
+        raise ValueError(
+            f"processing_kwargs={brief(processing_kwargs)}; expected None or {{}}. To cut texts earlier, set "
+            "max_seq_length of the model."
+        )
+
+
+def check_task(task: object) -> None:
+    """Refuse anything but a name or None; the models that minibert runs treat all tasks alike."""
+    if task is not None and not isinstance(task, str):
+        raise TypeError(f"task={brief(task)}; expected None, 'query' or 'document'.")
+
+
+def in_kind(result: Any, convert_to_tensor: bool, convert_to_numpy: bool, single: bool) -> Any:
+    """Convert the results of `encode` into the kind that was asked for.
+
+    Parameters
+    ----------
+    result : ndarray; or for vectors of tokens, an ndarray, a list of ndarrays or of dicts, or a dict
+    convert_to_tensor : bool
+        Arrays become tensors.
+    convert_to_numpy : bool
+        False: the array of several vectors becomes a list of tensors, unless `convert_to_tensor` is True.
+    single : bool
+        The result is that of one text.
+    """
+    if convert_to_numpy and not convert_to_tensor:
+        return result
+    if isinstance(result, list):
+        return [_as_tensors(one) for one in result]
+    result = _as_tensors(result)
+    return result if convert_to_tensor or single or isinstance(result, dict) else list(result)
+
+
+def _as_tensors(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _as_tensors(one) for name, one in value.items()}
+    return tensors.to_tensor(value) if isinstance(value, np.ndarray) else value
 
 
 def check_for_tokens(out: object, precision: str, normalized: bool, truncation: str) -> None:

@@ -9,12 +9,13 @@ from typing import Any
 import numpy.typing as npt
 
 from minibert.base.arrays import FloatArray
-from minibert.base.checks import brief, check_choice, check_int
+from minibert.base.checks import brief, check_int
 from minibert.base.progress import progress_bar
 from minibert.base.warn import warn_caller
 from minibert.checkpoint.hub import DEFAULT_MODEL, locate
 from minibert.errors import ModelFormatError
 from minibert.models.bert_model import BertModel
+from minibert.sentence.card import ModelCardData
 from minibert.sentence.encode import (
     CutTexts,
     EncodedTexts,
@@ -23,12 +24,31 @@ from minibert.sentence.encode import (
     encode_tokens,
     sentence_width,
 )
+from minibert.sentence.habits import SentenceHabits, check_pool
+from minibert.sentence.keywords import check_backend, check_constructor, choose_token, set_keywords
 from minibert.sentence.modules import Pipeline, read_modules, read_pipeline
-from minibert.sentence.options import EncodeOptions, check_device, check_for_tokens, check_out, check_output, make_out
+from minibert.sentence.options import (
+    EncodeOptions,
+    check_device,
+    check_for_tokens,
+    check_out,
+    check_output,
+    check_processing,
+    check_task,
+    in_kind,
+    make_out,
+)
 from minibert.sentence.prompts import builtin_prompts, check_prompts, choose_default, merge_prompts, resolve_prompt
 from minibert.sentence.recipe import make_recipe
+from minibert.sentence.saving import save_sentence_model
 from minibert.sentence.settings import check_settings, full_name
-from minibert.similarity import SIMILARITY_FUNCTIONS, check_truncate_dim, quantize_embeddings
+from minibert.similarity import (
+    SIMILARITY_FUNCTIONS,
+    SimilarityFunction,
+    check_similarity,
+    check_truncate_dim,
+    quantize_embeddings,
+)
 from minibert.tokenizer.batch import TokenizedBatch
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.texts import as_texts
@@ -44,8 +64,10 @@ CHUNK_SIZE = 10_000
 _TEXTS_AT_ONCE = 1024
 
 
-class SentenceTransformer:
-    """A sentence-embedding model with the names and arguments of sentence-transformers 6; it returns NumPy arrays.
+class SentenceTransformer(SentenceHabits):
+    """A sentence-embedding model with the names and arguments of sentence-transformers 6.
+
+    It returns NumPy arrays, unless tensors are asked for or given.
 
     Parameters
     ----------
@@ -57,15 +79,20 @@ class SentenceTransformer:
         the cards of E5, BGE, Arctic Embed and mxbai models (see prompts.py), where the model stores none.
     default_prompt_name : str, optional
         The prompt of `encode` if a call does not name one; default: the model's.
-    similarity_fn_name : {"cosine", "dot", "euclidean", "manhattan"}, optional
+    similarity_fn_name : {"cosine", "dot", "euclidean", "manhattan"} or SimilarityFunction, optional
         What `similarity` computes; default: the model's setting, else "cosine".
     cache_folder, revision, local_files_only, token
-        As `cache_dir` and so on in `BertModel.from_pretrained`.
+        As `cache_dir` and so on in `BertModel.from_pretrained`. `use_auth_token` is an old name of `token`.
     truncate_dim : int, optional
         Keep only the first features of each vector; default: the model's setting, else all.
     device : None or "cpu"
     backend, num_threads
-        As in `BertModel.from_pretrained`.
+        As in `BertModel.from_pretrained`. "torch", which is sentence-transformers' default, means the default here.
+    modules, trust_remote_code, model_kwargs, processor_kwargs, config_kwargs
+        Keywords of sentence-transformers, at values that change nothing: None, False, {}, or for example
+        ``model_kwargs={"torch_dtype": "float32"}``. `tokenizer_kwargs` is an old name of `processor_kwargs`.
+    model_card_data : object, optional
+        Kept as an attribute, for evaluators.
 
     Attributes
     ----------
@@ -74,12 +101,15 @@ class SentenceTransformer:
     pipeline : Pipeline
         The modules that turn hidden states into vectors.
     prompts : dict of str to str
-        "query" and "document" are always there; they are empty if neither the model nor the caller set them.
+        "query" and "document" are empty texts if neither the model nor the caller set them.
     default_prompt_name : str or None
     truncate_dim : int or None
+    model_card_data : ModelCardData, or the given object
 
     Raises
     ------
+    TypeError, ValueError
+        A keyword has a value that would change the result and that minibert does not implement.
     ModelFormatError
         minibert does not implement a module, pooling mode or file of the model. The message names it.
     DownloadError
@@ -92,17 +122,34 @@ class SentenceTransformer:
         *,
         prompts: Mapping[str, str] | str | None = None,
         default_prompt_name: str | None = None,
-        similarity_fn_name: str | None = None,
+        similarity_fn_name: str | SimilarityFunction | None = None,
         cache_folder: str | os.PathLike[str] | None = None,
         revision: str | None = None,
         local_files_only: bool = False,
         token: str | bool | None = None,
         truncate_dim: int | None = None,
-        device: str | None = None,
+        device: object = None,
         backend: str | None = None,
         num_threads: int | None = None,
+        modules: None = None,
+        trust_remote_code: bool = False,
+        use_auth_token: str | bool | None = None,
+        model_kwargs: Mapping[str, Any] | None = None,
+        processor_kwargs: Mapping[str, Any] | None = None,
+        tokenizer_kwargs: Mapping[str, Any] | None = None,
+        config_kwargs: Mapping[str, Any] | None = None,
+        model_card_data: Any = None,
     ) -> None:
         check_device(device)
+        asked = check_constructor(
+            modules=modules,
+            trust_remote_code=trust_remote_code,
+            model_kwargs=model_kwargs,
+            processor_kwargs=processor_kwargs,
+            tokenizer_kwargs=tokenizer_kwargs,
+            config_kwargs=config_kwargs,
+        )
+        backend = check_backend(backend)
         check_truncate_dim(truncate_dim)
         if similarity_fn_name is not None:  # checked before anything is downloaded
             self.similarity_fn_name = similarity_fn_name
@@ -110,11 +157,11 @@ class SentenceTransformer:
             full_name(model_name_or_path),
             revision=revision,
             cache_dir=cache_folder,
-            token=token,
+            token=choose_token(token, use_auth_token),
             local_files_only=local_files_only,
         )
-        modules = read_modules(files)
-        if not modules:
+        listed = read_modules(files)
+        if not listed:
             warn_caller(
                 f"{files.source} has no modules.json: it is not a sentence-embedding model. Using mean pooling over "
                 "the last hidden state; cosines of a plain BERT say little about meaning.",
@@ -126,21 +173,23 @@ class SentenceTransformer:
         except (TypeError, ValueError) as error:
             raise ModelFormatError(f"{files.source}: config_sentence_transformers.json has {error}") from error
         self.truncate_dim = truncate_dim if truncate_dim is not None else stored.get("truncate_dim")
-        bert_files = files.subfolder(modules[0].path) if modules else files
+        bert_files = files.subfolder(listed[0].path) if listed else files
         names = (os.fspath(model_name_or_path), bert_files.settings("config.json").get("_name_or_path"))
         self._builtin_prompts = builtin_prompts(*names)
         self._prompts = merge_prompts(stored, prompts, self._builtin_prompts, files.source)
         self.default_prompt_name = choose_default(self.prompts, stored, default_prompt_name, files.source)
         self._given_prompts = frozenset(prompts) if isinstance(prompts, Mapping) else frozenset()
         self._warned: set[str] = set()
+        self.model_card_data = ModelCardData() if model_card_data is None else model_card_data
 
         self.tokenizer = BertTokenizer.from_files(bert_files)
+        set_keywords(self.tokenizer, asked)
         settings = bert_files.settings("sentence_bert_config.json")
         check_settings(settings, self.tokenizer)
         self.model = BertModel.from_files(
             bert_files, output_hidden_states=False, backend=backend, num_threads=num_threads
         )
-        self.pipeline: Pipeline = read_pipeline(files, modules, self.model.config.hidden_size, self.model.ops)
+        self.pipeline: Pipeline = read_pipeline(files, listed, self.model.config.hidden_size, self.model.ops)
         # The limit of sentence_bert_config.json replaces the tokenizer's, even if the tokenizer's is lower.
         limits = [self.model.config.max_position_embeddings]
         limits += [settings.get("max_seq_length") or self.tokenizer.model_max_length or limits[0]]
@@ -163,13 +212,13 @@ class SentenceTransformer:
 
     @property
     def prompts(self) -> dict[str, str]:
-        """Texts to put before inputs, by name; "query" and "document" are always there. Settable."""
+        """Texts to put before inputs, by name. Settable; a model that was just loaded has "query" and "document"."""
         return self._prompts
 
     @prompts.setter
     def prompts(self, value: Mapping[str, str]) -> None:
         given = check_prompts(value, "prompts", TypeError)
-        self._prompts = {"query": "", "document": "", **given}
+        self._prompts = given
         self._given_prompts = frozenset(given)
 
     @property
@@ -183,13 +232,12 @@ class SentenceTransformer:
 
     @property
     def similarity_fn_name(self) -> str:
-        """What `similarity` computes: "cosine", "dot", "euclidean" or "manhattan". Settable."""
+        """What `similarity` computes: "cosine", "dot", "euclidean" or "manhattan". Settable, also as an enum."""
         return self._similarity_fn_name
 
     @similarity_fn_name.setter
-    def similarity_fn_name(self, value: str) -> None:
-        check_choice("similarity_fn_name", value, SIMILARITY_FUNCTIONS)
-        self._similarity_fn_name = value
+    def similarity_fn_name(self, value: str | SimilarityFunction) -> None:
+        self._similarity_fn_name = check_similarity("similarity_fn_name", value)
 
     def get_embedding_dimension(self) -> int:
         """Return the length of the vectors that `encode` returns."""
@@ -210,12 +258,14 @@ class SentenceTransformer:
         batch_size: int = 32,
         show_progress_bar: bool | None = None,
         output_value: str | None = "sentence_embedding",
-        precision: str = "float32",
+        precision: str | None = "float32",
         convert_to_numpy: bool = True,
         convert_to_tensor: bool = False,
-        device: str | None = None,
+        device: object = None,
         normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
+        pool: Mapping[str, Any] | None = None,
+        chunk_size: int | None = None,
         *,
         layers: LayerSelection | None = None,
         layer_pooling: str = "concat",
@@ -226,6 +276,8 @@ class SentenceTransformer:
         out: npt.NDArray[Any] | None = None,
         return_info: bool = False,
         sentences: str | Sequence[str] | None = None,
+        task: str | None = None,
+        processing_kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Turn texts into vectors; equal texts are computed once.
 
@@ -244,16 +296,21 @@ class SentenceTransformer:
             Show the number of texts done and the time left, on the standard error.
         output_value : {"sentence_embedding", "token_embeddings", None}
             One vector per text; one per token; or a dict of both with the ids.
-        precision : {"float32", "float16", "int8", "uint8", "binary", "ubinary"}
-            See `quantize_embeddings`.
+        precision : {"float32", "float16", "int8", "uint8", "binary", "ubinary"}, optional
+            See `quantize_embeddings`; None means "float32".
         convert_to_numpy : bool
-            False gives a list of vectors instead of one array.
-        convert_to_tensor, device
-            Only False, and only None or "cpu", because minibert does not have tensors and devices.
+            False: a list of tensors of torch instead of one array; a tensor for one text.
+        convert_to_tensor : bool
+            True: a tensor of torch instead of an array, or tensors instead of the arrays for "token_embeddings" and
+            None. torch must be installed.
+        device : None or "cpu", or a list of these
         normalize_embeddings : bool
             Scale the vectors to length 1 even where the model does not.
         truncate_dim : int, optional
             Keep only the first features of sentence vectors; default: the model's `truncate_dim`.
+        pool, chunk_size, task, processing_kwargs
+            Arguments of sentence-transformers without effect here: the result of `start_multi_process_pool`; an int; a
+            name such as "query"; None or {}.
         layers : int or ints, optional
             Hidden states to pool, numbered as in transformers: 0 (the embeddings) to L, or -(L + 1) to -1. The forward
             stops after the deepest one. Default: the last.
@@ -278,21 +335,24 @@ class SentenceTransformer:
         Returns
         -------
         ndarray of shape (width,) for a str, (B, width) for a sequence; float32 unless `precision` or `out` says else
-            For "token_embeddings" a list of arrays (S, H); for None a list of dicts. With `return_info` a pair of this
-            and the `TextInfo`.
+            For "token_embeddings" a list of arrays (S, H); for None a list of dicts. Tensors, if they are asked for.
+            With `return_info` a pair of this and the `TextInfo`.
 
         Raises
         ------
+        ImportError
+            Tensors are asked for, and torch is not installed.
         TypeError, ValueError
             An argument is wrong. An input is not a text, or is too long with truncation="error"; its index is named.
         """
-        if sentences is not None:
-            if inputs is not None:
-                raise TypeError("sentences= is the old name of inputs=; give one of them.")
-            inputs = sentences
-        texts, single = as_texts("inputs", inputs)
+        texts, single = as_texts("inputs", _one_name(inputs, sentences))
         check_device(device)
-        check_output(convert_to_tensor, output_value, precision)
+        check_pool(pool)
+        check_task(task)
+        check_processing(processing_kwargs)
+        if chunk_size is not None:
+            check_int("chunk_size", chunk_size, 1)
+        precision = check_output(convert_to_tensor, convert_to_numpy, output_value, precision)
         options = EncodeOptions(
             prompt_name=prompt_name,
             prompt=prompt,
@@ -306,29 +366,29 @@ class SentenceTransformer:
             truncation=truncation,
             stride=stride,
         )
-        task = self._task(options, return_info=return_info, exact=return_info)
+        work = self._task(options, return_info=return_info, exact=return_info)
         result: Any
         cut, info = CutTexts(), list[TextInfo]()
-        if output_value != "sentence_embedding" or task.recipe.modes == ("none",):
+        if output_value != "sentence_embedding" or work.recipe.modes == ("none",):
             check_for_tokens(out, precision, normalize_embeddings, truncation)
-            width = self._width(task, options) if output_value is None else None
-            tokens, n_truncated, info = encode_tokens(task, texts, width)
+            width = self._width(work, options) if output_value is None else None
+            tokens, n_truncated, info = encode_tokens(work, texts, width)
             cut.add(n_truncated)
             result = tokens[0] if single else tokens
         else:
-            width = self._width(task, options)
+            width = self._width(work, options)
             vectors = make_out(out, (width,) if single else (len(texts), width), precision)
             rows, first = vectors[None] if single else vectors, 0
             with progress_bar(len(texts), show=bool(show_progress_bar)) as count:
                 for chunk in encode_texts(
-                    task, texts, width=width, normalize=normalize_embeddings, size=CHUNK_SIZE, progress=count
+                    work, texts, width=width, normalize=normalize_embeddings, size=CHUNK_SIZE, progress=count
                 ):
                     rows[first : first + len(chunk.vectors)] = chunk.vectors
                     cut.add(chunk.n_truncated)
                     info += chunk.info
                     first += len(chunk.vectors)
             result = vectors if precision == "float32" else quantize_embeddings(vectors, precision)
-            result = result if single or convert_to_numpy else list(result)
+        result = in_kind(result, convert_to_tensor, convert_to_numpy, single)
         if truncation == "warn":
             cut.warn(self.max_seq_length)
         if return_info:
@@ -445,9 +505,10 @@ class SentenceTransformer:
         self, inputs: Any = None, prompt_name: str | None = None, prompt: str | None = None, **options: Any
     ) -> Any:
         """Turn queries into vectors: `encode` with the prompt "query", unless another is given."""
+        inputs = _one_name(inputs, options.pop("sentences", None))
         if prompt_name is None and prompt is None:
             prompt_name = self._prompt_name_for("query")
-        return self.encode(inputs, prompt_name, prompt, **options)
+        return self.encode(inputs=inputs, prompt_name=prompt_name, prompt=prompt, task="query", **options)
 
     def encode_document(
         self, inputs: Any = None, prompt_name: str | None = None, prompt: str | None = None, **options: Any
@@ -457,14 +518,14 @@ class SentenceTransformer:
         The empty default "document" of `prompts` is ignored unless the caller gave it. In sentence-transformers 6.2
         it is not ignored, so a model's "passage" is never used there.
         """
+        inputs = _one_name(inputs, options.pop("sentences", None))
         if prompt_name is None and prompt is None:
             prompt_name = self._prompt_name_for("document", "passage", "corpus")
-        return self.encode(inputs, prompt_name, prompt, **options)
+        return self.encode(inputs=inputs, prompt_name=prompt_name, prompt=prompt, task="document", **options)
 
     def tokenize(self, texts: str | Sequence[str]) -> TokenizedBatch:
         """Return the ids and masks of texts, cut to `max_seq_length` and padded to the longest: int64 arrays (B, S)."""
-        limit = self.max_seq_length
-        return self.tokenizer(texts, padding=True, truncation=True, max_length=limit, return_tensors="np")
+        return self.tokenizer(texts, padding=True, truncation=True, max_length=self.max_seq_length, return_tensors="np")
 
     def num_tokens(self, texts: Sequence[str], prompt_name: str | None = None, prompt: str | None = None) -> list[int]:
         """Count the tokens of each of B texts, with its prompt and the special tokens, before anything is cut."""
@@ -477,13 +538,64 @@ class SentenceTransformer:
 
     # -- vectors to scores
 
-    def similarity(self, embeddings1: npt.ArrayLike, embeddings2: npt.ArrayLike) -> FloatArray:
-        """Score every vector of one collection with every one of another, by `similarity_fn_name`: (m, n)."""
+    def similarity(self, embeddings1: npt.ArrayLike, embeddings2: npt.ArrayLike) -> Any:
+        """Score every vector of one collection with every one of another, by `similarity_fn_name`: (m, n).
+
+        Returns
+        -------
+        Scores, an ndarray with the methods ``numpy``, ``cpu`` and ``detach``; a tensor if an argument is one
+        """
         return SIMILARITY_FUNCTIONS[self.similarity_fn_name][0](embeddings1, embeddings2)
 
-    def similarity_pairwise(self, embeddings1: npt.ArrayLike, embeddings2: npt.ArrayLike) -> FloatArray:
-        """Score vector i of one collection with vector i of another, by `similarity_fn_name`: (n,)."""
+    def similarity_pairwise(self, embeddings1: npt.ArrayLike, embeddings2: npt.ArrayLike) -> Any:
+        """Score vector i of one collection with vector i of another, by `similarity_fn_name`: (n,), as `similarity`."""
         return SIMILARITY_FUNCTIONS[self.similarity_fn_name][1](embeddings1, embeddings2)
+
+    # -- to files
+
+    def save_pretrained(
+        self,
+        path: str | os.PathLike[str],
+        model_name: str | None = None,
+        create_model_card: bool = False,
+        train_datasets: Sequence[str] | None = None,
+        safe_serialization: bool = True,
+    ) -> None:
+        """Write the model into a folder; minibert and sentence-transformers load it as the same model.
+
+        Parameters
+        ----------
+        path : str or path
+            It is made if it does not exist. Other files in it are not touched.
+        model_name, create_model_card, train_datasets
+            Arguments of sentence-transformers, for a model card. They are ignored: minibert does not write cards.
+        safe_serialization : bool
+            Only True: minibert writes safetensors.
+
+        Raises
+        ------
+        ValueError, OSError
+            `safe_serialization` is False; or a file cannot be written.
+        """
+        if not safe_serialization:
+            raise ValueError("safe_serialization=False writes a pickle, which minibert never does; leave it out.")
+        save_sentence_model(
+            path,
+            model=self.model,
+            tokenizer=self.tokenizer,
+            pipeline=self.pipeline,
+            max_seq_length=self.max_seq_length,
+            settings={
+                "prompts": self.prompts,
+                "default_prompt_name": self.default_prompt_name,
+                "similarity_fn_name": self.similarity_fn_name,
+                **({} if self.truncate_dim is None else {"truncate_dim": self.truncate_dim}),
+            },
+        )
+
+    def save(self, path: str | os.PathLike[str], *args: Any, **options: Any) -> None:
+        """Write the model, as `save_pretrained` does."""
+        self.save_pretrained(path, *args, **options)
 
     # -- internals
 
@@ -527,3 +639,12 @@ class SentenceTransformer:
     def __repr__(self) -> str:
         steps = ", ".join([f"{self.model!r}", f"{' + '.join(self.pipeline.pooling)} pooling", *self.pipeline.names])
         return f"SentenceTransformer({steps}, max_seq_length={self.max_seq_length})"
+
+
+def _one_name(inputs: Any, sentences: Any) -> Any:
+    """Return the texts, which may be given under the old name of the argument."""
+    if sentences is None:
+        return inputs
+    if inputs is not None:
+        raise TypeError("sentences= is the old name of inputs=; give one of them.")
+    return sentences

@@ -1,0 +1,1 @@
+"""Tests that run other libraries' own test suites and wrappers on minibert; marker `clients`."""

@@ -1,0 +1,126 @@
+"""Keywords of sentence-transformers' constructor: values that change nothing here are accepted, others are refused.
+
+Programs and libraries pass these keywords even where they mean nothing, such as ``trust_remote_code=False`` or
+``model_kwargs={}``. What the keywords inside the dicts may be is said by the tables of `minibert.base.keywords`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from minibert.base.checks import brief, check_int
+from minibert.base.keywords import HUB_KEYWORDS, MODEL_KEYWORDS, TOKENIZER_KEYWORDS, Keyword, check_keywords
+from minibert.tokenizer.bert_tokenizer import BertTokenizer
+from minibert.tokenizer.options import SETTINGS, set_asked
+
+__all__ = ["check_backend", "check_constructor", "choose_token", "set_keywords"]
+
+_ANYTHING = Keyword(lambda value: True, "any value", "")
+
+_TOKENIZER = "BertTokenizer.from_pretrained"
+
+_TABLES: Mapping[str, tuple[str, Mapping[str, Keyword]]] = {
+    # Sentence vectors use neither the pooler nor other outputs than the hidden states.
+    "model_kwargs": (
+        "BertModel.from_pretrained",
+        {**MODEL_KEYWORDS, **dict.fromkeys(("add_pooling_layer", "output_hidden_states", "return_dict"), _ANYTHING)},
+    ),
+    "processor_kwargs": (
+        _TOKENIZER,
+        {
+            **TOKENIZER_KEYWORDS,
+            "clean_up_tokenization_spaces": _ANYTHING,  # of decoding only
+            "padding_side": _ANYTHING,  # sentence vectors are computed without padding
+            "truncation_side": Keyword(
+                lambda value: value in (None, "right"), "'right'", "minibert cuts the end of a text. Leave it out."
+            ),
+        },
+    ),
+    "config_kwargs": ("BertConfig.from_pretrained", MODEL_KEYWORDS),
+}
+
+_CALL = "SentenceTransformer"
+
+
+def check_constructor(
+    *,
+    modules: object,
+    trust_remote_code: object,
+    model_kwargs: object,
+    processor_kwargs: object,
+    tokenizer_kwargs: object,
+    config_kwargs: object,
+) -> dict[str, Any]:
+    """Refuse values that would change the vectors, or that minibert cannot heed.
+
+    Returns
+    -------
+    dict
+        The keywords that name a setting of the tokenizer, for `set_keywords`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        The message names the keyword, the values that it can have, and what to do instead.
+    """
+    if modules is not None:
+        raise ValueError(
+            f"{_CALL}(modules={brief(modules)}); expected None: minibert does not run modules of torch. Save that "
+            "model with sentence-transformers, model.save_pretrained(folder), and give the folder."
+        )
+    check_keywords(_CALL, {"trust_remote_code": trust_remote_code}, HUB_KEYWORDS)
+    if processor_kwargs and tokenizer_kwargs:
+        raise TypeError("tokenizer_kwargs= is the old name of processor_kwargs=; give one of them.")
+    _check_inner("model_kwargs", model_kwargs)
+    _check_inner("config_kwargs", config_kwargs)
+    settings = (*SETTINGS, "model_max_length")
+    asked = _check_inner("processor_kwargs", processor_kwargs, settings)
+    return asked | _check_inner("tokenizer_kwargs", tokenizer_kwargs, settings)
+
+
+def set_keywords(tokenizer: BertTokenizer, asked: Mapping[str, Any]) -> None:
+    """Set `model_max_length` of a tokenizer, and compare the other settings that were asked for with its own."""
+    asked = dict(asked)
+    limit = asked.pop("model_max_length", None)
+    limit = asked.pop("max_len", limit)
+    try:
+        set_asked(tokenizer, _TOKENIZER, asked)
+        if limit is not None:
+            tokenizer.model_max_length = check_int("model_max_length", limit, 1)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"processor_kwargs of {_CALL}: {error}") from None
+
+
+def _check_inner(name: str, given: object, settings: Collection[str] = ()) -> dict[str, Any]:
+    """Check keywords for the model, the tokenizer or the config, given as a dict; return those that name settings."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
+        raise TypeError(f"{name}={brief(given)}; expected a dict of keywords, or None.")
+    call, table = _TABLES["processor_kwargs" if name == "tokenizer_kwargs" else name]
+    try:
+        return check_keywords(call, given, table, settings=settings)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{name} of {_CALL}: {error}") from None
+
+
+def check_backend(backend: str | None) -> str | None:
+    """Return the backend for `BertModel`; "torch", the default of sentence-transformers, means minibert's default.
+
+    Libraries pass ``backend="torch"`` where their user did not choose. "onnx" and "openvino" are a choice, of other
+    files and other numbers, so they are refused.
+    """
+    if isinstance(backend, str) and backend in ("onnx", "openvino"):
+        raise ValueError(
+            f"backend={backend!r} runs other files of the model in another library; minibert computes by itself. Leave "
+            "backend= out."
+        )
+    return None if isinstance(backend, str) and backend == "torch" else backend
+
+
+def choose_token(token: str | bool | None, use_auth_token: str | bool | None) -> str | bool | None:
+    """Return the access token, which older programs give as `use_auth_token`; TypeError if both are given."""
+    if token is not None and use_auth_token is not None:
+        raise TypeError("use_auth_token= is the old name of token=; give one of them.")
+    return token if use_auth_token is None else use_auth_token

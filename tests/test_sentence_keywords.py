@@ -1,0 +1,301 @@
+"""What programs for sentence-transformers pass, call and set beyond texts: accepted where it changes nothing."""
+
+from __future__ import annotations
+
+import enum
+import json
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minibert import BertModel, SentenceTransformer
+from minibert.similarity import SimilarityFunction
+from tests.support.checkpoints import locate_minilm, sentence_model
+from tests.support.sentence_modules import MEAN, dense, model_with_modules, random_tensors
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # warnings of torch and transformers themselves
+    import torch
+    from sentence_transformers import SentenceTransformer as Original
+    from sentence_transformers.sentence_transformer import evaluation
+    from sentence_transformers.util import SimilarityFunction as Theirs
+
+TEXTS = ["a b", "c d e"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return sentence_model(tmp_path_factory.mktemp("model") / "small")
+
+
+@pytest.fixture
+def model(folder: Path) -> SentenceTransformer:
+    return SentenceTransformer(folder)
+
+
+# --- the constructor --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"modules": None, "device": None, "trust_remote_code": False, "use_auth_token": None, "backend": "torch"},
+        {"model_kwargs": {}, "processor_kwargs": {}, "tokenizer_kwargs": None, "config_kwargs": {}},
+        {"model_kwargs": {"torch_dtype": torch.float32, "attn_implementation": "eager", "low_cpu_mem_usage": True}},
+        {
+            "model_kwargs": {
+                "dtype": "float32",
+                "device_map": "cpu",
+                "use_safetensors": True,
+                "add_pooling_layer": False,
+            }
+        },
+        {"tokenizer_kwargs": {"use_fast": True, "padding_side": "left", "do_lower_case": True}},
+        {"processor_kwargs": {"clean_up_tokenization_spaces": True, "truncation_side": "right"}},
+        {"config_kwargs": {"trust_remote_code": False}, "device": torch.device("cpu"), "local_files_only": True},
+    ],
+)
+def test_keywords_that_change_nothing(folder: Path, model: SentenceTransformer, options: dict[str, Any]) -> None:
+    np.testing.assert_array_equal(SentenceTransformer(folder, **options).encode(TEXTS), model.encode(TEXTS))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"modules": [3]}, ValueError, r"modules=\[3\].*sentence-transformers, model.save_pretrained"),
+        ({"trust_remote_code": True}, ValueError, "never runs code of a model repository"),
+        ({"model_kwargs": {"torch_dtype": torch.float16}}, ValueError, "model_kwargs .*torch_dtype=torch.float16"),
+        ({"model_kwargs": {"attn_implementation": "flash_attention_2"}}, ValueError, "minibert has one attention"),
+        ({"model_kwargs": {"file_name": "model.onnx"}}, TypeError, "model_kwargs .*no keyword file_name="),
+        ({"model_kwargs": 3}, TypeError, "model_kwargs=3; expected a dict"),
+        ({"config_kwargs": {3: 4}}, TypeError, "config_kwargs={3: 4}; expected a dict"),
+        ({"tokenizer_kwargs": {"do_lower_case": False}}, ValueError, "the model has do_lower_case=True"),
+        ({"processor_kwargs": {"truncation_side": "left"}}, ValueError, "minibert cuts the end of a text"),
+        ({"processor_kwargs": {"model_max_length": 0}}, ValueError, "model_max_length=0"),
+        ({"processor_kwargs": {"a": 1}, "tokenizer_kwargs": {"a": 1}}, TypeError, "old name of processor_kwargs"),
+        ({"token": "a", "use_auth_token": "b"}, TypeError, "old name of token"),
+        ({"backend": "openvino"}, ValueError, "backend='openvino' runs other files"),
+        ({"similarity_fn_name": "maxsim"}, ValueError, "MultiVectorEncoder, which minibert does not have"),
+    ],
+)
+def test_keywords_that_would_change_the_vectors(
+    folder: Path, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        SentenceTransformer(folder, **options)
+
+
+@pytest.mark.parametrize("limit", [7, 10_000])
+def test_the_limit_of_the_tokenizer_is_heeded_as_theirs(folder: Path, limit: int) -> None:
+    ours = SentenceTransformer(folder, processor_kwargs={"model_max_length": limit})
+    theirs = Original(str(folder), device="cpu", processor_kwargs={"model_max_length": limit})
+    assert ours.max_seq_length == min(theirs.max_seq_length, ours.config.max_position_embeddings)
+
+
+def test_the_similarity_function_as_an_enum(folder: Path, model: SentenceTransformer) -> None:
+    for value in (SimilarityFunction.DOT_PRODUCT, SimilarityFunction.DOT, Theirs.DOT, "dot"):
+        model.similarity_fn_name = value
+        assert model.similarity_fn_name == "dot"
+    assert SentenceTransformer(folder, similarity_fn_name=Theirs.MANHATTAN).similarity_fn_name == "manhattan"
+    assert SimilarityFunction.possible_values() == [one.value for one in SimilarityFunction]
+    assert {*SimilarityFunction.possible_values()} < {*Theirs.possible_values()}
+    for name in SimilarityFunction.possible_values():
+        for convert in ("to_similarity_fn", "to_similarity_pairwise_fn"):
+            ours, theirs = getattr(SimilarityFunction, convert)(name), getattr(Theirs, convert)(name)
+            assert ours.__name__ == theirs.__name__
+    other = enum.Enum("other", {"X": "angle"})
+    for wrong in (other.X, Theirs.MAXSIM, None, 3):
+        with pytest.raises(ValueError, match="similarity_fn_name="):
+            model.similarity_fn_name = wrong
+
+
+# --- encode -----------------------------------------------------------------------------------------------------------
+
+
+def test_arguments_of_encode_that_change_nothing(model: SentenceTransformer) -> None:
+    expected = model.encode(TEXTS)
+    pool = model.start_multi_process_pool(["cpu"] * 4)
+    for options in (
+        {"precision": None, "pool": None, "chunk_size": None, "task": None, "processing_kwargs": {}},
+        {"device": "cpu"},
+        {"device": ["cpu", "cpu"]},
+        {"pool": pool, "chunk_size": 3},
+    ):
+        np.testing.assert_array_equal(model.encode(inputs=TEXTS, **options), expected)
+    np.testing.assert_array_equal(model.encode_multi_process(TEXTS, pool), expected)
+    model.stop_multi_process_pool(pool)
+    with pytest.raises(ValueError, match="device="):
+        model.start_multi_process_pool(["cuda:0"])
+    with pytest.raises(TypeError, match=r"pool=\{\}"):
+        model.stop_multi_process_pool({})
+
+
+def test_encode_query_and_document_call_encode_by_keyword(
+    model: SentenceTransformer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[dict[str, Any]] = []
+    monkeypatch.setattr(model, "encode", lambda **options: calls.append(options))
+    model.encode_query("a", batch_size=3)
+    model.encode_document(sentences=["b"], prompt="p: ")
+    assert calls[0] == {"inputs": "a", "prompt_name": "query", "prompt": None, "task": "query", "batch_size": 3}
+    assert calls[1] == {"inputs": ["b"], "prompt_name": None, "prompt": "p: ", "task": "document"}
+    with pytest.raises(TypeError, match="old name of inputs="):
+        model.encode_query("a", sentences="b")
+
+
+def test_prompts_that_are_set_are_all_the_prompts(model: SentenceTransformer) -> None:
+    model.prompts = {"passage": "passage: "}
+    np.testing.assert_array_equal(model.encode_document(TEXTS), model.encode(TEXTS, prompt="passage: "))
+    np.testing.assert_array_equal(model.encode_query(TEXTS), model.encode(TEXTS))
+
+
+def test_vectors_are_cut_inside_a_block(model: SentenceTransformer) -> None:
+    with model.truncate_embeddings(5):
+        assert model.encode(TEXTS).shape == (2, 5)
+        with pytest.raises(ValueError, match="truncate_dim=0"), model.truncate_sentence_embeddings(0):
+            pass
+        assert model.get_embedding_dimension() == 5
+    with pytest.raises(RuntimeError), model.truncate_embeddings(5):
+        raise RuntimeError
+    assert model.truncate_dim is None
+
+
+# --- the parts --------------------------------------------------------------------------------------------------------
+
+
+def test_the_parts_of_a_model_beside_theirs(tmp_path: Path) -> None:
+    steps = [MEAN, dense(24, 10), ("LayerNorm", {"dimension": 10}, random_tensors(norm_weight=(10,), norm_bias=(10,)))]
+    path = model_with_modules(tmp_path / "model", [*steps, ("Normalize", {}, None)], new=True)
+    ours, theirs = SentenceTransformer(path), Original(str(path), device="cpu")
+    assert len(ours) == len(theirs) == 5
+    assert bool(ours)
+    for one, other in zip(ours, theirs, strict=True):
+        assert repr(one).partition("(")[0] == type(other).__name__
+    assert ours[0].auto_model is ours[0].model is ours.transformers_model is ours.model
+    assert isinstance(ours[0].auto_model, BertModel)
+    assert ours[0].tokenizer is ours.tokenizer
+    assert ours[0].get_word_embedding_dimension() == theirs[0].get_embedding_dimension() == 24
+    assert ours[0].tokenize(TEXTS)["input_ids"].shape == theirs[0].preprocess(TEXTS)["input_ids"].shape
+    ours[0].max_seq_length = 7
+    assert ours.max_seq_length == ours[0].max_seq_length == 7
+    for name in ("pooling_mode", "include_prompt", "embedding_dimension", "pooling_output_dimension"):
+        assert getattr(ours[1], name) == getattr(theirs[1], name), name
+    assert ours[1].get_config_dict() == theirs[1].get_config_dict()
+    assert ours[1].pooling_mode_mean_tokens
+    assert not ours[1].pooling_mode_cls_token
+    assert ours[-1] is ours._last_module()
+    assert ours.config is ours.model.config
+    with pytest.raises(IndexError, match="index 5: this model has 5 parts"):
+        ours[5]
+    with pytest.raises(AttributeError, match="Pooling has no attribute 'pooling_mode_other'"):
+        _ = ours[1].pooling_mode_other
+
+
+def test_whether_a_prompt_counts_can_be_set(model: SentenceTransformer, folder: Path) -> None:
+    theirs = Original(str(folder), device="cpu")
+    for one in (model, theirs):
+        one.set_pooling_include_prompt(False)
+        assert one[1].include_prompt is False
+    np.testing.assert_allclose(model.encode(TEXTS, prompt="a c: "), theirs.encode(TEXTS, prompt="a c: "), atol=2e-6)
+    model[1].include_prompt = True
+    assert model.pipeline.include_prompt
+    with pytest.raises(TypeError, match="include_prompt=3"):
+        model.set_pooling_include_prompt(3)
+
+
+# --- evaluators and cards ---------------------------------------------------------------------------------------------
+
+
+def test_evaluators_of_sentence_transformers_give_the_same_scores(tmp_path: Path) -> None:
+    pairs = [
+        ("A cat sleeps.", "A kitten naps.", 0.9),
+        ("A cat sleeps.", "Stocks fell.", 0.1),
+        ("Rain.", "It rains.", 0.8),
+    ]
+    first, second, scores = (list(column) for column in zip(*pairs, strict=True))
+    ours, theirs = SentenceTransformer(), Original(str(locate_minilm()), device="cpu")
+    evaluator = evaluation.EmbeddingSimilarityEvaluator(first, second, scores, name="pairs")
+    expected = evaluator(theirs)
+    assert ours.evaluate(evaluator, tmp_path / "scores") == pytest.approx(expected)
+    assert ours.model_card_data.evaluations["pairs"] == pytest.approx(expected)
+    assert list((tmp_path / "scores").iterdir())
+    triplets = evaluation.TripletEvaluator(["A cat sleeps."], ["A kitten naps."], ["Stocks fell."])
+    assert triplets(ours) == triplets(theirs) == {"cosine_accuracy": 1.0}
+    with pytest.raises(TypeError, match="evaluator=3"):
+        ours.evaluate(3)
+
+
+def test_the_data_of_the_model_card(folder: Path, model: SentenceTransformer) -> None:
+    card = model.model_card_data
+    card.generate_widget_examples = False
+    card.set_base_model("bert")
+    card.set_model_id("me/model")
+    card.set_language("en")
+    card.set_license("mit")
+    card.add_tags("a")
+    card.add_tags(["b"])
+    card.register_model(model)
+    assert (card.base_model, card.model_id, card.language, card.license, card.tags) == (
+        *("bert", "me/model", "en", "mit", ["a", "b"]),
+    )
+    assert repr(card).startswith("ModelCardData(base_model='bert'")
+    given = SimpleNamespace()
+    assert SentenceTransformer(folder, model_card_data=given).model_card_data is given
+
+
+# --- to files ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["mean", "several modes", "modules", "without biases"])
+def test_a_saved_model_is_the_same_model(tmp_path: Path, kind: str) -> None:
+    several = ("Pooling", {"embedding_dimension": 24, "pooling_mode": ["cls", "mean"], "include_prompt": False}, None)
+    norm = ("LayerNorm", {"dimension": 10}, random_tensors(norm_weight=(10,), norm_bias=(10,)))
+    steps: list[Any] = {
+        "mean": [MEAN],
+        "several modes": [several, dense(48, 48, use_residual=True)],
+        "modules": [MEAN, dense(24, 10, use_residual=True), norm, ("Normalize", {}, None), ("Dropout", {}, None)],
+        "without biases": [MEAN, dense(24, 24, "torch.nn.modules.linear.Identity", bias=False)],
+    }[kind]
+    model = SentenceTransformer(model_with_modules(tmp_path / "model", steps, new=True), prompts={"query": "a: "})
+    model.max_seq_length, model.similarity_fn_name, model.truncate_dim = 9, "dot", 8
+    model.default_prompt_name = "query"
+    expected = model.encode(TEXTS)
+    model.save_pretrained(tmp_path / "saved", create_model_card=True, safe_serialization=True)
+    model.save(str(tmp_path / "saved"))  # a second time, over the first
+    again, theirs = SentenceTransformer(tmp_path / "saved"), Original(str(tmp_path / "saved"), device="cpu")
+    np.testing.assert_array_equal(again.encode(TEXTS), expected)
+    np.testing.assert_allclose(theirs.encode(TEXTS), expected, atol=2e-6)
+    for one in (again, theirs):
+        assert (one.max_seq_length, one.similarity_fn_name, one.truncate_dim) == (9, "dot", 8)
+        assert one.prompts == {"query": "a: ", "document": ""}
+        assert one.default_prompt_name == "query"
+    np.testing.assert_allclose(again.encode(TEXTS, prompt="c d: "), theirs.encode(TEXTS, prompt="c d: "), atol=2e-6)
+
+
+def test_the_real_model_is_saved_with_the_same_bits(minilm_sentences: SentenceTransformer, tmp_path: Path) -> None:
+    minilm_sentences.save_pretrained(tmp_path)
+    texts = ["A cat sleeps.", "a longer text, about stocks and cats"]
+    np.testing.assert_array_equal(SentenceTransformer(tmp_path).encode(texts), minilm_sentences.encode(texts))
+    assert SentenceTransformer.load(tmp_path).max_seq_length == 256
+    modules = json.loads((tmp_path / "modules.json").read_text())
+    assert [one["path"] for one in modules] == ["", "1_Pooling", "2_Normalize"]
+
+
+def test_a_plain_bert_is_saved_with_its_mean_pooling(short_model: SentenceTransformer, tmp_path: Path) -> None:
+    short_model.save_pretrained(tmp_path / "deep" / "model")
+    again = SentenceTransformer(tmp_path / "deep" / "model")  # without the warning that modules.json is missing
+    np.testing.assert_array_equal(again.encode(TEXTS), short_model.encode(TEXTS))
+
+
+def test_what_saving_refuses(model: SentenceTransformer, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="writes a pickle"):
+        model.save_pretrained(tmp_path, safe_serialization=False)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="is a file"):
+        model.save_pretrained(tmp_path / "file")
+    with pytest.raises(ValueError, match="does not upload"):
+        model.push_to_hub("me/model")

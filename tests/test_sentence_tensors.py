@@ -1,0 +1,250 @@
+"""Tensors of torch: in, out, and never loaded unless they are asked for; beside sentence-transformers."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minibert import SentenceTransformer, search, similarity
+from tests.support.checkpoints import locate_minilm
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # warnings of torch and transformers themselves
+    import torch
+    from sentence_transformers import SentenceTransformer as Original
+    from sentence_transformers import util
+
+ROOT = Path(__file__).parent.parent
+TEXTS = ["A cat sleeps on the sofa.", "a kitten naps", "", "Stocks fell sharply."]
+RNG = np.random.default_rng(7)
+A, B = RNG.standard_normal((9, 24)).astype(np.float32), RNG.standard_normal((12, 24)).astype(np.float32)
+SCORES = [name for name in similarity.__all__ if name.endswith(("_sim", "_score"))]
+
+
+@pytest.fixture(scope="module")
+def original() -> Any:
+    return Original(str(locate_minilm()), device="cpu")
+
+
+# --- encode -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("inputs", [TEXTS, TEXTS[0], [TEXTS[0]], []])
+@pytest.mark.parametrize("options", [{"convert_to_tensor": True}, {"convert_to_numpy": False}])
+@pytest.mark.parametrize("precision", [None, "float32", "binary", "ubinary"])
+def test_encode_answers_in_the_kind_of_theirs(
+    minilm_sentences: SentenceTransformer, original: Any, inputs: Any, options: dict[str, bool], precision: str | None
+) -> None:
+    ours = minilm_sentences.encode(inputs, precision=precision, **options)
+    theirs = original.encode(inputs, precision=precision, **options)
+    assert type(ours) is type(theirs)
+    if isinstance(ours, list):
+        assert [(type(one), one.shape, one.dtype) for one in ours] == [(type(o), o.shape, o.dtype) for o in theirs]
+        ours, theirs = (torch.stack(one) if one else torch.zeros(0) for one in (ours, theirs))
+    if inputs != []:
+        assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
+        if ours.dtype == torch.float32:
+            torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=0)
+    assert ours.numel() == theirs.numel()
+
+
+def test_tensors_of_tokens(minilm_sentences: SentenceTransformer, original: Any) -> None:
+    ours = minilm_sentences.encode(TEXTS, output_value="token_embeddings", convert_to_tensor=True)
+    theirs = original.encode(TEXTS, output_value="token_embeddings")
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
+    dicts = minilm_sentences.encode(TEXTS, output_value=None, convert_to_tensor=True, prompt="query: ")
+    assert all(isinstance(one["token_embeddings"], torch.Tensor) for one in dicts)
+    assert {*dicts[0]} == {*original.encode(TEXTS, output_value=None, prompt="query: ")[0]}
+    assert dicts[0]["prompt_length"] == original.encode(TEXTS, output_value=None, prompt="query: ")[0]["prompt_length"]
+    one = minilm_sentences.encode(TEXTS[1], output_value=None, convert_to_numpy=False)
+    assert isinstance(one["sentence_embedding"], torch.Tensor)
+    assert "prompt_length" not in one
+
+
+def test_a_tensor_and_its_info(minilm_sentences: SentenceTransformer) -> None:
+    vectors, info = minilm_sentences.encode(TEXTS, convert_to_tensor=True, return_info=True)
+    np.testing.assert_array_equal(vectors.numpy(), minilm_sentences.encode(TEXTS))
+    assert len(info) == len(TEXTS)
+    out = np.zeros((4, 384), dtype=np.float32)
+    filled = minilm_sentences.encode(TEXTS, convert_to_tensor=True, out=out)
+    assert filled.data_ptr() == out.ctypes.data
+
+
+def test_the_model_has_the_attributes_of_a_torch_model(minilm_sentences: SentenceTransformer) -> None:
+    vectors = minilm_sentences.encode(TEXTS, convert_to_tensor=True)
+    assert vectors.device == minilm_sentences.device
+    assert vectors.to(minilm_sentences.device).dtype == minilm_sentences.dtype
+    assert minilm_sentences.to("cpu").eval().train(False).cpu() is minilm_sentences
+    names = dict(minilm_sentences.named_parameters())
+    assert names["embeddings.word_embeddings.weight"].shape == (30522, 384)
+    for refused in (lambda m: m.to("cuda"), lambda m: m.half(), lambda m: m.train(), lambda m: m.to(torch.float16)):
+        with pytest.raises(ValueError, match=r"minibert (runs on the CPU|only runs trained models)"):
+            refused(minilm_sentences)
+
+
+# --- scores and search ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SCORES)
+@pytest.mark.parametrize("kind", ["tensors", "a tensor and an array", "lists", "bfloat16", "with gradients", "sparse"])
+def test_scores_of_tensors_are_tensors(name: str, kind: str) -> None:
+    a, b = A[:9], B[:9] if name.startswith("pairwise") else B
+    x, y = torch.from_numpy(a), torch.from_numpy(b)
+    given: Any = {
+        "tensors": (x, y),
+        "a tensor and an array": (x, b),
+        "lists": (list(x), tuple(y)),
+        "bfloat16": (x.bfloat16(), y.bfloat16()),
+        "with gradients": (x.clone().requires_grad_(), y),
+        "sparse": (x.to_sparse(), y.to_sparse()),
+    }[kind]
+    ours = getattr(similarity, name)(*given)
+    expected = given if kind not in ("lists", "sparse") else (x, y)
+    theirs = getattr(util, name)(*expected).detach()
+    assert isinstance(ours, torch.Tensor)
+    assert (ours.dtype, ours.shape, ours.requires_grad) == (torch.float32, theirs.shape, False)
+    torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=1e-5)
+
+
+def test_two_single_tensors_have_a_tensor_of_one_score() -> None:
+    x = torch.from_numpy(A)
+    assert similarity.pairwise_cos_sim(x[0], x[1]).shape == util.pairwise_cos_sim(x[0], x[1]).shape == ()
+    assert similarity.cos_sim(x[0], x[1]).shape == (1, 1)
+
+
+def test_the_scores_of_a_model(minilm_sentences: SentenceTransformer, original: Any) -> None:
+    vectors = minilm_sentences.encode(TEXTS)
+    tensors = torch.from_numpy(vectors)
+    assert isinstance(minilm_sentences.similarity(tensors, vectors), torch.Tensor)
+    assert isinstance(minilm_sentences.similarity_pairwise(tensors, tensors), torch.Tensor)
+    scores = minilm_sentences.similarity(vectors, vectors)
+    assert isinstance(scores, np.ndarray)
+    np.testing.assert_allclose(scores.numpy(), original.similarity(vectors, vectors).numpy(), atol=1e-6)
+    np.testing.assert_allclose(scores[0].cpu().detach().numpy(), scores[0], atol=0)
+
+
+def test_scores_are_arrays_with_a_few_methods_more() -> None:
+    scores = similarity.cos_sim(A, B)
+    plain = scores.numpy()
+    assert type(plain) is np.ndarray
+    assert plain.base is not None
+    assert repr(scores) == repr(plain)
+    assert str(scores) == str(plain)
+    for result in (scores[0], scores.T, 1 - scores, np.abs(scores)):
+        assert type(result.numpy()) is np.ndarray
+    for number in (scores[0, 0], scores.max(), scores.sum(axis=1)[0], np.mean(scores)):
+        assert type(number) is np.float32
+    assert float(similarity.cos_sim(A[0], B[0])) == pytest.approx(float(scores[0, 0]), abs=1e-6)
+    with pytest.raises(TypeError, match="There are 12 scores; only one score can become a float"):
+        float(scores[0])
+    for copied in (pickle.loads(pickle.dumps(scores)), pickle.loads(pickle.dumps(scores, protocol=5))):
+        assert type(copied) is np.ndarray
+        np.testing.assert_array_equal(copied, plain)
+    np.testing.assert_array_equal(copy.deepcopy(scores), plain)
+    assert type(np.where(scores > 0, scores, 0)) is np.ndarray
+
+
+def test_vectors_are_normalized_and_cut_in_the_kind_that_was_given() -> None:
+    x = torch.from_numpy(A)
+    torch.testing.assert_close(similarity.normalize_embeddings(x), torch.nn.functional.normalize(x))
+    assert similarity.truncate_embeddings(x, 5).equal(x[:, :5])
+    assert type(similarity.truncate_embeddings(A, 5)) is np.ndarray
+
+
+def test_quantized_tensors_are_arrays_as_theirs() -> None:
+    many = torch.from_numpy(RNG.standard_normal((120, 24)).astype(np.float32))
+    for precision in ("int8", "ubinary"):
+        ours, theirs = similarity.quantize_embeddings(many, precision), util.quantize_embeddings(many, precision)
+        assert type(ours) is type(theirs) is np.ndarray
+        np.testing.assert_array_equal(ours, theirs)
+        matrices = [many[:100], many[100:], many[:0]]
+        ours, theirs = (one.quantize_embeddings(matrices, precision) for one in (similarity, util))
+        for one, other in zip(ours, theirs, strict=True):
+            np.testing.assert_array_equal(one, other)
+            assert one.dtype == other.dtype
+    assert similarity.quantize_embeddings([], "int8") == []
+    with pytest.raises(ValueError, match=r"embeddings\[1\] has shape \(2, 3\), embeddings\[0\] \(9, 24\)"):
+        similarity.quantize_embeddings([A, A[:2, :3]], "int8")
+
+
+def test_searches_among_tensors() -> None:
+    x, y = torch.from_numpy(A), torch.from_numpy(B)
+    expected = search.semantic_search(A, B, top_k=3)
+    assert search.semantic_search(x, y, top_k=3) == search.semantic_search(list(x), list(y), top_k=3) == expected
+    assert search.semantic_search(x.bfloat16(), y.bfloat16(), top_k=3)[0][0]["corpus_id"] == expected[0][0]["corpus_id"]
+    assert search.community_detection(y, threshold=0.1, min_community_size=2) == search.community_detection(
+        B, threshold=0.1, min_community_size=2
+    )
+    pairs = search.paraphrase_mining_embeddings(y, top_k=2)
+    assert pairs == search.paraphrase_mining_embeddings(B, top_k=2)
+
+
+def test_a_score_function_of_the_caller_gets_what_the_caller_gave() -> None:
+    seen = []
+
+    def theirs(a: Any, b: Any) -> Any:
+        seen.append((type(a), type(b)))
+        return a @ b.T
+
+    x, y = torch.from_numpy(A), torch.from_numpy(B)
+    found = [
+        search.semantic_search(x, y, top_k=2, score_function=theirs),
+        search.semantic_search(A, B, top_k=2, score_function=theirs),
+        search.semantic_search(A, B, top_k=2, score_function=util.dot_score),
+    ]
+    assert seen == [(torch.Tensor, torch.Tensor), (np.ndarray, np.ndarray)]
+    ids = [[[hit["corpus_id"] for hit in hits] for hits in one] for one in found]
+    assert ids[0] == ids[1] == ids[2]
+
+
+# --- torch is only imported for tensors -------------------------------------------------------------------------------
+
+
+def python(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def test_torch_is_not_loaded_unless_tensors_are_asked_for() -> None:
+    code = """
+import sys
+from minibert import SentenceTransformer, util
+model = SentenceTransformer()
+vectors = model.encode(["a cat", "a kitten"])
+model.similarity(vectors, vectors).numpy(), model.device, model.to("cpu"), model[0], repr(model)
+util.semantic_search(vectors, vectors), util.quantize_embeddings(vectors, "ubinary")
+util.paraphrase_mining(model, ["a"])
+print("torch" in sys.modules, end=" ")
+model.encode("a cat", convert_to_tensor=True)
+print("torch" in sys.modules)
+"""
+    assert python(code) == "False True"
+
+
+def test_without_torch_the_message_says_what_to_do() -> None:
+    code = """
+import sys
+sys.modules["torch"] = None
+from minibert import SentenceTransformer
+model = SentenceTransformer()
+print(model.encode("a cat").shape, model.device)
+for options in ({"convert_to_tensor": True}, {"convert_to_numpy": False}):
+    try:
+        model.encode(["a cat"], **options)
+    except ImportError as error:
+        print(error)
+"""
+    lines = python(code).splitlines()
+    assert lines[0] == "(384,) cpu"
+    for line, option in zip(lines[1:], ("convert_to_tensor=True", "convert_to_numpy=False"), strict=True):
+        assert line.startswith(f"{option} needs torch")
+        assert "leave the option out" in line

@@ -1,0 +1,244 @@
+"""`minibert.util`: the names of sentence_transformers.util; downloads; search with an index of another library."""
+
+from __future__ import annotations
+
+import http.server
+import logging
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import minibert
+from minibert import index, search, similarity, util
+from minibert.errors import DownloadError
+from minibert.similarity import quantize_embeddings
+from tests.support.checkpoints import random_checkpoint, sentence_model
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # warnings of torch and transformers themselves
+    from sentence_transformers import util as theirs
+    from sentence_transformers.util import quantization as their_quantization
+
+RNG = np.random.default_rng(3)
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+def test_every_name_of_theirs_is_here_or_has_a_reason() -> None:
+    for name in theirs.__all__:
+        if name.startswith("_") or name in util.__all__:
+            continue
+        with pytest.raises(AttributeError, match=rf"does not have {name} of sentence_transformers.util: ."):
+            getattr(util, name)
+        with pytest.raises(ImportError, match=rf"does not have {name} of sentence_transformers.util: ."):
+            exec(f"from minibert.util import {name}")
+    with pytest.raises(AttributeError, match="has no attribute 'cosine'; it has LoggingHandler"):
+        _ = util.cosine
+    assert not hasattr(util, "maxsim")
+
+
+def test_the_names_are_those_of_the_other_modules() -> None:
+    for home in (similarity, search, index):
+        for name in home.__all__:
+            if name in util.__all__:
+                assert getattr(util, name) is getattr(home, name)
+    assert util.pytorch_cos_sim is similarity.cos_sim
+    assert util.information_retrieval is search.semantic_search
+    assert minibert.SimilarityFunction is util.SimilarityFunction
+    assert minibert.LoggingHandler is util.LoggingHandler
+    code = "import minibert; print(minibert.util.cos_sim([1, 0], [1, 0]).item())"
+    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "1.0\n"
+
+
+def test_small_functions(tmp_path: Path) -> None:
+    batch = {"input_ids": np.zeros(3)}
+    assert util.batch_to_device(batch, "cpu") is batch
+    with pytest.raises(ValueError, match="device='cuda'"):
+        util.batch_to_device(batch, "cuda")
+    with pytest.raises(TypeError, match="batch=3"):
+        util.batch_to_device(3, "cpu")
+    assert util.get_device_name() == "cpu"
+    assert util.is_sentence_transformer_model(sentence_model(tmp_path / "sentences"))
+    assert not util.is_sentence_transformer_model(random_checkpoint(tmp_path / "plain"))
+
+
+def test_lines_of_a_log_appear_above_a_progress_bar(capsys: pytest.CaptureFixture[str]) -> None:
+    logger = logging.getLogger("minibert.test")
+    handler = util.LoggingHandler()
+    handler.setFormatter(logging.Formatter("%(levelname)s - %(message)s"))
+    logger.addHandler(handler)
+    try:
+        logger.warning("one %d", 1)
+    finally:
+        logger.removeHandler(handler)
+    assert capsys.readouterr().out == "WARNING - one 1\n"
+
+
+# --- downloads --------------------------------------------------------------------------------------------------------
+
+
+class _Answers(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        if self.path == "/moved":
+            self.send_response(302)
+            self.send_header("Location", "/file")
+            self.end_headers()
+        elif self.path in ("/file", "/broken", "/chunked"):
+            self.send_response(200)
+            if self.path != "/chunked":
+                self.send_header("Content-Length", "6" if self.path == "/file" else "600")
+            self.end_headers()
+            self.wfile.write(b"corpus")
+        else:
+            self.send_error(404)
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Answers)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_file_is_downloaded(address: str, tmp_path: Path) -> None:
+    for name in ("file", "moved", "chunked"):
+        util.http_get(f"{address}/{name}", str(tmp_path / "data" / name))
+        assert (tmp_path / "data" / name).read_bytes() == b"corpus"
+
+
+def test_a_file_that_does_not_arrive_leaves_nothing(address: str, tmp_path: Path) -> None:
+    with pytest.raises(DownloadError, match=r"/broken was not downloaded: .*(6 of 600|IncompleteRead)"):
+        util.http_get(f"{address}/broken", tmp_path / "file")
+    with pytest.raises(DownloadError, match="HTTP Error 404"):
+        util.http_get(f"{address}/missing", tmp_path / "file")
+    with pytest.raises(DownloadError, match="was not downloaded"):
+        util.http_get("http://127.0.0.1:1/", tmp_path / "file")
+    with pytest.raises(DownloadError, match="was not downloaded"):
+        util.http_get("http://[/", tmp_path / "file")
+    for wrong in ("file:///etc/hosts", "ftp://a/b", 3):
+        with pytest.raises(ValueError, match="expected a str that begins with 'https://'"):
+            util.http_get(wrong, tmp_path / "file")
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError, match="cannot be written"):
+        util.http_get(f"{address}/file", tmp_path / "folder")
+
+
+# --- faiss and usearch ------------------------------------------------------------------------------------------------
+
+CORPUS, QUERIES = (similarity.normalize_embeddings(RNG.standard_normal((n, 44)).astype(np.float32)) for n in (300, 7))
+RANGES = np.stack([CORPUS.min(0), CORPUS.max(0)])
+PRECISIONS = [
+    *(("faiss", precision) for precision in ("float32", "uint8", "ubinary")),
+    *(("usearch", precision) for precision in ("float32", "int8", "binary", "ubinary")),
+]
+
+
+def _search(library: str) -> tuple[Any, Any]:
+    pytest.importorskip(library, reason=f"needs {library}")
+    name = f"semantic_search_{library}"
+    return getattr(index, name), getattr(their_quantization, name)
+
+
+def _scores(hits: list[list[dict[str, Any]]]) -> list[list[float]]:
+    return [[hit["score"] for hit in found] for found in hits]
+
+
+@pytest.mark.parametrize(("library", "precision"), PRECISIONS)
+@pytest.mark.parametrize("rescore", [True, False])
+@pytest.mark.parametrize(("number", "top_k"), [(7, 3), (1, 3), (7, 400)])
+def test_search_with_an_index_equals_theirs(
+    library: str, precision: str, rescore: bool, number: int, top_k: int
+) -> None:
+    """Only the scores are compared, because many numbers of bits are equal, and their order is that of threads."""
+    ours, other = _search(library)
+    corpus = quantize_embeddings(CORPUS, precision, RANGES)
+    options = {
+        "corpus_precision": precision,
+        "ranges": RANGES if "int8" in precision else None,
+        "rescore": rescore,
+        "top_k": top_k,
+    }
+    found, seconds = ours(QUERIES[:number], corpus, **options)
+    expected, _ = other(QUERIES[:number], corpus, **options)
+    assert [len(hits) for hits in found] == [min(top_k, 300)] * number
+    if not (rescore and precision in ("binary", "ubinary")):  # equal numbers of bits: other candidates are rescored
+        np.testing.assert_allclose(_scores(found), _scores(expected), atol=1e-5)
+    if precision == "float32":
+        assert [[hit["corpus_id"] for hit in hits] for hits in found] == [
+            [hit["corpus_id"] for hit in hits] for hits in expected
+        ]
+    assert seconds >= 0
+
+
+@pytest.mark.parametrize(("library", "precision"), PRECISIONS)
+def test_rescored_scores_are_products_with_the_stored_vectors(library: str, precision: str) -> None:
+    ours, _ = _search(library)
+    corpus = quantize_embeddings(CORPUS, precision, RANGES)
+    options = {"corpus_precision": precision, "ranges": RANGES if "int8" in precision else None}
+    found, _, made = ours(QUERIES, corpus, output_index=True, rescore_multiplier=100, **options)
+    again, _ = ours(QUERIES, corpus_index=made, rescore_multiplier=100, **options)
+    assert found == again
+    one, _ = ours(QUERIES[2], corpus_index=made, rescore_multiplier=100, **options)
+    np.testing.assert_allclose(_scores(one), _scores(found[2:3]), atol=1e-6)
+    if precision != "float32":
+        steps = (RANGES[1] - RANGES[0]) / 255
+        floats = {
+            "uint8": lambda: corpus * steps + RANGES[0],
+            "int8": lambda: (corpus.astype(np.float64) + 128) * steps + RANGES[0],
+            "ubinary": lambda: (CORPUS > 0) * 1.0,
+            "binary": lambda: (CORPUS > 0) * 1.0,
+        }[precision]()
+        expected = -np.sort(-(QUERIES @ floats.T), axis=1)[:, :10]
+        np.testing.assert_allclose(_scores(found), expected, atol=1e-5)
+        quantized, _ = ours(quantize_embeddings(QUERIES, precision, RANGES), corpus_index=made, **options)
+        assert [len(hits) for hits in quantized] == [10] * 7
+    empty, _ = ours(QUERIES, corpus[:0], **options)
+    assert empty == [[]] * 7
+    assert ours(QUERIES[:0], corpus, **options)[0] == []
+
+
+@pytest.mark.parametrize("library", ["faiss", "usearch"])
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({}, ValueError, "both missing; give one of them"),
+        ({"corpus_embeddings": CORPUS, "corpus_index": 3}, ValueError, "both given; give one of them"),
+        ({"corpus_embeddings": CORPUS, "corpus_precision": "float16"}, ValueError, "corpus_precision='float16'"),
+        ({"corpus_embeddings": CORPUS, "corpus_precision": "ubinary"}, TypeError, "holds float32; expected uint8"),
+        ({"corpus_embeddings": CORPUS[:, :9]}, ValueError, "44 features, which does not fit the corpus, of 9 features"),
+        ({"corpus_embeddings": CORPUS * np.nan}, ValueError, "corpus_embeddings holds NaN"),
+        ({"corpus_embeddings": CORPUS, "top_k": 0}, ValueError, "top_k=0"),
+        ({"corpus_embeddings": CORPUS, "rescore_multiplier": 0}, ValueError, "rescore_multiplier=0"),
+        ({"corpus_index": 3}, TypeError, "corpus_index is .*int"),
+        ({"corpus_embeddings": CORPUS, "query_embeddings": QUERIES * np.inf}, ValueError, "query_embeddings holds NaN"),
+        ({"corpus_embeddings": CORPUS, "query_embeddings": [[1, 2]]}, TypeError, "query_embeddings holds int64"),
+    ],
+)
+def test_bad_searches_with_an_index(
+    library: str, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    ours, _ = _search(library)
+    with pytest.raises(error, match=message):
+        ours(**{"query_embeddings": QUERIES, **options})
+
+
+@pytest.mark.parametrize(("library", "package"), [("faiss", "faiss-cpu"), ("usearch", "usearch")])
+def test_a_missing_library_is_named(library: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (library, f"{library}.index"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ImportError, match=rf"needs {package}.*pip install {package}.*semantic_search"):
+        getattr(index, f"semantic_search_{library}")(QUERIES, CORPUS)
