@@ -32,7 +32,10 @@ if TYPE_CHECKING:
     )
     from minibert.models.load import load
     from minibert.models.outputs import BertModelOutput
+    from minibert.sentence.cross_encoder import CrossEncoder
     from minibert.sentence.sentence_transformer import SentenceTransformer
+    from minibert.sentence.sparse_encoder import SparseEncoder
+    from minibert.sentence.sparse_vectors import SparseVectors
     from minibert.similarity import SimilarityFunction, quantize_embeddings
     from minibert.tokenizer.auto import AutoTokenizer
     from minibert.tokenizer.bert_tokenizer import BertTokenizer
@@ -57,11 +60,14 @@ __all__ = [
     "BertModel",
     "BertModelOutput",
     "BertTokenizer",
+    "CrossEncoder",
     "DownloadError",
     "LoggingHandler",
     "ModelFormatError",
     "SentenceTransformer",
     "SimilarityFunction",
+    "SparseEncoder",
+    "SparseVectors",
     "TokenVectors",
     "__version__",
     "combine_layers",
@@ -88,11 +94,14 @@ _MODULE_OF = {
     "BertModel": "models.bert_model",
     "BertModelOutput": "models.outputs",
     "BertTokenizer": "tokenizer.bert_tokenizer",
+    "CrossEncoder": "sentence.cross_encoder",
     "DownloadError": "errors",
     "LoggingHandler": "util",
     "ModelFormatError": "errors",
     "SentenceTransformer": "sentence.sentence_transformer",
     "SimilarityFunction": "similarity",
+    "SparseEncoder": "sentence.sparse_encoder",
+    "SparseVectors": "sentence.sparse_vectors",
     "TokenVectors": "tokens.token_vectors",
     "combine_layers": "tokens.layers",
     "embed_tokens": "tokens.embed",
@@ -121,8 +130,6 @@ _INSTEAD = {
         _HEAD,
     ),
     **dict.fromkeys(("BertLMHeadModel", "AutoModelForCausalLM", "AutoModelForSeq2SeqLM"), _OTHER_MODEL),
-    "CrossEncoder": "sentence-transformers has it; SentenceTransformer here gives vectors to compare: model.similarity",
-    "SparseEncoder": "sentence-transformers has it; SentenceTransformer here gives dense vectors",
     **dict.fromkeys(("BertTokenizerFast", "PreTrainedTokenizerFast", "PreTrainedTokenizer"), _FAST),
     **dict.fromkeys(
         (
