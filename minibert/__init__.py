@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from minibert.models.load import load
     from minibert.models.outputs import BertModelOutput
     from minibert.sentence.sentence_transformer import SentenceTransformer
+    from minibert.tasks.pipelines import pipeline
     from minibert.tokenizer.auto import AutoTokenizer
     from minibert.tokenizer.bert_tokenizer import BertTokenizer
     from minibert.tokens.embed import embed_tokens
@@ -63,6 +64,7 @@ __all__ = [
     "combine_layers",
     "embed_tokens",
     "load",
+    "pipeline",
     "word_occurrences",
 ]
 
@@ -90,6 +92,7 @@ _MODULE_OF = {
     "combine_layers": "tokens.layers",
     "embed_tokens": "tokens.embed",
     "load": "models.load",
+    "pipeline": "tasks.pipelines",
     "word_occurrences": "tokens.occurrences",
 }
 
@@ -102,8 +105,6 @@ _FAST = "BertTokenizer; it is as fast"
 # Names of transformers and sentence-transformers that people import -> what to use instead. A name leaves this table
 # when minibert has it.
 _INSTEAD = {
-    "pipeline": "call the model itself: SentenceTransformer(name).encode(texts) for vectors of texts, "
-    "embed_tokens(model, tokenizer, texts) for those of tokens",
     **dict.fromkeys(
         (
             *("AutoModelForMaskedLM", "AutoModelForSequenceClassification", "AutoModelForTokenClassification"),
