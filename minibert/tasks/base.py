@@ -42,6 +42,7 @@ class TaskPipeline:
     task: ClassVar[str]
     options: ClassVar[type[TextOptions]] = TextOptions
     _cut_remedy: ClassVar[str] = ""
+    _input_is: ClassVar[str] = "a str"
 
     def __init__(
         self, model: Any, tokenizer: BertTokenizer, *, batch_size: int | None = None, **arguments: Any
@@ -114,7 +115,7 @@ class TaskPipeline:
         """Return "one", "several" or "lazy", and the answer, the list of answers, or an iterator of answers."""
         options = self._options(arguments)
         self._check_options(options)
-        kind, values = sort_inputs(inputs, is_one)
+        kind, values = sort_inputs(inputs, is_one, self._input_is)
         size = self._batch_size if batch_size is None else check_int("batch_size", batch_size, 1)
         answers = self._answers(values, options, size or (1 if kind == "lazy" else BATCH_SIZE))
         if kind == "lazy":

@@ -129,7 +129,7 @@ class FillMaskPipeline(TaskPipeline):
         inputs = model_inputs(windows)
         masks = (inputs["input_ids"] == self.tokenizer.mask_token_id) & (inputs["attention_mask"] == 1)
         positions = np.argwhere(masks)
-        logits = self.model(**inputs, positions=positions).logits
+        logits = self.model(**inputs, positions=positions, return_dict=True).logits
         return np.split(logits, np.cumsum(masks.sum(axis=1))[:-1])
 
     def _answer(self, value: str, windows: list[Encoding], logits: list[FloatArray], options: FillMaskOptions) -> Any:

@@ -10,11 +10,11 @@ from minibert.tokenizer.texts import as_texts, refuse_lone_surrogate, shown
 __all__ = ["as_pair", "check_text", "is_text", "sort_inputs"]
 
 
-def sort_inputs(inputs: Any, is_one: Callable[[Any], bool]) -> tuple[str, Iterable[Any]]:
+def sort_inputs(inputs: Any, is_one: Callable[[Any], bool], what: str) -> tuple[str, Iterable[Any]]:
     """Return "one", "several" or "lazy", and the inputs as an iterable.
 
     A list, tuple, array or column is computed at once. Any other iterable, such as a generator or a dataset, is lazy:
-    the caller gets an iterator.
+    the caller gets an iterator. `what` names one input, for the message.
 
     Raises
     ------
@@ -25,8 +25,8 @@ def sort_inputs(inputs: Any, is_one: Callable[[Any], bool]) -> tuple[str, Iterab
         return "one", [inputs]
     if isinstance(inputs, list | tuple):
         return "several", inputs
-    if isinstance(inputs, bytes | bytearray | memoryview | Mapping) or not isinstance(inputs, Iterable):
-        raise TypeError(f"inputs is {shown(inputs)}; expected a text, a list of texts, or an iterable of texts.")
+    if isinstance(inputs, str | bytes | bytearray | memoryview | Mapping) or not isinstance(inputs, Iterable):
+        raise TypeError(f"inputs is {shown(inputs)}; expected {what}, or a list or an iterable of such inputs.")
     if hasattr(inputs, "ndim") or hasattr(inputs, "to_pylist"):
         return "several", as_texts("inputs", inputs)[0]
     return "lazy", inputs

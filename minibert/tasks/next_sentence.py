@@ -28,6 +28,7 @@ class NextSentencePipeline(TaskPipeline):
     """
 
     task = "next-sentence"
+    _input_is = "a dict with 'text' and 'text_pair'"
 
     def __call__(self, inputs: Any, text_pair: Any = None, *, batch_size: int | None = None, **arguments: Any) -> Any:
         """Judge one pair, a list of pairs, or an iterable of pairs.
@@ -69,7 +70,7 @@ class NextSentencePipeline(TaskPipeline):
         return [[encoding] for encoding in encodings]
 
     def _compute(self, windows: Sequence[Encoding]) -> list[FloatArray]:
-        return list(self.model(**model_inputs(windows)).logits)
+        return list(self.model(**model_inputs(windows), return_dict=True).logits)
 
     def _answer(self, value: Any, windows: list[Encoding], logits: list[FloatArray], options: TextOptions) -> Any:
         scores = softmax(logits[0]).astype(np.float32)

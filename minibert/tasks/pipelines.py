@@ -15,6 +15,7 @@ from minibert.models.bert_model import BertModel
 from minibert.models.heads import (
     BertForMaskedLM,
     BertForNextSentencePrediction,
+    BertForPreTraining,
     BertForQuestionAnswering,
     BertForSequenceClassification,
     BertForTokenClassification,
@@ -158,6 +159,7 @@ def pipeline(
         )
         kind = choose_class(files) if name is None else TASKS[name][1]
         name = name or _task_of(kind)
+        _check_named_class(files.settings("config.json").get("architectures"), kind, name, files.source)
         own |= {"config": found, "output_hidden_states": False}
         loaded = _with_head(kind.from_files(files, **own), name)
         used = BertTokenizer.from_files(files) if tokenizer is None else _tokenizer(tokenizer, None)
@@ -201,20 +203,19 @@ def _task_of(model: Any) -> str:
 
 
 def _with_head(model: Any, task: str) -> Any:
-    """Return the model as the class of a task; its weights must hold that head.
+    """Return the model as the class of a task: itself, its `bert`, or one of the two heads of pre-training.
 
     Raises
     ------
     ValueError
-        They do not.
+        It does not have the head of the task.
     """
     kind = TASKS[task][1]
     if isinstance(model, kind):
         return model
     if kind is BertModel:
         return model.bert
-    head = model.weights.head
-    if head is not None and set(HEADS[kind.__name__].rows) <= set(HEADS[head.name].rows) and _has_pooler(model, kind):
+    if isinstance(model, BertForPreTraining) and set(HEADS[kind.__name__].rows) < set(HEADS["BertForPreTraining"].rows):
         return kind(model.weights, model.ops)
     raise ValueError(
         f"the task {task!r} needs a {kind.__name__}, and model is a {type(model).__name__}. Load the checkpoint with "
@@ -222,8 +223,22 @@ def _with_head(model: Any, task: str) -> Any:
     )
 
 
-def _has_pooler(model: Any, kind: type[Any]) -> bool:
-    return model.weights.pooler is not None or not HEADS[kind.__name__].pooled
+def _check_named_class(named: Any, kind: type[Any], task: str, source: str) -> None:
+    """Refuse a checkpoint whose config.json names another class with tensors of the same names.
+
+    The classifier of texts and that of tokens cannot be told apart by their tensors.
+    """
+    names = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
+    if kind is BertModel or kind.__name__ in names:
+        return
+    paths = {row.path for row in HEADS[kind.__name__].rows}
+    for name in names:
+        if name in HEADS and {row.path for row in HEADS[name].rows} == paths:
+            raise ValueError(
+                f"the task {task!r} needs a {kind.__name__}, but {source} is a {name}, as its config.json says. Use a "
+                f"checkpoint for this task; or, if config.json is wrong, give {kind.__name__}.from_pretrained(...) as "
+                "model=, with tokenizer=."
+            )
 
 
 def _tokenizer(tokenizer: Any, model: Any) -> BertTokenizer:

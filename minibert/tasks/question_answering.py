@@ -81,6 +81,7 @@ class QuestionAnsweringPipeline(TaskPipeline):
 
     task = "question-answering"
     options = QuestionAnsweringOptions
+    _input_is = "a dict with 'question' and 'context'"
 
     def __call__(
         self,
@@ -193,7 +194,7 @@ class QuestionAnsweringPipeline(TaskPipeline):
         return question, len(encoding)
 
     def _compute(self, windows: Sequence[Encoding]) -> list[FloatArray]:
-        output = self.model(**model_inputs(windows))
+        output = self.model(**model_inputs(windows), return_dict=True)
         both = np.stack([output.start_logits, output.end_logits], axis=1)
         return [logits[:, : len(window)] for logits, window in zip(both, windows, strict=True)]
 

@@ -66,6 +66,7 @@ class TextClassificationPipeline(TaskPipeline):
 
     task = "text-classification"
     options = TextClassificationOptions
+    _input_is = "a str, or a dict with 'text' and 'text_pair'"
 
     def __call__(self, inputs: Any, *, batch_size: int | None = None, **arguments: Any) -> Any:
         """Classify one text or pair, a list of them, or an iterable.
@@ -113,7 +114,7 @@ class TextClassificationPipeline(TaskPipeline):
         return [[encoding] for encoding in encodings]
 
     def _compute(self, windows: Sequence[Encoding]) -> list[FloatArray]:
-        return list(self.model(**model_inputs(windows)).logits)
+        return list(self.model(**model_inputs(windows), return_dict=True).logits)
 
     def _answer(
         self, value: Any, windows: list[Encoding], logits: list[FloatArray], options: TextClassificationOptions

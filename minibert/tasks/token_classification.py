@@ -91,6 +91,7 @@ class TokenClassificationPipeline(TaskPipeline):
 
     task = "token-classification"
     options = TokenClassificationOptions
+    _input_is = "a str, or with is_split_into_words=True a list of words"
     _cut_remedy = " stride= and an aggregation_strategy use all of a text."
 
     def __call__(self, inputs: Any, *, batch_size: int | None = None, **arguments: Any) -> Any:
@@ -174,7 +175,7 @@ class TokenClassificationPipeline(TaskPipeline):
         return groups
 
     def _compute(self, windows: Sequence[Encoding]) -> list[FloatArray]:
-        logits = self.model(**model_inputs(windows)).logits
+        logits = self.model(**model_inputs(windows), return_dict=True).logits
         return [rows[: len(window)] for rows, window in zip(logits, windows, strict=True)]
 
     def _answer(

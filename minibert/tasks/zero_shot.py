@@ -113,7 +113,7 @@ class ZeroShotClassificationPipeline(TaskPipeline):
         return groups
 
     def _compute(self, windows: Sequence[Encoding]) -> list[FloatArray]:
-        return list(self.model(**model_inputs(windows)).logits)
+        return list(self.model(**model_inputs(windows), return_dict=True).logits)
 
     def _answer(
         self, value: str, windows: list[Encoding], logits: list[FloatArray], options: ZeroShotOptions

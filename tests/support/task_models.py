@@ -1,4 +1,4 @@
-"""Random checkpoints with a vocabulary for the tasks, their pipelines in transformers, and the comparison of answers."""
+"""Random checkpoints with a vocabulary for the tasks, their pipelines in transformers, and a comparison of answers."""
 
 from __future__ import annotations
 
@@ -110,7 +110,11 @@ def real_texts(count: int = 45) -> list[str]:
     if os.environ.get(VARIABLE):
         lines = udhr_lines()
         return [lines[(2 * i + 1) * len(lines) // (2 * count)] for i in range(count)]
-    made = ["Paris is the capital of France.", "The cat sat on the mat, and Ann saw Bob in New-York.", "Ünïcode, naïve!"]
+    made = [
+        "Paris is the capital of France.",
+        "The cat sat on the mat, and Ann saw Bob in New-York.",
+        "Ünïcode, naïve!",
+    ]
     return [made[i % 3] * (1 + i % 4) for i in range(count)]
 
 
@@ -122,7 +126,9 @@ def difference(ours: Any, theirs: Any, path: str = "answer") -> str | None:
     if isinstance(theirs, dict):
         if not isinstance(ours, dict) or list(ours) != list(theirs):
             return f"{path}: {ours!r} and {theirs!r}"
-        return next((found for key in theirs if (found := difference(ours[key], theirs[key], f"{path}[{key!r}]"))), None)
+        return next(
+            (found for key in theirs if (found := difference(ours[key], theirs[key], f"{path}[{key!r}]"))), None
+        )
     if isinstance(theirs, list):
         if not isinstance(ours, list) or len(ours) != len(theirs):
             return f"{path}: {ours!r} and {theirs!r}"
@@ -130,4 +136,6 @@ def difference(ours: Any, theirs: Any, path: str = "answer") -> str | None:
         return next((found for i, (a, b) in pairs if (found := difference(a, b, f"{path}[{i}]"))), None)
     if isinstance(theirs, str) or (isinstance(theirs, int) and not isinstance(theirs, bool)):
         return None if type(ours) is type(theirs) and ours == theirs else f"{path}: {ours!r} and {theirs!r}"
-    return None if type(ours) is float and abs(ours - float(theirs)) <= TOLERANCE else f"{path}: {ours!r} and {theirs!r}"
+    return (
+        None if type(ours) is float and abs(ours - float(theirs)) <= TOLERANCE else f"{path}: {ours!r} and {theirs!r}"
+    )

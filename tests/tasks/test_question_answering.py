@@ -71,7 +71,8 @@ def brute_force(
     for window in inputs.encodings:
         with torch.no_grad():
             output = model(
-                input_ids=torch.tensor([window.ids.tolist()]), token_type_ids=torch.tensor([window.token_types.tolist()])
+                input_ids=torch.tensor([window.ids.tolist()]),
+                token_type_ids=torch.tensor([window.token_types.tolist()]),
             )
         places = [i for i, sequence in enumerate(window.sequence_ids) if sequence == 1]
         starts = softmax([output.start_logits[0, i].item() for i in [0, *places]])
