@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from minibert.sentence.sparse_encoder import SparseEncoder
     from minibert.sentence.sparse_vectors import SparseVectors
     from minibert.similarity import SimilarityFunction, quantize_embeddings
+    from minibert.tasks.pipelines import pipeline
     from minibert.tokenizer.auto import AutoTokenizer
     from minibert.tokenizer.bert_tokenizer import BertTokenizer
     from minibert.tokens.embed import embed_tokens
@@ -73,6 +74,7 @@ __all__ = [
     "combine_layers",
     "embed_tokens",
     "load",
+    "pipeline",
     "quantize_embeddings",
     "word_occurrences",
 ]
@@ -106,6 +108,7 @@ _MODULE_OF = {
     "combine_layers": "tokens.layers",
     "embed_tokens": "tokens.embed",
     "load": "models.load",
+    "pipeline": "tasks.pipelines",
     "quantize_embeddings": "similarity",
     "word_occurrences": "tokens.occurrences",
 }
@@ -119,8 +122,6 @@ _FAST = "BertTokenizer; it is as fast"
 # Names of transformers and sentence-transformers that people import -> what to use instead. A name leaves this table
 # when minibert has it.
 _INSTEAD = {
-    "pipeline": "call the model itself: SentenceTransformer(name).encode(texts) for vectors of texts, "
-    "embed_tokens(model, tokenizer, texts) for those of tokens",
     **dict.fromkeys(
         (
             *("AutoModelForMaskedLM", "AutoModelForSequenceClassification", "AutoModelForTokenClassification"),

@@ -64,6 +64,7 @@ HOMES = {
     "torch": {"base.tensors", "cli.bench"},  # cli.bench times it
     "transformers": {"cli.bench"},  # both are timed beside minibert if they are installed
     "pyarrow": {"corpus.writers"},
+    "scipy": {"sentence.sparse_vectors"},
     "faiss": {"index"},
     "usearch": {"index"},
 }
@@ -453,7 +454,7 @@ def test_there_are_five_runtime_packages_and_they_are_the_ones_imported() -> Non
     imported = {dotted.split(".")[0] for tree in TREES.values() for _, dotted in imports(tree, types_too=True)}
     extras = [project["optional-dependencies"][extra] for extra in ("plot", "sklearn", "parquet")]
     assert extras == [["matplotlib>=3.8"], ["scikit-learn>=1.6"], ["pyarrow>=17"]]
-    optional = {"matplotlib", "sklearn", "pyarrow", "jinja2", "faiss", "usearch"}
+    optional = {"matplotlib", "sklearn", "pyarrow", "scipy", "jinja2", "faiss", "usearch"}
     assert imported - set(sys.stdlib_module_names) - {"minibert"} - required - optional <= {
         "llvmlite",
         "tqdm",

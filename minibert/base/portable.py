@@ -9,13 +9,14 @@ errors are near 1e-16, so results that are rounded to float32 afterwards are the
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from minibert.base.arrays import FloatArray
 
-__all__ = ["exponential", "log1p", "sigmoid", "softmax"]
+__all__ = ["as_score", "exponential", "log1p", "sigmoid", "softmax"]
 
 _Float64 = npt.NDArray[np.float64]
 
@@ -76,6 +77,11 @@ def sigmoid(logits: FloatArray) -> _Float64:
     wide = np.asarray(logits, dtype=np.float64)
     power = exponential(-np.abs(wide))
     return np.where(wide < 0, power, 1.0) / (1 + power)
+
+
+def as_score(probability: Any) -> float:
+    """Round a probability to float32, and return it as a Python number, which JSON can hold."""
+    return float(np.float32(probability))
 
 
 def _series(x: _Float64, terms: tuple[float, ...]) -> _Float64:
