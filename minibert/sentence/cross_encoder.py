@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from minibert.base import tensors
-from minibert.base.arrays import FloatArray
+from minibert.base.arrays import FloatArray, IntArray
 from minibert.base.checks import brief, check_int
 from minibert.base.ordering import distinct_longest_first, in_chunks
 from minibert.base.portable import softmax
@@ -27,7 +28,7 @@ from minibert.sentence.saving import save_head_model
 from minibert.tokenizer.texts import as_texts
 from minibert.tokenizer.windows import CHARACTERS_AT_ONCE, check_inputs
 
-__all__ = ["CrossEncoder"]
+__all__ = ["CrossEncoder", "ScoredPairs"]
 
 # Old names of keywords -> the new ones.
 _RENAMED = {
@@ -38,6 +39,24 @@ _RENAMED = {
     "cache_dir": "cache_folder",
     "default_activation_function": "activation_fn",
 }
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ScoredPairs:
+    """The results of B pairs.
+
+    Parameters
+    ----------
+    logits : ndarray of shape (B, N), float32
+    n_tokens : int ndarray of shape (B,)
+        Tokens of each pair after cutting, special tokens included.
+    n_truncated : int ndarray of shape (B,)
+        Tokens that were cut off; at least 1 for a pair that was cut.
+    """
+
+    logits: FloatArray
+    n_tokens: IntArray
+    n_truncated: IntArray
 
 
 class CrossEncoder(HeadModel):
@@ -289,14 +308,19 @@ class CrossEncoder(HeadModel):
             tensors.check_torch("convert_to_tensor=True" if convert_to_tensor else "convert_to_numpy=False")
         chosen = _one_of("activation_fn", activation_fn, "activation_fct", activation_fct)
         activate = self.activation_fn if chosen is None else as_activation("activation_fn", chosen, self.model.ops)
-        logits = self._logits(
-            pairs,
-            prompt=self._prompt(prompt, prompt_name),
-            texts_at_once=self._texts_at_once(batch_size),
-            truncation=truncation,
-            show=bool(show_progress_bar),
-        )
-        scores = activate(logits)
+        with progress_bar(len(pairs), show=bool(show_progress_bar), unit=" pairs") as count:
+            found = self.score_pairs(
+                pairs,
+                prompt=self.resolve_prompt(prompt, prompt_name),
+                batch_size=batch_size,
+                truncation=truncation,
+                progress=count,
+            )
+        if truncation == "warn":
+            cut = CutTexts()
+            cut.add(found.n_truncated)
+            cut.warn(self.max_seq_length, things="pairs", splits=False)
+        scores = activate(found.logits)
         if scores.ndim == 2 and scores.shape[1] == 1:
             scores = scores[:, 0]
         if apply_softmax and scores.ndim > 1 and scores.size:
@@ -382,36 +406,57 @@ class CrossEncoder(HeadModel):
             for i in order
         ]
 
-    def _logits(
-        self, pairs: list[tuple[str, str]], *, prompt: str, texts_at_once: int, truncation: str, show: bool
-    ) -> FloatArray:
-        """Compute the logits of B pairs, (B, N), the longest first and each distinct pair once."""
+    def score_pairs(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        *,
+        prompt: str = "",
+        batch_size: int = 32,
+        truncation: str = "warn",
+        progress: Callable[[int], object] = lambda _: None,
+    ) -> ScoredPairs:
+        """Compute the logits of B pairs, each distinct pair once; the caller warns about pairs that were cut.
+
+        Parameters
+        ----------
+        pairs : sequence of B pairs of str
+            Already checked, see `as_pairs`.
+        prompt : str
+            Put before the first text of each pair.
+        batch_size, truncation
+            As in `predict`.
+        progress : callable
+            Called with the number of pairs done since its last call.
+
+        Raises
+        ------
+        ModelFormatError, ValueError
+            As in `predict`.
+        """
         check_truncation(truncation)
+        texts_at_once = self._texts_at_once(batch_size)
         chosen, rows = distinct_longest_first(pairs, num_characters)
         found = np.empty((len(chosen), self.num_labels), dtype=np.float32)
-        n_cut = np.zeros(len(chosen), dtype=np.int64)
+        n_kept, n_cut = np.zeros((2, len(chosen)), dtype=np.int64)
         done, copies = 0, np.bincount(rows, minlength=len(chosen))  # equal pairs of each distinct one
-        with progress_bar(len(pairs), show=show, unit=" pairs") as count:
-            for part in in_chunks(chosen, texts_at_once, lambda i: num_characters(pairs[i]), CHARACTERS_AT_ONCE):
-                encodings = encode_pairs(
-                    self.tokenizer, [pairs[i] for i in part], part, prompt, self.max_seq_length, truncation
+        for part in in_chunks(chosen, texts_at_once, lambda i: num_characters(pairs[i]), CHARACTERS_AT_ONCE):
+            some = slice(done, done + len(part))
+            encodings = encode_pairs(
+                self.tokenizer, [pairs[i] for i in part], part, prompt, self.max_seq_length, truncation
+            )
+            batch = PackedBatch.from_sequences([e.ids for e in encodings], [e.token_types for e in encodings])
+            found[some] = self._logits_of(batch)
+            n_kept[some] = np.diff(batch.cu_seqlens)
+            n_cut[some] = [encoding.n_truncated for encoding in encodings]
+            bad = np.flatnonzero(~np.isfinite(found[some]).all(axis=1))
+            if len(bad):
+                raise ModelFormatError(
+                    f"the model computes NaN or infinity for inputs[{part[int(bad[0])]}]: its weights are too large, "
+                    "or damaged."
                 )
-                batch = PackedBatch.from_sequences([e.ids for e in encodings], [e.token_types for e in encodings])
-                found[done : done + len(part)] = self._logits_of(batch)
-                n_cut[done : done + len(part)] = [encoding.n_truncated for encoding in encodings]
-                bad = np.flatnonzero(~np.isfinite(found[done : done + len(part)]).all(axis=1))
-                if len(bad):
-                    raise ModelFormatError(
-                        f"the model computes NaN or infinity for inputs[{part[int(bad[0])]}]: its weights are too "
-                        "large, or damaged."
-                    )
-                count(int(copies[done : done + len(part)].sum()))
-                done += len(part)
-        cut = CutTexts()
-        cut.add(n_cut[rows])
-        if truncation == "warn":
-            cut.warn(self.max_seq_length, things="pairs", splits=False)
-        return found[rows]
+            progress(int(copies[some].sum()))
+            done += len(part)
+        return ScoredPairs(found[rows], n_kept[rows], n_cut[rows])
 
     def _logits_of(self, batch: PackedBatch) -> FloatArray:
         """Compute the logits of a packed batch, step by step: (B, N)."""

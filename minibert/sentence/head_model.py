@@ -117,7 +117,7 @@ class HeadModel(ModelHabits):
         if chunk_size is not None:
             check_int("chunk_size", chunk_size, 1)
 
-    def _prompt(self, prompt: str | None, prompt_name: str | None) -> str:
+    def resolve_prompt(self, prompt: str | None, prompt_name: str | None) -> str:
         """Return the text to put before each input."""
         return resolve_prompt(self.prompts, prompt, prompt_name, self.default_prompt_name)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,10 +42,11 @@ CHUNK_SIZE = 10_000
 _Row = tuple[IntArray, FloatArray]
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class EncodedSparse:
     """The results of one chunk of n texts, in the order of the input.
 
-    Attributes
+    Parameters
     ----------
     vectors : SparseVectors of shape (n, V)
     n_tokens : int ndarray of shape (n,)
@@ -53,8 +55,9 @@ class EncodedSparse:
         How many of these were cut off.
     """
 
-    def __init__(self, vectors: SparseVectors, n_tokens: IntArray, n_truncated: IntArray) -> None:
-        self.vectors, self.n_tokens, self.n_truncated = vectors, n_tokens, n_truncated
+    vectors: SparseVectors
+    n_tokens: IntArray
+    n_truncated: IntArray
 
 
 class SparseEncoder(HeadModel):
@@ -296,18 +299,19 @@ class SparseEncoder(HeadModel):
             raise TypeError("sentences= is the old name of inputs=; give one of them.")
         texts, single = as_texts("inputs", inputs if sentences is None else sentences)
         self._check_call(device, pool, chunk_size, task, processing_kwargs)
-        chunks = self.encode_chunks(
-            texts,
-            prompt_name=prompt_name,
-            prompt=prompt,
-            batch_size=batch_size,
-            max_active_dims=max_active_dims,
-            truncation=truncation,
-            stride=stride,
-            chunk_size=max(1, len(texts)),
-            show_progress_bar=show_progress_bar,
-        )
-        chunk = next(chunks, None)
+        with progress_bar(len(texts), show=bool(show_progress_bar)) as count:
+            chunks = self.encode_chunks(
+                texts,
+                prompt_name=prompt_name,
+                prompt=prompt,
+                batch_size=batch_size,
+                max_active_dims=max_active_dims,
+                truncation=truncation,
+                stride=stride,
+                chunk_size=max(1, len(texts)),
+                progress=count,
+            )
+            chunk = next(chunks, None)
         vectors = make_sparse([], self.get_embedding_dimension()) if chunk is None else chunk.vectors
         found: Any = vectors if convert_to_sparse_tensor else vectors.todense()
         if truncation == "warn" and chunk is not None:
@@ -329,7 +333,7 @@ class SparseEncoder(HeadModel):
         truncation: str = "warn",
         stride: int = 0,
         chunk_size: int = CHUNK_SIZE,
-        show_progress_bar: bool | None = None,
+        progress: Callable[[int], object] = lambda _: None,
     ) -> Iterator[EncodedSparse]:
         """Turn any iterable of texts into sparse vectors, a chunk of texts at a time.
 
@@ -338,6 +342,8 @@ class SparseEncoder(HeadModel):
         inputs : iterable of str
         chunk_size : int
             Texts that are read, and held in memory, at a time.
+        progress : callable
+            Called with the number of texts done since its last call.
         others
             As in `encode`. With truncation="warn" the caller warns: `n_truncated` says which texts were cut.
 
@@ -353,17 +359,23 @@ class SparseEncoder(HeadModel):
         most = self.max_active_dims if max_active_dims is None else _check_most(max_active_dims)
         windows = TokenWindows(
             self.tokenizer,
-            prompt=self._prompt(prompt, prompt_name),
+            prompt=self.resolve_prompt(prompt, prompt_name),
             max_length=self.max_seq_length,
             truncation=truncation,
             stride=stride,
             texts_at_once=self._texts_at_once(batch_size),
         )
         size = check_int("chunk_size", chunk_size, 1)
-        return self._chunks(inputs, windows, most, size, bool(show_progress_bar), exact=truncation == "error")
+        return self._chunks(inputs, windows, most, size, progress, exact=truncation == "error")
 
     def _chunks(
-        self, inputs: Iterable[str], windows: TokenWindows, most: int | None, size: int, show: bool, exact: bool
+        self,
+        inputs: Iterable[str],
+        windows: TokenWindows,
+        most: int | None,
+        size: int,
+        progress: Callable[[int], object],
+        exact: bool,
     ) -> Iterator[EncodedSparse]:
         first = 0
         for chunk in in_chunks(inputs, size):
@@ -372,12 +384,11 @@ class SparseEncoder(HeadModel):
             copies = np.bincount(rows, minlength=len(chosen))
             found, counts = list[_Row](), list[tuple[int, int]]()
             texts, indices = [chunk[i] for i in chosen], [first + i for i in chosen]
-            with progress_bar(len(chunk), show=show) as count:
-                for part, groups in windows.of(texts, indices, exact=exact):
-                    found += (_largest(row, most) for row in pool_words(self.model, self.pooling, groups))
-                    counts += map(count_tokens, groups)
-                    del groups  # frees their memory before the next texts are tokenized
-                    count(int(copies[part].sum()))
+            for part, groups in windows.of(texts, indices, exact=exact):
+                found += (_largest(row, most) for row in pool_words(self.model, self.pooling, groups))
+                counts += map(count_tokens, groups)
+                del groups  # frees their memory before the next texts are tokenized
+                progress(int(copies[part].sum()))
             n_tokens, n_truncated = np.array(counts, dtype=np.int64)[rows].T
             vectors = make_sparse([found[row] for row in rows], self.get_embedding_dimension())
             yield EncodedSparse(vectors, n_tokens, n_truncated)
@@ -422,7 +433,7 @@ class SparseEncoder(HeadModel):
         """Count the tokens of each of B texts, with its prompt and the special tokens, before anything is cut."""
         windows = TokenWindows(
             self.tokenizer,
-            prompt=self._prompt(prompt, prompt_name),
+            prompt=self.resolve_prompt(prompt, prompt_name),
             max_length=self.max_seq_length,
             truncation="silent",
             stride=0,
