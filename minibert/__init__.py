@@ -32,8 +32,12 @@ if TYPE_CHECKING:
     )
     from minibert.models.load import load
     from minibert.models.outputs import BertModelOutput
+    from minibert.sentence.cross_encoder import CrossEncoder
     from minibert.sentence.sentence_transformers import SentenceTransformer
+    from minibert.sentence.sparse_encoder import SparseEncoder
+    from minibert.sentence.sparse_vectors import SparseVectors
     from minibert.similarity import SimilarityFunction, quantize_embeddings
+    from minibert.tasks.pipelines import pipeline
     from minibert.tokenizer.auto import AutoTokenizer
     from minibert.tokenizer.bert_tokenizer import BertTokenizer
     from minibert.tokens.embed import embed_tokens
@@ -57,16 +61,20 @@ __all__ = [
     "BertModel",
     "BertModelOutput",
     "BertTokenizer",
+    "CrossEncoder",
     "DownloadError",
     "LoggingHandler",
     "ModelFormatError",
     "SentenceTransformer",
     "SimilarityFunction",
+    "SparseEncoder",
+    "SparseVectors",
     "TokenVectors",
     "__version__",
     "combine_layers",
     "embed_tokens",
     "load",
+    "pipeline",
     "quantize_embeddings",
     "word_occurrences",
 ]
@@ -88,15 +96,19 @@ _MODULE_OF = {
     "BertModel": "models.bert_model",
     "BertModelOutput": "models.outputs",
     "BertTokenizer": "tokenizer.bert_tokenizer",
+    "CrossEncoder": "sentence.cross_encoder",
     "DownloadError": "errors",
     "LoggingHandler": "util",
     "ModelFormatError": "errors",
     "SentenceTransformer": "sentence.sentence_transformers",
     "SimilarityFunction": "similarity",
+    "SparseEncoder": "sentence.sparse_encoder",
+    "SparseVectors": "sentence.sparse_vectors",
     "TokenVectors": "tokens.token_vectors",
     "combine_layers": "tokens.layers",
     "embed_tokens": "tokens.embed",
     "load": "models.load",
+    "pipeline": "tasks.pipelines",
     "quantize_embeddings": "similarity",
     "word_occurrences": "tokens.occurrences",
 }
@@ -110,8 +122,6 @@ _FAST = "BertTokenizer; it is as fast"
 # Names of transformers and sentence-transformers that people import -> what to use instead. A name leaves this table
 # when minibert has it.
 _INSTEAD = {
-    "pipeline": "call the model itself: SentenceTransformer(name).encode(texts) for vectors of texts, "
-    "embed_tokens(model, tokenizer, texts) for those of tokens",
     **dict.fromkeys(
         (
             *("AutoModelForMaskedLM", "AutoModelForSequenceClassification", "AutoModelForTokenClassification"),
@@ -121,8 +131,6 @@ _INSTEAD = {
         _HEAD,
     ),
     **dict.fromkeys(("BertLMHeadModel", "AutoModelForCausalLM", "AutoModelForSeq2SeqLM"), _OTHER_MODEL),
-    "CrossEncoder": "sentence-transformers has it; SentenceTransformer here gives vectors to compare: model.similarity",
-    "SparseEncoder": "sentence-transformers has it; SentenceTransformer here gives dense vectors",
     **dict.fromkeys(("BertTokenizerFast", "PreTrainedTokenizerFast", "PreTrainedTokenizer"), _FAST),
     **dict.fromkeys(
         (

@@ -60,6 +60,7 @@ HOMES = {
     "langchain_core": {"integrations.langchain"},
     "llama_index": {"integrations.llama_index"},
     "mteb": {"integrations.mteb"},
+    "scipy": {"sentence.sparse_vectors"},
     "faiss": {"index"},
     "usearch": {"index"},
 }
@@ -466,7 +467,7 @@ def test_there_are_five_runtime_packages_and_they_are_the_ones_imported() -> Non
     extras = [project["optional-dependencies"][extra] for extra in ("plot", "sklearn", "parquet")]
     assert extras == [["matplotlib>=3.8"], ["scikit-learn>=1.6"], ["pyarrow>=17"]]
     clients = {library for library, homes in HOMES.items() if all(home.startswith("integrations.") for home in homes)}
-    optional = {"matplotlib", "sklearn", "pyarrow", "faiss", "usearch", "jinja2", *clients}
+    optional = {"matplotlib", "sklearn", "pyarrow", "scipy", "faiss", "usearch", "jinja2", *clients}
     assert imported - set(sys.stdlib_module_names) - {"minibert"} - required - optional <= {
         "llvmlite",
         "tqdm",

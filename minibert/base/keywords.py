@@ -17,6 +17,7 @@ __all__ = [
     "CALL_KEYWORDS",
     "HUB_KEYWORDS",
     "MODEL_KEYWORDS",
+    "PIPELINE_KEYWORDS",
     "SAVING_KEYWORDS",
     "TOKENIZER_KEYWORDS",
     "Keyword",
@@ -151,6 +152,24 @@ TOKENIZER_KEYWORDS: Mapping[str, Keyword] = {
     "dtype": _ANYTHING,
 }
 """Keywords of the from_pretrained of a tokenizer."""
+
+PIPELINE_KEYWORDS: Mapping[str, Keyword] = {
+    **{name: MODEL_KEYWORDS[name] for name in ("torch_dtype", "dtype", "device_map", "trust_remote_code")},
+    "device": Keyword(
+        lambda value: value is None or is_cpu(value) or value == -1,
+        "None, 'cpu' or -1",
+        "minibert runs on the CPU. Leave it out.",
+    ),
+    "framework": _one_of(None, "pt", remedy=_LEAVE_OUT),
+    "use_auth_token": _nothing("Give token=."),
+    "feature_extractor": _nothing("The tasks of minibert read texts. Leave it out."),
+    "image_processor": _nothing("The tasks of minibert read texts. Leave it out."),
+    "processor": _nothing("The tasks of minibert read texts. Leave it out."),
+    "binary_output": _nothing(_LEAVE_OUT),
+    "args_parser": _nothing(_LEAVE_OUT),
+    **dict.fromkeys(("use_fast", "num_workers"), _ANYTHING),
+}
+"""Keywords of `pipeline`."""
 
 CALL_KEYWORDS: Mapping[str, Keyword] = {
     "verbose": _ANYTHING,

@@ -13,6 +13,7 @@ from minibert.base.arrays import IntArray
 __all__ = ["distinct_longest_first", "in_chunks"]
 
 Item = TypeVar("Item")
+Text = TypeVar("Text", str, tuple[str, str])
 
 
 def in_chunks(
@@ -45,8 +46,14 @@ def _weighed(items: Iterator[Item], size: int, weight: Callable[[Item], int], mo
             return
 
 
-def distinct_longest_first(texts: Sequence[str]) -> tuple[list[int], IntArray]:
+def distinct_longest_first(texts: Sequence[Text], length: Callable[[Text], int] = len) -> tuple[list[int], IntArray]:
     """Choose one of each group of equal texts, and sort by length, so that texts of similar length share a batch.
+
+    Parameters
+    ----------
+    texts : sequence of B str, or of B pairs of str
+    length : callable
+        Returns the characters of a text or pair.
 
     Returns
     -------
@@ -55,9 +62,9 @@ def distinct_longest_first(texts: Sequence[str]) -> tuple[list[int], IntArray]:
     rows : int ndarray of shape (B,)
         For each text the index in `chosen` of its group: ``vectors_of_chosen[rows]`` restores the order.
     """
-    first_indices: dict[str, int] = {}
+    first_indices: dict[Text, int] = {}
     for index, text in enumerate(texts):
         first_indices.setdefault(text, index)
-    chosen = sorted(first_indices.values(), key=lambda index: -len(texts[index]))
+    chosen = sorted(first_indices.values(), key=lambda index: -length(texts[index]))
     rows = {texts[index]: row for row, index in enumerate(chosen)}
     return chosen, np.array([rows[text] for text in texts], dtype=np.int64)

@@ -24,6 +24,7 @@ __all__ = [
     "float32_dtype",
     "holds_tensor",
     "is_tensor",
+    "to_sparse_tensor",
     "to_tensor",
     "torch_is_loaded",
 ]
@@ -73,6 +74,24 @@ def to_tensor(array: Any) -> torch.Tensor:
     native = array.astype(array.dtype.newbyteorder("="), copy=False)
     usable = native.flags.writeable and all(stride >= 0 for stride in native.strides)
     return torch.from_numpy(native if usable else native.copy())
+
+
+def to_sparse_tensor(indices: Any, values: Any, shape: tuple[int, ...]) -> torch.Tensor:
+    """Make a sparse tensor (COO) of numbers at some positions; the arguments and errors are those of `to_tensor`.
+
+    Parameters
+    ----------
+    indices : int ndarray of shape (number of axes, n)
+        The positions; each is there once, and they are sorted.
+    values : ndarray of shape (n,)
+    shape : tuple of int
+    """
+    check_torch()
+    import torch
+
+    return torch.sparse_coo_tensor(
+        to_tensor(indices), to_tensor(values), shape, check_invariants=True, is_coalesced=True
+    )
 
 
 def check_torch(option: str = "the option that asks for tensors") -> None:

@@ -12,14 +12,14 @@ import warnings
 from collections.abc import Sequence
 
 import minibert
-from minibert.cli import doctor, embed, extract, info, states
+from minibert.cli import doctor, embed, extract, info, rerank, states, tasks
 from minibert.cli.common import Parser, report_problem, standard_streams
 from minibert.errors import DownloadError, ModelFormatError
 
 __all__ = ["main"]
 
 _DESCRIPTION = """\
-BERT in NumPy and Numba: tokens, hidden states, word and sentence vectors of texts.
+BERT in NumPy and Numba: tokens, hidden states, word and sentence vectors, and the tasks of its heads.
 
 A text of "-" means the lines of the standard input, one text per line."""
 
@@ -42,6 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     states.add_verbs(verbs)
     embed.add_verbs(verbs)
     extract.add_verbs(verbs)
+    tasks.add_verbs(verbs)
+    rerank.add_verbs(verbs)
     info.add_verbs(verbs)
     doctor.add_verbs(verbs)
     with standard_streams(), warnings.catch_warnings():

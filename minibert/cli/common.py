@@ -148,11 +148,17 @@ def _discard_unwritable(stream: Any) -> None:
             os.close(null)
 
 
-def add_model_options(parser: argparse.ArgumentParser, *, backend: bool = True) -> None:
-    """Add --model and --revision, and with `backend` also --backend and --threads."""
-    parser.add_argument(
-        "-m", "--model", default=DEFAULT_MODEL, metavar="MODEL", help="hub id or folder (default: %(default)s)"
-    )
+def add_model_options(parser: argparse.ArgumentParser, *, backend: bool = True, needs_head: bool = False) -> None:
+    """Add --model and --revision, and with `backend` also --backend and --threads.
+
+    With `needs_head` --model must be given, because the default model does not have a head.
+    """
+    if needs_head:
+        parser.add_argument("-m", "--model", required=True, metavar="MODEL", help="hub id or folder")
+    else:
+        parser.add_argument(
+            "-m", "--model", default=DEFAULT_MODEL, metavar="MODEL", help="hub id or folder (default: %(default)s)"
+        )
     parser.add_argument("--revision", help="branch, tag or commit of the hub repository (default: main)")
     if backend:
         parser.add_argument(

@@ -83,13 +83,13 @@ class CutTexts:
         self.num_texts += len(n_truncated)
         self.num_cut += len(cut)
 
-    def warn(self, max_seq_length: int) -> None:
-        """Warn if a text was cut, and say how many were."""
+    def warn(self, max_seq_length: int, *, things: str = "texts", splits: bool = True) -> None:
+        """Warn if a text was cut, and say how many were; `splits` says whether truncation="split" is there."""
         if self.num_cut:
+            whole = ", or use all of a text with truncation='split'" if splits else ""
             warn_caller(
-                f"{self.num_cut} of {self.num_texts} texts have more than {max_seq_length} tokens and were cut (the "
-                f"first is at index {self.first}). Silence this with truncation='silent', or use all of a text with "
-                "truncation='split'.",
+                f"{self.num_cut} of {self.num_texts} {things} have more than {max_seq_length} tokens and were cut (the "
+                f"first is at index {self.first}). Silence this with truncation='silent'{whole}.",
             )
 
 

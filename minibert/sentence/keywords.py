@@ -40,10 +40,9 @@ _TABLES: Mapping[str, tuple[str, Mapping[str, Keyword]]] = {
     "config_kwargs": ("BertConfig.from_pretrained", MODEL_KEYWORDS),
 }
 
-_CALL = "SentenceTransformer"
-
 
 def check_constructor(
+    call: str,
     *,
     modules: object,
     trust_remote_code: object,
@@ -53,6 +52,12 @@ def check_constructor(
     config_kwargs: object,
 ) -> dict[str, Any]:
     """Refuse values that would change the vectors, or that minibert cannot heed.
+
+    Parameters
+    ----------
+    call : str
+        The class, for messages.
+    others : the keywords
 
     Returns
     -------
@@ -66,20 +71,20 @@ def check_constructor(
     """
     if modules is not None:
         raise ValueError(
-            f"{_CALL}(modules={brief(modules)}); expected None: minibert does not run modules of torch. Save that "
+            f"{call}(modules={brief(modules)}); expected None: minibert does not run modules of torch. Save that "
             "model with sentence-transformers, model.save_pretrained(folder), and give the folder."
         )
-    check_keywords(_CALL, {"trust_remote_code": trust_remote_code}, HUB_KEYWORDS)
+    check_keywords(call, {"trust_remote_code": trust_remote_code}, HUB_KEYWORDS)
     if processor_kwargs and tokenizer_kwargs:
         raise TypeError("tokenizer_kwargs= is the old name of processor_kwargs=; give one of them.")
-    _check_inner("model_kwargs", model_kwargs)
-    _check_inner("config_kwargs", config_kwargs)
+    _check_inner(call, "model_kwargs", model_kwargs)
+    _check_inner(call, "config_kwargs", config_kwargs)
     settings = (*SETTINGS, "model_max_length")
-    asked = _check_inner("processor_kwargs", processor_kwargs, settings)
-    return asked | _check_inner("tokenizer_kwargs", tokenizer_kwargs, settings)
+    asked = _check_inner(call, "processor_kwargs", processor_kwargs, settings)
+    return asked | _check_inner(call, "tokenizer_kwargs", tokenizer_kwargs, settings)
 
 
-def set_keywords(tokenizer: BertTokenizer, asked: Mapping[str, Any]) -> None:
+def set_keywords(call: str, tokenizer: BertTokenizer, asked: Mapping[str, Any]) -> None:
     """Set `model_max_length` of a tokenizer, and compare the other settings that were asked for with its own."""
     asked = dict(asked)
     limit = asked.pop("model_max_length", None)
@@ -89,20 +94,20 @@ def set_keywords(tokenizer: BertTokenizer, asked: Mapping[str, Any]) -> None:
         if limit is not None:
             tokenizer.model_max_length = check_int("model_max_length", limit, 1)
     except (TypeError, ValueError) as error:
-        raise type(error)(f"processor_kwargs of {_CALL}: {error}") from None
+        raise type(error)(f"processor_kwargs of {call}: {error}") from None
 
 
-def _check_inner(name: str, given: object, settings: Collection[str] = ()) -> dict[str, Any]:
+def _check_inner(call: str, name: str, given: object, settings: Collection[str] = ()) -> dict[str, Any]:
     """Check keywords for the model, the tokenizer or the config, given as a dict; return those that name settings."""
     if given is None:
         return {}
     if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
         raise TypeError(f"{name}={brief(given)}; expected a dict of keywords, or None.")
-    call, table = _TABLES["processor_kwargs" if name == "tokenizer_kwargs" else name]
+    method, table = _TABLES["processor_kwargs" if name == "tokenizer_kwargs" else name]
     try:
-        return check_keywords(call, given, table, settings=settings)
+        return check_keywords(method, given, table, settings=settings)
     except (TypeError, ValueError) as error:
-        raise type(error)(f"{name} of {_CALL}: {error}") from None
+        raise type(error)(f"{name} of {call}: {error}") from None
 
 
 def check_backend(backend: str | None) -> str | None:

@@ -22,7 +22,16 @@ from minibert.errors import ModelFormatError
 from minibert.sentence.pooling import POOLING_MODES
 from minibert.similarity import normalize_embeddings
 
-__all__ = ["Module", "Pipeline", "read_modules", "read_pipeline"]
+__all__ = [
+    "ACTIVATIONS",
+    "Module",
+    "Pipeline",
+    "activation_name",
+    "list_modules",
+    "read_config",
+    "read_modules",
+    "read_pipeline",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,25 +86,39 @@ class Pipeline:
 
 
 def read_modules(files: ModelFiles) -> list[Module]:
-    """Read modules.json; return an empty list if the model does not have this file.
+    """Read the modules of a `SentenceTransformer`; return an empty list if the model does not have modules.json.
 
     Raises
     ------
     ModelFormatError
-        The file is not a list of modules, minibert does not implement a module, or a path leaves the model.
+        As `list_modules`; or minibert does not implement a module.
+    """
+    modules = list_modules(files)
+    if modules is None:
+        return []
+    kinds = [module.kind for module in modules]
+    if kinds[:2] != ["Transformer", "Pooling"] or not {*kinds[2:]} <= {*_READERS}:
+        instead = " SparseEncoder loads it." if "SpladePooling" in kinds else ""
+        raise ModelFormatError(
+            f"{files.source}: modules.json lists {', '.join(kinds) or 'nothing'}; minibert implements Transformer, "
+            f"Pooling and then any of {', '.join(_READERS)}.{instead}"
+        )
+    return modules
+
+
+def list_modules(files: ModelFiles) -> list[Module] | None:
+    """Read modules.json, of any model of sentence-transformers; return None if the model does not have this file.
+
+    Raises
+    ------
+    ModelFormatError
+        The file is not a list of modules, or a path leaves the model.
     """
     path = files.find("modules.json")
     if path is None:
-        return []
+        return None
     listed = read_json(path)
-    modules = [_read_module(entry, str(path)) for entry in (listed if isinstance(listed, list) else [listed])]
-    kinds = [module.kind for module in modules]
-    if kinds[:2] != ["Transformer", "Pooling"] or not {*kinds[2:]} <= {*_READERS}:
-        raise ModelFormatError(
-            f"{files.source}: modules.json lists {', '.join(kinds) or 'nothing'}; minibert implements Transformer, "
-            f"Pooling and then any of {', '.join(_READERS)}."
-        )
-    return modules
+    return [_read_module(entry, str(path)) for entry in (listed if isinstance(listed, list) else [listed])]
 
 
 def _read_module(entry: object, name: str) -> Module:
@@ -154,7 +177,7 @@ _OLD_POOLING = {
 
 
 def _read_pooling(files: ModelFiles, module: Module, hidden_size: int) -> tuple[tuple[str, ...], bool]:
-    config, name = _read_config(files, module)
+    config, name = read_config(files, module)
     modes = config.get("pooling_mode")
     if modes is None:
         switches = {key: on for key, on in config.items() if key.startswith("pooling_mode_")}
@@ -193,7 +216,7 @@ class _Dense:
         added = vectors if self.residual is True else None
         if not isinstance(self.residual, bool):
             added = self.ops.linear(vectors, self.residual)
-        return self.ops.linear(vectors, self.linear, activation=_ACTIVATIONS[self.activation], residual=added)
+        return self.ops.linear(vectors, self.linear, activation=ACTIVATIONS[self.activation], residual=added)
 
     def config(self) -> dict[str, Any]:
         outward, inward = self.linear.shape
@@ -256,8 +279,7 @@ class _Normalize:
         return "Normalize()"
 
 
-# torch.nn's name -> the name in minibert's ops; None is the identity.
-_ACTIVATIONS = {
+ACTIVATIONS = {
     "Identity": None,
     "Tanh": "tanh",
     "ReLU": "relu",
@@ -265,11 +287,19 @@ _ACTIVATIONS = {
     "SiLU": "silu",
     "Sigmoid": "sigmoid",
 }
+"""The names of activations in torch.nn -> those in minibert's ops; None is the identity."""
+
 _ACTIVATION_HOMES = ("torch.nn", "torch.nn.modules.activation", "torch.nn.modules.linear")
 
 
+def activation_name(path: object) -> str | None:
+    """Return the key in `ACTIVATIONS` of a class of torch.nn, given as a dotted name; None for anything else."""
+    home, _, name = path.rpartition(".") if isinstance(path, str) else ("", "", "")
+    return name if home in _ACTIVATION_HOMES and name in ACTIVATIONS else None
+
+
 def _read_dense(files: ModelFiles, module: Module, width: int, ops: Ops) -> tuple[Step, int, str]:
-    config, name = _read_config(files, module)
+    config, name = read_config(files, module)
     _only_sentence_vectors(config, name)
     inward, outward = (_size(config, key, name) for key in ("in_features", "out_features"))
     _check_width(inward, width, name)
@@ -277,11 +307,11 @@ def _read_dense(files: ModelFiles, module: Module, width: int, ops: Ops) -> tupl
     if not isinstance(bias, bool) or not isinstance(use_residual, bool):
         raise ModelFormatError(f"{name}: bias={bias!r}, use_residual={use_residual!r}; expected true or false.")
     asked = config.get("activation_function", "torch.nn.modules.activation.Tanh")
-    home, _, activation = asked.rpartition(".") if isinstance(asked, str) else ("", "", "")
-    if home not in _ACTIVATION_HOMES or activation not in _ACTIVATIONS:
+    activation = activation_name(asked)
+    if activation is None:
         raise ModelFormatError(
             f"{name} asks for activation_function={asked!r}; expected one of torch.nn: "
-            f"{', '.join(_ACTIVATIONS)}. No code is imported by name."
+            f"{', '.join(ACTIVATIONS)}. No code is imported by name."
         )
     shapes: dict[str, tuple[int, ...]] = {"linear.weight": (outward, inward)}
     if bias:
@@ -302,7 +332,7 @@ def _read_dense(files: ModelFiles, module: Module, width: int, ops: Ops) -> tupl
 
 
 def _read_layer_norm(files: ModelFiles, module: Module, width: int, ops: Ops) -> tuple[Step, int, str]:
-    config, name = _read_config(files, module)
+    config, name = read_config(files, module)
     _check_width(_size(config, "dimension", name), width, name)
     tensors = load_tensors(files.subfolder(module.path), {"norm.weight": (width,), "norm.bias": (width,)})
     norm = LayerNorm(f"{module.path}.norm", tensors["norm.weight"], tensors["norm.bias"], 1e-5)  # torch.nn's eps
@@ -311,7 +341,7 @@ def _read_layer_norm(files: ModelFiles, module: Module, width: int, ops: Ops) ->
 
 def _read_normalize(files: ModelFiles, module: Module, width: int, ops: Ops) -> tuple[Step, int, str]:
     if module.path and files.find(f"{module.path}/config.json") is not None:  # only new files have one
-        _only_sentence_vectors(*_read_config(files, module))
+        _only_sentence_vectors(*read_config(files, module))
     return _Normalize(), width, "Normalize"
 
 
@@ -324,7 +354,7 @@ _READERS: Mapping[str, _Reader | None] = {
 }
 
 
-def _read_config(files: ModelFiles, module: Module) -> tuple[dict[str, Any], str]:
+def read_config(files: ModelFiles, module: Module) -> tuple[dict[str, Any], str]:
     """Return a module's config.json, and the file's name for messages."""
     name = f"{module.path}/config.json" if module.path else "config.json"
     return read_json_object(files.require(name)), f"{files.source}: {name}"

@@ -30,8 +30,9 @@ from minibert.sentence.encode import (
     encode_tokens,
     sentence_width,
 )
-from minibert.sentence.habits import SentenceHabits, check_pool
+from minibert.sentence.habits import SentenceHabits
 from minibert.sentence.keywords import check_backend, check_constructor, choose_token, set_keywords
+from minibert.sentence.model_habits import check_pool
 from minibert.sentence.modules import Pipeline, read_modules, read_pipeline
 from minibert.sentence.options import (
     EncodeOptions,
@@ -148,6 +149,7 @@ class SentenceTransformer(SentenceHabits):
     ) -> None:
         check_device(device)
         asked = check_constructor(
+            "SentenceTransformer",
             modules=modules,
             trust_remote_code=trust_remote_code,
             model_kwargs=model_kwargs,
@@ -190,7 +192,7 @@ class SentenceTransformer(SentenceHabits):
         self.model_card_data = ModelCardData() if model_card_data is None else model_card_data
 
         self.tokenizer = BertTokenizer.from_files(bert_files)
-        set_keywords(self.tokenizer, asked)
+        set_keywords("SentenceTransformer", self.tokenizer, asked)
         settings = bert_files.settings("sentence_bert_config.json")
         check_settings(settings, self.tokenizer)
         self.model = BertModel.from_files(
@@ -203,19 +205,6 @@ class SentenceTransformer(SentenceHabits):
         self._max_seq_length = min(limits)
 
     # -- settings
-
-    @property
-    def max_seq_length(self) -> int:
-        """Most tokens of one text, special tokens included. Settable, up to the model's max_position_embeddings."""
-        return min(self._max_seq_length, self.model.config.max_position_embeddings)  # `model` may have been replaced
-
-    @max_seq_length.setter
-    def max_seq_length(self, value: int) -> None:
-        most = self.model.config.max_position_embeddings
-        least = self.tokenizer.num_special_tokens_to_add()
-        self._max_seq_length = check_int(
-            "max_seq_length", value, least, most, also=" (the number of special tokens, and max_position_embeddings)"
-        )
 
     @property
     def prompts(self) -> dict[str, str]:

@@ -1,0 +1,235 @@
+"""Files of texts -> one file of JSON lines: the sparse vector of each text, or its score for a query.
+
+A run can be resumed (see runs.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from minibert.base.arrays import FloatArray
+from minibert.base.checks import check_choice
+from minibert.base.files import check_output
+from minibert.corpus.readers import InputLine, Source, check_sources
+from minibert.corpus.runs import Append, BadLines, Output, Summary, row_of, run_shards
+from minibert.corpus.shards import Counts, Part
+from minibert.corpus.writers import json_line
+from minibert.sentence.cross_encoder import CrossEncoder
+from minibert.sentence.sparse_encoder import CHUNK_SIZE, SparseEncoder
+
+__all__ = ["rerank_corpus", "sparse_corpus"]
+
+_LINES = "part-lines.jsonl"
+
+# A text that both kinds of model can read.
+_PROBE = "minibert"
+_PROBE_WEIGHTS = 16  # the largest ones, of which the manifest keeps a copy
+
+
+@dataclasses.dataclass(frozen=True)
+class _Results:
+    """The results of some texts: the fields of each line, and the tokens of each text that were used and cut off."""
+
+    fields: Sequence[dict[str, Any]]
+    n_tokens: int
+    n_cut: int
+
+
+_Compute = Callable[[list[str], Callable[[int], object]], _Results]
+
+
+def sparse_corpus(
+    model: SparseEncoder,
+    sources: Sequence[Source],
+    output: str | os.PathLike[str],
+    *,
+    truncation: str = "warn",
+    stride: int = 0,
+    prompt_name: str | None = None,
+    prompt: str | None = None,
+    max_active_dims: int | None = None,
+    batch_size: int = 32,
+    resume: bool = False,
+    on_error: str = "stop",
+    shard_size: int = CHUNK_SIZE,
+    settings: dict[str, Any] | None = None,
+    show_progress: bool = False,
+    report: Callable[[str], object] = print,
+) -> Summary | None:
+    """Compute the sparse vector of each text of some files, and write them, in order, into one .jsonl file.
+
+    A line is ``{"id": ..., "indices": [...], "values": [...]}``; both lists are null for a line that cannot be used.
+
+    Parameters
+    ----------
+    model : SparseEncoder
+    truncation : {"warn", "split", "silent"}
+        As in `SparseEncoder.encode`; the summary counts the texts that were cut.
+    stride, prompt_name, prompt, max_active_dims, batch_size
+        As in `SparseEncoder.encode`.
+    others
+        As in `minibert.corpus.embed.embed_corpus`, which also says what is returned and raised.
+    """
+    check_choice("truncation", truncation, ("warn", "split", "silent"))
+    options: dict[str, Any] = {
+        "prompt_name": prompt_name,
+        "prompt": prompt,
+        "max_active_dims": max_active_dims,
+        "stride": stride,
+    }
+    chosen: dict[str, Any] = {
+        **options,
+        "batch_size": batch_size,
+        "truncation": "split" if truncation == "split" else "silent",
+    }
+
+    def compute(texts: list[str], progress: Callable[[int], object]) -> _Results:
+        chunk = next(model.encode_chunks(texts, chunk_size=len(texts), progress=progress, **chosen))
+        fields = [{"indices": one.indices.tolist(), "values": _decimals(one.data)} for one in chunk.vectors]
+        return _Results(fields, int((chunk.n_tokens - chunk.n_truncated).sum()), int((chunk.n_truncated > 0).sum()))
+
+    # If texts are split, this text is long: windows that cannot hold any token of a text are refused at once.
+    text = f"{_PROBE} " * (model.max_seq_length if truncation == "split" else 1)
+    probe = next(model.encode_chunks([text], **chosen)).vectors
+    largest = np.sort(np.concatenate([probe.data, np.zeros(_PROBE_WEIGHTS, np.float32)]))[-_PROBE_WEIGHTS:]
+    return _run(
+        output,
+        sources,
+        compute,
+        {"indices": None, "values": None},
+        model.get_embedding_dimension(),
+        probe=largest,
+        settings={**(settings or {}), **options, "truncation": truncation, "max_seq_length": model.max_seq_length},
+        bad_lines=BadLines(on_error, report),
+        resume=resume,
+        shard_size=shard_size,
+        show_progress=show_progress,
+    )
+
+
+def rerank_corpus(
+    model: CrossEncoder,
+    query: str,
+    sources: Sequence[Source],
+    output: str | os.PathLike[str],
+    *,
+    truncation: str = "warn",
+    prompt_name: str | None = None,
+    prompt: str | None = None,
+    batch_size: int = 32,
+    resume: bool = False,
+    on_error: str = "stop",
+    shard_size: int = CHUNK_SIZE,
+    settings: dict[str, Any] | None = None,
+    show_progress: bool = False,
+    report: Callable[[str], object] = print,
+) -> Summary | None:
+    """Compute the score of each text of some files for a query, and write them, in order, into one .jsonl file.
+
+    A line is ``{"id": ..., "score": ...}``; the score is null for a line that cannot be used.
+
+    Parameters
+    ----------
+    model : CrossEncoder
+        With one label.
+    query : str
+    truncation : {"warn", "silent"}
+        A text that is too long is cut; the summary counts such texts.
+    prompt_name, prompt, batch_size
+        As in `CrossEncoder.predict`.
+    others
+        As in `minibert.corpus.embed.embed_corpus`, which also says what is returned and raised.
+    """
+    check_choice("truncation", truncation, ("warn", "silent"))
+    if not isinstance(query, str):
+        raise TypeError(f"query is a {type(query).__name__}; expected a str.")
+    if model.num_labels != 1:
+        raise ValueError(f"A query is ranked by a model with one label, and this one has {model.num_labels}.")
+    text = model.resolve_prompt(prompt, prompt_name)
+
+    def scored(texts: list[str], progress: Callable[[int], object]) -> tuple[FloatArray, int, int]:
+        pairs = [(query, text) for text in texts]
+        found = model.score_pairs(pairs, prompt=text, batch_size=batch_size, truncation="silent", progress=progress)
+        scores = model.activation_fn(found.logits).reshape(-1)
+        return scores, int(found.n_tokens.sum()), int((found.n_truncated > 0).sum())
+
+    def compute(texts: list[str], progress: Callable[[int], object]) -> _Results:
+        scores, n_tokens, n_cut = scored(texts, progress)
+        return _Results([{"score": score} for score in _decimals(scores)], n_tokens, n_cut)
+
+    return _run(
+        output,
+        sources,
+        compute,
+        {"score": None},
+        1,
+        probe=scored([_PROBE], lambda _: None)[0],
+        settings={
+            **(settings or {}),
+            **{"query": query, "prompt_name": prompt_name, "prompt": prompt, "truncation": truncation},
+            "max_seq_length": model.max_seq_length,
+            "activation_fn": repr(model.activation_fn),
+        },
+        bad_lines=BadLines(on_error, report),
+        resume=resume,
+        shard_size=shard_size,
+        show_progress=show_progress,
+    )
+
+
+def _run(
+    output: str | os.PathLike[str],
+    sources: Sequence[Source],
+    compute: _Compute,
+    nothing: dict[str, Any],
+    width: int,
+    *,
+    probe: FloatArray,
+    settings: dict[str, Any],
+    bad_lines: BadLines,
+    resume: bool,
+    shard_size: int,
+    show_progress: bool,
+) -> Summary | None:
+    """Run over the files; `nothing` holds the fields of a line that cannot be used."""
+    output = os.fspath(output)
+    check_output(output, (".jsonl",))
+    check_sources(sources)
+
+    def of_shard(
+        chunk: list[tuple[int, InputLine]], before: Counts, append: Append, progress: Callable[[int], object]
+    ) -> Counts:
+        texts = [line.text for _, line in chunk if line.text is not None]
+        results = compute(texts, progress) if texts else _Results([], 0, 0)
+        progress(len(chunk) - len(texts))
+        fields, written = iter(results.fields), list[bytes]()
+        for number, line in chunk:
+            if line.text is not None:
+                written.append(json_line({"id": row_of(number, line)["id"], **next(fields)}))
+            elif bad_lines.keep(line):
+                written.append(json_line({"id": row_of(number, line)["id"], **nothing}))
+        append(_LINES, b"".join(written))
+        return Counts(len(written), results.n_tokens, results.n_cut, len(chunk) - len(written))
+
+    return run_shards(
+        output,
+        sources,
+        lambda path: Output((Part(_LINES, path),), of_shard, width),
+        settings={**settings, "on_error": bad_lines.on_error},
+        probe=probe,
+        bad_lines=bad_lines,
+        too_long=None,
+        shard_size=shard_size,
+        resume=resume,
+        show_progress=show_progress,
+    )
+
+
+def _decimals(numbers: FloatArray) -> list[float]:
+    """Return float32 numbers as Python's, with the fewest digits that restore them."""
+    return [float(text) for text in np.asarray(numbers).astype(np.str_).tolist()]

@@ -1,0 +1,539 @@
+"""`CrossEncoder`: pairs of texts in, one score or several out, as sentence-transformers computes them."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from minibert.base import tensors
+from minibert.base.arrays import FloatArray, IntArray
+from minibert.base.checks import brief, check_int
+from minibert.base.ordering import distinct_longest_first, in_chunks
+from minibert.base.portable import softmax
+from minibert.base.progress import progress_bar
+from minibert.bert import heads
+from minibert.bert.packed import PackedBatch
+from minibert.errors import ModelFormatError
+from minibert.models.heads import BertForSequenceClassification
+from minibert.sentence.activations import Activation, as_activation, stored_activation
+from minibert.sentence.encode import CutTexts
+from minibert.sentence.head_model import HeadModel, refuse_modules
+from minibert.sentence.options import in_kind
+from minibert.sentence.pairs import as_pairs, check_truncation, encode_pairs, num_characters
+from minibert.sentence.saving import save_head_model
+from minibert.tokenizer.texts import as_texts
+from minibert.tokenizer.windows import CHARACTERS_AT_ONCE, check_inputs
+
+__all__ = ["CrossEncoder", "ScoredPairs"]
+
+# Old names of keywords -> the new ones.
+_RENAMED = {
+    "model_name": "model_name_or_path",
+    "automodel_args": "model_kwargs",
+    "tokenizer_args": "processor_kwargs",
+    "config_args": "config_kwargs",
+    "cache_dir": "cache_folder",
+    "default_activation_function": "activation_fn",
+}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ScoredPairs:
+    """The results of B pairs.
+
+    Parameters
+    ----------
+    logits : ndarray of shape (B, N), float32
+    n_tokens : int ndarray of shape (B,)
+        Tokens of each pair after cutting, special tokens included.
+    n_truncated : int ndarray of shape (B,)
+        Tokens that were cut off; at least 1 for a pair that was cut.
+    """
+
+    logits: FloatArray
+    n_tokens: IntArray
+    n_truncated: IntArray
+
+
+class CrossEncoder(HeadModel):
+    """A model that reads two texts together and scores the pair, with the names of sentence-transformers 6.
+
+    Rerankers are such models: `rank` sorts documents by their score for a query. Answers are NumPy arrays and Python
+    numbers, unless tensors are asked for. With minibert's kernels the score of a pair has the same bits alone, in any
+    batch, with any number of threads and on every processor.
+
+    Parameters
+    ----------
+    model_name_or_path : str or path
+        A folder, or a hub id, of a BERT with a head for sequence classification. A short id is one of the organisation
+        cross-encoder.
+    prompts : dict of str to str, optional
+        Texts to put before the first text of each pair, by name; they replace those that the model stores.
+    default_prompt_name : str, optional
+        The prompt of a call that does not name one; default: the model's.
+    cache_folder, revision, local_files_only, token
+        As `cache_dir` and so on in `BertModel.from_pretrained`.
+    num_labels : int, optional
+        It must be the checkpoint's number of labels, because minibert never makes random weights.
+    max_length : int, optional
+        Most tokens of a pair, special tokens included; default: what the tokenizer and the model take.
+    activation_fn : optional
+        What turns logits (B, N) into scores: the name of a class in torch.nn, such as "Sigmoid" or "Identity"; an
+        object of such a class; or any function of an array. Default: the model's, else Sigmoid for one label and
+        Identity for several.
+    device : None or "cpu"
+    backend, num_threads
+        As in `BertModel.from_pretrained`. "torch", which is sentence-transformers' default, means the default here.
+    modules, trust_remote_code, model_kwargs, processor_kwargs, config_kwargs, keep_in_fp32_modules, model_card_data
+        As in `SentenceTransformer`: keywords at values that change nothing.
+    **old
+        The names of these keywords in older programs, such as `default_activation_function`.
+
+    Attributes
+    ----------
+    model : BertForSequenceClassification
+    tokenizer : BertTokenizer
+    prompts : dict of str to str
+    default_prompt_name : str or None
+    model_card_data : ModelCardData, or the given object
+
+    Raises
+    ------
+    TypeError, ValueError
+        A keyword has a value that would change the result and that minibert does not implement.
+    ModelFormatError
+        The model does not have the head, or minibert does not implement a module or file of it.
+    DownloadError
+        The model is not on this machine and cannot be downloaded.
+    """
+
+    _call = "CrossEncoder"
+    _organisation = "cross-encoder"
+    _head = BertForSequenceClassification
+    _task = "sequence-classification"
+    _output = "scores"
+    _takes_pairs = True
+
+    model: BertForSequenceClassification
+
+    def __init__(
+        self,
+        model_name_or_path: str | os.PathLike[str] | None = None,
+        *,
+        modules: None = None,
+        device: object = None,
+        prompts: Mapping[str, str] | None = None,
+        default_prompt_name: str | None = None,
+        cache_folder: str | os.PathLike[str] | None = None,
+        trust_remote_code: bool = False,
+        revision: str | None = None,
+        local_files_only: bool = False,
+        token: str | bool | None = None,
+        model_kwargs: Mapping[str, Any] | None = None,
+        processor_kwargs: Mapping[str, Any] | None = None,
+        tokenizer_kwargs: Mapping[str, Any] | None = None,
+        config_kwargs: Mapping[str, Any] | None = None,
+        model_card_data: Any = None,
+        backend: str | None = None,
+        num_threads: int | None = None,
+        num_labels: int | None = None,
+        max_length: int | None = None,
+        activation_fn: Any = None,
+        keep_in_fp32_modules: Sequence[str] | None = None,
+        **old: Any,
+    ) -> None:
+        if old:
+            given = {
+                "model_name_or_path": model_name_or_path,
+                "model_kwargs": model_kwargs,
+                "processor_kwargs": processor_kwargs,
+                "config_kwargs": config_kwargs,
+                "cache_folder": cache_folder,
+                "activation_fn": activation_fn,
+            }
+            given |= _new_names(old, given)
+            model_name_or_path, cache_folder = given["model_name_or_path"], given["cache_folder"]
+            model_kwargs, config_kwargs = given["model_kwargs"], given["config_kwargs"]
+            processor_kwargs, activation_fn = given["processor_kwargs"], given["activation_fn"]
+        if keep_in_fp32_modules is not None and not isinstance(keep_in_fp32_modules, list | tuple):
+            raise TypeError(
+                f"keep_in_fp32_modules={brief(keep_in_fp32_modules)}; expected a list. All of minibert is in float32."
+            )
+        if max_length is not None:
+            check_int("max_length", max_length, 1)
+        if num_labels is not None:
+            check_int("num_labels", num_labels, 1)
+        config_kwargs, also_labels = _without_labels(config_kwargs)
+        files, listed, asked = self._locate(
+            model_name_or_path,
+            device=device,
+            cache_folder=cache_folder,
+            revision=revision,
+            local_files_only=local_files_only,
+            token=token,
+            modules=modules,
+            trust_remote_code=trust_remote_code,
+            model_kwargs=model_kwargs,
+            processor_kwargs=processor_kwargs,
+            tokenizer_kwargs=tokenizer_kwargs,
+            config_kwargs=config_kwargs,
+        )
+        if listed is not None and [module.kind for module in listed] != ["Transformer"]:
+            refuse_modules(self._call, files, listed, "Transformer alone")
+        stored = self._load(
+            files,
+            listed,
+            asked,
+            prompts=prompts,
+            default_prompt_name=default_prompt_name,
+            model_card_data=model_card_data,
+            backend=backend,
+            num_threads=num_threads,
+        )
+        for labels in (num_labels, also_labels):
+            if labels is not None and labels != self.num_labels:
+                raise ValueError(
+                    f"num_labels={brief(labels)}, but the head of {files.source} has {self.num_labels}. Leave it out: "
+                    "minibert never makes random weights."
+                )
+        if max_length is not None:
+            self.max_seq_length = max_length
+        bert_files = files.subfolder(listed[0].path) if listed else files
+        default = "Sigmoid" if self.num_labels == 1 else "Identity"
+        self.activation_fn = activation_fn or stored_activation(stored, bert_files) or default
+
+    # -- settings
+
+    @property
+    def num_labels(self) -> int:
+        """Number of scores of each pair."""
+        return self.model.config.num_labels
+
+    @property
+    def activation_fn(self) -> Activation:
+        """What turns logits into scores. Settable: a name, an object of torch.nn, or a function."""
+        return self._activation_fn
+
+    @activation_fn.setter
+    def activation_fn(self, value: Any) -> None:
+        self._activation_fn = as_activation("activation_fn", value, self.model.ops)
+
+    @property
+    def default_activation_function(self) -> Activation:
+        """The same as `activation_fn`, which is its newer name."""
+        return self._activation_fn
+
+    @property
+    def max_length(self) -> int:
+        """The same as `max_seq_length`, which is its newer name; settable."""
+        return self.max_seq_length
+
+    @max_length.setter
+    def max_length(self, value: int) -> None:
+        self.max_seq_length = value
+
+    # -- pairs to scores
+
+    def predict(
+        self,
+        inputs: Any = None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int = 32,
+        show_progress_bar: bool | None = None,
+        activation_fn: Any = None,
+        apply_softmax: bool | None = False,
+        convert_to_numpy: bool = True,
+        convert_to_tensor: bool = False,
+        device: object = None,
+        pool: Mapping[str, Any] | None = None,
+        chunk_size: int | None = None,
+        *,
+        truncation: str = "warn",
+        sentences: Any = None,
+        activation_fct: Any = None,
+        num_workers: object = None,
+        task: str | None = None,
+        processing_kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Score pairs of texts; equal pairs are computed once.
+
+        Parameters
+        ----------
+        inputs : sequence or array of B pairs of str, or one pair
+            `sentences` is its old name.
+        prompt_name, prompt : str, optional
+            A key of `prompts`, or a text, to put before the first text of each pair.
+        batch_size : int
+            Limits memory: 32 times as many pairs, at most 1024, are tokenized together. The result does not depend on
+            it.
+        show_progress_bar : bool, optional
+            Show the number of pairs done and the time left, on the standard error.
+        activation_fn : optional
+            As in the constructor, for this call. `activation_fct` is its old name.
+        apply_softmax : bool
+            Turn the scores of several labels into probabilities, which add up to 1.
+        convert_to_numpy : bool
+            False: a list of tensors of torch instead of one array; a tensor for one pair.
+        convert_to_tensor : bool
+            True: a tensor of torch instead of an array.
+        device, pool, chunk_size, num_workers, task, processing_kwargs
+            Arguments of sentence-transformers without effect here, see `SentenceTransformer.encode`.
+        truncation : {"warn", "error", "silent"}
+            What happens to a pair of more than `max_seq_length` tokens: tokens at the end of its longer text are cut
+            off, with a warning; it is refused; or they are cut off silently.
+
+        Returns
+        -------
+        float32 ndarray of shape (B,) if the model has one label, else (B, N); for one pair a number, or (N,)
+            Tensors, if they are asked for.
+
+        Raises
+        ------
+        ImportError
+            Tensors are asked for, and torch is not installed.
+        ModelFormatError
+            The model computes NaN or infinity.
+        TypeError, ValueError
+            An argument is wrong. An input is not a pair of texts, or is too long with truncation="error"; its index is
+            named.
+        """
+        pairs, single = as_pairs(_one_of("inputs", inputs, "sentences", sentences))
+        self._check_call(device, pool, chunk_size, task, processing_kwargs)
+        if convert_to_tensor or not convert_to_numpy:
+            tensors.check_torch("convert_to_tensor=True" if convert_to_tensor else "convert_to_numpy=False")
+        chosen = _one_of("activation_fn", activation_fn, "activation_fct", activation_fct)
+        activate = self.activation_fn if chosen is None else as_activation("activation_fn", chosen, self.model.ops)
+        with progress_bar(len(pairs), show=bool(show_progress_bar), unit=" pairs") as count:
+            found = self.score_pairs(
+                pairs,
+                prompt=self.resolve_prompt(prompt, prompt_name),
+                batch_size=batch_size,
+                truncation=truncation,
+                progress=count,
+            )
+        if truncation == "warn":
+            cut = CutTexts()
+            cut.add(found.n_truncated)
+            cut.warn(self.max_seq_length, things="pairs", splits=False)
+        scores = activate(found.logits)
+        if scores.ndim == 2 and scores.shape[1] == 1:
+            scores = scores[:, 0]
+        if apply_softmax and scores.ndim > 1 and scores.size:
+            scores = softmax(scores).astype(np.float32)
+        return in_kind(scores[0] if single else scores, convert_to_tensor, convert_to_numpy, single)
+
+    def rank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        top_k: int | None = None,
+        return_documents: bool = False,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int = 32,
+        show_progress_bar: bool | None = None,
+        activation_fn: Any = None,
+        device: object = None,
+        pool: Mapping[str, Any] | None = None,
+        chunk_size: int | None = None,
+        *,
+        truncation: str = "warn",
+        activation_fct: Any = None,
+        num_workers: object = None,
+        apply_softmax: object = None,
+        convert_to_numpy: object = None,
+        convert_to_tensor: object = None,
+    ) -> list[dict[str, Any]]:
+        """Sort documents by their score for a query, the best first; equal scores keep the order of the documents.
+
+        Parameters
+        ----------
+        query : str
+        documents : sequence or column of str
+        top_k : int, optional
+            The most documents to return; default: all.
+        return_documents : bool
+            Also return the texts.
+        apply_softmax, convert_to_numpy, convert_to_tensor
+            Arguments of older versions, without effect.
+        others
+            As in `predict`.
+
+        Returns
+        -------
+        list of dict
+            "corpus_id" is the index of the document, "score" a float, "text" the document if it was asked for.
+
+        Raises
+        ------
+        ModelFormatError, TypeError, ValueError
+            As in `predict`; or the model has several labels.
+        """
+        if self.num_labels != 1:
+            raise ValueError(
+                f"rank needs a model with one label, and this one has {self.num_labels}. Use predict, and sort by the "
+                "label that you want."
+            )
+        if top_k is not None:
+            check_int("top_k", top_k, 1, also=", or None for all")
+        if not isinstance(query, str):
+            raise TypeError(f"query is a {type(query).__name__}; expected a str. For several queries call rank often.")
+        texts, one = as_texts("documents", documents)
+        if one:
+            raise TypeError("documents is one str; expected a sequence of str, such as [text].")
+        check_inputs(texts)
+        scores = self.predict(
+            [(query, text) for text in texts],
+            prompt_name,
+            prompt,
+            batch_size,
+            show_progress_bar,
+            activation_fn,
+            device=device,
+            pool=pool,
+            chunk_size=chunk_size,
+            truncation=truncation,
+            activation_fct=activation_fct,
+        )
+        order = sorted(range(len(texts)), key=lambda i: scores[i], reverse=True)[:top_k]
+        return [
+            {"corpus_id": i, "score": float(scores[i]), **({"text": texts[i]} if return_documents else {})}
+            for i in order
+        ]
+
+    def score_pairs(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        *,
+        prompt: str = "",
+        batch_size: int = 32,
+        truncation: str = "warn",
+        progress: Callable[[int], object] = lambda _: None,
+    ) -> ScoredPairs:
+        """Compute the logits of B pairs, each distinct pair once; the caller warns about pairs that were cut.
+
+        Parameters
+        ----------
+        pairs : sequence of B pairs of str
+            Already checked, see `as_pairs`.
+        prompt : str
+            Put before the first text of each pair.
+        batch_size, truncation
+            As in `predict`.
+        progress : callable
+            Called with the number of pairs done since its last call.
+
+        Raises
+        ------
+        ModelFormatError, ValueError
+            As in `predict`.
+        """
+        check_truncation(truncation)
+        texts_at_once = self._texts_at_once(batch_size)
+        chosen, rows = distinct_longest_first(pairs, num_characters)
+        found = np.empty((len(chosen), self.num_labels), dtype=np.float32)
+        n_kept, n_cut = np.zeros((2, len(chosen)), dtype=np.int64)
+        done, copies = 0, np.bincount(rows, minlength=len(chosen))  # equal pairs of each distinct one
+        for part in in_chunks(chosen, texts_at_once, lambda i: num_characters(pairs[i]), CHARACTERS_AT_ONCE):
+            some = slice(done, done + len(part))
+            encodings = encode_pairs(
+                self.tokenizer, [pairs[i] for i in part], part, prompt, self.max_seq_length, truncation
+            )
+            batch = PackedBatch.from_sequences([e.ids for e in encodings], [e.token_types for e in encodings])
+            found[some] = self._logits_of(batch)
+            n_kept[some] = np.diff(batch.cu_seqlens)
+            n_cut[some] = [encoding.n_truncated for encoding in encodings]
+            bad = np.flatnonzero(~np.isfinite(found[some]).all(axis=1))
+            if len(bad):
+                raise ModelFormatError(
+                    f"the model computes NaN or infinity for inputs[{part[int(bad[0])]}]: its weights are too large, "
+                    "or damaged."
+                )
+            progress(int(copies[some].sum()))
+            done += len(part)
+        return ScoredPairs(found[rows], n_kept[rows], n_cut[rows])
+
+    def _logits_of(self, batch: PackedBatch) -> FloatArray:
+        """Compute the logits of a packed batch, step by step: (B, N)."""
+        weights, depth = self.model.weights, self.model.config.num_hidden_layers
+        assert weights.pooler is not None
+        assert weights.head is not None
+        assert weights.head.classifier is not None
+        logits = [
+            heads.sequence_classification(found[depth], weights.pooler, weights.head.classifier, step, self.model.ops)
+            for step, found in self.model.bert.states(batch, [depth])
+        ]
+        return np.concatenate(logits)
+
+    # -- to files
+
+    def save_pretrained(self, path: str | os.PathLike[str], *ignored: Any, safe_serialization: bool = True) -> None:
+        """Write the model into a folder; minibert and sentence-transformers load it as the same model.
+
+        Parameters
+        ----------
+        path : str or path
+            It is made if it does not exist. Other files in it are not touched.
+        *ignored
+            Arguments of sentence-transformers for a model card, which minibert does not write.
+        safe_serialization : bool
+            Only True: minibert writes safetensors.
+
+        Raises
+        ------
+        ValueError, OSError
+            `safe_serialization` is False; `activation_fn` does not have a name in torch.nn; a file cannot be written.
+        """
+        save_head_model(
+            path,
+            self.model,
+            self.tokenizer,
+            safe_serialization=safe_serialization,
+            transformer=self._transformer_settings(),
+            modules=[],
+            settings={
+                "model_type": self._call,
+                "prompts": self.prompts,
+                "default_prompt_name": self.default_prompt_name,
+                "activation_fn": self.activation_fn.path(),
+            },
+        )
+
+    save = save_pretrained
+
+
+def _one_of(name: str, value: Any, old_name: str, old: Any) -> Any:
+    """Return the value of an argument that may be given under its old name."""
+    if old is None:
+        return value
+    if value is not None:
+        raise TypeError(f"{old_name}= is the old name of {name}=; give one of them.")
+    return old
+
+
+def _new_names(old: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return keywords under their new names; TypeError for names that never existed, or if both are given."""
+    found: dict[str, Any] = {}
+    for name, value in old.items():
+        if name == "classifier_dropout":  # of training only
+            continue
+        if name not in _RENAMED:
+            raise TypeError(f"CrossEncoder() has no keyword {name}=; help(CrossEncoder) lists those that it has.")
+        found[_RENAMED[name]] = _one_of(_RENAMED[name], given[_RENAMED[name]], name, value)
+    return found
+
+
+def _without_labels(config_kwargs: Mapping[str, Any] | None) -> tuple[Mapping[str, Any] | None, int | None]:
+    """Take the keywords that are about the classifier out of those for the config; return num_labels."""
+    if not isinstance(config_kwargs, Mapping):
+        return config_kwargs, None
+    labels = config_kwargs.get("num_labels")
+    if labels is not None:
+        check_int("num_labels", labels, 1)
+    rest = {name: value for name, value in config_kwargs.items() if name not in ("num_labels", "classifier_dropout")}
+    return rest, labels

@@ -1,0 +1,152 @@
+"""What `CrossEncoder` and `SparseEncoder` share: loading, prompts, and checks of the arguments of a call."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from minibert.base.checks import brief, check_int
+from minibert.checkpoint.hub import ModelFiles, locate
+from minibert.errors import ModelFormatError
+from minibert.models.heads import BertHead
+from minibert.sentence.card import ModelCardData
+from minibert.sentence.keywords import check_backend, check_constructor, choose_token, set_keywords
+from minibert.sentence.model_habits import ModelHabits, check_pool
+from minibert.sentence.modules import Module, list_modules
+from minibert.sentence.options import check_device, check_processing, check_task
+from minibert.sentence.prompts import check_prompts, choose_default, resolve_prompt
+from minibert.sentence.settings import check_settings, full_name
+from minibert.tokenizer.bert_tokenizer import BertTokenizer
+
+__all__ = ["HeadModel", "refuse_modules"]
+
+# Texts tokenized together. This limits the memory that the encodings of a large corpus take.
+_TEXTS_AT_ONCE = 1024
+
+
+class HeadModel(ModelHabits):
+    """A model of sentence-transformers whose BERT has a head.
+
+    Attributes
+    ----------
+    model : BertHead
+    tokenizer : BertTokenizer
+    prompts : dict of str to str
+    default_prompt_name : str or None
+    model_card_data : ModelCardData, or the given object
+    """
+
+    _call: ClassVar[str]  # the class, for messages
+    _organisation: ClassVar[str]  # of short hub ids
+    _head: ClassVar[type[BertHead]]
+    _task: ClassVar[str]  # transformer_task of sentence_bert_config.json
+    _output: ClassVar[str]  # its module_output_name
+    _prompt_names: ClassVar[tuple[str, ...]] = ()  # prompts that are empty unless the files or the caller set them
+
+    model: BertHead
+
+    def _locate(
+        self,
+        name: Any,
+        *,
+        device: object,
+        cache_folder: str | os.PathLike[str] | None,
+        revision: str | None,
+        local_files_only: bool,
+        token: str | bool | None,
+        use_auth_token: str | bool | None = None,
+        **keywords: Any,
+    ) -> tuple[ModelFiles, list[Module] | None, dict[str, Any]]:
+        """Check the keywords of the constructor; return the files, modules.json, and the settings of the tokenizer."""
+        if name is None:
+            raise TypeError(f"{self._call}() needs a folder or a hub id; it does not have a default model.")
+        check_device(device)
+        asked = check_constructor(self._call, **keywords)
+        files = locate(
+            full_name(name, self._organisation),
+            revision=revision,
+            cache_dir=cache_folder,
+            token=choose_token(token, use_auth_token),
+            local_files_only=local_files_only,
+        )
+        return files, list_modules(files), asked
+
+    def _load(
+        self,
+        files: ModelFiles,
+        listed: list[Module] | None,
+        asked: dict[str, Any],
+        *,
+        prompts: Mapping[str, str] | None,
+        default_prompt_name: str | None,
+        model_card_data: Any,
+        backend: str | None,
+        num_threads: int | None,
+    ) -> dict[str, Any]:
+        """Load prompts, tokenizer and model; return the settings of config_sentence_transformers.json."""
+        stored = files.settings("config_sentence_transformers.json") if listed is not None else {}
+        where = f"{files.source}: config_sentence_transformers.json"
+        self.prompts = {
+            **dict.fromkeys(self._prompt_names, ""),
+            **check_prompts(stored.get("prompts") or {}, where, ModelFormatError),
+            **({} if prompts is None else check_prompts(prompts, "prompts", TypeError)),
+        }
+        self.default_prompt_name = choose_default(self.prompts, stored, default_prompt_name, files.source)
+        self.model_card_data = ModelCardData() if model_card_data is None else model_card_data
+        bert_files = files.subfolder(listed[0].path) if listed else files
+        self.tokenizer = BertTokenizer.from_files(bert_files)
+        set_keywords(self._call, self.tokenizer, asked)
+        settings = bert_files.settings("sentence_bert_config.json")
+        # A Transformer without a task computes features; other modules, and folders without modules.json, tell it.
+        plain = listed is not None and listed[0].kind == "Transformer"
+        default_task = "feature-extraction" if plain else self._task
+        check_settings(settings, self.tokenizer, self._task, self._output, default_task)
+        self.model = self._head.from_files(bert_files, backend=check_backend(backend), num_threads=num_threads)
+        limit = None if "model_max_length" in asked or "max_len" in asked else settings.get("max_seq_length")
+        most = self.model.config.max_position_embeddings
+        self._max_seq_length = min(limit or self.tokenizer.model_max_length or most, most)
+        return stored
+
+    def _check_call(self, device: object, pool: object, chunk_size: object, task: object, processing: object) -> None:
+        """Refuse arguments of one call that are there for programs written for sentence-transformers, if wrong."""
+        check_device(device)
+        check_pool(pool)
+        check_task(task)
+        check_processing(processing)
+        if chunk_size is not None:
+            check_int("chunk_size", chunk_size, 1)
+
+    def resolve_prompt(self, prompt: str | None, prompt_name: str | None) -> str:
+        """Return the text to put before each input."""
+        return resolve_prompt(self.prompts, prompt, prompt_name, self.default_prompt_name)
+
+    @staticmethod
+    def _texts_at_once(batch_size: int) -> int:
+        return min(_TEXTS_AT_ONCE, 32 * check_int("batch_size", batch_size, 1))
+
+    def _transformer_settings(self) -> dict[str, Any]:
+        """Return what sentence_bert_config.json holds."""
+        return {
+            "transformer_task": self._task,
+            "modality_config": {"text": {"method": "forward", "method_output_name": "logits"}},
+            "module_output_name": self._output,
+            "max_seq_length": self.max_seq_length,
+        }
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.model!r}, max_seq_length={self.max_seq_length})"
+
+
+def refuse_modules(call: str, files: ModelFiles, listed: list[Module], expected: str) -> None:
+    """Raise a ModelFormatError for a modules.json that a class does not implement."""
+    kinds = [module.kind for module in listed]
+    instead = ""
+    for kind, loader in (("SpladePooling", "SparseEncoder"), ("Pooling", "SentenceTransformer")):
+        if kind in kinds and loader != call:
+            instead = f" {loader} loads such a model."
+            break
+    raise ModelFormatError(
+        f"{files.source}: modules.json lists {', '.join(map(brief, kinds)) or 'nothing'}; {call} implements {expected}."
+        f"{instead}"
+    )

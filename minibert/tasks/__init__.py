@@ -1,0 +1,3 @@
+"""Tasks: texts in, labels, words, entities or answers out. `minibert.pipeline` makes them."""
+
+__all__: list[str] = []

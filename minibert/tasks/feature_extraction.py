@@ -1,0 +1,94 @@
+"""feature-extraction: the last hidden state of each token."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from minibert.base.arrays import FloatArray
+from minibert.base.checks import brief
+from minibert.base.tensors import check_return_tensors, to_tensor
+from minibert.tasks.base import TaskPipeline, model_inputs
+from minibert.tasks.lengths import TextOptions, with_tokenizer_kwargs
+from minibert.tokenizer.encodings import Encoding
+
+__all__ = ["FeatureExtractionOptions", "FeatureExtractionPipeline"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FeatureExtractionOptions(TextOptions):
+    """The arguments of feature-extraction.
+
+    Parameters
+    ----------
+    return_tensors : bool or {"np", "pt"}, optional
+        None or False: nested lists. True or "pt": tensors of torch. "np": NumPy arrays.
+    tokenize_kwargs : mapping, optional
+        `truncation` and `max_length`, as transformers takes them.
+    """
+
+    return_tensors: bool | str | None = None
+    tokenize_kwargs: Any = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        value: Any = self.return_tensors
+        if isinstance(value, bool):
+            value = "pt" if value else None
+        elif value is not None and not isinstance(value, str):
+            raise TypeError(f"return_tensors={brief(value)}; expected True, False, 'np' or 'pt'.")
+        object.__setattr__(self, "return_tensors", check_return_tensors(value))
+        with_tokenizer_kwargs("tokenize_kwargs", self.tokenize_kwargs, self)
+
+    def limit(self, *arguments: Any, **options: Any) -> Any:
+        """Return the limit, with `tokenize_kwargs`."""
+        if self.tokenize_kwargs is None:
+            return super().limit(*arguments, **options)
+        return with_tokenizer_kwargs("tokenize_kwargs", self.tokenize_kwargs, self).limit(*arguments, **options)
+
+
+class FeatureExtractionPipeline(TaskPipeline):
+    """Texts -> the last hidden state, one vector for each token, [CLS] and [SEP] included.
+
+    An answer has the shape (1, tokens, hidden_size), as in transformers: nested lists, or with `return_tensors` an
+    array or tensor.
+    """
+
+    task = "feature-extraction"
+    options = FeatureExtractionOptions
+
+    def __call__(self, inputs: Any, *, batch_size: int | None = None, **arguments: Any) -> Any:
+        """Compute the vectors of one text, a list of texts, or an iterable of texts.
+
+        Parameters
+        ----------
+        inputs : str, list of str, or iterable of str
+        batch_size : int, optional
+        **arguments
+            Those of `FeatureExtractionOptions`, instead of those of the pipeline.
+
+        Returns
+        -------
+        an answer for one text, a list of answers for a list; for an iterable an iterator
+
+        Raises
+        ------
+        TypeError, ValueError
+            An argument is wrong, or an input is not a text.
+        ImportError
+            Tensors are asked for, and torch is not installed.
+        """
+        return self._call(inputs, batch_size, arguments)[1]
+
+    def _compute(self, windows: Sequence[Encoding]) -> list[FloatArray]:
+        states = self.model(**model_inputs(windows), output_hidden_states=False, return_dict=True).last_hidden_state
+        return [state[: len(window)] for state, window in zip(states, windows, strict=True)]
+
+    def _answer(
+        self, value: str, windows: list[Encoding], logits: list[FloatArray], options: FeatureExtractionOptions
+    ) -> Any:
+        state = logits[0][None].copy()  # so that it does not keep the batch in memory
+        if options.return_tensors is None:
+            return state.tolist()
+        return to_tensor(state) if options.return_tensors == "pt" else state

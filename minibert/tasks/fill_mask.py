@@ -1,0 +1,205 @@
+"""fill-mask: the words that fit at each [MASK] of a text."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from minibert.base.arrays import FloatArray
+from minibert.base.checks import brief, check_int
+from minibert.base.ordering import in_chunks
+from minibert.base.portable import as_score, softmax
+from minibert.errors import ModelFormatError
+from minibert.tasks.base import TaskPipeline, model_inputs
+from minibert.tasks.inputs import check_text
+from minibert.tasks.lengths import CutWarning, TextOptions, with_tokenizer_kwargs
+from minibert.tokenizer.bert_tokenizer import BertTokenizer
+from minibert.tokenizer.encodings import Encoding
+
+__all__ = ["FillMaskOptions", "FillMaskPipeline"]
+
+# The most bytes of logits that are kept at once; each [MASK] has 4 V.
+_LOGITS_AT_ONCE = 1 << 26
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FillMaskOptions(TextOptions):
+    """The arguments of fill-mask.
+
+    Parameters
+    ----------
+    top_k : int, optional
+        Words for each [MASK]; default 5.
+    targets : str or list of str, optional
+        Answer with these words only. Each must be one token of the vocabulary. The probabilities stay those among all
+        words.
+    tokenizer_kwargs : mapping, optional
+        `truncation` and `max_length`, as transformers takes them.
+    """
+
+    top_k: int | None = None
+    targets: str | Sequence[str] | None = None
+    tokenizer_kwargs: Any = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.top_k is not None:
+            check_int("top_k", self.top_k, 1)
+        with_tokenizer_kwargs("tokenizer_kwargs", self.tokenizer_kwargs, self)
+
+    def limit(self, *arguments: Any, **options: Any) -> Any:
+        """Return the limit, with `tokenizer_kwargs`."""
+        if self.tokenizer_kwargs is None:
+            return super().limit(*arguments, **options)
+        return with_tokenizer_kwargs("tokenizer_kwargs", self.tokenizer_kwargs, self).limit(*arguments, **options)
+
+
+class FillMaskPipeline(TaskPipeline):
+    """Texts with [MASK] -> the words that fit there, most probable first, as transformers gives them.
+
+    An answer is a list of dicts: "score" (probability among all words of the vocabulary), "token" (id), "token_str",
+    "sequence" (the text with this word). A text with several [MASK] has one such list for each of them, and the
+    probabilities of one [MASK] do not depend on the words at the others.
+    """
+
+    task = "fill-mask"
+    options = FillMaskOptions
+
+    def __init__(self, model: Any, tokenizer: BertTokenizer, **arguments: Any) -> None:
+        if tokenizer.mask_token_id is None:
+            raise ValueError(
+                "the tokenizer has no mask token, so a text cannot have a gap. Use the tokenizer of the model."
+            )
+        super().__init__(model, tokenizer, **arguments)
+
+    def __call__(self, inputs: Any, *, batch_size: int | None = None, **arguments: Any) -> Any:
+        """Find the words for one text, a list of texts, or an iterable of texts.
+
+        Parameters
+        ----------
+        inputs : str, list of str, or iterable of str
+        batch_size : int, optional
+        **arguments
+            Those of `FillMaskOptions`, instead of those of the pipeline.
+
+        Returns
+        -------
+        list of dicts for one text; list of such lists for a list
+            A list of one text gives the answer of that text, as in transformers. For an iterable, an iterator.
+
+        Raises
+        ------
+        TypeError, ValueError
+            An argument is wrong, a text has no [MASK], or a target is not one word of the vocabulary.
+        """
+        kind, answers = self._call(inputs, batch_size, arguments)
+        return answers[0] if kind == "several" and isinstance(inputs, list) and len(answers) == 1 else answers
+
+    def _check_options(self, options: FillMaskOptions) -> None:
+        super()._check_options(options)
+        self._target_ids(options)
+
+    def _check_input(self, value: Any, name: str, options: FillMaskOptions) -> str:
+        return check_text(value, name)
+
+    def _tokenize(
+        self, inputs: list[str], first: int, options: FillMaskOptions, cut: CutWarning
+    ) -> list[list[Encoding]]:
+        groups = super()._tokenize(inputs, first, options, cut)
+        for index, (encoding,) in enumerate(groups, first):
+            if not (encoding.ids == self.tokenizer.mask_token_id).any():
+                lost = "; it may be in the part that was cut off" if encoding.n_truncated else ""
+                raise ValueError(
+                    f"inputs[{index}] has no {self.tokenizer.mask_token}{lost}. Write {self.tokenizer.mask_token} "
+                    "where a word is wanted."
+                )
+        return groups
+
+    def _run(self, windows: list[Encoding], batch_size: int) -> Any:
+        def size(window: Encoding) -> int:
+            return 4 * self.model.config.vocab_size * int((window.ids == self.tokenizer.mask_token_id).sum())
+
+        for some in in_chunks(windows, batch_size, size, _LOGITS_AT_ONCE):
+            yield from self._compute(some)
+
+    def _compute(self, windows: Sequence[Encoding]) -> list[FloatArray]:
+        inputs = model_inputs(windows)
+        masks = (inputs["input_ids"] == self.tokenizer.mask_token_id) & (inputs["attention_mask"] == 1)
+        positions = np.argwhere(masks)
+        logits = self.model(**inputs, positions=positions, return_dict=True).logits
+        return np.split(logits, np.cumsum(masks.sum(axis=1))[:-1])
+
+    def _answer(self, value: str, windows: list[Encoding], logits: list[FloatArray], options: FillMaskOptions) -> Any:
+        (encoding,) = windows
+        ids = encoding.ids
+        places = np.flatnonzero(ids == self.tokenizer.mask_token_id)
+        targets = self._target_ids(options)
+        single = len(places) == 1
+        rows = []
+        for place, of_words in zip(places, logits[0], strict=True):
+            candidates = np.arange(len(of_words)) if targets is None else targets
+            top_k = min(5 if options.top_k is None else options.top_k, len(candidates))
+            # Equal logits are in the order of the ids. Softmax keeps the order.
+            best = candidates[np.argsort(-of_words[candidates], kind="stable")[:top_k]]
+            probabilities = softmax(of_words)[best]
+            rows.append(
+                [
+                    self._word(ids, int(place), int(token), as_score(probability), single)
+                    for token, probability in zip(best, probabilities, strict=True)
+                ]
+            )
+        return rows[0] if single else rows
+
+    def _word(self, ids: Any, place: int, token: int, score: float, single: bool) -> dict[str, Any]:
+        filled = ids.copy()
+        filled[place] = token
+        filled = filled[filled != self.tokenizer.pad_token_id]
+        # With several masks the others stay in the text, as in transformers.
+        return {
+            "score": score,
+            "token": token,
+            "token_str": self._text([token], False),
+            "sequence": self._text(filled.tolist(), single),
+        }
+
+    def _text(self, ids: list[int], skip_special_tokens: bool) -> str:
+        """Return the text of ids. Many models have rows for more ids than the vocabulary; these have no text."""
+        known = [one for one in ids if self._has_token(one)]
+        return str(self.tokenizer.decode(known, skip_special_tokens=skip_special_tokens))
+
+    def _has_token(self, token: int) -> bool:
+        return self.tokenizer._tokenizer.id_to_token(token) is not None
+
+    def _target_ids(self, options: FillMaskOptions) -> Any:
+        """Return the ids of the targets, each once, in the order of the ids; None if there are no targets."""
+        if options.targets is None:
+            return None
+        targets: Any = [options.targets] if isinstance(options.targets, str) else options.targets
+        if not isinstance(targets, list | tuple | set | frozenset | np.ndarray):
+            raise TypeError(f"targets={brief(targets)}; expected a word, or a list of words.")
+        if not len(targets):
+            raise ValueError("targets is empty; give at least one word, or leave targets out.")
+        found = sorted({self._target_id(target) for target in targets})
+        if found[-1] >= self.model.config.vocab_size:
+            raise ModelFormatError(
+                f"the id {found[-1]} of a target is not in the model, which has {self.model.config.vocab_size} words. "
+                "Use the tokenizer that belongs to the model."
+            )
+        return np.array(found, dtype=np.int64)
+
+    def _target_id(self, target: Any) -> int:
+        check_text(target, "a target")
+        vocab = self.tokenizer._vocab
+        if target in vocab:
+            return vocab[target]
+        tokens = self.tokenizer.tokenize(target)
+        if len(tokens) == 1 and tokens[0] != self.tokenizer.unk_token:
+            return vocab[tokens[0]]  # the same word, as the tokenizer writes it: in lower case, for example
+        parts = f"its tokens are {', '.join(map(repr, tokens[:8]))}" if tokens else "it has no tokens"
+        raise ValueError(
+            f"target {brief(target)} is not one token of the vocabulary: {parts}. A [MASK] stands for one token; give "
+            "words of tokenizer.vocab."
+        )

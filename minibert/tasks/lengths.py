@@ -1,0 +1,138 @@
+"""The length of texts: which limit holds, and what happens to a text that is longer. No text is cut silently."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from minibert.base.checks import brief, check_int
+from minibert.base.warn import warn_caller
+from minibert.bert.config import BertConfig
+from minibert.tokenizer.bert_tokenizer import BertTokenizer
+from minibert.tokenizer.encodings import Encoding
+from minibert.tokenizer.padding import PADDING, choose_strategy
+
+__all__ = ["CutWarning", "Limit", "TextOptions", "model_limit", "with_tokenizer_kwargs"]
+
+# Values of truncation= -> the rule that each means. The names of transformers ask for a cut, so it is not silent.
+_RULES: dict[Any, str] = {
+    None: "warn",
+    **{rule: rule for rule in ("warn", "error", "silent")},
+    True: "silent",
+    **dict.fromkeys(("longest_first", "only_first", "only_second"), "silent"),
+    False: "error",
+    "do_not_truncate": "error",
+}
+_STRATEGIES = ("longest_first", "only_first", "only_second")
+
+
+@dataclasses.dataclass(frozen=True)
+class Limit:
+    """The most tokens of a text, special tokens included, and what happens to a longer one.
+
+    Parameters
+    ----------
+    max_length : int
+    rule : {"warn", "error", "silent"}
+        Cut the text and warn, raise, or cut it because the caller asked for that.
+    strategy : {"longest_first", "only_first", "only_second"}
+        Which text of a pair is cut.
+    """
+
+    max_length: int
+    rule: str
+    strategy: str
+
+    def check(self, encoding: Encoding, index: int, cut: CutWarning) -> None:
+        """Raise, or warn, for a text of which tokens were cut off; refuse a text without tokens."""
+        if len(encoding) == 0:
+            raise ValueError(f"inputs[{index}] has no tokens, so there is nothing to compute. Leave it out.")
+        if encoding.n_truncated and self.rule != "silent":
+            found = f"inputs[{index}] has {len(encoding) + encoding.n_truncated} tokens, the limit is {self.max_length}"
+            if self.rule == "error":
+                raise ValueError(f"{found}. Shorten it, or cut it: truncation='warn' or True.")
+            cut.warn(found)
+
+
+class CutWarning:
+    """The warning about texts that were cut; a call of a pipeline gives it once, for the first of them."""
+
+    def __init__(self, remedy: str = "") -> None:
+        self._given = False
+        self._remedy = remedy
+
+    def warn(self, found: str) -> None:
+        """Warn, unless this call has warned already."""
+        if not self._given:
+            self._given = True
+            warn_caller(
+                f"{found}, and was cut; other texts of this call may have been cut too. truncation='error' refuses "
+                f"such texts, truncation=True cuts them without a warning.{self._remedy}"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextOptions:
+    """The arguments about the length of texts that the tasks share.
+
+    Parameters
+    ----------
+    truncation : {"warn", "error", "silent"}, bool or str, optional
+        What happens to a text that is too long: it is cut, with a warning; it is refused; it is cut. True and the names
+        of transformers ("longest_first", "only_first", "only_second") cut it; False refuses it. Default: "warn".
+    max_length : int, optional
+        The most tokens of a text, special tokens included. Default: what the tokenizer and the model take.
+    padding : bool or str, optional
+        It changes nothing, because padding is never computed.
+    """
+
+    truncation: bool | str | None = None
+    max_length: int | None = None
+    padding: bool | str | None = None
+
+    def __post_init__(self) -> None:
+        truncation: object = self.truncation
+        if not (truncation is None or isinstance(truncation, bool | str)) or truncation not in _RULES:
+            raise ValueError(f"truncation={brief(truncation)}; expected 'warn' (cut and warn), 'error', or True (cut).")
+        if self.max_length is not None:
+            check_int("max_length", self.max_length, 1)
+        if self.padding is not None:
+            choose_strategy("padding", self.padding, PADDING)
+
+    def limit(self, config: BertConfig, tokenizer: BertTokenizer, *, strategy: str = "longest_first") -> Limit:
+        """Return the limit for a model; `strategy` is used unless `truncation` names one."""
+        most, length = config.max_position_embeddings, self.max_length
+        if length is not None and length > most:
+            raise ValueError(f"max_length={length}, but the model takes {most} tokens (max_position_embeddings).")
+        if isinstance(self.truncation, str) and self.truncation in _STRATEGIES:
+            strategy = self.truncation
+        return Limit(model_limit(config, tokenizer) if length is None else length, _RULES[self.truncation], strategy)
+
+
+def model_limit(config: BertConfig, tokenizer: BertTokenizer) -> int:
+    """Return the tokens of a text that both the model and the tokenizer's settings take."""
+    most = config.max_position_embeddings
+    return most if tokenizer.model_max_length is None else min(most, tokenizer.model_max_length)
+
+
+def with_tokenizer_kwargs(name: str, given: Any, options: TextOptions) -> TextOptions:
+    """Return options with those of a mapping of arguments for the tokenizer, as transformers takes them.
+
+    Raises
+    ------
+    TypeError, ValueError
+        It is not a mapping, an argument is given twice, or it would change more than the length.
+    """
+    if given is None:
+        return options
+    if not isinstance(given, Mapping):
+        raise TypeError(f"{name}={brief(given)}; expected a mapping, such as {{'truncation': True}}.")
+    known = [field.name for field in dataclasses.fields(TextOptions)]
+    for key in given:
+        if key not in known:
+            raise ValueError(f"{name} has {brief(key)}; expected {', '.join(known)}. Leave it out.")
+        if getattr(options, key) is not None:
+            raise ValueError(f"{key} is given twice: as {key}=, and in {name}. Give it once.")
+    plain = {key: getattr(options, key) for key in known}
+    return TextOptions(**{**plain, **given})

@@ -1,0 +1,272 @@
+"""`pipeline`: a task on a model, with the names of transformers."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from minibert.base.checks import brief
+from minibert.base.keywords import PIPELINE_KEYWORDS, check_keywords
+from minibert.bert.weights import HEADS
+from minibert.models.bert_model import BertModel
+from minibert.models.heads import (
+    BertForMaskedLM,
+    BertForNextSentencePrediction,
+    BertForPreTraining,
+    BertForQuestionAnswering,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+    BertHead,
+)
+from minibert.models.load import choose_class
+from minibert.models.options import find_model
+from minibert.models.pretrained import BertPreTrainedModel
+from minibert.tasks.base import TaskPipeline
+from minibert.tasks.feature_extraction import FeatureExtractionPipeline
+from minibert.tasks.fill_mask import FillMaskPipeline
+from minibert.tasks.next_sentence import NextSentencePipeline
+from minibert.tasks.question_answering import QuestionAnsweringPipeline
+from minibert.tasks.text_classification import TextClassificationPipeline
+from minibert.tasks.token_classification import TokenClassificationPipeline
+from minibert.tasks.zero_shot import ZeroShotClassificationPipeline
+from minibert.tokenizer.bert_tokenizer import BertTokenizer
+from minibert.tokenizer.texts import shown
+
+__all__ = ["ALIASES", "TASKS", "pipeline"]
+
+TASKS: Mapping[str, tuple[type[TaskPipeline], type[BertModel | BertHead]]] = {
+    "fill-mask": (FillMaskPipeline, BertForMaskedLM),
+    "text-classification": (TextClassificationPipeline, BertForSequenceClassification),
+    "token-classification": (TokenClassificationPipeline, BertForTokenClassification),
+    "question-answering": (QuestionAnsweringPipeline, BertForQuestionAnswering),
+    "zero-shot-classification": (ZeroShotClassificationPipeline, BertForSequenceClassification),
+    "next-sentence": (NextSentencePipeline, BertForNextSentencePrediction),
+    "feature-extraction": (FeatureExtractionPipeline, BertModel),
+}
+"""The tasks: the pipeline of each, and the class of its model. The first task of a class is the one of its head."""
+
+ALIASES = {"sentiment-analysis": "text-classification", "ner": "token-classification"}
+"""Other names of tasks, as in transformers."""
+
+# The class with both heads of pre-training is used for the first one.
+_TASK_OF = {"BertForPreTraining": "fill-mask"} | {
+    model.__name__: task for task, (_, model) in reversed(list(TASKS.items()))
+}
+
+# Arguments of older versions of transformers -> what to write.
+_OLD_ARGUMENTS = {
+    "return_all_scores": "top_k=None",
+    "grouped_entities": "aggregation_strategy='simple'",
+    "ignore_subwords": "aggregation_strategy='first'",
+    "topk": "top_k=",
+    "offset_mapping": "nothing, because the tokenizer gives the characters of each token",
+    "multi_class": "multi_label=",
+}
+
+
+def pipeline(
+    task: str | None = None,
+    model: Any = None,
+    *,
+    tokenizer: Any = None,
+    config: Any = None,
+    revision: str | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    token: str | bool | None = None,
+    local_files_only: bool = False,
+    subfolder: str = "",
+    backend: str | None = None,
+    num_threads: int | None = None,
+    batch_size: int | None = None,
+    model_kwargs: Mapping[str, Any] | None = None,
+    **arguments: Any,
+) -> Any:
+    """Make a task: a function from texts to answers, with the names, arguments and answers of transformers.
+
+    Parameters
+    ----------
+    task : str, optional
+        A name in `TASKS` or `ALIASES`. Default: the task of the model's head.
+    model : str or path, or a loaded model
+        A hub id or a folder; or a `BertModel` or a model with a head, which needs `tokenizer`.
+    tokenizer : BertTokenizer, or str or path, optional
+        Default: the one of the model's files.
+    config, revision, cache_dir, token, local_files_only, subfolder, backend, num_threads
+        As in `BertModel.from_pretrained`; for a model that is loaded by name.
+    batch_size : int, optional
+        Texts that are computed together: default 32 for a list, 1 for an iterable. It changes memory and time, and no
+        answer.
+    model_kwargs : mapping, optional
+        More keywords of `BertModel.from_pretrained`.
+    **arguments
+        The arguments of the task, which a call can replace; and keywords of transformers' ``pipeline`` at values that
+        change nothing, such as ``device="cpu"``.
+
+    Returns
+    -------
+    TaskPipeline
+        Call it with a text, a list of texts, or any iterable; its class says what an answer is.
+
+    Raises
+    ------
+    TypeError, ValueError
+        The task is not known or does not fit the model, no model is named, or an argument is wrong.
+    ModelFormatError, DownloadError
+        The model cannot be loaded, or does not have the head of the task.
+
+    Examples
+    --------
+    >>> import minibert
+    >>> features = minibert.pipeline("feature-extraction", "sentence-transformers/all-MiniLM-L6-v2")
+    >>> vectors = features("Hello, BERT!", return_tensors="np")
+    >>> vectors.shape
+    (1, 6, 384)
+    """
+    name = _task_name(task)
+    if model is None:
+        raise TypeError(
+            "pipeline() needs a model: a hub id, a folder or a loaded model, such as pipeline('fill-mask', "
+            "'bert-base-uncased'). minibert does not choose one."
+        )
+    given = {
+        "config": config,
+        "revision": revision,
+        "cache_dir": cache_dir,
+        "token": token,
+        "local_files_only": local_files_only,
+        "subfolder": subfolder,
+        "backend": backend,
+        "num_threads": num_threads,
+        **_mapping(model_kwargs),
+    }
+    loaded: Any
+    if isinstance(model, BertPreTrainedModel):
+        asked = [option for option, value in given.items() if value not in (None, False, "")]
+        if asked:
+            raise ValueError(
+                f"{asked[0]}= is for a model that is loaded by name, and model is a loaded one. Leave it out."
+            )
+        name, loaded, used = name or _task_of(model), model, _tokenizer(tokenizer, model)
+        loaded = _with_head(loaded, name)
+    elif isinstance(model, str | os.PathLike):
+        own = {option: given.pop(option) for option in ("config", "backend", "num_threads")}
+        where = {option: given.pop(option) for option in ("revision", "cache_dir", "token", "local_files_only")}
+        files, found = find_model(
+            "minibert.pipeline", model, given, own["config"], subfolder=given.pop("subfolder"), **where
+        )
+        kind = choose_class(files) if name is None else TASKS[name][1]
+        name = name or _task_of(kind)
+        _check_named_class(files.settings("config.json").get("architectures"), kind, name, files.source)
+        own |= {"config": found, "output_hidden_states": False}
+        loaded = _with_head(kind.from_files(files, **own), name)
+        used = BertTokenizer.from_files(files) if tokenizer is None else _tokenizer(tokenizer, None)
+    else:
+        raise TypeError(
+            f"model is {shown(model)}; expected a hub id, a folder, or a model of minibert, such as BertForMaskedLM. A "
+            "model of another library: save it with save_pretrained(folder), and give the folder."
+        )
+    task_class = TASKS[name][0]
+    return task_class(loaded, used, batch_size=batch_size, **_own_arguments(task_class, arguments))
+
+
+def _task_name(task: Any) -> str | None:
+    """Return the name of a task, without aliases; None if none is given."""
+    if task is None:
+        return None
+    if isinstance(task, str) and (ALIASES.get(task, task)) in TASKS:
+        return ALIASES.get(task, task)
+    known = [*TASKS, *ALIASES]
+    if isinstance(task, os.PathLike) or (isinstance(task, str) and ("/" in task or os.path.isdir(task))):
+        raise ValueError(f"task={brief(task)} looks like a model; give it as model=. The tasks are {', '.join(known)}.")
+    close = difflib.get_close_matches(task, known, 1) if isinstance(task, str) else []
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    raise ValueError(f"task={brief(task)} is not a task of minibert.{hint} The tasks are {', '.join(known)}.")
+
+
+def _mapping(model_kwargs: Any) -> dict[str, Any]:
+    if model_kwargs is not None and not isinstance(model_kwargs, Mapping):
+        raise TypeError(f"model_kwargs={brief(model_kwargs)}; expected a mapping of keywords, or None.")
+    return dict(model_kwargs or {})
+
+
+def _task_of(model: Any) -> str:
+    """Return the task of a model, or of its class."""
+    kind = model if isinstance(model, type) else type(model)
+    if kind.__name__ not in _TASK_OF:
+        raise ValueError(
+            f"a {kind.__name__} has no task in minibert. Call the model itself, or name a task: {', '.join(TASKS)}."
+        )
+    return _TASK_OF[kind.__name__]
+
+
+def _with_head(model: Any, task: str) -> Any:
+    """Return the model as the class of a task: itself, its `bert`, or one of the two heads of pre-training.
+
+    Raises
+    ------
+    ValueError
+        It does not have the head of the task.
+    """
+    kind = TASKS[task][1]
+    if isinstance(model, kind):
+        return model
+    if kind is BertModel:
+        return model.bert
+    if isinstance(model, BertForPreTraining) and set(HEADS[kind.__name__].rows) < set(HEADS["BertForPreTraining"].rows):
+        return kind(model.weights, model.ops)
+    raise ValueError(
+        f"the task {task!r} needs a {kind.__name__}, and model is a {type(model).__name__}. Load the checkpoint with "
+        f"{kind.__name__}.from_pretrained, or give its name as model=."
+    )
+
+
+def _check_named_class(named: Any, kind: type[Any], task: str, source: str) -> None:
+    """Refuse a checkpoint whose config.json names another class with tensors of the same names.
+
+    The classifier of texts and that of tokens cannot be told apart by their tensors.
+    """
+    names = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
+    if kind is BertModel or kind.__name__ in names:
+        return
+    paths = {row.path for row in HEADS[kind.__name__].rows}
+    for name in names:
+        if name in HEADS and {row.path for row in HEADS[name].rows} == paths:
+            raise ValueError(
+                f"the task {task!r} needs a {kind.__name__}, but {source} is a {name}, as its config.json says. Use a "
+                f"checkpoint for this task; or, if config.json is wrong, give {kind.__name__}.from_pretrained(...) as "
+                "model=, with tokenizer=."
+            )
+
+
+def _tokenizer(tokenizer: Any, model: Any) -> BertTokenizer:
+    """Return the tokenizer that was given, or load the one that was named."""
+    if isinstance(tokenizer, BertTokenizer):
+        return tokenizer
+    if isinstance(tokenizer, str | os.PathLike):
+        return BertTokenizer.from_pretrained(tokenizer)
+    if tokenizer is None:
+        raise TypeError(
+            f"a loaded {type(model).__name__} does not know its tokenizer. Give the tokenizer, "
+            "tokenizer=BertTokenizer.from_pretrained(name), or the name as model=."
+        )
+    raise TypeError(
+        f"tokenizer is {shown(tokenizer)}; expected a minibert.BertTokenizer, a hub id or a folder. A tokenizer of "
+        "another library: save it with save_pretrained(folder), and give the folder."
+    )
+
+
+def _own_arguments(task_class: type[TaskPipeline], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of the task; check that the other ones change nothing."""
+    known = {field.name for field in dataclasses.fields(task_class.options)}
+    own = {name: value for name, value in given.items() if name in known}
+    others = {name: value for name, value in given.items() if name not in known}
+    for name in others:
+        if name in _OLD_ARGUMENTS:
+            raise TypeError(f"pipeline() has no argument {name}=. Write {_OLD_ARGUMENTS[name]}.")
+        if name not in PIPELINE_KEYWORDS:
+            raise TypeError(task_class.unknown_argument(name))
+    check_keywords("minibert.pipeline", others, PIPELINE_KEYWORDS)
+    return own

@@ -1,0 +1,280 @@
+"""question-answering: the part of a context that answers a question."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from minibert.base.arrays import FloatArray
+from minibert.base.checks import brief, check_int
+from minibert.base.portable import as_score
+from minibert.tasks.answers import Candidates, best_spans
+from minibert.tasks.base import TaskPipeline, model_inputs
+from minibert.tasks.inputs import as_pair
+from minibert.tasks.lengths import CutWarning, TextOptions, model_limit
+from minibert.tokenizer.encodings import Encoding
+from minibert.tokenizer.texts import shown
+
+__all__ = ["QuestionAnsweringOptions", "QuestionAnsweringPipeline"]
+
+# The defaults of transformers 4.
+_MAX_SEQ_LEN, _DOC_STRIDE, _MAX_ANSWER_LEN = 384, 128, 15
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class QuestionAnsweringOptions(TextOptions):
+    """The arguments of question-answering. `truncation` concerns a question of more than `max_question_len` tokens.
+
+    Parameters
+    ----------
+    top_k : int
+        The answers to give, best first.
+    doc_stride : int, optional
+        Tokens of the context that two windows share. Default: 128, or half of `max_seq_len`, or half of the room for
+        the context, whichever is smallest.
+    max_seq_len : int, optional
+        Tokens of a window: question, context and special tokens. Default: 384, or what the model takes. A longer
+        context is read in several windows.
+    max_answer_len : int
+        The most tokens of an answer.
+    max_question_len : int, optional
+        The most tokens of a question. Default: what fits.
+    handle_impossible_answer : bool
+        "No answer" is an answer too: its "answer" is "", and its "start" and "end" are 0.
+    align_to_words : bool
+        Answers begin and end with whole words.
+    """
+
+    top_k: int = 1
+    doc_stride: int | None = None
+    max_seq_len: int | None = None
+    max_answer_len: int = _MAX_ANSWER_LEN
+    max_question_len: int | None = None
+    handle_impossible_answer: bool = False
+    align_to_words: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_int("top_k", self.top_k, 1)
+        check_int("max_answer_len", self.max_answer_len, 1)
+        if self.doc_stride is not None:
+            check_int("doc_stride", self.doc_stride, 0)
+        for name in ("max_seq_len", "max_question_len"):
+            if getattr(self, name) is not None:
+                check_int(name, getattr(self, name), 1)
+        if self.max_length is not None:
+            raise ValueError("max_length= of a question-answering task is called max_seq_len=; give that.")
+        for name in ("handle_impossible_answer", "align_to_words"):
+            if not isinstance(getattr(self, name), bool | np.bool_):
+                raise TypeError(f"{name}={brief(getattr(self, name))}; expected True or False.")
+
+
+class QuestionAnsweringPipeline(TaskPipeline):
+    """Questions and contexts -> answers: the parts of the context that are most probable, as transformers 4 gave them.
+
+    An answer is a dict: "score", "start", "end" (characters of the context), "answer". The score is the probability
+    that the answer begins at its first token, times the probability that it ends at its last one.
+    """
+
+    task = "question-answering"
+    options = QuestionAnsweringOptions
+    _input_is = "a dict with 'question' and 'context'"
+
+    def __call__(
+        self,
+        inputs: Any = None,
+        context: Any = None,
+        *,
+        question: Any = None,
+        batch_size: int | None = None,
+        **arguments: Any,
+    ) -> Any:
+        """Answer one question, several, or an iterable of them.
+
+        Parameters
+        ----------
+        inputs : dict with "question" and "context", list of dicts, or iterable of dicts; or a question
+        context : str or list of str
+        question : str or list of str
+            With one context, all questions are about it.
+        batch_size : int, optional
+        **arguments
+            Those of `QuestionAnsweringOptions`, instead of those of the pipeline.
+
+        Returns
+        -------
+        dict, or list of `top_k` dicts if `top_k` is above 1; a list of these for several questions
+            A list of one question gives its answer alone, as in transformers 4. For an iterable, an iterator.
+
+        Raises
+        ------
+        TypeError, ValueError
+            An argument is wrong; a question or a context has no tokens; or a question leaves no room for the context.
+        """
+        kind, answers = self._call(_inputs_of(inputs, question, context), batch_size, arguments, _is_pair)
+        return answers[0] if kind == "several" and len(answers) == 1 else answers
+
+    def _check_options(self, options: QuestionAnsweringOptions) -> None:
+        limit, most = self._max_seq_len(options), self.model.config.max_position_embeddings
+        if limit > most:
+            raise ValueError(f"max_seq_len={limit}, but the model takes {most} tokens (max_position_embeddings).")
+        if options.handle_impossible_answer and self.tokenizer.cls_token_id is None:
+            raise ValueError(
+                "handle_impossible_answer=True reads the score of [CLS], and the tokenizer has no such token. Leave it "
+                "out."
+            )
+
+    def _max_seq_len(self, options: QuestionAnsweringOptions) -> int:
+        if options.max_seq_len is not None:
+            return options.max_seq_len
+        return min(_MAX_SEQ_LEN, model_limit(self.model.config, self.tokenizer))
+
+    def _check_input(self, value: Any, name: str, options: QuestionAnsweringOptions) -> tuple[str, str]:
+        question, context = as_pair(value, name, "question", "context")
+        for key, text in ("question", question), ("context", context):
+            if not text.strip():
+                raise ValueError(f"{name}[{key!r}] is empty; give a {key} of at least one word.")
+        return question, context
+
+    def _tokenize(
+        self, inputs: list[tuple[str, str]], first: int, options: QuestionAnsweringOptions, cut: CutWarning
+    ) -> list[list[Encoding]]:
+        return [self._windows(*one, f"inputs[{index}]", options, cut) for index, one in enumerate(inputs, first)]
+
+    def _windows(
+        self, question: str, context: str, name: str, options: QuestionAnsweringOptions, cut: CutWarning
+    ) -> list[Encoding]:
+        question, n_question = self._cut_question(question, name, options, cut)
+        size = self._max_seq_len(options)
+        room = size - n_question - self.tokenizer.num_special_tokens_to_add(pair=True)
+        if room < 1:
+            raise ValueError(
+                f"{name}: the question has {n_question} tokens, so a window of {size} tokens has no room for the "
+                "context. Shorten the question, or give a larger max_seq_len."
+            )
+        stride = options.doc_stride
+        if stride is None:
+            stride = min(_DOC_STRIDE, size // 2, room // 2)
+        batch = self.tokenizer(
+            question,
+            context,
+            truncation="only_second",
+            max_length=size,
+            stride=min(stride, room - 1),
+            return_overflowing_tokens=True,
+        )
+        if len(batch.encodings) > 1 and stride >= room:
+            raise ValueError(
+                f"{name}: doc_stride={stride}, but a window has room for {room} tokens of the context. Give a smaller "
+                "doc_stride, or a larger max_seq_len."
+            )
+        if not any(1 in window.sequence_ids for window in batch.encodings):
+            raise ValueError(f"{name}['context'] has no tokens; give a context of at least one word.")
+        return list(batch.encodings)
+
+    def _cut_question(
+        self, question: str, name: str, options: QuestionAnsweringOptions, cut: CutWarning
+    ) -> tuple[str, int]:
+        """Return the question, with at most `max_question_len` tokens, and the number of its tokens."""
+        (encoding,) = self.tokenizer.encodings([question], add_special_tokens=False)
+        most = options.max_question_len
+        if most is None or len(encoding) <= most:
+            return question, len(encoding)
+        rule = options.limit(self.model.config, self.tokenizer).rule
+        found = f"{name}['question'] has {len(encoding)} tokens, the limit is {most} (max_question_len)"
+        if rule == "error":
+            raise ValueError(f"{found}. Shorten it, or give a larger max_question_len.")
+        if rule == "warn":
+            cut.warn(found)
+        question = question[: int(encoding.offsets[most - 1, 1])]
+        (encoding,) = self.tokenizer.encodings([question], add_special_tokens=False)
+        return question, len(encoding)
+
+    def _compute(self, windows: Sequence[Encoding]) -> list[FloatArray]:
+        output = self.model(**model_inputs(windows), return_dict=True)
+        both = np.stack([output.start_logits, output.end_logits], axis=1)
+        return [logits[:, : len(window)] for logits, window in zip(both, windows, strict=True)]
+
+    def _answer(self, value: tuple[str, str], windows: list[Encoding], logits: list[FloatArray], options: Any) -> Any:
+        _, context = value
+        words = _word_spans(windows) if options.align_to_words else {}
+        candidates = [
+            _candidates(window, both, words, self.tokenizer.cls_token_id)
+            for window, both in zip(windows, logits, strict=True)
+        ]
+        found, null = best_spans(candidates, options.top_k, options.max_answer_len)
+        if options.handle_impossible_answer and null is not None:
+            # "No answer" comes after an answer of the same score, as in transformers.
+            found = sorted([*found, (null, 0, 0)], key=lambda one: -one[0])[: options.top_k]
+        answers = [
+            {"score": as_score(score), "start": start, "end": end, "answer": context[start:end]}
+            for score, start, end in found
+        ]
+        return answers[0] if options.top_k == 1 else answers
+
+
+def _inputs_of(inputs: Any, question: Any, context: Any) -> Any:
+    """Return the questions of a call as one dict, a list of dicts, or an iterable.
+
+    Raises
+    ------
+    TypeError, ValueError
+        A question or a context is missing or given twice, or there are not as many of one as of the other.
+    """
+    if inputs is not None and question is None and context is not None:
+        inputs, question = None, inputs
+    if inputs is not None:
+        if question is not None or context is not None:
+            raise TypeError("give inputs, or question= and context=, not both.")
+        if isinstance(inputs, str):
+            raise TypeError("a question needs a context: pipe(question=..., context=...).")
+        return inputs
+    if question is None or context is None:
+        raise TypeError(f"{'question' if question is None else 'context'}= is missing; give both: question=, context=.")
+    if isinstance(question, str) and isinstance(context, str):
+        return {"question": question, "context": context}
+    for name, value in ("question", question), ("context", context):
+        if not isinstance(value, str | list | tuple):
+            raise TypeError(f"{name} is {shown(value)}; expected a str, or a list of str.")
+    if isinstance(question, str):
+        raise TypeError("question is one str and context is a list; give as many questions as contexts.")
+    contexts = [context] * len(question) if isinstance(context, str) else context
+    if len(question) != len(contexts):
+        raise ValueError(f"{len(question)} questions and {len(contexts)} contexts; expected as many, or one context.")
+    return [{"question": one, "context": other} for one, other in zip(question, contexts, strict=True)]
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _word_spans(windows: Iterable[Encoding]) -> dict[int, tuple[int, int]]:
+    """Return the first character of each word of the context, and the one after its last, from all windows."""
+    spans: dict[int, tuple[int, int]] = {}
+    for window in windows:
+        columns = zip(window.sequence_ids, window.word_ids, window.offsets.tolist(), strict=True)
+        for sequence, word, (start, end) in columns:
+            if sequence == 1 and word is not None:
+                first, last = spans.get(word, (start, end))
+                spans[word] = min(first, start), max(last, end)
+    return spans
+
+
+def _candidates(
+    window: Encoding, logits: FloatArray, words: dict[int, tuple[int, int]], cls_token_id: int | None
+) -> Candidates:
+    sequences, word_ids, offsets = window.sequence_ids, window.word_ids, window.offsets.tolist()
+    context = [i for i, sequence in enumerate(sequences) if sequence == 1]
+    spans = [words.get(word, tuple(offsets[i])) if (word := word_ids[i]) is not None else offsets[i] for i in context]
+    nulls = [i for i, one in enumerate(window.ids.tolist()) if one == cls_token_id and sequences[i] is None]
+    return Candidates(
+        start_logits=logits[0],
+        end_logits=logits[1],
+        context=np.array(context, dtype=np.int64),
+        starts=np.array([start for start, _ in spans], dtype=np.int64),
+        ends=np.array([end for _, end in spans], dtype=np.int64),
+        null=nulls[0] if nulls else None,
+    )

@@ -1,0 +1,185 @@
+"""text-classification: the label of a text, or of a pair of texts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from minibert.base.arrays import FloatArray
+from minibert.base.checks import brief, check_int
+from minibert.base.portable import sigmoid, softmax
+from minibert.tasks.base import TaskPipeline, model_inputs
+from minibert.tasks.inputs import as_pair, check_text
+from minibert.tasks.lengths import CutWarning, Limit, TextOptions
+from minibert.tokenizer.bert_tokenizer import BertTokenizer
+from minibert.tokenizer.encodings import Encoding
+from minibert.tokenizer.texts import shown
+
+__all__ = ["TextClassificationOptions", "TextClassificationPipeline", "encode_pairs", "is_text_or_pair"]
+
+_FUNCTIONS: dict[str, Callable[[FloatArray], FloatArray]] = {
+    "softmax": softmax,
+    "sigmoid": sigmoid,
+    "none": lambda logits: logits,
+}
+_NOT_GIVEN: Any = object()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextClassificationOptions(TextOptions):
+    """The arguments of text-classification.
+
+    Parameters
+    ----------
+    top_k : int or None
+        The labels of an answer, most probable first; None: all. If it is not given, an answer is the best label alone.
+    function_to_apply : {"softmax", "sigmoid", "none", "default"}, optional
+        From logits to scores. Default: none for a regression, sigmoid for several labels at once and for a single one,
+        else softmax; config.json says which in ``problem_type``.
+    """
+
+    top_k: int | None = _NOT_GIVEN
+    function_to_apply: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.top_k is not _NOT_GIVEN and self.top_k is not None:
+            check_int("top_k", self.top_k, 1, also=", or None for all labels")
+        name = getattr(self.function_to_apply, "value", self.function_to_apply)  # transformers has an enum
+        name = name.lower() if isinstance(name, str) else name
+        if name is not None and name != "default" and (not isinstance(name, str) or name not in _FUNCTIONS):
+            raise ValueError(
+                f"function_to_apply={brief(self.function_to_apply)}; expected 'softmax', 'sigmoid' or 'none'."
+            )
+        object.__setattr__(self, "function_to_apply", None if name == "default" else name)
+
+
+class TextClassificationPipeline(TaskPipeline):
+    """Texts, or pairs of texts -> labels and scores, as transformers gives them.
+
+    A pair is a dict with "text" and "text_pair". An answer is a dict of "label" and "score", or with `top_k` a list of
+    them, most probable first.
+    """
+
+    task = "text-classification"
+    options = TextClassificationOptions
+    _input_is = "a str, or a dict with 'text' and 'text_pair'"
+
+    def __call__(self, inputs: Any, *, batch_size: int | None = None, **arguments: Any) -> Any:
+        """Classify one text or pair, a list of them, or an iterable.
+
+        Parameters
+        ----------
+        inputs : str or dict, list of these, or iterable of these
+        batch_size : int, optional
+        **arguments
+            Those of `TextClassificationOptions`, instead of those of the pipeline.
+
+        Returns
+        -------
+        list of answers
+            For one str without ``top_k=`` in the call, a list that holds its answer; for one str with `top_k`, and for
+            one dict, the answer itself, as in transformers. For an iterable, an iterator.
+
+        Raises
+        ------
+        TypeError, ValueError
+            An argument is wrong, or an input is neither a text nor a pair.
+        """
+        _, answers = self._call(inputs, batch_size, arguments, is_text_or_pair)
+        return [answers] if isinstance(inputs, str) and "top_k" not in arguments else answers
+
+    def _check_input(self, value: Any, name: str, options: TextClassificationOptions) -> tuple[str, str | None]:
+        if isinstance(value, str):
+            return check_text(value, name), None
+        if isinstance(value, list) and len(value) == 1 and isinstance(value[0], list) and len(value[0]) == 2:
+            first, second = value[0]  # an old form of pairs, which transformers takes too
+            return check_text(first, f"{name}[0][0]"), check_text(second, f"{name}[0][1]")
+        if not isinstance(value, Mapping):
+            raise TypeError(
+                f"{name} is {shown(value)}; expected a str, or a dict with 'text' and 'text_pair' for two texts."
+            )
+        if set(value) == {"text"}:
+            return check_text(value["text"], f"{name}['text']"), None
+        return as_pair(value, name, "text", "text_pair")
+
+    def _tokenize(
+        self, inputs: list[Any], first: int, options: TextClassificationOptions, cut: CutWarning
+    ) -> list[list[Encoding]]:
+        limit = options.limit(self.model.config, self.tokenizer)
+        encodings = encode_pairs(self.tokenizer, inputs, range(first, first + len(inputs)), limit, cut)
+        return [[encoding] for encoding in encodings]
+
+    def _compute(self, windows: Sequence[Encoding]) -> list[FloatArray]:
+        return list(self.model(**model_inputs(windows), return_dict=True).logits)
+
+    def _answer(
+        self, value: Any, windows: list[Encoding], logits: list[FloatArray], options: TextClassificationOptions
+    ) -> Any:
+        config = self.model.config
+        apply = _FUNCTIONS[options.function_to_apply or _function_of(config.problem_type, config.num_labels)]
+        scores = np.asarray(apply(logits[0]), dtype=np.float32)
+        if options.top_k is _NOT_GIVEN:
+            best = int(scores.argmax())
+            return {"label": config.id2label[best], "score": float(scores[best])}
+        order = np.argsort(-scores, kind="stable")[: options.top_k]
+        return [{"label": config.id2label[int(i)], "score": float(scores[i])} for i in order]
+
+
+def _function_of(problem_type: str | None, num_labels: int) -> str:
+    """Return the function from logits to scores that a config means."""
+    if problem_type == "regression":
+        return "none"
+    if problem_type == "multi_label_classification" or num_labels == 1:
+        return "sigmoid"
+    return "softmax"
+
+
+def is_text_or_pair(value: Any) -> bool:
+    """Return whether a value is one text, or a mapping, which should be one pair."""
+    return isinstance(value, str | Mapping)
+
+
+def encode_pairs(
+    tokenizer: BertTokenizer,
+    inputs: Sequence[tuple[str, str | None]],
+    indices: Sequence[int],
+    limit: Limit,
+    cut: CutWarning,
+) -> list[Encoding]:
+    """Tokenize texts and pairs, and cut them to the limit; texts and pairs may be mixed.
+
+    Parameters
+    ----------
+    tokenizer : BertTokenizer
+    inputs : sequence of pairs of str; the second one may be None
+    indices : sequence of int
+        The caller's index of each input, for messages.
+    limit : Limit
+    cut : CutWarning
+
+    Raises
+    ------
+    ValueError
+        An input is too long with the rule "error", or cannot be cut.
+    """
+    found: dict[int, Encoding] = {}
+    for paired in (False, True):
+        some = [i for i, (_, second) in enumerate(inputs) if (second is not None) == paired]
+        if not some:
+            continue
+        texts = [inputs[i][0] for i in some]
+        pairs: Any = [inputs[i][1] for i in some] if paired else None
+        strategy = limit.strategy if paired else "longest_first"
+        try:
+            encodings = tokenizer.encodings(texts, pairs, max_length=limit.max_length, truncation=strategy)
+        except ValueError as error:
+            where = f"inputs from index {indices[some[0]]}"
+            raise ValueError(f"{where}: {error} Shorten the other text, or give another truncation=.") from error
+        found.update(zip(some, encodings, strict=True))
+    for i, index in enumerate(indices):
+        limit.check(found[i], index, cut)
+    return [found[i] for i in range(len(inputs))]

@@ -1,0 +1,221 @@
+"""token-classification, also called ner: a label of each token, or entities."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from minibert.base.arrays import FloatArray
+from minibert.base.checks import brief, check_choice, check_int
+from minibert.base.portable import softmax
+from minibert.tasks.base import TaskPipeline, model_inputs
+from minibert.tasks.entities import AGGREGATIONS, ScoredToken, aggregate, choose_overlapping
+from minibert.tasks.inputs import check_text, is_text
+from minibert.tasks.lengths import CutWarning, Limit, TextOptions
+from minibert.tokenizer.encodings import Encoding
+from minibert.tokenizer.texts import shown
+
+__all__ = ["TokenClassificationOptions", "TokenClassificationPipeline"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TokenClassificationOptions(TextOptions):
+    """The arguments of token-classification.
+
+    Parameters
+    ----------
+    aggregation_strategy : {"none", "simple", "first", "average", "max"}, optional
+        "none" (the default) gives tokens, the others give entities. "simple" joins neighbours with the same label. The
+        other three first give each word one label: that of its first token, that of the best average score, that of the
+        token with the best score.
+    ignore_labels : list of str, optional
+        Labels that are left out; default ["O"]. For entities they are the labels without B- and I-.
+    stride : int, optional
+        Cut a long text into windows that share this number of tokens, and use all of them. Where entities of two
+        windows overlap, the longer one counts. It needs an aggregation.
+    is_split_into_words : bool
+        The texts are lists of words. Characters count in the words joined by `delimiter`.
+    delimiter : str, optional
+        Default: a space.
+    """
+
+    aggregation_strategy: str | None = None
+    ignore_labels: Sequence[str] | None = None
+    stride: int | None = None
+    is_split_into_words: bool = False
+    delimiter: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        how = getattr(self.aggregation_strategy, "value", self.aggregation_strategy)  # transformers has an enum
+        how = "none" if how is None else how.lower() if isinstance(how, str) else how
+        check_choice("aggregation_strategy", how, AGGREGATIONS)
+        object.__setattr__(self, "aggregation_strategy", how)
+        if self.stride is not None:
+            check_int("stride", self.stride, 0)
+            if how == "none":
+                raise ValueError(
+                    "stride= joins the entities of several windows, and aggregation_strategy='none' gives tokens. Give "
+                    "aggregation_strategy='simple', 'first', 'average' or 'max'."
+                )
+        ignored: Any = ["O"] if self.ignore_labels is None else self.ignore_labels
+        if isinstance(ignored, str) or not isinstance(ignored, Sequence | set | frozenset):
+            raise TypeError(f"ignore_labels={brief(ignored)}; expected a list of labels, such as ['O'].")
+        for label in ignored:
+            check_text(label, "a label of ignore_labels")
+        object.__setattr__(self, "ignore_labels", tuple(ignored))
+        if not isinstance(self.is_split_into_words, bool | np.bool_):
+            raise TypeError(f"is_split_into_words={brief(self.is_split_into_words)}; expected True or False.")
+        if self.delimiter is not None:
+            check_text(self.delimiter, "delimiter")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Text:
+    """A text, and where its words begin if it was given as words."""
+
+    text: str
+    words: list[str] | None = None
+    starts: tuple[int, ...] = ()
+
+
+class TokenClassificationPipeline(TaskPipeline):
+    """Texts -> labels of tokens, or entities, as transformers gives them.
+
+    An answer is a list of dicts. Tokens: "entity" (label), "score", "index", "word", "start", "end". Entities:
+    "entity_group", "score", "word", "start", "end". ``text[start:end]`` are the characters.
+    """
+
+    task = "token-classification"
+    options = TokenClassificationOptions
+    _input_is = "a str, or with is_split_into_words=True a list of words"
+    _cut_remedy = " stride= and an aggregation_strategy use all of a text."
+
+    def __call__(self, inputs: Any, *, batch_size: int | None = None, **arguments: Any) -> Any:
+        """Label the tokens of one text, a list of texts, or an iterable of texts.
+
+        Parameters
+        ----------
+        inputs : str, list of str, or iterable of str
+            With `is_split_into_words`, a list of words, or a list or iterable of such lists.
+        batch_size : int, optional
+        **arguments
+            Those of `TokenClassificationOptions`, instead of those of the pipeline.
+
+        Returns
+        -------
+        list of dicts for one text; list of such lists for a list, and for one list of words
+            For an iterable, an iterator.
+
+        Raises
+        ------
+        TypeError, ValueError
+            An argument is wrong, or an input is not a text.
+        """
+        words = {**self._arguments, **arguments}.get("is_split_into_words") is True
+
+        def is_one(value: Any) -> bool:
+            return isinstance(value, list | tuple) and any(map(is_text, value)) if words else is_text(value)
+
+        kind, answers = self._call(inputs, batch_size, arguments, is_one)
+        return [answers] if words and kind == "one" else answers
+
+    def _check_options(self, options: TokenClassificationOptions) -> None:
+        limit = options.limit(self.model.config, self.tokenizer)
+        room = limit.max_length - self.tokenizer.num_special_tokens_to_add()
+        if options.stride is not None and options.stride >= room:
+            raise ValueError(
+                f"stride={options.stride}, but a window has room for {max(room, 0)} tokens of a text. Give a smaller "
+                "stride; about a quarter of the window is usual."
+            )
+
+    def _check_input(self, value: Any, name: str, options: TokenClassificationOptions) -> _Text:
+        if not options.is_split_into_words:
+            return _Text(check_text(value, name))
+        if not isinstance(value, list | tuple):
+            raise TypeError(f"{name} is {shown(value)}; with is_split_into_words=True a text is a list of words.")
+        words = [check_text(word, f"{name}[{i}]") for i, word in enumerate(value)]
+        delimiter = " " if options.delimiter is None else options.delimiter
+        starts, start = [], 0
+        for word in words:
+            starts.append(start)
+            start += len(word) + len(delimiter)
+        return _Text(delimiter.join(words), words, tuple(starts))
+
+    def _tokenize(
+        self, inputs: list[_Text], first: int, options: TokenClassificationOptions, cut: CutWarning
+    ) -> list[list[Encoding]]:
+        limit: Limit = options.limit(self.model.config, self.tokenizer)
+        texts: Any = [one.text if one.words is None else one.words for one in inputs]
+        groups: list[list[Encoding]] = [[] for _ in inputs]
+        if options.stride is None:
+            encodings = self.tokenizer.encodings(
+                texts, max_length=limit.max_length, truncation=True, is_split_into_words=options.is_split_into_words
+            )
+            groups = [[encoding] for encoding in encodings]
+            for index, encoding in enumerate(encodings, first):
+                limit.check(encoding, index, cut)
+            return groups
+        batch = self.tokenizer(
+            texts,
+            max_length=limit.max_length,
+            truncation=True,
+            stride=options.stride,
+            is_split_into_words=options.is_split_into_words,
+            return_overflowing_tokens=True,
+        )
+        for text, encoding in zip(batch["overflow_to_sample_mapping"], batch.encodings, strict=True):
+            groups[text].append(encoding)
+        for index, group in enumerate(groups, first):
+            if len(group) == 1:
+                limit.check(group[0], index, cut)
+        return groups
+
+    def _compute(self, windows: Sequence[Encoding]) -> list[FloatArray]:
+        logits = self.model(**model_inputs(windows), return_dict=True).logits
+        return [rows[: len(window)] for rows, window in zip(logits, windows, strict=True)]
+
+    def _answer(
+        self, value: _Text, windows: list[Encoding], logits: list[FloatArray], options: TokenClassificationOptions
+    ) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        ignored = options.ignore_labels or ()
+        labels = self.model.config.id2label
+        for window, rows in zip(windows, logits, strict=True):
+            tokens = self._scored(value, window, softmax(rows).astype(np.float32))
+            entities = aggregate(
+                tokens, options.aggregation_strategy or "none", labels, self.tokenizer.convert_tokens_to_string
+            )
+            found += [one for one in entities if one.get("entity", one.get("entity_group")) not in ignored]
+        return found if len(windows) == 1 else choose_overlapping(found)
+
+    def _scored(self, value: _Text, window: Encoding, scores: FloatArray) -> list[ScoredToken]:
+        """Return the tokens of the text in a window, with their characters in the whole text."""
+        found = []
+        prefix = getattr(self.tokenizer._tokenizer.model, "continuing_subword_prefix", None)
+        columns = zip(
+            window.tokens,
+            window.ids.tolist(),
+            window.special_tokens_mask.tolist(),
+            window.offsets.tolist(),
+            window.word_ids,
+            strict=True,
+        )
+        for index, (token, token_id, special, (start, end), word) in enumerate(columns):
+            if special:
+                continue
+            if value.words is not None and word is not None:
+                start, end = start + value.starts[word], end + value.starts[word]
+            characters = value.text[start:end]
+            # As transformers decides it: the token has the prefix, or is longer or shorter than its characters.
+            if prefix:
+                continues = len(token) != len(characters)
+            else:
+                continues = start > 0 and " " not in value.text[start - 1 : start + 1]
+            if token_id == self.tokenizer.unk_token_id:
+                token, continues = characters, False
+            found.append(ScoredToken(token, scores[index], index, start, end, continues))
+        return found

@@ -1,0 +1,186 @@
+"""zero-shot-classification: labels that are chosen at each call, by a model of natural language inference."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from minibert.base.arrays import FloatArray
+from minibert.base.checks import brief
+from minibert.base.portable import softmax
+from minibert.tasks.base import TaskPipeline, model_inputs
+from minibert.tasks.inputs import check_text
+from minibert.tasks.lengths import CutWarning, TextOptions
+from minibert.tasks.text_classification import encode_pairs
+from minibert.tokenizer.bert_tokenizer import BertTokenizer
+from minibert.tokenizer.encodings import Encoding
+
+__all__ = ["ZeroShotClassificationPipeline", "ZeroShotOptions"]
+
+_TEMPLATE = "This example is {}."
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ZeroShotOptions(TextOptions):
+    """The arguments of zero-shot-classification.
+
+    Parameters
+    ----------
+    candidate_labels : str or list of str
+        The labels; a str is split at its commas.
+    hypothesis_template : str
+        The sentence that the model compares with a text; {} is the place of the label.
+    multi_label : bool
+        True: several labels may be right, so each score is a probability of its own. False: the scores add up to 1.
+    """
+
+    candidate_labels: str | Iterable[str] | None = None
+    hypothesis_template: str = _TEMPLATE
+    multi_label: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.multi_label, bool | np.bool_):
+            raise TypeError(f"multi_label={brief(self.multi_label)}; expected True or False.")
+        check_text(self.hypothesis_template, "hypothesis_template")
+        labels: Any = self.candidate_labels
+        if labels is not None:
+            object.__setattr__(self, "candidate_labels", _labels_of(labels))
+        _hypothesis(self.hypothesis_template, "a label")
+
+
+class ZeroShotClassificationPipeline(TaskPipeline):
+    """Texts and candidate labels -> the labels in the order of their scores, as transformers gives them.
+
+    The model judges pairs of a text and a hypothesis, and has a label that begins with "entail". An answer is a dict:
+    "sequence", "labels", "scores".
+    """
+
+    task = "zero-shot-classification"
+    options = ZeroShotOptions
+
+    def __init__(self, model: Any, tokenizer: BertTokenizer, **arguments: Any) -> None:
+        self._entailment, self._contradiction = _label_ids(model.config.id2label)
+        super().__init__(model, tokenizer, **arguments)
+
+    def __call__(self, sequences: Any, *labels: Any, batch_size: int | None = None, **arguments: Any) -> Any:
+        """Classify one text, a list of texts, or an iterable of texts.
+
+        Parameters
+        ----------
+        sequences : str, list of str, or iterable of str
+        *labels
+            `candidate_labels` may be the second positional argument.
+        batch_size : int, optional
+        **arguments
+            Those of `ZeroShotOptions`, instead of those of the pipeline.
+
+        Returns
+        -------
+        dict for one text, list of dicts for a list; for an iterable an iterator
+
+        Raises
+        ------
+        TypeError, ValueError
+            An argument is wrong, a text is empty, or there are no labels.
+        """
+        if labels:
+            if len(labels) > 1 or "candidate_labels" in arguments:
+                raise TypeError("candidate_labels is given twice; give one list of labels.")
+            arguments = {**arguments, "candidate_labels": labels[0]}
+        given = {**self._arguments, **arguments}
+        if given.get("candidate_labels") is None:
+            raise TypeError("candidate_labels is missing; give the labels to choose from, such as ['sports', 'news'].")
+        return self._call(sequences, batch_size, arguments)[1]
+
+    def _check_input(self, value: Any, name: str, options: ZeroShotOptions) -> str:
+        if not check_text(value, name):
+            raise ValueError(f"{name} is empty; give a text.")
+        return value
+
+    def _tokenize(
+        self, inputs: list[str], first: int, options: ZeroShotOptions, cut: CutWarning
+    ) -> list[list[Encoding]]:
+        limit = options.limit(self.model.config, self.tokenizer, strategy="only_first")
+        hypotheses = [_hypothesis(options.hypothesis_template, label) for label in options.candidate_labels or ()]
+        groups = []
+        for index, text in enumerate(inputs, first):
+            pairs = [(text, hypothesis) for hypothesis in hypotheses]
+            groups.append(encode_pairs(self.tokenizer, pairs, [index] * len(pairs), limit, cut))
+        return groups
+
+    def _compute(self, windows: Sequence[Encoding]) -> list[FloatArray]:
+        return list(self.model(**model_inputs(windows), return_dict=True).logits)
+
+    def _answer(
+        self, value: str, windows: list[Encoding], logits: list[FloatArray], options: ZeroShotOptions
+    ) -> dict[str, Any]:
+        labels = list(options.candidate_labels or ())
+        rows = np.stack(logits)
+        if options.multi_label or len(labels) == 1:
+            scores = softmax(rows[:, [self._contradiction, self._entailment]])[:, 1]
+        else:
+            scores = softmax(rows[:, self._entailment])
+        scores = scores.astype(np.float32)
+        order = np.argsort(scores, kind="stable")[::-1]  # of equal scores the later label is first, as in transformers
+        return {
+            "sequence": value,
+            "labels": [labels[i] for i in order],
+            "scores": [float(scores[i]) for i in order],
+        }
+
+
+def _labels_of(labels: Any) -> tuple[str, ...]:
+    if isinstance(labels, str):
+        labels = [label.strip() for label in labels.split(",") if label.strip()]
+    if not isinstance(labels, Iterable) or isinstance(labels, bytes):
+        raise TypeError(f"candidate_labels={brief(labels)}; expected a list of str, or a str with commas.")
+    found = tuple(check_text(label, "a candidate label") for label in labels)
+    if not found or not all(label.strip() for label in found):
+        what = "has an empty label" if found else "is empty"
+        raise ValueError(f"candidate_labels {what}; give at least one label, and each must have a character.")
+    return found
+
+
+def _hypothesis(template: str, label: str) -> str:
+    """Return the template with a label in the place of {}."""
+    try:
+        hypothesis = template.format(label)
+    except (IndexError, KeyError, ValueError, AttributeError) as error:
+        raise ValueError(
+            f"hypothesis_template={brief(template)} cannot take a label ({error}). Write {{}} where the label goes."
+        ) from None
+    if hypothesis == template:
+        raise ValueError(
+            f"hypothesis_template={brief(template)} has no place for the label. Write {{}} where the label goes."
+        )
+    return hypothesis
+
+
+def _label_ids(labels: dict[int, str]) -> tuple[int, int]:
+    """Return the ids of the labels "entailment" and "contradiction"; of two labels the other one is the latter.
+
+    Raises
+    ------
+    ValueError
+        No label begins with "entail", or the label against it is not clear.
+    """
+    names = {index: label.lower() for index, label in labels.items()}
+    entailments = [index for index, name in names.items() if name.startswith("entail")]
+    if len(entailments) != 1:
+        raise ValueError(
+            f"the labels of the model are {', '.join(map(repr, labels.values()))}; zero-shot-classification needs one "
+            "that begins with 'entail'. Use a model of natural language inference (NLI), or correct id2label in its "
+            "config.json."
+        )
+    against = [index for index, name in names.items() if name.startswith("contra")]
+    others = against or ([index for index in names if index != entailments[0]] if len(names) == 2 else [])
+    if len(others) != 1:
+        raise ValueError(
+            f"the labels of the model are {', '.join(map(repr, labels.values()))}; zero-shot-classification needs one "
+            "that begins with 'contra'. Correct id2label in its config.json."
+        )
+    return entailments[0], others[0]

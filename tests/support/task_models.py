@@ -1,0 +1,141 @@
+"""Random checkpoints with a vocabulary for the tasks, their pipelines in transformers, and a comparison of answers."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from tests.support.checkpoints import VOCABULARY, locate_minilm
+from tests.support.head_models import head_checkpoint, their_model
+from tests.support.text_data import VARIABLE, data_path, udhr_lines
+
+TOLERANCE = 1e-5
+
+CLASS_OF = {
+    "fill-mask": "BertForMaskedLM",
+    "text-classification": "BertForSequenceClassification",
+    "token-classification": "BertForTokenClassification",
+    "question-answering": "BertForQuestionAnswering",
+    "zero-shot-classification": "BertForSequenceClassification",
+    "next-sentence": "BertForNextSentencePrediction",
+    "feature-extraction": "BertModel",
+}
+
+# Shapes of models: the third one is odd.
+SHAPES: dict[str, dict[str, Any]] = {
+    "2 x 24": {},
+    "1 x 48, relu": {"hidden_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4, "hidden_act": "relu"},
+    "2 x 32, odd": {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 37, "type_vocab_size": 16},
+    "4 x 24": {"num_hidden_layers": 4, "num_attention_heads": 2, "intermediate_size": 96},
+}
+
+ENTITY_LABELS = {0: "O", 1: "B-PER", 2: "I-PER", 3: "B-LOC", 4: "I-LOC", 5: "MISC"}
+NLI_LABELS = {0: "contradiction", 1: "neutral", 2: "entailment"}
+
+
+def task_folder(
+    folder: Path, name: str, *, vocabulary: str = "made", length: int = 512, scale: float = 4.0, **fields: Any
+) -> Path:
+    """Save a random model of a class, with a tokenizer; its last linear map is `scale` times as large as usual.
+
+    Parameters
+    ----------
+    folder : Path
+    name : str
+        A class of transformers.
+    vocabulary : {"made", "uncased", "multilingual"}
+        Some 130 tokens; that of MiniLM; that of bert-base-multilingual-cased, which is in the test data.
+    length : int
+        The tokens of a text that the model takes.
+    scale : float
+    **fields
+        Of the config.
+    """
+    if vocabulary == "made":
+        words = list(VOCABULARY)
+    else:
+        path = locate_minilm() / "vocab.txt" if vocabulary == "uncased" else _multilingual()
+        words = path.read_text(encoding="utf-8").splitlines()
+    fields = {"vocab_size": len(words), "max_position_embeddings": length, **fields}
+    if "id2label" in fields:
+        fields["label2id"] = {label: index for index, label in fields["id2label"].items()}
+    head_checkpoint(folder, name, **fields)
+    model = their_model(folder, name)
+    with torch.no_grad():
+        for path, parameter in model.named_parameters():
+            if path.startswith(("classifier", "qa_outputs", "cls.seq", "cls.predictions.transform.LayerNorm")):
+                parameter.mul_(scale)
+    model.save_pretrained(folder)
+    (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
+    settings = {
+        "tokenizer_class": "BertTokenizer",
+        "do_lower_case": vocabulary != "multilingual",
+        "model_max_length": length,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+def _multilingual() -> Path:
+    return data_path("vocab/bert-base-multilingual-cased.txt")
+
+
+def vocabularies() -> list[str]:
+    """Return the vocabularies that this machine has."""
+    return ["uncased", "multilingual"] if os.environ.get(VARIABLE) else ["uncased"]
+
+
+def their_pipeline(task: str, folder: Path, **options: Any) -> Any:
+    """Load a pipeline of transformers."""
+    model = their_model(folder, CLASS_OF[task])
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    return transformers.pipeline(task, model=model, tokenizer=tokenizer, **options)
+
+
+def run_theirs(pipe: Any, *inputs: Any, **options: Any) -> Any:
+    """Call a pipeline of transformers without its warnings."""
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        return pipe(*inputs, **options)
+
+
+def real_texts(count: int = 45) -> list[str]:
+    """Return real texts of 45 language versions if the test data exist, else made ones."""
+    if os.environ.get(VARIABLE):
+        lines = udhr_lines()
+        return [lines[(2 * i + 1) * len(lines) // (2 * count)] for i in range(count)]
+    made = [
+        "Paris is the capital of France.",
+        "The cat sat on the mat, and Ann saw Bob in New-York.",
+        "Ünïcode, naïve!",
+    ]
+    return [made[i % 3] * (1 + i % 4) for i in range(count)]
+
+
+def difference(ours: Any, theirs: Any, path: str = "answer") -> str | None:
+    """Return where two answers differ in nesting, keys, order, texts or whole numbers, or by more than 1e-5 in a score.
+
+    None means that they are the same. NumPy's numbers in their answers count as Python's.
+    """
+    if isinstance(theirs, dict):
+        if not isinstance(ours, dict) or list(ours) != list(theirs):
+            return f"{path}: {ours!r} and {theirs!r}"
+        return next(
+            (found for key in theirs if (found := difference(ours[key], theirs[key], f"{path}[{key!r}]"))), None
+        )
+    if isinstance(theirs, list):
+        if not isinstance(ours, list) or len(ours) != len(theirs):
+            return f"{path}: {ours!r} and {theirs!r}"
+        pairs = enumerate(zip(ours, theirs, strict=True))
+        return next((found for i, (a, b) in pairs if (found := difference(a, b, f"{path}[{i}]"))), None)
+    if isinstance(theirs, str) or (isinstance(theirs, int) and not isinstance(theirs, bool)):
+        return None if type(ours) is type(theirs) and ours == theirs else f"{path}: {ours!r} and {theirs!r}"
+    return (
+        None if type(ours) is float and abs(ours - float(theirs)) <= TOLERANCE else f"{path}: {ours!r} and {theirs!r}"
+    )
