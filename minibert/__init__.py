@@ -17,6 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from minibert import exact
     from minibert.bert.config import BertConfig
     from minibert.errors import DownloadError, ModelFormatError
     from minibert.models.auto import AutoConfig, AutoModel
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from minibert.tokens.layers import combine_layers
     from minibert.tokens.occurrences import word_occurrences
     from minibert.tokens.token_vectors import TokenVectors
+    from minibert.trace.edit import Edit, head_mask
+    from minibert.trace.trace import Trace
 
 __all__ = [
     "AutoConfig",
@@ -56,12 +59,16 @@ __all__ = [
     "BertModelOutput",
     "BertTokenizer",
     "DownloadError",
+    "Edit",
     "ModelFormatError",
     "SentenceTransformer",
     "TokenVectors",
+    "Trace",
     "__version__",
     "combine_layers",
     "embed_tokens",
+    "exact",
+    "head_mask",
     "load",
     "word_occurrences",
 ]
@@ -84,11 +91,14 @@ _MODULE_OF = {
     "BertModelOutput": "models.outputs",
     "BertTokenizer": "tokenizer.bert_tokenizer",
     "DownloadError": "errors",
+    "Edit": "trace.edit",
     "ModelFormatError": "errors",
     "SentenceTransformer": "sentence.sentence_transformer",
     "TokenVectors": "tokens.token_vectors",
+    "Trace": "trace.trace",
     "combine_layers": "tokens.layers",
     "embed_tokens": "tokens.embed",
+    "head_mask": "trace.edit",
     "load": "models.load",
     "word_occurrences": "tokens.occurrences",
 }
@@ -147,6 +157,8 @@ _IMPORT_MODULES = ("importlib._bootstrap", "_frozen_importlib")
 
 def __getattr__(name: str) -> Any:
     """Import a public name at its first use, so that ``import minibert`` takes almost no time."""
+    if name == "exact":  # a module
+        return import_module("minibert.exact")
     if name in _MODULE_OF:
         value = getattr(import_module(f"minibert.{_MODULE_OF[name]}"), name)
         globals()[name] = value

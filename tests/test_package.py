@@ -28,7 +28,20 @@ PACKAGE = Path(minibert.__file__).parent
 
 # The folders, and the modules beside them. Each one imports only those above it in this list.
 ORDER = (
-    *("errors", "base", "checkpoint", "bert", "kernels", "models", "tokenizer", "similarity", "search", "tokens"),
+    *(
+        "errors",
+        "base",
+        "checkpoint",
+        "bert",
+        "kernels",
+        "trace",
+        "exact",
+        "models",
+        "tokenizer",
+        "similarity",
+        "search",
+        "tokens",
+    ),
     *("sentence", "corpus", "plot", "scikit", "integrations", "cli", "__main__"),
 )
 # bert/ uses NumPy and base/ only. One function loads a config, and imports the modules for that inside.
@@ -43,7 +56,7 @@ HOMES = {
         "tokenizer.files",  # the others for types only
         *("tokenizer.long_texts", "tokenizer.raw_encodings", "tokenizer.saving", "tokenizer.vocabulary"),
     },
-    "safetensors": {"checkpoint.tensors"},
+    "safetensors": {"checkpoint.tensors", "trace.files"},
     "numba": {"kernels"},
     "llvmlite": {"kernels"},
     "sklearn": {"scikit"},
