@@ -130,7 +130,7 @@ class Traceable:
         ------
         Site
             A value of one sequence without padding: name, layer, sequence, columns, array. The values of a sequence
-            come in the order of the forward pass. Do not change the array, because the model may still need it.
+            come in the order of the forward pass. The array is read-only.
         """
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         plan = self._plan(inputs, record, edit, num_layers)
@@ -196,7 +196,8 @@ class Traceable:
 
     def _traced(self, plan: _Plan, deliver: Deliver) -> Self:
         """Return a model that delivers and edits the values of one forward."""
-        tracer = Tracer(self.ops, plan.names, self._steps(plan.batch), plan.record, plan.edits, deliver)
+        steps = self._steps(plan.batch)
+        tracer = Tracer(self.ops, plan.names, steps, plan.record, plan.edits, deliver, self._result_dtype)
         model = self.with_ops(tracer.ops, self._result_dtype)
         # An edit gets all tokens of a sequence, so the head must not compute them in several parts.
         model._whole_steps = any(name in plan.edits for name in plan.names.specs)  # type: ignore[attr-defined]

@@ -97,8 +97,8 @@ class Edit:
     """A change of a value, made by its class methods; ``first | second`` applies one after the other.
 
     All class methods have the keywords of `Where`: heads, tokens, keys, features, sequences. Arrays are (B, S, width),
-    (B, A, S, S) or (B, width) as in a trace, with 1 for an axis that does not matter; or one number for each feature (of
-    scores and probs: for each head); or one number.
+    (B, A, S, S) or (B, width) as in a trace, with 1 for an axis that does not matter; or one number for each feature
+    (of scores and probs: for each head); or one number.
     """
 
     changes: tuple[Change, ...]

@@ -337,7 +337,9 @@ class Edits:
         for tally, edit in self._by_name[name]:
             before, fired = array, False
             for change in edit.changes:
-                site = Site(name, target.spec.layer, sequence, self._columns[sequence], array)
+                shown = array.view()
+                shown.flags.writeable = False  # a function gets the site, and must not change what was recorded
+                site = Site(name, target.spec.layer, sequence, self._columns[sequence], shown)
                 new = target.apply(change, site)
                 if new is not None:
                     array, fired = new, True

@@ -131,10 +131,10 @@ class Names:
         if sizes.head is None:
             return
         outputs = [entry.path for entry in table.HEADS[sizes.head]]
-        self._aliases[f"{outputs[0]}.input"] = (
-            "pooler" if HEADS[sizes.head].pooled and len(outputs) == 1 else states[-1],
-            False,
-        )
+        read = "pooler" if HEADS[sizes.head].pooled and len(outputs) == 1 else states[-1]
+        self._aliases[f"{outputs[0]}.input"] = (read, False)
+        if outputs == ["classifier"]:
+            self._aliases["dropout"] = (read, False)
         if "cls.seq_relationship" in outputs:
             self._aliases["cls.seq_relationship.input"] = ("pooler", False)
         if len(outputs) == 1 or sizes.head == "BertForMaskedLM":

@@ -64,6 +64,7 @@ class Tracer:
     record : the names to deliver
     edits : Edits
     deliver : Deliver
+    dtype : that of all values
     """
 
     def __init__(
@@ -74,7 +75,9 @@ class Tracer:
         record: Iterable[str],
         edits: Edits,
         deliver: Deliver,
+        dtype: npt.DTypeLike = np.float32,
     ) -> None:
+        self._dtype = dtype
         self._ops = ops
         self._names = names
         self._steps = iter(steps)
@@ -111,7 +114,7 @@ class Tracer:
             _TABLES, (words, token_type_table, position_table), (token_ids, token_types, positions), strict=True
         ):
             if self._wants(name):
-                rows = table[ids]
+                rows = table[ids].astype(self._dtype, copy=False)
                 changed = self._pass(name, rows)
                 if changed is not rows:  # rows that are the table's own give the same bits
                     table, ids = changed, np.arange(len(ids), dtype=np.int32)
@@ -334,6 +337,8 @@ class Queue:
                 array = value[step.rows[j]]
             sequence = step.sequences.start + j
             columns = np.flatnonzero(step.batch.mask[j])
+            array = array.view()
+            array.flags.writeable = False  # the model may still need it
             self._sites.append(Site(name, spec.layer, sequence, columns, array))
 
     def take(self) -> list[Site]:
