@@ -56,7 +56,7 @@ def padded_inputs(model: BertModel, rows: int = 6, length: int = 13, seed: int =
     }
 
 
-# --- the table ---------------------------------------------------------------------------------------------------------
+# --- the table --------------------------------------------------------------------------------------------------------
 
 
 class Formulas:
@@ -150,10 +150,12 @@ def test_the_numbers_of_names() -> None:
     assert count(12, pooler=False, head="BertForMaskedLM") == 173 + 4
 
 
-# --- beside transformers -----------------------------------------------------------------------------------------------
+# --- beside transformers ----------------------------------------------------------------------------------------------
 
 
-def compare(trace: Trace, true: Trace, theirs: dict[str, np.ndarray], mask: np.ndarray) -> list[tuple[str, float, float]]:
+def compare(
+    trace: Trace, true: Trace, theirs: dict[str, np.ndarray], mask: np.ndarray
+) -> list[tuple[str, float, float]]:
     """Return the RMS errors of ours and theirs for each name, relative to the RMS of the value."""
     rows = []
     for name, shape in trace.shapes.items():
@@ -183,10 +185,15 @@ def check_errors(subject: str, rows: list[tuple[str, float, float]]) -> None:
     worse = []
     for kind, errors in kinds.items():
         ours, others = (float(np.sqrt(np.mean(np.square(column)))) for column in zip(*errors, strict=True))
-        REPORT.append(f"trace: {subject}: {kind}: RMS error {ours:.2e}, transformers {others:.2e}")
+        if subject == "MiniLM":
+            REPORT.append(f"trace: {kind}: RMS error {ours:.2e}, transformers {others:.2e}")
         if ours > others:
             worse.append(f"{kind}: {ours:.3e}, transformers {others:.3e}")
     assert not worse, "\n".join(worse)
+    ratio, name = max((ours / others, name) for name, ours, others in rows if others)
+    REPORT.append(
+        f"trace: {subject}: {len(rows)} names, the largest ratio to transformers' error is {ratio:.2f} ({name})"
+    )
     # A name alone, in one layer: a factor for chance, far below any mistake.
     assert not [row for row in rows if row[1] > 1.5 * row[2] + 1e-12], rows
 
@@ -251,7 +258,7 @@ def test_exact_equals_the_float64_definitions(odd_folder: Path, tmp_path: Path) 
                 assert all(array.dtype == np.float64 for array in arrays), key
 
 
-# --- aliases and patterns ----------------------------------------------------------------------------------------------
+# --- aliases and patterns ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -345,7 +352,11 @@ def test_a_layer_does_not_contain_its_input(odd_trace: Trace) -> None:
 @pytest.mark.parametrize(
     ("record", "error", "message"),
     [
-        ("encoder.layer.3.output", ValueError, r"has 3 layers, and no head. The nearest names are encoder.layer.2.output"),
+        (
+            "encoder.layer.3.output",
+            ValueError,
+            r"has 3 layers, and no head. The nearest names are encoder.layer.2.output",
+        ),
         ("encoder.layer.1.attention.probs", ValueError, r"nearest names are .*encoder.layer.1.attention.self.probs"),
         ("attn*", ValueError, "is not the name of a value of this model"),
         ("classifier", ValueError, "and no head"),
@@ -370,7 +381,7 @@ def test_names_beyond_num_layers(odd_folder: Path) -> None:
     assert len(trace) == 19
     assert trace.output.last_hidden_state is None
     for record in ("encoder.layer.1.*", "pooler", "last_hidden_state"):
-        with pytest.raises(ValueError, match="is not computed with num_layers=1. Give a larger num_layers"):
+        with pytest.raises(ValueError, match="is not computed with num_layers=1"):
             model.trace([[1, 2, 3]], num_layers=1, record=record)
 
 
@@ -383,7 +394,7 @@ def test_lookups_in_a_trace(odd_trace: Trace) -> None:
         assert key not in odd_trace
         with pytest.raises(KeyError):
             odd_trace[key]  # type: ignore[index]
-    with pytest.raises(KeyError, match="pooler was not recorded; recorded are embeddings, .*Add it to record="):
+    with pytest.raises(KeyError, match=r"pooler was not recorded; recorded are embeddings, .*Add it to record="):
         some["pooler"]
     with pytest.raises(ValueError, match="names that were not recorded"):
         some.select("pooler")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import tracemalloc
 from pathlib import Path
@@ -52,7 +51,7 @@ def same(a: Any, b: Any) -> None:
             np.testing.assert_array_equal(x, y, err_msg=key)
 
 
-# --- bits --------------------------------------------------------------------------------------------------------------
+# --- bits -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -184,7 +183,7 @@ def test_several_threads_trace_at_once(folder: Path) -> None:
     assert not faults
 
 
-# --- inputs ------------------------------------------------------------------------------------------------------------
+# --- inputs -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shape", [(0, 5), (3, 0), (0, 0)])
@@ -263,7 +262,7 @@ def test_a_head_has_no_num_layers(tmp_path: Path) -> None:
     assert len(model.bert.trace([[1, 2]], num_layers=1)) == 19
 
 
-# --- the trace ---------------------------------------------------------------------------------------------------------
+# --- the trace --------------------------------------------------------------------------------------------------------
 
 
 def test_arrays_are_new_and_sequences_are_views(folder: Path) -> None:
@@ -299,7 +298,7 @@ def test_shapes_and_the_table_in_words(folder: Path) -> None:
     assert "0 names" in repr(model.trace([[1]], record=()))
 
 
-# --- streams -----------------------------------------------------------------------------------------------------------
+# --- streams ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["BertModel", *CLASSES])
@@ -327,7 +326,9 @@ def test_a_stream_checks_at_once_and_can_stop(folder: Path) -> None:
         model.stream([[1, 2]], record="no")
     first = next(iter(model.stream([[1, 2]], record="hidden_states.*")))
     assert (first.name, first.layer, first.sequence, first.array.shape) == ("embeddings", None, 0, (2, 24))
-    assert [site.name for site in model.stream([[1, 2]], num_layers=1, record="hidden_states.*")][-1] == "encoder.layer.0"
+    assert [site.name for site in model.stream([[1, 2]], num_layers=1, record="hidden_states.*")][
+        -1
+    ] == "encoder.layer.0"
     with pytest.raises(ValueError, match="changed nothing"):
         list(model.stream([[1, 2]], edit={"pooler": lambda x: x}))
 
@@ -351,7 +352,7 @@ def test_a_stream_keeps_nothing(folder: Path) -> None:
     assert many < few + inputs_alone
 
 
-# --- memory ------------------------------------------------------------------------------------------------------------
+# --- memory -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_trace_takes_the_memory_of_what_it_records(folder: Path) -> None:
@@ -363,9 +364,9 @@ def test_a_trace_takes_the_memory_of_what_it_records(folder: Path) -> None:
         trace = model.trace(**inputs, record=record)
         kept = tracemalloc.get_traced_memory()[0]
         tracemalloc.stop()
-        assert trace.nbytes == sum(
-            array.nbytes for b in range(200) for array in trace.sequence(b).values()
-        ), "the recorded values are packed"
+        assert trace.nbytes == sum(array.nbytes for b in range(200) for array in trace.sequence(b).values()), (
+            "the recorded values are packed"
+        )
         assert kept < 1.3 * trace.nbytes + trace.output.last_hidden_state.nbytes + 3e6
 
 
@@ -393,7 +394,6 @@ def test_too_much_is_refused_before_anything_is_computed(
         exact.forward(model, ids)
 
 
-def test_nothing_else_is_imported(folder: Path) -> None:
-    assert "minibert.trace.trace" in sys.modules
+def test_exact_refuses_what_is_not_a_model() -> None:
     with pytest.raises(TypeError, match=r"exact.forward was given a str; expected a model of minibert"):
         exact.forward("all-MiniLM-L6-v2", [[1]])  # type: ignore[arg-type]
