@@ -191,7 +191,7 @@ class Traceable:
             )
         stop = depth if num_layers is None else check_int("num_layers", num_layers, 0, depth)
         pooler = self.weights.pooler is not None if self._head is None else HEADS[self._head].pooled
-        names = Names(Sizes.of(self.config, pooler=pooler, head=self._head, num_layers=stop))
+        names = Names.of(Sizes.of(self.config, pooler=pooler, head=self._head, num_layers=stop))
         return _Plan(given, batch, names, names.select(record), Edits(edit, names, batch))
 
     def _traced(self, plan: _Plan, deliver: Deliver) -> Self:

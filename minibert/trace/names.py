@@ -149,6 +149,12 @@ class Names:
         width = widths[letters[-1]] if letters[-1] in widths else int(letters[-1])
         return Spec(name, layer, "tokens" if len(letters) == 3 else "pooled", width, bool(entry.by_head))
 
+    @classmethod
+    @functools.lru_cache(maxsize=16)
+    def of(cls, sizes: Sizes) -> Names:
+        """Return the names of a model; the same object for equal sizes, because making them takes a millisecond."""
+        return cls(sizes)
+
     def aliases(self, name: str) -> tuple[str, ...]:
         """Return the other spellings of a name."""
         return tuple(alias for alias, (canonical, _) in self._aliases.items() if canonical == name)

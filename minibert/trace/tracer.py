@@ -24,7 +24,7 @@ from minibert.trace.edits import Edits
 from minibert.trace.names import Names
 from minibert.trace.trace import Site, Value
 
-__all__ = ["Queue", "Recorder", "Tracer", "nbytes_of"]
+__all__ = ["Deliver", "Queue", "Recorder", "Tracer", "nbytes_of"]
 
 _TABLES = ("embeddings.word_embeddings", "embeddings.token_type_embeddings", "embeddings.position_embeddings")
 
