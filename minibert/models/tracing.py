@@ -200,7 +200,9 @@ class Traceable:
         tracer = Tracer(self.ops, plan.names, steps, plan.record, plan.edits, deliver, self._result_dtype)
         model = self.with_ops(tracer.ops, self._result_dtype)
         # An edit gets all tokens of a sequence, so the head must not compute them in several parts.
-        model._whole_steps = any(name in plan.edits for name in plan.names.specs)  # type: ignore[attr-defined]
+        model._whole_steps = any(  # type: ignore[attr-defined]
+            name in plan.edits for name in plan.names.specs if name.startswith(("cls.", "classifier", "qa_outputs"))
+        )
         return model
 
     def _streamed(self, plan: _Plan, allow_noop: bool) -> Iterator[Site]:

@@ -18,7 +18,7 @@ from minibert.base.checks import brief, check_choice, check_int
 from minibert.base.tensors import as_array
 from minibert.trace.trace import Trace
 
-__all__ = ["Change", "Edit", "EditValue", "Where", "head_mask"]
+__all__ = ["Change", "Edit", "EditValue", "Where", "copied_array", "head_mask"]
 
 EditValue: TypeAlias = "Edit | npt.ArrayLike | Callable[..., FloatArray | None]"
 """A value of ``edit=``: an `Edit`; an array or a number, which replaces; or a function, which returns the new array."""
@@ -56,9 +56,19 @@ class Where:
         return ", ".join(f"{name}={brief(value.tolist())}" for name, value in parts if value is not None)
 
 
+def copied_array(name: str, value: Any) -> npt.NDArray[Any]:
+    """Return a new array of the values of an argument; raise a ValueError with its name if they do not make one."""
+    try:
+        return np.array(as_array(value))
+    except MemoryError:
+        raise
+    except Exception as error:  # lists of different lengths, or an object of another library that cannot be read
+        raise ValueError(f"{name} is not a rectangular array of numbers ({error}).") from error
+
+
 def _frozen(name: str, value: Any) -> npt.NDArray[Any]:
     """Return indices or a mask as a private array: ints of one axis, or bools."""
-    array = np.array(as_array(value if not isinstance(value, range | set | frozenset) else sorted(value)))
+    array = copied_array(name, value if not isinstance(value, range | set | frozenset) else list(value))
     if not array.size and array.dtype.kind == "f":
         array = array.astype(np.int64)
     if array.dtype.kind not in "iu" and not (
@@ -204,10 +214,7 @@ def _where(method: str, where: dict[str, Any]) -> Where:
 
 def _numbers(name: str, value: Any) -> npt.NDArray[np.float64]:
     """Return numbers as a private float64 array; NaN and +inf are refused, because no value may hold them."""
-    try:
-        array = np.array(as_array(value))
-    except ValueError as error:
-        raise ValueError(f"{name} is not a rectangular array of numbers ({error}).") from error
+    array = copied_array(name, value)
     if array.dtype.kind not in "biuf":
         raise TypeError(f"{name}={brief(value)}; expected a number or an array of numbers.")
     array = array.astype(np.float64)

@@ -13,9 +13,8 @@ import numpy.typing as npt
 
 from minibert.base.arrays import FloatArray, IntArray
 from minibert.base.checks import brief, check_indices, counted
-from minibert.base.tensors import as_array
 from minibert.bert.packed import PackedBatch
-from minibert.trace.edit import Change, Edit, EditValue, Where
+from minibert.trace.edit import Change, Edit, EditValue, Where, copied_array
 from minibert.trace.names import Names, Spec
 from minibert.trace.trace import EditReport, Site, Trace
 
@@ -173,10 +172,14 @@ class Target:
         value = site.array.copy()
         places = np.ix_(*axes)
         part = value[places]
-        new = self._new_part(change, site, part, axes)
+        if change.kind == "function":
+            new = _call(change.value, part, site)
+        else:
+            with np.errstate(over="ignore", invalid="ignore"):  # infinity and NaN are refused below
+                new = self._new_part(change, site, part, axes)
         if new is None:
             return None
-        with np.errstate(over="ignore"):  # infinity is refused below
+        with np.errstate(over="ignore"):
             value[places] = new
         usable = np.isfinite(value) | np.isneginf(value) if site.name.endswith(".scores") else np.isfinite(value)
         if not usable.all():
@@ -207,11 +210,9 @@ class Target:
         if change.kind == "noise":
             seeds = [change.seed, zlib.crc32(site.name.encode()), site.sequence]
             return part + change.value * np.random.default_rng(seeds).standard_normal(part.shape)
-        if change.kind == "patch":
-            other: Trace = change.value
-            theirs = other.value_of(site.name, site.sequence if len(other.mask) == self.batch.num_sequences else 0)
-            return None if theirs is None else theirs[np.ix_(*axes)]
-        return _call(change.value, part, site)
+        other: Trace = change.value
+        theirs = other.value_of(site.name, site.sequence if len(other.mask) == self.batch.num_sequences else 0)
+        return None if theirs is None else theirs[np.ix_(*axes)]
 
     def _numbers(self, value: FloatArray, site: Site, axes: tuple[IntArray, ...]) -> FloatArray:
         """Return the numbers of an array for the chosen part of one sequence."""
@@ -238,10 +239,7 @@ def _call(function: Callable[..., Any], part: FloatArray, site: Site) -> FloatAr
         if not np.array_equal(given, part):
             raise ValueError(f"The function of {site.name} changed its array, but returned None. Return the array.")
         return None
-    try:
-        array = np.asarray(as_array(result))
-    except ValueError as error:
-        raise ValueError(f"The function of {site.name} returned {brief(result)}; expected an array.") from error
+    array = copied_array(f"The result of the function of {site.name}", result)
     if array.dtype.kind not in "biuf" or array.shape != part.shape:
         found = f"{array.dtype} values of shape {array.shape}"
         raise ValueError(f"The function of {site.name} returned {found}; expected numbers of shape {part.shape}.")

@@ -14,9 +14,10 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from minibert.base.checks import brief
 from minibert.base.files import check_output, os_reason, parse_json, printable, write_whole
 
-__all__ = ["SUFFIXES", "Stored", "read_arrays", "write_arrays"]
+__all__ = ["SUFFIXES", "Stored", "path_text", "read_arrays", "write_arrays"]
 
 SUFFIXES = (".npz", ".safetensors")
 
@@ -35,6 +36,17 @@ class Stored(NamedTuple):
     make: Callable[[], npt.NDArray[Any]]
 
 
+def path_text(path: object) -> str:
+    """Return a path as a str; raise a TypeError if it is not a str or a path object."""
+    try:
+        text = os.fspath(path)  # type: ignore[call-overload]
+    except TypeError:
+        text = None
+    if not isinstance(text, str):
+        raise TypeError(f"{brief(path)} is not the name of a file; expected a str or a path.")
+    return text
+
+
 def write_arrays(path: str | os.PathLike[str], arrays: Sequence[Stored], header: str) -> None:
     """Write arrays and a header; the suffix of the path is the format.
 
@@ -44,6 +56,7 @@ def write_arrays(path: str | os.PathLike[str], arrays: Sequence[Stored], header:
         The suffix is not in `SUFFIXES`.
     OSError
     """
+    path = path_text(path)
     write = _write_npz if check_output(path, SUFFIXES) == ".npz" else _write_safetensors
     write_whole(path, lambda file: write(file, arrays, header))
 
@@ -82,7 +95,8 @@ def read_arrays(path: str | os.PathLike[str]) -> tuple[dict[str, npt.NDArray[Any
     OSError
         The file cannot be read.
     """
-    name = printable(os.fspath(path))
+    path = path_text(path)
+    name = printable(path)
     suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:
         raise ValueError(f"{name} must end in {' or '.join(SUFFIXES)}, which is the format of a trace.")

@@ -17,7 +17,7 @@ from minibert.base.checks import brief, check_int, counted
 from minibert.base.display import html_table
 from minibert.base.files import check_format, printable
 from minibert.bert.packed import PackedBatch, cumulate
-from minibert.trace.files import SUFFIXES, Stored, read_arrays, write_arrays
+from minibert.trace.files import SUFFIXES, Stored, path_text, read_arrays, write_arrays
 from minibert.trace.names import Names, Record, Sizes, Spec
 
 __all__ = ["EditReport", "Site", "Trace", "Value", "check_tokens"]
@@ -293,7 +293,7 @@ class Trace(Mapping[str, FloatArray]):
         OSError
             The file cannot be read.
         """
-        name = printable(os.fspath(path))
+        name = printable(path_text(path))
         arrays, header = read_arrays(path)
         check_format(header, FORMAT, name)
         try:
