@@ -17,6 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from minibert import exact
     from minibert.bert.config import BertConfig
     from minibert.errors import DownloadError, ModelFormatError
     from minibert.models.auto import AutoConfig, AutoModel
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from minibert.tokens.layers import combine_layers
     from minibert.tokens.occurrences import word_occurrences
     from minibert.tokens.token_vectors import TokenVectors
+    from minibert.trace.edit import Edit, head_mask
+    from minibert.trace.trace import Trace
     from minibert.util import LoggingHandler
 
 __all__ = [
@@ -63,6 +66,7 @@ __all__ = [
     "BertTokenizer",
     "CrossEncoder",
     "DownloadError",
+    "Edit",
     "LoggingHandler",
     "ModelFormatError",
     "SentenceTransformer",
@@ -70,9 +74,12 @@ __all__ = [
     "SparseEncoder",
     "SparseVectors",
     "TokenVectors",
+    "Trace",
     "__version__",
     "combine_layers",
     "embed_tokens",
+    "exact",
+    "head_mask",
     "load",
     "pipeline",
     "quantize_embeddings",
@@ -98,6 +105,7 @@ _MODULE_OF = {
     "BertTokenizer": "tokenizer.bert_tokenizer",
     "CrossEncoder": "sentence.cross_encoder",
     "DownloadError": "errors",
+    "Edit": "trace.edit",
     "LoggingHandler": "util",
     "ModelFormatError": "errors",
     "SentenceTransformer": "sentence.sentence_transformers",
@@ -105,8 +113,10 @@ _MODULE_OF = {
     "SparseEncoder": "sentence.sparse_encoder",
     "SparseVectors": "sentence.sparse_vectors",
     "TokenVectors": "tokens.token_vectors",
+    "Trace": "trace.trace",
     "combine_layers": "tokens.layers",
     "embed_tokens": "tokens.embed",
+    "head_mask": "trace.edit",
     "load": "models.load",
     "pipeline": "tasks.pipelines",
     "quantize_embeddings": "similarity",
@@ -167,6 +177,8 @@ _IMPORT_MODULES = ("importlib._bootstrap", "_frozen_importlib")
 
 def __getattr__(name: str) -> Any:
     """Import a public name at its first use, so that ``import minibert`` takes almost no time."""
+    if name == "exact":  # a module
+        return import_module("minibert.exact")
     if name in _MODULE_OF:
         value = getattr(import_module(f"minibert.{_MODULE_OF[name]}"), name)
         globals()[name] = value

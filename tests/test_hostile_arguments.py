@@ -26,8 +26,12 @@ from minibert import (
     BertModel,
     BertTokenizer,
     DownloadError,
+    Edit,
     ModelFormatError,
     SentenceTransformer,
+    Trace,
+    exact,
+    head_mask,
     plot,
     search,
     similarity,
@@ -41,6 +45,7 @@ from tests.support.report import REPORT
 
 ALLOWED = (TypeError, ValueError, MemoryError, OSError, ModelFormatError, DownloadError)
 SAMPLE, SEED = 2500, 20
+SELF = "encoder.layer.0.attention.self"
 
 
 def nested(depth: int) -> list[Any]:
@@ -288,6 +293,42 @@ def calls(folder: Path) -> list[Call]:
     add_one("model.to", model.to, "cpu")
     add_one("model.train", model.train, False)
     add_one("batch.to", batch.to, "cpu")
+
+    looks = {"record": ["hidden_states.*", "*.probs"], "edit": {"embeddings": Edit.scale(0.5)}, "num_layers": 1}
+    trace = model.trace(**inputs, tokens=tokenizer)
+    add("model.trace", model.trace, **inputs, **looks, tokens=tokenizer, allow_noop=True)
+    add("model.stream", lambda **x: everything(model.stream(**x)), **inputs, **looks, allow_noop=True)
+    add("exact.forward", exact.forward, model=model, **inputs, record="pooler", num_layers=None, tokens=None)
+    for name, value in {"embeddings": 0.5, "*.scores": lambda scores: scores, "pooler": np.zeros(H)}.items():
+        add_one(
+            f"edit[{name}]",
+            lambda value, name=name: model.trace(**inputs, edit={name: value}, allow_noop=True),
+            value,
+        )
+    add_one("an edit's name", lambda name: model.trace(**inputs, edit={name: Edit.zero()}), "pooler")
+    part = {"tokens": 1, "sequences": 0, "heads": 1}
+    for kind, own in {
+        **{"zero": {}, "mean": {"over": "tokens"}, "scale": {"factor": 0.5}, "add": {"value": 1}},
+        **{"replace": {"value": 0}, "patch": {"other": trace}, "noise": {"sd": 0.1, "seed": 1}},
+    }.items():
+        for name in (f"{SELF}.query", f"{SELF}.scores", f"{SELF}.probs"):
+
+            def edited(kind: str = kind, name: str = name, **arguments: Any) -> Any:
+                return model.trace(**inputs, edit={name: getattr(Edit, kind)(**arguments)}, allow_noop=True)
+
+            where_keys = {} if name.endswith("query") else {"keys": 2}
+            add(f"Edit.{kind}, {name}", edited, **own, **part, **where_keys)
+    add("Edit.zero(features=)", lambda **x: model.trace(**inputs, edit={"pooler": Edit.zero(**x)}), features=[0, 2])
+    add_one(
+        "Edit.function", lambda f: model.trace(**inputs, edit={"pooler": Edit.function(f)}, allow_noop=True), np.abs
+    )
+    add("head_mask", lambda mask: model.trace(**inputs, edit=head_mask(mask), allow_noop=True), mask=np.ones((2, 3)))
+    add_one("trace.select", trace.select, "pooler")
+    add_one("trace.sequence", trace.sequence, 1)
+    add_one("trace.get", trace.get, "pooler")
+    add_one("trace.save", trace.save, folder / "trace.npz")
+    trace.save(folder / "trace.npz")
+    add_one("Trace.load", Trace.load, folder / "trace.npz")
 
     ways = {
         **{"add_special_tokens": True, "padding": True, "truncation": True, "max_length": 8, "stride": 1},

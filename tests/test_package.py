@@ -29,8 +29,9 @@ PACKAGE = Path(minibert.__file__).parent
 
 # The folders, and the modules beside them. Each one imports only those above it in this list.
 ORDER = (
-    *("errors", "base", "checkpoint", "bert", "kernels", "models", "tokenizer", "similarity", "search", "index"),
-    *("tokens", "sentence", "corpus", "util", "plot", "scikit", "integrations", "compat", "cli", "__main__"),
+    *("errors", "base", "checkpoint", "bert", "kernels", "trace", "exact", "models", "tokenizer", "similarity"),
+    *("search", "index", "tokens", "sentence", "tasks", "corpus", "util", "plot", "scikit", "integrations"),
+    *("compat", "cli", "__main__"),
 )
 # bert/ uses NumPy and base/ only. One function loads a config, and imports the modules for that inside.
 PAPER = {"errors", "base", "bert"}
@@ -44,7 +45,7 @@ HOMES = {
         "tokenizer.files",  # the others for types only
         *("tokenizer.long_texts", "tokenizer.raw_encodings", "tokenizer.saving", "tokenizer.vocabulary"),
     },
-    "safetensors": {"checkpoint.tensors"},
+    "safetensors": {"checkpoint.tensors", "trace.files"},
     "numba": {"kernels"},
     "llvmlite": {"kernels"},
     "sklearn": {"scikit"},

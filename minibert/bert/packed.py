@@ -239,7 +239,8 @@ class PackedBatch:
     def pad_pairs(self, packed: Sequence[FloatArray], num_heads: int) -> FloatArray:
         """Turn one (A, S_b, S_b) array per sequence into (B, A, S, S); pairs with a masked token hold zeros."""
         num_sequences, length = self.mask.shape
-        padded = np.zeros((num_sequences, num_heads, length, length), dtype=np.float32)
+        dtype = packed[0].dtype if packed else np.float32
+        padded = np.zeros((num_sequences, num_heads, length, length), dtype=dtype)
         for b, pairs in enumerate(packed):
             visible = np.flatnonzero(self.mask[b])
             padded[b][:, visible[:, None], visible] = pairs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterator, Sequence
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -182,7 +182,7 @@ class BertModel(BertPreTrainedModel):
         probs = {index: batch.pad_pairs(pairs, num_heads) for index, pairs in packed.attentions.items()}
         pooled = None
         if packed.pooled is not None:
-            pooled = np.zeros((batch.num_sequences, self.config.hidden_size), dtype=np.float32)
+            pooled = np.zeros((batch.num_sequences, self.config.hidden_size), dtype=packed.pooled.dtype)
             pooled[batch.shows_first] = packed.pooled
         return BertModelOutput(
             last_hidden_state=states[depth] if whole else None,
@@ -252,7 +252,7 @@ class BertModel(BertPreTrainedModel):
             if i in kept and step.num_tokens == batch.num_tokens:
                 states[i] = x
             elif i in kept:
-                states.setdefault(i, np.empty((batch.num_tokens, hidden_size), dtype=np.float32))[tokens] = x
+                states.setdefault(i, np.empty((batch.num_tokens, hidden_size), dtype=x.dtype))[tokens] = x
             if i - 1 in probs:
                 probs[i - 1].extend(layer_probs or ())
             if i == stop and pooler is not None:
@@ -260,7 +260,7 @@ class BertModel(BertPreTrainedModel):
             if i == depth:
                 for head in heads:
                     head(x, step, tokens)
-        nothing = np.zeros((0, hidden_size), dtype=np.float32)
+        nothing = np.zeros((0, hidden_size), dtype=self._result_dtype)
         return PackedOutput(
             hidden_states={i: states.get(i, nothing) for i in kept},
             attentions=probs,
@@ -309,11 +309,36 @@ class BertModel(BertPreTrainedModel):
         """
         batch = batch.private()
         batch.check(self.config)
-        for tokens, step in batch.steps(TOKENS_PER_STEP):
+        for tokens, step in self._steps(batch):
             for i, state in enumerate(encoder.forward(self.weights, step, self.ops, probs_layers=return_probs)):
                 yield tokens, step, i, state
                 if i == stop:
                     break
+
+    def _steps(self, batch: PackedBatch) -> Iterator[tuple[slice, PackedBatch]]:
+        return batch.steps(TOKENS_PER_STEP)
+
+    def with_ops(self, ops: Ops, dtype: npt.DTypeLike = np.float32) -> Self:
+        """Return a model with the same weights and other ops; see `Traceable.with_ops`."""
+        hidden, attentions = (False if kept is None else kept for kept in (self._hidden_states, self._attentions))
+        model = type(self)(
+            self.weights, ops, output_hidden_states=hidden, output_attentions=attentions, return_dict=self._return_dict
+        )
+        model._result_dtype = dtype
+        return model
+
+    def _packed_states(self, batch: PackedBatch, stop: int) -> Iterator[tuple[PackedBatch, int, FloatArray]]:
+        return ((step, i, state.hidden_state) for _, step, i, state in self._run(batch, stop, ()))
+
+    def _after_states(self, x: FloatArray, step: PackedBatch) -> None:
+        if self.weights.pooler is not None:
+            encoder.pooler(x, self.weights.pooler, step, self.ops)
+
+    def _output_nbytes(self, batch: PackedBatch) -> int:
+        config, itemsize = self.config, np.dtype(self._result_dtype).itemsize
+        states = max(1, len(self._hidden_states or ())) * config.hidden_size
+        pairs = len(self._attentions or ()) * config.num_attention_heads * batch.mask.shape[1]
+        return itemsize * batch.mask.size * (states + pairs)
 
     def _check_memory(self, batch: PackedBatch, num_states: int, num_attentions: int, logits: int) -> None:
         """Refuse a result that does not fit into memory, because most systems kill a process that needs too much.

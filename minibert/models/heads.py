@@ -12,11 +12,14 @@ and ops. While that runs, step by step, the head of bert/heads.py computes the l
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, TypeVar
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from minibert.base.arrays import FloatArray
 from minibert.bert import heads
 from minibert.bert.ops import Ops, PreparedLinear
 from minibert.bert.packed import PackedBatch
@@ -24,7 +27,7 @@ from minibert.bert.weights import HEADS, HeadWeights, Weights
 from minibert.models.bert_model import BertModel, StepHead
 from minibert.models.embeddings import Embedding
 from minibert.models.inputs import as_numbers, pack
-from minibert.models.logits import SequenceLogits, TokenLogits, check_positions
+from minibert.models.logits import SLICE_BYTES, SequenceLogits, TokenLogits, check_positions
 from minibert.models.outputs import (
     BertForPreTrainingOutput,
     BertModelOutput,
@@ -109,11 +112,15 @@ class BertHead(BertPreTrainedModel):
 
     def _sequence_logits(self, batch: PackedBatch, width: int, head: Any, dense: PreparedLinear) -> SequenceLogits:
         """Return the logits of a head of bert/heads.py that reads [CLS]; they are not computed yet."""
-        return SequenceLogits(batch, width, lambda x, step: head(x, self._pooler, dense, step, self.ops))
+        return SequenceLogits(
+            batch, width, lambda x, step: head(x, self._pooler, dense, step, self.ops), dtype=self._result_dtype
+        )
 
     def _token_logits(self, batch: PackedBatch, width: int, head: Any, dense: PreparedLinear) -> TokenLogits:
         """Return the logits of a head of bert/heads.py that reads each token; they are not computed yet."""
-        return TokenLogits(batch, width, lambda x: head(x, dense, self.ops))
+        return TokenLogits(
+            batch, width, lambda x: head(x, dense, self.ops), dtype=self._result_dtype, slice_bytes=self._slice_bytes
+        )
 
     def _word_logits(self, batch: PackedBatch, positions: npt.ArrayLike | None) -> TokenLogits:
         """Return the logits of the masked-LM head; they are not computed yet."""
@@ -123,7 +130,47 @@ class BertHead(BertPreTrainedModel):
             self.config.vocab_size,
             lambda x: heads.masked_lm(x, _there(self._own.predictions), self.config, self.ops),
             None if positions is None else check_positions(positions, (num_sequences, length)),
+            dtype=self._result_dtype,
+            slice_bytes=self._slice_bytes,
         )
+
+    # --- for trace and stream, see models/tracing.py ------------------------------------------------------------------
+
+    _whole_steps = False
+
+    @property
+    def _slice_bytes(self) -> int:
+        return sys.maxsize if self._whole_steps else SLICE_BYTES
+
+    def with_ops(self, ops: Ops, dtype: npt.DTypeLike = np.float32) -> Self:
+        """Return a model with the same weights and other ops; see `Traceable.with_ops`."""
+        model = type(self)(self.weights, ops, return_dict=self._return_dict)
+        model.bert = self.bert.with_ops(ops, dtype)
+        model._result_dtype = dtype
+        return model
+
+    def _steps(self, batch: PackedBatch) -> Iterator[tuple[slice, PackedBatch]]:
+        return self.bert._steps(batch)
+
+    def _packed_states(self, batch: PackedBatch, stop: int) -> Iterator[tuple[PackedBatch, int, FloatArray]]:
+        return self.bert._packed_states(batch, stop)
+
+    def _after_states(self, x: FloatArray, step: PackedBatch) -> None:
+        fields = [row.field for row in HEADS[self._head].rows]
+        if "decoder" in fields:
+            heads.masked_lm(x, _there(self._own.predictions), self.config, self.ops)
+        if HEADS[self._head].pooled:
+            dense = _there(self._own.classifier if "classifier" in fields else self._own.seq_relationship)
+            heads.sequence_classification(x, self._pooler, dense, step, self.ops)
+        elif "decoder" not in fields:
+            heads.token_classification(x, _there(getattr(self._own, fields[0])), self.ops)
+
+    def _output_nbytes(self, batch: PackedBatch) -> int:
+        states = self.bert._output_nbytes(batch)
+        row = HEADS[self._head].rows[-1 if len(HEADS[self._head].rows) == 1 else 2]
+        width = row.sizes(self.config)[0]
+        rows = batch.num_sequences if row.field in ("classifier", "seq_relationship") else batch.mask.size
+        return states + np.dtype(self._result_dtype).itemsize * rows * width
 
 
 class BertForMaskedLM(BertHead):
@@ -363,6 +410,9 @@ class BertForMultipleChoice(BertHead):
     """BERT with a head that scores the choices of a question against each other."""
 
     _head = "BertForMultipleChoice"
+
+    def _pack(self, inputs: Mapping[str, Any]) -> PackedBatch:
+        return pack(self.config, **_flatten_choices(dict(inputs))[1])
 
     def __call__(
         self,

@@ -14,27 +14,28 @@ from minibert.base.checks import brief
 from minibert.bert.packed import PackedBatch
 from minibert.models.inputs import as_numbers
 
-__all__ = ["SequenceLogits", "TokenLogits", "check_positions"]
+__all__ = ["SLICE_BYTES", "SequenceLogits", "TokenLogits", "check_positions"]
 
-# The most bytes of logits that are computed at once, before they are copied to their places.
-_SLICE_BYTES = 1 << 24
+SLICE_BYTES = 1 << 24
+"""The most bytes of logits that are computed at once, before they are copied to their places."""
 
 
 class _Logits:
     """Logits of a fixed shape, zeros until they are computed; a `StepHead`."""
 
-    def __init__(self, *shape: int) -> None:
+    def __init__(self, *shape: int, dtype: npt.DTypeLike = np.float32) -> None:
         self._shape = shape
+        self._dtype = np.dtype(dtype)
 
     @property
     def nbytes(self) -> int:
         """The memory of all logits."""
-        return 4 * math.prod(self._shape)
+        return self._dtype.itemsize * math.prod(self._shape)
 
     @functools.cached_property
     def logits(self) -> FloatArray:
         """The logits; the memory is taken at the first use, after `BertModel` has compared it with the limit."""
-        return np.zeros(self._shape, dtype=np.float32)
+        return np.zeros(self._shape, dtype=self._dtype)
 
 
 class SequenceLogits(_Logits):
@@ -45,12 +46,18 @@ class SequenceLogits(_Logits):
     batch : PackedBatch
     width : int
     compute : (x of shape (t, H), step) -> ndarray with one row for each sequence of the step that shows its first token
+    dtype : of the logits
     """
 
     def __init__(
-        self, batch: PackedBatch, width: int, compute: Callable[[FloatArray, PackedBatch], FloatArray]
+        self,
+        batch: PackedBatch,
+        width: int,
+        compute: Callable[[FloatArray, PackedBatch], FloatArray],
+        *,
+        dtype: npt.DTypeLike = np.float32,
     ) -> None:
-        super().__init__(batch.num_sequences, width)
+        super().__init__(batch.num_sequences, width, dtype=dtype)
         self._compute = compute
         self._places = np.flatnonzero(batch.shows_first)
         self._done = 0
@@ -70,9 +77,12 @@ class TokenLogits(_Logits):
     batch : PackedBatch
     width : int
     compute : (rows of the last hidden state, of shape (t, H)) -> ndarray of shape (t, width)
-        It is called with at most 16 MB of logits at once, so that it does not double the memory of a large vocabulary.
+        It is called with at most `slice_bytes` of logits at once, so that it does not double the memory of a large
+        vocabulary.
     positions : int array of shape (n, 2), optional
         A row and a column of the padded batch each; see `check_positions`.
+    dtype : of the logits
+    slice_bytes : int
     """
 
     def __init__(
@@ -81,15 +91,18 @@ class TokenLogits(_Logits):
         width: int,
         compute: Callable[[FloatArray], FloatArray],
         positions: IntArray | None = None,
+        *,
+        dtype: npt.DTypeLike = np.float32,
+        slice_bytes: int = SLICE_BYTES,
     ) -> None:
         self._compute = compute
-        self._rows_at_once = max(1, _SLICE_BYTES // (4 * width))
+        self._rows_at_once = max(1, slice_bytes // (4 * width))
         if positions is None:
-            super().__init__(*batch.mask.shape, width)
+            super().__init__(*batch.mask.shape, width, dtype=dtype)
             self._places = np.flatnonzero(batch.mask)
             self._tokens = np.arange(batch.num_tokens)
             return
-        super().__init__(len(positions), width)
+        super().__init__(len(positions), width, dtype=dtype)
         rows, columns = positions.T
         shown = np.flatnonzero(batch.mask[rows, columns])
         # A token's index among the T tokens is the number of tokens before it that are not masked.

@@ -21,6 +21,7 @@ from minibert.models.loading import load_weights
 from minibert.models.options import find_model
 from minibert.models.outputs import ModelOutput, with_tensors
 from minibert.models.saving import named_arrays, save_model
+from minibert.models.tracing import Traceable
 
 __all__ = ["BertPreTrainedModel", "Selection"]
 
@@ -30,7 +31,7 @@ Selection: TypeAlias = bool | int | Iterable[int]
 _Output = TypeVar("_Output", bound=ModelOutput)
 
 
-class BertPreTrainedModel(TorchHabits):
+class BertPreTrainedModel(TorchHabits, Traceable):
     """What `BertModel` and the models with heads share: loading, weights and ops, and methods known from torch."""
 
     _head: ClassVar[str | None] = None  # a class in HEADS
@@ -50,17 +51,17 @@ class BertPreTrainedModel(TorchHabits):
         self._return_dict = bool(return_dict)
 
     @property
-    def config(self) -> BertConfig:
+    def config(self) -> BertConfig:  # type: ignore[override]
         """The config of the weights. To use another one, load the model with ``config=``."""
         return self._weights.config
 
     @property
-    def weights(self) -> Weights:
+    def weights(self) -> Weights:  # type: ignore[override]
         """The weights; ``BertModel(weights, ops)`` makes a model with other weights."""
         return self._weights
 
     @property
-    def ops(self) -> Ops:
+    def ops(self) -> Ops:  # type: ignore[override]
         """The set of ops that computes; ``BertModel(model.weights, ops)`` makes a model with other ops."""
         return self._ops
 

@@ -5,17 +5,26 @@ from __future__ import annotations
 import functools
 import json
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.real_texts import VARIABLE, data_path, udhr_lines
 
-__all__ = ["VARIABLE", "data_path", "naughty_lines", "needs_data", "tokenization_cases", "udhr_lines"]
+__all__ = ["VARIABLE", "data_path", "english_texts", "naughty_lines", "needs_data", "tokenization_cases", "udhr_lines"]
 
 REASON = f"{VARIABLE} is not set; set it to the folder with the real texts and vocabularies"
 
 needs_data = pytest.mark.skipif(not os.environ.get(VARIABLE), reason=REASON)
+
+
+def english_texts() -> list[str]:
+    """Return articles of the Declaration of Human Rights, or, without the test data, paragraphs of the licence."""
+    if os.environ.get(VARIABLE):
+        return list(udhr_lines()[:92])
+    license_ = Path(__file__).resolve().parents[2] / "LICENSE"
+    return [" ".join(paragraph.split()) for paragraph in license_.read_text(encoding="utf-8").split("\n\n")]
 
 
 @functools.cache

@@ -1,0 +1,385 @@
+"""Edits of one forward: checked against the model and the batch, applied to one sequence at a time, reported."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from minibert.base.arrays import FloatArray, IntArray
+from minibert.base.checks import brief, check_indices, counted
+from minibert.bert.packed import PackedBatch
+from minibert.trace.edit import Change, Edit, EditValue, Where, copied_array
+from minibert.trace.names import Names, Spec
+from minibert.trace.trace import EditReport, Site, Trace
+
+__all__ = ["Edits"]
+
+
+# --- one change of one value ------------------------------------------------------------------------------------------
+
+
+class Target:
+    """A value of the model and the batch that it belongs to: what an edit is checked against and applied to."""
+
+    def __init__(self, spec: Spec, names: Names, batch: PackedBatch, columns: Sequence[IntArray]) -> None:
+        self.spec = spec
+        self.names = names
+        self.batch = batch
+        self.columns = columns
+        num_sequences, length = batch.mask.shape
+        self.shape: tuple[int, ...] = {
+            "tokens": (num_sequences, length, spec.width),
+            "pairs": (num_sequences, spec.width, length, length),
+            "pooled": (num_sequences, spec.width),
+        }[spec.kind]
+
+    # --- where --------------------------------------------------------------------------------------------------------
+
+    def check_where(self, where: Where) -> None:
+        """Refuse indices that this value does not have."""
+        spec, (num_sequences, length) = self.spec, self.batch.mask.shape
+        allowed = {
+            "tokens": ("tokens", "features", *(("heads",) if spec.has_heads else ())),
+            "pairs": ("heads", "tokens", "keys"),
+            "pooled": ("features",),
+        }[spec.kind]
+        for name in ("heads", "tokens", "keys", "features"):
+            if getattr(where, name) is not None and name not in allowed:
+                raise ValueError(
+                    f"{spec.name} does not have {name}; it has {' and '.join((*allowed, 'sequences'))}. Attention "
+                    "heads are separate in query, key, value, scores, probs and attention.self."
+                )
+        if where.heads is not None and where.features is not None:
+            raise ValueError("heads and features are both given; a head is a range of features, so give one of them.")
+        counts = {
+            "heads": (self.names.sizes.num_attention_heads, "attention heads"),
+            "features": (spec.width, "features"),
+            "sequences": (num_sequences, "sequences"),
+        }
+        for name, (count, what) in counts.items():
+            if getattr(where, name) is not None:
+                check_indices(name, getattr(where, name).tolist(), count, what=what, expected="an int or several")
+        for name in ("tokens", "keys"):
+            value = getattr(where, name)
+            if value is None:
+                continue
+            if value.dtype.kind == "b" and value.shape != (num_sequences, length):
+                raise ValueError(
+                    f"{name} has shape {value.shape}; expected {(num_sequences, length)}, that of the batch."
+                )
+            if value.dtype.kind != "b" and value.size and not (value.min() >= 0 and value.max() < length):
+                raise ValueError(
+                    f"{name}={brief(value.tolist())}; the columns of this batch are 0 to {length - 1}, and negative "
+                    "ones are not counted from the end, because padding may be there."
+                )
+
+    def axes(self, where: Where, sequence: int) -> tuple[IntArray, ...] | None:
+        """Return the indices that an edit changes, one array for each axis of the sequence's value; or None."""
+        if where.sequences is not None and sequence not in where.sequences % self.batch.num_sequences:
+            return None
+        spec, length = self.spec, len(self.columns[sequence])
+        if spec.kind == "pairs":
+            heads = np.arange(spec.width) if where.heads is None else np.unique(where.heads % spec.width)
+            found: tuple[IntArray, ...] = (heads, self._rows(where.tokens, sequence), self._rows(where.keys, sequence))
+        else:
+            features = np.arange(spec.width)
+            if where.features is not None:
+                features = np.unique(where.features % spec.width)
+            elif where.heads is not None:
+                num_heads = self.names.sizes.num_attention_heads
+                features = features.reshape(num_heads, -1)[np.unique(where.heads % num_heads)].reshape(-1)
+            found = (features,) if spec.kind == "pooled" else (self._rows(where.tokens, sequence), features)
+        empty = any(len(axis) == 0 for axis in found) or (length == 0 and spec.kind != "pooled")
+        return None if empty else found
+
+    def _rows(self, chosen: npt.NDArray[Any] | None, sequence: int) -> IntArray:
+        columns = self.columns[sequence]
+        if chosen is None:
+            return np.arange(len(columns))
+        if chosen.dtype.kind == "b":
+            return np.flatnonzero(chosen[sequence, columns])
+        return np.flatnonzero(np.isin(columns, chosen))
+
+    # --- values -------------------------------------------------------------------------------------------------------
+
+    def check(self, change: Change) -> None:
+        """Refuse a change that this value cannot have; nothing has been computed then."""
+        self.check_where(change.where)
+        spec = self.spec
+        if change.kind in ("scale", "add", "replace"):
+            self._check_numbers(change)
+        elif change.kind == "patch":
+            self._check_patch(change.value, change.where)
+        elif change.kind == "mean":
+            axes = {"tokens": ("tokens", "features"), "pairs": ("tokens", "features", "heads"), "pooled": ("features",)}
+            if change.value not in axes[spec.kind]:
+                raise ValueError(
+                    f"over={change.value!r} is not an axis of {spec.name}, which has {' and '.join(axes[spec.kind])}."
+                )
+
+    def _check_numbers(self, change: Change) -> None:
+        value, shape, spec = change.value, self.shape, self.spec
+        if np.isneginf(value).any() and not (spec.name.endswith(".scores") and change.kind != "scale"):
+            raise ValueError(f"-inf is possible in scores only, not in {spec.name}. Give finite numbers.")
+        if value.ndim == 0:
+            return
+        if value.ndim == 1:
+            selected = [len(axes[-1]) for axes in map(self._axes_of(change), range(shape[0])) if axes is not None]
+            if len(value) == spec.width or (spec.kind != "pairs" and selected and len(value) == selected[0]):
+                return
+        elif value.ndim == len(shape) and all(n in (1, m) for n, m in zip(value.shape, shape, strict=True)):
+            return
+        each = "attention head" if spec.kind == "pairs" else "feature"
+        raise ValueError(
+            f"the array has shape {value.shape}; {spec.name} is {shape} in this batch. Expected that shape (1 for an "
+            f"axis that does not matter), ({spec.width},) for each {each}, or one number."
+        )
+
+    def _axes_of(self, change: Change) -> Callable[[int], tuple[IntArray, ...] | None]:
+        return lambda sequence: self.axes(change.where, sequence)
+
+    def _check_patch(self, other: Trace, where: Where) -> None:
+        spec, mask = self.spec, self.batch.mask
+        if spec.name not in other.names:
+            raise ValueError(f"The other trace does not have {spec.name}. Record it there: record={spec.name!r}.")
+        if other.shapes[spec.name][1:] != self.shape[1:] or len(other.mask) not in (1, len(mask)):
+            raise ValueError(
+                f"{spec.name} is {other.shapes[spec.name]} in the other trace and {self.shape} here. Give both texts "
+                "in batches of the same width, with padding='max_length', and as many texts, or one text there."
+            )
+        for sequence in range(len(mask)):
+            if self.axes(where, sequence) is None:
+                continue
+            theirs = other.mask[sequence if len(other.mask) == len(mask) else 0]
+            if not np.array_equal(theirs, mask[sequence]):
+                raise ValueError(
+                    f"Sequence {sequence} has {counted(int(mask[sequence].sum()), 'token')} here and "
+                    f"{int(theirs.sum())} in the other trace, or they are in other columns. Values can be patched "
+                    "between texts with the same mask; choose others with sequences=."
+                )
+
+    def apply(self, change: Change, site: Site) -> FloatArray | None:
+        """Return the new value of a sequence, a new array; None if the change does not reach this sequence."""
+        axes = self.axes(change.where, site.sequence)
+        if axes is None:
+            return None
+        value = site.array.copy()
+        places = np.ix_(*axes)
+        part = value[places]
+        if change.kind == "function":
+            new = _call(change.value, part, site)
+        else:
+            with np.errstate(over="ignore", invalid="ignore"):  # infinity and NaN are refused below
+                new = self._new_part(change, site, part, axes)
+        if new is None:
+            return None
+        with np.errstate(over="ignore"):
+            value[places] = new
+        usable = np.isfinite(value) | np.isneginf(value) if site.name.endswith(".scores") else np.isfinite(value)
+        if not usable.all():
+            raise ValueError(
+                f"{change.kind} made NaN or infinity in {site.name}, sequence {site.sequence}. Expected finite numbers"
+                f"{' or -inf' if site.name.endswith('.scores') else ''}."
+            )
+        if site.name.endswith(".scores") and np.isneginf(value.max(axis=-1, initial=-np.inf)).any():
+            raise ValueError(
+                f"{change.kind} made all scores of one token -inf in {site.name}, sequence {site.sequence}, so its "
+                "probs are not defined. Leave at least one finite score in each row."
+            )
+        return value
+
+    def _new_part(self, change: Change, site: Site, part: FloatArray, axes: tuple[IntArray, ...]) -> Any:
+        if change.kind == "zero":
+            return 0
+        if change.kind == "scale":
+            return part * self._numbers(change.value, site, axes)
+        if change.kind == "add":
+            return part + self._numbers(change.value, site, axes)
+        if change.kind == "replace":
+            return np.broadcast_to(self._numbers(change.value, site, axes), part.shape)
+        if change.kind == "mean":
+            axis = {"tokens": -2, "features": -1, "heads": 0}[change.value]
+            means = site.array.mean(axis=axis, keepdims=True, dtype=np.float64)
+            return np.broadcast_to(means, site.array.shape)[np.ix_(*axes)]
+        if change.kind == "noise":
+            seeds = [change.seed, zlib.crc32(site.name.encode()), site.sequence]
+            return part + change.value * np.random.default_rng(seeds).standard_normal(part.shape)
+        other: Trace = change.value
+        theirs = other.value_of(site.name, site.sequence if len(other.mask) == self.batch.num_sequences else 0)
+        return None if theirs is None else theirs[np.ix_(*axes)]
+
+    def _numbers(self, value: FloatArray, site: Site, axes: tuple[IntArray, ...]) -> FloatArray:
+        """Return the numbers of an array for the chosen part of one sequence."""
+        if value.ndim == 0:
+            return value
+        if value.ndim == 1 and self.spec.kind == "pairs":
+            return value[axes[0], None, None]
+        if value.ndim == 1:
+            return value[axes[-1]] if len(value) == self.spec.width else value
+        whole = np.broadcast_to(value, self.shape)[site.sequence]
+        if self.spec.kind == "pooled":
+            return whole[axes]
+        columns = site.columns
+        if self.spec.kind == "tokens":
+            return whole[np.ix_(columns[axes[0]], axes[1])]
+        return whole[np.ix_(axes[0], columns[axes[1]], columns[axes[2]])]
+
+
+def _call(function: Callable[..., Any], part: FloatArray, site: Site) -> FloatArray | None:
+    """Call a function of the user with a copy, and check what it returns."""
+    given = part.copy()
+    result = function(given, site) if _takes_site(function) else function(given)
+    if result is None:
+        if not np.array_equal(given, part):
+            raise ValueError(f"The function of {site.name} changed its array, but returned None. Return the array.")
+        return None
+    array = copied_array(f"The result of the function of {site.name}", result)
+    if array.dtype.kind not in "biuf" or array.shape != part.shape:
+        found = f"{array.dtype} values of shape {array.shape}"
+        raise ValueError(f"The function of {site.name} returned {found}; expected numbers of shape {part.shape}.")
+    return array
+
+
+def _takes_site(function: Callable[..., Any]) -> bool:
+    """Return whether a function has a second parameter without a default; it gets the `Site`."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # some functions in C do not have a signature
+        return False
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return len([p for p in parameters if p.kind in kinds and p.default is p.empty]) >= 2
+
+
+# --- all changes of one forward ---------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Tally:
+    """What one item of ``edit=`` has done so far."""
+
+    pattern: str
+    edit: Edit
+    names: tuple[str, ...]
+    fired: int = 0
+    changed: int = 0
+    numbers: int = 0
+    before: float = 0.0
+    change: float = 0.0
+
+    def add(self, before: FloatArray, after: FloatArray) -> None:
+        both = np.isfinite(before) & np.isfinite(after)
+        old, new = (np.where(both, array, 0).astype(np.float64) for array in (before, after))
+        self.fired += 1
+        self.changed += before.size - int((before == after).sum())
+        self.numbers += before.size
+        self.before += float(np.square(old).sum())
+        self.change += float(np.square(new - old).sum())
+
+    def report(self) -> EditReport:
+        count = max(self.numbers, 1)
+        before, change = (float(np.sqrt(squares / count)) for squares in (self.before, self.change))
+        return EditReport(self.pattern, str(self.edit), self.names, self.fired, self.changed, before, change)
+
+
+class Edits:
+    """All edits of one forward: checked when made, then applied; `reports` says what they did.
+
+    Parameters
+    ----------
+    edit : mapping of a name or pattern to an `Edit`, an array, a number or a function; or None
+    names : Names
+    batch : PackedBatch
+
+    Raises
+    ------
+    TypeError, ValueError
+        An item means no name of the model, or does not fit the values that it names. Nothing has been computed then.
+    """
+
+    def __init__(self, edit: Mapping[str, EditValue] | None, names: Names, batch: PackedBatch) -> None:
+        if edit is not None and not isinstance(edit, Mapping):
+            raise TypeError(f"edit={brief(edit)}; expected a dict of names to changes: {{'pooler': Edit.zero()}}.")
+        self._tallies: list[Tally] = []
+        self._by_name: dict[str, list[tuple[Tally, Edit]]] = {}
+        self._targets: dict[str, Target] = {}
+        self._columns = [np.flatnonzero(row) for row in batch.mask]
+        for pattern, value in (edit or {}).items():
+            if not isinstance(pattern, str):
+                raise TypeError(f"edit has the key {brief(pattern)}; expected a name or a pattern.")
+            if not any(mark in pattern for mark in "*?[") and names.resolve(pattern)[1]:
+                raise ValueError(f"{pattern} has another shape than {names.resolve(pattern)[0]}; edit the latter.")
+            one = _as_edit(pattern, value)
+            tally = Tally(pattern, one, tuple(names.match(pattern)))
+            self._tallies.append(tally)
+            for name in tally.names:
+                target = self._targets.setdefault(name, Target(names.specs[name], names, batch, self._columns))
+                for change in one.changes:
+                    try:
+                        target.check(change)
+                    except ValueError as error:
+                        raise ValueError(f"edit[{pattern!r}]: {error}") from None
+                self._by_name.setdefault(name, []).append((tally, one))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._by_name
+
+    def apply(self, name: str, sequence: int, array: FloatArray) -> FloatArray:
+        """Return the new value of one sequence; the same object if no edit reached it."""
+        target = self._targets[name]
+        for tally, edit in self._by_name[name]:
+            before, fired = array, False
+            for change in edit.changes:
+                shown = array.view()
+                shown.flags.writeable = False  # a function gets the site, and must not change what was recorded
+                site = Site(name, target.spec.layer, sequence, self._columns[sequence], shown)
+                new = target.apply(change, site)
+                if new is not None:
+                    array, fired = new, True
+            if fired:
+                tally.add(before, array)
+        return array
+
+    def reports(self, *, allow_noop: bool) -> list[EditReport]:
+        """Return what each item did.
+
+        Raises
+        ------
+        ValueError
+            An item reached no value, or it left all bits as they were, and `allow_noop` is False.
+        """
+        reports = [tally.report() for tally in self._tallies]
+        for report in reports:
+            if allow_noop or report.changed:
+                continue
+            what = f"edit[{report.pattern!r}], {report.description},"
+            if not report.fired:
+                raise ValueError(
+                    f"{what} reached no value of {counted(len(report.names), 'name')}: the chosen tokens or sequences "
+                    "are masked or empty, or the function returned None. Choose others, or give allow_noop=True."
+                )
+            raise ValueError(
+                f"{what} was applied {counted(report.fired, 'time')} and changed nothing: the numbers there were the "
+                "same before. Leave it out, or give allow_noop=True."
+            )
+        return reports
+
+
+def _as_edit(pattern: str, value: Any) -> Edit:
+    if isinstance(value, Edit):
+        return value
+    if isinstance(value, Trace):
+        return Edit.patch(value)
+    if callable(value):
+        return Edit.function(value)
+    try:
+        return Edit.replace(value)
+    except (TypeError, ValueError) as error:
+        raise type(error)(
+            f"edit[{pattern!r}]: {error} An Edit, an array, a number or a function is expected."
+        ) from None

@@ -1,0 +1,282 @@
+"""The names of all intermediate values: which of them a model has, aliases, patterns. table.py lists them.
+
+A name is the path of a module of transformers, and means the output of this module; ``.input`` means its input. Two
+values have no module there and get names of their own: ``.scores`` and ``.probs`` of each ``attention.self``.
+
+Aliases are other spellings of the same value. They were matched by value, not by sound: TransformerLens'
+``blocks.0.hook_resid_post`` is the sum before the last LayerNorm of layer 0, so it is not a hidden state.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import re
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from typing import Literal, TypeAlias
+
+from minibert.base.checks import brief, counted
+from minibert.bert.config import BertConfig
+from minibert.bert.weights import HEADS
+from minibert.trace import table
+from minibert.trace.table import EMBEDDINGS, LAST_STATE, LAYER, POOLER, STATE_BEFORE, Entry
+
+__all__ = ["Names", "Record", "Sizes", "Spec"]
+
+Record: TypeAlias = str | Iterable[str] | Callable[[str], bool]
+"""Which names: a name, an alias or a pattern; several of these; or a function of the name that returns True or False.
+
+In a pattern ``*`` stands for any text; between two other characters it does not match a dot, so
+``encoder.layer.*.output`` names one module of each layer. ``?`` is one character, ``[0-3]`` one of these.
+"""
+
+
+_PREFIXES = ("bert.", "model.", "BertModel.", "0.auto_model.", "0.model.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """The sizes and parts of a model, and where the forward stops: they decide its names and their shapes."""
+
+    hidden_size: int
+    num_attention_heads: int
+    intermediate_size: int
+    vocab_size: int
+    num_hidden_layers: int
+    num_labels: int
+    pooler: bool
+    head: str | None
+    num_layers: int
+
+    @classmethod
+    def of(cls, config: BertConfig, *, pooler: bool, head: str | None, num_layers: int | None = None) -> Sizes:
+        """Return the sizes of a model; with `num_layers` the forward stops after that layer."""
+        names = [field.name for field in dataclasses.fields(cls)][:6]
+        stop = config.num_hidden_layers if num_layers is None else num_layers
+        sizes = {name: getattr(config, name) for name in names}
+        return cls(**sizes, pooler=pooler, head=head, num_layers=stop)
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec:
+    """One name of one model.
+
+    Parameters
+    ----------
+    name : str
+    layer : int or None        None before and after the layers
+    kind : "tokens" (B, S, width), "pairs" (B, A, S, S; width is A) or "pooled" (B, width)
+    width : int
+    has_heads : bool           head a owns the columns a D to (a + 1) D - 1, or, of pairs, the matrix a
+    """
+
+    name: str
+    layer: int | None
+    kind: Literal["tokens", "pairs", "pooled"]
+    width: int
+    has_heads: bool
+
+
+class Names:
+    """The names of one model, in the order of the forward pass.
+
+    Attributes
+    ----------
+    sizes : Sizes
+    specs : dict of str to Spec        the names that are computed
+    by_module : dict of str to str     a module with weights -> the name of its output
+    activated : dict of str to str     a linear map that an activation follows -> the name of the activation's output
+    """
+
+    def __init__(self, sizes: Sizes) -> None:
+        self.sizes = sizes
+        everything: list[tuple[int | None, Entry]] = [(None, entry) for entry in EMBEDDINGS]
+        everything += [(i, entry) for i in range(sizes.num_hidden_layers) for entry in LAYER]
+        everything += [(None, entry) for entry in POOLER if sizes.pooler]
+        everything += [(None, entry) for entry in (table.HEADS[sizes.head] if sizes.head else ())]
+        whole = sizes.num_layers == sizes.num_hidden_layers
+        self.specs: dict[str, Spec] = {}
+        self._not_computed: set[str] = set()
+        self.by_module: dict[str, str] = {}
+        self._aliases: dict[str, tuple[str, bool]] = {}
+        ending = False
+        for layer, entry in everything:
+            name = entry.path.format(i=layer)
+            ending = ending or entry in POOLER or (layer is None and entry not in EMBEDDINGS)
+            if (layer is None and (whole or not ending)) or (layer is not None and layer < sizes.num_layers):
+                self.specs[name] = self._spec(name, layer, entry)
+            else:
+                self._not_computed.add(name)
+            if entry.weights:
+                self.by_module[entry.weights.format(i=layer)] = name
+            for by_head, aliases in ((False, entry.aliases), (True, entry.by_head)):
+                self._aliases |= {alias.format(i=layer): (name, by_head) for alias in aliases}
+        self.activated = {
+            before.path.format(i=layer): entry.path.format(i=layer)
+            for (_, before), (layer, entry) in pairwise(everything)
+            if entry.formula.startswith(("act(", "tanh("))
+        }
+        self._add_states(sizes)
+
+    def _add_states(self, sizes: Sizes) -> None:
+        """Add the names of hidden states that depend on their neighbours."""
+        states = ["embeddings", *(f"encoder.layer.{i}" for i in range(sizes.num_hidden_layers))]
+        for i, state in enumerate(states):
+            self._aliases[f"hidden_states.{i}"] = (state, False)
+            if i < sizes.num_hidden_layers:
+                self._aliases |= {alias.format(i=i): (state, False) for alias in STATE_BEFORE}
+        self._aliases |= dict.fromkeys(LAST_STATE, (states[-1], False))
+        if sizes.head is None:
+            return
+        outputs = [entry.path for entry in table.HEADS[sizes.head]]
+        read = "pooler" if HEADS[sizes.head].pooled and len(outputs) == 1 else states[-1]
+        self._aliases[f"{outputs[0]}.input"] = (read, False)
+        if outputs == ["classifier"]:
+            self._aliases["dropout"] = (read, False)
+        if "cls.seq_relationship" in outputs:
+            self._aliases["cls.seq_relationship.input"] = ("pooler", False)
+        if len(outputs) == 1 or sizes.head == "BertForMaskedLM":
+            self._aliases["logits"] = (outputs[-1], False)
+
+    def _spec(self, name: str, layer: int | None, entry: Entry) -> Spec:
+        letters = entry.shape.strip("()").split(", ")
+        sizes = self.sizes
+        widths = {"H": sizes.hidden_size, "F": sizes.intermediate_size, "V": sizes.vocab_size, "N": sizes.num_labels}
+        if letters == ["B", "A", "S", "S"]:
+            return Spec(name, layer, "pairs", sizes.num_attention_heads, True)
+        width = widths[letters[-1]] if letters[-1] in widths else int(letters[-1])
+        return Spec(name, layer, "tokens" if len(letters) == 3 else "pooled", width, bool(entry.by_head))
+
+    @classmethod
+    @functools.lru_cache(maxsize=16)
+    def of(cls, sizes: Sizes) -> Names:
+        """Return the names of a model; the same object for equal sizes, because making them takes a millisecond."""
+        return cls(sizes)
+
+    def aliases(self, name: str) -> tuple[str, ...]:
+        """Return the other spellings of a name."""
+        return tuple(alias for alias, (canonical, _) in self._aliases.items() if canonical == name)
+
+    def resolve(self, name: str) -> tuple[str, bool]:
+        """Return the name of the table that a name or an alias means, and whether the alias has the shape (B, S, A, D).
+
+        Raises
+        ------
+        ValueError
+            The model does not have it, or it is not computed; the message lists the nearest names.
+        """
+        short = _without_prefix(name)
+        found, by_head = self._aliases.get(short, (short, False))
+        if found in self.specs:
+            return found, by_head
+        raise ValueError(self._complaint(name, short, found in self._not_computed))
+
+    def match(self, pattern: str) -> list[str]:
+        """Return the names of the table that a name, an alias or a pattern means, in the order of the forward pass.
+
+        Raises
+        ------
+        ValueError
+            There are none; the message lists the nearest names.
+        """
+        short = _without_prefix(pattern)
+        if not re.search(r"[*?[]", short):
+            return [self.resolve(short)[0]]
+        regex = _compile(short)
+        found = {name for name in (*self.specs, *self._not_computed) if regex.fullmatch(name)}
+        # "encoder.layer.3.*" does not mean the input of layer 3, because that is the output of layer 2.
+        inputs = short.endswith("input")
+        found |= {
+            name
+            for alias, (name, _) in self._aliases.items()
+            if (inputs or not alias.endswith(".input")) and regex.fullmatch(alias)
+        }
+        computed = [name for name in self.specs if name in found]
+        if not computed:
+            raise ValueError(self._complaint(pattern, short, bool(found)))
+        return computed
+
+    def select(self, record: Record) -> list[str]:
+        """Return the names that `record` means, each once, in the order of the forward pass; () means none.
+
+        Raises
+        ------
+        TypeError, ValueError
+            It is not a name, a pattern, several of these, or a function; or one of them means no name of this model.
+        """
+        if callable(record):
+            chosen = [name for name in self.specs if record(name)]
+            if not chosen:
+                raise ValueError(
+                    f"record= is a function that returned False for all {counted(len(self.specs), 'name')}, such as "
+                    f"{', '.join(list(self.specs)[:3])}. Use record=() to record nothing."
+                )
+            return chosen
+        patterns: list[object] = []
+        if isinstance(record, str):
+            patterns = [record]
+        elif isinstance(record, Iterable) and not isinstance(record, bytes | dict):
+            patterns = list(record)
+        if (not patterns and isinstance(record, bytes | dict)) or not isinstance(record, Iterable):
+            patterns = [record]
+        for pattern in patterns:
+            if not isinstance(pattern, str):
+                raise TypeError(
+                    f"record={brief(record)}; expected a name or a pattern such as 'encoder.layer.3.*', several of "
+                    "these, or a function of the name."
+                )
+        wanted = {name for pattern in patterns for name in self.match(str(pattern))}
+        return [name for name in self.specs if name in wanted]
+
+    def symbol(self, layer: int, symbol: str) -> str:
+        """Return the name of a symbol of the table in one layer; for (3, "probs"), that of the probs of layer 3.
+
+        Raises
+        ------
+        ValueError
+        """
+        found = [entry.path.format(i=layer) for entry in LAYER if entry.symbol == symbol]
+        return found[0] if found else f"encoder.layer.{layer}.{symbol}"
+
+    def _complaint(self, name: str, short: str, not_computed: bool) -> str:
+        if not_computed:
+            sizes = self.sizes
+            return f"{brief(name)} is not computed with num_layers={sizes.num_layers}. Give a larger num_layers."
+        known = [*self.specs, *self._aliases]
+        plain = re.sub(r"\[[^]]*\]|[*?]", "", short)
+        nearest = difflib.get_close_matches(plain, known, 5, 0.0)
+        head = "" if self.sizes.head else ", and no head"
+        model = f"{counted(self.sizes.num_hidden_layers, 'layer')}{'' if self.sizes.pooler else ', no pooler'}{head}"
+        return (
+            f"{brief(name)} is not the name of a value of this model, which has {model}. The nearest names are "
+            f"{', '.join(nearest)}."
+        )
+
+
+def _without_prefix(name: str) -> str:
+    while name.startswith(_PREFIXES):
+        name = name[name.index(".", 2) + 1 :]
+    return name
+
+
+@functools.lru_cache(maxsize=256)
+def _compile(pattern: str) -> re.Pattern[str]:
+    """Turn a pattern into a regular expression; see `Record`."""
+    parts = []
+    for match in re.finditer(r"\*+|\?|\[[^]]+\]|.", pattern, re.DOTALL):
+        text = match[0]
+        if text.startswith("*"):
+            inside = len(text) == 1 and match.start() > 0 and match.end() < len(pattern)
+            parts.append("[^./]*" if inside else ".*")
+        elif text == "?":
+            parts.append("[^./]")
+        elif text.startswith("[") and len(text) > 2 and re.fullmatch(r"\[!?[\w-]+\]", text):
+            parts.append(text.replace("!", "^"))
+        else:
+            parts.append(re.escape(text))
+    try:
+        return re.compile("".join(parts), re.DOTALL)
+    except re.error:  # such as [3-0]
+        return re.compile(re.escape(pattern))

@@ -1,0 +1,373 @@
+"""`Trace`: the recorded values of one forward pass, by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from minibert.base.arrays import FloatArray, IntArray
+from minibert.base.checks import brief, check_int, counted
+from minibert.base.display import html_table
+from minibert.base.files import check_format, printable
+from minibert.bert.packed import PackedBatch, cumulate
+from minibert.trace.files import SUFFIXES, Stored, path_text, read_arrays, write_arrays
+from minibert.trace.names import Names, Record, Sizes, Spec
+
+__all__ = ["EditReport", "Site", "Trace", "Value", "check_tokens"]
+
+FORMAT = 1
+
+Value = FloatArray | list[FloatArray]
+"""A recorded value as it is kept: rows of T tokens or of the sequences that show [CLS]; or an (A, S, S) for each."""
+
+# Rows of a table that is printed.
+_SHOWN = 24
+
+
+class Site(NamedTuple):
+    """One value of one sequence.
+
+    Parameters
+    ----------
+    name : str
+    layer : int or None        None outside the layers
+    sequence : int             its row in the padded batch
+    columns : int ndarray      the column in the padded batch of each of its S tokens
+    array : ndarray            (S, width), (A, S, S) for scores and probs, or (width,) for the values of [CLS] alone
+    """
+
+    name: str
+    layer: int | None
+    sequence: int
+    columns: IntArray
+    array: FloatArray
+
+
+@dataclasses.dataclass(frozen=True)
+class EditReport:
+    """What one item of ``edit=`` did.
+
+    Parameters
+    ----------
+    pattern : str              its key
+    description : str          the change, in words
+    names : tuple of str       the names that the key means
+    fired : int                how many values, of one name and one sequence each, it was applied to
+    changed : int              how many numbers have other bits afterwards
+    before_rms : float         root mean square of these values before the change
+    change_rms : float         root mean square of the change
+    """
+
+    pattern: str
+    description: str
+    names: tuple[str, ...]
+    fired: int
+    changed: int
+    before_rms: float
+    change_rms: float
+
+
+class Trace(Mapping[str, FloatArray]):
+    """The recorded values of one forward pass: a mapping of names to arrays in padded form.
+
+    ``trace[name]`` takes every name and alias of table.py, and ``trace[3, "probs"]`` a symbol of the table in a layer.
+    It returns a new array each time, with zeros for masked tokens: (B, S, width), (B, A, S, S) for scores and probs, or
+    (B, width) for the values of [CLS] alone. Iteration gives each recorded name of the table once, in the order of the
+    forward pass.
+
+    Attributes
+    ----------
+    mask : bool ndarray of shape (B, S)
+        True for tokens that were computed.
+    output : the output of the model, or None for a trace from a file
+    tokens : list of B lists of str, or None
+        The tokens of each sequence that were computed, if ``tokens=`` was given.
+    edits : tuple of EditReport
+        One for each item of ``edit=``.
+    """
+
+    def __init__(
+        self,
+        names: Names,
+        batch: PackedBatch,
+        values: Mapping[str, Value],
+        *,
+        output: Any = None,
+        tokens: Sequence[Sequence[str]] | None = None,
+        edits: Sequence[EditReport] = (),
+    ) -> None:
+        self._names = names
+        self._batch = batch
+        self._values = dict(values)
+        self.mask: npt.NDArray[np.bool_] = batch.mask
+        self.output = output
+        self.tokens = None if tokens is None else [list(row) for row in tokens]
+        self.edits = tuple(edits)
+
+    # --- the mapping --------------------------------------------------------------------------------------------------
+
+    def __getitem__(self, key: str | tuple[int, str]) -> FloatArray:
+        name, by_head = self._find(key)
+        padded = self._padded(name)
+        if by_head:
+            heads = self._names.sizes.num_attention_heads
+            return padded.reshape(*padded.shape[:2], heads, padded.shape[2] // heads)
+        return padded
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __contains__(self, key: object) -> bool:
+        try:
+            self._find(key)  # type: ignore[arg-type]
+        except KeyError:
+            return False
+        return True
+
+    def _find(self, key: str | tuple[int, str]) -> tuple[str, bool]:
+        try:
+            if isinstance(key, tuple) and len(key) == 2 and isinstance(key[1], str):
+                layer = check_int("the layer", key[0], 0, max(0, self._names.sizes.num_hidden_layers - 1))
+                key = self._names.symbol(layer, key[1])
+            if not isinstance(key, str):
+                raise TypeError(
+                    f"{brief(key)} is not a name; expected a str, or a layer and a symbol: trace[3, 'probs']."
+                )
+            name, by_head = self._names.resolve(key)
+        except (TypeError, ValueError) as error:
+            raise KeyError(str(error)) from None
+        if name not in self._values:
+            some = ", ".join(islice(self._values, 4)) or "nothing"
+            more = f" and {len(self) - 4} more" if len(self) > 4 else ""
+            raise KeyError(f"{name} was not recorded; recorded are {some}{more}. Add it to record=.")
+        return name, by_head
+
+    def _padded(self, name: str) -> FloatArray:
+        """Return a new padded array."""
+        spec, value = self._names.specs[name], self._values[name]
+        if isinstance(value, list):
+            return self._batch.pad_pairs(value, spec.width)
+        if spec.kind == "pooled":
+            pooled = np.zeros((self._batch.num_sequences, spec.width), dtype=value.dtype)
+            pooled[self._batch.shows_first] = value
+            return pooled
+        return self._batch.pad(value) if len(value) < self.mask.size else self._batch.pad(value.copy())
+
+    # --- other views --------------------------------------------------------------------------------------------------
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The recorded names, in the order of the forward pass."""
+        return tuple(self._values)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each recorded array, without making it."""
+        num_sequences, length = self.mask.shape
+        by_kind = {"tokens": (num_sequences, length), "pooled": (num_sequences,)}
+        specs = ((name, self._names.specs[name]) for name in self._values)
+        return {
+            name: (num_sequences, spec.width, length, length)
+            if spec.kind == "pairs"
+            else (*by_kind[spec.kind], spec.width)
+            for name, spec in specs
+        }
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of the recorded values in bytes; padding takes none."""
+        values = (value if isinstance(value, list) else [value] for value in self._values.values())
+        return sum(array.nbytes for arrays in values for array in arrays)
+
+    def sequence(self, index: int) -> dict[str, FloatArray]:
+        """Return the values of one sequence without padding, by name; read-only arrays that share the trace's memory.
+
+        They have the shapes (S, width), (A, S, S), or (width,). A sequence whose first token is masked does not have
+        the values of [CLS].
+        """
+        batch = self._batch
+        index = check_int("index", index, -batch.num_sequences, batch.num_sequences - 1) % batch.num_sequences
+        found = {name: self.value_of(name, index) for name in self._values}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def value_of(self, name: str, index: int) -> FloatArray | None:
+        """Return one recorded value of the table for sequence `index`, read-only; None for [CLS] if it is masked."""
+        value, batch = self._values[name], self._batch
+        if isinstance(value, list):
+            part = value[index].view()
+        elif self._names.specs[name].kind == "pooled":
+            if not batch.shows_first[index]:
+                return None
+            part = value[int(np.count_nonzero(batch.shows_first[:index]))]
+        else:
+            part = value[batch.cu_seqlens[index] : batch.cu_seqlens[index + 1]]
+        part.flags.writeable = False
+        return part
+
+    def select(self, record: Record) -> Trace:
+        """Return a trace with some of the recorded names, which shares the memory of this one.
+
+        Raises
+        ------
+        TypeError, ValueError
+            `record` means no name that was recorded.
+        """
+        wanted = [name for name in self._names.select(record) if name in self._values]
+        if not wanted:
+            raise ValueError(f"record={brief(record)} means names that were not recorded; recorded are {self._some()}.")
+        values = {name: self._values[name] for name in wanted}
+        return Trace(self._names, self._batch, values, output=self.output, tokens=self.tokens, edits=self.edits)
+
+    def _some(self) -> str:
+        return ", ".join(islice(self._values, 4)) + (" and others" if len(self) > 4 else "")
+
+    def __repr__(self) -> str:
+        rows = [f"  {name:{max(map(len, self))}}  {shape!s:20} RMS {rms}" for name, shape, rms in self._rows(_SHOWN)]
+        more = [f"  ... and {len(self) - _SHOWN} more"] if len(self) > _SHOWN else []
+        return "\n".join([self._title(), *rows, *more])
+
+    def _repr_html_(self) -> str:
+        return html_table(self._title(), ("name", "shape", "RMS"), self._rows(len(self)), len(self))
+
+    def _title(self) -> str:
+        batch = self._batch
+        of = f"{counted(batch.num_tokens, 'token')} in {counted(batch.num_sequences, 'sequence')}"
+        return f"Trace of {of}: {counted(len(self), 'name')}, {self.nbytes / 1e6:,.1f} MB"
+
+    def _rows(self, most: int) -> Iterator[tuple[str, tuple[int, ...], str]]:
+        for name, shape in islice(self.shapes.items(), most):
+            value = self._values[name]
+            arrays = value if isinstance(value, list) else [value]
+            count = sum(array.size for array in arrays)
+            squares = sum(float(np.square(array, dtype=np.float64).sum()) for array in arrays)
+            yield name, shape, f"{np.sqrt(squares / max(count, 1)):.3g}"
+
+    # --- files --------------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the recorded values, the mask and the tokens into a file that ends in .npz or .safetensors.
+
+        The file holds one padded array for each name, ``attention_mask`` (B, S), and a header in JSON with a format
+        number. `output` is not written. The file gets its name when it is complete.
+
+        Raises
+        ------
+        ValueError
+            The name has another suffix.
+        OSError
+            The file cannot be written.
+        """
+        first: FloatArray | Value = next(iter(self._values.values()), np.zeros(0, np.float32))
+        arrays = first if isinstance(first, list) else [first]
+        dtype = arrays[0].dtype if arrays else np.dtype(np.float32)
+        stored = [Stored(name, dtype, shape, _maker(self, name)) for name, shape in self.shapes.items()]
+        mask = self.mask.astype(np.uint8)
+        stored.append(Stored("attention_mask", mask.dtype, mask.shape, lambda: mask))
+        header = {
+            "format": FORMAT,
+            "sizes": dataclasses.asdict(self._names.sizes),
+            "names": list(self._values),
+            "tokens": self.tokens,
+            "edits": [dataclasses.asdict(report) for report in self.edits],
+        }
+        write_arrays(path, stored, json.dumps(header, ensure_ascii=False))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a file that `save` wrote; `output` is None then.
+
+        Raises
+        ------
+        ValueError
+            The file is damaged, is not a trace, or was written by a newer version of minibert.
+        OSError
+            The file cannot be read.
+        """
+        name = printable(path_text(path))
+        arrays, header = read_arrays(path)
+        check_format(header, FORMAT, name)
+        try:
+            return cls._assembled(arrays, header)
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            raise ValueError(
+                f"{name} is not a whole trace of minibert ({error}). Expected a file that Trace.save wrote, ending in "
+                f"{' or '.join(SUFFIXES)}."
+            ) from error
+
+    @classmethod
+    def _assembled(cls, arrays: dict[str, npt.NDArray[Any]], header: Mapping[str, Any]) -> Self:
+        names = Names(_checked_sizes(header["sizes"]))
+        mask = arrays["attention_mask"]
+        if mask.ndim != 2 or mask.dtype != np.uint8 or mask.max(initial=0) > 1:
+            raise ValueError(f"attention_mask is {mask.dtype} of shape {mask.shape}; expected 0 and 1 of shape (B, S)")
+        shown = mask.astype(np.bool_)
+        nothing = np.zeros(int(shown.sum()), dtype=np.int32)
+        batch = PackedBatch(nothing, nothing, nothing, cumulate(shown.sum(axis=1)), shown)
+        values: dict[str, Value] = {}
+        for name in header["names"]:
+            if name not in names.specs:
+                raise ValueError(f"{brief(name)} is not a name of its model")
+            values[name] = _packed(arrays[name], names.specs[name], batch)
+        if {*arrays} != {*values, "attention_mask"}:
+            raise ValueError("its arrays differ from the names in its header")
+        tokens = header["tokens"]
+        if tokens is not None:
+            check_tokens(tokens, np.diff(batch.cu_seqlens))
+        edits = [EditReport(**{**report, "names": tuple(report["names"])}) for report in header["edits"]]
+        return cls(names, batch, values, tokens=tokens, edits=edits)
+
+
+def check_tokens(tokens: object, lengths: IntArray) -> None:
+    """Raise a ValueError if tokens are not one list of str for each sequence, of its length."""
+    rows = list(tokens) if isinstance(tokens, list | tuple) else None
+    if rows is None or not all(isinstance(row, list | tuple) and all(isinstance(t, str) for t in row) for row in rows):
+        raise ValueError(f"tokens={brief(tokens)}; expected a list of str for each sequence.")
+    if [len(row) for row in rows] != lengths.tolist():
+        raise ValueError(
+            f"tokens has lists of {brief([len(row) for row in rows])} tokens; the sequences have "
+            f"{brief(lengths.tolist())} tokens that are not masked."
+        )
+
+
+def _maker(trace: Trace, name: str) -> Any:
+    return lambda: trace[name]
+
+
+def _checked_sizes(sizes: Mapping[str, Any]) -> Sizes:
+    found = Sizes(**sizes)
+    for field in dataclasses.fields(found)[:6]:
+        check_int(field.name, getattr(found, field.name), 0, 2**31 - 1)
+    check_int("num_layers", found.num_layers, 0, found.num_hidden_layers)
+    if found.num_hidden_layers > 10_000:
+        raise ValueError(f"it has {found.num_hidden_layers} layers")
+    if not isinstance(found.pooler, bool) or not (found.head is None or isinstance(found.head, str)):
+        raise ValueError("its sizes are damaged")
+    return found
+
+
+def _packed(array: npt.NDArray[Any], spec: Spec, batch: PackedBatch) -> Value:
+    """Return the rows of a padded array that are not masked."""
+    num_sequences, length = batch.mask.shape
+    shapes = {
+        "tokens": (num_sequences, length, spec.width),
+        "pairs": (num_sequences, spec.width, length, length),
+        "pooled": (num_sequences, spec.width),
+    }
+    if array.dtype not in (np.float32, np.float64) or array.shape != shapes[spec.kind]:
+        raise ValueError(f"{spec.name} is {array.dtype} of shape {array.shape}; expected {shapes[spec.kind]}")
+    if spec.kind == "tokens":
+        return np.ascontiguousarray(array[batch.mask])
+    if spec.kind == "pooled":
+        return np.ascontiguousarray(array[batch.shows_first])
+    shown = [np.flatnonzero(row) for row in batch.mask]
+    return [np.ascontiguousarray(array[b][:, columns[:, None], columns]) for b, columns in enumerate(shown)]

@@ -1,0 +1,358 @@
+"""`Tracer`: a set of ops that names, records and changes everything that passes. Each forward has a new one.
+
+The wrapped ops compute as before, and their results go on. So recording changes no bit. Two values exist only inside a
+fused op: the result of a linear map before its activation or residual. To record one, the map is computed a second time
+without that. scores and probs are copies that the attention op gives.
+
+An edit inside a fused op is different: what follows is computed again, in float64 by the formulas of reference.py, but
+only the numbers that depend on a changed one are replaced. So an edit that changes nothing changes no bit either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from minibert.base.arrays import FloatArray, IntArray
+from minibert.bert.ops import AttentionOutput, LayerNorm, Ops, PreparedLinear
+from minibert.bert.packed import PackedBatch
+from minibert.bert.reference import ACTIVATION_FUNCTIONS, softmax
+from minibert.trace.edits import Edits
+from minibert.trace.names import Names
+from minibert.trace.trace import Site, Value
+
+__all__ = ["Deliver", "Queue", "Recorder", "Tracer", "nbytes_of"]
+
+_TABLES = ("embeddings.word_embeddings", "embeddings.token_type_embeddings", "embeddings.position_embeddings")
+
+
+class Step:
+    """One step of a forward: its batch, and where it lies in the whole batch.
+
+    Parameters
+    ----------
+    batch : PackedBatch     the step
+    tokens : slice          its rows among the T tokens
+    sequences : slice       its rows in the padded batch
+    pooled : slice          its rows among the sequences that show [CLS]
+    """
+
+    def __init__(self, batch: PackedBatch, tokens: slice, first_sequence: int, first_pooled: int) -> None:
+        self.batch = batch
+        self.tokens = tokens
+        self.sequences = slice(first_sequence, first_sequence + batch.num_sequences)
+        self.shows_first = np.flatnonzero(batch.shows_first)
+        self.pooled = slice(first_pooled, first_pooled + len(self.shows_first))
+        self.rows = [slice(int(start), int(end)) for start, end in pairwise(batch.cu_seqlens)]
+
+
+Deliver = Callable[[str, Step, Value], None]
+"""Takes in a value of a whole step: the rows of its tokens or of its [CLS]s, or a list of (A, S, S) arrays."""
+
+
+class Tracer:
+    """The ops of one forward.
+
+    Parameters
+    ----------
+    ops : Ops                           compute
+    names : Names
+    steps : the steps of the forward, as `PackedBatch.steps` gives them
+    record : the names to deliver
+    edits : Edits
+    deliver : Deliver
+    dtype : that of all values
+    """
+
+    def __init__(
+        self,
+        ops: Ops,
+        names: Names,
+        steps: Iterable[tuple[slice, PackedBatch]],
+        record: Iterable[str],
+        edits: Edits,
+        deliver: Deliver,
+        dtype: npt.DTypeLike = np.float32,
+    ) -> None:
+        self._dtype = dtype
+        self._ops = ops
+        self._names = names
+        self._steps = iter(steps)
+        self._record = frozenset(record)
+        self._edits = edits
+        self._deliver = deliver
+        self._parts: dict[str, list[FloatArray]] = {}
+        self._sequences = self._pooled = 0
+        self._step: Step
+
+    @property
+    def ops(self) -> Ops:
+        """The wrapped ops; `prepare` stays as it is."""
+        return self._ops._replace(
+            embed=self._embed, linear=self._linear, attention=self._attention, layer_norm=self._layer_norm
+        )
+
+    # --- the ops ------------------------------------------------------------------------------------------------------
+
+    def _embed(
+        self,
+        words: FloatArray,
+        token_ids: IntArray,
+        token_type_table: FloatArray,
+        token_types: IntArray,
+        position_table: FloatArray,
+        positions: IntArray,
+    ) -> FloatArray:
+        tokens, batch = next(self._steps)
+        self._step = Step(batch, tokens, self._sequences, self._pooled)
+        self._sequences, self._pooled = self._step.sequences.stop, self._step.pooled.stop
+        arguments: list[FloatArray | IntArray] = []
+        for name, table, ids in zip(
+            _TABLES, (words, token_type_table, position_table), (token_ids, token_types, positions), strict=True
+        ):
+            if self._wants(name):
+                rows = table[ids].astype(self._dtype, copy=False)
+                changed = self._pass(name, rows)
+                if changed is not rows:  # rows that are the table's own give the same bits
+                    table, ids = changed, np.arange(len(ids), dtype=np.int32)
+            arguments += [table, ids]
+        return self._ops.embed(*arguments)  # type: ignore[arg-type]
+
+    def _layer_norm(self, x: FloatArray, norm: LayerNorm) -> FloatArray:
+        x = self._pass(f"{norm.path}.input", x)
+        return self._pass(self._names.by_module.get(norm.path, ""), self._ops.layer_norm(x, norm))
+
+    def _linear(
+        self,
+        x: FloatArray,
+        linear: PreparedLinear,
+        *,
+        activation: str | None = None,
+        residual: FloatArray | None = None,
+    ) -> FloatArray:
+        y = self._ops.linear(x, linear, activation=activation, residual=residual)
+        if len(linear.paths) > 1:
+            return self._stacked(y, linear.paths)
+        name = linear.paths[0]
+        if activation is None and residual is None:
+            return self._pass(name, y)
+        if self._wants(name):
+            inner = self._ops.linear(x, linear)
+            changed = self._pass(name, inner)
+            if changed is not inner:
+                y = _redo(y, inner, changed, activation, residual)
+        return self._pass(self._names.activated[name], y) if name in self._names.activated else y
+
+    def _stacked(self, y: FloatArray, paths: tuple[str, ...]) -> FloatArray:
+        """Pass each block of columns of stacked maps; an edit is written into the result, a new array."""
+        width = y.shape[1] // len(paths)
+        for i, name in enumerate(paths):
+            if self._wants(name):
+                block = np.ascontiguousarray(y[:, i * width : (i + 1) * width])
+                changed = self._pass(name, block)
+                if changed is not block:
+                    y[:, i * width : (i + 1) * width] = changed
+        return y
+
+    def _attention(
+        self,
+        query: FloatArray,
+        key: FloatArray,
+        value: FloatArray,
+        cu_seqlens: IntArray,
+        num_heads: int,
+        *,
+        path: str = "",
+        return_scores: bool = False,
+        return_probs: bool = False,
+    ) -> AttentionOutput:
+        scores_name, probs_name = f"{path}.scores", f"{path}.probs"
+        edited = scores_name in self._edits or probs_name in self._edits
+        output = self._ops.attention(
+            query,
+            key,
+            value,
+            cu_seqlens,
+            num_heads,
+            path=path,
+            return_scores=return_scores or self._wants(scores_name),
+            return_probs=return_probs or self._wants(probs_name) or edited,
+        )
+        context, scores, probs = output
+        if edited:
+            context, scores, probs = self._edited_attention(output, value, num_heads, path)
+        if scores_name in self._record and scores is not None:
+            self._deliver(scores_name, self._step, scores)
+        if probs_name in self._record and probs is not None:
+            # The output of the model may hold these arrays, so the trace keeps others.
+            self._deliver(probs_name, self._step, [one.copy() for one in probs] if return_probs else probs)
+        context = self._pass(path, context)
+        return AttentionOutput(context, scores if return_scores else None, probs if return_probs else None)
+
+    def _edited_attention(
+        self, output: AttentionOutput, value: FloatArray, num_heads: int, path: str
+    ) -> tuple[FloatArray, list[FloatArray] | None, list[FloatArray]]:
+        """Edit scores and probs; compute again the probs of changed scores, and the context of changed probs."""
+        context, scores = output.context, output.scores
+        all_probs: list[FloatArray] = []
+        for j, rows in enumerate(self._step.rows):
+            sequence, before = self._step.sequences.start + j, (output.probs or [])[j]
+            probs = before
+            if scores is not None and f"{path}.scores" in self._edits:
+                changed = self._edits.apply(f"{path}.scores", sequence, scores[j])
+                if changed is not scores[j]:
+                    lines = (changed != scores[j]).any(axis=2)
+                    probs = before.copy()
+                    probs[lines] = softmax(changed[lines].astype(np.float64))
+                    scores = [*scores[:j], changed, *scores[j + 1 :]]
+            if f"{path}.probs" in self._edits:
+                probs = self._edits.apply(f"{path}.probs", sequence, probs)
+            if probs is not before:
+                size = context.shape[1] // num_heads
+                lines = (probs != before).any(axis=2)
+                for head in np.flatnonzero(lines.any(axis=1)):
+                    columns = slice(head * size, (head + 1) * size)
+                    new = probs[head, lines[head]].astype(np.float64) @ value[rows, columns]
+                    context[rows, columns][lines[head]] = new  # the op's result, which belongs to nobody else
+            all_probs.append(probs)
+        return context, scores, all_probs
+
+    # --- values that pass ---------------------------------------------------------------------------------------------
+
+    def _wants(self, name: str) -> bool:
+        return name in self._record or name in self._edits
+
+    def _pass(self, name: str, packed: FloatArray) -> FloatArray:
+        """Edit and deliver a value; return what goes on: the same object if no edit reached it."""
+        if name not in self._record and name not in self._edits:
+            return packed
+        if name in self._edits:
+            packed = self._edited(name, packed)
+        if name in self._record:
+            self._collect(name, packed)
+        return packed
+
+    def _edited(self, name: str, packed: FloatArray) -> FloatArray:
+        step = self._step
+        pooled = self._names.specs[name].kind == "pooled"
+        if len(packed) != self._rows_of(name):
+            raise RuntimeError(f"{name} has {len(packed)} of {self._rows_of(name)} rows")
+        result = packed
+        for j in step.shows_first.tolist() if pooled else range(len(step.rows)):
+            place = int(np.searchsorted(step.shows_first, j)) if pooled else step.rows[j]
+            before = packed[place]
+            after = self._edits.apply(name, step.sequences.start + j, before)
+            if after is not before:
+                if result is packed:
+                    result = packed.copy()
+                result[place] = after
+        return result
+
+    def _rows_of(self, name: str) -> int:
+        """Return how many rows a value has in this step."""
+        if self._names.specs[name].kind == "pooled":
+            return len(self._step.shows_first)
+        return self._step.batch.num_tokens
+
+    def _collect(self, name: str, packed: FloatArray) -> None:
+        """Deliver a value when all of its rows are there; a head with a large vocabulary comes in parts."""
+        parts = self._parts.setdefault(name, [])
+        parts.append(packed)
+        if sum(map(len, parts)) == self._rows_of(name):
+            del self._parts[name]
+            self._deliver(name, self._step, parts[0] if len(parts) == 1 else np.concatenate(parts))
+
+
+def _redo(
+    fused: FloatArray, inner: FloatArray, changed: FloatArray, activation: str | None, residual: FloatArray | None
+) -> FloatArray:
+    """Compute activation(changed) + residual where `changed` differs from `inner`; keep the fused result elsewhere."""
+    y = fused.copy()
+    places = changed != inner
+    new = changed[places].astype(np.float64)
+    if activation is not None:
+        new = ACTIVATION_FUNCTIONS[activation](new)
+    y[places] = new if residual is None else new + residual[places]
+    return y
+
+
+# --- what becomes of the values ---------------------------------------------------------------------------------------
+
+
+class Recorder:
+    """Keeps what it is given, packed; a `Deliver`.
+
+    Parameters
+    ----------
+    names : Names
+    batch : PackedBatch
+    record : the names, in order
+    dtype : of the values
+    """
+
+    def __init__(self, names: Names, batch: PackedBatch, record: Iterable[str], dtype: npt.DTypeLike) -> None:
+        self._names = names
+        self._rows = {"tokens": batch.num_tokens, "pooled": int(np.count_nonzero(batch.shows_first))}
+        # What a batch without tokens has: its head does not compute anything.
+        self.values: dict[str, Value] = {
+            name: [] if names.specs[name].kind == "pairs" else np.zeros((0, names.specs[name].width), dtype)
+            for name in record
+        }
+
+    def __call__(self, name: str, step: Step, value: Value) -> None:
+        """Keep a value of a step."""
+        kept, spec = self.values[name], self._names.specs[name]
+        if isinstance(kept, list):
+            kept.extend(value)
+            return
+        rows = self._rows[spec.kind]
+        # The output of the model holds the hidden states too. Nobody else has the other arrays, so they are not copied.
+        if len(value) == rows and name not in ("embeddings", f"encoder.layer.{spec.layer}"):
+            self.values[name] = value
+            return
+        if len(kept) != rows:
+            kept = self.values[name] = np.empty((rows, spec.width), kept.dtype)
+        kept[step.tokens if spec.kind == "tokens" else step.pooled] = value
+
+
+class Queue:
+    """Keeps values as `Site`s until somebody takes them; a `Deliver`."""
+
+    def __init__(self, names: Names) -> None:
+        self._names = names
+        self._sites: list[Site] = []
+
+    def __call__(self, name: str, step: Step, value: Value) -> None:
+        """Cut a value of a step into the sequences' own."""
+        spec = self._names.specs[name]
+        for j in step.shows_first.tolist() if spec.kind == "pooled" else range(len(step.rows)):
+            if isinstance(value, list):
+                array = value[j]
+            elif spec.kind == "pooled":
+                array = value[int(np.searchsorted(step.shows_first, j))]
+            else:
+                array = value[step.rows[j]]
+            sequence = step.sequences.start + j
+            columns = np.flatnonzero(step.batch.mask[j])
+            array = array.view()
+            array.flags.writeable = False  # the model may still need it
+            self._sites.append(Site(name, spec.layer, sequence, columns, array))
+
+    def take(self) -> list[Site]:
+        """Return the values that came since the last call."""
+        sites, self._sites = self._sites, []
+        return sites
+
+
+def nbytes_of(names: Names, batch: PackedBatch, record: Iterable[str], itemsize: int) -> dict[str, int]:
+    """Return the bytes that a trace keeps for each name."""
+    lengths = np.diff(batch.cu_seqlens).astype(object)  # Python's integers, which do not overflow
+    per_width = {
+        "tokens": batch.num_tokens,
+        "pairs": int((lengths * lengths).sum()),
+        "pooled": int(np.count_nonzero(batch.shows_first)),
+    }
+    return {name: itemsize * names.specs[name].width * per_width[names.specs[name].kind] for name in record}

@@ -1,0 +1,489 @@
+"""Edits: each beside the same change by a hook on transformers; edits that are refused; bits that stay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+import minibert
+from benchmarks.checkpoints import random_checkpoint
+from minibert import BertModel, Edit, head_mask
+from minibert.trace.edit import EditValue
+from minibert.trace.trace import Trace
+from tests.support.head_models import CLASSES, head_checkpoint, inputs_of, their_model
+from tests.support.torch_hooks import run_hooked, shown
+
+A, D, H, F, L = 5, 7, 35, 131, 3
+B, S = 4, 11
+SELF = "encoder.layer.1.attention.self"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    sizes = {"hidden_size": H, "num_attention_heads": A, "intermediate_size": F, "num_hidden_layers": L}
+    return random_checkpoint(tmp_path_factory.mktemp("odd") / "model", **sizes, type_vocab_size=3)
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> BertModel:
+    return BertModel.from_pretrained(folder)
+
+
+@pytest.fixture(scope="module")
+def theirs(folder: Path) -> Any:
+    """In float64, so that the differences are the errors of float32 in minibert alone."""
+    from transformers import BertModel as Theirs
+
+    return Theirs.from_pretrained(folder, attn_implementation="eager", dtype=torch.float64).eval()
+
+
+RANDOM = np.random.default_rng(0)
+MASK = np.ones((B, S), dtype=np.int64)
+MASK[1, 6:], MASK[2, :3], MASK[3, [2, 5]] = 0, 0, 0
+INPUTS = {"input_ids": RANDOM.integers(90, size=(B, S)), "attention_mask": MASK}
+INPUTS["token_type_ids"] = RANDOM.integers(3, size=(B, S))
+SHOWN = torch.as_tensor(MASK)[..., None].bool()
+KEYS = torch.as_tensor(MASK)[:, None, None]
+VECTOR = RANDOM.standard_normal(H)
+WIDE = RANDOM.standard_normal(F)
+STATES = RANDOM.standard_normal((B, S, H))
+MATRIX = RANDOM.standard_normal((1, S, S)) ** 2
+HEADS = RANDOM.random(A)
+SOME = RANDOM.random((B, S)) < 0.5
+CAUSAL = np.where(np.tril(np.ones((S, S), bool)), 0, -np.inf)
+
+
+def tensor(array: Any) -> torch.Tensor:
+    return torch.as_tensor(np.array(array, dtype=np.float64))
+
+
+def at(index: Any, change: Callable[[torch.Tensor], Any]) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return a change of a part of a padded value."""
+
+    def changed(x: torch.Tensor) -> torch.Tensor:
+        x = x.expand(B, *x.shape[1:]).clone() if x.shape[0] == 1 else x.clone()
+        x[index] = change(x[index])
+        return x
+
+    return changed
+
+
+def mean_of_tokens(x: torch.Tensor) -> torch.Tensor:
+    return (x * SHOWN).sum(1, keepdim=True) / SHOWN.sum(1, keepdim=True) + 0 * x
+
+
+def mean_of_queries(x: torch.Tensor) -> torch.Tensor:
+    rows = SHOWN[:, None]
+    return (x * rows).sum(2, keepdim=True) / rows.sum(2, keepdim=True) + 0 * x
+
+
+ALL = slice(None)
+HEAD_3 = (..., slice(3 * D, 4 * D))
+
+
+class Case(NamedTuple):
+    name: str
+    edit: Any
+    theirs: Callable[[torch.Tensor], Any]
+
+
+def layer(name: str) -> str:
+    return f"encoder.layer.1.{name}"
+
+
+EDITS = {
+    # every name of the table
+    "zero the context": Case(SELF, Edit.zero(), lambda x: 0 * x),
+    "scale word embeddings": Case("embeddings.word_embeddings", Edit.scale(0.5), lambda x: x / 2),
+    "zero token types": Case("embeddings.token_type_embeddings", Edit.zero(), lambda x: 0 * x),
+    "positions reversed": Case(
+        "embeddings.position_embeddings", Edit.replace(STATES[:1]), lambda x: tensor(STATES[:1]) + 0 * x
+    ),
+    "add to the sum of embeddings": Case("embeddings.LayerNorm.input", Edit.add(VECTOR), lambda x: x + tensor(VECTOR)),
+    "embeddings": Case("embeddings", Edit.scale(VECTOR), lambda x: x * tensor(VECTOR)),
+    "query": Case(f"{SELF}.query", Edit.scale(2), lambda x: x * 2),
+    "key": Case(f"{SELF}.key", Edit.add(VECTOR, tokens=3), at((ALL, 3), lambda x: x + tensor(VECTOR))),
+    "value": Case(f"{SELF}.value", Edit.mean(), mean_of_tokens),
+    "scores": Case(f"{SELF}.scores", Edit.scale(0.25), lambda x: x / 4),
+    "probs": Case(f"{SELF}.probs", Edit.scale(0.25), lambda x: x / 4),
+    "attention map": Case(layer("attention.output.dense"), Edit.zero(), lambda x: 0 * x),
+    "attention sum": Case(layer("attention.output.LayerNorm.input"), Edit.add(VECTOR), lambda x: x + tensor(VECTOR)),
+    "attention": Case(layer("attention"), Edit.scale(-1), lambda x: -x),
+    "before GELU": Case(layer("intermediate.dense"), Edit.add(WIDE), lambda x: x + tensor(WIDE)),
+    "after GELU": Case(
+        layer("intermediate"), Edit.zero(features=range(20, 90)), at((..., slice(20, 90)), lambda x: 0 * x)
+    ),
+    "output map": Case(layer("output.dense"), Edit.scale(0), lambda x: 0 * x),
+    "output sum": Case(layer("output.LayerNorm.input"), Edit.scale(VECTOR), lambda x: x * tensor(VECTOR)),
+    "layer": Case("encoder.layer.1", Edit.replace(STATES), lambda x: tensor(STATES)),
+    "before tanh": Case("pooler.dense", Edit.add(VECTOR), lambda x: x + tensor(VECTOR)),
+    "pooler": Case("pooler", Edit.scale(3, sequences=[0, 3]), at([0, 3], lambda x: x * 3)),
+    # parts
+    "one head": Case(SELF, Edit.zero(heads=3), at(HEAD_3, lambda x: 0 * x)),
+    "last head of the query": Case(f"{SELF}.query", Edit.zero(heads=[-1]), at((..., slice(28, 35)), lambda x: 0 * x)),
+    "numbers for one head": Case(SELF, Edit.add(VECTOR[:D], heads=3), at(HEAD_3, lambda x: x + tensor(VECTOR[:D]))),
+    "two heads of the probs": Case(f"{SELF}.probs", Edit.zero(heads=[0, 4]), at((ALL, [0, 4]), lambda x: 0 * x)),
+    "one token": Case("embeddings", Edit.zero(tokens=0), at((ALL, 0), lambda x: 0 * x)),
+    "tokens and features": Case(
+        layer("output"),
+        Edit.replace(1.5, tokens=[4, 7], features=[1, -1]),
+        at((ALL, [[4], [7]], [1, 34]), lambda x: 0 * x + 1.5),
+    ),
+    "a mask of tokens": Case(layer("attention"), Edit.zero(tokens=SOME), at(tensor(SOME).bool(), lambda x: 0 * x)),
+    "one sequence": Case(layer("attention"), Edit.scale(2, sequences=-1), at(-1, lambda x: x * 2)),
+    "rows of the scores": Case(f"{SELF}.scores", Edit.zero(tokens=[1, 8]), at((ALL, ALL, [1, 8]), lambda x: 0 * x)),
+    "nobody looks at token 4": Case(
+        f"{SELF}.scores",
+        Edit.add(-np.inf, keys=4, tokens=[0, 3, 9]),
+        at((ALL, ALL, [0, 3, 9], 4), lambda x: x - np.inf),
+    ),
+    "keys of the probs in one head": Case(
+        f"{SELF}.probs", Edit.scale(0.5, heads=2, keys=[3, 4]), at((ALL, 2, ALL, slice(3, 5)), lambda x: x / 2)
+    ),
+    # kinds
+    "a causal mask": Case(f"{SELF}.scores", Edit.add(CAUSAL[None, None]), lambda x: x + tensor(CAUSAL)),
+    "uniform probs": Case(f"{SELF}.scores", Edit.replace(0), lambda x: 0 * x),
+    "mean of the probs over tokens": Case(f"{SELF}.probs", Edit.mean("tokens"), mean_of_queries),
+    "mean of the probs over heads": Case(
+        f"{SELF}.probs", Edit.mean("heads"), lambda x: x.mean(1, keepdim=True) + 0 * x
+    ),
+    "mean over features": Case(layer("output"), Edit.mean("features"), lambda x: x.mean(-1, keepdim=True) + 0 * x),
+    "mean of one token": Case(
+        "embeddings", Edit.mean(tokens=5), lambda x: torch.where(torch.arange(S)[:, None] == 5, mean_of_tokens(x), x)
+    ),
+    "a number for each head": Case(f"{SELF}.probs", Edit.scale(HEADS), lambda x: x * tensor(HEADS)[:, None, None]),
+    "an array instead of the probs": Case(f"{SELF}.probs", MATRIX[None], lambda x: tensor(MATRIX) * KEYS + 0 * x),
+    "a number": Case(f"{SELF}.value", 0.5, lambda x: 0 * x + 0.5),
+    "a function": Case(layer("attention"), lambda x: np.tanh(x), torch.tanh),
+    "a function of the site": Case(
+        "encoder.layer.1",
+        lambda x, site: x * (1 + site.columns[:, None] / 50) * (1 + site.sequence / 9),
+        lambda x: x * (1 + torch.arange(S)[:, None] / 50) * (1 + torch.arange(B)[:, None, None] / 9),
+    ),
+    "a function of a part": Case(SELF, Edit.function(np.abs, heads=3), at(HEAD_3, torch.abs)),
+    "a function of the scores": Case(f"{SELF}.scores", lambda x: np.maximum(x, 0), lambda x: x.clamp(min=0)),
+    "two after each other": Case(
+        "embeddings", Edit.scale(2) | Edit.add(1, tokens=[2]), lambda x: at((ALL, 2), lambda y: y + 1)(x * 2)
+    ),
+    "by the name of a hidden state": Case("hidden_states.2", Edit.scale(0.9), lambda x: x * 0.9),
+    "by the name of TransformerLens": Case(
+        "blocks.1.hook_resid_post", Edit.scale(0.9, tokens=1), at((ALL, 1), lambda x: x * 0.9)
+    ),
+}
+
+
+@pytest.mark.parametrize("case", EDITS.values(), ids=EDITS)
+def test_an_edit_is_the_change_of_a_hook(case: Case, model: BertModel, theirs: Any) -> None:
+    """All values after the edit are compared, also those of the site itself."""
+    trace = model.trace(**INPUTS, edit={case.name: case.edit})
+    name = trace.edits[0].names[0]
+    values, _ = run_hooked(theirs, INPUTS, {name: case.theirs})
+    largest = 0.0
+    for found, shape in trace.shapes.items():
+        expected, value = shown(shape, values[found], MASK), shown(shape, trace[found], MASK)
+        finite = np.isfinite(expected)
+        np.testing.assert_array_equal(value[~finite], expected[~finite])
+        scale = max(1.0, float(np.abs(expected[finite]).max(initial=0)))
+        difference = np.abs(value[finite] - expected[finite]).max(initial=0)
+        largest = max(largest, float(difference) / scale)
+    assert largest < 5e-6  # 1.6e-6 is the largest of all edits
+    report = trace.edits[0]
+    assert report.fired
+    assert report.changed
+
+
+def test_there_are_40_edits() -> None:
+    assert len(EDITS) >= 40
+
+
+# --- heads of the model -----------------------------------------------------------------------------------------------
+
+SITES = {
+    "cls.predictions.transform.dense": 0.5,
+    "cls.predictions.transform.transform_act_fn": 0.5,
+    "cls.predictions.transform": 0.5,
+    "cls.predictions.decoder": 0.5,
+    "cls.seq_relationship": 0.5,
+    "classifier": 0.5,
+    "qa_outputs": 0.5,
+    "pooler": 0.5,
+}
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_edits_of_heads(kind: str, tmp_path: Path) -> None:
+    folder = head_checkpoint(tmp_path / "model", kind)
+    ours, inputs = getattr(minibert, kind).from_pretrained(folder), inputs_of(kind, rows=6)
+    theirs = their_model(folder, kind, "eager").double()
+    mask = inputs["attention_mask"].reshape(-1, inputs["attention_mask"].shape[-1])
+    names = [name for name in SITES if name in ours.trace(**inputs)]
+    assert names
+    for name in names:
+        trace = ours.trace(**inputs, edit={name: Edit.scale(0.5)})
+        values, _ = run_hooked(theirs, inputs, {name: lambda x: x * 0.5})
+        for found, shape in trace.shapes.items():
+            expected = shown(shape, values[found], mask)
+            np.testing.assert_allclose(shown(shape, trace[found], mask), expected, rtol=0, atol=2e-5, err_msg=found)
+
+
+# --- head masks -------------------------------------------------------------------------------------------------------
+
+
+def scaled_by(factors: np.ndarray) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda x: x * tensor(factors)[:, None, None]
+
+
+def test_a_head_mask_is_that_of_older_transformers(model: BertModel, theirs: Any) -> None:
+    mask = np.ones((L, A))
+    mask[0, 2], mask[2, [0, 4]], mask[2, 1] = 0, 0, 0.5
+    edit = head_mask(mask)
+    assert list(edit) == [f"encoder.layer.{i}.attention.self.probs" for i in (0, 2)]
+    trace = model.trace(**INPUTS, edit=edit)
+    hooks = {name: scaled_by(mask[int(name.split(".")[2])]) for name in edit}
+    values, _ = run_hooked(theirs, INPUTS, hooks)
+    np.testing.assert_allclose(trace["hidden_states.3"][MASK == 1], values["encoder.layer.2"][MASK == 1], atol=1e-5)
+    assert head_mask(np.ones((L, A))) == {}
+    assert list(head_mask(mask[2])) == ["encoder.layer.*.attention.self.probs"]
+    with pytest.raises(ValueError, match=r"mask has shape \(1, 1, 5\)"):
+        head_mask(np.ones((1, 1, 5)))
+
+
+def test_removing_a_head_is_removing_its_columns_of_the_output_map(model: BertModel) -> None:
+    """Head a owns the columns a D to (a + 1) D - 1 of the context, so of the map's input."""
+    trace = model.trace(**INPUTS, edit={SELF: Edit.zero(heads=3)})
+    weight, bias = model.weights.layers[1].attention_output.weight, model.weights.layers[1].attention_output.bias
+    columns = np.r_[0 : 3 * D, 4 * D : H]
+    plain = model.trace(**INPUTS, record=SELF)[SELF]
+    expected = plain[..., columns] @ weight[:, columns].T + bias
+    found = trace["encoder.layer.1.attention.output.dense"]
+    np.testing.assert_allclose(found[MASK == 1], expected[MASK == 1], atol=1e-5)
+
+
+# --- patches ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def clean(model: BertModel) -> Trace:
+    return model.trace(**INPUTS)
+
+
+OTHER = {**INPUTS, "input_ids": RANDOM.integers(90, size=(B, S))}
+
+
+@pytest.mark.parametrize("backend", ["numba", "numpy"])
+def test_patching_everything_from_the_clean_run_gives_the_clean_bits(backend: str, folder: Path) -> None:
+    model = BertModel.from_pretrained(folder, backend=backend)
+    clean = model.trace(**INPUTS)
+    for edit in ({"*": Edit.patch(clean)}, {"*": clean}, dict.fromkeys(clean, clean)):
+        patched = model.trace(**OTHER, edit=edit, allow_noop=True)
+        assert sum(report.changed for report in patched.edits)
+        for name in clean:
+            np.testing.assert_array_equal(patched[name], clean[name], err_msg=name)
+        np.testing.assert_array_equal(patched.output.last_hidden_state, clean.output.last_hidden_state)
+
+
+def test_patching_one_layer_gives_the_clean_bits_from_there_on(model: BertModel, clean: Trace) -> None:
+    for name in ("embeddings.LayerNorm.input", "encoder.layer.0", "encoder.layer.1.output.LayerNorm.input"):
+        patched = model.trace(**OTHER, edit={name: Edit.patch(clean)})
+        np.testing.assert_array_equal(patched.output.last_hidden_state, clean.output.last_hidden_state)
+
+
+def test_patches_of_tokens_and_of_one_clean_text(model: BertModel) -> None:
+    ids, others = INPUTS["input_ids"], OTHER["input_ids"]
+    clean = model.trace(ids[:1])
+    patched = model.trace(others, edit={"encoder.layer.0": Edit.patch(clean, tokens=[4])})
+    alone = model.trace(others)["encoder.layer.0"]
+    for b in range(B):
+        np.testing.assert_array_equal(patched["encoder.layer.0"][b, 4], clean["encoder.layer.0"][0, 4])
+        np.testing.assert_array_equal(patched["encoder.layer.0"][b, :4], alone[b, :4])
+
+
+# --- bits that stay ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", ["numba", "numba-blas", "numpy"])
+def test_an_edit_that_changes_nothing_changes_no_bit(backend: str, folder: Path) -> None:
+    model = BertModel.from_pretrained(folder, backend=backend)
+    clean = model.trace(**INPUTS)
+    same = model.trace(**INPUTS, edit={"*": lambda x: x}, allow_noop=True)
+    assert same.edits[0].changed == 0
+    assert same.edits[0].fired == len(clean) * B - 2  # one sequence does not show [CLS]
+    for name in clean:
+        np.testing.assert_array_equal(same[name], clean[name], err_msg=name)
+    np.testing.assert_array_equal(same.output.pooler_output, clean.output.pooler_output)
+
+
+@pytest.mark.parametrize("name", ["scores", "probs", "query", "value"])
+def test_what_does_not_depend_on_a_change_keeps_its_bits(name: str, model: BertModel, clean: Trace) -> None:
+    """A change of one head and one token of one sequence leaves the other sequences, heads and tokens as they were."""
+    trace = model.trace(**INPUTS, edit={f"{SELF}.{name}": Edit.scale(0.5, heads=2, tokens=3, sequences=0)})
+    changed = trace[SELF] != clean[SELF]
+    assert not changed[1:].any()
+    assert changed[0, 3, 2 * D : 3 * D].any()
+    assert not changed[0, :, : 2 * D].any()
+    assert not changed[0, :, 3 * D :].any()
+    if name != "value":
+        assert not changed[0, [0, 1, 2, *range(4, S)]].any()
+
+
+def test_a_text_has_the_same_bits_in_any_batch(model: BertModel) -> None:
+    edit: dict[str, EditValue] = {
+        "*.scores": Edit.scale(0.9),
+        "*.intermediate.dense": lambda x: x * 0.9,
+        "embeddings": Edit.mean("tokens"),
+        "encoder.layer.1": np.tanh,
+    }
+    whole = model.trace(**INPUTS, edit=edit)
+    for b in range(B):
+        alone = model.trace(**{name: array[b : b + 1] for name, array in INPUTS.items()}, edit=edit)
+        for name in whole:
+            np.testing.assert_array_equal(alone[name][0], whole[name][b], err_msg=name)
+
+
+def test_noise_is_seeded_and_does_not_depend_on_the_batch(model: BertModel, clean: Trace) -> None:
+    def run(seed: int, rows: int = B) -> np.ndarray:
+        some = {name: array[:rows] for name, array in INPUTS.items()}
+        return model.trace(**some, edit={"embeddings": Edit.noise(0.1, seed)})["embeddings"]
+
+    np.testing.assert_array_equal(run(1), run(1))
+    np.testing.assert_array_equal(run(1, 2), run(1)[:2])
+    assert not np.array_equal(run(1), run(2))
+    difference = (run(1) - clean["embeddings"])[MASK == 1]
+    assert 0.08 < difference.std() < 0.12
+    several = model.trace(**INPUTS, edit={"hidden_states.*": Edit.noise(0.1)})
+    assert several.edits[0].names == ("embeddings", *(f"encoder.layer.{i}" for i in range(L)))
+
+
+def test_reports(model: BertModel, clean: Trace) -> None:
+    report = model.trace(**INPUTS, edit={SELF: Edit.zero(heads=3)}).edits[0]
+    shown_ = clean[SELF][MASK == 1]
+    assert (report.pattern, report.names, report.fired) == (SELF, (SELF,), B)
+    assert report.changed == MASK.sum() * D
+    assert report.description == "zero(heads=[3])"
+    np.testing.assert_allclose(report.before_rms, np.sqrt((shown_**2).mean()), rtol=1e-6)
+    np.testing.assert_allclose(
+        report.change_rms, np.sqrt((shown_[:, 3 * D : 4 * D] ** 2).sum() / shown_.size), rtol=1e-6
+    )
+    masked = model.trace(**INPUTS, edit={"*.scores": Edit.add(-np.inf, keys=0, tokens=range(1, S))}).edits[0]
+    assert np.isfinite(masked.change_rms)
+
+
+def test_a_function_gets_a_copy_and_its_site(model: BertModel) -> None:
+    seen = []
+
+    def look(x: np.ndarray, site: Any) -> None:
+        seen.append((site.name, site.layer, site.sequence, site.columns.tolist(), x.shape))
+        with pytest.raises(ValueError, match="read-only"):
+            site.array[:] = 0
+
+    edit: dict[str, EditValue] = {"encoder.layer.1.attention": look, "pooler": look}
+    trace = model.trace(**INPUTS, edit=edit, allow_noop=True)
+    np.testing.assert_array_equal(trace["pooler"], model(**INPUTS).pooler_output)
+    columns = [np.flatnonzero(row).tolist() for row in MASK]
+    assert seen[:B] == [("encoder.layer.1.attention", 1, b, columns[b], (len(columns[b]), H)) for b in range(B)]
+    assert [entry[2] for entry in seen[B:]] == [0, 1, 3]
+
+
+# --- edits that are refused -------------------------------------------------------------------------------------------
+
+
+def changes_in_place(x: np.ndarray) -> None:
+    x[:] = 0
+
+
+WRONG: dict[str, tuple[Any, type[Exception], str]] = {
+    "no such name": ({"encoder.layer.9": Edit.zero()}, ValueError, "nearest names are"),
+    "no such pattern": ({"layer*.probs": Edit.zero()}, ValueError, "is not the name of a value"),
+    "an alias of another shape": (
+        {"blocks.0.attn.hook_q": Edit.zero()},
+        ValueError,
+        "another shape than encoder.layer.0",
+    ),
+    "not a dict": ([("pooler", Edit.zero())], TypeError, "expected a dict of names to changes"),
+    "a key that is a number": ({3: Edit.zero()}, TypeError, "has the key 3"),
+    "text": ({"pooler": "zero"}, TypeError, r"edit\['pooler'\].*An Edit, an array, a number or a function"),
+    "None": ({"pooler": None}, TypeError, "expected a number"),
+    "NaN": ({"pooler": np.nan}, ValueError, "NaN or infinity"),
+    "-inf outside scores": ({"pooler": Edit.add(-np.inf)}, ValueError, "-inf is possible in scores only"),
+    "all scores -inf": ({"*.scores": Edit.add(-np.inf)}, ValueError, "all scores of one token -inf"),
+    "an array of the wrong shape": ({"pooler": np.zeros((3, 2))}, ValueError, r"shape \(3, 2\); pooler is \(4, 35\)"),
+    "too few numbers": ({"encoder.layer.0": Edit.add([1, 2, 3])}, ValueError, r"\(35,\) for each feature"),
+    "heads of a hidden state": ({"encoder.layer.0": Edit.zero(heads=1)}, ValueError, "does not have heads"),
+    "features of scores": ({"*.scores": Edit.zero(features=1)}, ValueError, "does not have features"),
+    "tokens of the pooler": ({"pooler": Edit.zero(tokens=0)}, ValueError, "pooler does not have tokens"),
+    "keys of a hidden state": ({"encoder.layer.0": Edit.zero(keys=0)}, ValueError, "does not have keys"),
+    "a head that is not there": ({SELF: Edit.zero(heads=5)}, ValueError, "heads=5; this model has 5 attention heads"),
+    "a feature that is not there": ({SELF: Edit.zero(features=[0, 35])}, ValueError, "features=35"),
+    "a token that is not there": ({SELF: Edit.zero(tokens=11)}, ValueError, "the columns of this batch are 0 to 10"),
+    "a negative token": ({SELF: Edit.zero(tokens=-1)}, ValueError, "not counted from the end"),
+    "a sequence that is not there": ({SELF: Edit.zero(sequences=4)}, ValueError, "sequences=4"),
+    "a mask of another shape": ({SELF: Edit.zero(tokens=np.ones((2, 3), bool))}, ValueError, r"expected \(4, 11\)"),
+    "heads and features": ({SELF: Edit.zero(heads=0, features=0)}, ValueError, "give one of them"),
+    "the mean over another axis": ({"pooler": Edit.mean("tokens")}, ValueError, "not an axis of pooler"),
+    "a function that changes the shape": (
+        {"pooler": lambda x: x[:3]},
+        ValueError,
+        r"shape \(3,\); expected numbers of",
+    ),
+    "a function that returns text": ({"pooler": lambda x: "a"}, ValueError, "expected numbers of shape"),
+    "a function that returns NaN": ({"pooler": lambda x: x / 0 * 0}, ValueError, "made NaN or infinity in pooler"),
+    "a function that overflows": ({"pooler": lambda x: x.astype(float) * 1e300}, ValueError, "made NaN or infinity"),
+    "a function that forgets to return": ({"pooler": changes_in_place}, ValueError, "but returned None"),
+    "a function that does nothing": ({"pooler": lambda x: None}, ValueError, "reached no value of 1 name"),
+    "the same numbers": ({"pooler": lambda x: x}, ValueError, "was applied 3 times and changed nothing"),
+    "only masked tokens": ({SELF: Edit.zero(tokens=0, sequences=2)}, ValueError, "reached no value"),
+}
+
+
+@pytest.mark.parametrize(("edit", "error", "message"), WRONG.values(), ids=WRONG)
+def test_a_wrong_edit_is_refused(edit: Any, error: type[Exception], message: str, model: BertModel) -> None:
+    with np.errstate(all="ignore"), pytest.raises(error, match=message):
+        model.trace(**INPUTS, edit=edit)
+    model(**INPUTS)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: Edit.zero(head=1), TypeError, "does not know head; it has heads, tokens"),
+        (lambda: Edit.zero(heads="all"), TypeError, "heads='all'; expected an int"),
+        (lambda: Edit.zero(heads=1.5), TypeError, "expected an int or several"),
+        (lambda: Edit.zero(features=np.ones((2, 2), bool)), TypeError, "expected an int or several"),
+        (lambda: Edit.mean("axis"), ValueError, "over='axis'; expected one of 'tokens'"),
+        (lambda: Edit.scale("two"), TypeError, "factor='two'; expected a number"),
+        (lambda: Edit.scale([[1, 2], [3]]), ValueError, "not a rectangular array"),
+        (lambda: Edit.add(np.inf), ValueError, "NaN or infinity"),
+        (lambda: Edit.noise(-1), ValueError, "expected a number of at least 0"),
+        (lambda: Edit.noise(1, seed=-3), ValueError, "seed=-3"),
+        (lambda: Edit.patch(np.zeros(3)), TypeError, "expected a Trace"),  # type: ignore[arg-type]
+        (lambda: Edit.function(3), TypeError, "expected a function"),  # type: ignore[arg-type]
+    ],
+)
+def test_an_edit_that_cannot_be_made(make: Callable[[], Edit], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        make()
+
+
+def test_wrong_patches(model: BertModel, clean: Trace) -> None:
+    some = clean.select("pooler")
+    with pytest.raises(ValueError, match=r"does not have embeddings\. Record it there"):
+        model.trace(**OTHER, edit={"embeddings": Edit.patch(some)})
+    shorter = model.trace(INPUTS["input_ids"][:, :5])
+    with pytest.raises(ValueError, match=r"\(4, 5, 35\) in the other trace and \(4, 11, 35\) here"):
+        model.trace(**OTHER, edit={"embeddings": Edit.patch(shorter)})
+    unmasked = model.trace(INPUTS["input_ids"])
+    with pytest.raises(ValueError, match="Sequence 1 has 6 tokens here and 11 in the other trace"):
+        model.trace(**OTHER, edit={"embeddings": Edit.patch(unmasked)})
+    model.trace(**OTHER, edit={"embeddings": Edit.patch(unmasked, sequences=0)})
+
+
+def test_edits_beyond_num_layers(model: BertModel) -> None:
+    with pytest.raises(ValueError, match="is not computed with num_layers=1"):
+        model.trace(**INPUTS, num_layers=1, edit={"hidden_states.2": Edit.zero()})
+    trace = model.trace(**INPUTS, num_layers=1, edit={"hidden_states.1": Edit.zero()})
+    assert not trace["encoder.layer.0"].any()

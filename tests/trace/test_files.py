@@ -1,0 +1,196 @@
+"""Traces in files: what is written is read again, for other libraries too; damaged files are refused by name."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+import minibert
+from benchmarks.checkpoints import random_checkpoint
+from minibert import BertModel, Edit, Trace, exact
+from tests.support.head_models import CLASSES, head_checkpoint, inputs_of
+
+SUFFIXES = (".npz", ".safetensors")
+IDS = np.array([[5, 6, 7, 8], [9, 10, 11, 12], [13, 14, 15, 16]])
+MASK = np.array([[1, 1, 1, 1], [1, 1, 0, 0], [0, 1, 0, 1]])
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> BertModel:
+    return BertModel.from_pretrained(random_checkpoint(tmp_path_factory.mktemp("files") / "model"))
+
+
+def same(found: Trace, expected: Trace) -> None:
+    assert found.names == expected.names
+    for name, array in expected.items():
+        assert found[name].dtype == array.dtype
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
+    np.testing.assert_array_equal(found.mask, expected.mask)
+    assert found.tokens == expected.tokens
+    assert found.edits == expected.edits
+    assert found.output is None
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_trace_is_read_as_it_was_written(suffix: str, model: BertModel, tmp_path: Path) -> None:
+    tokens = [["a", "b", "</script>", "é"], ["a", "\U0001f600"], ["a", "b"]]
+    edit = {"encoder.layer.0": Edit.zero(tokens=1)}
+    traces = [
+        model.trace(IDS, MASK, tokens=tokens, edit=edit),
+        model.trace(IDS, MASK, record="attentions.*"),
+        model.trace(IDS, MASK, record=()),
+        model.trace(IDS, num_layers=1),
+        model.trace(np.zeros((0, 3), dtype=np.int64)),
+        model.trace(np.zeros((2, 3), dtype=np.int64), np.zeros((2, 3), dtype=np.int64)),
+        exact.forward(model, IDS, MASK),
+    ]
+    for number, trace in enumerate(traces):
+        path = tmp_path / f"{number}{suffix}"
+        trace.save(path)
+        found = Trace.load(path)
+        same(found, trace)
+        found.save(tmp_path / f"again{suffix}")
+        assert (tmp_path / f"again{suffix}").read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_trace_from_a_file_is_used_as_a_new_one(suffix: str, model: BertModel, tmp_path: Path) -> None:
+    clean = model.trace(IDS, MASK)
+    clean.save(tmp_path / f"clean{suffix}")
+    found = Trace.load(tmp_path / f"clean{suffix}")
+    np.testing.assert_array_equal(found["blocks.1.attn.hook_q"], clean["blocks.1.attn.hook_q"])
+    np.testing.assert_array_equal(found.sequence(2)["embeddings"], clean.sequence(2)["embeddings"])
+    patched = model.trace(IDS[::-1], MASK, edit={"*": Edit.patch(found)})
+    for name in clean:
+        np.testing.assert_array_equal(patched[name], clean[name])
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_traces_of_heads(kind: str, tmp_path: Path) -> None:
+    model = getattr(minibert, kind).from_pretrained(head_checkpoint(tmp_path / "model", kind))
+    trace = model.trace(**inputs_of(kind))
+    trace.save(tmp_path / "trace.npz")
+    same(Trace.load(tmp_path / "trace.npz"), trace)
+
+
+def test_other_libraries_read_the_files(model: BertModel, tmp_path: Path) -> None:
+    trace = model.trace(IDS, MASK)
+    for suffix in SUFFIXES:
+        trace.save(tmp_path / f"trace{suffix}")
+    with np.load(tmp_path / "trace.npz") as arrays:
+        for name in trace:
+            np.testing.assert_array_equal(arrays[name], trace[name])
+        np.testing.assert_array_equal(arrays["attention_mask"], MASK)
+        assert json.loads(str(arrays["minibert_trace"]))["format"] == 1
+    found = safetensors.numpy.load_file(tmp_path / "trace.safetensors")
+    assert {*found} == {*trace, "attention_mask"}
+    np.testing.assert_array_equal(found["pooler"], trace["pooler"])
+
+
+# --- files that are refused -------------------------------------------------------------------------------------------
+
+
+def rewrite(path: Path, change: Any) -> None:
+    """Write a trace's file again after a change of its arrays and its header."""
+    arrays = dict(safetensors.numpy.load_file(path))
+    content = path.read_bytes()
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]["minibert_trace"]
+    header = json.loads(header)
+    change(arrays, header)
+    safetensors.numpy.save_file(arrays, path, metadata={"minibert_trace": json.dumps(header)})
+
+
+CHANGES = {
+    "a newer format": (lambda a, h: h.update(format=2), "has the format 2, but this version of minibert reads"),
+    "no sizes": (lambda a, h: h.pop("sizes"), "not a whole trace"),
+    "wrong sizes": (lambda a, h: h["sizes"].update(hidden_size=7), r"embeddings.word_embeddings is float32 of shape"),
+    "negative sizes": (lambda a, h: h["sizes"].update(hidden_size=-7), "hidden_size=-7"),
+    "very many layers": (lambda a, h: h["sizes"].update(num_hidden_layers=10**8), "layers"),
+    "no heads": (lambda a, h: h["sizes"].update(num_attention_heads=0), "not a whole trace"),
+    "an unknown head": (lambda a, h: h["sizes"].update(head="BertForEverything"), "not a whole trace"),
+    "an unknown name": (lambda a, h: h["names"].append("secret"), "'secret' is not a name of its model"),
+    "a name too few": (lambda a, h: h["names"].pop(), "its arrays differ from the names in its header"),
+    "a missing array": (lambda a, h: a.pop("pooler"), "not a whole trace"),
+    "no mask": (lambda a, h: a.pop("attention_mask"), "not a whole trace"),
+    "another mask": (lambda a, h: a.update(attention_mask=MASK[:2].astype(np.uint8)), "expected"),
+    "a mask of numbers": (lambda a, h: a.update(attention_mask=5 * MASK.astype(np.uint8)), "expected 0 and 1"),
+    "integers": (lambda a, h: a.update(pooler=np.zeros((3, 24), np.int32)), "pooler is int32"),
+    "tokens of another text": (lambda a, h: h.update(tokens=[["a"], ["b"], ["c"]]), "tokens has lists of"),
+    "tokens that are numbers": (lambda a, h: h.update(tokens=[[1], [2], [3]]), "expected a list of str"),
+    "edits that are damaged": (lambda a, h: h.update(edits=[{"a": 1}]), "not a whole trace"),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), CHANGES.values(), ids=CHANGES)
+def test_a_wrong_file_is_refused(change: Any, message: str, model: BertModel, tmp_path: Path) -> None:
+    path = tmp_path / "trace.safetensors"
+    model.trace(IDS, MASK).save(path)
+    rewrite(path, change)
+    with pytest.raises(ValueError, match=message) as caught:
+        Trace.load(path)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_damaged_bytes_are_refused_or_harmless(suffix: str, model: BertModel, tmp_path: Path) -> None:
+    """Each cut, and single wrong bytes, give a ValueError with the file's name, or a trace of the same shapes."""
+    path = tmp_path / f"trace{suffix}"
+    trace = model.trace(IDS, MASK, record=["pooler", "embeddings", "attentions.0"])
+    trace.save(path)
+    whole = path.read_bytes()
+    generator = np.random.default_rng(0)
+    cuts = [whole[:length] for length in (0, 1, 8, 100, len(whole) // 2, len(whole) - 1)]
+    flipped = []
+    for place in generator.integers(len(whole), size=300):
+        content = bytearray(whole)
+        content[place] ^= 1 << int(generator.integers(8))
+        flipped.append(bytes(content))
+    for content in [*cuts, *flipped]:
+        path.write_bytes(content)
+        found, message = None, ""
+        try:
+            found = Trace.load(path)
+        except ValueError as error:
+            message = str(error)
+        assert str(path) in message or (found is not None and content not in cuts)
+        if found is not None:
+            assert set(found.shapes.values()) <= set(trace.shapes.values())
+
+
+def test_an_array_larger_than_its_file_takes_no_memory(tmp_path: Path) -> None:
+    path = tmp_path / "trace.npz"
+    header = np.lib.format.magic(1, 0) + (118).to_bytes(2, "little")
+    header += b"{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000, 1000), }".ljust(117) + b"\n"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("pooler.npy", header + bytes(100))
+    with pytest.raises(ValueError, match="is not a whole trace"):
+        Trace.load(path)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("pooler.npy", bytes(10**6))
+    with pytest.raises(ValueError, match="it is compressed"):
+        Trace.load(path)
+
+
+def test_names_of_files(model: BertModel, tmp_path: Path) -> None:
+    trace = model.trace(IDS, record="pooler")
+    for name in ("trace.pt", "trace"):
+        with pytest.raises(ValueError, match=r"must end in \.npz or \.safetensors"):
+            trace.save(tmp_path / name)
+        with pytest.raises(ValueError, match=r"must end in \.npz or \.safetensors"):
+            Trace.load(tmp_path / name)
+    with pytest.raises(FileNotFoundError, match="there is no folder"):
+        trace.save(tmp_path / "no" / "trace.npz")
+    with pytest.raises(OSError, match=r"no\.npz cannot be read"):
+        Trace.load(tmp_path / "no.npz")
+    (tmp_path / "other.npz").write_bytes(b"text")
+    with pytest.raises(ValueError, match="is not a whole trace of minibert"):
+        Trace.load(tmp_path / "other.npz")
+    np.savez(tmp_path / "mine.npz", pooler=np.zeros(3))
+    with pytest.raises(ValueError, match="is not a whole trace of minibert"):
+        Trace.load(tmp_path / "mine.npz")

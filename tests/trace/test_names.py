@@ -1,0 +1,411 @@
+"""The names: the table is executed, each value equals that of transformers' module, aliases and patterns."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import minibert
+from benchmarks import float64
+from benchmarks.checkpoints import random_checkpoint
+from benchmarks.float64 import measure
+from minibert import BertModel, exact
+from minibert.bert.weights import HEADS
+from minibert.models.saving import named_arrays
+from minibert.trace.names import Names, Sizes
+from minibert.trace.table import EMBEDDINGS, LAYER, POOLER, TABLE
+from minibert.trace.table import HEADS as HEAD_ENTRIES
+from minibert.trace.trace import Trace
+from tests.support.head_models import CLASSES, head_checkpoint, inputs_of, their_model
+from tests.support.report import REPORT
+from tests.support.text_data import english_texts
+from tests.support.torch_hooks import run_hooked, shown
+
+# All dimensions differ.
+ODD: dict[str, Any] = {
+    "hidden_size": 35,
+    "num_attention_heads": 5,
+    "intermediate_size": 131,
+    "num_hidden_layers": 3,
+    "type_vocab_size": 6,
+    "max_position_embeddings": 41,
+}
+
+
+@pytest.fixture(scope="module")
+def odd_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return random_checkpoint(tmp_path_factory.mktemp("odd") / "model", **ODD)
+
+
+def padded_inputs(model: BertModel, rows: int = 6, length: int = 13, seed: int = 0) -> dict[str, np.ndarray]:
+    """Return rows with padding on either side, with holes, and one of a single token."""
+    generator = np.random.default_rng(seed)
+    mask = np.ones((rows, length), dtype=np.int64)
+    mask[1, 7:], mask[2, :4], mask[3, [2, 5, 6]], mask[4] = 0, 0, 0, 0
+    mask[4, 3] = 1
+    return {
+        "input_ids": generator.integers(model.config.vocab_size, size=(rows, length)),
+        "attention_mask": mask,
+        "token_type_ids": generator.integers(model.config.type_vocab_size, size=(rows, length)),
+    }
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+
+class Formulas:
+    """Evaluates the formulas of the table for one sequence, in float64, with the arrays of the checkpoint."""
+
+    def __init__(self, model: Any, ids: np.ndarray, types: np.ndarray, positions: np.ndarray) -> None:
+        config = model.config
+        A, D = config.num_attention_heads, config.head_size
+        self.arrays = {
+            name.removeprefix("bert."): np.asarray(array, dtype=np.float64)
+            for name, array in named_arrays(model.weights, model._head)
+        }
+        self.eps = config.layer_norm_eps
+        self.symbols: dict[str, Any] = {
+            "input_ids": ids,
+            "token_type_ids": types,
+            "position_ids": positions,
+            "sqrt": np.sqrt,
+            "tanh": np.tanh,
+            "D": D,
+            "act": float64.ACTIVATIONS[config.activation],
+            "by_head": lambda x: x.reshape(len(x), A, D).transpose(1, 0, 2),
+            "transposed": lambda x: x.transpose(0, 2, 1),
+            "joined": lambda x: x.transpose(1, 0, 2).reshape(x.shape[1], A * D),
+            "softmax": lambda x: np.exp(x) / np.exp(x).sum(axis=-1, keepdims=True),
+        }
+
+    def evaluate(self, entry: Any, layer: int | None) -> np.ndarray:
+        module = entry.weights.format(i=layer)
+        W, b = self.arrays.get(f"{module}.weight"), self.arrays.get(f"{module}.bias")
+        if module == "cls.predictions.decoder":
+            W, b = self.arrays["embeddings.word_embeddings.weight"], self.arrays["cls.predictions.bias"]
+
+        def layer_norm(x: np.ndarray) -> np.ndarray:
+            return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + self.eps) * W + b
+
+        value = eval(entry.formula, {"W": W, "b": b, "layer_norm": layer_norm, **self.symbols})
+        self.symbols[entry.symbol] = value
+        if entry.symbol in ("embeddings", "output"):
+            self.symbols["x"] = value
+        return value
+
+
+@pytest.mark.parametrize("kind", ["BertModel", *CLASSES])
+def test_each_formula_and_shape_of_the_table_is_true(kind: str, odd_folder: Path, tmp_path: Path) -> None:
+    if kind == "BertModel":
+        model: Any = BertModel.from_pretrained(odd_folder)
+    else:
+        labels = {"num_labels": 7} if "Classification" in kind else {}
+        folder = head_checkpoint(tmp_path / "model", kind, **{**ODD, "vocab_size": 53, **labels})
+        model = getattr(minibert, kind).from_pretrained(folder)
+    generator = np.random.default_rng(0)
+    shape = (2, 11) if kind != "BertForMultipleChoice" else (2, 1, 11)
+    ids, types = generator.integers(53, size=shape), generator.integers(6, size=shape)
+    trace = exact.forward(model, ids, token_type_ids=types)
+    config = model.config
+    letters = {
+        "B": 2,
+        "S": 11,
+        "H": config.hidden_size,
+        "A": config.num_attention_heads,
+        "F": config.intermediate_size,
+        "V": config.vocab_size,
+        "N": 7,
+    }
+    pooler = model.weights.pooler is not None
+    entries: list[tuple[int | None, Any]] = [(None, entry) for entry in EMBEDDINGS]
+    entries += [(i, entry) for i in range(config.num_hidden_layers) for entry in LAYER]
+    entries += [(None, entry) for entry in ((*POOLER,) if pooler else ()) + HEAD_ENTRIES.get(kind, ())]
+    assert [entry.path.format(i=i) for i, entry in entries] == list(trace)
+    for b in range(2):
+        formulas = Formulas(model, ids.reshape(2, 11)[b], types.reshape(2, 11)[b], np.arange(11))
+        for layer, entry in entries:
+            name = entry.path.format(i=layer)
+            value, found = formulas.evaluate(entry, layer), trace[name]
+            said = [letters[part] if part in letters else int(part) for part in entry.shape.strip("()").split(", ")]
+            assert list(found.shape) == said, name
+            np.testing.assert_allclose(value, found[b], rtol=0, atol=1e-10 * max(1, np.abs(value).max()), err_msg=name)
+
+
+def test_the_page_has_the_table() -> None:
+    """Its errors are those of the last run that was written down; each is below that of transformers."""
+    page = (Path(minibert.__file__).parent / "trace" / "README.md").read_text(encoding="utf-8")
+    found = re.findall(r"^\| `([\w.]+)` \| `(.+?) = (.+?)` \| (\(.+?\)) \| (\S+) \| (\S+) \|$", page, re.MULTILINE)
+    entries = [(e.path.replace("{i}", "I"), e.symbol, e.formula, e.shape) for e in (*EMBEDDINGS, *LAYER, *POOLER)]
+    assert [row[:4] for row in found] == entries
+    assert all(float(ours) <= float(others) for *_, ours, others in found)
+
+
+def test_the_numbers_of_names() -> None:
+    """They are 5 of the embeddings, 14 of each layer, 2 of the pooler."""
+
+    def count(layers: int, **parts: Any) -> int:
+        sizes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 9, "num_labels": 2}
+        sizes |= {"num_hidden_layers": layers, "num_layers": layers, "pooler": True, "head": None} | parts
+        return len(Names(Sizes(**sizes)).specs)
+
+    assert (count(6), count(12), count(0), count(0, pooler=False)) == (91, 175, 7, 5)
+    assert count(12, num_layers=3) == 5 + 3 * 14
+    assert count(12, pooler=False, head="BertForMaskedLM") == 173 + 4
+
+
+# --- beside transformers ----------------------------------------------------------------------------------------------
+
+
+def compare(
+    trace: Trace, true: Trace, theirs: dict[str, np.ndarray], mask: np.ndarray
+) -> list[tuple[str, float, float]]:
+    """Return the RMS errors of ours and theirs for each name, relative to the RMS of the value."""
+    rows = []
+    for name, shape in trace.shapes.items():
+        exactly = shown(shape, true[name], mask)
+        size = float64.rms(exactly) or 1.0
+        ours, others = (measure(shown(shape, array, mask), exactly).rms for array in (trace[name], theirs[name]))
+        rows.append((name, ours / size, others / size))
+    return rows
+
+
+def their_names(values: dict[str, np.ndarray], names: Names) -> dict[str, np.ndarray]:
+    """Return the values of hooks under the names of the table; all hooks on one value must agree."""
+    found: dict[str, np.ndarray] = {}
+    for path, value in values.items():
+        name, _ = names.resolve(path)
+        if name in found:
+            np.testing.assert_array_equal(found[name], value, err_msg=path)
+        found[name] = value
+    return found
+
+
+def check_errors(subject: str, rows: list[tuple[str, float, float]]) -> None:
+    """Compare the errors of each kind of name, over all layers, and report them."""
+    kinds: dict[str, list[tuple[float, float]]] = {}
+    for name, ours, others in rows:
+        kinds.setdefault(re.sub(r"layer\.\d+", "layer.*", name), []).append((ours, others))
+    worse = []
+    for kind, errors in kinds.items():
+        ours, others = (float(np.sqrt(np.mean(np.square(column)))) for column in zip(*errors, strict=True))
+        if subject == "MiniLM":
+            REPORT.append(f"trace: {kind}: RMS error {ours:.2e}, transformers {others:.2e}")
+        if ours > others:
+            worse.append(f"{kind}: {ours:.3e}, transformers {others:.3e}")
+    assert not worse, "\n".join(worse)
+    ratio, name = max((ours / others, name) for name, ours, others in rows if others)
+    REPORT.append(
+        f"trace: {subject}: {len(rows)} names, the largest ratio to transformers' error is {ratio:.2f} ({name})"
+    )
+    # A name alone, in one layer: a factor for chance, far below any mistake.
+    assert not [row for row in rows if row[1] > 1.5 * row[2] + 1e-12], rows
+
+
+@pytest.mark.parametrize("kind", ["MiniLM", "12 layers", "odd"])
+def test_every_name_is_what_transformers_computes_there(
+    kind: str, minilm: BertModel, odd_folder: Path, tmp_path: Path, tokenizer: Any, their_minilm: Any
+) -> None:
+    """The hooks are on all modules with eager attention; the error of each is compared with float64."""
+    from transformers import BertModel as Theirs
+
+    if kind == "MiniLM":
+        model = minilm
+        texts = english_texts()[:40]
+        cut = {"truncation": True, "max_length": 100}
+        inputs = dict(tokenizer(texts[:-1:2], texts[1::2], padding=True, **cut, return_tensors="np"))
+        theirs = Theirs.from_pretrained(Path(their_minilm.config._name_or_path), attn_implementation="eager").eval()
+    else:
+        sizes = {"hidden_size": 60, "num_attention_heads": 12, "num_hidden_layers": 12, "intermediate_size": 240}
+        folder = odd_folder if kind == "odd" else random_checkpoint(tmp_path / "model", **sizes, initializer_range=0.05)
+        model = BertModel.from_pretrained(folder)
+        inputs = padded_inputs(model, rows=40, length=29)
+        theirs = Theirs.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
+    trace, true = model.trace(**inputs), exact.forward(model, **inputs)
+    values, output = run_hooked(theirs, inputs)
+    found = their_names(values, trace._names)
+    assert set(found) == set(trace)
+    assert len(trace) == {"MiniLM": 91, "12 layers": 175, "odd": 49}[kind]
+    np.testing.assert_array_equal(output.pooler_output.numpy(), found["pooler"])
+    check_errors(kind, compare(trace, true, found, inputs["attention_mask"]))
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_every_name_of_a_head_is_what_transformers_computes_there(kind: str, tmp_path: Path) -> None:
+    folder = head_checkpoint(tmp_path / "model", kind)
+    model = getattr(minibert, kind).from_pretrained(folder)
+    inputs = inputs_of(kind, rows=12)
+    values, _ = run_hooked(their_model(folder, kind, "eager"), inputs)
+    trace, true = model.trace(**inputs), exact.forward(model, **inputs)
+    found = their_names({k: v for k, v in values.items() if not k.startswith("cls.predictions.bias")}, trace._names)
+    assert set(found) == set(trace)
+    mask = inputs["attention_mask"].reshape(-1, inputs["attention_mask"].shape[-1])
+    for name, ours, others in compare(trace, true, found, mask):
+        assert ours <= 4 * others + 1e-7, (name, ours, others)
+
+
+def test_exact_equals_the_float64_definitions(odd_folder: Path, tmp_path: Path) -> None:
+    """benchmarks/float64.py is independent of exact.py: other formulas, other sums, scipy's erf."""
+    for kind in ("BertModel", "BertForPreTraining"):
+        folder = odd_folder if kind == "BertModel" else head_checkpoint(tmp_path / "model", kind)
+        for activation in ("gelu", "gelu_new", "relu", "silu"):
+            config = minibert.BertConfig.from_pretrained(folder)
+            config = minibert.BertConfig.from_dict({**config.to_dict(), "hidden_act": activation})
+            model = getattr(minibert, kind).from_pretrained(folder, config=config)
+            inputs = padded_inputs(model)
+            true, found = model.with_ops(float64.OPS, np.float64).trace(**inputs), exact.forward(model, **inputs)
+            for name, array in true.items():
+                assert found[name].dtype == np.float64
+                scale = max(1.0, float(np.abs(array).max()))
+                np.testing.assert_allclose(found[name], array, rtol=0, atol=1e-11 * scale, err_msg=name)
+            for key, value in found.output.items():
+                arrays = value if isinstance(value, tuple) else (value,)
+                assert all(array.dtype == np.float64 for array in arrays), key
+
+
+# --- aliases and patterns ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def odd_trace(odd_folder: Path) -> Trace:
+    model = BertModel.from_pretrained(odd_folder, output_attentions=True)
+    return model.trace(**padded_inputs(model))
+
+
+def test_hidden_states_and_attentions_are_those_of_the_output(odd_trace: Trace) -> None:
+    for i, state in enumerate(odd_trace.output.hidden_states):
+        np.testing.assert_array_equal(odd_trace[f"hidden_states.{i}"], state)
+    for i, probs in enumerate(odd_trace.output.attentions):
+        np.testing.assert_array_equal(odd_trace[f"attentions.{i}"], probs)
+    np.testing.assert_array_equal(odd_trace["last_hidden_state"], odd_trace.output.last_hidden_state)
+    np.testing.assert_array_equal(odd_trace["pooler_output"], odd_trace.output.pooler_output)
+
+
+@pytest.mark.parametrize(
+    ("alias", "name"),
+    [
+        ("blocks.1.hook_resid_pre", "encoder.layer.0"),
+        ("blocks.0.hook_resid_post", "encoder.layer.0.output.LayerNorm.input"),
+        ("blocks.0.hook_normalized_resid_post", "encoder.layer.0"),
+        ("blocks.2.hook_resid_mid", "encoder.layer.2.attention.output.LayerNorm.input"),
+        ("blocks.2.attn.hook_pattern", "encoder.layer.2.attention.self.probs"),
+        ("hook_full_embed", "embeddings"),
+        ("inp_embd", "embeddings.LayerNorm.input"),
+        ("Qcur-1", "encoder.layer.1.attention.self.query"),
+        ("ffn_inp-1", "encoder.layer.1.attention"),
+        ("ffn_out-2", "encoder.layer.2.output.dense"),
+        ("result_embd", "encoder.layer.2"),
+        ("/encoder/layer.1/attention/self/value/Add_output_0", "encoder.layer.1.attention.self.value"),
+        ("/encoder/layer.1/output/Add_output_0", "encoder.layer.1.output.LayerNorm.input"),
+        ("bert.encoder.layer.1.intermediate.intermediate_act_fn", "encoder.layer.1.intermediate"),
+        ("0.auto_model.encoder.layer.1.output.LayerNorm", "encoder.layer.1"),
+        ("encoder.layer.1.input", "encoder.layer.0"),
+        ("encoder.layer.0.attention.self.key.input", "embeddings"),
+        ("encoder.layer.1.output.dense.input", "encoder.layer.1.intermediate"),
+        ("encoder.layer.1.attention.output.dense.input", "encoder.layer.1.attention.self"),
+        ("pooler.input", "encoder.layer.2"),
+    ],
+)
+def test_an_alias_is_its_name(alias: str, name: str, odd_trace: Trace) -> None:
+    np.testing.assert_array_equal(odd_trace[alias], odd_trace[name])
+    assert alias in odd_trace
+    assert alias not in list(odd_trace)
+
+
+def test_aliases_by_head_have_an_axis_of_heads(odd_trace: Trace) -> None:
+    name = "encoder.layer.1.attention.self"
+    by_head = odd_trace["blocks.1.attn.hook_z"]
+    assert by_head.shape == (6, 13, 5, 7)
+    np.testing.assert_array_equal(by_head[..., 2, :], odd_trace[name][..., 14:21])
+
+
+def test_every_alias_means_one_name() -> None:
+    """No alias is a name of the table, and no two rows have the same one."""
+    entries = [entry for rows in (EMBEDDINGS, LAYER, POOLER) for entry in rows]
+    aliases = [alias for entry in entries for alias in entry.aliases + entry.by_head]
+    assert len(aliases) == len(set(aliases))
+    assert not {*aliases} & {entry.path for entry in entries}
+    assert set(TABLE) == {"embeddings", "layer", "pooler", *HEADS}
+
+
+@pytest.mark.parametrize(
+    ("record", "names"),
+    [
+        ("encoder.layer.*.attention", [f"encoder.layer.{i}.attention" for i in range(3)]),
+        ("*.probs", [f"encoder.layer.{i}.attention.self.probs" for i in range(3)]),
+        ("hidden_states.*", ["embeddings", *(f"encoder.layer.{i}" for i in range(3))]),
+        ("encoder.layer.[12].output", ["encoder.layer.1", "encoder.layer.2"]),
+        ("encoder.layer.?.output.dense", [f"encoder.layer.{i}.output.dense" for i in range(3)]),
+        (["pooler", "attentions.1", "pooler_output"], ["encoder.layer.1.attention.self.probs", "pooler"]),
+        (lambda name: name.endswith("query"), [f"encoder.layer.{i}.attention.self.query" for i in range(3)]),
+        ("bert.pooler", ["pooler"]),
+        ((), []),
+    ],
+)
+def test_patterns(record: Any, names: list[str], odd_trace: Trace, odd_folder: Path) -> None:
+    assert odd_trace._names.select(record) == names
+    assert list(BertModel.from_pretrained(odd_folder).trace([[1, 2, 3]], record=record)) == names
+
+
+def test_a_layer_does_not_contain_its_input(odd_trace: Trace) -> None:
+    """The input of layer 1 is the output of layer 0, so an edit of "encoder.layer.1.*" must not change it."""
+    assert set(odd_trace._names.match("encoder.layer.1.*")) == {
+        name for name in odd_trace if name.startswith("encoder.layer.1.") or name == "encoder.layer.1"
+    }
+
+
+@pytest.mark.parametrize(
+    ("record", "error", "message"),
+    [
+        (
+            "encoder.layer.3.output",
+            ValueError,
+            r"has 3 layers, and no head. The nearest names are encoder.layer.2.output",
+        ),
+        ("encoder.layer.1.attention.probs", ValueError, r"nearest names are .*encoder.layer.1.attention.self.probs"),
+        ("attn*", ValueError, "is not the name of a value of this model"),
+        ("classifier", ValueError, "and no head"),
+        (["pooler", "no such name"], ValueError, "'no such name' is not the name"),
+        (lambda name: False, ValueError, "returned False for all 49 names"),
+        (3, TypeError, "record=3; expected a name or a pattern"),
+        ([3], TypeError, "expected a name or a pattern"),
+        (b"pooler", TypeError, "expected a name or a pattern"),
+        ({"pooler": 1}, TypeError, "expected a name or a pattern"),
+    ],
+)
+def test_names_that_are_refused(record: Any, error: type[Exception], message: str, odd_folder: Path) -> None:
+    model = BertModel.from_pretrained(odd_folder)
+    with pytest.raises(error, match=message):
+        model.trace([[1, 2, 3]], record=record)
+
+
+def test_names_beyond_num_layers(odd_folder: Path) -> None:
+    model = BertModel.from_pretrained(odd_folder)
+    trace = model.trace([[1, 2, 3]], num_layers=1)
+    assert list(trace)[-1] == "encoder.layer.0"
+    assert len(trace) == 19
+    assert trace.output.last_hidden_state is None
+    for record in ("encoder.layer.1.*", "pooler", "last_hidden_state"):
+        with pytest.raises(ValueError, match="is not computed with num_layers=1"):
+            model.trace([[1, 2, 3]], num_layers=1, record=record)
+
+
+def test_lookups_in_a_trace(odd_trace: Trace) -> None:
+    np.testing.assert_array_equal(odd_trace[2, "probs"], odd_trace["encoder.layer.2.attention.self.probs"])
+    np.testing.assert_array_equal(odd_trace[0, "attention.self.key"], odd_trace["Kcur-0"])
+    some = odd_trace.select("hidden_states.*")
+    assert some.get("pooler") is None
+    for key in ("encoder.layer.7", "no", 3, (9, "probs"), (1, "probz")):
+        assert key not in odd_trace
+        with pytest.raises(KeyError):
+            odd_trace[key]  # type: ignore[index]
+    with pytest.raises(KeyError, match=r"pooler was not recorded; recorded are embeddings, .*Add it to record="):
+        some["pooler"]
+    with pytest.raises(ValueError, match="names that were not recorded"):
+        some.select("pooler")
+    assert SimpleNamespace(**{"x": odd_trace}).x is odd_trace

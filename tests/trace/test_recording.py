@@ -1,0 +1,399 @@
+"""Recording: no bit changes, whatever is recorded; every head, steps, threads, streams, memory, unusual batches."""
+
+from __future__ import annotations
+
+import threading
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import minibert
+from benchmarks.checkpoints import random_checkpoint
+from minibert import BertModel, exact
+from minibert.bert import reference
+from minibert.models import tracing
+from minibert.models.bert_model import TOKENS_PER_STEP
+from tests.support.head_models import CLASSES, head_checkpoint, inputs_of
+from tests.support.text_data import english_texts, naughty_lines, needs_data, udhr_lines
+
+BACKENDS = ("numba", "numba-blas", "numpy")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return random_checkpoint(tmp_path_factory.mktemp("small") / "model", type_vocab_size=3)
+
+
+def batch(model: Any, rows: int, length: int, seed: int = 0) -> dict[str, np.ndarray]:
+    """Return random rows of random lengths, some with holes and one that shows nothing."""
+    generator = np.random.default_rng(seed)
+    mask = np.arange(length) < generator.integers(1, length + 1, size=(rows, 1))
+    mask &= generator.random(mask.shape) < 0.9
+    mask[0] = True
+    if rows > 3:
+        mask[2], mask[3, 0] = False, False
+    ids = generator.integers(model.config.vocab_size, size=mask.shape)
+    types = generator.integers(model.config.type_vocab_size, size=mask.shape)
+    return {"input_ids": ids, "attention_mask": mask.astype(np.int64), "token_type_ids": types}
+
+
+def same(a: Any, b: Any) -> None:
+    """Compare two outputs bit for bit."""
+    assert a.keys() == b.keys()
+    for key in a.keys():  # noqa: SIM118
+        first, second = (value if isinstance(value, tuple) else (value,) for value in (a[key], b[key]))
+        for x, y in zip(first, second, strict=True):
+            assert x.dtype == y.dtype
+            np.testing.assert_array_equal(x, y, err_msg=key)
+
+
+# --- bits -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("record", ["*", (), "encoder.layer.*.output.dense", "*.scores", ["*.query", "pooler.dense"]])
+def test_recording_changes_no_bit(record: Any, backend: str, folder: Path) -> None:
+    model = BertModel.from_pretrained(folder, backend=backend, output_attentions=True)
+    inputs = batch(model, 9, 21)
+    plain = model(**inputs)
+    trace = model.trace(**inputs, record=record)
+    same(trace.output, plain)
+    same(model(**inputs), plain)
+    for i, state in enumerate(plain.hidden_states):
+        if f"hidden_states.{i}" in trace:
+            np.testing.assert_array_equal(trace[f"hidden_states.{i}"], state)
+
+
+def check_texts(texts: list[str], model: BertModel, tokenizer: Any, rows: int) -> None:
+    for start in range(0, len(texts), rows):
+        some = texts[start : start + rows]
+        inputs = tokenizer(some, padding=True, truncation=True, max_length=128, return_tensors="np")
+        plain = model(**inputs, output_attentions=True)
+        trace = model.trace(**inputs)
+        same(trace.output, model(**inputs))
+        assert len(trace) == 91
+        for i, state in enumerate(plain.hidden_states):
+            np.testing.assert_array_equal(trace[f"hidden_states.{i}"], state)
+        for i, probs in enumerate(plain.attentions):
+            np.testing.assert_array_equal(trace[f"attentions.{i}"], probs)
+        np.testing.assert_array_equal(trace["pooler"], plain.pooler_output)
+
+
+def test_bits_of_real_texts(minilm: BertModel, tokenizer: Any) -> None:
+    texts = [*english_texts()[:40:2], "one", ""]
+    check_texts(texts, minilm, tokenizer, 11)
+
+
+@pytest.mark.slow
+@needs_data
+def test_bits_of_500_real_texts(minilm: BertModel, tokenizer: Any) -> None:
+    texts = [*udhr_lines(), *naughty_lines()][:500]
+    assert len(texts) == 500
+    check_texts(texts, minilm, tokenizer, 16)
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_heads_are_traced(kind: str, tmp_path: Path) -> None:
+    model = getattr(minibert, kind).from_pretrained(head_checkpoint(tmp_path / "model", kind), output_attentions=True)
+    inputs = inputs_of(kind, rows=90, length=20)
+    assert inputs["attention_mask"].sum() > (TOKENS_PER_STEP // 2)
+    trace = model.trace(**inputs)
+    same(trace.output, model(**inputs))
+    logits = {name: array for name, array in trace.output.items() if name.endswith("logits")}
+    names = {
+        "logits": ("classifier", "cls.predictions.decoder", "cls.seq_relationship"),
+        "prediction_logits": ("cls.predictions.decoder",),
+        "seq_relationship_logits": ("cls.seq_relationship",),
+        "start_logits": ("qa_outputs",),
+        "end_logits": ("qa_outputs",),
+    }
+    for key, array in logits.items():
+        found = trace[next(name for name in names[key] if name in trace)]
+        if "qa_outputs" in trace:
+            found = found[..., ["start_logits", "end_logits"].index(key)]
+        np.testing.assert_array_equal(found.reshape(array.shape), array)
+
+
+def test_a_head_with_a_large_vocabulary_is_recorded_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The decoder computes at most 16 MB of logits at once; here less, so that a small model needs several parts."""
+    from minibert.models import heads
+
+    monkeypatch.setattr(heads, "SLICE_BYTES", 4 * 97 * 7)
+    model = minibert.BertForMaskedLM.from_pretrained(head_checkpoint(tmp_path / "model", "BertForMaskedLM"))
+    inputs = inputs_of("BertForMaskedLM", rows=9)
+    trace = model.trace(**inputs)
+    np.testing.assert_array_equal(trace["logits"], model(**inputs).logits)
+    halved = model.trace(**inputs, edit={"logits": lambda x: x / 2})
+    np.testing.assert_array_equal(halved.output.logits, model(**inputs).logits / 2)
+    for site in model.stream(**inputs, record="logits"):
+        np.testing.assert_array_equal(site.array, trace["logits"][site.sequence][site.columns])
+
+
+def test_a_batch_of_several_steps(folder: Path) -> None:
+    model = BertModel.from_pretrained(folder)
+    inputs = batch(model, 150, 40)
+    assert inputs["attention_mask"].sum() > 2 * TOKENS_PER_STEP
+    trace = model.trace(**inputs)
+    plain = model(**inputs, output_attentions=True)
+    same(trace.output, model(**inputs))
+    np.testing.assert_array_equal(trace["attentions.1"], plain.attentions[1])
+    for b in (0, 77, 149):
+        alone = model.trace(**{name: array[b : b + 1] for name, array in inputs.items()})
+        for name in trace:
+            np.testing.assert_array_equal(trace[name][b], alone[name][0], err_msg=name)
+
+
+def test_a_text_longer_than_a_step(tmp_path: Path) -> None:
+    folder = random_checkpoint(tmp_path / "long", max_position_embeddings=TOKENS_PER_STEP + 100, num_hidden_layers=1)
+    model = BertModel.from_pretrained(folder)
+    ids = np.random.default_rng(0).integers(50, size=(2, TOKENS_PER_STEP + 9))
+    trace = model.trace(ids, record=["hidden_states.*", "*.self"])
+    np.testing.assert_array_equal(trace["hidden_states.1"], model(ids).last_hidden_state)
+
+
+def test_several_threads_trace_at_once(folder: Path) -> None:
+    model = BertModel.from_pretrained(folder, num_threads=2)
+    inputs = [batch(model, 5, 17, seed) for seed in range(4)]
+    expected = [model(**one).last_hidden_state for one in inputs]
+    zeroed = [model.trace(**one, edit={"attentions.1": lambda p: p * 0}).output.last_hidden_state for one in inputs]
+    faults: list[str] = []
+
+    def work(number: int) -> None:
+        for repeat in range(12):
+            i = (number + repeat) % 4
+            if repeat % 3 == 0:
+                found, right = model(**inputs[i]).last_hidden_state, expected[i]
+            elif repeat % 3 == 1:
+                found, right = model.trace(**inputs[i])["hidden_states.2"], expected[i]
+            else:
+                trace = model.trace(**inputs[i], record="pooler", edit={"attentions.1": lambda p: p * 0})
+                found, right = trace.output.last_hidden_state, zeroed[i]
+            if not np.array_equal(found, right):
+                faults.append(f"thread {number}, call {repeat}")
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not faults
+
+
+# --- inputs -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (3, 0), (0, 0)])
+def test_empty_batches(shape: tuple[int, int], folder: Path) -> None:
+    model = BertModel.from_pretrained(folder)
+    trace = model.trace(np.zeros(shape, dtype=np.int64))
+    assert trace["hidden_states.1"].shape == (*shape, 24)
+    assert trace["attentions.0"].shape == (shape[0], 3, shape[1], shape[1])
+    assert trace["pooler"].shape == (shape[0], 24)
+    assert list(model.stream(np.zeros(shape, dtype=np.int64), record="pooler")) == []
+
+
+def test_a_batch_in_which_all_is_masked(folder: Path, tmp_path: Path) -> None:
+    model = BertModel.from_pretrained(folder)
+    mask = np.zeros((2, 4), dtype=np.int64)
+    trace = model.trace(mask, mask)
+    assert all(not array.any() for array in trace.values())
+    head = minibert.BertForMaskedLM.from_pretrained(head_checkpoint(tmp_path / "model", "BertForMaskedLM"))
+    assert head.trace(mask, mask)["logits"].shape == (2, 4, 97)
+
+
+def test_vectors_instead_of_ids(folder: Path) -> None:
+    model = BertModel.from_pretrained(folder)
+    inputs = batch(model, 5, 9)
+    vectors = model.get_input_embeddings()(inputs.pop("input_ids"))
+    trace = model.trace(inputs_embeds=vectors, **inputs)
+    shown = inputs["attention_mask"].astype(bool)
+    np.testing.assert_array_equal(trace["embeddings.word_embeddings"][shown], vectors[shown])
+    same(trace.output, model(inputs_embeds=vectors, **inputs))
+
+
+def test_lists_and_tensors_are_taken(folder: Path) -> None:
+    model = BertModel.from_pretrained(folder)
+    plain = model([[3, 4, 5]]).last_hidden_state
+    trace = model.trace(torch.tensor([[3, 4, 5]]))
+    assert isinstance(trace["pooler"], np.ndarray)
+    np.testing.assert_array_equal(trace.output.last_hidden_state.numpy(), plain)
+    np.testing.assert_array_equal(model.trace([[3, 4, 5]]).output.last_hidden_state, plain)
+    assert model.trace([[]]).mask.shape == (1, 0)
+    for wrong in ("text", [["a"]], [[1.5]], [1, 2]):
+        with pytest.raises((TypeError, ValueError), match="input_ids"):
+            model.trace(wrong)
+
+
+def test_ids_that_change_meanwhile_do_not_matter(folder: Path) -> None:
+    """The arrays are copied at once; a function of an edit could change them."""
+    model = BertModel.from_pretrained(folder)
+    ids, mask = np.array([[3, 4, 5], [6, 7, 8]]), np.ones((2, 3), dtype=np.int64)
+
+    def record(name: str) -> bool:
+        ids[:], mask[:] = 10**6, 0
+        return name == "pooler"
+
+    expected = model(ids.copy(), mask.copy()).pooler_output
+    np.testing.assert_array_equal(model.trace(ids, mask, record=record)["pooler"], expected)
+
+
+def test_tokens(minilm: BertModel, tokenizer: Any) -> None:
+    inputs = tokenizer(["embeddings", "a b c"], padding=True, return_tensors="np")
+    words = [["[CLS]", "em", "##bed", "##ding", "##s", "[SEP]"], ["[CLS]", "a", "b", "c", "[SEP]"]]
+    assert minilm.trace(**inputs, record="pooler", tokens=tokenizer).tokens == words
+    assert minilm.trace(**inputs, record="pooler", tokens=words).tokens == words
+    assert minilm.trace(**inputs, record="pooler").tokens is None
+    for wrong in (words[:1], [["a"], ["b"]], "text", [[1, 2]], 3):
+        with pytest.raises(ValueError, match="tokens"):
+            minilm.trace(**inputs, tokens=wrong)
+    vectors = minilm.get_input_embeddings()(inputs["input_ids"])
+    with pytest.raises(ValueError, match="inputs_embeds has no ids"):
+        minilm.trace(inputs_embeds=vectors, tokens=tokenizer)
+
+
+def test_a_head_has_no_num_layers(tmp_path: Path) -> None:
+    model = minibert.BertForMaskedLM.from_pretrained(head_checkpoint(tmp_path / "model", "BertForMaskedLM"))
+    with pytest.raises(ValueError, match="has a head, which needs all layers"):
+        model.trace([[1, 2]], num_layers=1)
+    assert len(model.bert.trace([[1, 2]], num_layers=1)) == 19
+
+
+# --- the trace --------------------------------------------------------------------------------------------------------
+
+
+def test_arrays_are_new_and_sequences_are_views(folder: Path) -> None:
+    model = BertModel.from_pretrained(folder)
+    inputs = batch(model, 5, 9)
+    trace = model.trace(**inputs)
+    trace["embeddings"][:] = 7
+    trace.output.hidden_states[0][:] = 7
+    np.testing.assert_array_equal(trace["embeddings"], model(**inputs).hidden_states[0])
+    for b in range(5):
+        columns = np.flatnonzero(inputs["attention_mask"][b])
+        found = trace.sequence(b)
+        assert ("pooler" in found) == bool(inputs["attention_mask"][b, 0])
+        np.testing.assert_array_equal(found["encoder.layer.1"], trace["encoder.layer.1"][b, columns])
+        probs = trace["attentions.1"][b][:, columns[:, None], columns]
+        np.testing.assert_array_equal(found["encoder.layer.1.attention.self.probs"], probs)
+        assert not any(array.flags.writeable for array in found.values())
+    np.testing.assert_array_equal(trace.sequence(-1)["embeddings"], trace.sequence(4)["embeddings"])
+    with pytest.raises(ValueError, match="index=5"):
+        trace.sequence(5)
+
+
+def test_shapes_and_the_table_in_words(folder: Path) -> None:
+    model = BertModel.from_pretrained(folder)
+    trace = model.trace(**batch(model, 5, 9))
+    assert {name: array.shape for name, array in trace.items()} == trace.shapes
+    lines = repr(trace).splitlines()
+    assert lines[0].startswith("Trace of ")
+    assert "35 names" in lines[0]
+    assert lines[1].split()[0] == "embeddings.word_embeddings"
+    assert len(lines) == 26
+    assert "<td>pooler</td>" in trace._repr_html_()
+    assert "0 names" in repr(model.trace([[1]], record=()))
+
+
+# --- streams ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["BertModel", *CLASSES])
+def test_a_stream_gives_what_a_trace_keeps(kind: str, folder: Path, tmp_path: Path) -> None:
+    if kind == "BertModel":
+        model: Any = BertModel.from_pretrained(folder)
+        inputs = batch(model, 80, 30)
+        assert inputs["attention_mask"].sum() > TOKENS_PER_STEP
+    else:
+        model = getattr(minibert, kind).from_pretrained(head_checkpoint(tmp_path / "model", kind))
+        inputs = inputs_of(kind, rows=20)
+    trace, seen = model.trace(**inputs), set()
+    mask = inputs["attention_mask"].reshape(-1, inputs["attention_mask"].shape[-1])
+    for site in model.stream(**inputs):
+        assert not site.array.flags.writeable
+        np.testing.assert_array_equal(site.columns, np.flatnonzero(mask[site.sequence]))
+        np.testing.assert_array_equal(site.array, trace.sequence(site.sequence)[site.name])
+        seen.add((site.name, site.sequence))
+    assert seen == {(name, b) for b in range(len(mask)) for name in trace.sequence(b)}
+
+
+def test_a_stream_checks_at_once_and_can_stop(folder: Path) -> None:
+    model = BertModel.from_pretrained(folder)
+    with pytest.raises(ValueError, match="is not the name"):
+        model.stream([[1, 2]], record="no")
+    first = next(iter(model.stream([[1, 2]], record="hidden_states.*")))
+    assert (first.name, first.layer, first.sequence, first.array.shape) == ("embeddings", None, 0, (2, 24))
+    assert [site.name for site in model.stream([[1, 2]], num_layers=1, record="hidden_states.*")][
+        -1
+    ] == "encoder.layer.0"
+    with pytest.raises(ValueError, match="changed nothing"):
+        list(model.stream([[1, 2]], edit={"pooler": lambda x: x}))
+
+
+def test_a_stream_keeps_nothing(folder: Path) -> None:
+    """The memory of a stream does not grow with the number of texts."""
+    model = BertModel.from_pretrained(folder)
+
+    def peak(rows: int) -> int:
+        inputs = batch(model, rows, 64)
+        tracemalloc.start()
+        for _ in model.stream(**inputs):
+            pass
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return most
+
+    peak(16)
+    few, many = peak(100), peak(1000)
+    inputs_alone = 900 * 64 * 8 * 8  # copies of ids, masks, types
+    assert many < few + inputs_alone
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_trace_takes_the_memory_of_what_it_records(folder: Path) -> None:
+    model = BertModel.from_pretrained(folder, output_hidden_states=False)
+    inputs = batch(model, 200, 64)
+    model.trace(**inputs, record="pooler")
+    for record in ("hidden_states.*", "*.intermediate", "*"):
+        tracemalloc.start()
+        trace = model.trace(**inputs, record=record)
+        kept = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        assert trace.nbytes == sum(array.nbytes for b in range(200) for array in trace.sequence(b).values()), (
+            "the recorded values are packed"
+        )
+        assert kept < 1.3 * trace.nbytes + trace.output.last_hidden_state.nbytes + 3e6
+
+
+@pytest.mark.parametrize("kind", ["BertModel", "BertForMaskedLM"])
+def test_too_much_is_refused_before_anything_is_computed(
+    kind: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model: Any = BertModel.from_pretrained(folder)
+    if kind != "BertModel":
+        model = getattr(minibert, kind).from_pretrained(head_checkpoint(tmp_path / "model", kind))
+    ids = np.ones((64, 32), dtype=np.int64)
+    trace = model.trace(ids)
+
+    def never(*_: Any, **__: Any) -> Any:
+        raise AssertionError("an op was called")
+
+    ops = reference.OPS._replace(embed=never, linear=never, attention=never, layer_norm=never)
+    monkeypatch.setattr(tracing, "available_memory", lambda: trace.nbytes)
+    with pytest.raises(MemoryError, match=r"names of 2,048 tokens take .*or use stream\(\), which keeps nothing"):
+        model.with_ops(ops).trace(ids)
+    assert len(model.trace(ids, record="embeddings")) == 1
+    monkeypatch.setattr(tracing, "available_memory", lambda: 2 * trace.nbytes)
+    assert len(model.trace(ids)) == len(trace)
+    with pytest.raises(MemoryError, match="take"):
+        exact.forward(model, ids)
+
+
+def test_exact_refuses_what_is_not_a_model() -> None:
+    with pytest.raises(TypeError, match=r"exact.forward was given a str; expected a model of minibert"):
+        exact.forward("all-MiniLM-L6-v2", [[1]])  # type: ignore[arg-type]
