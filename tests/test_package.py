@@ -29,7 +29,7 @@ PACKAGE = Path(minibert.__file__).parent
 # The folders, and the modules beside them. Each one imports only those above it in this list.
 ORDER = (
     *("errors", "base", "checkpoint", "bert", "kernels", "models", "tokenizer", "similarity", "search", "tokens"),
-    *("sentence", "corpus", "plot", "scikit", "integrations", "cli", "__main__"),
+    *("sentence", "tasks", "corpus", "plot", "scikit", "integrations", "cli", "__main__"),
 )
 # bert/ uses NumPy and base/ only. One function loads a config, and imports the modules for that inside.
 PAPER = {"errors", "base", "bert"}
