@@ -1,4 +1,4 @@
-"""Tasks on the hub's models, with values that their cards or the documentation of transformers show."""
+"""Tasks on the hub's models, with the examples of their cards."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ def test_the_capital_of_france() -> None:
     fill_mask = minibert.pipeline("fill-mask", "google-bert/bert-base-uncased")
     best = fill_mask("Paris is the capital of [MASK].")[0]
     assert (best["token_str"], best["sequence"]) == ("france", "paris is the capital of france.")
-    assert best["score"] > 0.9
 
 
 def test_the_card_of_bert_base_uncased() -> None:
@@ -29,6 +28,6 @@ def test_the_card_of_bert_base_ner() -> None:
     text = "My name is Wolfgang and I live in Berlin"
     found = [(one["entity"], one["word"], one["index"], one["start"], one["end"]) for one in ner(text)]
     assert found == [("B-PER", "Wolfgang", 4, 11, 19), ("B-LOC", "Berlin", 9, 34, 40)]
-    assert [one["score"] for one in ner(text)] == pytest.approx([0.9990139, 0.999645], abs=1e-4)
+    assert min(one["score"] for one in ner(text)) > 0.99  # the card shows the call only
     grouped = ner(text, aggregation_strategy="simple")
     assert [(one["entity_group"], one["word"]) for one in grouped] == [("PER", "Wolfgang"), ("LOC", "Berlin")]

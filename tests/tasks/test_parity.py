@@ -130,16 +130,15 @@ def test_text_classification(vocabulary: str, arguments: dict[str, Any], pipes: 
     counted("text-classification", 2)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(
-    "fields",
+    ("shape", "fields"),
     [
-        {"problem_type": "regression", "num_labels": 1},
-        {"problem_type": "regression", "num_labels": 3},
-        {"num_labels": 1},
-        {"problem_type": "multi_label_classification", "num_labels": 4},
-        {"problem_type": "single_label_classification", "num_labels": 2},
-        {"id2label": {2: "two", 0: "zero", 1: "one"}},
+        ("2 x 24", {"problem_type": "regression", "num_labels": 1}),
+        ("1 x 48, relu", {"problem_type": "regression", "num_labels": 3}),
+        ("2 x 32, odd", {"num_labels": 1}),
+        ("4 x 24", {"problem_type": "multi_label_classification", "num_labels": 4}),
+        ("2 x 32, odd", {"problem_type": "single_label_classification", "num_labels": 2}),
+        ("1 x 48, relu", {"id2label": {2: "two", 0: "zero", 1: "one"}}),
     ],
     ids=str,
 )
