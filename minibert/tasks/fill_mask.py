@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray
+from minibert.base.arrays import FloatArray, Int64Array
 from minibert.base.checks import brief, check_int
 from minibert.base.ordering import in_chunks
 from minibert.errors import ModelFormatError
@@ -141,8 +141,7 @@ class FillMaskPipeline(TaskPipeline):
         for place, of_words in zip(places, logits[0], strict=True):
             candidates = np.arange(len(of_words)) if targets is None else targets
             top_k = min(5 if options.top_k is None else options.top_k, len(candidates))
-            # Equal logits are in the order of the ids. Softmax keeps the order.
-            best = candidates[np.argsort(-of_words[candidates], kind="stable")[:top_k]]
+            best = candidates[_largest(of_words[candidates], top_k)]  # softmax keeps the order
             probabilities = softmax(of_words)[best]
             rows.append(
                 [
@@ -202,3 +201,10 @@ class FillMaskPipeline(TaskPipeline):
             f"target {brief(target)} is not one token of the vocabulary: {parts}. A [MASK] stands for one token; give "
             "words of tokenizer.vocab."
         )
+
+
+def _largest(values: FloatArray, count: int) -> Int64Array:
+    """Return the indices of the largest values, the largest first; equal ones are in the order of the indices."""
+    least = np.partition(values, len(values) - count)[len(values) - count]
+    found = np.flatnonzero(values >= least)
+    return found[np.argsort(-values[found], kind="stable")[:count]]

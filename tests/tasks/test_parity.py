@@ -89,7 +89,7 @@ def test_fill_mask_on_a_real_model(masks: int, arguments: dict[str, Any], counte
     folder = splade_tiny()
     assert folder is not None
     pipes = minibert.pipeline("fill-mask", folder), their_pipeline("fill-mask", folder)
-    texts = [with_masks(text, masks) for text in real_texts(20 if not arguments else 5)]
+    texts = [with_masks(text, masks) for text in real_texts(12 if not arguments else 3)]
     if "tokenizer_kwargs" in arguments:
         texts = ["the [MASK] " * masks + text for text in texts]  # so that some are left of a text that is cut
     check("fill-mask", pipes, texts, arguments, counted)
@@ -99,7 +99,7 @@ def test_fill_mask_on_a_real_model(masks: int, arguments: dict[str, Any], counte
 def test_fill_mask(shape: str, pipes: Pipes, counted: Counted) -> None:
     both = pipes("fill-mask", vocabulary="uncased", **SHAPES[shape])
     for masks in (1, 2):
-        check("fill-mask", both, [with_masks(text, masks) for text in real_texts(4)], {"top_k": 4}, counted)
+        check("fill-mask", both, [with_masks(text, masks) for text in real_texts(2)], {"top_k": 4}, counted)
 
 
 # --- text-classification ----------------------------------------------------------------------------------------------
