@@ -3,7 +3,7 @@
 A name is the path of a module of transformers, and means the output of this module; ``.input`` means its input. Two
 values have no module there and get names of their own: ``.scores`` and ``.probs`` of each ``attention.self``.
 
-Aliases are other spellings of the same value. They were matched by value, not by sound: TransformerLens'
+Aliases are other spellings of the same value. They were compared with the code of the projects: TransformerLens'
 ``blocks.0.hook_resid_post`` is the sum before the last LayerNorm of layer 0, so it is not a hidden state.
 """
 
