@@ -258,7 +258,8 @@ class Names:
 def _without_prefix(name: str) -> str:
     while name.startswith(_PREFIXES):
         name = name[name.index(".", 2) + 1 :]
-    return name
+    # In ONNX graphs the same prefixes are followed by slashes.
+    return re.sub(r"^/(?:bert|model|auto_model|0/auto_model|0/model)(?=/)", "", name)
 
 
 @functools.lru_cache(maxsize=256)
