@@ -241,16 +241,17 @@ class Names:
         return found[0] if found else f"encoder.layer.{layer}.{symbol}"
 
     def _complaint(self, name: str, short: str, not_computed: bool) -> str:
+        shown = repr(name) if len(name) <= 120 else brief(name)
         if not_computed:
-            sizes = self.sizes
-            return f"{brief(name)} is not computed with num_layers={sizes.num_layers}. Give a larger num_layers."
+            return f"{shown} is not computed with num_layers={self.sizes.num_layers}. Give a larger num_layers."
         known = [*self.specs, *self._aliases]
         plain = re.sub(r"\[[^]]*\]|[*?]", "", short)
         nearest = difflib.get_close_matches(plain, known, 5, 0.0)
-        head = "" if self.sizes.head else ", and no head"
-        model = f"{counted(self.sizes.num_hidden_layers, 'layer')}{'' if self.sizes.pooler else ', no pooler'}{head}"
+        parts = [counted(self.sizes.num_hidden_layers, "layer")]
+        parts += [f"no {part}" for part in ("pooler", "head") if not getattr(self.sizes, part)]
+        model = " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
         return (
-            f"{brief(name)} is not the name of a value of this model, which has {model}. The nearest names are "
+            f"{shown} is not the name of a value of this model, which has {model}. The nearest names are "
             f"{', '.join(nearest)}."
         )
 

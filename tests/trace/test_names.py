@@ -367,7 +367,7 @@ def test_a_layer_does_not_contain_its_input(odd_trace: Trace) -> None:
         (
             "encoder.layer.3.output",
             ValueError,
-            r"has 3 layers, and no head. The nearest names are encoder.layer.2.output",
+            r"has 3 layers and no head. The nearest names are encoder.layer.2.output",
         ),
         ("encoder.layer.1.attention.probs", ValueError, r"nearest names are .*encoder.layer.1.attention.self.probs"),
         ("attn*", ValueError, "is not the name of a value of this model"),
