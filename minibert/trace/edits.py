@@ -52,7 +52,7 @@ class Target:
         for name in ("heads", "tokens", "keys", "features"):
             if getattr(where, name) is not None and name not in allowed:
                 raise ValueError(
-                    f"{spec.name} does not have {name}; it has {' and '.join((*allowed, 'sequences'))}. Attention "
+                    f"{spec.name} does not have {name}; it has {', '.join(allowed)} and sequences. Attention "
                     "heads are separate in query, key, value, scores, probs and attention.self."
                 )
         if where.heads is not None and where.features is not None:

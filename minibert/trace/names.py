@@ -3,7 +3,7 @@
 A name is the path of a module of transformers, and means the output of this module; ``.input`` means its input. Two
 values have no module there and get names of their own: ``.scores`` and ``.probs`` of each ``attention.self``.
 
-Aliases are other spellings of the same value. They were matched by value, not by sound: TransformerLens'
+Aliases are other spellings of the same value. They were compared with the code of the projects: TransformerLens'
 ``blocks.0.hook_resid_post`` is the sum before the last LayerNorm of layer 0, so it is not a hidden state.
 """
 
@@ -241,16 +241,17 @@ class Names:
         return found[0] if found else f"encoder.layer.{layer}.{symbol}"
 
     def _complaint(self, name: str, short: str, not_computed: bool) -> str:
+        shown = repr(name) if len(name) <= 120 else brief(name)
         if not_computed:
-            sizes = self.sizes
-            return f"{brief(name)} is not computed with num_layers={sizes.num_layers}. Give a larger num_layers."
+            return f"{shown} is not computed with num_layers={self.sizes.num_layers}. Give a larger num_layers."
         known = [*self.specs, *self._aliases]
         plain = re.sub(r"\[[^]]*\]|[*?]", "", short)
         nearest = difflib.get_close_matches(plain, known, 5, 0.0)
-        head = "" if self.sizes.head else ", and no head"
-        model = f"{counted(self.sizes.num_hidden_layers, 'layer')}{'' if self.sizes.pooler else ', no pooler'}{head}"
+        parts = [counted(self.sizes.num_hidden_layers, "layer")]
+        parts += [f"no {part}" for part in ("pooler", "head") if not getattr(self.sizes, part)]
+        model = " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
         return (
-            f"{brief(name)} is not the name of a value of this model, which has {model}. The nearest names are "
+            f"{shown} is not the name of a value of this model, which has {model}. The nearest names are "
             f"{', '.join(nearest)}."
         )
 
@@ -258,7 +259,8 @@ class Names:
 def _without_prefix(name: str) -> str:
     while name.startswith(_PREFIXES):
         name = name[name.index(".", 2) + 1 :]
-    return name
+    # In ONNX graphs the same prefixes are followed by slashes.
+    return re.sub(r"^/(?:bert|model|auto_model|0/auto_model|0/model)(?=/)", "", name)
 
 
 @functools.lru_cache(maxsize=256)

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import minibert
-from minibert.models import bert_model, logits
+from minibert.models import bert_model
 from minibert.models.bert_model import TOKENS_PER_STEP
 from tests.support.head_models import CLASSES, SIZES, WITH_WORDS, head_checkpoint, inputs_of, logits_of
 
@@ -160,7 +160,7 @@ def test_the_logits_of_a_step_are_computed_in_slices(model_of: ModelOf, monkeypa
     model, inputs = model_of(MASKED), inputs_of(MASKED)
     whole = model(**inputs).logits
     for rows in (1, 2, 7):
-        monkeypatch.setattr(logits, "_SLICE_BYTES", 4 * SIZES["vocab_size"] * rows)
+        monkeypatch.setattr("minibert.models.heads.SLICE_BYTES", 4 * SIZES["vocab_size"] * rows)
         assert model(**inputs).logits.tobytes() == whole.tobytes()
 
 

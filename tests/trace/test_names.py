@@ -302,6 +302,8 @@ def test_hidden_states_and_attentions_are_those_of_the_output(odd_trace: Trace) 
         ("result_embd", "encoder.layer.2"),
         ("/encoder/layer.1/attention/self/value/Add_output_0", "encoder.layer.1.attention.self.value"),
         ("/encoder/layer.1/output/Add_output_0", "encoder.layer.1.output.LayerNorm.input"),
+        ("/bert/encoder/layer.1/attention/output/Add_output_0", "encoder.layer.1.attention.output.LayerNorm.input"),
+        ("/0/auto_model/pooler/dense/Gemm_output_0", "pooler.dense"),
         ("bert.encoder.layer.1.intermediate.intermediate_act_fn", "encoder.layer.1.intermediate"),
         ("0.auto_model.encoder.layer.1.output.LayerNorm", "encoder.layer.1"),
         ("encoder.layer.1.input", "encoder.layer.0"),
@@ -365,7 +367,7 @@ def test_a_layer_does_not_contain_its_input(odd_trace: Trace) -> None:
         (
             "encoder.layer.3.output",
             ValueError,
-            r"has 3 layers, and no head. The nearest names are encoder.layer.2.output",
+            r"has 3 layers and no head. The nearest names are encoder.layer.2.output",
         ),
         ("encoder.layer.1.attention.probs", ValueError, r"nearest names are .*encoder.layer.1.attention.self.probs"),
         ("attn*", ValueError, "is not the name of a value of this model"),
