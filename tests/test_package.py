@@ -41,7 +41,7 @@ ORDER = (
         "index",
         "tokens",
     ),
-    *("sentence", "corpus", "util", "plot", "scikit", "integrations", "cli", "__main__"),
+    *("sentence", "tasks", "corpus", "util", "plot", "scikit", "integrations", "cli", "__main__"),
 )
 # bert/ uses NumPy and base/ only. One function loads a config, and imports the modules for that inside.
 PAPER = {"errors", "base", "bert"}

@@ -91,16 +91,21 @@ class TaskPipeline:
 
     def _options(self, given: Mapping[str, Any]) -> Any:
         """Return the arguments of this call, and those of the pipeline where the call has none."""
-        known = [field.name for field in dataclasses.fields(self.options)]
+        known = self.argument_names()
         for name in given:
             if name not in known:
                 raise TypeError(self.unknown_argument(name))
         return self.options(**{**self._arguments, **given})
 
     @classmethod
+    def argument_names(cls) -> list[str]:
+        """Return the names of the arguments of the task, without `batch_size`."""
+        return [field.name for field in dataclasses.fields(cls.options) if field.init]
+
+    @classmethod
     def unknown_argument(cls, name: str) -> str:
         """Return the message about an argument that the task does not have."""
-        known = [*(field.name for field in dataclasses.fields(cls.options)), "batch_size"]
+        known = [*cls.argument_names(), "batch_size"]
         close = difflib.get_close_matches(name, known, 1)
         hint = f" Did you mean {close[0]}=?" if close else ""
         return f"the task {cls.task!r} has no argument {name}=.{hint} It has {', '.join(known)}."

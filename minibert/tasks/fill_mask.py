@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray
+from minibert.base.arrays import FloatArray, Int64Array
 from minibert.base.checks import brief, check_int
 from minibert.base.ordering import in_chunks
 from minibert.base.portable import as_score, softmax
@@ -43,6 +43,7 @@ class FillMaskOptions(TextOptions):
     top_k: int | None = None
     targets: str | Sequence[str] | None = None
     tokenizer_kwargs: Any = None
+    target_ids: Any = dataclasses.field(default=None, init=False)  # of `targets`; the pipeline sets it
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -98,12 +99,10 @@ class FillMaskPipeline(TaskPipeline):
         kind, answers = self._call(inputs, batch_size, arguments)
         return answers[0] if kind == "several" and isinstance(inputs, list) and len(answers) == 1 else answers
 
-    def _check_options(self, options: FillMaskOptions) -> None:
-        super()._check_options(options)
-        self._target_ids(options)
-
-    def _check_input(self, value: Any, name: str, options: FillMaskOptions) -> str:
-        return check_text(value, name)
+    def _options(self, given: Mapping[str, Any]) -> FillMaskOptions:
+        options: FillMaskOptions = super()._options(given)
+        object.__setattr__(options, "target_ids", self._target_ids(options))
+        return options
 
     def _tokenize(
         self, inputs: list[str], first: int, options: FillMaskOptions, cut: CutWarning
@@ -136,14 +135,13 @@ class FillMaskPipeline(TaskPipeline):
         (encoding,) = windows
         ids = encoding.ids
         places = np.flatnonzero(ids == self.tokenizer.mask_token_id)
-        targets = self._target_ids(options)
+        targets = options.target_ids
         single = len(places) == 1
         rows = []
         for place, of_words in zip(places, logits[0], strict=True):
             candidates = np.arange(len(of_words)) if targets is None else targets
             top_k = min(5 if options.top_k is None else options.top_k, len(candidates))
-            # Equal logits are in the order of the ids. Softmax keeps the order.
-            best = candidates[np.argsort(-of_words[candidates], kind="stable")[:top_k]]
+            best = candidates[_largest(of_words[candidates], top_k)]  # softmax keeps the order
             probabilities = softmax(of_words)[best]
             rows.append(
                 [
@@ -203,3 +201,10 @@ class FillMaskPipeline(TaskPipeline):
             f"target {brief(target)} is not one token of the vocabulary: {parts}. A [MASK] stands for one token; give "
             "words of tokenizer.vocab."
         )
+
+
+def _largest(values: FloatArray, count: int) -> Int64Array:
+    """Return the indices of the largest values, the largest first; equal ones are in the order of the indices."""
+    least = np.partition(values, len(values) - count)[len(values) - count]
+    found = np.flatnonzero(values >= least)
+    return found[np.argsort(-values[found], kind="stable")[:count]]

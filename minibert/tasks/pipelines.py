@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import os
 from collections.abc import Mapping
@@ -260,7 +259,7 @@ def _tokenizer(tokenizer: Any, model: Any) -> BertTokenizer:
 
 def _own_arguments(task_class: type[TaskPipeline], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of the task; check that the other ones change nothing."""
-    known = {field.name for field in dataclasses.fields(task_class.options)}
+    known = task_class.argument_names()
     own = {name: value for name, value in given.items() if name in known}
     others = {name: value for name, value in given.items() if name not in known}
     for name in others:

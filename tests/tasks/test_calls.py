@@ -313,3 +313,20 @@ def test_words_without_a_token_have_no_text(tmp_path: Path) -> None:
     assert unknown
     assert {(one["token_str"], one["sequence"]) for one in unknown} == {("", "the sat")}
     assert sum(one["score"] for one in answers) == pytest.approx(1, abs=1e-5)
+
+
+def test_equal_logits_are_in_the_order_of_the_ids(folder_for: FolderFor) -> None:
+    folder = folder_for("fill-mask", length=64)
+    model = minibert.BertForMaskedLM.from_pretrained(folder)
+
+    def linear(x: Any, weight: Any, **options: Any) -> Any:
+        result = model.ops.linear(x, weight, **options)
+        if weight.paths == ("cls.predictions.decoder",):
+            result[:] = np.arange(result.shape[1]) % 7
+        return result
+
+    tied = minibert.BertForMaskedLM(model.weights, model.ops._replace(linear=linear))
+    pipe = minibert.pipeline("fill-mask", tied, tokenizer=BertTokenizer.from_pretrained(folder))
+    for top_k in (1, 5, 30, 500):
+        found = [one["token"] for one in pipe("the [MASK]", top_k=top_k)]
+        assert found == sorted(range(model.config.vocab_size), key=lambda token: -(token % 7))[:top_k]

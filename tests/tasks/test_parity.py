@@ -89,7 +89,7 @@ def test_fill_mask_on_a_real_model(masks: int, arguments: dict[str, Any], counte
     folder = splade_tiny()
     assert folder is not None
     pipes = minibert.pipeline("fill-mask", folder), their_pipeline("fill-mask", folder)
-    texts = [with_masks(text, masks) for text in real_texts(30 if not arguments else 6)]
+    texts = [with_masks(text, masks) for text in real_texts(12 if not arguments else 3)]
     if "tokenizer_kwargs" in arguments:
         texts = ["the [MASK] " * masks + text for text in texts]  # so that some are left of a text that is cut
     check("fill-mask", pipes, texts, arguments, counted)
@@ -99,7 +99,7 @@ def test_fill_mask_on_a_real_model(masks: int, arguments: dict[str, Any], counte
 def test_fill_mask(shape: str, pipes: Pipes, counted: Counted) -> None:
     both = pipes("fill-mask", vocabulary="uncased", **SHAPES[shape])
     for masks in (1, 2):
-        check("fill-mask", both, [with_masks(text, masks) for text in real_texts(6)], {"top_k": 4}, counted)
+        check("fill-mask", both, [with_masks(text, masks) for text in real_texts(2)], {"top_k": 4}, counted)
 
 
 # --- text-classification ----------------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ CLASSIFIED: list[dict[str, Any]] = [
 @pytest.mark.parametrize("vocabulary", vocabularies())
 def test_text_classification(vocabulary: str, arguments: dict[str, Any], pipes: Pipes, counted: Counted) -> None:
     both = pipes("text-classification", vocabulary=vocabulary)
-    texts = real_texts(45 if not arguments else 9)
+    texts = real_texts(24 if not arguments else 6)
     check("text-classification", both, texts, arguments, counted)
     pairs = [{"text": a, "text_pair": b} for a, b in zip(texts[::3], texts[1::3], strict=False)]
     check("text-classification", both, pairs, arguments, counted)
@@ -130,16 +130,15 @@ def test_text_classification(vocabulary: str, arguments: dict[str, Any], pipes: 
     counted("text-classification", 2)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(
-    "fields",
+    ("shape", "fields"),
     [
-        {"problem_type": "regression", "num_labels": 1},
-        {"problem_type": "regression", "num_labels": 3},
-        {"num_labels": 1},
-        {"problem_type": "multi_label_classification", "num_labels": 4},
-        {"problem_type": "single_label_classification", "num_labels": 2},
-        {"id2label": {2: "two", 0: "zero", 1: "one"}},
+        ("2 x 24", {"problem_type": "regression", "num_labels": 1}),
+        ("1 x 48, relu", {"problem_type": "regression", "num_labels": 3}),
+        ("2 x 32, odd", {"num_labels": 1}),
+        ("4 x 24", {"problem_type": "multi_label_classification", "num_labels": 4}),
+        ("2 x 32, odd", {"problem_type": "single_label_classification", "num_labels": 2}),
+        ("1 x 48, relu", {"id2label": {2: "two", 0: "zero", 1: "one"}}),
     ],
     ids=str,
 )
@@ -156,31 +155,31 @@ def test_what_the_logits_mean(shape: str, fields: dict[str, Any], pipes: Pipes, 
 @pytest.mark.parametrize("vocabulary", vocabularies())
 def test_token_classification(vocabulary: str, how: str, pipes: Pipes, counted: Counted) -> None:
     both = pipes("token-classification", vocabulary=vocabulary)
-    check("token-classification", both, real_texts(30), {"aggregation_strategy": how}, counted)
+    check("token-classification", both, real_texts(20), {"aggregation_strategy": how}, counted)
     ignored = {"aggregation_strategy": how, "ignore_labels": ["PER", "B-LOC", "I-PER"]}
-    check("token-classification", both, real_texts(6), ignored, counted)
+    check("token-classification", both, real_texts(4), ignored, counted)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("how", ["none", "simple", "first", "average", "max"])
 def test_entities_of_other_shapes(shape: str, how: str, pipes: Pipes, counted: Counted) -> None:
     both = pipes("token-classification", vocabulary="uncased", **SHAPES[shape])
-    check("token-classification", both, real_texts(5), {"aggregation_strategy": how}, counted)
+    check("token-classification", both, real_texts(4), {"aggregation_strategy": how}, counted)
 
 
 @pytest.mark.parametrize("how", ["simple", "first", "average", "max"])
 @pytest.mark.parametrize("stride", [0, 5, 20])
 def test_windows_of_tokens(how: str, stride: int, pipes: Pipes, counted: Counted) -> None:
     both = pipes("token-classification", vocabulary="uncased", length=32)
-    assert max(len(both[0].tokenizer.tokenize(text)) for text in real_texts(10)) > 40
-    check("token-classification", both, real_texts(10), {"aggregation_strategy": how, "stride": stride}, counted)
+    assert max(len(both[0].tokenizer.tokenize(text)) for text in real_texts(5)) > 40
+    check("token-classification", both, real_texts(5), {"aggregation_strategy": how, "stride": stride}, counted)
 
 
 @pytest.mark.parametrize("options", [{}, {"delimiter": ""}, {"delimiter": " | "}], ids=str)
 @pytest.mark.parametrize("how", ["none", "simple", "first", "average", "max"])
 def test_texts_as_words(how: str, options: dict[str, Any], pipes: Pipes, counted: Counted) -> None:
     ours, theirs = pipes("token-classification", vocabulary="uncased")
-    texts = [text.split() for text in real_texts(8)]
+    texts = [text.split() for text in real_texts(5)]
     arguments = {"aggregation_strategy": how, "is_split_into_words": True, **options}
     assert difference(ours(texts, **arguments), run_theirs(theirs, texts, **arguments)) is None
     assert difference(ours(texts[0], **arguments), run_theirs(theirs, texts[0], **arguments)) is None
@@ -209,7 +208,7 @@ SHOT: list[tuple[Any, dict[str, Any]]] = [
 @pytest.mark.parametrize("shape", SHAPES)
 def test_zero_shot(shape: str, labels: Any, arguments: dict[str, Any], pipes: Pipes, counted: Counted) -> None:
     both = pipes("zero-shot-classification", vocabulary="uncased", scale=1.0, **SHAPES[shape])
-    check("zero-shot-classification", both, real_texts(6), arguments, counted, labels)
+    check("zero-shot-classification", both, real_texts(3), arguments, counted, labels)
 
 
 @pytest.mark.parametrize(

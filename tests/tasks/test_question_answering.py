@@ -66,6 +66,9 @@ def brute_force(
         return_overflowing_tokens=True,
     )
     (whole,) = tokenizer.encodings([context], add_special_tokens=False)
+    words: dict[int | None, list[list[int]]] = {}
+    for word, offset in zip(whole.word_ids, whole.offsets.tolist(), strict=True):
+        words.setdefault(word, []).append(offset)
     best: dict[tuple[int, int], float] = {}
     nulls = []
     for window in inputs.encodings:
@@ -74,6 +77,7 @@ def brute_force(
                 input_ids=torch.tensor([window.ids.tolist()]),
                 token_type_ids=torch.tensor([window.token_types.tolist()]),
             )
+        offsets, word_ids = window.offsets.tolist(), window.word_ids
         places = [i for i, sequence in enumerate(window.sequence_ids) if sequence == 1]
         starts = softmax([output.start_logits[0, i].item() for i in [0, *places]])
         ends = softmax([output.end_logits[0, i].item() for i in [0, *places]])
@@ -82,11 +86,11 @@ def brute_force(
             for b, j in enumerate(places):
                 if not 0 <= b - a < max_answer_len:
                     continue
-                start, end = int(window.offsets[i, 0]), int(window.offsets[j, 1])
+                start, end = offsets[i][0], offsets[j][1]
                 if align_to_words:
-                    first, last = window.word_ids[i], window.word_ids[j]
-                    start = min(o[0] for o, w in zip(whole.offsets.tolist(), whole.word_ids, strict=True) if w == first)
-                    end = max(o[1] for o, w in zip(whole.offsets.tolist(), whole.word_ids, strict=True) if w == last)
+                    first, last = word_ids[i], word_ids[j]
+                    start = min(offset[0] for offset in words[first])
+                    end = max(offset[1] for offset in words[last])
                 best[start, end] = max(best.get((start, end), 0), starts[a + 1] * ends[b + 1])
     found = [(score, *place) for place, score in best.items()]
     if handle_impossible_answer:
@@ -109,7 +113,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_the_best_of_all_spans(options: dict[str, Any], pipe: Any, theirs: Any, counted: Counted) -> None:
-    contexts = [*real_texts(5), real_texts(5)[0] * 3]
+    contexts = [*real_texts(3), real_texts(3)[0] * 3]
     questions = ["Who is it?", "What is the cat?"]
     chosen = {"doc_stride": 16, **options}
     for number, context in enumerate(contexts):
