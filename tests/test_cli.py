@@ -21,11 +21,12 @@ import pytest
 import minibert
 from minibert import BertModel, BertTokenizer, SentenceTransformer, embed_tokens, word_occurrences
 from minibert.checkpoint.hub import DEFAULT_MODEL
-from minibert.cli import doctor, embed, extract, info, main, states
+from minibert.cli import doctor, embed, extract, info, main, rerank, states, tasks
 from minibert.cli.common import Parser
 from tests.support.checkpoints import random_checkpoint
 from tests.support.command_line import run, standard_input
 from tests.support.outcomes import PATIENCE
+from tests.support.sentence_heads import model_folder
 
 BANK = "After stealing money from the bank vault, the bank robber was seen fishing on the Mississippi river bank."
 
@@ -314,6 +315,12 @@ PRINTING = {
     "embed -o /dev/stdout": ["embed", "LONG", "-o", "/dev/stdout", "-m", "MODEL", "--backend", "numpy"],
     "similarity": ["similarity", "LONG", "a", "-m", "MODEL", "--backend", "numpy"],
     "search": ["search", "LONG", "FILE", "-m", "MODEL", "--backend", "numpy"],
+    "fill-mask": ["fill-mask", "MASKED", "-m", "MaskedLM", "--backend", "numpy"],
+    "classify": ["classify", "LONG", "-m", "SequenceClassification", "--backend", "numpy"],
+    "ner": ["ner", "LONG", "-m", "TokenClassification", "--backend", "numpy"],
+    "answer": ["answer", "the", "a cat", "-m", "QuestionAnswering", "--backend", "numpy"],
+    "rerank": ["rerank", "the", "LONG", "-m", "SequenceClassification", "--backend", "numpy"],
+    "sparse": ["sparse", "LONG", "-m", "MaskedLM", "--backend", "numpy"],
     "info": ["info", "-m", "MODEL"],
     "doctor": ["doctor"],
     "warmup": ["warmup"],
@@ -336,13 +343,18 @@ WRITING = {
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a model with a small token limit, so that every text LONG is truncated, with a warning."""
-    return random_checkpoint(tmp_path_factory.mktemp("closed") / "model", max_position_embeddings=16)
+    """Make a model with a small token limit, so that every text LONG is truncated, with a warning; and some heads."""
+    home = tmp_path_factory.mktemp("closed")
+    for name in ("MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering"):
+        labels = {"num_labels": 1} if name == "SequenceClassification" else {}
+        model_folder(home / name, f"BertFor{name}", max_position_embeddings=16, **labels)
+    return random_checkpoint(home / "model", max_position_embeddings=16)
 
 
 def arguments_for(template: list[str], model: Path, folder: Path) -> list[str]:
     (folder / "lines.txt").write_text("the cat\n" + "the dog " * 30 + "\n")
-    values = {"LONG": "the cat " * 30, "FILE": str(folder / "lines.txt"), "MODEL": str(model)}
+    values = {"LONG": "the cat " * 30, "FILE": str(folder / "lines.txt"), "MODEL": str(model), "MASKED": "a [MASK]"}
+    values |= {home.name: str(home) for home in model.parent.iterdir() if home.name[0].isupper()}
     return [values.get(word, word.replace("OUT.", f"{folder}/out.")) for word in template]
 
 
@@ -366,7 +378,7 @@ def in_shells(arguments: list[str], *closed: str) -> list[subprocess.CompletedPr
 def test_every_verb_is_run_with_closed_streams() -> None:
     parser = Parser()
     verbs = parser.add_subparsers()
-    for family in (states, embed, extract, info, doctor):
+    for family in (states, embed, extract, tasks, rerank, info, doctor):
         family.add_verbs(verbs)
     tried = {words[0] for words in (*PRINTING.values(), *(words for words, _ in WRITING.values()))}
     assert {verb for verb in tried if not verb.startswith("-")} == set(verbs.choices) - {"bench"}  # it takes long

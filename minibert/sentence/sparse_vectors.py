@@ -262,6 +262,8 @@ def sparse_similarity_pairwise(function: str, a: Any, b: Any) -> Any:
 
 
 def _dense(values: Any) -> Any:
+    if hasattr(values, "tocsr"):  # SciPy
+        return values.toarray()
     return values.todense() if isinstance(values, SparseVectors) else values
 
 

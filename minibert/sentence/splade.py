@@ -142,7 +142,8 @@ class _Pooled:
             return
         for token in logits:  # one after another: the bits of a sum depend on its order
             if not np.isfinite(token).all():
-                self._row[0] = np.nan
+                self._row[0] = np.nan  # which `take` finds
+                return
             active = np.flatnonzero(token > 0)
             self._row[active] += self._pooling.weights(token[active])
 

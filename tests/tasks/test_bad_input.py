@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -177,7 +178,12 @@ for name in ("text-classification", "feature-extraction"):
 EVERY = [(task, *case) for task, cases in CASES.items() for case in cases]
 
 
-@pytest.mark.parametrize(("task", "inputs", "arguments", "error", "message"), EVERY, ids=str)
+def identifier(value: object) -> str:
+    """Return a name for a value of a case that is the same in every process; an iterator's own name is not."""
+    return re.sub(" at 0x[0-9a-f]+", "", str(value))
+
+
+@pytest.mark.parametrize(("task", "inputs", "arguments", "error", "message"), EVERY, ids=identifier)
 def test_bad_calls(
     task: str, inputs: tuple[Any, ...], arguments: dict[str, Any], error: type[Exception], message: str, ours: Ours
 ) -> None:
@@ -233,7 +239,7 @@ BAD_PIPELINES: list[tuple[dict[str, Any], type[Exception], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "error", "message"), BAD_PIPELINES, ids=str)
+@pytest.mark.parametrize(("arguments", "error", "message"), BAD_PIPELINES, ids=identifier)
 def test_bad_pipelines(arguments: dict[str, Any], error: type[Exception], message: str, folder_for: FolderFor) -> None:
     folders = {"FOLDER": "token-classification", "CLASSES": "text-classification"}
     model = arguments.get("model")

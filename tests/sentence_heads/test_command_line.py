@@ -1,0 +1,252 @@
+"""``minibert fill-mask``, ``classify``, ``ner``, ``answer``, ``rerank`` and ``sparse``, and their runs over files."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import minibert
+from minibert import CrossEncoder, SparseEncoder
+from minibert.cli import display
+from minibert.corpus.heads import rerank_corpus, sparse_corpus
+from minibert.corpus.readers import Source
+from tests.support.command_line import run, standard_input
+from tests.support.sentence_heads import model_folder
+
+HEADS = {
+    "MaskedLM": {},
+    "SequenceClassification": {"num_labels": 1},
+    "TokenClassification": {"id2label": {0: "O", 1: "B-PER", 2: "I-PER"}},
+    "QuestionAnswering": {},
+}
+LINES = ["a cat", "the dog sat on the mat", "a cat", "", "river bank " * 60]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("verbs")
+    for name, fields in HEADS.items():
+        model_folder(made / name, f"BertFor{name}", **fields)
+    (made / "lines.txt").write_text("".join(f"{line}\n" for line in LINES))
+    return made
+
+
+def in_home(home: Path, *arguments: str) -> list[str]:
+    return [str(home / word) if word in HEADS or word.startswith(("lines", "out")) else word for word in arguments]
+
+
+VERBS = {
+    "fill-mask": (["fill-mask", "a [MASK]", "the [MASK] [MASK]", "-k", "2", "-m", "MaskedLM"], "fill-mask"),
+    "classify": (["classify", "a cat", "the dog", "-m", "SequenceClassification"], "text-classification"),
+    "ner": (["ner", "a cat", "the dog", "-m", "TokenClassification"], "ner"),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_json_holds_the_answers_of_the_pipeline(home: Path, capsys: pytest.CaptureFixture[str], verb: str) -> None:
+    words, task = VERBS[verb]
+    code, out, err = run(capsys, *in_home(home, *words), "--json")
+    assert (code, err) == (0, "")
+    texts = words[1:3]
+    options: dict[str, Any] = {"fill-mask": {"top_k": 2}, "classify": {"top_k": 5}, "ner": {}}[verb]
+    if verb == "ner":
+        options = {"aggregation_strategy": "simple"}
+    answers = minibert.pipeline(task, str(home / words[-1]), **options)(texts)
+    assert [json.loads(line) for line in out.splitlines()] == [
+        {"text": text, "answers": answer} for text, answer in zip(texts, answers, strict=True)
+    ]
+
+
+def test_text_for_people(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = run(capsys, *in_home(home, *VERBS["fill-mask"][0]))[1]
+    lines = out.splitlines()
+    assert (lines[0], lines[3], lines[4], lines[7], len(lines)) == (
+        *("a [MASK]", "the [MASK] [MASK]", "  [MASK] 1", "  [MASK] 2"),
+        10,
+    )
+    assert "\x1b" not in out
+    code, out, err = run(
+        capsys, *in_home(home, "classify", "a cat", "--text-pair", "the dog", "-m", "SequenceClassification")
+    )
+    assert (code, err, out.splitlines()[0]) == (0, "", "a cat")
+    assert out.splitlines()[1].endswith("LABEL_0")
+    code, out, err = run(
+        capsys, *in_home(home, "answer", "the cat", "a dog sat on the mat", "-k", "2", "-m", "QuestionAnswering")
+    )
+    assert (code, err) == (0, "")
+    found = minibert.pipeline("question-answering", str(home / "QuestionAnswering"))(
+        question="the cat", context="a dog sat on the mat", top_k=2
+    )
+    assert [line.split()[0] for line in out.splitlines()[::2]] == [f"{one['score']:.3f}" for one in found]
+    assert f"[{found[0]['answer']}]" in out.splitlines()[1]
+
+
+def test_colours_are_for_terminals_only(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = in_home(home, "ner", "a cat sat on the mat", "-m", "TokenClassification")
+    plain = run(capsys, *arguments)[1]
+    assert "PER]" in plain
+    assert "\x1b" not in plain
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    assert display.painter()("a", "PER") == "\x1b[1;36ma\x1b[0m"
+    coloured = run(capsys, *arguments)[1]
+    assert "\x1b[1;36m[" in coloured
+    for name, value in (("NO_COLOR", "1"), ("TERM", "dumb")):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, value)
+            assert run(capsys, *arguments)[1] == plain
+
+
+@pytest.mark.parametrize(
+    ("part", "expected"), [(0, ""), (1, "█" * 4), (0.5, "██"), (0.28, "█▏"), (7, "█" * 4), (-1, "")]
+)
+def test_bars(part: float, expected: str) -> None:
+    assert display.bar(part, 4) == expected.ljust(4)
+
+
+def test_rerank(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = in_home(home, "rerank", "a cat", "-", "-m", "SequenceClassification", "--truncation", "silent")
+    standard_input(monkeypatch, (home / "lines.txt").read_bytes())
+    code, out, err = run(capsys, *arguments, "--json")
+    assert (code, err) == (0, "")
+    found = [json.loads(line) for line in out.splitlines()]
+    expected = CrossEncoder(home / "SequenceClassification").rank("a cat", LINES, truncation="silent")
+    assert [(one["index"], np.float32(one["score"])) for one in found] == [
+        (one["corpus_id"], np.float32(one["score"])) for one in expected
+    ]
+    assert [one["text"] for one in found] == [LINES[one["index"]] for one in found]
+    standard_input(monkeypatch, (home / "lines.txt").read_bytes())
+    text = run(capsys, *arguments, "-k", "2")[1].splitlines()
+    assert len(text) == 2
+    assert text[0].split()[0] == f"{expected[0]['score']:.3f}"
+
+
+def test_sparse(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, *in_home(home, "sparse", "a cat", "the dog", "--json", "-m", "MaskedLM"))
+    assert (code, err) == (0, "")
+    model = SparseEncoder(home / "MaskedLM")
+    for line, vector in zip(map(json.loads, out.splitlines()), model.encode(["a cat", "the dog"]), strict=True):
+        assert line["indices"] == vector.indices.tolist()
+        assert np.float32(line["values"]).tobytes() == vector.data.tobytes()
+        assert line["tokens"] == model.tokenizer.convert_ids_to_tokens(line["indices"])
+    out = run(capsys, *in_home(home, "sparse", "a cat", "-k", "3", "-m", "MaskedLM"))[1]
+    words = [(line.split()[0], line.split()[-1]) for line in out.splitlines()[1:]]
+    assert words == [(f"{weight:.3f}", word) for word, weight in model.decode(model.encode("a cat"), top_k=3)]
+
+
+def test_files(home: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    vectors = SparseEncoder(home / "MaskedLM").encode(LINES, truncation="silent")
+    scores = CrossEncoder(home / "SequenceClassification").predict([("q", line) for line in LINES], truncation="silent")
+    for verb, model in ((["sparse"], "MaskedLM"), (["rerank", "q"], "SequenceClassification")):
+        output = tmp_path / f"{verb[0]}.jsonl"
+        arguments = in_home(home, *verb, "-i", "lines.txt", "-o", str(output), "-m", model, "--shard-size", "2")
+        code, out, err = run(capsys, *arguments)
+        assert (code, err) == (0, "")
+        assert "5 texts, " in out
+        assert "1 text cut" in out
+        lines = [json.loads(line) for line in output.read_text().splitlines()]
+        assert [line["id"] for line in lines] == [0, 1, 2, 3, 4]
+        for line, vector, score in zip(lines, vectors, scores, strict=True):
+            if verb == ["sparse"]:
+                assert line["indices"] == vector.indices.tolist()
+                assert np.float32(line["values"]).tobytes() == vector.data.tobytes()
+            else:
+                assert np.float32(line["score"]) == score
+        code, out, err = run(capsys, *arguments, "--resume")
+        assert (code, err) == (0, "")
+        assert "there is nothing to resume" in out
+        code, out, err = run(capsys, *arguments, "--resume", "--prompt", "another ")
+        assert (code, out) == (1, "")
+        assert "has prompt=None, this one has prompt='another '" in err
+
+
+@pytest.mark.parametrize("kind", ["sparse", "rerank"])
+def test_an_interrupted_run_ends_with_the_same_bytes(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    sources = [Source(str(home / "lines.txt"), "text")]
+
+    def compute(output: Path, **options: Any) -> Any:
+        if kind == "sparse":
+            return sparse_corpus(SparseEncoder(home / "MaskedLM"), sources, output, shard_size=2, **options)
+        return rerank_corpus(
+            CrossEncoder(home / "SequenceClassification"), "q", sources, output, shard_size=2, **options
+        )
+
+    compute(tmp_path / "whole.jsonl")
+    calls, owner, name = 0, *((SparseEncoder, "encode_chunks") if kind == "sparse" else (CrossEncoder, "score_pairs"))
+    true = getattr(owner, name)
+
+    def interrupted(*given: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 3:  # the fixed text, the first shard, and now the second one
+            raise KeyboardInterrupt
+        return true(*given, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            compute(tmp_path / "again.jsonl")
+    assert not (tmp_path / "again.jsonl").exists()
+    summary = compute(tmp_path / "again.jsonl", resume=True)
+    assert (summary.n_texts, summary.n_resumed, summary.n_cut) == (5, 2, 1)
+    assert (tmp_path / "again.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+
+
+def test_lines_that_cannot_be_used(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "bad.jsonl").write_text('{"text": "a cat"}\n{"text": 3}\n{"text": "the dog"}\n')
+    sources, problems = [Source(str(tmp_path / "bad.jsonl"), "jsonl")], list[str]()
+    model = SparseEncoder(home / "MaskedLM")
+    with pytest.raises(ValueError, match="1 input line cannot be used; nothing was computed"):
+        sparse_corpus(model, sources, tmp_path / "stop.jsonl")
+    sparse_corpus(model, sources, tmp_path / "null.jsonl", on_error="null", report=problems.append)
+    rows = [json.loads(line) for line in (tmp_path / "null.jsonl").read_text().splitlines()]
+    assert rows[1] == {"id": 1, "indices": None, "values": None}
+    assert len(problems) == 1
+    cross = CrossEncoder(home / "SequenceClassification")
+    rerank_corpus(cross, "q", sources, tmp_path / "skip.jsonl", on_error="skip", report=problems.append)
+    assert [json.loads(line)["id"] for line in (tmp_path / "skip.jsonl").read_text().splitlines()] == [0, 2]
+
+
+BAD: list[tuple[list[str], int, str]] = [
+    (["rerank", "q", "-m", "SequenceClassification"], 1, "there is no text; give texts, or a file with --input"),
+    (["sparse", "a"], 2, "the following arguments are required: -m/--model"),
+    (["sparse", "a", "--resume", "-m", "MaskedLM"], 1, "--resume is for files of texts"),
+    (["sparse", "a", "-i", "lines.txt", "-m", "MaskedLM"], 1, "texts and --input are both given"),
+    (["sparse", "-i", "lines.txt", "-m", "MaskedLM"], 1, "--input needs --output FILE"),
+    (["sparse", "-i", "lines.txt", "-o", "out.npy", "-m", "MaskedLM"], 1, ".jsonl"),
+    (["sparse", "-i", "lines.txt", "-o", "out.jsonl", "--json", "-m", "MaskedLM"], 1, "--json is for texts"),
+    (
+        ["sparse", "-i", "lines.txt", "-o", "out.jsonl", "--truncation", "error", "-m", "MaskedLM"],
+        1,
+        "--truncation error does not work with --input",
+    ),
+    (["rerank", "q", "-i", "lines.txt", "-o", "out.jsonl", "-k", "3", "-m", "SequenceClassification"], 1, "--top-k"),
+    (["rerank", "q", "a", "-k", "0", "-m", "SequenceClassification"], 2, "not a whole number of at least 1"),
+    (["rerank", "q", "a", "-m", "MaskedLM"], 1, "never makes random weights"),
+    (["rerank", "q", "a", "--prompt-name", "x", "-m", "SequenceClassification"], 1, "this model has none"),
+    (["fill-mask", "a cat", "-m", "MaskedLM"], 1, "[MASK]"),
+    (["fill-mask", "[MASK]", "--targets", "xyzzy", "-m", "MaskedLM"], 1, "xyzzy"),
+    (["ner", "a", "-m", "MaskedLM"], 1, "BertForTokenClassification"),
+    (["ner", "a", "--aggregation", "none", "--stride", "2", "-m", "TokenClassification"], 1, "--stride"),
+    (["answer", "", "a", "-m", "QuestionAnswering"], 1, "question"),
+]
+
+
+@pytest.mark.parametrize(("words", "code", "message"), BAD, ids=range(len(BAD)))
+def test_bad_commands(
+    home: Path, capsys: pytest.CaptureFixture[str], words: list[str], code: int, message: str
+) -> None:
+    found, out, err = run(capsys, *in_home(home, *words))
+    assert (found, out) == (code, "")
+    assert message in err
+    assert "Traceback" not in err

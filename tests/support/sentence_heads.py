@@ -1,0 +1,104 @@
+"""Folders of cross-encoders and SPLADE models with random weights, and texts for them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.support.checkpoints import VOCABULARY, random_checkpoint
+from tests.support.head_models import head_checkpoint
+from tests.support.text_data import VARIABLE, data_path, udhr_lines
+
+SEQUENCE, MASKED = "BertForSequenceClassification", "BertForMaskedLM"
+
+
+def model_folder(
+    folder: Path,
+    name: str,
+    *,
+    scale: float = 1.0,
+    files: dict[str, Any] | None = None,
+    real: bool = False,
+    **fields: Any,
+) -> Path:
+    """Make a random model with its tokenizer.
+
+    Parameters
+    ----------
+    name : str
+        A class with a head.
+    scale : float
+        Multiplies the classifier's weight, so that the scores of texts differ.
+    files : dict, optional
+        Objects to write as JSON files, or to add to a file that is there.
+    real : bool
+        Use a real vocabulary of many languages, of the test data.
+    """
+    sizes = {"type_vocab_size": 2, "max_position_embeddings": 64, **fields}
+    sizes["vocab_size"] = len(vocabulary(real))
+    random_checkpoint(folder, **{**sizes, "vocab_size": len(VOCABULARY)})  # for its tokenizer
+    head_checkpoint(folder, name, **sizes)
+    (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in vocabulary(real)), encoding="utf-8")
+    if scale != 1:
+        from safetensors.torch import load_file, save_file
+
+        tensors = load_file(folder / "model.safetensors")
+        tensors["classifier.weight"] = tensors["classifier.weight"] * scale
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    for file, content in (files or {}).items():
+        add_json(folder / file, content)
+    return folder
+
+
+def vocabulary(real: bool) -> list[str]:
+    if not real:
+        return [*VOCABULARY]
+    return data_path("vocab/bert-base-multilingual-cased.txt").read_text(encoding="utf-8").splitlines()[:30_000]
+
+
+def add_json(path: Path, content: Any) -> None:
+    """Write an object, or add its keys to those of the file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    old = json.loads(path.read_text(encoding="utf-8")) if path.exists() and isinstance(content, dict) else {}
+    path.write_text(json.dumps({**old, **content} if isinstance(content, dict) else content), encoding="utf-8")
+
+
+def modules(*kinds: str) -> list[dict[str, Any]]:
+    """Return the content of modules.json; the first module is in the folder itself."""
+    return [
+        {"idx": i, "name": str(i), "path": f"{i}_{kind.rpartition('.')[2]}" if i else "", "type": kind}
+        for i, kind in enumerate(kinds)
+    ]
+
+
+TRANSFORMER = "sentence_transformers.base.modules.transformer.Transformer"
+MLM = "sentence_transformers.sparse_encoder.models.MLMTransformer"
+SPLADE = "sentence_transformers.sparse_encoder.models.SpladePooling"
+FILL_MASK = {"transformer_task": "fill-mask", "module_output_name": "token_embeddings"}
+CLASSIFY = {"transformer_task": "sequence-classification", "module_output_name": "scores"}
+
+
+def texts(count: int) -> list[str]:
+    """Return real texts of many languages if the test data exist, else made ones."""
+    if os.environ.get(VARIABLE):
+        lines = udhr_lines()
+        return [lines[i * len(lines) // count] for i in range(count)]
+    words = VOCABULARY[-40:]
+    return [" ".join(words[(i * 7 + j * (i % 5 + 1)) % len(words)] for j in range(i % 23)) for i in range(count)]
+
+
+def theirs(name: str, folder: Path, **options: Any) -> Any:
+    """Load a model with sentence-transformers."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # warnings of torch and transformers themselves
+        import sentence_transformers
+
+        return getattr(sentence_transformers, name)(
+            str(folder), device="cpu", model_kwargs={"dtype": torch.float32}, **options
+        )
