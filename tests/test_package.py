@@ -29,26 +29,9 @@ PACKAGE = Path(minibert.__file__).parent
 
 # The folders, and the modules beside them. Each one imports only those above it in this list.
 ORDER = (
-<<<<<<< HEAD
     *("errors", "base", "checkpoint", "bert", "kernels", "trace", "exact", "models", "tokenizer", "similarity"),
     *("search", "index", "tokens", "sentence", "tasks", "corpus", "util", "plot", "scikit", "integrations"),
     *("compat", "cli", "__main__"),
-=======
-    *(
-        "errors",
-        "base",
-        "checkpoint",
-        "bert",
-        "kernels",
-        "models",
-        "tokenizer",
-        "similarity",
-        "search",
-        "index",
-        "tokens",
-    ),
-    *("sentence", "tasks", "corpus", "util", "plot", "scikit", "integrations", "cli", "__main__"),
->>>>>>> 0bbaa63cccc79d6ff4d7bdb762602689d76d8788
 )
 # bert/ uses NumPy and base/ only. One function loads a config, and imports the modules for that inside.
 PAPER = {"errors", "base", "bert"}
