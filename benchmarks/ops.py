@@ -3,7 +3,9 @@
     python -m benchmarks.ops [--write]
 
 On a processor with AVX-512, a second process measures everything again with AVX2 alone, as Numba's own variables
-NUMBA_CPU_NAME and NUMBA_CPU_FEATURES choose it. The peak is measured in the same run: a loop of fma that uses only registers, on the same number of threads. Results are
+NUMBA_CPU_NAME and NUMBA_CPU_FEATURES choose it.
+
+The peak is measured in the same run: a loop of fma that uses only registers, on the same number of threads. Results are
 compared before anything is timed. Then the contenders of a row run in turn, for several rounds. All rows run again in
 several passes. Each ratio is the median of the ratios of single rounds. So a machine whose speed drifts disturbs all
 contenders equally, and a disturbance of seconds does not spoil all rounds of one row.

@@ -341,6 +341,19 @@ def calls(folder: Path) -> list[Call]:
     some = {"max_length": 8, "truncation": True, "add_special_tokens": True}
     add("encodings", tokenizer.encodings, texts=texts, pairs=None, **some, is_split_into_words=False)
     add("windows", tokenizer.windows, texts=texts, max_length=8, stride=2, prompt="a ")
+    ids = [[2, 8, 3], [2, 3]]
+    add("pad", tokenizer.pad, encoded_inputs={"input_ids": ids}, padding=True, max_length=9, return_tensors="np")
+    add("encode, padded", tokenizer.encode, text="a cat", padding="max_length", max_length=9, return_tensors="np")
+    add(
+        "apply_chat_template",
+        tokenizer.apply_chat_template,
+        conversation=[{"role": "a"}],
+        chat_template="x",
+        tokenize=True,
+    )
+    own = BertTokenizer.from_pretrained(folder)  # its tokens change
+    add("add_tokens", own.add_tokens, new_tokens=["a"], special_tokens=False)
+    add("add_special_tokens", own.add_special_tokens, special_tokens_dict={"pad_token": "[PAD]"})
     add("tokenize", tokenizer.tokenize, text="a cat", pair=None, add_special_tokens=True)
     add("encode", tokenizer.encode, text="a cat", text_pair=None, **some)
     clean = {"skip_special_tokens": True, "clean_up_tokenization_spaces": None}

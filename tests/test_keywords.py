@@ -114,7 +114,6 @@ def test_harmless_keywords_of_tokenizers(
         ({"pad_token": "<new>"}, ValueError, "the model has no row for it"),
         ({"pad_token": 5}, TypeError, "pad_token is int 5; expected a token"),
         ({"extra_special_tokens": "<x>"}, ValueError, "expected a list of tokens"),
-        ({"add_bos_token": True}, ValueError, "BERT has no token of this kind"),
         ({"model_max_length": 0}, ValueError, "model_max_length=0; expected an int of at least 1"),
         ({"add_special_tokens": True}, TypeError, "has no keyword add_special_tokens="),
     ],

@@ -61,6 +61,7 @@ HOMES = {
     "llvmlite": {"kernels"},
     "sklearn": {"scikit"},
     "matplotlib": {"plot"},
+    "jinja2": {"tokenizer.chat"},
     "torch": {"base.tensors", "cli.bench"},  # cli.bench times it
     "transformers": {"cli.bench"},  # both are timed beside minibert if they are installed
     "pyarrow": {"corpus.writers"},
@@ -329,6 +330,24 @@ def test_docstrings_of_functions_say_what_they_do() -> None:
                     assert not (ast.get_docstring(node) or "").startswith("Whether"), f"{path}:{node.lineno}"
 
 
+KERNEL_HEADINGS = (
+    *("What", "Order", "Layout", "Registers", "Loop order", "Algorithm", "Edges", "Epilogue", "Prefetch", "Lines"),
+    *("Pages", "Reuse", "Files", "Chunks", "Dispatch", "Options", "Time", "Numerics", "Cost", "Contract", "Ctrl-C"),
+    *("Fork", "Memory", "Busy core", "Idleness", "The end", "Why not", "Source"),
+)
+
+
+def test_docstrings_of_kernels_have_the_same_headings() -> None:
+    """Each begins with "What", has a "Contract", and ends with its "Source" if it has one."""
+    for path in sorted((PACKAGE / "kernels").glob("[!_]*.py")):
+        text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        found = re.findall(r"^(\S(?:[\w -]{0,10}\w)?) {2,}(?=\S)", text, re.MULTILINE)
+        assert set(found) <= set(KERNEL_HEADINGS), path
+        assert found[0] == "What", path
+        assert "Contract" in found, path
+        assert "Source" not in found[:-1], path
+
+
 def test_the_package_gives_its_names_and_no_others() -> None:
     assert set(minibert.__all__) <= set(dir(minibert))
     for name in minibert.__all__:
@@ -433,7 +452,7 @@ def test_there_are_five_runtime_packages_and_they_are_the_ones_imported() -> Non
     imported = {dotted.split(".")[0] for tree in TREES.values() for _, dotted in imports(tree, types_too=True)}
     extras = [project["optional-dependencies"][extra] for extra in ("plot", "sklearn", "parquet")]
     assert extras == [["matplotlib>=3.8"], ["scikit-learn>=1.6"], ["pyarrow>=17"]]
-    optional = {"matplotlib", "sklearn", "pyarrow"}
+    optional = {"matplotlib", "sklearn", "pyarrow", "jinja2"}
     assert imported - set(sys.stdlib_module_names) - {"minibert"} - required - optional <= {
         "llvmlite",
         "tqdm",

@@ -136,9 +136,9 @@ TOKENIZER_KEYWORDS: Mapping[str, Keyword] = {
     "split_special_tokens": _nothing("Special tokens in a text stay whole. Leave it out."),
     "never_split": _nothing("Leave it out; tokens that stay whole are added tokens of tokenizer.json."),
     "do_basic_tokenize": _one_of(None, True, remedy="Split the texts yourself, and give is_split_into_words=True."),
-    "add_bos_token": _nothing("BERT has no token of this kind. Leave it out."),
-    "add_eos_token": _nothing("BERT has no token of this kind. Leave it out."),
     "add_prefix_space": _nothing("BERT has no tokens that begin with a space. Leave it out."),
+    "add_bos_token": _ANYTHING,  # transformers' BertTokenizer does not use them either
+    "add_eos_token": _ANYTHING,
     "from_slow": _ANYTHING,
     "use_fast": _ANYTHING,
     "legacy": _ANYTHING,
@@ -154,8 +154,8 @@ TOKENIZER_KEYWORDS: Mapping[str, Keyword] = {
 CALL_KEYWORDS: Mapping[str, Keyword] = {
     "verbose": _ANYTHING,
     "split_special_tokens": _nothing("Special tokens in a text stay whole. Leave it out."),
-    "text_target": _nothing("minibert does not train. Tokenize the targets in a call of their own."),
-    "text_pair_target": _nothing("minibert does not train. Tokenize the targets in a call of their own."),
+    "text_pair_target": _nothing("Tokenize the targets in a call of their own."),
+    **dict.fromkeys(("src_lang", "tgt_lang"), _ANYTHING),  # of models that translate; BERT's tokenizers ignore them
     "tokenizer_kwargs": _nothing("Give the keywords themselves."),
     "clean_up_tokenization_spaces": _ANYTHING,
     "add_prefix_space": _nothing("BERT has no tokens that begin with a space. Leave it out."),

@@ -15,6 +15,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from minibert.checkpoint.time_limit import expect_bytes
+
 __all__ = ["UnsafeAnswerError", "checked_answers"]
 
 # The hub sends a SHA-1 or a SHA-256 in hex; mirrors send other tags. Windows takes the name "x." for "x".
@@ -60,6 +62,7 @@ def _install() -> None:
         _check("ETag", metadata.etag, _TAG)
         _check("X-Repo-Commit", metadata.commit_hash, _COMMIT)
         _check("X-Xet-Hash", getattr(metadata.xet_file_data, "file_hash", None), _HASH)
+        expect_bytes(metadata.size)
         return metadata
 
     file_download.get_hf_file_metadata = read_and_check

@@ -6,18 +6,21 @@ import logging
 import os
 import re
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from minibert.base.files import os_reason, printable, within, write_whole
 from minibert.checkpoint.hub_answers import UnsafeAnswerError, checked_answers
+from minibert.checkpoint.time_limit import SlowAnswerError, within_limit
 from minibert.errors import DownloadError, ModelFormatError
 
 __all__ = ["PICKLES", "WEIGHTS", "WEIGHTS_INDEX", "HubRepository", "only_a_pickle"]
 
 logger = logging.getLogger("minibert")
+
+Result = TypeVar("Result")
 
 WEIGHTS = "model.safetensors"
 WEIGHTS_INDEX = "model.safetensors.index.json"
@@ -100,8 +103,8 @@ class HubRepository:
             from huggingface_hub import list_repo_files
 
             self._refuse_offline(f"no list of the files of {self.source}")
-            with self._hub_errors("the list of files"):
-                listed = list_repo_files(self._repo_id, revision=self._commit or self._revision, token=self._token)
+            revision = self._commit or self._revision
+            listed = self._ask("the list of files", list_repo_files, revision=revision, token=self._token)
         return within(prefix, listed)
 
     # --- the cache ---
@@ -190,19 +193,20 @@ class HubRepository:
         from huggingface_hub.errors import RemoteEntryNotFoundError
 
         self._refuse_offline(f"no {filename} of {self.source}, and does not know that there is none")
-        with self._hub_errors(filename), checked_answers():
+        download: Callable[..., str | None] = hf_hub_download
+
+        def fetch(*arguments: Any, **options: Any) -> str | None:
             try:
-                path = Path(
-                    hf_hub_download(
-                        self._repo_id,
-                        filename,
-                        revision=self._commit or self._revision,
-                        cache_dir=self._cache_dir,
-                        token=self._token,
-                    )
-                )
+                return download(*arguments, **options)
             except RemoteEntryNotFoundError:
-                path = None
+                return None
+
+        revision = self._commit or self._revision
+        with checked_answers():
+            fetched = self._ask(
+                filename, fetch, filename, revision=revision, cache_dir=self._cache_dir, token=self._token
+            )
+        path = None if fetched is None else Path(fetched)
         self._asked_hub = True
         if path is not None:
             self._refuse_outside(path)
@@ -261,15 +265,14 @@ class HubRepository:
                 f"{self._remedy}"
             ) from error
 
-    @contextmanager
-    def _hub_errors(self, wanted: str) -> Iterator[None]:
-        """Turn any exception of the hub's client into a `DownloadError`; put only calls of the client into the block.
+    def _ask(self, wanted: str, call: Callable[..., Result], *arguments: object, **options: object) -> Result:
+        """Call a function of the hub's client for this repository, and turn any exception into a `DownloadError`.
 
         All exceptions are caught, because not all are documented. For example, a broken transfer raises an exception of
         the client's HTTP library (1.x and 2.x use different ones), and a malformed answer can raise any exception.
         """
         try:
-            yield
+            return within_limit(lambda: call(self._repo_id, *arguments, **options))
         except Exception as error:
             raise DownloadError(self._explained(error, wanted)) from error
 
@@ -292,6 +295,11 @@ class HubRepository:
             return (
                 f"{endpoint} answered with {unsafe} for {wanted} of {repository}. This cannot be right: it could be "
                 "the path of another file, so nothing was written. Check HF_ENDPOINT."
+            )
+        if among(SlowAnswerError):
+            return (
+                f"{endpoint} did not deliver {wanted} of {repository} in time: {causes[-1]}. Check the network "
+                f"(proxy, HF_ENDPOINT) and try again.{self._remedy}"
             )
         if among(errors.LocalTokenNotFoundError):
             return "token=True needs a saved access token and there is none: set HF_TOKEN or run `hf auth login`."
@@ -387,9 +395,8 @@ class HubRepository:
         from huggingface_hub import list_repo_commits
 
         def commits(revision: str) -> list[str]:
-            with self._hub_errors(f"the history of {revision}"):
-                listed = list_repo_commits(self._repo_id, revision=revision, token=self._token)
-                return [entry.commit_id for entry in listed]
+            listed = self._ask(f"the history of {revision}", list_repo_commits, revision=revision, token=self._token)
+            return [entry.commit_id for entry in listed]
 
         head = commits("main")[:1]
         if head != [self._commit]:
@@ -409,23 +416,22 @@ class HubRepository:
 
     def _conversion_requests(self) -> list[tuple[int, str]]:
         """List number and author of each open pull request with the title of a safetensors conversion."""
-        from huggingface_hub import get_repo_discussions
+        from huggingface_hub import Discussion, get_repo_discussions
         from huggingface_hub.errors import HfHubHTTPError
 
-        with self._hub_errors("the list of pull requests"):
+        def fetch(repo_id: str) -> list[Discussion]:
             try:
-                requests = list(
+                return list(
                     get_repo_discussions(
-                        self._repo_id,
-                        discussion_type="pull_request",
-                        discussion_status="open",
-                        token=self._token,
+                        repo_id, discussion_type="pull_request", discussion_status="open", token=self._token
                     )
                 )
             except HfHubHTTPError as error:
                 if error.response.status_code not in (403, 404):
                     raise
-                requests = []  # this repository has no discussions, or this mirror does not support them
+                return []  # this repository has no discussions, or this mirror does not support them
+
+        requests = self._ask("the list of pull requests", fetch)
         return [
             (request.num, request.author)
             for request in requests

@@ -1,19 +1,19 @@
 """Memory for arrays of floats: aligned to cache lines, on large pages, and reused when no array needs it any more.
 
-Lines   A vector that crosses the border of a cache line costs as much as two vectors. The allocator aligns to 16 bytes,
-        but a line has 64. So weights, scratch memory (threads.py) and large results begin at a cache line
-        (`aligned_empty`). Small results have the allocator's alignment; they compute the same.
-Pages   A forward reads all weights of a model once, and the processor looks up the address of each page. Pages of 2 MB
-        (Linux) take 1 to 3 % less time than pages of 4 KB, but they need long pieces of memory. So the weights are cut
-        from long pieces, the `Slabs`.
-Reuse   New pages are slow, because the system clears each page at its first use. For the arrays of a forward, this
-        takes about a tenth of the time in which they are computed. So the result of an op is in a block of memory that
-        `Buffers` keeps. It is used again when the last array in it is gone.
-
-How `Buffers` knows that a block is free: each result is made from a small object, its `_Lease`. A view keeps its base
-array alive, and the base array keeps its lease alive. So the block is free when the weak reference to its lease is
-dead. A reference count would not be reliable, because debuggers hold references too. A `__del__` method would lose a
-Ctrl-C that arrives while it runs.
+What        `aligned_empty` is memory for one array, `Slabs` that of the weights of a model, `Buffers` that of results
+Lines       A vector that crosses the border of a cache line costs as much as two vectors. The allocator aligns to 16
+            bytes, but a line has 64. So weights, scratch memory (threads.py) and large results begin at a cache line.
+            Small results have the allocator's alignment; they compute the same
+Pages       A forward reads all weights of a model once, and the processor looks up the address of each page. Pages of
+            2 MB (Linux) take 1 to 3 % less time than pages of 4 KB, but they need long pieces of memory. So the weights
+            are cut from long pieces, the `Slabs`
+Reuse       New pages are slow, because the system clears each page at its first use. For the arrays of a forward, this
+            takes about a tenth of the time in which they are computed. So the result of an op is in a block of memory
+            that `Buffers` keeps. It is used again when the last array in it is gone
+Contract    A block is free when the weak reference to its `_Lease` is dead: each result is made from this small object,
+            a view keeps its base array alive, and the base array keeps its lease alive. A reference count would not be
+            reliable, because debuggers hold references too. A `__del__` method would lose a Ctrl-C that arrives while
+            it runs. This file does not import numba
 """
 
 from __future__ import annotations

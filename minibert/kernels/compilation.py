@@ -6,6 +6,7 @@ Options     No fastmath, because a result must not depend on how a loop was comp
             have checked every shape. Without Numba's runtime, because kernels do not allocate memory
 Time        Numba optimises each function, and again each function that calls it. So Numba makes plain code here, and
             LLVM optimises the whole once
+Contract    Only the files of compiled functions import this file, because it imports numba
 Source      https://llvm.org/docs/NewPassManager.html for the passes of level 3
 """
 

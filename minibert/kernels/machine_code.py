@@ -10,6 +10,7 @@ Files       - A file is used only if it is complete (it begins with the SHA-256 
             - If machine code cannot be saved, it is compiled at every start, and one warning says so.
             - Machine code of other versions of the sources is deleted when it has not been used for a month.
 Layout      SHA-256 of the rest (32 bytes) | one line of JSON: format, key, symbol | an object file
+Contract    This file imports numba only to compile
 Why not     Numba's own cache: a damaged file raises an error at every start, or is executed; a folder that cannot be
             written to raises an error; a change in another file that a function uses is not noticed; and loading needs
             all of Numba, which takes longer than loading a small model

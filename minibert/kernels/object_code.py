@@ -1,6 +1,8 @@
 """Machine code as LLVM writes it, an object file, and how it gets into this process.
 
-Contract    This file does not import Numba
+What        `ObjectCode` is what compilation.py makes and machine_code.py keeps on disk. `link` makes a function of it
+Contract    Linked code is never freed, because a helper thread may still run it. This file does not import numba
+Source      https://llvm.org/docs/MCJITDesignAndImplementation.html
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""The five ops: each describes its work as a task and lets the threads compute it."""
+"""The five ops: each describes its work as a task and lets the threads compute it.
+
+What        `make_ops` returns them as the `Ops` that encoder.forward takes. What each computes is in bert/reference.py
+Layout      The kernels see only addresses. So inputs that are not C-contiguous float32 (ids: int32) are copied first
+Contract    Callers have checked every shape and every id (bert/ops.py). This file imports numba only to compile
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Packed weights: a weight of the checkpoint in the order in which the micro-kernel of gemm.py reads it.
 
-Layout      The weight is packed once, at load, into panels of NR columns. A panel is contiguous::
+What        `pack` is `Ops.prepare`: it packs a weight once, at load
+Layout      Panels of NR columns. A panel is contiguous::
 
                 weight^T (K, N)              packed weight [ceil(N / NR)][K][NR]
                    NR   NR   NR

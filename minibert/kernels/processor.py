@@ -3,7 +3,7 @@
 What        `target` gives the processor's name and features, from LLVM or from NUMBA_CPU_NAME and NUMBA_CPU_FEATURES
 Registers   A micro-tile of MR rows and NR columns has its sums in registers. Beside them, one vector of each NR columns
             of the weight and one number of x need registers too
-Contract    This file does not import numba, because a process that finds its machine code on disk does not need numba
+Contract    This file does not import numba, because a process that finds its machine code on disk does not need it
 Source      The choice of name and features is Numba's: numba/core/codegen.py (JITCPUCodegen), numba/core/config.py
 """
 

@@ -1,27 +1,25 @@
 """A float32 vector type for Numba, so that kernels look like scalar Python and use AVX-512, AVX2 or NEON registers.
 
-Numba compiles Python to LLVM. In LLVM, vectors of any width are ordinary values: ``<16 x float>`` is a type like
-``float``. But Numba's type system does not have a name for it. This file only adds this name::
+What        A type, and functions and operators for it. Numba compiles Python to LLVM. In LLVM, vectors of any width are
+            ordinary values: ``<16 x float>`` is a type like ``float``. But Numba's type system does not have a name for
+            it. This file only adds this name::
 
-    @function
-    def scale(x, y, n):                      # y = 2 x, 16 numbers at a time; x and y are memory, see memory.py
-        for i in range(0, n, WIDTH):
-            store(y, i, 2.0 * load(x, i))
+                @function
+                def scale(x, y, n):                   # y = 2 x, 16 numbers at a time; x and y are memory (memory.py)
+                    for i in range(0, n, WIDTH):
+                        store(y, i, 2.0 * load(x, i))
 
-How it works, in the order of the file:
-
-1. A type (`Vector`) and its data model: in LLVM the value *is* the vector.
-2. Intrinsics: functions whose body is LLVM instructions, one each: `load`, `store`, `broadcast`, `fma`, `maximum`, ...
-3. Operators: ``+ - * /`` between vectors, and between a vector and a number.
-4. Functions in plain Python that use 2 and 3: `exp2`, `gelu`, `tanh`. LLVM inlines them into the kernels.
-
-A vector has WIDTH = 16 lanes on every processor. With AVX-512 it is one register; with AVX2 LLVM splits it into two,
-with NEON or SSE into four. So a sum over lanes has the same order, and the same bits, everywhere. To see the code for
-another processor, name it before Python starts: ``NUMBA_CPU_NAME=haswell NUMBA_CPU_FEATURES=+avx,+avx2,+fma``, or
-``NUMBA_CPU_NAME=generic``.
-
-Fast math is off: LLVM computes exactly the operations that the code contains, in the order of the code. Where
-a * b + c should be rounded once, the code calls `fma`.
+Order       1. A type (`Vector`) and its data model: in LLVM the value *is* the vector.
+            2. Intrinsics: functions whose body is LLVM instructions, one each: `load`, `store`, `broadcast`, `fma`, ...
+            3. Operators: ``+ - * /`` between vectors, and between a vector and a number.
+            4. Functions in plain Python that use 2 and 3: `exp2`, `gelu`, `tanh`. LLVM inlines them into the kernels
+Layout      A vector has WIDTH = 16 lanes on every processor. With AVX-512 it is one register; with AVX2 LLVM splits it
+            into two, with NEON or SSE into four
+Numerics    A sum over lanes has the same order, and the same bits, on every processor. Fast math is off: LLVM computes
+            exactly the operations that the code contains, in the order of the code. Where a * b + c should be rounded
+            once, the code calls `fma`
+Contract    Loads and stores do not check bounds. To see the code for another processor, name it before Python starts:
+            ``NUMBA_CPU_NAME=haswell NUMBA_CPU_FEATURES=+avx,+avx2,+fma``, or ``NUMBA_CPU_NAME=generic``
 """
 
 from __future__ import annotations

@@ -1,64 +1,57 @@
 """A team of threads that share the chunks of each op. Without a busy core, two ops have no system call between them.
 
-An op is described as a *task* (tasks.py): a kind, named fields, and a number of chunks.
+What        `Team.run` computes an op, described as a *task* (tasks.py): a kind, named fields, and a number of chunks
+Layout      The threads share one row of int64 numbers, the *state*; run_task.py reads and writes it::
 
-What the threads share
-----------------------
-One row of int64 numbers, the *state*; run_task.py reads and writes it::
+                0            SHARED      address of the shared state       (in the states of callers and helpers only)
+                1, 2         THREAD      its number (a caller is 0)
+                             PATIENCE    how often a helper looks for work before it sleeps
+                3            NUM_CHUNKS  of the task
+                4, 5         SCRATCH     memory for intermediate results
+                             SCRATCH_SIZE, the bytes of it that each thread has
+                6 ... 21     TASK        its kind and its fields
+                22           NUM_SHARES
+                24           REMAINING   chunks that nobody has taken yet  (set by the leader, lowered by every thread)
+                32           ACTIVE      helpers that may be inside a chunk  (raised and lowered by helpers)
+                40           CALLERS     threads that compute an op          (raised and lowered by callers)
+                48           CLOSED      1 when the helpers must return      (set when the team is deleted)
+                56, 64, ...  SHARES      for each share, the number of its chunks that are taken
 
-    0              SHARED      address of the shared state         (in the states of callers and helpers only)
-    1, 2           THREAD, PATIENCE: its number (a caller is 0), and how often a helper looks for work before it sleeps
-    3              NUM_CHUNKS  of the task
-    4, 5           SCRATCH, SCRATCH_SIZE: memory for intermediate results, and the bytes of it that each thread has
-    6 ... 21       TASK        its kind and its fields
-    22             NUM_SHARES
-    24             REMAINING   chunks that nobody has taken yet    (set by the leader, lowered by every thread)
-    32             ACTIVE      helpers that may be inside a chunk  (raised and lowered by helpers)
-    40             CALLERS     threads that compute an op          (raised and lowered by callers)
-    48             CLOSED      1 when the helpers must return      (set when the team is deleted)
-    56, 64, ...    SHARES      for each share, the number of its chunks that are taken
+            Each counter that several threads write has a cache line (8 numbers) of its own
+Order       `Team.run` writes the task into a new state of the same layout, then calls `run_task`. This is compiled
+            code, which Python does not interrupt::
 
-    time --->
-    leader   CALLERS + 1 | task -> state | REMAINING = n | chunk chunk chunk | ACTIVE = 0 ? | CALLERS - 1 | returns
-    helper   REMAINING > 0 ?  no, no, no, no, no, no, yes | ACTIVE + 1 | chunk chunk | ACTIVE - 1 | REMAINING > 0 ? ...
+                time --->
+                leader  CALLERS + 1 | task -> state | REMAINING = n | chunk chunk | ACTIVE = 0 ? | CALLERS - 1 | returns
+                helper  REMAINING > 0 ?  no, no, no, no, no, yes | ACTIVE + 1 | chunk chunk | ACTIVE - 1 | ...
 
-Each counter that several threads write has a cache line (8 numbers) of its own.
-
-How an op runs
---------------
-`Team.run` writes the task into a new state of the same layout, then calls `run_task`. This is compiled code, which
-Python does not interrupt:
-
-1. The calling thread adds one to CALLERS. If no other caller is inside, it is the *leader*: it copies its task into the
-   shared state and sets REMAINING. A caller that is not the leader computes its op alone, in its own state, because
-   with many callers all cores are busy anyway.
-2. The leader and the helpers take chunks. A thread takes one by lowering REMAINING by one, until none are left. The
-   helpers wait in `run_task` too, and read REMAINING again and again. The leader takes chunks like a helper, so an op
-   is not slower if a helper comes late, loses its core, or does not exist.
-3. Each thread has a share of the chunks, in order, and begins with its own share. When that share is used up, it
-   continues with the shares of the others. So usually the same thread computes the same rows in one op after another
-   and finds them in its own cache, but no thread waits for a slow one.
-4. The leader waits until no helper is inside a chunk (ACTIVE is 0), subtracts one from CALLERS, and returns.
-
-A helper adds one to ACTIVE *before* it tries to take a chunk. So the leader does not leave while a chunk is being
-computed, and nothing is written into a result after the op has returned. A helper that comes too late finds REMAINING
-at or below zero, or it gets a chunk of the next op, whose task was complete before REMAINING was set. All of these are
-sequentially consistent atomics.
-
-What can go wrong
------------------
-Ctrl-C     Python raises KeyboardInterrupt between two of its instructions. All changes of the counters happen within
-           one call of `run_task`, so they are complete; the exception comes after the current op.
-Fork       A child process inherits the memory, as it was in the middle of the parent's op, but not the helper threads.
-           So each process has its own `_ProcessHelpers` (state and helpers), and a child that computes starts new ones.
-           No lock is involved.
-Memory     Scratch memory is allocated before the op begins, so a MemoryError comes from Python and no chunk can fail.
-Busy core  If another process uses the same core as a helper, the system takes the core away from time to time. In the
-           middle of a chunk, this would stop the leader too. So a helper offers its core (`yield_core`) twice in a
-           millisecond, between two chunks, when no leader waits for it. If it still loses its core in a chunk, the
-           leader soon sleeps for short times, so that the system can run the helper on the leader's core.
-Idleness   A helper that has waited for about a millisecond without work sleeps (on a lock) until a later op.
-The end    When a team is deleted, or the interpreter ends, its helpers return.
+            1. The calling thread adds one to CALLERS. If no other caller is inside, it is the *leader*: it copies its
+               task into the shared state and sets REMAINING. A caller that is not the leader computes its op alone, in
+               its own state, because with many callers all cores are busy anyway.
+            2. The leader and the helpers take chunks. A thread takes one by lowering REMAINING by one, until none are
+               left. The helpers wait in `run_task` too, and read REMAINING again and again. The leader takes chunks
+               like a helper, so an op is not slower if a helper comes late, loses its core, or does not exist.
+            3. Each thread has a share of the chunks, in order, and begins with its own share. When that share is used
+               up, it continues with the shares of the others. So usually the same thread computes the same rows in one
+               op after another and finds them in its own cache, but no thread waits for a slow one.
+            4. The leader waits until no helper is inside a chunk (ACTIVE is 0), subtracts one from CALLERS, and returns
+Contract    A helper adds one to ACTIVE *before* it tries to take a chunk. So the leader does not leave while a chunk is
+            being computed, and nothing is written into a result after the op has returned. A helper that comes too late
+            finds REMAINING at or below zero, or it gets a chunk of the next op, whose task was complete before
+            REMAINING was set. All of these are sequentially consistent atomics. This file does not import numba
+Ctrl-C      Python raises KeyboardInterrupt between two of its instructions. All changes of the counters happen within
+            one call of `run_task`, so they are complete; the exception comes after the current op
+Fork        A child process inherits the memory, as it was in the middle of the parent's op, but not the helper threads.
+            So each process has its own `_ProcessHelpers` (state and helpers), and a child that computes starts new
+            ones. No lock is involved
+Memory      Scratch memory is allocated before the op begins, so a MemoryError comes from Python and no chunk can fail
+Busy core   If another process uses the same core as a helper, the system takes the core away from time to time. In the
+            middle of a chunk, this would stop the leader too. So a helper offers its core (`yield_core`) twice in a
+            millisecond, between two chunks, when no leader waits for it. If it still loses its core in a chunk, the
+            leader soon sleeps for short times, so that the system can run the helper on the leader's core. On Windows
+            there are no such calls here: threads only wait actively, and the system takes cores away by itself
+Idleness    A helper that has waited for about a millisecond without work sleeps (on a lock) until a later op
+The end     When a team is deleted, or the interpreter ends, its helpers return
 """
 
 from __future__ import annotations
@@ -99,7 +92,8 @@ REMAINING, ACTIVE, CALLERS, CLOSED, SHARES, LINE_WORDS = 24, 32, 40, 48, 56, 8
 
 _OwnState = ctypes.c_int64 * (SHARES + LINE_WORDS)
 
-# A helper looks for work this number of times before it sleeps (about a millisecond).
+# A helper looks for work this number of times before it sleeps (about a millisecond). That is longer than the Python
+# between two ops (10 microseconds); not measured with other values.
 _PATIENCE = 20_000
 
 _CACHE_LINE = 64  # bytes

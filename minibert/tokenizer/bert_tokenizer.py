@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,17 +20,18 @@ from minibert.base.keywords import CALL_KEYWORDS, TOKENIZER_KEYWORDS, check_keyw
 from minibert.base.tensors import check_return_tensors
 from minibert.checkpoint.hub import ModelFiles, check_files, locate
 from minibert.tokenizer.batch import TokenizedBatch, converted, lists, padded_array
+from minibert.tokenizer.chat import Chat, folder_templates, template_files
 from minibert.tokenizer.encodings import Encoding, NoRoomError, cut, cut_windows
 from minibert.tokenizer.files import SIDES, LoadedTokenizer, load_tokenizer
 from minibert.tokenizer.options import GONE, SETTINGS, set_asked, settings_of
-from minibert.tokenizer.padding import PADDING, Padding, choose_strategy
+from minibert.tokenizer.padding import PADDING, choose_strategy
 from minibert.tokenizer.saving import save_tokenizer
 from minibert.tokenizer.texts import Texts, as_batch, is_one_text, shown, split_pairs
 
 __all__ = ["BertTokenizer"]
 
 
-class BertTokenizer(Padding):
+class BertTokenizer(Chat):
     """Text -> token ids, equal to transformers' BertTokenizer; made by `from_pretrained`.
 
     Any number of threads may use it at once. It differs from transformers in three points, to avoid surprises:
@@ -81,6 +83,7 @@ class BertTokenizer(Padding):
         padding_side: str | None = None,
         truncation_side: str | None = None,
         clean_up_tokenization_spaces: bool | None = None,
+        chat_template: Any = None,
         **harmless: Any,
     ) -> BertTokenizer:
         """Load the tokenizer of a model on the hub, or in a folder.
@@ -105,7 +108,7 @@ class BertTokenizer(Padding):
             Never use the network.
         subfolder : str
             Folder of the files inside the model.
-        model_max_length, padding_side, truncation_side, clean_up_tokenization_spaces : optional
+        model_max_length, padding_side, truncation_side, clean_up_tokenization_spaces, chat_template : optional
             Used instead of those of the files.
         **harmless
             Keywords of transformers at values that change no token, such as ``use_fast=True``, or ``do_lower_case=`` as
@@ -146,6 +149,10 @@ class BertTokenizer(Padding):
         tokenizer.truncation_side = truncation_side or tokenizer.truncation_side
         if clean_up_tokenization_spaces is not None:
             tokenizer.clean_up_tokenization_spaces = bool(clean_up_tokenization_spaces)
+        if os.path.isdir(folder := os.path.join(os.path.expanduser(os.fspath(name)), subfolder)):
+            tokenizer._stored_template = folder_templates(Path(folder)) or tokenizer._stored_template
+        if chat_template is not None:
+            tokenizer.chat_template = chat_template
         return tokenizer
 
     @classmethod
@@ -170,7 +177,10 @@ class BertTokenizer(Padding):
         OSError
             A file cannot be written. A file that was there before is then as it was.
         """
-        return save_tokenizer(self, save_directory, self.init_kwargs, harmless)
+        as_files = harmless.pop("save_jinja_files", True)
+        settings = self.init_kwargs | ({} if as_files else self.template_settings())
+        templates = template_files(self.chat_template) if as_files else {}
+        return save_tokenizer(self, save_directory, settings, harmless, templates)
 
     @property
     def init_kwargs(self) -> dict[str, Any]:
@@ -209,6 +219,8 @@ class BertTokenizer(Padding):
         return_special_tokens_mask: bool = False,
         return_offsets_mapping: bool = False,
         return_length: bool = False,
+        text_target: Texts | None = None,
+        max_target_length: int | None = None,
         **harmless: Any,
     ) -> TokenizedBatch:
         """Turn texts, or pairs of texts, into token ids for a model.
@@ -247,6 +259,8 @@ class BertTokenizer(Padding):
             Return the truncated tokens in more rows, and "overflow_to_sample_mapping" of shape (rows,).
         return_special_tokens_mask, return_offsets_mapping, return_length : bool
             Return "special_tokens_mask" (B, S), "offset_mapping" (B, S, 2) in characters, "length" (B,) with padding.
+        text_target, max_target_length : optional
+            Return the ids of these texts as "labels".
         **harmless
             Keywords of transformers at values that change nothing, such as ``verbose=False``.
 
@@ -278,6 +292,7 @@ class BertTokenizer(Padding):
         check_keywords("BertTokenizer", harmless, CALL_KEYWORDS)
         kind = check_return_tensors(return_tensors)
         padding = choose_strategy("padding", padding, PADDING)
+        target_length = max_length if max_target_length is None else max_target_length
         strategy, max_length = self._limit(truncation, max_length, padding)
         text, text_pair = split_pairs(text, text_pair, is_split_into_words)
         parts = self._encode(
@@ -327,6 +342,18 @@ class BertTokenizer(Padding):
             data = {name: converted(name, value, kind) for name, value in data.items()}
         elif is_one_text(text, is_split_into_words) and not return_overflowing_tokens:
             data = {name: value[0] if isinstance(value[0], list) else value for name, value in data.items()}
+        if text_target is not None:
+            data["labels"] = self(
+                text_target,
+                add_special_tokens=add_special_tokens,
+                padding=padding,
+                truncation=truncation,
+                max_length=target_length,
+                is_split_into_words=is_split_into_words,
+                pad_to_multiple_of=pad_to_multiple_of,
+                padding_side=padding_side,
+                return_tensors=kind,
+            )["input_ids"]
         return TokenizedBatch(data, encodings, spans, widths, self.pad_token)
 
     def encodings(

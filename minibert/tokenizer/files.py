@@ -73,6 +73,7 @@ class LoadedTokenizer:
     num_rows : int or None                      rows of the model's word embeddings, if config.json says it
     growth : int                                the most characters that the normalizer makes from one character
     source : str                                where the files are, in words
+    chat_template : object                      that of tokenizer_config.json, not checked yet
     """
 
     tokenizer: Tokenizer
@@ -87,6 +88,7 @@ class LoadedTokenizer:
     num_rows: int | None
     growth: int
     source: str
+    chat_template: Any
 
 
 def load_tokenizer(files: ModelFiles) -> LoadedTokenizer:
@@ -129,6 +131,7 @@ def load_tokenizer(files: ModelFiles) -> LoadedTokenizer:
         num_rows=num_rows if isinstance(num_rows := config.get("vocab_size"), int) else None,
         growth=growth,
         source=files.source,
+        chat_template=settings.get("chat_template"),
     )
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from minibert.base.checks import brief, check_choice, check_int
+from minibert.base.checks import brief, check_choice, check_int, counted
 from minibert.base.keywords import CALL_KEYWORDS, check_keywords
+from minibert.base.machine import available_memory
 from minibert.base.tensors import as_array, check_return_tensors, is_tensor
 from minibert.base.warn import warn_caller
 from minibert.tokenizer.batch import TokenizedBatch
@@ -19,6 +20,9 @@ __all__ = ["PADDING", "Padding", "choose_strategy"]
 
 PADDING = ("longest", "max_length", "do_not_pad")
 TRUNCATION = ("longest_first", "only_first", "only_second", "do_not_truncate")
+
+# Fewer numbers skip the memory check, because asking the system takes longer than a short text.
+_NEVER_TOO_MUCH = 1 << 24
 
 # The columns that are padded besides input_ids, and the value of padding in each.
 _FILLS = {"attention_mask": 0, "token_type_ids": 0, "special_tokens_mask": 1}
@@ -135,6 +139,7 @@ class Padding(Vocabulary):
                         "change one of them."
                     )
                 width = -(-width // multiple) * multiple
+            _check_memory(len(lengths), width)
             return [width] * len(lengths)
         if equal and min(lengths, default=0) < width:
             shortest = lengths.index(min(lengths))
@@ -143,6 +148,18 @@ class Padding(Vocabulary):
                 f"row {lengths.index(width)} has {width}; add padding=True."
             )
         return lengths
+
+
+def _check_memory(rows: int, width: int) -> None:
+    """Raise a MemoryError for rows that do not fit into memory, because most systems kill a process instead."""
+    numbers = rows * width
+    if numbers < _NEVER_TOO_MUCH:
+        return
+    limit = available_memory()
+    if numbers >= 2**59 or (limit is not None and 3 * 8 * numbers > limit):
+        raise MemoryError(
+            f"{counted(rows, 'row')} of {brief(width)} tokens do not fit into memory; give a smaller length."
+        )
 
 
 def choose_strategy(name: str, value: bool | str, choices: tuple[str, ...]) -> str:
@@ -176,7 +193,7 @@ def _columns_of(encoded: Any) -> tuple[dict[str, Any], str | None]:
             f"encoded_inputs is {brief(encoded)}; expected the result of the tokenizer, or a list of such results."
         )
     if "input_ids" not in columns:
-        raise ValueError(f"encoded_inputs holds {', '.join(map(str, columns)) or 'nothing'}; it needs 'input_ids'.")
+        raise ValueError(f"encoded_inputs holds {', '.join(map(brief, columns)) or 'nothing'}; it needs 'input_ids'.")
     ids = columns["input_ids"]
     first = ids[0] if isinstance(ids, list | tuple) and ids else ids
     kind = "pt" if is_tensor(first) else "np" if isinstance(first, np.ndarray) else None

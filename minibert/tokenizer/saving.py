@@ -22,6 +22,7 @@ def save_tokenizer(
     folder: str | os.PathLike[str],
     settings: Mapping[str, Any],
     keywords: Mapping[str, Any],
+    templates: Mapping[str, str],
 ) -> tuple[str, ...]:
     """Write the files of a tokenizer into a folder, and return their paths.
 
@@ -34,6 +35,8 @@ def save_tokenizer(
         Fields of tokenizer_config.json.
     keywords : mapping of str
         The keywords that the caller itself does not have.
+    templates : mapping of str to str
+        Files of chat templates: path below the folder -> content.
     """
     check_keywords("BertTokenizer.save_pretrained", keywords, SAVING_KEYWORDS)
     path = make_folder(folder)
@@ -49,6 +52,10 @@ def save_tokenizer(
     if lines:
         write_whole(files[1], lambda file: file.write(lines.encode()))
     write_json(files[-1], config)
+    for name, text in templates.items():
+        make_folder(os.path.dirname(os.path.join(path, name)))
+        files.append(os.path.join(path, name))
+        write_whole(files[-1], lambda file, text=text: file.write(text.encode()))  # type: ignore[misc]
     return tuple(files)
 
 

@@ -6,12 +6,14 @@ import errno
 import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from minibert.checkpoint import hub
+from minibert.checkpoint import hub, time_limit
 from minibert.checkpoint.hub import locate
 from minibert.errors import DownloadError
 from tests.support import hub_server
@@ -93,6 +95,54 @@ def test_a_silent_hub(server: HubServer, loader: Loader, repository: Repository,
     server.misbehave(f"/{name}/", hub_server.pause(1.5), method="HEAD", times=1)
     server.misbehave(f"/{name}/", hub_server.drop, method="HEAD")
     assert_error(loader.load(name, ("find", "config.json")), DownloadError, *BROKEN)
+
+
+@pytest.mark.parametrize("method", ["HEAD", "GET"])
+@pytest.mark.parametrize("how", [hub_server.pause(30), hub_server.drip], ids=["never", "a byte at a time"])
+def test_a_hub_that_does_not_finish(
+    server: HubServer,
+    environment: dict[str, str],
+    repository: Repository,
+    name: str,
+    method: str,
+    how: hub_server.Misbehaviour,
+) -> None:
+    server.misbehave(f"/{name}/resolve/", how, method=method)
+    with Loader({**environment, "HF_HUB_DOWNLOAD_TIMEOUT": "20"}) as child:
+        outcome = child.load(name, ("find", "config.json"), seconds=3)
+        assert_error(outcome, DownloadError, "did not deliver config.json", "The limit is 3 seconds", "HF_ENDPOINT")
+        other = f"{name}-other"
+        server.add(other, FILES)
+        assert child.load(other, ("find", "config.json")).error is None  # the client works on
+
+
+def test_time_for_the_bytes_of_a_large_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time_limit, "SECONDS", 0.3)
+
+    def download() -> str:
+        time_limit.expect_bytes(time_limit.BYTES_PER_SECOND * 60)
+        time.sleep(0.6)
+        return "all"
+
+    assert time_limit.within_limit(download) == "all"
+    with pytest.raises(time_limit.SlowAnswerError, match="no complete answer after"):
+        time_limit.within_limit(lambda: time.sleep(0.6))
+
+
+def test_a_call_that_is_given_up_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time_limit, "SECONDS", 0.1)
+    ended = threading.Event()
+
+    def call() -> None:
+        try:
+            while True:
+                time.sleep(0.01)
+        finally:
+            ended.set()
+
+    with pytest.raises(time_limit.SlowAnswerError):
+        time_limit.within_limit(call)
+    assert ended.wait(PATIENCE)
 
 
 def test_a_commit_that_the_hub_no_longer_has(loader: Loader, repository: Repository, name: str) -> None:

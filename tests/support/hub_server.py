@@ -10,6 +10,7 @@ tests: a request is a line of JSON (the model and the steps), and so is its answ
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -418,6 +419,21 @@ def pause(seconds: float) -> Misbehaviour:
     return misbehave
 
 
+def drip(handler: _Handler) -> bool:
+    """Announce 1000 bytes, and send one every quarter of a second."""
+    handler.close_connection = True
+    with contextlib.suppress(OSError):  # the client has gone
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n")
+        if handler.command == "GET":
+            handler.wfile.write(b"\r\n")
+        else:
+            handler.wfile.write(b"X-Slow: ")
+        for _ in range(1000):
+            handler.wfile.write(b"x")
+            time.sleep(0.25)
+    return True
+
+
 def call(function: Callable[[], object]) -> Misbehaviour:
     """Call a function on the server, then answer correctly."""
 
@@ -471,14 +487,16 @@ class Loader:
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._child.communicate()
 
-    def load(self, name: str, *steps: Iterable[str], block: bool = False, **arguments: Any) -> Outcome:
+    def load(
+        self, name: str, *steps: Iterable[str], block: bool = False, seconds: float = 60.0, **arguments: Any
+    ) -> Outcome:
         """Locate a model and run the steps, each a method of ModelFiles with its arguments: ("find", "config.json").
 
-        With `block`, every attempt to use the network fails.
+        With `block`, every attempt to use the network fails. `seconds` is the time limit of one call of the client.
         """
         assert self._child.stdin is not None
         assert self._child.stdout is not None
-        request = json.dumps([name, [list(step) for step in steps], block, arguments], default=str)
+        request = json.dumps([name, [list(step) for step in steps], block, seconds, arguments], default=str)
         self._child.stdin.write(request + "\n")
         self._child.stdin.flush()
         return Outcome(**json.loads(self._child.stdout.readline()))
@@ -521,11 +539,11 @@ def _serve_loads() -> None:
     logging.getLogger("minibert").setLevel(logging.INFO)
     watch = _Watch()
 
-    from minibert.checkpoint import hub
+    from minibert.checkpoint import hub, time_limit
 
     assert "huggingface_hub" not in sys.modules, "imported before it was needed"
     for line in sys.stdin:
-        name, steps, block, arguments = json.loads(line)
+        name, steps, block, time_limit.SECONDS, arguments = json.loads(line)
         lines.clear()
         if "huggingface_hub" in sys.modules:
             sys.modules["huggingface_hub"].close_session()  # the watch would not see a connection that is still open

@@ -7,6 +7,7 @@ python -m tests.support.processor_hashes --write      # writes those of MiniLM i
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import sys
@@ -15,7 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from minibert import BertModel, BertTokenizer, SentenceTransformer
+from minibert import BertForPreTraining, BertForQuestionAnswering, BertModel, BertTokenizer, SentenceTransformer
+from minibert.base.arrays import FloatArray
+from minibert.bert.ops import Linear, PreparedLinear
+from minibert.bert.weights import HeadWeights, PredictionWeights
 from minibert.kernels import make_ops
 from minibert.kernels.processor import REGISTER_LANES
 from minibert.sentence.pooling import POOLING_MODES
@@ -40,8 +44,27 @@ def digest(*arrays: Any) -> str:
     return found.hexdigest()
 
 
+def of_heads(model: BertModel, inputs: Any) -> dict[str, str]:
+    """Hash the logits of heads that are made of the model's own weights: one of each kind, all tokens and [CLS]."""
+    weights, words = model.weights, model.weights.word_embeddings
+    assert weights.pooler is not None
+
+    def linear(rows: FloatArray) -> PreparedLinear:
+        return model.ops.prepare(Linear(("made",), rows, np.ascontiguousarray(rows[:, 0])))
+
+    predictions = PredictionWeights(linear(weights.pooler.weight), weights.embeddings_norm, linear(words), tied=True)
+    found = {}
+    for kind, head in (
+        (BertForPreTraining, HeadWeights("BertForPreTraining", predictions, seq_relationship=linear(words[:2]))),
+        (BertForQuestionAnswering, HeadWeights("BertForQuestionAnswering", qa_outputs=linear(words[2:4]))),
+    ):
+        output = kind(dataclasses.replace(weights, head=head), model.ops)(**inputs)
+        found |= {name: digest(logits) for name, logits in output.items()}
+    return found
+
+
 def of_model(folder: str) -> dict[str, str]:
-    """Hash the hidden states, attentions and pooler output, and the sentence vectors of each pooling mode."""
+    """Hash the hidden states, attentions, pooler output and logits, and the sentence vectors of each pooling mode."""
     model = SentenceTransformer(folder)
     inputs = BertTokenizer.from_pretrained(folder)(TEXTS, padding=True)
     output = BertModel.from_pretrained(folder)(**inputs, output_hidden_states=True, output_attentions=True)
@@ -49,6 +72,7 @@ def of_model(folder: str) -> dict[str, str]:
     found |= {f"attentions.{i}": digest(probs) for i, probs in enumerate(output.attentions)}
     if output.pooler_output is not None:
         found["pooler_output"] = digest(output.pooler_output)
+        found |= of_heads(BertModel.from_pretrained(folder), inputs)
     found |= {f"vectors, {mode}": digest(model.encode(TEXTS, pooling=mode)) for mode in (*POOLING_MODES, "first_last")}
     return {
         **found,

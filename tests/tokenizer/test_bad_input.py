@@ -45,7 +45,8 @@ from minibert.tokenizer.bert_tokenizer import BertTokenizer
         ("a", {"return_tensors": "tf"}, ValueError, "'tf'; expected None for lists, 'np' .* or 'pt' .* give 'np'"),
         ("a", {"return_tensors": 1}, ValueError, "return_tensors=1; expected None"),
         ("a", {"padding_side": "top"}, ValueError, "padding_side='top'; expected one of 'right', 'left'"),
-        ("a", {"text_target": "b"}, ValueError, "text_target='b'.; expected None or False. minibert does not train"),
+        ("a", {"text_target": 5}, TypeError, "text is int 5; expected str"),
+        ("a", {"text_pair_target": "b"}, ValueError, "expected None or False. Tokenize the targets"),
         ("a", {"paddin": True}, TypeError, r"BertTokenizer\(\) has no keyword paddin=\. Leave it out"),
         ("a", {"padding": "long"}, ValueError, "padding='long'; expected one of 'longest'"),
         ("a", {"padding": 1}, ValueError, "padding=1; expected one of"),
@@ -85,6 +86,7 @@ from minibert.tokenizer.bert_tokenizer import BertTokenizer
             ValueError,
             "max_length=9 is not a multiple",
         ),
+        ("a", {"padding": "max_length", "max_length": 2**62}, MemoryError, "1 row of .* tokens do not fit into memory"),
         ("a b c", {"padding": "max_length", "max_length": 3}, ValueError, "row 0 has 5 tokens, max_length=3"),
     ],
 )
