@@ -53,6 +53,8 @@ def test_json_holds_the_answers_of_the_pipeline(home: Path, capsys: pytest.Captu
     code, out, err = run(capsys, *in_home(home, *words), "--json")
     assert (code, err) == (0, "")
     texts = words[1:3]
+    one = json.loads(run(capsys, words[0], words[2], *in_home(home, *words[3:]), "--json")[1])
+    assert one["text"] == texts[1]
     options: dict[str, Any] = {"fill-mask": {"top_k": 2}, "classify": {"top_k": 5}, "ner": {}}[verb]
     if verb == "ner":
         options = {"aggregation_strategy": "simple"}
@@ -60,6 +62,7 @@ def test_json_holds_the_answers_of_the_pipeline(home: Path, capsys: pytest.Captu
     assert [json.loads(line) for line in out.splitlines()] == [
         {"text": text, "answers": answer} for text, answer in zip(texts, answers, strict=True)
     ]
+    assert one["answers"] == answers[1]
 
 
 def test_text_for_people(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
