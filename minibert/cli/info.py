@@ -70,9 +70,12 @@ class _Description:
         self.unsupported: list[str] = []
         self._files, self._name = files, name
         self._model: BertModel | None = None
-        from minibert.sentence.modules import read_modules
+        from minibert.sentence.modules import list_modules, loader_of, read_modules
 
-        modules = self._try(lambda: read_modules(files))
+        modules = self._try(lambda: list_modules(files))
+        self._loader = loader_of(modules)
+        if self._loader is None:
+            modules = self._try(lambda: read_modules(files))
         self._folder = modules[0].path if modules else ""
         bert = files.subfolder(self._folder)
         limits = [*self._describe_bert(bert), *self._describe_tokenizer(bert)]
@@ -151,7 +154,9 @@ class _Description:
             self._add("max_seq_length", *min(limits, key=lambda pair: pair[0]))
         self._add("modules", [module.kind for module in modules or ()], "modules.json" if modules else "")
         model = self._model
-        if model is not None and modules is not None:
+        if self._loader is not None:
+            self._add("loaded by", self._loader, "modules.json")
+        elif model is not None and modules is not None:
             pipeline = self._try(lambda: read_pipeline(self._files, modules, model.config.hidden_size, model.ops))
             if pipeline is not None:
                 file = f"{modules[1].path}/config.json" if modules else "no modules.json: the default"
@@ -170,7 +175,9 @@ class _Description:
         prompts = self._try(lambda: check_prompts(stored.get("prompts") or {}, file, ModelFormatError)) or {}
         self._add("prompts", prompts, file if stored else "")
         similarity = stored.get("similarity_fn_name")
-        self._add("similarity_fn_name", similarity or "cosine", file if similarity else "the default")
+        if self._loader != "CrossEncoder":
+            default = "dot" if self._loader else "cosine"
+            self._add("similarity_fn_name", similarity or default, file if similarity else "the default")
         for name in ("default_prompt_name", "truncate_dim"):
             if stored.get(name) is not None:
                 self._add(name, stored[name], file)

@@ -11,6 +11,10 @@ from minibert.cli.display import bar, one_line, painter
 
 __all__ = ["add_verbs"]
 
+# Texts that are computed together. They are given as an iterator: then each text has one answer, where a list of one
+# text would have the answer alone.
+_BATCH_SIZE = 32
+
 
 def add_verbs(verbs: Any) -> None:
     """Add the four verbs to the command line."""
@@ -128,9 +132,8 @@ def _row(score: float, what: str, *, of: float = 1.0) -> str:
 
 def _fill_mask(arguments: argparse.Namespace) -> None:
     texts = read_texts(arguments.texts)
-    for text, answers in zip(
-        texts, _load(arguments, "fill-mask", "top_k", "targets", "truncation")(texts), strict=True
-    ):
+    fill = _load(arguments, "fill-mask", "top_k", "targets", "truncation")
+    for text, answers in zip(texts, fill(iter(texts), batch_size=_BATCH_SIZE), strict=True):
         if arguments.json:
             _print_json(text, answers)
             continue
@@ -148,8 +151,8 @@ def _classify(arguments: argparse.Namespace) -> None:
     inputs: list[Any] = texts
     if arguments.text_pair is not None:
         inputs = [{"text": text, "text_pair": arguments.text_pair} for text in texts]
-    found = _load(arguments, "text-classification", "top_k", "function_to_apply", "truncation")(inputs)
-    for text, labels in zip(texts, found, strict=True):
+    classify = _load(arguments, "text-classification", "top_k", "function_to_apply", "truncation")
+    for text, labels in zip(texts, classify(iter(inputs), batch_size=_BATCH_SIZE), strict=True):
         if arguments.json:
             _print_json(text, labels)
             continue
@@ -163,7 +166,7 @@ def _ner(arguments: argparse.Namespace) -> None:
     texts = read_texts(arguments.texts)
     find = _load(arguments, "token-classification", "aggregation_strategy", "stride", "truncation")
     paint = painter()
-    for text, entities in zip(texts, find(texts), strict=True):
+    for text, entities in zip(texts, find(iter(texts), batch_size=_BATCH_SIZE), strict=True):
         if arguments.json:
             _print_json(text, entities)
             continue

@@ -22,6 +22,7 @@ from minibert.models.heads import BertForSequenceClassification
 from minibert.sentence.activations import Activation, as_activation, stored_activation
 from minibert.sentence.encode import CutTexts
 from minibert.sentence.head_model import HeadModel, refuse_modules
+from minibert.sentence.modules import loader_of
 from minibert.sentence.options import in_kind
 from minibert.sentence.pairs import as_pairs, check_truncation, encode_pairs, num_characters
 from minibert.sentence.saving import save_head_model
@@ -182,7 +183,7 @@ class CrossEncoder(HeadModel):
             tokenizer_kwargs=tokenizer_kwargs,
             config_kwargs=config_kwargs,
         )
-        if listed is not None and [module.kind for module in listed] != ["Transformer"]:
+        if listed is not None and loader_of(listed) != self._call:
             refuse_modules(self._call, files, listed, "Transformer alone")
         stored = self._load(
             files,

@@ -24,14 +24,24 @@ from minibert.similarity import normalize_embeddings
 
 __all__ = [
     "ACTIVATIONS",
+    "HEAD_MODULES",
     "Module",
     "Pipeline",
     "activation_name",
     "list_modules",
+    "loader_of",
     "read_config",
     "read_modules",
     "read_pipeline",
 ]
+
+
+HEAD_MODULES = {
+    ("Transformer",): "CrossEncoder",
+    ("Transformer", "SpladePooling"): "SparseEncoder",
+    ("MLMTransformer", "SpladePooling"): "SparseEncoder",
+}
+"""The kinds in modules.json of models whose BERT has a head -> the class that loads them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +108,8 @@ def read_modules(files: ModelFiles) -> list[Module]:
         return []
     kinds = [module.kind for module in modules]
     if kinds[:2] != ["Transformer", "Pooling"] or not {*kinds[2:]} <= {*_READERS}:
-        instead = " SparseEncoder loads it." if "SpladePooling" in kinds else ""
+        loader = loader_of(modules)
+        instead = "" if loader is None else f" {loader} loads it."
         raise ModelFormatError(
             f"{files.source}: modules.json lists {', '.join(kinds) or 'nothing'}; minibert implements Transformer, "
             f"Pooling and then any of {', '.join(_READERS)}.{instead}"
@@ -119,6 +130,11 @@ def list_modules(files: ModelFiles) -> list[Module] | None:
         return None
     listed = read_json(path)
     return [_read_module(entry, str(path)) for entry in (listed if isinstance(listed, list) else [listed])]
+
+
+def loader_of(modules: list[Module] | None) -> str | None:
+    """Return the class that loads a model with a head, by its modules; None for other models."""
+    return HEAD_MODULES.get(tuple(module.kind for module in modules or ()))
 
 
 def _read_module(entry: object, name: str) -> Module:

@@ -18,7 +18,7 @@ from minibert.errors import ModelFormatError
 from minibert.models.heads import BertForMaskedLM
 from minibert.sentence.encode import CutTexts
 from minibert.sentence.head_model import HeadModel, refuse_modules
-from minibert.sentence.modules import Module, read_config
+from minibert.sentence.modules import Module, loader_of, read_config
 from minibert.sentence.saving import save_head_model
 from minibert.sentence.sparse_vectors import (
     SparseVectors,
@@ -178,8 +178,7 @@ class SparseEncoder(HeadModel):
     def _check_kind(self, files: ModelFiles, listed: list[Module] | None) -> None:
         """Refuse a model that is not SPLADE."""
         if listed is not None:
-            kinds = [module.kind for module in listed]
-            if kinds not in (["Transformer", "SpladePooling"], ["MLMTransformer", "SpladePooling"]):
+            if loader_of(listed) != self._call:
                 refuse_modules(self._call, files, listed, "Transformer or MLMTransformer, and then SpladePooling")
             return
         named = files.settings("config.json").get("architectures")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,8 @@ def test_json_holds_the_answers_of_the_pipeline(home: Path, capsys: pytest.Captu
     code, out, err = run(capsys, *in_home(home, *words), "--json")
     assert (code, err) == (0, "")
     texts = words[1:3]
+    one = json.loads(run(capsys, words[0], words[2], *in_home(home, *words[3:]), "--json")[1])
+    assert one["text"] == texts[1]
     options: dict[str, Any] = {"fill-mask": {"top_k": 2}, "classify": {"top_k": 5}, "ner": {}}[verb]
     if verb == "ner":
         options = {"aggregation_strategy": "simple"}
@@ -60,6 +63,7 @@ def test_json_holds_the_answers_of_the_pipeline(home: Path, capsys: pytest.Captu
     assert [json.loads(line) for line in out.splitlines()] == [
         {"text": text, "answers": answer} for text, answer in zip(texts, answers, strict=True)
     ]
+    assert one["answers"] == answers[1]
 
 
 def test_text_for_people(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -215,6 +219,16 @@ def test_lines_that_cannot_be_used(home: Path, tmp_path: Path) -> None:
     cross = CrossEncoder(home / "SequenceClassification")
     rerank_corpus(cross, "q", sources, tmp_path / "skip.jsonl", on_error="skip", report=problems.append)
     assert [json.loads(line)["id"] for line in (tmp_path / "skip.jsonl").read_text().splitlines()] == [0, 2]
+
+
+def test_info_names_the_class(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, kind in (("MaskedLM", SparseEncoder), ("SequenceClassification", CrossEncoder)):
+        loader = kind.__name__
+        kind(model_folder(tmp_path / name, f"BertFor{name}")).save_pretrained(tmp_path / loader)
+        code, out, err = run(capsys, "info", "-m", str(tmp_path / loader))
+        assert (code, err) == (0, "")
+        assert re.search(rf"loaded by +{loader} +modules.json", out)
+        assert "unsupported: nothing" in out
 
 
 BAD: list[tuple[list[str], int, str]] = [

@@ -16,13 +16,23 @@ from typing import Any
 
 import numpy as np
 
-from minibert import BertForPreTraining, BertForQuestionAnswering, BertModel, BertTokenizer, SentenceTransformer
+from minibert import (
+    BertForMaskedLM,
+    BertForPreTraining,
+    BertForQuestionAnswering,
+    BertModel,
+    BertTokenizer,
+    SentenceTransformer,
+)
 from minibert.base.arrays import FloatArray
+from minibert.base.portable import softmax
 from minibert.bert.ops import Linear, PreparedLinear
 from minibert.bert.weights import HeadWeights, PredictionWeights
 from minibert.kernels import make_ops
 from minibert.kernels.processor import REGISTER_LANES
+from minibert.sentence.activations import Activation
 from minibert.sentence.pooling import POOLING_MODES
+from minibert.sentence.splade import SpladePooling, pool_words
 from tests.support import oracle
 from tests.support.cases import OP_CASES
 from tests.support.checkpoints import locate_minilm
@@ -44,8 +54,11 @@ def digest(*arrays: Any) -> str:
     return found.hexdigest()
 
 
-def of_heads(model: BertModel, inputs: Any) -> dict[str, str]:
-    """Hash the logits of heads that are made of the model's own weights: one of each kind, all tokens and [CLS]."""
+def of_heads(model: BertModel, tokenizer: BertTokenizer, inputs: Any) -> dict[str, str]:
+    """Hash the logits of heads that are made of the model's own weights: one of each kind, all tokens and [CLS].
+
+    Also hash the scores and sparse vectors that cross-encoders and SPLADE models make of logits.
+    """
     weights, words = model.weights, model.weights.word_embeddings
     assert weights.pooler is not None
 
@@ -60,19 +73,29 @@ def of_heads(model: BertModel, inputs: Any) -> dict[str, str]:
     ):
         output = kind(dataclasses.replace(weights, head=head), model.ops)(**inputs)
         found |= {name: digest(logits) for name, logits in output.items()}
+        if kind is BertForPreTraining:
+            pairs = output.seq_relationship_logits
+            found |= {name: digest(Activation(name, model.ops)(pairs)) for name in ("Sigmoid", "Tanh")}
+            found["softmax"] = digest(softmax(pairs))
+    masked = BertForMaskedLM(dataclasses.replace(weights, head=HeadWeights("BertForMaskedLM", predictions)), model.ops)
+    groups = [[encoding] for encoding in tokenizer.encodings(TEXTS)]
+    for strategy in ("max", "sum"):
+        rows = pool_words(masked, SpladePooling(strategy, "log1p_relu"), groups)
+        found[f"sparse vectors, {strategy}"] = digest(*(array for row in rows for array in row))
     return found
 
 
 def of_model(folder: str) -> dict[str, str]:
     """Hash the hidden states, attentions, pooler output and logits, and the sentence vectors of each pooling mode."""
     model = SentenceTransformer(folder)
-    inputs = BertTokenizer.from_pretrained(folder)(TEXTS, padding=True)
+    tokenizer = BertTokenizer.from_pretrained(folder)
+    inputs = tokenizer(TEXTS, padding=True)
     output = BertModel.from_pretrained(folder)(**inputs, output_hidden_states=True, output_attentions=True)
     found = {f"hidden_states.{i}": digest(state) for i, state in enumerate(output.hidden_states)}
     found |= {f"attentions.{i}": digest(probs) for i, probs in enumerate(output.attentions)}
     if output.pooler_output is not None:
         found["pooler_output"] = digest(output.pooler_output)
-        found |= of_heads(BertModel.from_pretrained(folder), inputs)
+        found |= of_heads(BertModel.from_pretrained(folder), tokenizer, inputs)
     found |= {f"vectors, {mode}": digest(model.encode(TEXTS, pooling=mode)) for mode in (*POOLING_MODES, "first_last")}
     return {
         **found,
