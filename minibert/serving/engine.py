@@ -163,7 +163,7 @@ class Engine:
                 self._changed.notify_all()
         if not job.units:
             self._complete(job)
-        job.future.add_done_callback(lambda future: self._forget(job) if future.cancelled() else None)
+        job.future.add_done_callback(lambda future: self._drop(job) if future.cancelled() else None)
         return job.future
 
     def prepare(
@@ -349,6 +349,10 @@ class Engine:
         else:
             with contextlib.suppress(InvalidStateError):  # it was cancelled
                 job.future.set_result(value)
+        self._forget(job)
+
+    def _drop(self, job: Job) -> None:
+        job.future.set_running_or_notify_cancel()  # wakes those that wait for several futures
         self._forget(job)
 
     def _forget(self, job: Job) -> None:

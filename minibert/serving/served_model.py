@@ -260,11 +260,13 @@ class ServedModel:
             prompt_name = None  # an empty text
         units = [_Unit(window, len(group) == 1) for group in groups for window in group]
         costs = [max(1, len(unit.encoding)) for unit in units]
-        if options.tokens and 4 * sum(costs) * width > settings.max_result_bytes:
+        per_group = [sum(map(len, group)) for group in groups]
+        result_bytes = 4 * width * (sum(per_group[row] for row in rows) if options.tokens else len(rows))
+        if result_bytes > settings.max_result_bytes:
             raise ServiceError(
                 "too_large",
-                f"the vectors of {sum(costs)} tokens take {4 * sum(costs) * width} bytes; the limit is "
-                f"{settings.max_result_bytes}. Send fewer texts at once.",
+                f"the vectors of the {len(rows)} inputs take {result_bytes} bytes; the limit is "
+                f"{settings.max_result_bytes}. Send fewer at once.",
             )
         kind: Kind
         assemble: Callable[[list[Any]], Any]
@@ -279,7 +281,6 @@ class ServedModel:
             kind = _Embed(self.model, task.recipe, counted, pipeline)
             assemble = _Assemble(task.windows, pipeline, groups, rows, width, self._scale(options))
         cut = [len(group) == 1 and group[0].n_truncated > 0 for group in groups]
-        per_group = [sum(map(len, group)) for group in groups]
         report = Report(
             tuple(per_group[row] for row in rows),
             tuple(i for i, row in enumerate(rows) if cut[row]),
