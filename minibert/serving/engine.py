@@ -224,6 +224,11 @@ class Engine:
                 refused_jobs=self._refused_jobs,
             )
 
+    @property
+    def has_died(self) -> bool:
+        """Whether the thread has ended by an error; nothing is computed any more."""
+        return self._dead
+
     def warm_up(self) -> None:
         """Compute one text with each model, so that kernels are compiled and the speed is known."""
         for name in self.models:

@@ -190,7 +190,7 @@ class Scheduler:
         if wait > self._max_wait and self.queued_jobs:
             raise ServiceError(
                 "overloaded",
-                f"the estimated wait is {wait:.0f} seconds, the limit is {self._max_wait:.0f}; send the request again "
+                f"the estimated wait is {wait:.0f} seconds, the limit is {self._max_wait:g}; send the request again "
                 "later.",
                 retry_after=min(max(wait - self._max_wait, 1.0), 60.0),
             )
