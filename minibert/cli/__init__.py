@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Sequence
 
 import minibert
-from minibert.cli import doctor, embed, extract, info, rerank, states, tasks
+from minibert.cli import doctor, embed, extract, info, rerank, serve, states, tasks
 from minibert.cli.common import Parser, report_problem, standard_streams
 from minibert.errors import DownloadError, ModelFormatError
 
@@ -46,6 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rerank.add_verbs(verbs)
     info.add_verbs(verbs)
     doctor.add_verbs(verbs)
+    serve.add_verbs(verbs)
     with standard_streams(), warnings.catch_warnings():
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):  # a terminal that cannot show a token must not stop the run

@@ -362,7 +362,7 @@ class SentenceTransformer(SentenceHabits):
             truncation=truncation,
             stride=stride,
         )
-        work = self._task(options, return_info=return_info, exact=return_info)
+        work = self.encode_task(options, return_info=return_info, exact=return_info)
         result: Any
         cut, info = CutTexts(), list[TextInfo]()
         if output_value != "sentence_embedding" or work.recipe.modes == ("none",):
@@ -483,7 +483,7 @@ class SentenceTransformer(SentenceHabits):
         if progress is not None and not callable(progress):
             raise TypeError(f"progress={brief(progress)}; expected a function that takes a number of texts, or None.")
         chosen = EncodeOptions.of(options)
-        task = self._task(chosen, return_info=return_info, exact=return_info or chosen.truncation != "silent")
+        task = self.encode_task(chosen, return_info=return_info, exact=return_info or chosen.truncation != "silent")
         if task.recipe.modes == ("none",):
             raise ValueError(
                 "pooling='none' gives vectors of tokens, but this call computes one vector per text; give another."
@@ -595,7 +595,14 @@ class SentenceTransformer(SentenceHabits):
 
     # -- internals
 
-    def _task(self, options: EncodeOptions, *, return_info: bool, exact: bool) -> EncodeTask:
+    def encode_task(self, options: EncodeOptions, *, return_info: bool, exact: bool) -> EncodeTask:
+        """Return what a call of `encode` does with each text; the service runs it a step at a time.
+
+        Raises
+        ------
+        TypeError, ValueError
+            An option is wrong, or does not fit the model.
+        """
         recipe = make_recipe(
             self.model,
             pooling=self.pipeline.pooling if options.pooling is None else options.pooling,

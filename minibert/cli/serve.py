@@ -1,0 +1,147 @@
+"""``minibert serve``: the service."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any
+
+from minibert.checkpoint.hub import DEFAULT_MODEL
+from minibert.cli.common import natural, positive, report_problem
+
+__all__ = ["add_verbs"]
+
+_ENVIRONMENT = "MINIBERT_SERVE_"
+_YES, _NO = ("1", "true", "yes"), ("", "0", "false", "no")
+
+
+def add_verbs(verbs: Any) -> None:
+    """Add the verb to the command line."""
+    serve = verbs.add_parser(
+        "serve",
+        help="answer requests for vectors over HTTP",
+        description="Answer requests for sentence vectors over HTTP, in the protocols of OpenAI, "
+        "text-embeddings-inference and bert-as-service. SIGTERM ends the service when all requests that have begun are "
+        "answered. Each option is also an environment variable: --max-wait is MINIBERT_SERVE_MAX_WAIT.",
+    )
+    serve.add_argument(
+        "models",
+        nargs="*",
+        metavar="MODEL",
+        help=f"hub ids or folders (default: {DEFAULT_MODEL}); the first answers requests that do not name one",
+    )
+    serve.add_argument("--host", default="127.0.0.1", help="name or address to listen on (default: %(default)s)")
+    serve.add_argument("--port", type=natural, default=8080, help="0 lets the system choose (default: %(default)s)")
+    serve.add_argument("--uds", metavar="PATH", help="listen on a Unix socket instead")
+    serve.add_argument("--served-model-name", metavar="NAME", help="the name by which clients ask for the model")
+    serve.add_argument("--any-model-name", action="store_true", help="answer requests for any model with the first one")
+    serve.add_argument("--revision", help="branch, tag or commit of the hub repositories (default: main)")
+    serve.add_argument("--backend", choices=("numba", "numba-blas", "numpy"), help="the code that computes")
+    serve.add_argument("--threads", dest="num_threads", type=positive, metavar="N", help="threads of the engine")
+    serve.add_argument(
+        "--truncation",
+        choices=("mark", "error", "split"),
+        default="mark",
+        help="if a text is too long and its request does not say what to do: cut it and report it, refuse it, or "
+        "average its windows (default: %(default)s)",
+    )
+    serve.add_argument("--default-prompt-name", metavar="NAME", help="the prompt of requests that do not name one")
+    for option, kind, default, text in (
+        ("--step-ms", positive, 50, "milliseconds of a step of the engine"),
+        ("--max-wait", _seconds, 60.0, "seconds; a request whose estimated wait is longer is refused with 429"),
+        ("--max-client-batch-size", positive, 2048, "texts of a request"),
+        ("--max-body-bytes", positive, 32 * 2**20, "bytes of a request"),
+        ("--request-timeout", _seconds, 600.0, "seconds from a request to its answer"),
+        ("--body-timeout", _seconds, 30.0, "seconds in which the body of a request must arrive"),
+        ("--shutdown-timeout", _seconds, 30.0, "seconds for the requests that have begun when the service ends"),
+    ):
+        serve.add_argument(option, type=kind, default=default, metavar="N", help=f"{text} (default: %(default)s)")
+    serve.add_argument(
+        "--metrics-namespace",
+        default="minibert",
+        metavar="NAME",
+        help="beginning of the names in /metrics (default: %(default)s)",
+    )
+    serve.add_argument("--json-logs", action="store_true", help="log a JSON object per request, without its texts")
+    _use_environment(serve)
+    serve.set_defaults(run=_serve)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return seconds
+
+
+def _use_environment(parser: argparse.ArgumentParser) -> None:
+    """Take the default of each option from its environment variable, if that is set; argparse checks it."""
+    for action in parser._actions:
+        flags = [flag for flag in action.option_strings if flag.startswith("--")]
+        name = _ENVIRONMENT + (flags[0][2:].replace("-", "_").upper() if flags else "")
+        value = os.environ.get(name)
+        if not flags or flags[0] == "--help" or value is None:
+            continue
+        if action.nargs == 0:
+            if value.lower() not in (*_YES, *_NO):
+                value = "1"
+            action.default = value.lower() in _YES
+        else:
+            action.default = value
+
+
+def _serve(arguments: argparse.Namespace) -> None:
+    from minibert.sentence.sentence_transformers import SentenceTransformer
+    from minibert.serving.engine import Engine, Settings
+    from minibert.serving.server import listen, log_requests, serve
+
+    names = arguments.models or [DEFAULT_MODEL]
+    served = [_served_name(name) for name in names]
+    if arguments.served_model_name is not None:
+        if len(names) > 1:
+            raise ValueError("--served-model-name is for one model; leave it out.")
+        served = [arguments.served_model_name]
+    if len(set(served)) < len(served):
+        raise ValueError(f"two models have the name {max(served, key=served.count)}; rename a folder.")
+    if arguments.truncation not in ("mark", "error", "split"):  # argparse does not check the environment's choices
+        raise ValueError(f"--truncation {arguments.truncation}; expected mark, error or split.")
+    log_requests(as_json=arguments.json_logs)
+    settings = Settings(
+        step_seconds=arguments.step_ms / 1000,
+        max_wait=arguments.max_wait,
+        max_inputs=arguments.max_client_batch_size,
+        max_body_bytes=arguments.max_body_bytes,
+        truncation=arguments.truncation,
+        default_prompt_name=arguments.default_prompt_name,
+        request_timeout=arguments.request_timeout,
+        body_timeout=arguments.body_timeout,
+        any_model_name=arguments.any_model_name,
+    )
+    bound = listen(arguments.host, arguments.port, arguments.uds)
+    try:
+        options = {name: getattr(arguments, name) for name in ("revision", "backend", "num_threads")}
+        engine = Engine(
+            {name: SentenceTransformer(model, **options) for name, model in zip(served, names, strict=True)},
+            settings=settings,
+        )
+        engine.warm_up()
+    except BaseException:
+        bound.close()
+        raise
+    code = serve(
+        engine,
+        bound,
+        started=lambda address: report_problem(f"serving {', '.join(served)} on {address}"),
+        shutdown_timeout=arguments.shutdown_timeout,
+        metrics_namespace=arguments.metrics_namespace,
+    )
+    if code:
+        raise SystemExit(code)
+
+
+def _served_name(model: str) -> str:
+    """Return the name by which clients ask for a model: its hub id, or the name of its folder."""
+    return os.path.basename(os.path.abspath(model)) if os.path.isdir(model) else model

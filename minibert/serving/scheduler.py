@@ -1,0 +1,266 @@
+"""Which texts are computed next: steps of few tokens, two classes of requests, and turns within a class.
+
+Nothing here computes, waits or reads a clock. The engine asks for a step, and says how long it took.
+
+A step takes texts of one class. Where both classes wait, their steps alternate, so that a short request waits for one
+step of a long one at most. Within a class the requests take turns (deficit round robin: Shreedhar and Varghese 1996):
+each may have `QUANTUM` tokens computed in its turn, so that a client with many texts does not delay the others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Future
+from typing import Any, Protocol
+
+from minibert.serving.errors import ServiceError
+
+__all__ = ["INTERACTIVE_TOKENS", "MAX_STEP", "MIN_STEP", "QUANTUM", "Job", "Kind", "Scheduler", "Step"]
+
+INTERACTIVE_TOKENS = 512
+"""A request of at most so many tokens is interactive; any other is bulk."""
+
+QUANTUM = 128
+"""Tokens that a request may have computed in each of its turns."""
+
+MIN_STEP, MAX_STEP = 128, 1024
+"""Limits of a step's tokens. Below, the products are too small to be fast; above, a step of the encoder ends anyway."""
+
+_DECAY = 0.9  # how much a step counts for the rate, compared with the step after it
+_FIRST_RATE = 2000.0  # tokens per second, before anything was computed
+_SLOWEST = 8.0  # a step that took this many times longer counts as this: the machine slept, or the process was stopped
+
+
+class Kind(Protocol):
+    """A way to compute. Units of equal kinds are computed together; a result does not depend on the other units."""
+
+    @property
+    def rate_key(self) -> Hashable:
+        """What the speed depends on: the model."""
+
+    def compute(self, units: Sequence[Any], /) -> Sequence[Any]:
+        """Return one result per unit."""
+
+    def __hash__(self) -> int: ...
+
+
+@dataclasses.dataclass(eq=False, repr=False)
+class Job:
+    """The work of one request, admitted as a whole.
+
+    Parameters
+    ----------
+    kind : Kind
+    units : sequence
+        What `kind` computes: texts, or windows of texts.
+    costs : sequence of int
+        Tokens of each unit, at least 1.
+    assemble : callable
+        Makes the answer from the results of all units. It runs where the units are computed.
+    low : bool
+        Treat a short request as bulk.
+
+    Attributes
+    ----------
+    tokens : int
+    bulk : bool
+    future : Future
+        Gets the answer, or the error. Cancelling it drops the units that are still queued.
+    queue_seconds, compute_seconds : float
+        The time until its first step began, and that of the steps it took part in.
+    """
+
+    kind: Kind
+    units: Sequence[Any]
+    costs: Sequence[int]
+    assemble: Callable[[list[Any]], Any]
+    low: bool = False
+
+    def __post_init__(self) -> None:
+        if len(self.units) != len(self.costs) or any(cost < 1 for cost in self.costs):
+            raise ValueError("a job needs one cost of at least 1 for each of its units.")
+        self.tokens = sum(self.costs)
+        self.bulk = self.low or self.tokens > INTERACTIVE_TOKENS
+        self.future: Future[Any] = Future()
+        self.results: list[Any] = [None] * len(self.units)
+        self.missing = len(self.units)
+        self.admitted = self.queue_seconds = self.compute_seconds = 0.0
+        self.started = False
+        # of the scheduler: the first unit that is not taken, tokens left of this turn, whether it has its turn
+        self.next, self.deficit, self.in_turn = 0, 0, False
+
+    @property
+    def queued_tokens(self) -> int:
+        """Tokens of the units that are not taken yet."""
+        return sum(self.costs[self.next :])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Step:
+    """Units that are computed together: pairs of a job and the index of its unit."""
+
+    kind: Kind
+    members: list[tuple[Job, int]]
+    tokens: int
+
+    @property
+    def units(self) -> list[Any]:
+        """The units, in the order of `members`."""
+        return [job.units[index] for job, index in self.members]
+
+
+class _Rate:
+    """Tokens per second: a mean over the last steps, weighted by their time."""
+
+    def __init__(self) -> None:
+        self._tokens = self._seconds = 0.0
+
+    def add(self, tokens: int, seconds: float) -> None:
+        seconds = max(seconds, 1e-9)
+        if self._seconds:
+            seconds = min(seconds, _SLOWEST * tokens / self.value)
+        self._tokens = _DECAY * self._tokens + tokens
+        self._seconds = _DECAY * self._seconds + seconds
+
+    @property
+    def value(self) -> float:
+        return self._tokens / self._seconds if self._seconds else _FIRST_RATE
+
+
+class Scheduler:
+    """The queue of requests. It is not safe for threads: its owner holds a lock.
+
+    Parameters
+    ----------
+    step_seconds : float
+        How long a step should take. A text with more tokens than a step is a step of its own.
+    max_wait : float
+        Seconds. A request whose estimated wait is longer is refused, unless nothing is queued.
+    """
+
+    def __init__(self, *, step_seconds: float = 0.05, max_wait: float = 60.0) -> None:
+        self._step_seconds, self._max_wait = step_seconds, max_wait
+        self._queues: dict[bool, deque[Job]] = {False: deque(), True: deque()}  # bulk or not -> jobs in turn
+        self._tokens: dict[bool, Counter[Hashable]] = {False: Counter(), True: Counter()}
+        self._rates: dict[Hashable, _Rate] = {}
+        self._last_was_bulk = True
+        self._running = 0.0  # estimated seconds of the step that is computed now
+
+    # -- what is queued
+
+    @property
+    def queued_jobs(self) -> int:
+        """Requests with units that are not taken yet."""
+        return sum(map(len, self._queues.values()))
+
+    @property
+    def queued_tokens(self) -> int:
+        """Tokens of the units that are not taken yet."""
+        return sum(sum(tokens.values()) for tokens in self._tokens.values())
+
+    def rate(self, key: Hashable) -> float:
+        """Tokens per second of the latest steps with this key; a guess before the first one."""
+        return self._rates[key].value if key in self._rates else _FIRST_RATE
+
+    def budget(self, kind: Kind) -> int:
+        """Tokens of a step of this kind."""
+        return round(min(max(self._step_seconds * self.rate(kind.rate_key), MIN_STEP), MAX_STEP))
+
+    def estimated_wait(self, bulk: bool) -> float:
+        """Seconds until what is queued in a class is computed, with the steps of the other class between them."""
+        own, other = self._seconds(bulk), self._seconds(not bulk)
+        return self._running + own + min(other, own + self._step_seconds)
+
+    def _seconds(self, bulk: bool) -> float:
+        return sum(tokens / self.rate(key) for key, tokens in self._tokens[bulk].items())
+
+    # -- requests come, are computed, and leave
+
+    def admit(self, job: Job) -> None:
+        """Queue a request with at least one unit, as a whole.
+
+        Raises
+        ------
+        ServiceError
+            The estimated wait is longer than the limit.
+        """
+        wait = self.estimated_wait(job.bulk)
+        if wait > self._max_wait and self.queued_jobs:
+            raise ServiceError(
+                "overloaded",
+                f"the estimated wait is {wait:.0f} seconds, the limit is {self._max_wait:g}; send the request again "
+                "later.",
+                retry_after=min(max(wait - self._max_wait, 1.0), 60.0),
+            )
+        self._queues[job.bulk].append(job)
+        self._tokens[job.bulk][job.kind.rate_key] += job.queued_tokens
+
+    def next_step(self) -> Step | None:
+        """Take the units that are to be computed now; None if nothing is queued."""
+        if not self.queued_jobs:
+            return None
+        bulk = not self._queues[False] or (bool(self._queues[True]) and not self._last_was_bulk)
+        self._last_was_bulk = bulk
+        queue = self._queues[bulk]
+        kind = queue[0].kind
+        budget, tokens = self.budget(kind), 0
+        members: list[tuple[Job, int]] = []
+        others: list[Job] = []  # of another kind: they keep their places
+        while queue and tokens < budget:
+            job = queue.popleft()
+            if job.kind != kind:
+                others.append(job)
+                continue
+            if not job.in_turn:
+                job.in_turn = True
+                job.deficit += QUANTUM
+            room = True
+            while job.next < len(job.units) and (cost := job.costs[job.next]) <= job.deficit:
+                room = not members or tokens + cost <= budget
+                if not room:
+                    break
+                members.append((job, job.next))
+                tokens += cost
+                job.deficit -= cost
+                job.next += 1
+            if job.next == len(job.units):
+                continue
+            if not room:  # its turn goes on in the next step
+                queue.appendleft(job)
+                break
+            job.in_turn = False
+            queue.append(job)
+        queue.extendleft(reversed(others))
+        self._subtract(bulk, kind.rate_key, tokens)
+        self._running = tokens / self.rate(kind.rate_key)
+        return Step(kind, members, tokens)
+
+    def finished(self, step: Step, seconds: float) -> None:
+        """Note how long a step took."""
+        self._running = 0.0
+        self._rates.setdefault(step.kind.rate_key, _Rate()).add(step.tokens, seconds)
+
+    def remove(self, job: Job) -> int:
+        """Drop the units of a request that are not taken yet, and return their number."""
+        try:
+            self._queues[job.bulk].remove(job)
+        except ValueError:
+            return 0
+        dropped = len(job.units) - job.next
+        self._subtract(job.bulk, job.kind.rate_key, job.queued_tokens)
+        job.next = len(job.units)
+        return dropped
+
+    def clear(self) -> list[Job]:
+        """Drop all requests, and return them."""
+        jobs = [*self._queues[False], *self._queues[True]]
+        for job in jobs:
+            self.remove(job)
+        return jobs
+
+    def _subtract(self, bulk: bool, key: Hashable, tokens: int) -> None:
+        self._tokens[bulk][key] -= tokens
+        if not self._tokens[bulk][key]:
+            del self._tokens[bulk][key]

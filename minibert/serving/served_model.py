@@ -1,0 +1,424 @@
+"""A model of the service: the texts of a request -> the windows that are computed -> its vectors.
+
+The vectors are those of `SentenceTransformer.encode`, bit for bit: the same functions compute them.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import time
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from minibert.base.arrays import FloatArray
+from minibert.sentence.encode import EncodeTask, sentence_width
+from minibert.sentence.modules import Pipeline
+from minibert.sentence.options import EncodeOptions
+from minibert.sentence.recipe import Recipe, pool_encodings, token_vectors
+from minibert.sentence.sentence_transformers import SentenceTransformer
+from minibert.serving.errors import ServiceError
+from minibert.serving.given_ids import GivenIds, too_long
+from minibert.serving.scheduler import Job, Kind
+from minibert.similarity import normalize_embeddings
+from minibert.tokenizer.encodings import Encoding
+from minibert.tokenizer.windows import TokenWindows, check_inputs
+from minibert.tokens.layers import LayerSelection
+
+if TYPE_CHECKING:
+    from minibert.serving.engine import Settings
+
+__all__ = ["Prepared", "Report", "ServedModel", "TextOptions"]
+
+_TRUNCATION = ("mark", "error", "split")
+
+# What `input_type` means: the prompts to look for, as `encode_query` and `encode_document` do.
+_PROMPTS_OF = {
+    **dict.fromkeys(("query", "search_query"), ("query",)),
+    **dict.fromkeys(("document", "search_document", "passage"), ("document", "passage", "corpus")),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextOptions:
+    """How the texts of one request become vectors.
+
+    Parameters
+    ----------
+    normalize : bool, optional
+        True: scale the vectors to length 1; False: leave out the model's own scaling. Default: as the model does.
+    dimensions : int, optional
+        Keep the first features, and scale them to length 1 where the whole vectors are.
+    truncation : {"mark", "error", "split"}, optional
+        See `Settings`.
+    max_tokens : int, optional
+        A limit below the model's; -1 means the model's.
+    side : {"right", "left"}, optional
+        The end where a text is cut; default: the tokenizer's.
+    prompt_name : str, optional
+    input_type : str, optional
+        "query", "document" or Cohere's spellings: the prompt that the model has for it.
+    layers, pooling : as in `SentenceTransformer.encode`
+    modules : bool
+        False: the pooled vectors, without the modules after the pooling.
+    tokens : bool
+        A vector per token.
+    add_special_tokens : bool
+        Put [CLS] and [SEP] around token ids that do not have them.
+    low : bool
+        Treat a short request as bulk.
+    """
+
+    normalize: bool | None = None
+    dimensions: int | None = None
+    truncation: str | None = None
+    max_tokens: int | None = None
+    side: str | None = None
+    prompt_name: str | None = None
+    input_type: str | None = None
+    layers: LayerSelection | None = None
+    pooling: str | Sequence[str] | None = None
+    modules: bool = True
+    tokens: bool = False
+    add_special_tokens: bool = False
+    low: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What was done to the texts of a request.
+
+    Parameters
+    ----------
+    n_tokens : tuple of int
+        Tokens of each text that are computed, its prompt and the special tokens included.
+    truncated : tuple of int
+        Indices of the texts that were cut.
+    prompt_name : str or None
+        The prompt before each text; None if there is none.
+    n_characters : int
+        Of all texts.
+    """
+
+    n_tokens: tuple[int, ...]
+    truncated: tuple[int, ...]
+    prompt_name: str | None
+    n_characters: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """The job of a request, and the report that goes with its answer."""
+
+    job: Job
+    report: Report
+
+
+@dataclasses.dataclass(frozen=True)
+class _Unit:
+    """A window; `alone` if its text does not have another one."""
+
+    encoding: Encoding
+    alone: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class _Embed:
+    """Sentence vectors of windows; for a text of one window also the modules after the pooling."""
+
+    model: SentenceTransformer
+    recipe: Recipe
+    num_prompt_tokens: int
+    pipeline: Pipeline
+
+    @property
+    def rate_key(self) -> Hashable:
+        return id(self.model)
+
+    def compute(self, units: Sequence[_Unit]) -> list[FloatArray]:
+        encodings = [unit.encoding for unit in units]
+        pooled = pool_encodings(self.model.model, self.recipe, encodings, self.num_prompt_tokens)
+        rows: list[FloatArray] = [*pooled]
+        whole = [i for i, unit in enumerate(units) if unit.alone]
+        if whole:
+            for i, row in zip(whole, self.pipeline.finish(pooled[whole]), strict=True):
+                rows[i] = row
+        return rows
+
+
+@dataclasses.dataclass(frozen=True)
+class _EmbedTokens:
+    """The vectors of all tokens of each window."""
+
+    model: SentenceTransformer
+    recipe: Recipe
+
+    @property
+    def rate_key(self) -> Hashable:
+        return id(self.model)
+
+    def compute(self, units: Sequence[_Unit]) -> list[FloatArray]:
+        return token_vectors(self.model.model, self.recipe, [unit.encoding for unit in units])
+
+
+class ServedModel:
+    """A `SentenceTransformer` under the name by which clients ask for it.
+
+    Attributes
+    ----------
+    name : str
+    model : SentenceTransformer
+    created : int
+        Seconds since 1970.
+    """
+
+    def __init__(self, name: str, model: SentenceTransformer) -> None:
+        self.name, self.model, self.created = name, model, int(time.time())
+        pipeline = model.pipeline
+        self._bare = dataclasses.replace(pipeline, steps=(), widths=pipeline.widths[:1], names=())
+        self._unscaled = pipeline
+        if self.normalizes:
+            self._unscaled = dataclasses.replace(
+                pipeline, steps=pipeline.steps[:-1], widths=pipeline.widths[:-1], names=pipeline.names[:-1]
+            )
+        self._from_left = copy.copy(model)
+        self._from_left.tokenizer = copy.copy(model.tokenizer)
+        self._from_left.tokenizer.truncation_side = "left"
+
+    @property
+    def normalizes(self) -> bool:
+        """Whether the model's own vectors have length 1."""
+        return self.model.pipeline.names[-1:] == ("Normalize",)
+
+    def check_settings(self, truncation: str, prompt_name: str | None) -> None:
+        """Raise a ValueError if a setting of the service does not fit the model."""
+        if truncation not in _TRUNCATION:
+            raise ValueError(f"truncation={truncation!r}; expected one of {', '.join(map(repr, _TRUNCATION))}.")
+        if prompt_name is not None and prompt_name not in self.model.prompts:
+            raise ValueError(f"default_prompt_name={prompt_name!r}; the model {self.name} has {[*self.model.prompts]}.")
+
+    def prompt_of(self, prompt_name: str | None, input_type: str | None, default: str | None) -> str | None:
+        """Return the name of the prompt that goes before the texts of a request, or None.
+
+        Raises
+        ------
+        ServiceError
+            The model does not have the prompt.
+        """
+        prompts = self.model.prompts
+        if prompt_name is not None:
+            if prompt_name not in prompts:
+                raise ServiceError(
+                    "invalid",
+                    f"prompt_name {prompt_name[:200]!r} is not a prompt of this model; expected one of "
+                    f"{', '.join(map(repr, prompts))}.",
+                    param="prompt_name",
+                )
+            return prompt_name
+        if input_type is not None:
+            if input_type not in _PROMPTS_OF:
+                raise ServiceError(
+                    "invalid",
+                    f"input_type {input_type[:200]!r}; expected one of {', '.join(map(repr, _PROMPTS_OF))}.",
+                    param="input_type",
+                )
+            return next((name for name in _PROMPTS_OF[input_type] if prompts.get(name)), None)
+        return default if default is not None else self.model.default_prompt_name
+
+    def prepare(self, inputs: Sequence[Any], options: TextOptions, settings: Settings) -> Prepared:
+        """Tokenize the texts (or check the token ids) of a request, and return its job and report.
+
+        Raises
+        ------
+        ServiceError
+            An input or an option is wrong; the message names it.
+        """
+        if len(inputs) > settings.max_inputs:
+            raise ServiceError(
+                "too_many",
+                f"the request has {len(inputs)} inputs; the limit is {settings.max_inputs}. Send them in several "
+                "requests.",
+            )
+        task, width, prompt_name, model = self._task(options, settings)
+        truncation = _truncation(options, settings)
+        given_ids = bool(len(inputs)) and not isinstance(inputs[0], str)
+        if given_ids:
+            ids = GivenIds(model, self._limit(options), options.add_special_tokens, truncation)
+            groups, rows = [[ids.encoding(i, one)] for i, one in enumerate(inputs)], list(range(len(inputs)))
+            prompt_name = None
+        else:
+            try:
+                check_inputs(inputs)
+            except (TypeError, ValueError) as error:
+                raise ServiceError("invalid", str(error), param="input") from error
+            distinct = {text: i for i, text in enumerate(dict.fromkeys(inputs))}
+            rows = [distinct[text] for text in inputs]
+            groups = self._windows(task.windows, list(distinct), rows, truncation, self._limit(options))
+        if prompt_name is not None and not model.prompts[prompt_name]:
+            prompt_name = None  # an empty text
+        units = [_Unit(window, len(group) == 1) for group in groups for window in group]
+        costs = [max(1, len(unit.encoding)) for unit in units]
+        per_group = [sum(map(len, group)) for group in groups]
+        result_bytes = 4 * width * (sum(per_group[row] for row in rows) if options.tokens else len(rows))
+        if result_bytes > settings.max_result_bytes:
+            raise ServiceError(
+                "too_large",
+                f"the vectors of the {len(rows)} inputs take {result_bytes} bytes; the limit is "
+                f"{settings.max_result_bytes}. Send fewer at once.",
+            )
+        kind: Kind
+        assemble: Callable[[list[Any]], Any]
+        if options.tokens:
+            kind = _EmbedTokens(self.model, task.recipe)
+            assemble = _AssembleTokens(rows, bool(options.normalize))
+        else:
+            counted = 0 if task.recipe.include_prompt or given_ids else task.windows.num_prompt_tokens
+            pipeline = self._bare
+            if options.modules:
+                pipeline = self._unscaled if options.normalize is False else self.model.pipeline
+            kind = _Embed(self.model, task.recipe, counted, pipeline)
+            assemble = _Assemble(task.windows, pipeline, groups, rows, width, self._scale(options))
+        cut = [len(group) == 1 and group[0].n_truncated > 0 for group in groups]
+        report = Report(
+            tuple(per_group[row] for row in rows),
+            tuple(i for i, row in enumerate(rows) if cut[row]),
+            prompt_name,
+            sum(map(len, inputs)) if not given_ids else 0,
+        )
+        return Prepared(Job(kind, units, costs, assemble, options.low), report)
+
+    def _limit(self, options: TextOptions) -> int:
+        most = self.model.max_seq_length
+        if options.max_tokens is None or options.max_tokens == -1:
+            return most
+        least = self.model.tokenizer.num_special_tokens_to_add() + 1
+        if not least <= options.max_tokens <= most:
+            raise ServiceError(
+                "invalid",
+                f"truncate_prompt_tokens is {options.max_tokens}; expected -1 or a number from {least} to {most}.",
+                param="truncate_prompt_tokens",
+            )
+        return options.max_tokens
+
+    def _task(
+        self, options: TextOptions, settings: Settings
+    ) -> tuple[EncodeTask, int, str | None, SentenceTransformer]:
+        prompt_name = self.prompt_of(options.prompt_name, options.input_type, settings.default_prompt_name)
+        truncation = _truncation(options, settings)
+        if options.side not in (None, "left", "right"):
+            raise ServiceError(
+                "invalid",
+                f"truncation_direction {options.side[:50]!r}; expected 'left' or 'right'.",
+                param="truncation_direction",
+            )
+        model = self._from_left if options.side == "left" else self.model
+        limit = self._limit(options)
+        if limit != model.max_seq_length:
+            model = copy.copy(model)
+            model.max_seq_length = limit
+        chosen = EncodeOptions(
+            prompt=self.model.prompts[prompt_name] if prompt_name else "",
+            truncation="split" if truncation == "split" else "silent",
+            layers=options.layers,
+            pooling="none" if options.tokens else options.pooling,
+            truncate_dim=options.dimensions,
+        )
+        try:
+            task = model.encode_task(chosen, return_info=False, exact=truncation == "error")
+            if options.tokens or not options.modules:
+                width = task.recipe.width(model.model.config.hidden_size)
+                if task.recipe.modes == ("none",) and not options.tokens:
+                    raise ValueError("pooling 'none' gives a vector per token; ask /embed_all for these.")
+            else:
+                width = sentence_width(task, None)
+        except (TypeError, ValueError) as error:
+            raise ServiceError("invalid", str(error)) from error
+        most = width if self.model.truncate_dim is None or options.tokens else min(width, self.model.truncate_dim)
+        if options.dimensions is None:
+            return task, most, prompt_name, model
+        if not 1 <= options.dimensions <= most:
+            raise ServiceError(
+                "invalid",
+                f"dimensions is {options.dimensions}; expected a number from 1 to {most}, the length of this model's "
+                "vectors.",
+                param="dimensions",
+            )
+        return task, options.dimensions, prompt_name, model
+
+    def _windows(
+        self, windows: TokenWindows, texts: list[str], rows: list[int], truncation: str, limit: int
+    ) -> list[list[Encoding]]:
+        first_index = {row: i for i, row in reversed([*enumerate(rows)])}
+        indices = [first_index[row] for row in range(len(texts))]
+        groups: list[list[Encoding]] = []
+        try:
+            for _, found in windows.of(texts, indices, exact=truncation == "error"):
+                groups += found
+        except ValueError as error:
+            raise ServiceError("invalid", str(error)) from error
+        if truncation == "error":
+            for row, group in enumerate(groups):
+                if group[0].n_truncated:
+                    raise too_long(indices[row], limit, len(group[0]) + group[0].n_truncated)
+        return groups
+
+    def _scale(self, options: TextOptions) -> bool:
+        """Return whether vectors are scaled after the model's own modules."""
+        if options.normalize is False:
+            return False
+        if self.normalizes and options.modules:  # its vectors have length 1 already, unless they are shortened
+            return options.dimensions is not None
+        return bool(options.normalize)
+
+
+def _truncation(options: TextOptions, settings: Settings) -> str:
+    if options.truncation is not None and options.truncation not in _TRUNCATION:
+        raise ServiceError(
+            "invalid",
+            f"truncate {options.truncation[:50]!r}; expected true, false, 'error' or 'split'.",
+            param="truncate",
+        )
+    if options.tokens and (options.truncation or settings.truncation) == "split":
+        if options.truncation is not None:
+            raise ServiceError(
+                "invalid", "truncate 'split' averages vectors of texts, not of tokens.", param="truncate"
+            )
+        return "mark"
+    return options.truncation or settings.truncation
+
+
+@dataclasses.dataclass(frozen=True)
+class _Assemble:
+    """The results of all windows of a request -> its vectors."""
+
+    windows: TokenWindows
+    pipeline: Pipeline
+    groups: list[list[Encoding]]
+    rows: list[int]
+    width: int
+    scale: bool
+
+    def __call__(self, results: list[FloatArray]) -> FloatArray:
+        vectors = np.empty((len(self.groups), self.width), dtype=np.float32)
+        first = 0
+        for i, group in enumerate(self.groups):
+            row = results[first]
+            if len(group) > 1:
+                of_windows = np.stack(results[first : first + len(group)])
+                row = self.pipeline.finish(self.windows.average(of_windows, [group]))[0]
+            vectors[i] = row[: self.width]
+            first += len(group)
+        return (normalize_embeddings(vectors) if self.scale else vectors)[self.rows]
+
+
+@dataclasses.dataclass(frozen=True)
+class _AssembleTokens:
+    """The results of all texts of a request -> the vectors of each text's tokens."""
+
+    rows: list[int]
+    scale: bool
+
+    def __call__(self, results: list[FloatArray]) -> list[FloatArray]:
+        return [normalize_embeddings(results[row]) if self.scale else results[row] for row in self.rows]

@@ -1,0 +1,238 @@
+"""The requests of the protocols as typed structs, and their JSON read with errors that name the place."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal, TypeVar
+
+from minibert.serving.errors import ServiceError
+from minibert.serving.libraries import missing
+
+try:
+    import msgspec
+except ImportError as error:
+    raise missing(error) from error
+
+__all__ = [
+    "DecodeRequest",
+    "EmbedRequest",
+    "EncodeRequest",
+    "InputsOnly",
+    "OpenAIEmbeddingRequest",
+    "SimilarityInputs",
+    "SimilarityRequest",
+    "TokenizeRequest",
+    "TruncationFields",
+    "decode",
+    "is_object",
+    "read_inputs",
+    "read_token_lists",
+]
+
+_Texts = Annotated[
+    msgspec.Raw,
+    msgspec.Meta(
+        description="A text, several texts, the token ids of one text, or those of several.",
+        extra_json_schema={
+            "anyOf": [
+                {"type": "string"},
+                {"type": "array", "items": {"type": "string"}},
+                {"type": "array", "items": {"type": "integer"}},
+                {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}},
+            ]
+        },
+    ),
+]
+_OneOrMore = Annotated[
+    msgspec.Raw,
+    msgspec.Meta(extra_json_schema={"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
+]
+
+
+class TruncationFields(msgspec.Struct, kw_only=True):
+    """What happens to texts that are too long, and which prompt goes before each text."""
+
+    truncate: bool | str | None = None
+    truncation_direction: str | None = None
+    prompt_name: str | None = None
+
+
+class _VectorFields(TruncationFields, kw_only=True):
+    dimensions: int | None = None
+    input_type: str | None = None
+    truncate_prompt_tokens: int | None = None
+    normalize: bool | None = None
+    layers: int | list[int] | None = None
+    pooling: str | list[str] | None = None
+    add_special_tokens: bool = False
+    priority: Literal["low", "normal"] | None = None
+
+
+class OpenAIEmbeddingRequest(_VectorFields, kw_only=True):
+    """OpenAI's request for embeddings; the fields beyond OpenAI's are extensions."""
+
+    input: _Texts
+    model: str | None = None
+    encoding_format: Literal["float", "base64"] | None = None
+
+
+class EmbedRequest(_VectorFields, kw_only=True):
+    """text-embeddings-inference's request for vectors of texts, or of tokens."""
+
+    inputs: _Texts
+
+
+class InputsOnly(msgspec.Struct):
+    """The field that says whether a request is one for vectors or for similarities."""
+
+    inputs: msgspec.Raw
+
+
+class SimilarityInputs(msgspec.Struct):
+    """A sentence, and those that are compared with it."""
+
+    source_sentence: str
+    sentences: list[str]
+
+
+class SimilarityRequest(TruncationFields, kw_only=True):
+    """text-embeddings-inference's request for similarities. The parameters may be beside the inputs."""
+
+    inputs: SimilarityInputs
+    parameters: TruncationFields | None = None
+
+
+class TokenizeRequest(msgspec.Struct, kw_only=True):
+    """text-embeddings-inference's request for the tokens of texts."""
+
+    inputs: _OneOrMore
+    add_special_tokens: bool = True
+    prompt_name: str | None = None
+
+
+class DecodeRequest(msgspec.Struct, kw_only=True):
+    """text-embeddings-inference's request for the text of token ids."""
+
+    ids: Annotated[
+        msgspec.Raw,
+        msgspec.Meta(
+            extra_json_schema={
+                "anyOf": [
+                    {"type": "array", "items": {"type": "integer"}},
+                    {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}},
+                ]
+            }
+        ),
+    ]
+    skip_special_tokens: bool = True
+
+
+class EncodeRequest(msgspec.Struct, kw_only=True):
+    """bert-as-service's request; texts are lists of tokens with `is_tokenized`."""
+
+    texts: Annotated[
+        msgspec.Raw,
+        msgspec.Meta(
+            extra_json_schema={
+                "anyOf": [
+                    {"type": "array", "items": {"type": "string"}},
+                    {"type": "array", "items": {"type": "array", "items": {"type": "string"}}},
+                ]
+            }
+        ),
+    ]
+    id: int | str | None = None
+    is_tokenized: bool = False
+    show_tokens: bool = False
+    layers: int | list[int] = -2
+    pooling: str | list[str] = "REDUCE_MEAN"
+
+
+_Struct = TypeVar("_Struct", bound=msgspec.Struct)
+
+_HALF_CHARACTER = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+def decode(body: bytes, kind: type[_Struct]) -> tuple[_Struct, tuple[str, ...]]:
+    """Read a request; return it, and the names of the fields that it has and `kind` does not.
+
+    Raises
+    ------
+    ServiceError
+        The body is not JSON, or a field has the wrong type.
+    """
+    content: dict[str, Any] = _decode(body, dict[str, msgspec.Raw], "")
+    known = {field.encode_name for field in msgspec.structs.fields(kind)}
+    ignored = tuple(name for name in content if name not in known)
+    return _decode(body, kind, ""), ignored
+
+
+def is_object(raw: msgspec.Raw) -> bool:
+    """Return whether a value is a JSON object."""
+    return _first(raw) == b"{"
+
+
+def read_inputs(raw: msgspec.Raw, field: str, *, ids: bool = True) -> list[Any]:
+    """Read a text, texts, or token ids: the list of texts, or of lists of ids.
+
+    Raises
+    ------
+    ServiceError
+        The value is none of these, or an empty list.
+    """
+    start = _first(raw)
+    if start == b'"':
+        return [_decode(raw, str, field)]
+    if start != b"[":
+        raise ServiceError("invalid", f"{field} is {_name(start)}; expected a text or a list of texts.", param=field)
+    inner = bytes(raw).lstrip()[1:].lstrip()[:1]
+    if inner == b"]":
+        raise ServiceError("empty", f"{field} is an empty list; expected at least one text.", param=field)
+    if not ids or inner not in b"[-0123456789":
+        texts: list[str] = _decode(raw, list[str], field)
+        return texts
+    if inner == b"[":
+        several: list[list[int]] = _decode(raw, list[list[int]], field)
+        return several
+    return [_decode(raw, list[int], field)]
+
+
+def read_token_lists(raw: msgspec.Raw, field: str) -> list[list[str]]:
+    """Read texts that are given as lists of tokens."""
+    tokens: list[list[str]] = _decode(raw, list[list[str]], field)
+    if not tokens:
+        raise ServiceError("empty", f"{field} is an empty list; expected at least one text.", param=field)
+    return tokens
+
+
+def _decode(body: bytes | msgspec.Raw, kind: Any, field: str) -> Any:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        message, _, place = str(error).partition(" - at `$")
+        place = (field + place.rstrip("`")).removeprefix(".")
+        if place.startswith("["):  # a key of the object itself
+            place = "the body"
+        where = f"{place}: " if place else "the body: "
+        raise ServiceError(
+            "invalid", f"{where}{message.replace('`', '')}.", param=re.sub(r"[\[.].*", "", place)
+        ) from None
+    except RecursionError:
+        raise ServiceError("invalid_json", "the body has too many nested brackets.") from None
+    except UnicodeDecodeError:
+        raise ServiceError("invalid_json", "the body is not UTF-8.") from None
+    except msgspec.DecodeError as error:
+        if _HALF_CHARACTER.search(bytes(body)):
+            half = " A \\ud800 to \\udfff without its other half is not a character; leave it out."
+        else:
+            half = ""
+        raise ServiceError("invalid_json", f"the body is not JSON: {error}.{half}") from None
+
+
+def _first(raw: msgspec.Raw) -> bytes:
+    return bytes(raw).lstrip()[:1]
+
+
+def _name(start: bytes) -> str:
+    names = {b"{": "an object", b"n": "null", b"t": "true", b"f": "false"}
+    return names.get(start, "a number")

@@ -1,0 +1,19 @@
+"""A small model with modules and prompts, which all tests of the service share."""
+
+from __future__ import annotations
+
+import pytest
+
+from minibert import SentenceTransformer
+from tests.support.checkpoints import sentence_model
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> SentenceTransformer:
+    """A small random model with modules and prompts."""
+    kinds = ["models.Transformer", "models.Pooling", "models.Normalize"]
+    settings = {"prompts": {"query": "to find: ", "document": ""}, "similarity_fn_name": "cosine"}
+    folder = sentence_model(tmp_path_factory.mktemp("served"), kinds, config_sentence_transformers=settings)
+    made = SentenceTransformer(folder)
+    made.max_seq_length = 64
+    return made

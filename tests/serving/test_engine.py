@@ -1,0 +1,378 @@
+"""The engine of the service: one thread, futures, failures, cancelling, the end; and the vectors of real models."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minibert import SentenceTransformer
+from minibert.compat.bert_serving import BertClient
+from minibert.serving.engine import Engine, Settings
+from minibert.serving.errors import KINDS, ServiceError
+from tests.support.fake_kinds import PATIENCE_SECONDS, Clock, FakeKind, Gate, job
+
+LONG = "a long text of many words " * 100
+
+
+@pytest.fixture
+def engine(model: SentenceTransformer) -> Iterator[Engine]:
+    with Engine(model) as made:
+        yield made
+
+
+def answer(future: Future[Any]) -> Any:
+    return future.result(PATIENCE_SECONDS)
+
+
+def busy(engine: Engine) -> Gate:
+    """Make the engine compute until the test opens the gate, so that what is submitted then waits together."""
+    gate = Gate()
+    engine.submit(job([1], gate))
+    assert gate.entered.wait(PATIENCE_SECONDS)
+    return gate
+
+
+# --- scheduling in the thread -----------------------------------------------------------------------------------------
+
+
+def test_requests_that_wait_are_computed_together_without_waiting_for_more(engine: Engine) -> None:
+    gate = busy(engine)
+    others = [engine.submit(job([5], gate, [f"unit {i}"])) for i in range(10)]
+    gate.opened.set()
+    assert [answer(other) for other in others] == [[f"unit {i}"] for i in range(10)]
+    assert gate.steps == [[0], [f"unit {i}" for i in range(10)]]
+
+
+def test_a_text_that_cannot_be_computed_fails_alone(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
+    gate = busy(engine)
+    good = [engine.submit(job([5] * 3)) for _ in range(5)]
+    bad = engine.submit(job([5] * 3, units=[0, MemoryError("1 TiB"), 2]))
+    worse = engine.submit(job([5] * 2, units=[RuntimeError("secret /path"), RuntimeError("also")]))
+    good += [engine.submit(job([5] * 3)) for _ in range(5)]
+    gate.opened.set()
+    assert [answer(one) for one in good] == [[0, 1, 2]] * 10
+    with pytest.raises(ServiceError, match="input 1 cannot be computed: there is not enough memory") as caught:
+        answer(bad)
+    assert caught.value.kind == "failed"
+    with pytest.raises(ServiceError, match="input 0 cannot be computed: an error of the service") as caught:
+        answer(worse)
+    assert "secret" not in caught.value.message
+    assert "1 TiB" in caplog.text
+    assert answer(engine.submit(job([1]))) == [0]
+    assert engine.load().queued_jobs == 0
+
+
+def test_a_vector_that_is_not_finite_is_an_error(engine: Engine) -> None:
+    nan = np.array([1, np.nan], dtype=np.float32)
+    with pytest.raises(ServiceError, match="input 1 cannot be computed: its vector is not finite"):
+        answer(engine.submit(job([1, 1], units=[np.ones(2, dtype=np.float32), nan])))
+
+
+def test_a_kind_that_returns_too_few_results_fails_and_the_engine_goes_on(engine: Engine) -> None:
+    class Short(FakeKind):
+        def compute(self, units: Any) -> list[Any]:
+            return []
+
+    with pytest.raises(ServiceError, match="cannot be computed"):
+        answer(engine.submit(job([1, 1], Short())))
+    assert answer(engine.submit(job([1]))) == [0]
+
+
+def test_an_answer_that_cannot_be_made_is_an_error_of_its_request(engine: Engine) -> None:
+    one = job([1])
+    one.assemble = lambda results: 1 / 0
+    with pytest.raises(ServiceError, match="the answer cannot be made"):
+        answer(engine.submit(one))
+    assert answer(engine.submit(job([1]))) == [0]
+
+
+def test_cancelled_requests_are_dropped_and_counted(engine: Engine) -> None:
+    gate = busy(engine)
+    cancelled = [engine.submit(job([100] * 50)) for _ in range(20)]
+    kept = engine.submit(job([100] * 3))
+    for future in cancelled:
+        assert future.cancel()
+    load = engine.load()
+    assert (load.cancelled_units, load.queued_jobs, load.queued_tokens) == (1000, 1, 300)
+    gate.opened.set()
+    assert answer(kept) == [0, 1, 2]
+
+
+def test_cancelling_at_any_moment_loses_nothing_else(engine: Engine) -> None:
+    chance = random.Random(3)
+    futures = []
+    for _ in range(400):
+        future = engine.submit(job([chance.randint(1, 200) for _ in range(chance.randint(1, 8))]))
+        futures.append(future)
+        if chance.random() < 0.5:
+            chance.choice(futures).cancel()
+    done, pending = wait_for(futures, PATIENCE_SECONDS)
+    assert not pending
+    assert all(future.cancelled() or future.result()[0] == 0 for future in done)
+    engine.close()
+    assert (engine.load().queued_jobs, engine.load().queued_tokens) == (0, 0)
+
+
+def test_a_request_without_texts_is_answered_at_once(engine: Engine) -> None:
+    assert answer(engine.submit(job([]))) == []
+    assert engine.embed([]).value.shape == (0, 24)
+
+
+def test_many_threads_may_submit(engine: Engine) -> None:
+    with ThreadPoolExecutor(16) as pool:
+        found = [*pool.map(lambda i: answer(engine.submit(job([1 + i % 90] * (i % 7)))), range(500))]
+    assert found == [[*range(i % 7)] for i in range(500)]
+
+
+# --- admission and the end --------------------------------------------------------------------------------------------
+
+
+def test_a_request_is_admitted_whole_or_not_at_all(model: SentenceTransformer) -> None:
+    with Engine(model, settings=Settings(max_wait=1.0)) as engine:
+        gate = busy(engine)
+        first = engine.submit(job([100] * 100))
+        before = engine.load()
+        with pytest.raises(ServiceError, match="estimated wait") as caught:
+            engine.submit(job([100] * 100))
+        assert (engine.load().queued_tokens, engine.load().refused_jobs) == (before.queued_tokens, 1)
+        assert caught.value.kind == "overloaded"
+        assert caught.value.retry_after
+        gate.opened.set()
+        assert len(answer(first)) == 100
+
+
+def test_closing_finishes_what_was_admitted_and_refuses_the_rest(model: SentenceTransformer) -> None:
+    engine = Engine(model)
+    gate = busy(engine)
+    futures = [engine.submit(job([100] * 10)) for _ in range(10)]
+    closing = threading.Thread(target=engine.close)
+    closing.start()
+    while engine.load().ready:
+        pass
+    with pytest.raises(ServiceError, match="the service is stopping") as caught:
+        engine.submit(job([1]))
+    assert caught.value.kind == "unavailable"
+    gate.opened.set()
+    closing.join(PATIENCE_SECONDS)
+    assert [len(answer(future)) for future in futures] == [10] * 10
+    assert engine.close()  # a second time
+    assert "minibert-engine" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_closing_with_a_limit_fails_what_is_left(model: SentenceTransformer) -> None:
+    engine = Engine(model)
+    gate = busy(engine)
+    waiting = engine.submit(job([1]))
+    assert not engine.close(timeout=0.01)
+    with pytest.raises(ServiceError, match="the service has stopped"):
+        answer(waiting)
+    gate.opened.set()
+    assert engine.close()
+
+
+def test_an_engine_that_dies_fails_all_requests_and_says_so(
+    model: SentenceTransformer, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = Engine(model)
+    gate = busy(engine)
+    waiting = [engine.submit(job([1])) for _ in range(3)]
+    engine.observers.append(lambda *step: 1 / 0)  # an error outside of the work
+    gate.opened.set()
+    for future in waiting:
+        with pytest.raises(ServiceError, match="the engine has stopped"):
+            answer(future)
+    assert not engine.load().alive
+    with pytest.raises(ServiceError, match="stopping"):
+        engine.submit(job([1]))
+    assert "the engine has stopped" in caplog.text
+    assert not engine.close()
+
+
+def test_a_step_that_does_not_end_shows_in_the_load(model: SentenceTransformer) -> None:
+    clock = Clock()
+    with Engine(model, clock=clock) as engine:
+        gate = busy(engine)
+        assert engine.load().alive
+        clock.now += 31
+        assert not engine.load().alive
+        gate.opened.set()
+        assert answer(engine.submit(job([1]))) == [0]
+        assert engine.load().alive
+
+
+def test_the_times_of_a_request_are_measured(model: SentenceTransformer) -> None:
+    clock = Clock()
+    with Engine(model, clock=clock) as engine:
+        gate = busy(engine)
+        one = job([1])
+        future = engine.submit(one)
+        clock.now += 2.5
+        gate.opened.set()
+        answer(future)
+        assert (one.queue_seconds, one.compute_seconds) == (2.5, 0)
+
+
+def test_errors_have_a_known_kind() -> None:
+    with pytest.raises(ValueError, match="expected one of"):
+        ServiceError("other", "text")
+    assert len(set(KINDS)) == len(KINDS)
+
+
+# --- texts and vectors ------------------------------------------------------------------------------------------------
+
+TEXTS = ["A cat sleeps.", "", "A cat sleeps.", LONG, "the bank", "\0 \ufeff x", "中文 text"]
+
+OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "default": ({}, {}),
+    "split": ({"truncation": "split"}, {"truncation": "split"}),
+    "dimensions": ({"dimensions": 5}, {"truncate_dim": 5, "normalize_embeddings": True}),
+    "prompt": ({"prompt_name": "query"}, {"prompt_name": "query"}),
+    "query": ({"input_type": "query"}, {"prompt_name": "query"}),
+    "document": ({"input_type": "search_document"}, {}),
+    "normalized already": ({"normalize": True}, {}),
+    "cls": ({"pooling": "cls"}, {"pooling": "cls"}),
+    "layers": ({"layers": [1]}, {"layers": [1]}),
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_vectors_are_those_of_encode(name: str, engine: Engine, model: SentenceTransformer) -> None:
+    options, of_encode = OPTIONS[name]
+    found = engine.embed(TEXTS, **options)
+    expected = model.encode(TEXTS, **{"truncation": "silent", **of_encode})
+    assert found.value.dtype == np.float32
+    np.testing.assert_array_equal(found.value, expected)
+    assert found.report.truncated == (() if name == "split" else (3,))
+    assert found.report.prompt_name == ("query" if name in ("prompt", "query") else None)
+
+
+def test_vectors_of_tokens_are_those_of_encode(engine: Engine, model: SentenceTransformer) -> None:
+    found = engine.embed(TEXTS, tokens=True).value
+    expected = model.encode(TEXTS, output_value="token_embeddings", truncation="silent")
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_pooled_vectors_without_the_modules_are_those_of_bert_as_service(
+    engine: Engine, model: SentenceTransformer
+) -> None:
+    texts = ["A cat sleeps.", "the bank"]
+    found = engine.embed(texts, layers=[-2], pooling="mean", modules=False).value
+    np.testing.assert_array_equal(found, BertClient(model=model).encode(texts))
+
+
+def test_the_scaling_of_a_model_can_be_left_out(engine: Engine, model: SentenceTransformer) -> None:
+    found = engine.embed(TEXTS[:3], normalize=False).value
+    assert not np.allclose(np.linalg.norm(found, axis=1), 1)
+    again = found / np.linalg.norm(found, axis=1, keepdims=True)
+    np.testing.assert_allclose(again, model.encode(TEXTS[:3]), rtol=1e-5)
+
+
+def test_texts_can_be_cut_on_the_left(engine: Engine, model: SentenceTransformer) -> None:
+    text = LONG + "the end"
+    found = engine.embed([text], side="left")
+    ids = model.tokenizer.encode(text)
+    kept = [ids[0], *ids[-63:]]
+    np.testing.assert_array_equal(found.value, engine.embed([kept]).value)
+    assert found.report.truncated == (0,)
+
+
+def test_token_ids_are_computed_as_they_are(engine: Engine, model: SentenceTransformer) -> None:
+    rows = [model.tokenizer.encode(text, truncation=True, max_length=64) for text in TEXTS]
+    expected = model.encode(TEXTS, truncation="silent")
+    np.testing.assert_array_equal(engine.embed(rows).value, expected)
+    found = engine.embed([row[1:-1] for row in rows if len(row) > 2], add_special_tokens=True)
+    np.testing.assert_array_equal(found.value, expected[[i for i, row in enumerate(rows) if len(row) > 2]])
+    cut = engine.embed([[rows[0][0], *[5] * 200, rows[0][-1]]])
+    assert (cut.report.truncated, cut.report.n_tokens) == ((0,), (64,))
+
+
+def test_the_report_counts_what_was_computed(engine: Engine, model: SentenceTransformer) -> None:
+    report = engine.embed(TEXTS).report
+    counts = model.num_tokens(TEXTS)
+    assert report.n_tokens == tuple(min(count, 64) for count in counts)
+    assert report.n_characters == sum(map(len, TEXTS))
+
+
+REFUSED: dict[str, tuple[list[Any], dict[str, Any], str, str]] = {
+    "too long": (["a", LONG], {"truncation": "error"}, "too_long", r"input\[1\] has \d+ tokens; the limit is 64"),
+    "not a text": (["a", 3], {}, "invalid", r"inputs\[1\] is a int"),
+    "surrogate": (["\ud800"], {}, "invalid", r"inputs\[0\]"),
+    "prompt": (["a"], {"prompt_name": "none"}, "invalid", "prompt_name 'none' is not a prompt"),
+    "input type": (["a"], {"input_type": "x"}, "invalid", "input_type 'x'"),
+    "dimensions": (["a"], {"dimensions": 25}, "invalid", "dimensions is 25; expected a number from 1 to 24"),
+    "no dimensions": (["a"], {"dimensions": 0}, "invalid", "dimensions is 0"),
+    "layers": (["a"], {"layers": [9]}, "invalid", "layers"),
+    "pooling": (["a"], {"pooling": "x"}, "invalid", "pooling"),
+    "pooling none": (["a"], {"pooling": "none"}, "invalid", "pooling"),
+    "truncation": (["a"], {"truncation": "x"}, "invalid", "truncate 'x'"),
+    "split tokens": (["a"], {"truncation": "split", "tokens": True}, "invalid", "not of tokens"),
+    "side": (["a"], {"side": "up"}, "invalid", "truncation_direction 'up'"),
+    "max tokens": (["a"], {"max_tokens": 65}, "invalid", "truncate_prompt_tokens is 65"),
+    "too many": (["a"] * 2049, {}, "too_many", "2049 inputs; the limit is 2048"),
+    "foreign ids": ([[101, 5], [5, 6]], {}, "invalid", "check_embedding_ctx_length=False"),
+    "id": ([[10**9]], {}, "invalid", r"input\[0\]\[0\] is not a token id"),
+    "negative id": ([[-1]], {"add_special_tokens": True}, "invalid", r"input\[0\]\[0\] is not a token id"),
+    "no ids": ([[]], {}, "invalid", r"input\[0\] is empty"),
+    "many ids": ([[5] * 99], {"add_special_tokens": True, "truncation": "error"}, "too_long", "has 101 tokens"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused_and_why(name: str, engine: Engine) -> None:
+    inputs, options, kind, message = REFUSED[name]
+    with pytest.raises(ServiceError, match=message) as caught:
+        engine.embed(inputs, **options)
+    assert caught.value.kind == kind
+
+
+def test_vectors_of_tokens_that_would_take_too_much_memory_are_refused(model: SentenceTransformer) -> None:
+    with (
+        Engine(model, settings=Settings(max_result_bytes=10_000)) as engine,
+        pytest.raises(ServiceError, match="the limit is 10000"),
+    ):
+        engine.embed([LONG] * 2 + ["a"], tokens=True)
+
+
+def test_models_are_found_by_their_names(model: SentenceTransformer, short_model: SentenceTransformer) -> None:
+    with Engine({"org/one": model, "two": short_model}) as engine:
+        for name in (None, "default", "org/one", "one", "other/one"):
+            assert engine.model(name).model is model
+        assert engine.embed(["a"], "two").value.shape == (1, short_model.get_embedding_dimension())
+        with pytest.raises(ServiceError, match="'three' is not served here; expected 'org/one', 'two'") as caught:
+            engine.embed(["a"], "three")
+        assert caught.value.kind == "model"
+    assert Engine(model, settings=Settings(any_model_name=True)).model("x").model is model
+
+
+def test_settings_that_do_not_fit_the_model_are_refused(model: SentenceTransformer) -> None:
+    with pytest.raises(ValueError, match="truncation='warn'; expected one of 'mark'"):
+        Engine(model, settings=Settings(truncation="warn"))
+    with pytest.raises(ValueError, match="default_prompt_name='x'"):
+        Engine(model, settings=Settings(default_prompt_name="x"))
+    with Engine(model, settings=Settings(default_prompt_name="query", truncation="error")) as engine:
+        assert engine.embed(["a"]).report.prompt_name == "query"
+        with pytest.raises(ServiceError, match="tokens; the limit is 64"):
+            engine.embed([LONG])
+
+
+# --- the same bytes under any load ------------------------------------------------------------------------------------
+
+
+def test_a_text_has_the_same_bytes_under_any_load(minilm_sentences: SentenceTransformer) -> None:
+    chance = random.Random(7)
+    words = ["cat", "sat", "mat", "banks", "raised", "interest", "rates", "nobody", "slept", "here"]
+    texts = [" ".join(chance.choices(words, k=chance.randint(1, 120))) for _ in range(60)]
+    alone = minilm_sentences.encode(texts, truncation="silent")
+    requests = [chance.sample(range(60), chance.choice((1, 1, 1, 2, 20))) for _ in range(24)]
+    with Engine(minilm_sentences) as engine, ThreadPoolExecutor(12) as pool:
+        found = [*pool.map(lambda rows: engine.embed([texts[i] for i in rows]).value, requests)]
+    for rows, vectors in zip(requests, found, strict=True):
+        np.testing.assert_array_equal(vectors, alone[rows])

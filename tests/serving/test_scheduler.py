@@ -1,0 +1,235 @@
+"""The scheduler of the service: steps, turns, classes, admission. No clock and no model."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from minibert.serving.errors import ServiceError
+from minibert.serving.scheduler import INTERACTIVE_TOKENS, MAX_STEP, MIN_STEP, QUANTUM, Job, Scheduler, Step
+from tests.support.fake_kinds import FakeKind, job
+
+RATE = 4000.0  # tokens per second: 200 tokens in a step of 50 ms
+
+
+def scheduler(rate: float = RATE, max_wait: float = 1e9, keys: tuple[str, ...] = ("model",)) -> Scheduler:
+    """Return a scheduler that has measured this rate for each model."""
+    made = Scheduler(max_wait=max_wait)
+    for key in keys:
+        made.finished(Step(FakeKind(key), [], 1000), 1000 / rate)
+    return made
+
+
+def run(scheduled: Scheduler, rate: float = RATE) -> list[Step]:
+    """Take all steps, each in the time that its tokens need."""
+    steps = []
+    while (step := scheduled.next_step()) is not None:
+        steps.append(step)
+        scheduled.finished(step, step.tokens / rate)
+    return steps
+
+
+def test_each_unit_is_taken_once_and_in_order() -> None:
+    scheduled = scheduler()
+    jobs = [job([random.Random(i).randint(1, 300) for _ in range(i)]) for i in range(1, 30)]
+    for one in jobs:
+        scheduled.admit(one)
+    taken: dict[Job, list[int]] = {one: [] for one in jobs}
+    for step in run(scheduled):
+        for one, index in step.members:
+            taken[one].append(index)
+    assert all(taken[one] == list(range(len(one.units))) for one in jobs)
+    assert (scheduled.queued_jobs, scheduled.queued_tokens) == (0, 0)
+    assert scheduled.estimated_wait(False) == scheduled.estimated_wait(True) == 0
+
+
+@pytest.mark.parametrize("rate", [1.0, 1000.0, RATE, 1e6])
+def test_a_step_is_within_its_budget_or_a_single_unit(rate: float) -> None:
+    scheduled = scheduler(rate)
+    chance = random.Random(1)
+    for _ in range(60):
+        scheduled.admit(job([chance.choice((1, 7, 100, 512, 3000)) for _ in range(chance.randint(1, 9))]))
+    while (step := scheduled.next_step()) is not None:
+        assert step.tokens == sum(one.costs[index] for one, index in step.members)
+        assert len(step.members) == 1 or step.tokens <= scheduled.budget(step.kind)
+        assert MIN_STEP <= scheduled.budget(step.kind) <= MAX_STEP
+        scheduled.finished(step, step.tokens / rate)
+
+
+def test_the_budget_is_what_the_model_computes_in_the_time_of_a_step() -> None:
+    scheduled = scheduler()
+    assert scheduled.budget(FakeKind()) == 200
+    assert scheduled.budget(FakeKind("a model that was never measured")) == MIN_STEP
+    for _ in range(100):
+        scheduled.finished(Step(FakeKind(), [], 400), 400 / 10_000)
+    assert scheduled.budget(FakeKind()) == 500
+
+
+def test_a_pause_of_the_process_changes_the_rate_for_a_few_steps_only() -> None:
+    scheduled = scheduler()
+    scheduled.finished(Step(FakeKind(), [], 200), 3600.0)
+    assert scheduled.rate("model") > RATE / 9
+    for _ in range(60):
+        scheduled.finished(Step(FakeKind(), [], 200), 200 / RATE)
+    assert scheduled.rate("model") == pytest.approx(RATE, rel=0.02)
+
+
+def test_a_short_request_waits_for_at_most_one_step_of_long_ones() -> None:
+    scheduled = scheduler()
+    for _ in range(5):
+        scheduled.admit(job([100] * 2000))
+    for _ in range(4):
+        scheduled.next_step()
+    short = job([20])
+    scheduled.admit(short)
+    waited = next(i for i in itertools.count() if (step := scheduled.next_step()) and step.members[0][0] is short)
+    assert waited <= 1
+
+
+def test_long_requests_get_every_second_step_while_short_ones_keep_coming() -> None:
+    scheduled = scheduler()
+    long = job([100] * 1000)
+    scheduled.admit(long)
+    of_long = 0
+    for _ in range(100):
+        while scheduled.queued_jobs < 50:
+            scheduled.admit(job([20]))
+        step = scheduled.next_step()
+        assert step is not None
+        of_long += step.members[0][0] is long
+    assert of_long == 50
+
+
+def test_requests_of_a_class_take_turns_by_tokens() -> None:
+    """Two clients, one with texts of 400 tokens and one with texts of 10, get as many tokens each."""
+    scheduled = scheduler()
+    large, small = job([400] * 500), job([10] * 20_000)
+    scheduled.admit(large)
+    scheduled.admit(small)
+    tokens = {large: 0, small: 0}
+    for _ in range(300):
+        step = scheduled.next_step()
+        assert step is not None
+        for one, index in step.members:
+            tokens[one] += one.costs[index]
+        assert abs(tokens[large] - tokens[small]) <= 400 + MAX_STEP + QUANTUM
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_request_waits_for_more_than_its_share_of_the_others(seed: int) -> None:
+    """While a request takes its turns, none of the others gets more than a quantum and a text beyond it in each."""
+    chance = random.Random(seed)
+    scheduled = scheduler(chance.choice((1000.0, RATE, 30_000.0)))
+    jobs = [job([chance.randint(1, 400) for _ in range(chance.randint(50, 200))], low=True) for _ in range(12)]
+    for one in jobs:
+        scheduled.admit(one)
+    tokens = dict.fromkeys(jobs, 0)
+    while (step := scheduled.next_step()) is not None:
+        for one, index in step.members:
+            tokens[one] += one.costs[index]
+        waiting = [tokens[one] for one in jobs if one.next < len(one.units)]
+        if waiting:
+            assert max(waiting) - min(waiting) <= 2 * (QUANTUM + 400)
+        scheduled.finished(step, step.tokens / RATE)
+
+
+def test_units_of_different_kinds_are_never_computed_together_and_all_get_their_turn() -> None:
+    scheduled = scheduler(keys=("one", "two"))
+    kinds = [FakeKind("one", "a"), FakeKind("one", "b"), FakeKind("two", "a")]
+    jobs = [job([50] * 100, kinds[i % 3]) for i in range(9)]
+    for one in jobs:
+        scheduled.admit(one)
+    order = []
+    for step in run(scheduled):
+        assert {one.kind for one, _ in step.members} == {step.kind}
+        order.append(step.kind)
+    assert set(order[:9]) == set(kinds)
+    assert all(one.next == 100 for one in jobs)
+
+
+def test_a_request_is_refused_only_if_the_estimated_wait_is_longer_than_the_limit() -> None:
+    scheduled = scheduler(max_wait=10.0)
+    admitted = 0
+    while scheduled.estimated_wait(True) <= 10:
+        scheduled.admit(job([100] * 20))
+        admitted += 1
+    with pytest.raises(ServiceError, match=r"the estimated wait is 10 seconds, the limit is 10") as caught:
+        scheduled.admit(job([100] * 20))
+    assert scheduled.estimated_wait(True) > 10
+    assert admitted * 2000 == scheduled.queued_tokens
+    assert (caught.value.kind, 1 <= (caught.value.retry_after or 0) <= 60) == ("overloaded", True)
+    scheduled.admit(job([100]))  # a short one waits for short ones only
+    assert scheduled.estimated_wait(False) < 1
+
+
+def test_a_request_into_an_empty_queue_is_always_admitted() -> None:
+    scheduled = scheduler(max_wait=0.0)
+    scheduled.admit(job([500] * 10_000))
+    with pytest.raises(ServiceError, match="estimated wait"):
+        scheduled.admit(job([500] * 10))
+
+
+def test_the_wait_counts_the_other_class_and_the_step_that_runs() -> None:
+    scheduled = scheduler()
+    scheduled.admit(job([100] * 400))  # 10 s
+    assert scheduled.estimated_wait(True) == pytest.approx(10)
+    assert scheduled.estimated_wait(False) == pytest.approx(0.05)
+    scheduled.admit(job([200]))
+    assert scheduled.estimated_wait(False) == pytest.approx(0.15)
+    assert scheduled.estimated_wait(True) == pytest.approx(10.05)
+    step = scheduled.next_step()
+    assert step is not None
+    assert scheduled.estimated_wait(False) == pytest.approx(0.1)
+    scheduled.finished(step, 0.05)
+    assert scheduled.estimated_wait(False) == pytest.approx(0.05)
+
+
+def test_removed_requests_leave_nothing() -> None:
+    scheduled = scheduler()
+    jobs = [job([100] * 30) for _ in range(6)]
+    for one in jobs:
+        scheduled.admit(one)
+    scheduled.next_step()
+    taken = [one.next for one in jobs]
+    assert sum(taken) == 2
+    assert [scheduled.remove(one) for one in jobs[:3]] == [30 - number for number in taken[:3]]
+    assert [scheduled.remove(one) for one in jobs[:3]] == [0, 0, 0]
+    assert scheduled.queued_tokens == 100 * (90 - sum(taken[3:]))
+    assert {*scheduled.clear()} == {*jobs[3:]}
+    assert (scheduled.queued_jobs, scheduled.queued_tokens, scheduled.next_step()) == (0, 0, None)
+
+
+def test_the_classes_are_told_by_tokens_and_a_request_can_only_lower_its_own() -> None:
+    assert not job([INTERACTIVE_TOKENS]).bulk
+    assert job([INTERACTIVE_TOKENS, 1]).bulk
+    assert job([1], low=True).bulk
+    with pytest.raises(ValueError, match="one cost of at least 1"):
+        job([0])
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_counts_agree_with_the_queue_whatever_happens(seed: int) -> None:
+    chance = random.Random(seed)
+    scheduled = scheduler(max_wait=chance.choice((1.0, 60.0)))
+    alive: list[Job] = []
+    for _ in range(300):
+        action = chance.random()
+        if action < 0.4:
+            new = job(
+                [chance.randint(1, 600) for _ in range(chance.randint(1, 20))], FakeKind(name=chance.choice("ab"))
+            )
+            try:
+                scheduled.admit(new)
+                alive.append(new)
+            except ServiceError:
+                assert new.next == 0
+        elif action < 0.5 and alive:
+            scheduled.remove(alive.pop(chance.randrange(len(alive))))
+        elif (step := scheduled.next_step()) is not None:
+            assert step.members
+            if chance.random() < 0.9:
+                scheduled.finished(step, step.tokens / RATE)
+        assert scheduled.queued_tokens == sum(one.queued_tokens for one in alive)
+        assert scheduled.queued_jobs == sum(one.next < len(one.units) for one in alive)
