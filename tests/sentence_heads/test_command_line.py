@@ -225,6 +225,7 @@ def test_info_names_the_class(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     for name, kind in (("MaskedLM", SparseEncoder), ("SequenceClassification", CrossEncoder)):
         loader = kind.__name__
         kind(model_folder(tmp_path / name, f"BertFor{name}")).save_pretrained(tmp_path / loader)
+        capsys.readouterr()  # the progress bar of transformers
         code, out, err = run(capsys, "info", "-m", str(tmp_path / loader))
         assert (code, err) == (0, "")
         assert re.search(rf"loaded by +{loader} +modules.json", out)
