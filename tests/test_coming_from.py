@@ -6,6 +6,7 @@ Each row has a function here, under the row's first cell. It compares with the l
 from __future__ import annotations
 
 import re
+import socket
 import subprocess
 import sys
 import warnings
@@ -439,14 +440,26 @@ def _max_seq_len(world: World) -> None:
         BertClient(model=world.sentences).encode(["cats " * 600])
 
 
-@row('`ip="another machine"`, `blocking=False`, `is_tokenized=True`')
+@row('`bert-serving-start -port 5555`, `BertClient(ip="machine")`')
+def _a_service(world: World) -> None:
+    """The client and a service are in serving/test_bert_client.py."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    with BertClient(ip=url) as client, pytest.raises(ConnectionError, match="does not answer"):
+        client.encode(TEXTS)
+
+
+@row("`is_tokenized=True`")
+def _tokens(world: World) -> None:
+    with pytest.raises(ValueError, match="give texts"):
+        BertClient(model=world.sentences).encode([["a", "cat"]], is_tokenized=True)
+
+
+@row("`blocking=False`")
 def _no_server(world: World) -> None:
-    with pytest.raises(ValueError, match="computes in this process"):
-        BertClient(ip="10.0.0.1")
     client = BertClient(model=world.sentences)
     for texts, options, error, message in (
         (TEXTS, {"blocking": False}, ValueError, "use encode_async"),
-        ([["a", "cat"]], {"is_tokenized": True}, ValueError, "give texts"),
         ("one text", {}, TypeError, "texts is a str; expected a list of str"),
         ([], {}, ValueError, "texts is empty"),
         (["a", " "], {}, ValueError, r"texts\[1\] is blank"),

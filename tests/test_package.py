@@ -30,8 +30,8 @@ PACKAGE = Path(minibert.__file__).parent
 # The folders, and the modules beside them. Each one imports only those above it in this list.
 ORDER = (
     *("errors", "base", "checkpoint", "bert", "kernels", "trace", "exact", "models", "tokenizer", "similarity"),
-    *("search", "index", "tokens", "sentence", "tasks", "corpus", "util", "plot", "scikit", "integrations"),
-    *("compat", "cli", "__main__"),
+    *("search", "index", "tokens", "sentence", "tasks", "corpus", "serving", "util", "plot", "scikit"),
+    *("integrations", "compat", "cli", "__main__"),
 )
 # bert/ uses NumPy and base/ only. One function loads a config, and imports the modules for that inside.
 PAPER = {"errors", "base", "bert"}
@@ -64,6 +64,11 @@ HOMES = {
     "scipy": {"sentence.sparse_vectors"},
     "faiss": {"index"},
     "usearch": {"index"},
+    "msgspec": {"serving.wire", "serving.openapi"},
+    "orjson": {"serving.answers"},
+    "prometheus_client": {"serving.metrics"},
+    "starlette": {"serving.asgi"},
+    "uvicorn": {"serving.server"},
 }
 
 
@@ -127,6 +132,7 @@ def test_import_minibert_takes_less_than_150_milliseconds() -> None:
 HEAVY = (
     *("numba", "llvmlite", "tokenizers", "huggingface_hub", "safetensors", "torch", "transformers", "tqdm", "scipy"),
     "matplotlib",
+    *("starlette", "uvicorn", "msgspec", "orjson", "prometheus_client"),
 )
 
 
@@ -468,7 +474,10 @@ def test_there_are_five_runtime_packages_and_they_are_the_ones_imported() -> Non
     extras = [project["optional-dependencies"][extra] for extra in ("plot", "sklearn", "parquet")]
     assert extras == [["matplotlib>=3.8"], ["scikit-learn>=1.6"], ["pyarrow>=17"]]
     clients = {library for library, homes in HOMES.items() if all(home.startswith("integrations.") for home in homes)}
-    optional = {"matplotlib", "sklearn", "pyarrow", "scipy", "faiss", "usearch", "jinja2", *clients}
+    web = {library for library, homes in HOMES.items() if all(home.startswith("serving.") for home in homes)}
+    names = {re.split("[>;]", requirement)[0] for requirement in project["optional-dependencies"]["serve"]}
+    assert {library.replace("_", "-") for library in web} == names - {"uvloop", "httptools"}  # uvicorn imports these
+    optional = {"matplotlib", "sklearn", "pyarrow", "scipy", "faiss", "usearch", "jinja2", *clients, *web}
     assert imported - set(sys.stdlib_module_names) - {"minibert"} - required - optional <= {
         "llvmlite",
         "tqdm",

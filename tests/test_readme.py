@@ -364,7 +364,7 @@ def test_every_verb_is_in_the_pages_and_most_are_run() -> None:
     ran = {step[1][0] for step in every if step[0] == "minibert"}
     # Those of heads need models that a page cannot name; tests/sentence_heads/ runs them.
     heads = {"fill-mask", "classify", "ner", "answer", "rerank", "sparse"}
-    assert verbs() - ran == {"doctor", "warmup", "bench", *heads}
+    assert verbs() - ran == {"doctor", "warmup", "bench", "serve", *heads}
     assert sum(step[0] == "python" for step in every) >= 7
 
 

@@ -86,17 +86,20 @@ def _use_environment(parser: argparse.ArgumentParser) -> None:
         if not flags or flags[0] == "--help" or value is None:
             continue
         if action.nargs == 0:
-            if value.lower() not in (*_YES, *_NO):
-                value = "1"
-            action.default = value.lower() in _YES
+            action.default = {**dict.fromkeys(_YES, True), **dict.fromkeys(_NO, False)}.get(value.lower(), value)
         else:
             action.default = value
 
 
 def _serve(arguments: argparse.Namespace) -> None:
     from minibert.sentence.sentence_transformers import SentenceTransformer
-    from minibert.serving.engine import Engine, Settings
-    from minibert.serving.server import listen, log_requests, serve
+    from minibert.serving.engine import Engine
+    from minibert.serving.settings import Settings
+
+    try:
+        from minibert.serving.server import listen, log_requests, serve
+    except ImportError as error:  # a library of the extra `serve`
+        raise ValueError(str(error)) from error
 
     names = arguments.models or [DEFAULT_MODEL]
     served = [_served_name(name) for name in names]
@@ -108,6 +111,9 @@ def _serve(arguments: argparse.Namespace) -> None:
         raise ValueError(f"two models have the name {max(served, key=served.count)}; rename a folder.")
     if arguments.truncation not in ("mark", "error", "split"):  # argparse does not check the environment's choices
         raise ValueError(f"--truncation {arguments.truncation}; expected mark, error or split.")
+    for name in ("any_model_name", "json_logs"):
+        if not isinstance(getattr(arguments, name), bool):
+            raise ValueError(f"{_ENVIRONMENT}{name.upper()}={getattr(arguments, name)}; expected 1 or 0.")
     log_requests(as_json=arguments.json_logs)
     settings = Settings(
         step_seconds=arguments.step_ms / 1000,

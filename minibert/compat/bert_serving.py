@@ -1,4 +1,4 @@
-"""The client of bert-as-service without its server: the model computes in this process.
+"""The client of bert-as-service: the model computes in this process, or a service answers over HTTP.
 
 Source: bert-as-service 1.10 (github.com/jina-ai/clip-as-service before it was renamed), client/bert_serving/client/
 __init__.py for the names, server/bert_serving/server/graph.py for the pooling.
@@ -15,10 +15,14 @@ import numpy as np
 
 from minibert.base.checks import brief, check_choice
 from minibert.checkpoint.hub import DEFAULT_MODEL
+from minibert.compat.bert_http import RemoteEncoder
 from minibert.sentence.modules import Pipeline
 from minibert.sentence.sentence_transformers import SentenceTransformer
 
 __all__ = ["BertClient", "Response"]
+
+
+_THIS_MACHINE = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
 
 
 class Response(NamedTuple):
@@ -33,12 +37,19 @@ class BertClient:
 
     Parameters
     ----------
-    ip, port, port_out, show_server_config, identity, check_version, check_length, check_token_info, \
-ignore_all_checks, timeout
-        These describe a connection, and there is none here. `ip` may only be this machine.
+    ip : str
+        "localhost": the model computes in this process. Another machine, or a URL such as "http://localhost:8080": a
+        service there computes, which ``minibert serve`` starts.
+    port : int
+        The service's, unless `ip` is a URL.
+    timeout : int
+        Milliseconds to wait for a service; -1: for ever.
+    port_out, show_server_config, identity, check_version, check_length, check_token_info, ignore_all_checks
+        These describe bert-as-service's connection, and have no effect.
     output_fmt : {"ndarray", "list"}
     model : str or SentenceTransformer
-        What the server was started with, ``-model_dir``. The modules after its pooling are not used.
+        What the server was started with, ``-model_dir``. The modules after its pooling are not used. A service has its
+        own model.
     pooling_layer : int or ints
         Layers of the encoder, whose vectors are concatenated: 0 is the first, -1 the last.
     pooling_strategy : str
@@ -47,7 +58,7 @@ ignore_all_checks, timeout
     Raises
     ------
     ValueError
-        `ip` is another machine, or a value is wrong.
+        A value is wrong, or both a model and another machine are given.
     """
 
     def __init__(
@@ -68,13 +79,20 @@ ignore_all_checks, timeout
         pooling_layer: int | Sequence[int] = -2,
         pooling_strategy: str = "REDUCE_MEAN",
     ) -> None:
-        if ip not in ("localhost", "127.0.0.1", "::1", "0.0.0.0"):
-            raise ValueError(f"ip={brief(ip)}: this client computes in this process, and connects to no server.")
         check_choice("output_fmt", output_fmt, ("ndarray", "list"))
         self.output_fmt = output_fmt
+        self._options: dict[str, Any]
+        self._remote: RemoteEncoder | None = None
+        if ip not in _THIS_MACHINE:
+            if model != DEFAULT_MODEL:
+                raise ValueError(f"model= and ip={brief(ip)} are both given, but a service has its own model.")
+            seconds = None if timeout < 0 else timeout / 1000
+            self._remote = RemoteEncoder(ip if "://" in ip else f"http://{ip}:{port}", seconds)
+            self._options = {"layers": pooling_layer, "pooling": pooling_strategy}
+            return
         layers = [pooling_layer] if isinstance(pooling_layer, int) else list(pooling_layer)
         # hidden state 0 is the output of the embeddings, so that the first layer's output is hidden state 1
-        self._options: dict[str, Any] = {
+        self._options = {
             "layers": [layer + (layer >= 0) for layer in layers],
             "pooling": pooling_strategy,
         }
@@ -92,8 +110,10 @@ ignore_all_checks, timeout
         ----------
         texts : list of str
             At least one; none may be blank. A text that is longer than the model's limit is cut, with a warning.
-        blocking, is_tokenized
-            Only True and False.
+        blocking : bool
+            Only True.
+        is_tokenized : bool
+            The texts are lists of tokens; a service takes these, this process does not.
         show_tokens : bool
             Also return the tokens of each text.
 
@@ -105,17 +125,25 @@ ignore_all_checks, timeout
         Raises
         ------
         TypeError, ValueError
-            The texts are not a list of str with something in each, or an argument has another value.
+            The texts are not a list of str with something in each, an argument has another value, or a service refuses
+            the request.
+        ConnectionError, TimeoutError, RuntimeError
+            A service does not answer, or cannot answer now.
         """
         if not blocking:
             raise ValueError("blocking=False: this client computes in this process; use encode_async, or a thread.")
-        if is_tokenized:
+        if is_tokenized and self._remote is None:
             raise ValueError("is_tokenized=True is not supported; give texts, or use BertModel with ids.")
         if not isinstance(texts, list):
             raise TypeError(f"texts is a {type(texts).__name__}; expected a list of str.")
         blank = next((i for i, text in enumerate(texts) if isinstance(text, str) and not text.strip()), None)
         if not texts or blank is not None:
             raise ValueError("texts is empty." if not texts else f"texts[{blank}] is blank; expected some text.")
+        if self._remote is not None:
+            request = {"texts": texts, "is_tokenized": is_tokenized, "show_tokens": show_tokens, **self._options}
+            found, tokens = self._remote.encode(request)
+            shown = found.tolist() if self.output_fmt == "list" else found
+            return (shown, tokens) if show_tokens else shown
         vectors = self._model.encode(texts, **self._options)
         if isinstance(vectors, list):
             longest = max(len(rows) for rows in vectors)
@@ -141,7 +169,9 @@ ignore_all_checks, timeout
                 return
 
     def close(self) -> None:
-        """Do nothing: there is no connection."""
+        """Close the connection to a service, if there is one."""
+        if self._remote is not None:
+            self._remote.close()
 
     def __enter__(self) -> Self:
         return self

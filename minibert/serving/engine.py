@@ -25,48 +25,11 @@ from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.serving.errors import ServiceError
 from minibert.serving.scheduler import Job, Scheduler, Step
 from minibert.serving.served_model import Prepared, Report, ServedModel, TextOptions
+from minibert.serving.settings import Settings
 
-__all__ = ["Answer", "Engine", "Load", "Settings"]
+__all__ = ["Answer", "Engine", "Load"]
 
 _LOG = logging.getLogger("minibert.serving")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings:
-    """Limits of the service.
-
-    Parameters
-    ----------
-    step_seconds : float
-        How long the engine computes before it looks at the queue again.
-    max_wait : float
-        Seconds. A request whose estimated wait is longer is refused with 429.
-    max_inputs : int
-        Texts of one request.
-    max_body_bytes, max_inflight_bytes, max_result_bytes : int
-        Of one request's body; of all bodies whose requests are not answered; of one answer's vectors.
-    truncation : {"mark", "error", "split"}
-        What happens to a text that is too long if the request does not say it: it is cut and reported, refused, or
-        computed in windows.
-    default_prompt_name : str, optional
-        The prompt of requests that name none; default: the model's.
-    request_timeout, body_timeout : float
-        Seconds from the body's end to the answer, and from the first byte of the body to the last.
-    any_model_name : bool
-        Answer requests for unknown models with the first model, instead of 404.
-    """
-
-    step_seconds: float = 0.05
-    max_wait: float = 60.0
-    max_inputs: int = 2048
-    max_body_bytes: int = 32 * 2**20
-    max_inflight_bytes: int = 256 * 2**20
-    max_result_bytes: int = 256 * 2**20
-    truncation: str = "mark"
-    default_prompt_name: str | None = None
-    request_timeout: float = 600.0
-    body_timeout: float = 30.0
-    any_model_name: bool = False
 
 
 class Answer(NamedTuple):
@@ -226,7 +189,7 @@ class Engine:
 
     @property
     def has_died(self) -> bool:
-        """Whether the thread has ended by an error; nothing is computed any more."""
+        """Say if the thread has ended by an error; nothing is computed any more."""
         return self._dead
 
     def warm_up(self) -> None:

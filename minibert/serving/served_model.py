@@ -9,7 +9,7 @@ import copy
 import dataclasses
 import time
 from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -22,13 +22,11 @@ from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.serving.errors import ServiceError
 from minibert.serving.given_ids import GivenIds, too_long
 from minibert.serving.scheduler import Job, Kind
+from minibert.serving.settings import Settings
 from minibert.similarity import normalize_embeddings
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.windows import TokenWindows, check_inputs
 from minibert.tokens.layers import LayerSelection
-
-if TYPE_CHECKING:
-    from minibert.serving.engine import Settings
 
 __all__ = ["Prepared", "Report", "ServedModel", "TextOptions"]
 
@@ -189,7 +187,7 @@ class ServedModel:
 
     @property
     def normalizes(self) -> bool:
-        """Whether the model's own vectors have length 1."""
+        """Say if the model's own vectors have length 1."""
         return self.model.pipeline.names[-1:] == ("Normalize",)
 
     def check_settings(self, truncation: str, prompt_name: str | None) -> None:

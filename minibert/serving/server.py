@@ -53,6 +53,8 @@ def listen(host: str, port: int, uds: str | None = None) -> socket.socket:
     """
     if uds is not None:
         return _listen_on_path(uds)
+    if not 0 <= port <= 65535:  # some systems would take the rest of a division
+        raise OSError(f"cannot listen on {printable(host)}, port {port}: a port is a number from 0 to 65535.")
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
             0

@@ -14,8 +14,9 @@ import pytest
 
 from minibert import SentenceTransformer
 from minibert.compat.bert_serving import BertClient
-from minibert.serving.engine import Engine, Settings
+from minibert.serving.engine import Engine
 from minibert.serving.errors import KINDS, ServiceError
+from minibert.serving.settings import Settings
 from tests.support.fake_kinds import PATIENCE_SECONDS, Clock, FakeKind, Gate, job
 
 LONG = "a long text of many words " * 100

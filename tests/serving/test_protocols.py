@@ -16,7 +16,8 @@ from starlette.testclient import TestClient
 from minibert import SentenceTransformer
 from minibert.compat.bert_serving import BertClient
 from minibert.serving.asgi import app
-from minibert.serving.engine import Engine, Settings
+from minibert.serving.engine import Engine
+from minibert.serving.settings import Settings
 from minibert.similarity import pairwise_cos_sim
 from tests.support.fake_kinds import PATIENCE_SECONDS, Gate, job
 

@@ -1,0 +1,117 @@
+"""bert-as-service's client against a service of minibert, and against servers that are something else."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from minibert import SentenceTransformer
+from minibert.compat.bert_serving import BertClient
+from tests.support.checkpoints import sentence_model
+from tests.support.served import Served, served
+
+TEXTS = ["A cat sleeps.", "the bank"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return sentence_model(tmp_path_factory.mktemp("bert_client") / "small")
+
+
+@pytest.fixture(scope="module")
+def service(folder: Path) -> Iterator[Served]:
+    with served(str(folder)) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"pooling_layer": [0, -1], "pooling_strategy": "CLS_TOKEN"}, {"output_fmt": "list"}]
+)
+def test_the_vectors_are_those_of_this_process(service: Served, folder: Path, options: dict[str, object]) -> None:
+    local = BertClient(model=SentenceTransformer(folder), **options)  # type: ignore[arg-type]
+    with BertClient(ip=service.url, **options) as client:  # type: ignore[arg-type]
+        expected, tokens = local.encode(TEXTS, show_tokens=True)
+        found, shown = client.encode(TEXTS, show_tokens=True)
+        assert type(found) is type(expected)
+        np.testing.assert_array_equal(found, expected)
+        assert shown == tokens
+        split = [row[1:-1] for row in tokens]
+        np.testing.assert_array_equal(client.encode(split, is_tokenized=True), expected)
+        assert [answer.id for answer in client.encode_async([TEXTS, TEXTS])] == [0, 1]
+
+
+def test_a_service_on_another_machine_is_named_by_its_port(service: Served, folder: Path) -> None:
+    with BertClient(ip="127.0.0.2", port=service.port, timeout=60_000) as client:
+        if service.url.startswith("http://127.0.0.1"):  # the service listens there only
+            with pytest.raises(ConnectionError, match=f"http://127.0.0.2:{service.port} does not answer"):
+                client.encode(TEXTS)
+    with pytest.raises(ValueError, match="a service has its own model"):
+        BertClient(ip="10.0.0.1", model=str(folder))
+
+
+def test_refusals_and_cut_texts_are_said(service: Served) -> None:
+    with BertClient(ip=service.url) as client:
+        with pytest.raises(ValueError, match=r"texts\[1\] is blank"):
+            client.encode(["a", " "])
+        with pytest.warns(UserWarning, match="1 of 2 texts are longer than the limit"):
+            client.encode(["a", "word " * 600])
+    with (
+        BertClient(ip=service.url, pooling_strategy="median") as client,
+        pytest.raises(ValueError, match=r"400.*median"),
+    ):
+        client.encode(TEXTS)
+    for url in ("ftp://x", "http://", "http://x:y", "http://[::1"):
+        with pytest.raises(ValueError, match="URL"):
+            BertClient(ip=url)
+
+
+@pytest.fixture
+def other_server() -> Iterator[Callable[[int, bytes], str]]:
+    """Return a function that starts a server with one answer, and gives its URL."""
+    servers = []
+
+    def start(status: int, content: bytes) -> str:
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["content-length"]))
+                self.send_response(status)
+                self.send_header("content-length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        return f"http://127.0.0.1:{server.server_address[1]}"
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("status", "content", "error", "message"),
+    [
+        (200, b"<html>", ConnectionError, "is not a service"),
+        (200, b"{}", ConnectionError, "is not a service"),
+        (200, b'{"result": "x"}', ConnectionError, "is not a service"),
+        (503, b'{"error": "the service is stopping"}', RuntimeError, "503: the service is stopping"),
+        (429, b'{"error": "wait"}', RuntimeError, "429: wait"),
+        (404, b'{"detail": 1}', ValueError, "404: "),
+        (404, b"[]", ValueError, "404: "),
+    ],
+)
+def test_other_servers(
+    other_server: Callable[[int, bytes], str], status: int, content: bytes, error: type[Exception], message: str
+) -> None:
+    with BertClient(ip=other_server(status, content)) as client, pytest.raises(error, match=message):
+        client.encode(TEXTS)
