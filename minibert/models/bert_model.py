@@ -77,6 +77,8 @@ class BertModel(BertPreTrainedModel):
     embeddings : BertEmbeddings     the embedding layer, whole or step by step
     """
 
+    embeddings: BertEmbeddings
+
     _keeps_hidden_states = True
 
     def __init__(
@@ -89,7 +91,7 @@ class BertModel(BertPreTrainedModel):
         return_dict: bool = True,
     ) -> None:
         super().__init__(weights, ops, return_dict)
-        self.embeddings = BertEmbeddings(self.weights, self.ops)
+        vars(self).update(embeddings=BertEmbeddings(self.weights, self.ops))
         num_layers = self.config.num_hidden_layers
         self._hidden_states = _select("output_hidden_states", output_hidden_states, num_layers + 1)
         self._attentions = _select("output_attentions", output_attentions, num_layers)

@@ -66,6 +66,7 @@ class BertHead(BertPreTrainedModel):
     """
 
     _head: ClassVar[str]
+    bert: BertModel
 
     def __init__(
         self,
@@ -84,9 +85,10 @@ class BertHead(BertPreTrainedModel):
                 f"{type(self).__name__} was given weights with {found}. Use {type(self).__name__}.from_pretrained, "
                 "which loads the head that it needs."
             )
-        self.bert = BertModel(
+        bert = BertModel(
             self.weights, self.ops, output_hidden_states=output_hidden_states, output_attentions=output_attentions
         )
+        vars(self).update(bert=bert)
 
     def get_input_embeddings(self) -> Embedding:
         """Return the word embeddings; see `BertModel.get_input_embeddings`."""
@@ -145,7 +147,7 @@ class BertHead(BertPreTrainedModel):
     def with_ops(self, ops: Ops, dtype: npt.DTypeLike = np.float32) -> Self:
         """Return a model with the same weights and other ops; see `Traceable.with_ops`."""
         model = type(self)(self.weights, ops, return_dict=self._return_dict)
-        model.bert = self.bert.with_ops(ops, dtype)
+        vars(model).update(bert=self.bert.with_ops(ops, dtype))
         model._result_dtype = dtype
         return model
 

@@ -16,7 +16,7 @@ from minibert.bert.ops import LayerNorm, Ops
 from minibert.bert.weights import HEADS, Weights
 from minibert.checkpoint.hub import ModelFiles, check_files
 from minibert.models.backend import choose_ops
-from minibert.models.habits import TorchHabits
+from minibert.models.habits import Fixed, TorchHabits
 from minibert.models.loading import load_weights
 from minibert.models.options import find_model
 from minibert.models.outputs import ModelOutput, with_tensors
@@ -31,7 +31,7 @@ Selection: TypeAlias = bool | int | Iterable[int]
 _Output = TypeVar("_Output", bound=ModelOutput)
 
 
-class BertPreTrainedModel(TorchHabits, Traceable):
+class BertPreTrainedModel(Fixed, TorchHabits, Traceable):
     """What `BertModel` and the models with heads share: loading, weights and ops, and methods known from torch."""
 
     _head: ClassVar[str | None] = None  # a class in HEADS
