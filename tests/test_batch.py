@@ -381,8 +381,8 @@ BAD_INPUTS: list[tuple[str, dict[str, Any], type[Exception], str]] = [
         "output_attentions names 1, .*num_l",
     ),
     # arguments that only transformers has
-    ("cache_position", {"cache_position": [0]}, TypeError, "cache_position"),
-    ("head_mask", {"head_mask": np.ones((2, 3))}, TypeError, "head_mask"),
+    ("cache_position", {"cache_position": [0]}, ValueError, r"cache_position=\[0\].*Leave it out"),
+    ("head_mask", {"head_mask": np.ones((2, 3))}, ValueError, "edit=minibert.head_mask"),
 ]
 
 

@@ -129,11 +129,22 @@ def _lists(world: World) -> None:
 
 @row('`torch.no_grad()`, `.eval()`, `.to("cpu")`, `.detach()`, `.cpu()`')
 def _harmless_methods(world: World) -> None:
-    inputs = world.tokenizer(TEXTS[0], return_tensors="pt").to("cpu")
+    inputs = world.tokenizer(TEXTS[0], return_tensors="pt").to(torch.device("cpu", 0), non_blocking=True)
+    for batch in (inputs, world.transformers()[0](TEXTS[0])):
+        with pytest.raises(TypeError, match="dtype"):
+            batch.to("cpu", dtype=torch.float16)
     with torch.no_grad():
         output = world.model.eval().to("cpu")(**inputs)
     expected = world.model(**world.tokenizer(TEXTS[0], return_tensors="np")).last_hidden_state
     np.testing.assert_array_equal(output.last_hidden_state.detach().cpu().numpy(), expected)
+
+
+@row("`next(model.parameters()).device`")
+def _device_of_parameters(world: World) -> None:
+    first = next(world.model.parameters())
+    assert first.device == world.model.device == next(world.transformers()[1].parameters()).device
+    first.zero_()  # a copy
+    assert world.model.get_input_embeddings().weight.any()
 
 
 @row('`.to("cuda")`, `.half()`, `.train()`, `torch_dtype=torch.float16`')

@@ -287,7 +287,7 @@ def test_keywords_of_transformers_that_change_nothing(model_of: ModelOf, name: s
     for keyword, remedy in (("head_mask", "minibert.head_mask"), ("past_key_values", "Leave it out")):
         with pytest.raises(ValueError, match=f"{name}\\({keyword}=.*expected None or False.*{remedy}"):
             model(**inputs, **{keyword: np.ones((2, 4))})
-    with pytest.raises(TypeError, match="has no keyword head_masks=. Did you mean head_mask="):
+    with pytest.raises(TypeError, match="has no keyword head_masks="):
         model(**inputs, head_masks=None)
 
 
