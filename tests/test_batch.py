@@ -192,11 +192,16 @@ BAD_INPUTS: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     (
         "mask of 0.5",
         {"attention_mask": MASK * 0.5},
-        TypeError,
-        "attention_mask holds float64 .*expected bool, or integers 0",
+        ValueError,
+        r"attention_mask at row 0, column 0 is 0.5; expected 0 \(masked\) or 1",
     ),
-    ("mask of floats 0 and 1", {"attention_mask": MASK.astype(np.float32)}, TypeError, "attention_mask holds float32"),
-    ("additive mask", {"attention_mask": np.where(MASK, 0.0, -np.inf)}, TypeError, "attention_mask holds float64"),
+    (
+        "mask with NaN",
+        {"attention_mask": with_value(MASK, (1, 3), np.nan, float)},
+        ValueError,
+        f"mask at {PLACE} is nan",
+    ),
+    ("additive mask", {"attention_mask": np.where(MASK, 0.0, -np.inf)}, ValueError, "is -inf; expected 0"),
     ("mask of texts", {"attention_mask": [["1", "0"]]}, TypeError, "attention_mask holds <U1"),
     (
         "mask too short",
@@ -376,8 +381,8 @@ BAD_INPUTS: list[tuple[str, dict[str, Any], type[Exception], str]] = [
         "output_attentions names 1, .*num_l",
     ),
     # arguments that only transformers has
-    ("cache_position", {"cache_position": [0]}, TypeError, "cache_position"),
-    ("head_mask", {"head_mask": np.ones((2, 3))}, TypeError, "head_mask"),
+    ("cache_position", {"cache_position": [0]}, ValueError, r"cache_position=\[0\].*Leave it out"),
+    ("head_mask", {"head_mask": np.ones((2, 3))}, ValueError, "edit=minibert.head_mask"),
 ]
 
 

@@ -90,9 +90,9 @@ def test_any_value_can_be_shown() -> None:
 def test_the_cpu_under_all_its_names() -> None:
     import torch
 
-    assert is_cpu("cpu")
-    assert is_cpu(torch.device("cpu"))
-    for other in (None, "cuda", torch.device("meta"), HUGE, nested(3000)):
+    for device in ("cpu", "cpu:0", torch.device("cpu"), torch.device("cpu", 0)):
+        assert is_cpu(device)
+    for other in (None, "cuda", "cuda:0", "cpu:1", torch.device("meta"), HUGE, nested(3000)):
         assert not is_cpu(other)
 
 

@@ -130,11 +130,22 @@ def _lists(world: World) -> None:
 
 @row('`torch.no_grad()`, `.eval()`, `.to("cpu")`, `.detach()`, `.cpu()`')
 def _harmless_methods(world: World) -> None:
-    inputs = world.tokenizer(TEXTS[0], return_tensors="pt").to("cpu")
+    inputs = world.tokenizer(TEXTS[0], return_tensors="pt").to(torch.device("cpu", 0), non_blocking=True)
+    for batch in (inputs, world.transformers()[0](TEXTS[0])):
+        with pytest.raises(TypeError, match="dtype"):
+            batch.to("cpu", dtype=torch.float16)
     with torch.no_grad():
         output = world.model.eval().to("cpu")(**inputs)
     expected = world.model(**world.tokenizer(TEXTS[0], return_tensors="np")).last_hidden_state
     np.testing.assert_array_equal(output.last_hidden_state.detach().cpu().numpy(), expected)
+
+
+@row("`next(model.parameters()).device`")
+def _device_of_parameters(world: World) -> None:
+    first = next(world.model.parameters())
+    assert first.device == world.model.device == next(world.transformers()[1].parameters()).device
+    first.zero_()  # a copy
+    assert world.model.get_input_embeddings().weight.any()
 
 
 @row('`.to("cuda")`, `.half()`, `.train()`, `torch_dtype=torch.float16`')
@@ -179,6 +190,21 @@ def _three_values(world: World) -> None:
     assert names == ["last_hidden_state", "pooler_output", "hidden_states"]
 
 
+@row("`output[2]` with `output_attentions=True`")
+def _index_of_attentions(world: World) -> None:
+    from transformers import BertModel as TheirModel
+
+    tokenizer, _ = world.transformers()
+    model = TheirModel.from_pretrained(world.minilm, attn_implementation="eager").eval()
+    theirs = model(**tokenizer(TEXTS[0], return_tensors="pt"), output_attentions=True)
+    inputs = world.tokenizer(TEXTS[0], return_tensors="pt")
+    ours = world.model(**inputs, output_attentions=True)
+    assert ours[2] is ours.to_tuple()[2] is ours.hidden_states
+    without = world.model(**inputs, output_attentions=True, output_hidden_states=False)
+    for found in (ours.attentions, without[2], without.to_tuple()[2]):
+        close(torch.stack(found), torch.stack(theirs[2]).detach())
+
+
 @row("`torch.stack(output.hidden_states[-4:]).sum(0)`")
 def _sum_of_layers(world: World) -> None:
     tensors = world.model(**world.tokenizer(TEXTS[0], return_tensors="pt")).hidden_states
@@ -212,6 +238,37 @@ def _table(world: World) -> None:
         table[0] = 1
 
 
+@row("`torch.from_numpy(word_embeddings.weight)`")
+def _tensor_of_the_table(world: World) -> None:
+    table = world.model.get_input_embeddings().weight
+    copy = torch.tensor(table)
+    close(copy, table)
+    before = world.model([[101, 1996, 102]]).last_hidden_state
+    copy.zero_()
+    np.testing.assert_array_equal(world.model([[101, 1996, 102]]).last_hidden_state, before)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns that the array is read-only
+        shared = torch.from_numpy(table)
+    assert shared.data_ptr() == table.ctypes.data
+
+
+@row("`self.bert = AutoModel.from_pretrained(id)` in a `torch.nn.Module`")
+def _module_around_it(world: World) -> None:
+    class Classifier(torch.nn.Module):
+        def __init__(self, bert: Any) -> None:
+            super().__init__()
+            self.bert, self.top = bert, torch.nn.Linear(384, 2)
+
+        def forward(self, **inputs: Any) -> torch.Tensor:
+            return self.top(self.bert(**inputs).pooler_output)
+
+    ours, theirs = Classifier(world.model), Classifier(world.transformers()[1])
+    assert [name for name, _ in ours.named_parameters()] == ["top.weight", "top.bias"]
+    assert len(list(theirs.parameters())) > 100
+    ours(**world.tokenizer(TEXTS[0], return_tensors="pt")).sum().backward()
+    assert ours.top.weight.grad is not None
+
+
 @row("`print(tokenizer(text))`")
 def _printed(world: World) -> None:
     tokenizer, _ = world.transformers()
@@ -226,6 +283,7 @@ def _padding(world: World) -> None:
     ours = world.model(**world.tokenizer(TEXTS, padding=True, return_tensors="np")).last_hidden_state
     assert not ours[1, -1].any()
     assert theirs[1, -1].any()
+    assert np.abs(ours.mean(1)[1] - theirs.detach().numpy().mean(1)[1]).max() > 0.01
 
 
 @row("`output.pooler_output` of a checkpoint without a pooler")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import json
+import pickle
 import shutil
 from pathlib import Path
 from typing import Any
@@ -36,7 +39,10 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"use_safetensors": False}, ValueError, "never opens a pickle"),
     ({"load_in_8bit": True}, ValueError, "computes in float32"),
     ({"output_loading_info": True}, ValueError, "weights.ignored"),
-    ({"num_hidden_layers": 3}, ValueError, r"but the model has num_hidden_layers=.*config=dataclasses.replace"),
+    ({"num_hidden_layers": 3}, ValueError, r"but the model has num_hidden_layers=.*call a BertModel with num_layers="),
+    ({"vocab_size": 3}, ValueError, r"but the model has vocab_size=.*The weights have this size. Leave it out"),
+    ({"num_labels": 3}, ValueError, r"but the model has num_labels=2.*dataclasses.replace\(.*, id2label=\.\.\.\)"),
+    ({"layer_norm_eps": 1e-3}, ValueError, r"dataclasses.replace\(.*, layer_norm_eps=\.\.\.\)"),
     ({"hidden_act": "relu"}, ValueError, "but the model has hidden_act='gelu'"),
     ({"torch_dtyp": None}, TypeError, "has no keyword torch_dtyp=. Did you mean torch_dtype="),
     ({"pretrained_model_name_or_path": "x"}, TypeError, "the name of the model twice"),
@@ -61,7 +67,7 @@ def test_harmless_keywords_change_nothing(small_folder: Path, options: dict[str,
 def test_keywords_that_change_the_result_are_refused(
     small_folder: Path, options: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    for load in (BertModel.from_pretrained, AutoModel.from_pretrained):
+    for load in (BertModel.from_pretrained, AutoModel.from_pretrained, AutoConfig.from_pretrained):
         with pytest.raises(error, match=message):
             load(small_folder, **options)
 
@@ -83,6 +89,30 @@ def test_choices_of_the_model_in_the_config(small_folder: Path) -> None:
     BertConfig.from_pretrained(small_folder, output_hidden_states=True, output_attentions=False)
     with pytest.raises(ValueError, match="Give it to the model"):
         BertConfig.from_pretrained(small_folder, output_attentions=True)
+
+
+def test_the_remedies_for_settings_work(small_folder: Path) -> None:
+    whole, ids = BertModel.from_pretrained(small_folder), [[1, 2, 3]]
+    few = whole(ids, num_layers=1)
+    np.testing.assert_array_equal(few.hidden_states[1], whole(ids).hidden_states[1])
+    changes: list[dict[str, Any]] = [{"id2label": dict(enumerate("abc"))}, {"layer_norm_eps": 1e-3}]
+    for change in changes:
+        config = dataclasses.replace(BertConfig.from_pretrained(small_folder), **change)
+        assert BertModel.from_pretrained(small_folder, config=config).config == config
+
+
+def test_a_config_does_not_change() -> None:
+    config = BertConfig()
+    assert config.model_type == config.to_dict()["model_type"] == transformers.BertConfig().model_type
+    with pytest.raises(dataclasses.FrozenInstanceError, match=r"BertModel\.from_pretrained\(name, output_att"):
+        config.output_attentions = True
+    for name in ("hidden_act", "num_labels", "model_type"):
+        with pytest.raises(dataclasses.FrozenInstanceError, match=rf"{name} cannot be set.*dataclasses\.replace"):
+            setattr(config, name, "relu")
+    with pytest.raises(dataclasses.FrozenInstanceError, match="cannot be set"):
+        del config.hidden_act
+    assert config == BertConfig()
+    assert pickle.loads(pickle.dumps(config)) == copy.deepcopy(config) == config
 
 
 @pytest.mark.parametrize(

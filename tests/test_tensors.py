@@ -142,6 +142,16 @@ def flat(values: Any) -> list[Any]:
     return [one for value in values for one in (flat(value) if isinstance(value, tuple) else [value])]
 
 
+def test_a_mask_may_be_of_floats(minilm: BertModel, their_minilm: Any) -> None:
+    ids, mask = torch.tensor([[101, 4937, 102], [101, 102, 0]]), torch.tensor([[1, 1, 1], [1, 1, 0]])
+    expected = minilm(ids, mask).last_hidden_state
+    for floats in (mask.float(), mask.double(), mask.half()):
+        np.testing.assert_array_equal(minilm(ids, floats).last_hidden_state, expected)
+    with torch.no_grad():
+        theirs = their_minilm(ids, mask.float()).last_hidden_state
+    np.testing.assert_allclose(expected[mask == 1], theirs[mask == 1], rtol=0, atol=1e-5)
+
+
 def test_one_tensor_among_the_inputs_is_enough(minilm: BertModel) -> None:
     mask = torch.ones(1, 3, dtype=torch.bool)
     assert isinstance(minilm([[101, 7592, 102]], mask).last_hidden_state, torch.Tensor)

@@ -42,9 +42,9 @@ def counted(number: int, thing: str) -> str:
 
 
 def is_cpu(device: object) -> bool:
-    """Return whether a device is the CPU: "cpu", or an object whose str is "cpu", such as torch's."""
+    """Return whether a device is the CPU: "cpu" or "cpu:0", or an object with such a str, as torch's are."""
     try:
-        return str(device) == "cpu"
+        return str(device) in ("cpu", "cpu:0")
     except Exception:  # an integer of thousands of digits, or an object without a working str()
         return False
 

@@ -15,6 +15,7 @@ from minibert.base.checks import brief, is_cpu
 
 __all__ = [
     "CALL_KEYWORDS",
+    "FORWARD_KEYWORDS",
     "HUB_KEYWORDS",
     "MODEL_KEYWORDS",
     "PIPELINE_KEYWORDS",
@@ -182,6 +183,19 @@ CALL_KEYWORDS: Mapping[str, Keyword] = {
     "pad_to_max_length": _nothing("Give padding='max_length'."),
 }
 """Keywords of the calls of a tokenizer."""
+
+_ENCODER_ONLY = "minibert runs BERT encoders. Leave it out."
+
+FORWARD_KEYWORDS: Mapping[str, Keyword] = {
+    "head_mask": _nothing("Give model.trace(..., edit=minibert.head_mask(mask))."),
+    "labels": _nothing("minibert does not train, so it computes no loss. Leave it out."),
+    **{
+        name: _nothing(_ENCODER_ONLY)
+        for name in ("encoder_hidden_states", "encoder_attention_mask", "past_key_values", "cache_position")
+    },
+    "use_cache": _ANYTHING,  # an encoder does not have a cache
+}
+"""Keywords of the calls of a model."""
 
 SAVING_KEYWORDS: Mapping[str, Keyword] = {
     "safe_serialization": _one_of(None, True, remedy="minibert writes safetensors only. Leave it out."),

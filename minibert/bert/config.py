@@ -6,7 +6,7 @@ import dataclasses
 import os
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from minibert.base.checks import brief, check_stored_int
 from minibert.base.files import make_folder, read_json_object, write_json
@@ -23,7 +23,7 @@ from minibert.errors import ModelFormatError
 if TYPE_CHECKING:
     from minibert.checkpoint.hub import ModelFiles
 
-__all__ = ["ACTIVATIONS", "PROBLEM_TYPES", "BertConfig", "check_model_type"]
+__all__ = ["ACTIVATIONS", "PROBLEM_TYPES", "SETTINGS", "BertConfig", "check_model_type", "check_settings"]
 
 ACTIVATIONS = {
     "gelu": "gelu",
@@ -100,6 +100,8 @@ class BertConfig:
     -----
     Source: transformers 5, models/bert/configuration_bert.py.
     """
+
+    model_type: ClassVar[str] = "bert"
 
     vocab_size: int = 30522
     hidden_size: int = 768
@@ -194,7 +196,7 @@ class BertConfig:
 
         call = "BertConfig.from_pretrained"
         name = given_name(call, name_or_path, harmless)
-        asked = check_keywords(call, harmless, MODEL_KEYWORDS, settings=(*cls.__dataclass_fields__, *_MODEL_DEFAULTS))
+        asked = check_keywords(call, harmless, MODEL_KEYWORDS, settings=(*SETTINGS, *_MODEL_DEFAULTS))
         files = locate(
             name,
             revision=revision,
@@ -207,7 +209,7 @@ class BertConfig:
         check_remote_code(call, harmless.get("trust_remote_code"), files.settings("config.json"))
         of_model = {key: asked.pop(key) for key in _MODEL_DEFAULTS if key in asked}
         check_agreement(call, of_model, _MODEL_DEFAULTS, "Give it to the model: BertModel.from_pretrained(name, ...).")
-        check_agreement(call, asked, config.to_dict(), "To change it: dataclasses.replace(config, ...).")
+        check_settings(call, asked, config, "dataclasses.replace(config, {})")
         return config
 
     @classmethod
@@ -258,7 +260,7 @@ class BertConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields under their names in config.json, with ``model_type``."""
-        return {"model_type": "bert", **dataclasses.asdict(self)}
+        return {"model_type": self.model_type, **dataclasses.asdict(self)}
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], **fields: Any) -> None:
         """Write config.json into a folder, which is made if it does not exist.
@@ -278,6 +280,40 @@ class BertConfig:
         keywords = {name: fields.pop(name) for name in SAVING_KEYWORDS if name in fields}
         check_keywords("BertConfig.save_pretrained", keywords, SAVING_KEYWORDS)
         write_json(os.path.join(make_folder(save_directory), "config.json"), self.to_dict() | fields)
+
+
+def _refuse_change(config: BertConfig, name: str, value: object = None) -> NoReturn:
+    """Refuse to set or delete an attribute, because the weights were checked with the config as it is."""
+    if name in _MODEL_DEFAULTS:
+        remedy = f"Give it to the model: BertModel.from_pretrained(name, {name}=...)"
+    else:
+        remedy = "Make another config, dataclasses.replace(config, ...), and load the model with config="
+    raise dataclasses.FrozenInstanceError(f"config.{name} cannot be set, because a config does not change. {remedy}.")
+
+
+# dataclasses makes these two methods for a frozen class, with a message that does not say what to do.
+for _method in ("__setattr__", "__delattr__"):
+    setattr(BertConfig, _method, _refuse_change)
+
+SETTINGS = (*BertConfig.__dataclass_fields__, "num_labels", "label2id")
+"""The keywords of a from_pretrained that name a setting of the config; the last two follow from id2label."""
+
+
+def check_settings(call: str, given: Mapping[str, object], config: BertConfig, change: str) -> None:
+    """Raise a ValueError for a keyword in `SETTINGS` whose value is not that of the config.
+
+    `change` is how the caller makes another config, with {} for the new value.
+    """
+    own = config.to_dict() | {"num_labels": config.num_labels, "label2id": config.label2id}
+    for name, value in given.items():
+        if name == "num_hidden_layers":
+            remedy = "The weights have this size. To run fewer layers, call a BertModel with num_layers=."
+        elif name in (*_SIZES, "type_vocab_size"):
+            remedy = "The weights have this size. Leave it out."
+        else:
+            field = "id2label" if name in ("num_labels", "label2id") else name
+            remedy = f"To change it: {change.format(f'{field}=...')}."
+        check_agreement(call, {name: value}, own, remedy)
 
 
 def check_model_type(fields: Mapping[str, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterator, Sequence
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -77,6 +77,8 @@ class BertModel(BertPreTrainedModel):
     embeddings : BertEmbeddings     the embedding layer, whole or step by step
     """
 
+    embeddings: BertEmbeddings
+
     _keeps_hidden_states = True
 
     def __init__(
@@ -89,7 +91,7 @@ class BertModel(BertPreTrainedModel):
         return_dict: bool = True,
     ) -> None:
         super().__init__(weights, ops, return_dict)
-        self.embeddings = BertEmbeddings(self.weights, self.ops)
+        vars(self).update(embeddings=BertEmbeddings(self.weights, self.ops))
         num_layers = self.config.num_hidden_layers
         self._hidden_states = _select("output_hidden_states", output_hidden_states, num_layers + 1)
         self._attentions = _select("output_attentions", output_attentions, num_layers)
@@ -106,6 +108,7 @@ class BertModel(BertPreTrainedModel):
         output_attentions: Selection | None = None,
         num_layers: int | None = None,
         return_dict: bool | None = None,
+        **harmless: Any,
     ) -> BertModelOutput:
         """Run the model on B sequences of S token positions; masked tokens are not computed.
 
@@ -114,7 +117,7 @@ class BertModel(BertPreTrainedModel):
         Parameters
         ----------
         input_ids : int array of shape (B, S), in [0, vocab_size)
-        attention_mask : bool or 0/1 int array of shape (B, S), optional
+        attention_mask : array of 0 and 1, or bool, of shape (B, S), optional
             0 masks a token. Any tokens may be masked, also a whole row. Default: none is masked.
         token_type_ids : int array of shape (B, S), in [0, type_vocab_size), optional
             Default: zeros.
@@ -130,6 +133,8 @@ class BertModel(BertPreTrainedModel):
             Stop after this number of layers, 0 to L. Below L, last_hidden_state and pooler_output are None.
         return_dict : bool, optional
             False: return the tuple of the output's values.
+        **harmless
+            Keywords of transformers at values that change nothing, such as ``head_mask=None`` or ``use_cache=False``.
 
         Returns
         -------
@@ -141,6 +146,7 @@ class BertModel(BertPreTrainedModel):
         TypeError, ValueError
             An input has the wrong kind, shape or range; the message names row, column and value.
         """
+        self._check_keywords(harmless)
         batch = pack(self.config, input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         output = self.run_packed(batch, output_hidden_states, output_attentions, num_layers)
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)

@@ -17,6 +17,7 @@ from minibert.base.tensors import holds_tensor, to_tensor
 from minibert.bert import encoder, ops
 from minibert.bert.ops import Ops
 from minibert.bert.weights import Weights
+from minibert.models.habits import Fixed
 from minibert.models.inputs import as_numbers, check_ids, pack, usable_rows
 
 __all__ = ["BertEmbeddings", "Embedding", "LayerNorm"]
@@ -24,7 +25,7 @@ __all__ = ["BertEmbeddings", "Embedding", "LayerNorm"]
 _Anything = TypeVar("_Anything")
 
 
-class Embedding:
+class Embedding(Fixed):
     """A table for look-ups by ids: ``table(ids) == table.weight[ids]``, and the ids are checked.
 
     Parameters
@@ -33,8 +34,10 @@ class Embedding:
     weight : ndarray of shape (rows, H)    float32, read-only
     """
 
+    name: str
+
     def __init__(self, name: str, weight: FloatArray) -> None:
-        self.name = name
+        vars(self).update(name=name)
         self._weight = weight
 
     @property
@@ -57,15 +60,17 @@ class Embedding:
         return f"Embedding({self.name}, {self._weight.shape[0]} x {self._weight.shape[1]})"
 
 
-class LayerNorm:
+class LayerNorm(Fixed):
     """(x - mean) / sqrt(variance + eps) * weight + bias over the last axis."""
+
+    weight: FloatArray
+    bias: FloatArray
+    eps: float
 
     def __init__(self, norm: ops.LayerNorm, ops: Ops) -> None:
         self._norm = norm
         self._ops = ops
-        self.weight = norm.weight
-        self.bias = norm.bias
-        self.eps = norm.eps
+        vars(self).update(weight=norm.weight, bias=norm.bias, eps=norm.eps)
 
     def __call__(self, x: npt.ArrayLike) -> FloatArray:
         """Normalise a float array of shape (..., H); return a new float32 array of the same shape.
@@ -92,7 +97,7 @@ class LayerNorm:
         return f"LayerNorm({len(self.weight)}, eps={self.eps})"
 
 
-class BertEmbeddings:
+class BertEmbeddings(Fixed):
     """The embedding layer of a model: LayerNorm(word + token_type + position), as a whole or step by step.
 
     Attributes
@@ -101,13 +106,16 @@ class BertEmbeddings:
     LayerNorm : LayerNorm
     """
 
+    word_embeddings: Embedding
+    position_embeddings: Embedding
+    token_type_embeddings: Embedding
+
     def __init__(self, weights: Weights, ops: Ops) -> None:
         self._weights = weights
         self._ops = ops
-        self.word_embeddings = Embedding("word_embeddings", weights.word_embeddings)
-        self.position_embeddings = Embedding("position_embeddings", weights.position_embeddings)
-        self.token_type_embeddings = Embedding("token_type_embeddings", weights.token_type_embeddings)
-        self.LayerNorm = LayerNorm(weights.embeddings_norm, ops)
+        names = ("word_embeddings", "position_embeddings", "token_type_embeddings")
+        vars(self).update({name: Embedding(name, getattr(weights, name)) for name in names})
+        vars(self).update(LayerNorm=LayerNorm(weights.embeddings_norm, ops))
 
     def dropout(self, x: _Anything) -> _Anything:
         """Return `x` itself: dropout is the identity at inference."""

@@ -13,7 +13,60 @@ from minibert.base.checks import brief, is_cpu
 from minibert.base.keywords import is_float32
 from minibert.base.tensors import cpu_device, float32_dtype
 
-__all__ = ["TorchHabits"]
+__all__ = ["Fixed", "TorchHabits"]
+
+_HOOK = "model.trace(...) records the values, and trace(..., edit=...) changes them"
+_GROW = "change it with transformers, save it, and load the folder here"
+_LAYER = "model.trace(...) gives the values of every layer by name"
+
+# Parts of transformers' models that minibert's do not have -> what to use.
+_PARTS = {
+    "encoder": _LAYER,
+    "pooler": "output.pooler_output is its result, None if the checkpoint does not have a pooler",
+    **dict.fromkeys(("cls", "classifier", "qa_outputs"), _LAYER),
+}
+
+# The same for methods and other attributes.
+_ELSEWHERE = {
+    **_PARTS,
+    "dropout": "leave it out, because dropout is the identity at inference",
+    "state_dict": "dict(model.named_parameters()) has the same names, without the buffers",
+    "load_state_dict": "save the weights as model.safetensors in a folder, and load it",
+    "register_forward_hook": _HOOK,
+    "register_forward_pre_hook": _HOOK,
+    "set_input_embeddings": "give the vectors to a call, model(inputs_embeds=...)",
+    "resize_token_embeddings": _GROW,
+    "resize_position_embeddings": _GROW,
+    "add_adapter": _GROW,
+    "load_adapter": _GROW,
+    "gradient_checkpointing_enable": "leave it out, because minibert does not train",
+    "zero_grad": "leave it out, because minibert does not train",
+    "compile": "leave it out, because minibert is compiled",
+    "push_to_hub": "call save_pretrained(folder), then run `hf upload`",
+    "name_or_path": "keep the name that you gave to from_pretrained",
+    "num_embeddings": "it is weight.shape[0]",
+    "embedding_dim": "it is weight.shape[1]",
+}
+
+
+class Fixed:
+    """An object of which nothing can be replaced, because the forward pass would not use the new part.
+
+    `vars(self)` sets the attributes when the object is made.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        remedy = f": {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{remedy}.")
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not name.startswith("_") and (name in _PARTS or name in vars(self) or hasattr(type(self), name)):
+            raise AttributeError(
+                f"{type(self).__name__}.{name} cannot be set, because a model does not change after it was made. To "
+                "change weights, change them with transformers, save the model, and load the folder here; to change "
+                "values in one call, give trace(..., edit=...)."
+            )
+        super().__setattr__(name, value)
 
 
 class TorchHabits:

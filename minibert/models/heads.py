@@ -7,6 +7,7 @@ and ops. While that runs, step by step, the head of bert/heads.py computes the l
   hidden states unless it is told not to.)
 - Logits of masked tokens are zeros, and so are those of a sequence whose [CLS] is masked if its head reads [CLS].
 - If an input is a tensor of torch, the output holds tensors. ``return_dict=False`` gives a tuple.
+- Other keywords of transformers, such as ``head_mask=``, are taken at values that change nothing.
 - There is no loss: ``labels=`` is refused, because minibert does not train.
 """
 
@@ -66,6 +67,7 @@ class BertHead(BertPreTrainedModel):
     """
 
     _head: ClassVar[str]
+    bert: BertModel
 
     def __init__(
         self,
@@ -84,9 +86,10 @@ class BertHead(BertPreTrainedModel):
                 f"{type(self).__name__} was given weights with {found}. Use {type(self).__name__}.from_pretrained, "
                 "which loads the head that it needs."
             )
-        self.bert = BertModel(
+        bert = BertModel(
             self.weights, self.ops, output_hidden_states=output_hidden_states, output_attentions=output_attentions
         )
+        vars(self).update(bert=bert)
 
     def get_input_embeddings(self) -> Embedding:
         """Return the word embeddings; see `BertModel.get_input_embeddings`."""
@@ -145,7 +148,7 @@ class BertHead(BertPreTrainedModel):
     def with_ops(self, ops: Ops, dtype: npt.DTypeLike = np.float32) -> Self:
         """Return a model with the same weights and other ops; see `Traceable.with_ops`."""
         model = type(self)(self.weights, ops, return_dict=self._return_dict)
-        model.bert = self.bert.with_ops(ops, dtype)
+        vars(model).update(bert=self.bert.with_ops(ops, dtype))
         model._result_dtype = dtype
         return model
 
@@ -191,6 +194,7 @@ class BertForMaskedLM(BertHead):
         output_hidden_states: Selection | None = None,
         output_attentions: Selection | None = None,
         return_dict: bool | None = None,
+        **harmless: Any,
     ) -> MaskedLMOutput:
         """Compute the logits of all tokens, or of the tokens at `positions`.
 
@@ -217,6 +221,7 @@ class BertForMaskedLM(BertHead):
         MemoryError
             The logits, 4 B S V bytes, do not fit into the memory that this process may use.
         """
+        self._check_keywords(harmless)
         _refuse_labels(labels=labels)
         batch = pack(self.config, input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         words = self._word_logits(batch, positions)
@@ -245,12 +250,14 @@ class BertForNextSentencePrediction(BertHead):
         output_hidden_states: Selection | None = None,
         output_attentions: Selection | None = None,
         return_dict: bool | None = None,
+        **harmless: Any,
     ) -> NextSentencePredictorOutput:
         """Compute two logits for each pair of texts, (B, 2): "it follows", "it is a random one".
 
         The inputs and errors are those of `BertModel.__call__`; a pair is one sequence, as
         ``tokenizer(first, second)`` gives it. `labels` is refused.
         """
+        self._check_keywords(harmless)
         _refuse_labels(labels=labels)
         batch = pack(self.config, input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         pairs = self._sequence_logits(batch, 2, heads.next_sentence, _there(self._own.seq_relationship))
@@ -281,11 +288,13 @@ class BertForPreTraining(BertHead):
         output_hidden_states: Selection | None = None,
         output_attentions: Selection | None = None,
         return_dict: bool | None = None,
+        **harmless: Any,
     ) -> BertForPreTrainingOutput:
         """Compute what `BertForMaskedLM` and `BertForNextSentencePrediction` compute, in one forward.
 
         The inputs and errors are those of `BertForMaskedLM.__call__`; `positions` chooses the prediction_logits.
         """
+        self._check_keywords(harmless)
         _refuse_labels(labels=labels, next_sentence_label=next_sentence_label)
         batch = pack(self.config, input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         words = self._word_logits(batch, positions)
@@ -319,11 +328,13 @@ class BertForSequenceClassification(BertHead):
         output_hidden_states: Selection | None = None,
         output_attentions: Selection | None = None,
         return_dict: bool | None = None,
+        **harmless: Any,
     ) -> SequenceClassifierOutput:
         """Compute a logit of each label for each sequence, (B, num_labels).
 
         The inputs and errors are those of `BertModel.__call__`; `labels` is refused.
         """
+        self._check_keywords(harmless)
         _refuse_labels(labels=labels)
         batch = pack(self.config, input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         classifier = _there(self._own.classifier)
@@ -353,11 +364,13 @@ class BertForTokenClassification(BertHead):
         output_hidden_states: Selection | None = None,
         output_attentions: Selection | None = None,
         return_dict: bool | None = None,
+        **harmless: Any,
     ) -> TokenClassifierOutput:
         """Compute a logit of each label for each token, (B, S, num_labels).
 
         The inputs and errors are those of `BertModel.__call__`; `labels` is refused.
         """
+        self._check_keywords(harmless)
         _refuse_labels(labels=labels)
         batch = pack(self.config, input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         classifier = _there(self._own.classifier)
@@ -388,12 +401,14 @@ class BertForQuestionAnswering(BertHead):
         output_hidden_states: Selection | None = None,
         output_attentions: Selection | None = None,
         return_dict: bool | None = None,
+        **harmless: Any,
     ) -> QuestionAnsweringModelOutput:
         """Compute the logits of "the answer starts here" and "the answer ends here" for each token, (B, S) each.
 
         The inputs and errors are those of `BertModel.__call__`; `start_positions` and `end_positions`, the labels, are
         refused.
         """
+        self._check_keywords(harmless)
         _refuse_labels(start_positions=start_positions, end_positions=end_positions)
         batch = pack(self.config, input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         ends = self._token_logits(batch, 2, heads.question_answering, _there(self._own.qa_outputs))
@@ -426,6 +441,7 @@ class BertForMultipleChoice(BertHead):
         output_hidden_states: Selection | None = None,
         output_attentions: Selection | None = None,
         return_dict: bool | None = None,
+        **harmless: Any,
     ) -> MultipleChoiceModelOutput:
         """Compute a logit of each choice, (B, choices).
 
@@ -444,6 +460,7 @@ class BertForMultipleChoice(BertHead):
             An input has the wrong kind, shape or range (messages count rows through all choices); there are no choices;
             or `labels` is given.
         """
+        self._check_keywords(harmless)
         _refuse_labels(labels=labels)
         inputs = {
             "input_ids": input_ids,

@@ -31,7 +31,7 @@ def pack(
     config : BertConfig
         Its sizes are the limits of the ids and shapes.
     input_ids : int array of shape (B, S), in [0, vocab_size)
-    attention_mask : bool or 0/1 int array of shape (B, S), optional
+    attention_mask : array of 0 and 1, or bool, of shape (B, S), optional
         0 masks a token. Any tokens may be masked. Default: none is masked.
     token_type_ids : int array of shape (B, S), in [0, type_vocab_size), optional
         Default: zeros.
@@ -43,7 +43,7 @@ def pack(
     Raises
     ------
     TypeError
-        An array has the wrong kind (float ids, float mask, text).
+        An array has the wrong kind (float ids, text).
     ValueError
         A shape or a value is wrong; the message names the row, the column and the value.
     """
@@ -134,10 +134,6 @@ def _check_mask(values: object, shape: tuple[int, ...]) -> npt.NDArray[np.bool_]
     if values is None:
         return np.ones(shape, dtype=np.bool_)
     mask = np.array(as_numbers("attention_mask", values))  # a copy, as in `check_ids`
-    if mask.dtype.kind not in "biu" and (mask.size or isinstance(values, np.ndarray)):
-        raise TypeError(
-            f"attention_mask holds {mask.dtype} values; expected bool, or integers 0 (masked) and 1 (not masked)."
-        )
     if mask.shape != shape:
         raise ValueError(f"attention_mask has shape {mask.shape}; expected {shape}, the shape of the input.")
     bad = (mask != 0) & (mask != 1)

@@ -6,14 +6,14 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from minibert.base.keywords import MODEL_KEYWORDS, check_agreement, check_keywords, check_remote_code, given_name
-from minibert.bert.config import BertConfig
+from minibert.base.keywords import MODEL_KEYWORDS, check_keywords, check_remote_code, given_name
+from minibert.bert.config import SETTINGS, BertConfig, check_settings
 from minibert.checkpoint.hub import ModelFiles, locate
 from minibert.checkpoint.tensors import open_checkpoint
 
 __all__ = ["find_model"]
 
-_REMEDY = "To change it, change the config: config=dataclasses.replace(BertConfig.from_pretrained(name), ...)."
+_CHANGE = "config=dataclasses.replace(BertConfig.from_pretrained(name), {})"
 
 
 def find_model(
@@ -47,14 +47,12 @@ def find_model(
         raise TypeError(f"config is a {type(config).__name__}; expected a minibert.BertConfig.")
     given = dict(keywords)
     name = given_name(call, name_or_path, given)
-    labels = ("num_labels", "label2id")  # of the config too, but not fields
-    settings = check_keywords(call, given, MODEL_KEYWORDS, settings=(*BertConfig.__dataclass_fields__, *labels))
+    settings = check_keywords(call, given, MODEL_KEYWORDS, settings=SETTINGS)
     files = locate(name, **where)
     check_remote_code(call, given.get("trust_remote_code"), files.settings("config.json"))
     if config is None:
         config = BertConfig.from_files(files)
-    own = config.to_dict() | {name: getattr(config, name) for name in labels}
-    check_agreement(call, settings, own, _REMEDY)
+    check_settings(call, settings, config, _CHANGE)
     if any(isinstance(given.get(name), str) and given[name] == "auto" for name in ("dtype", "torch_dtype")):
         _check_float32(call, files)
     return files, config

@@ -5,18 +5,19 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Self, TypeAlias, TypeVar
 
 import numpy as np
 
+from minibert.base.keywords import FORWARD_KEYWORDS, check_keywords
 from minibert.base.tensors import holds_tensor, to_tensor, torch_is_loaded
 from minibert.bert.config import BertConfig
 from minibert.bert.ops import LayerNorm, Ops
 from minibert.bert.weights import HEADS, Weights
 from minibert.checkpoint.hub import ModelFiles, check_files
 from minibert.models.backend import choose_ops
-from minibert.models.habits import TorchHabits
+from minibert.models.habits import Fixed, TorchHabits
 from minibert.models.loading import load_weights
 from minibert.models.options import find_model
 from minibert.models.outputs import ModelOutput, with_tensors
@@ -31,7 +32,7 @@ Selection: TypeAlias = bool | int | Iterable[int]
 _Output = TypeVar("_Output", bound=ModelOutput)
 
 
-class BertPreTrainedModel(TorchHabits, Traceable):
+class BertPreTrainedModel(Fixed, TorchHabits, Traceable):
     """What `BertModel` and the models with heads share: loading, weights and ops, and methods known from torch."""
 
     _head: ClassVar[str | None] = None  # a class in HEADS
@@ -239,6 +240,10 @@ class BertPreTrainedModel(TorchHabits, Traceable):
         """
         call = f"{type(self).__name__}.save_pretrained"
         save_model(call, save_directory, self.weights, harmless, head=self._head)
+
+    def _check_keywords(self, keywords: Mapping[str, Any]) -> None:
+        """Check the keywords of a call that the model itself does not have."""
+        check_keywords(type(self).__name__, keywords, FORWARD_KEYWORDS)
 
     def _finish(self, output: _Output, return_dict: bool | None, *inputs: object) -> _Output:
         """Return an output as the caller wants it: tensors if an input is one, a tuple if that was asked for."""

@@ -84,7 +84,7 @@ class TokenizedBatch(MutableMapping[str, Any]):
         """Return a batch with the same values, whose items can be changed without changing this one."""
         return TokenizedBatch(dict(self.data), self.encodings, self._spans, self._widths, self._pad_token)
 
-    def to(self, device: object, **options: object) -> TokenizedBatch:
+    def to(self, device: object, *, non_blocking: bool = False) -> TokenizedBatch:
         """Return the batch itself for "cpu"; refuse any other device."""
         if not is_cpu(device):
             raise ValueError(f"device={brief(device)}; minibert runs on the CPU: expected 'cpu'.")

@@ -275,6 +275,22 @@ def test_labels_are_refused(model_of: ModelOf, name: str, value: Any) -> None:
         model_of(name)(**inputs_of(name), **{label: None})
 
 
+@pytest.mark.parametrize("name", ["BertModel", *CLASSES])
+def test_keywords_of_transformers_that_change_nothing(model_of: ModelOf, name: str) -> None:
+    model = model_of("BertForMaskedLM").bert if name == "BertModel" else model_of(name)
+    inputs = inputs_of("BertForMaskedLM" if name == "BertModel" else name)
+    nothing = ("head_mask", "past_key_values", "labels", "encoder_hidden_states", "encoder_attention_mask")
+    plain = model(**inputs)
+    given = model(**inputs, use_cache=False, **dict.fromkeys(nothing))
+    for one, other in zip(given.to_tuple(), plain.to_tuple(), strict=True):
+        np.testing.assert_array_equal(one, other)
+    for keyword, remedy in (("head_mask", "minibert.head_mask"), ("past_key_values", "Leave it out")):
+        with pytest.raises(ValueError, match=f"{name}\\({keyword}=.*expected None or False.*{remedy}"):
+            model(**inputs, **{keyword: np.ones((2, 4))})
+    with pytest.raises(TypeError, match="has no keyword head_masks="):
+        model(**inputs, head_masks=None)
+
+
 BAD_INPUTS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({}, ValueError, "Give exactly one of input_ids and inputs_embeds, not neither"),
     ({"input_ids": IDS, "inputs_embeds": np.zeros((2, 4, 24))}, ValueError, "not both"),
@@ -284,7 +300,7 @@ BAD_INPUTS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"input_ids": "text"}, TypeError, "input_ids is text; tokenize it first"),
     ({"input_ids": [1, 2]}, ValueError, "expected 2 dimensions"),
     ({"input_ids": np.ones((1, 41), dtype=int)}, ValueError, "The batch is 41 tokens wide"),
-    ({"input_ids": IDS, "attention_mask": IDS * 0.5}, TypeError, "attention_mask holds float64"),
+    ({"input_ids": IDS, "attention_mask": IDS * 0.5}, ValueError, "is 0.5; expected 0"),
     ({"input_ids": IDS, "attention_mask": IDS * 2}, ValueError, "expected 0"),
     ({"input_ids": IDS, "attention_mask": IDS[:1]}, ValueError, "attention_mask has shape"),
     ({"input_ids": IDS, "token_type_ids": IDS * 3}, ValueError, "valid are 0 to 2"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import re
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,50 @@ def test_each_table_is_that_of_transformers(model: BertModel, eager: transformer
 
 def test_the_word_embeddings_are_the_input_embeddings(model: BertModel) -> None:
     assert model.get_input_embeddings() is model.embeddings.word_embeddings
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("embeddings", "pooler", "encoder", "forward", "training", "config"),
+        *("embeddings.word_embeddings", "embeddings.LayerNorm", "embeddings.word_embeddings.weight"),
+        *("embeddings.LayerNorm.weight", "embeddings.LayerNorm.bias", "embeddings.LayerNorm.eps"),
+    ],
+)
+def test_no_part_of_a_model_can_be_replaced(model: BertModel, path: str) -> None:
+    *owners, name = path.split(".")
+    part = functools.reduce(getattr, owners, model)
+    with pytest.raises(
+        AttributeError, match=rf"{type(part).__name__}\.{name} cannot be set.*and load the folder here.*edit="
+    ):
+        setattr(part, name, None)
+    model.my_note = "kept"  # an attribute of the user's own changes nothing
+    assert vars(model).pop("my_note") == "kept"
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("encoder", "model.trace"),
+        ("pooler", "output.pooler_output"),
+        ("state_dict", "named_parameters"),
+        ("register_forward_hook", "model.trace"),
+        ("set_input_embeddings", "inputs_embeds="),
+        ("resize_token_embeddings", "transformers"),
+        ("name_or_path", "from_pretrained"),
+    ],
+)
+def test_what_only_a_model_of_torch_has_names_its_place_here(model: BertModel, name: str, remedy: str) -> None:
+    with pytest.raises(AttributeError, match=f"BertModel has no attribute '{name}': .*{re.escape(remedy)}"):
+        getattr(model, name)
+    assert not hasattr(model, "unheard_of")
+    with pytest.raises(AttributeError, match=r"Embedding has no attribute 'num_embeddings': it is weight.shape\[0\]"):
+        _ = model.embeddings.word_embeddings.num_embeddings
+
+
+def test_a_part_of_a_model_can_be_copied(model: BertModel) -> None:
+    norm = copy.copy(model.embeddings.LayerNorm)
+    np.testing.assert_array_equal(norm(EMBEDS), model.embeddings.LayerNorm(EMBEDS))
 
 
 def test_layer_norm_as_a_step(model: BertModel, eager: transformers.BertModel) -> None:
