@@ -89,11 +89,22 @@ def test_keywords_that_would_change_the_vectors(
         SentenceTransformer(folder, **options)
 
 
+@pytest.mark.parametrize("stored", [{}, {"sentence_bert_config": {"max_seq_length": 9}}])
 @pytest.mark.parametrize("limit", [7, 10_000])
-def test_the_limit_of_the_tokenizer_is_heeded_as_theirs(folder: Path, limit: int) -> None:
+def test_the_limit_of_the_tokenizer_is_heeded_as_theirs(tmp_path: Path, limit: int, stored: dict[str, Any]) -> None:
+    folder = sentence_model(tmp_path / "model", **stored)
     ours = SentenceTransformer(folder, processor_kwargs={"model_max_length": limit})
     theirs = Original(str(folder), device="cpu", processor_kwargs={"model_max_length": limit})
-    assert ours.max_seq_length == min(theirs.max_seq_length, ours.config.max_position_embeddings)
+    most = ours.config.max_position_embeddings
+    assert ours.max_seq_length == min(theirs.max_seq_length, most) == min(limit, most)
+    for one in (ours, theirs):  # in both it is one limit, under two names
+        one.tokenizer.model_max_length = 5
+        assert one.max_seq_length == 5
+        one.max_seq_length = 6
+        assert one.tokenizer.model_max_length == 6
+    long = "a b c d e a b c d e"
+    with pytest.warns(UserWarning, match="have more than 6 tokens and were cut"):
+        np.testing.assert_allclose(ours.encode(long), theirs.encode(long), atol=2e-6)
 
 
 def test_the_similarity_function_as_an_enum(folder: Path, model: SentenceTransformer) -> None:
