@@ -328,6 +328,20 @@ def _too_long(world: World) -> None:
         world.sentences.encode(long, truncation="error")
 
 
+@row('`tokenizer_kwargs={"padding_side": "left"}`')
+def _padding_side(world: World) -> None:
+    with pytest.raises(ValueError, match="padding on the left would shift the positions"):
+        SentenceTransformer(world.minilm, tokenizer_kwargs={"padding_side": "left"})
+    expected, theirs = world.sentences.encode(TEXTS), world.sentence_transformers()
+    close(theirs.encode(TEXTS), expected)
+    for model in (world.sentences, theirs):
+        model.tokenizer.padding_side = "left"
+    assert not world.sentences.tokenize(TEXTS)["attention_mask"][1, 0]
+    np.testing.assert_array_equal(world.sentences.encode(TEXTS), expected)
+    moved = np.abs(theirs.encode(TEXTS) - expected).max(axis=1)
+    assert moved[0] < 1e-5 < 1e-3 < moved[1]
+
+
 @row('`encode_document(texts)` where the model stores a prompt "passage" or "corpus" and none called "document"')
 def _document_prompt(world: World) -> None:
     prompts = {"prompts": {"passage": "the cat "}}
