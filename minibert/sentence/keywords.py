@@ -34,7 +34,7 @@ _TABLES: Mapping[str, tuple[str, Mapping[str, Keyword]]] = {
             "padding_side": Keyword(
                 lambda value: value in (None, "right"),
                 "'right'",
-                "Vectors are computed without padding here; padding on the left would shift the positions. Leave it out.",
+                "Vectors are computed without padding; padding on the left would shift the positions. Leave it out.",
             ),
             "truncation_side": Keyword(
                 lambda value: value in (None, "right"), "'right'", "minibert cuts the end of a text. Leave it out."
