@@ -142,6 +142,14 @@ _INSTEAD = {
     ),
     **dict.fromkeys(("BertLMHeadModel", "AutoModelForCausalLM", "AutoModelForSeq2SeqLM"), _OTHER_MODEL),
     **dict.fromkeys(("BertTokenizerFast", "PreTrainedTokenizerFast", "PreTrainedTokenizer"), _FAST),
+    "AutoProcessor": "AutoTokenizer",
+    "BatchEncoding": "minibert.tokenizer.batch.TokenizedBatch, which the tokenizer returns",
+    "DataCollatorWithPadding": (
+        'collate_fn=lambda rows: tokenizer.pad(rows, return_tensors="pt"); transformers\' works with our tokenizer'
+    ),
+    "default_data_collator": "that of transformers, which works with rows of our tokenizer; it only stacks them",
+    "quantization": "minibert.quantize_embeddings",
+    "similarity_functions": "minibert.SimilarityFunction and minibert.similarity",
     **dict.fromkeys(
         (
             *("DistilBertModel", "RobertaModel", "XLMRobertaModel", "AlbertModel", "ElectraModel", "MPNetModel"),
@@ -150,13 +158,17 @@ _INSTEAD = {
         _OTHER_MODEL,
     ),
     **dict.fromkeys(
-        ("DistilBertTokenizer", "RobertaTokenizer", "AlbertTokenizer", "XLMRobertaTokenizer", "GPT2Tokenizer"),
+        (
+            *("DistilBertTokenizer", "RobertaTokenizer", "AlbertTokenizer", "XLMRobertaTokenizer", "GPT2Tokenizer"),
+            *("DistilBertTokenizerFast", "RobertaTokenizerFast", "AlbertTokenizerFast", "XLMRobertaTokenizerFast"),
+            *("GPT2TokenizerFast", "MPNetTokenizer", "MPNetTokenizerFast"),
+        ),
         "BertTokenizer, for a BERT checkpoint",
     ),
     **dict.fromkeys(
         (
             *("Trainer", "TrainingArguments", "SentenceTransformerTrainer", "SentenceTransformerTrainingArguments"),
-            *("InputExample", "losses", "AdamW", "get_linear_schedule_with_warmup", "DataCollatorWithPadding"),
+            *("InputExample", "losses", "AdamW", "get_linear_schedule_with_warmup", "datasets"),
         ),
         _TRAINING,
     ),

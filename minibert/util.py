@@ -6,15 +6,14 @@ name that minibert does not have is refused with the reason.
 
 from __future__ import annotations
 
-import dis
 import logging
 import os
-import sys
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from minibert.base.checks import brief
 from minibert.base.download import http_get
+from minibert.base.names import refuse_name
 from minibert.base.progress import write_line
 from minibert.checkpoint.hub import locate
 from minibert.index import semantic_search_faiss, semantic_search_usearch
@@ -152,8 +151,4 @@ def __getattr__(name: str) -> Any:
     """Say why a name of sentence_transformers.util is not here."""
     if name not in _REASONS:
         raise AttributeError(f"module 'minibert.util' has no attribute {name!r}; it has {', '.join(__all__)}.")
-    message = f"minibert.util does not have {name} of sentence_transformers.util: {_REASONS[name]}."
-    caller = sys._getframe(1)
-    if dis.opname[caller.f_code.co_code[caller.f_lasti]] == "IMPORT_FROM":
-        raise ImportError(message, name="minibert.util")  # Python drops the message of an AttributeError there
-    raise AttributeError(message)
+    refuse_name("minibert.util", f"minibert.util does not have {name} of sentence_transformers.util: {_REASONS[name]}.")

@@ -358,9 +358,24 @@ def _similarity(world: World) -> None:
     assert isinstance(scores, np.ndarray)
     best, places = torch.topk(scores[0], k=2)
     assert (isinstance(best, torch.Tensor), places.tolist()) == (True, [0, 1])
+    assert scores.topk(1).indices.tolist() == [[0], [1]]
+    assert scores.argmax(dim=1).tolist() == [0, 1]
     close(torch.stack([scores[0], scores[1]], dim=0), scores)
     close(torch.tensor(vectors[0]) * scores[0][1], vectors[0] * float(scores[0][1]))
     assert isinstance(world.sentences.similarity(torch.tensor(vectors), vectors), torch.Tensor)
+
+
+@row("`model.similarity(a, b).max(1)`, `.std()`, `.nonzero()` on scores of arrays")
+def _array_methods(world: World) -> None:
+    vectors = world.sentences.encode(TEXTS)
+    scores = world.sentences.similarity(vectors, vectors)
+    for call in (lambda: scores.max(1), lambda: scores.std(), lambda: scores.repeat(2, 1)):
+        with pytest.raises(TypeError, match="one thing for an array and another for a tensor"):
+            call()
+    assert isinstance(scores.nonzero(), tuple)
+    assert scores.copy().sort() is None
+    tensors = world.sentences.encode(TEXTS, convert_to_tensor=True)
+    assert world.sentences.similarity(tensors, tensors).max(1).indices.tolist() == [0, 1]
 
 
 @row("`device=None`")
@@ -385,6 +400,20 @@ def _too_long(world: World) -> None:
     close(ours, world.sentence_transformers().encode(long))
     with pytest.raises(ValueError, match="tokens"):
         world.sentences.encode(long, truncation="error")
+
+
+@row('`tokenizer_kwargs={"padding_side": "left"}`')
+def _padding_side(world: World) -> None:
+    with pytest.raises(ValueError, match="padding on the left would shift the positions"):
+        SentenceTransformer(world.minilm, tokenizer_kwargs={"padding_side": "left"})
+    expected, theirs = world.sentences.encode(TEXTS), world.sentence_transformers()
+    close(theirs.encode(TEXTS), expected)
+    for model in (world.sentences, theirs):
+        model.tokenizer.padding_side = "left"
+    assert not world.sentences.tokenize(TEXTS)["attention_mask"][1, 0]
+    np.testing.assert_array_equal(world.sentences.encode(TEXTS), expected)
+    moved = np.abs(theirs.encode(TEXTS) - expected).max(axis=1)
+    assert moved[0] < 1e-5 < 1e-3 < moved[1]
 
 
 @row('`encode_document(texts)` where the model stores a prompt "passage" or "corpus" and none called "document"')

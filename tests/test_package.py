@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import tomllib
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -390,6 +391,28 @@ def test_names_of_other_libraries_say_what_to_use() -> None:
             found: dict[str, Any] = {}
             exec(code, {}, found)
             assert found["message"] == f"minibert has no {name}. Instead: {instead}."
+
+
+def test_single_modules_of_sentence_transformers_say_what_to_use() -> None:
+    message = "minibert.models has no Transformer. minibert reads the modules of a model from its files"
+    with pytest.raises(AttributeError, match=message):
+        exec("from minibert import models\nmodels.Transformer('name')", {})
+    with pytest.raises(ImportError, match=message):
+        exec("from minibert.models import Transformer", {})
+    with pytest.raises(AttributeError, match=r"module 'minibert\.models' has no attribute 'other'"):
+        exec("from minibert import models\nmodels.other", {})
+
+
+def test_collators_work_with_rows_of_our_tokenizer() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch and transformers themselves
+        from transformers import DataCollatorWithPadding, default_data_collator
+    tokenizer = minibert.AutoTokenizer.from_pretrained("sentence-transformers/all-MiniLM-L6-v2")
+    rows = [tokenizer(text) for text in ("A cat sleeps.", "Stocks fell.")]
+    ours, theirs = tokenizer.pad(rows, return_tensors="pt"), DataCollatorWithPadding(tokenizer)(rows)
+    assert {name: values.tolist() for name, values in ours.items()} == {k: v.tolist() for k, v in theirs.items()}
+    assert default_data_collator(rows[:1])["input_ids"].tolist() == [rows[0]["input_ids"]]
+    assert "tokenizer.pad" in minibert._INSTEAD["DataCollatorWithPadding"]
 
 
 def test_types_are_shipped() -> None:

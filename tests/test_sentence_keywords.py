@@ -54,7 +54,7 @@ def model(folder: Path) -> SentenceTransformer:
                 "add_pooling_layer": False,
             }
         },
-        {"tokenizer_kwargs": {"use_fast": True, "padding_side": "left", "do_lower_case": True}},
+        {"tokenizer_kwargs": {"use_fast": True, "padding_side": "right", "do_lower_case": True}},
         {"processor_kwargs": {"clean_up_tokenization_spaces": True, "truncation_side": "right"}},
         {"config_kwargs": {"trust_remote_code": False}, "device": torch.device("cpu"), "local_files_only": True},
     ],
@@ -75,6 +75,7 @@ def test_keywords_that_change_nothing(folder: Path, model: SentenceTransformer, 
         ({"config_kwargs": {3: 4}}, TypeError, "config_kwargs={3: 4}; expected a dict"),
         ({"tokenizer_kwargs": {"do_lower_case": False}}, ValueError, "the model has do_lower_case=True"),
         ({"processor_kwargs": {"truncation_side": "left"}}, ValueError, "minibert cuts the end of a text"),
+        ({"tokenizer_kwargs": {"padding_side": "left"}}, ValueError, "padding on the left would shift the positions"),
         ({"processor_kwargs": {"model_max_length": 0}}, ValueError, "model_max_length=0"),
         ({"processor_kwargs": {"a": 1}, "tokenizer_kwargs": {"a": 1}}, TypeError, "old name of processor_kwargs"),
         ({"token": "a", "use_auth_token": "b"}, TypeError, "old name of token"),
@@ -89,11 +90,22 @@ def test_keywords_that_would_change_the_vectors(
         SentenceTransformer(folder, **options)
 
 
+@pytest.mark.parametrize("stored", [{}, {"sentence_bert_config": {"max_seq_length": 9}}])
 @pytest.mark.parametrize("limit", [7, 10_000])
-def test_the_limit_of_the_tokenizer_is_heeded_as_theirs(folder: Path, limit: int) -> None:
+def test_the_limit_of_the_tokenizer_is_heeded_as_theirs(tmp_path: Path, limit: int, stored: dict[str, Any]) -> None:
+    folder = sentence_model(tmp_path / "model", **stored)
     ours = SentenceTransformer(folder, processor_kwargs={"model_max_length": limit})
     theirs = Original(str(folder), device="cpu", processor_kwargs={"model_max_length": limit})
-    assert ours.max_seq_length == min(theirs.max_seq_length, ours.config.max_position_embeddings)
+    most = ours.config.max_position_embeddings
+    assert ours.max_seq_length == min(theirs.max_seq_length, most) == min(limit, most)
+    for one in (ours, theirs):  # in both it is one limit, under two names
+        one.tokenizer.model_max_length = 5
+        assert one.max_seq_length == 5
+        one.max_seq_length = 6
+        assert one.tokenizer.model_max_length == 6
+    long = "a b c d e a b c d e"
+    with pytest.warns(UserWarning, match="have more than 6 tokens and were cut"):
+        np.testing.assert_allclose(ours.encode(long), theirs.encode(long), atol=2e-6)
 
 
 def test_the_similarity_function_as_an_enum(folder: Path, model: SentenceTransformer) -> None:

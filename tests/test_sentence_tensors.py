@@ -153,6 +153,59 @@ def test_scores_are_arrays_with_a_few_methods_more() -> None:
     assert type(np.where(scores > 0, scores, 0)) is np.ndarray
 
 
+def test_methods_of_tensors_answer_as_those_of_a_tensor() -> None:
+    scores = similarity.cos_sim(A, B)
+    tensor = torch.tensor(scores.numpy())
+    for call in (
+        lambda s: s.topk(2).values,
+        lambda s: s[0].topk(k=2).indices,
+        lambda s: s.argmax(dim=1),
+        lambda s: s.max(dim=1).indices,
+        lambda s: s.mean(dim=1, keepdim=True),
+        lambda s: s.sort(descending=True).values,
+        lambda s: s.argsort(dim=0),
+        lambda s: s.std(dim=0),
+        lambda s: s.nonzero(as_tuple=False),
+        lambda s: s.unsqueeze(0).gt(s),
+        lambda s: s.norm(dim=1),
+    ):
+        found = call(scores)
+        assert isinstance(found, torch.Tensor)
+        torch.testing.assert_close(found, call(tensor))
+    scores[:2, :2].fill_diagonal_(7)
+    assert scores[0, 0] == scores[1, 1] == 7
+    with pytest.raises(AttributeError, match=r"array of NumPy, which has no 'backward'. For a tensor: torch.tensor"):
+        scores.backward()
+    assert not hasattr(scores, "__cuda_array_interface__")
+
+
+def test_calls_that_mean_another_thing_for_a_tensor_are_refused() -> None:
+    scores = similarity.cos_sim(A, B)
+    plain = scores.numpy()
+    for call, remedy in (
+        (lambda: scores.max(1), r"max\(axis=1\) gives the values, torch.max"),
+        (lambda: scores.min(0), r"min\(axis=1\) gives the values, torch.min"),
+        (lambda: scores.std(), r"std\(ddof=0\) divides by n as NumPy"),
+        (lambda: scores.var(0), r"var\(ddof=1\) by n - 1 as torch"),
+        (lambda: scores.repeat(2, 1), r"numpy.tile\(scores, 2\)"),
+    ):
+        with pytest.raises(TypeError, match=f"one thing for an array and another for a tensor: .*{remedy}"):
+            call()
+    for of_array in (
+        lambda s: s.max(),
+        lambda s: s.max(axis=1),
+        lambda s: s.mean(1),
+        lambda s: np.max(s, 1),
+        lambda s: np.std(s),
+        lambda s: np.var(s, 0),
+        lambda s: np.repeat(s, 2, 1),
+        lambda s: np.sort(s),
+        lambda s: np.nonzero(s)[0],
+        lambda s: np.median(s),
+    ):
+        np.testing.assert_array_equal(of_array(scores), of_array(plain))
+
+
 def test_vectors_are_normalized_and_cut_in_the_kind_that_was_given() -> None:
     x = torch.from_numpy(A)
     torch.testing.assert_close(similarity.normalize_embeddings(x), torch.nn.functional.normalize(x))

@@ -16,6 +16,32 @@ __all__ = ["Scores", "as_dense_array", "as_given", "as_scores"]
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
+# Methods that only tensors have.
+_OF_TENSORS = frozenset(
+    (
+        *("topk", "norm", "softmax", "unsqueeze", "permute", "t", "mm", "matmul", "numel", "dim", "flip", "unbind"),
+        *("fill_diagonal_", "masked_fill", "masked_fill_", "tril", "triu", "gather", "index_select", "clamp", "median"),
+        *("abs", "exp", "sqrt", "square", "sigmoid", "eq", "ne", "ge", "gt", "le", "lt"),
+    )
+)
+
+# Methods of both, and the keywords by which a call is one of a tensor.
+_OF_BOTH = (
+    *("max", "min", "argmax", "argmin", "mean", "sum", "std", "var", "prod", "cumsum", "all", "any", "squeeze"),
+    *("sort", "argsort", "nonzero"),
+)
+_TENSOR_KEYWORDS = frozenset(("dim", "keepdim", "descending", "unbiased", "as_tuple"))
+
+# Those of which a call means one thing for an array and another for a tensor, unless this keyword is given. NumPy's own
+# functions, such as np.max(scores, 1), always give it.
+_AMBIGUOUS = {
+    "max": ("axis", "max(axis=1) gives the values, torch.max(scores, 1) the values and their places"),
+    "min": ("axis", "min(axis=1) gives the values, torch.min(scores, 1) the values and their places"),
+    "std": ("ddof", "std(ddof=0) divides by n as NumPy, std(ddof=1) by n - 1 as torch"),
+    "var": ("ddof", "var(ddof=0) divides by n as NumPy, var(ddof=1) by n - 1 as torch"),
+    "repeat": ("axis", "numpy.repeat(scores, 2, axis=0) repeats each score, numpy.tile(scores, 2) the whole array"),
+}
+
 
 class Scores(np.ndarray[Any, np.dtype[Any]]):
     """An array with the few methods of a tensor that programs call: ``numpy``, ``cpu``, ``detach``, ``data``, float().
@@ -24,7 +50,18 @@ class Scores(np.ndarray[Any, np.dtype[Any]]):
     ``model.similarity(a, b).numpy()``. The tables of embeddings are such arrays too, for programs that read
     ``word_embeddings.weight.data.numpy()``. Slices and results of arithmetic are `Scores` too; pickles hold plain
     arrays.
+
+    A call that only a tensor understands, such as ``scores.topk(5)`` or ``scores.argmax(dim=1)``, is computed by torch
+    and answers with a tensor. A call that would mean one thing for an array and another for a tensor is refused.
     """
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _OF_TENSORS:
+            raise AttributeError(
+                f"These scores are an array of NumPy, which has no {name!r}. For a tensor: torch.tensor(scores), or "
+                "give tensors, as encode(..., convert_to_tensor=True) makes them."
+            )
+        return functools.partial(_call_tensor, self, name)
 
     def numpy(self, *, force: bool = False) -> npt.NDArray[Any]:
         """Return the scores as a plain array, which shares their memory."""
@@ -70,6 +107,33 @@ class Scores(np.ndarray[Any, np.dtype[Any]]):
 
     def __repr__(self) -> str:
         return repr(self.view(np.ndarray))
+
+
+def _call_tensor(scores: Scores, name: str, *args: Any, **kwargs: Any) -> Any:
+    """Call a method of the tensor that shares the memory of the scores, if they can be written to."""
+    return getattr(_as_tensors(scores), name)(*_as_tensors(args), **_as_tensors(kwargs))
+
+
+def _method(name: str) -> Callable[..., Any]:
+    """Make a method that arrays and tensors have; the keywords of a call say which of the two it means."""
+    of_array = getattr(np.ndarray, name)
+    keyword, choice = _AMBIGUOUS.get(name, ("", ""))
+
+    @functools.wraps(of_array)
+    def method(self: Scores, *args: Any, **kwargs: Any) -> Any:
+        if not _TENSOR_KEYWORDS.isdisjoint(kwargs):
+            return _call_tensor(self, name, *args, **kwargs)
+        if keyword and keyword not in kwargs and (args or keyword == "ddof"):
+            raise TypeError(
+                f"{name}() of these scores would mean one thing for an array and another for a tensor: {choice}."
+            )
+        return of_array(self, *args, **kwargs)
+
+    return method
+
+
+for _name in (*_OF_BOTH, "repeat"):
+    setattr(Scores, _name, _method(_name))
 
 
 def _as_tensors(value: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 
 import minibert
 from minibert.compat.stand_in import Contents, Package, install
+from minibert.models import MODULES_ARE_READ
 
 __all__ = ["PACKAGE"]
 
@@ -18,10 +19,7 @@ VERSION = f"6.2.0+minibert.{minibert.__version__}"
 
 _WITHOUT = "leave out `import minibert.compat.sentence_transformers`"
 _TRAINING = f"minibert does not train. Use sentence-transformers itself: {_WITHOUT}. minibert loads what it saves."
-_PARTS = (
-    "minibert reads the modules of a model from its files: SentenceTransformer(folder). To build a model from single "
-    f"modules use sentence-transformers itself: {_WITHOUT}."
-)
+_PARTS = f"{MODULES_ARE_READ} To build a model from single modules use sentence-transformers itself: {_WITHOUT}."
 _EVALUATION = (
     "evaluators are part of sentence-transformers. They accept minibert's models in a process that loads the real "
     f"library: {_WITHOUT}."

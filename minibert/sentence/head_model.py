@@ -102,10 +102,8 @@ class HeadModel(ModelHabits):
         plain = listed is not None and listed[0].kind == "Transformer"
         default_task = "feature-extraction" if plain else self._task
         check_settings(settings, self.tokenizer, self._task, self._output, default_task)
+        self._set_limit(asked, settings)
         self.model = self._head.from_files(bert_files, backend=check_backend(backend), num_threads=num_threads)
-        limit = None if "model_max_length" in asked or "max_len" in asked else settings.get("max_seq_length")
-        most = self.model.config.max_position_embeddings
-        self._max_seq_length = min(limit or self.tokenizer.model_max_length or most, most)
         return stored
 
     def _check_call(self, device: object, pool: object, chunk_size: object, task: object, processing: object) -> None:

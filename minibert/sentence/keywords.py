@@ -31,7 +31,11 @@ _TABLES: Mapping[str, tuple[str, Mapping[str, Keyword]]] = {
         {
             **TOKENIZER_KEYWORDS,
             "clean_up_tokenization_spaces": _ANYTHING,  # of decoding only
-            "padding_side": _ANYTHING,  # sentence vectors are computed without padding
+            "padding_side": Keyword(
+                lambda value: value in (None, "right"),
+                "'right'",
+                "Vectors are computed without padding; padding on the left would shift the positions. Leave it out.",
+            ),
             "truncation_side": Keyword(
                 lambda value: value in (None, "right"), "'right'", "minibert cuts the end of a text. Leave it out."
             ),

@@ -28,20 +28,30 @@ class ModelHabits(TorchHabits):
 
     model: BertPreTrainedModel
     tokenizer: BertTokenizer
-    _max_seq_length: int
 
     @property
     def max_seq_length(self) -> int:
-        """Most tokens of one input, special tokens included. Settable, up to the model's max_position_embeddings."""
-        return min(self._max_seq_length, self.model.config.max_position_embeddings)  # `model` may have been replaced
+        """Most tokens of one input, special tokens included. Settable, up to the model's max_position_embeddings.
+
+        It is the tokenizer's `model_max_length`, as in sentence-transformers, or max_position_embeddings if that is
+        lower.
+        """
+        most, limit = self.model.config.max_position_embeddings, self.tokenizer.model_max_length
+        return most if limit is None else min(check_int("tokenizer.model_max_length", limit, 1), most)
 
     @max_seq_length.setter
     def max_seq_length(self, value: int) -> None:
         most = self.model.config.max_position_embeddings
         least = self.tokenizer.num_special_tokens_to_add(self._takes_pairs)
-        self._max_seq_length = check_int(
+        self.tokenizer.model_max_length = check_int(
             "max_seq_length", value, least, most, also=" (the number of special tokens, and max_position_embeddings)"
         )
+
+    def _set_limit(self, asked: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+        """Set the limit of sentence_bert_config.json, unless the caller asked for another limit of the tokenizer."""
+        # It replaces the limit that the tokenizer's files store, even if that is lower.
+        if settings.get("max_seq_length") and not {"model_max_length", "max_len"} & {*asked}:
+            self.tokenizer.model_max_length = settings["max_seq_length"]
 
     def get_max_seq_length(self) -> int:
         """Return `max_seq_length`."""

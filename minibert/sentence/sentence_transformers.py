@@ -195,14 +195,11 @@ class SentenceTransformer(SentenceHabits):
         set_keywords("SentenceTransformer", self.tokenizer, asked)
         settings = bert_files.settings("sentence_bert_config.json")
         check_settings(settings, self.tokenizer)
+        self._set_limit(asked, settings)
         self.model = BertModel.from_files(
             bert_files, output_hidden_states=False, backend=backend, num_threads=num_threads
         )
         self.pipeline: Pipeline = read_pipeline(files, listed, self.model.config.hidden_size, self.model.ops)
-        # The limit of sentence_bert_config.json replaces the tokenizer's, even if the tokenizer's is lower.
-        limits = [self.model.config.max_position_embeddings]
-        limits += [settings.get("max_seq_length") or self.tokenizer.model_max_length or limits[0]]
-        self._max_seq_length = min(limits)
 
     # -- settings
 
