@@ -204,11 +204,20 @@ def _decode(engine: Engine, body: bytes, accept: str) -> Work:
     if not all(isinstance(row, list) for row in rows):
         raise ServiceError("invalid", "ids must be numbers, or lists of numbers.", param="ids")
     _check_number(rows, engine)
+    if sum(map(len, rows)) > _MOST_CHARACTERS:
+        raise ServiceError("too_large", f"ids has {sum(map(len, rows))} numbers; the limit is {_MOST_CHARACTERS}.")
     try:
         texts = engine.model().model.tokenizer.batch_decode(rows, skip_special_tokens=request.skip_special_tokens)
     except (TypeError, ValueError) as error:
         raise ServiceError("invalid", f"ids: {error}", param="ids") from error
     return Work(lambda _: answers.dump(texts), ignored=ignored)
+
+
+def _needs_head(engine: Engine, body: bytes, accept: str) -> Work:
+    raise ServiceError(
+        "unsupported",
+        f"the model {engine.model().name} gives vectors of texts; this route needs a model that classifies texts.",
+    )
 
 
 def info(engine: Engine, version: str) -> dict[str, Any]:
@@ -322,6 +331,8 @@ POSTS: Mapping[str, Post] = {
     "/similarity": Post("tei", "inputs", (wire.SimilarityRequest,), _similarity, "Compare a sentence with others"),
     "/tokenize": Post("tei", "inputs", (wire.TokenizeRequest,), _tokenize, "Turn texts into tokens"),
     "/decode": Post("tei", "ids", (wire.DecodeRequest,), _decode, "Turn token ids into texts"),
+    "/predict": Post("tei", "inputs", (), _needs_head, "Not there: it needs a model that classifies"),
+    "/rerank": Post("tei", "texts", (), _needs_head, "Not there: it needs a model that classifies"),
     "/encode": Post("bert", "texts", (wire.EncodeRequest,), _encode, "Turn texts into vectors, as bert-as-service"),
 }
 """The routes that take a body."""

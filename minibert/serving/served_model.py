@@ -30,6 +30,8 @@ from minibert.tokens.layers import LayerSelection
 
 __all__ = ["Prepared", "Report", "ServedModel", "TextOptions"]
 
+_MOST_MODES = 8  # of pooling, in one request
+_COUNTED = 2**16  # characters; the tokens of a longer text are not counted to its end only to refuse it
 _TRUNCATION = ("mark", "error", "split")
 
 # What `input_type` means: the prompts to look for, as `encode_query` and `encode_document` do.
@@ -311,6 +313,10 @@ class ServedModel:
                 f"truncation_direction {options.side[:50]!r}; expected 'left' or 'right'.",
                 param="truncation_direction",
             )
+        most_layers = self.model.model.config.num_hidden_layers + 1
+        for name, value, most in (("layers", options.layers, most_layers), ("pooling", options.pooling, _MOST_MODES)):
+            if isinstance(value, list | tuple) and len(value) > most:  # their vectors are concatenated
+                raise ServiceError("invalid", f"{name} has {len(value)} items; the limit is {most}.", param=name)
         model = self._from_left if options.side == "left" else self.model
         limit = self._limit(options)
         if limit != model.max_seq_length:
@@ -324,7 +330,7 @@ class ServedModel:
             truncate_dim=options.dimensions,
         )
         try:
-            task = model.encode_task(chosen, return_info=False, exact=truncation == "error")
+            task = model.encode_task(chosen, return_info=False, exact=True)
             if options.tokens or not options.modules:
                 width = task.recipe.width(model.model.config.hidden_size)
                 if task.recipe.modes == ("none",) and not options.tokens:
@@ -351,8 +357,9 @@ class ServedModel:
         first_index = {row: i for i, row in reversed([*enumerate(rows)])}
         indices = [first_index[row] for row in range(len(texts))]
         groups: list[list[Encoding]] = []
+        exact = truncation == "error" and all(len(text) <= _COUNTED for text in texts)
         try:
-            for _, found in windows.of(texts, indices, exact=truncation == "error"):
+            for _, found in windows.of(texts, indices, exact=exact):
                 groups += found
         except ValueError as error:
             raise ServiceError("invalid", str(error)) from error

@@ -150,6 +150,7 @@ class EncodeRequest(msgspec.Struct, kw_only=True):
 
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
+_MOST_IGNORED = 100  # names that are reported
 _HALF_CHARACTER = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -163,7 +164,7 @@ def decode(body: bytes, kind: type[_Struct]) -> tuple[_Struct, tuple[str, ...]]:
     """
     content: dict[str, Any] = _decode(body, dict[str, msgspec.Raw], "")
     known = {field.encode_name for field in msgspec.structs.fields(kind)}
-    ignored = tuple(name for name in content if name not in known)
+    ignored = tuple(name for name in content if name not in known)[:_MOST_IGNORED]
     return _decode(body, kind, ""), ignored
 
 

@@ -227,6 +227,9 @@ WRONG: dict[str, tuple[bytes, int, int, str]] = {
     "truncate": (b'{"F": "a", "truncate": "x"}', 400, 422, "truncate 'x'; expected true, false"),
     "priority": (b'{"F": "a", "priority": "high"}', 400, 422, "priority"),
     "layers": (b'{"F": "a", "layers": 99}', 400, 422, "layers"),
+    "many layers": (b'{"F": "a", "layers": [1, 1, 1, 1]}', 400, 422, "layers has 4 items; the limit is 3"),
+    "many modes": (json.dumps({"F": "a", "pooling": ["cls"] * 9}).encode(), 400, 422, "pooling has 9 items"),
+    "very long": (json.dumps({"F": "word " * 10**5, "truncate": False}).encode(), 400, 413, "F[0] has "),
     "too many": (b'{"F": [' + b'"a",' * 2048 + b'"a"]}', 400, 413, "2049 inputs; the limit is 2048"),
     "too long": (json.dumps({"F": ["a", LONG], "truncate": False}).encode(), 400, 413, "F[1] has "),
 }
@@ -277,6 +280,13 @@ def test_unknown_routes_and_methods(client: TestClient) -> None:
         assert response.headers["x-request-id"]
     assert client.get("/v1/none").json()["error"]["type"] == "invalid_request_error"
     assert client.get("/embed").json()["error_type"] == "Validation"
+
+
+@pytest.mark.parametrize("path", ["/predict", "/rerank"])
+def test_routes_for_other_models_say_so(client: TestClient, path: str) -> None:
+    response = post(client, path, {"query": "a", "texts": ["a"], "inputs": "a"})
+    assert (response.status_code, response.json()["error_type"]) == (424, "Backend")
+    assert "needs a model that classifies" in response.json()["error"]
 
 
 def test_compressed_and_large_bodies_are_refused(model: SentenceTransformer) -> None:

@@ -135,6 +135,34 @@ def test_sigint_and_idle_connections_do_not_delay_the_end(folder: Path) -> None:
         assert running.end(signal.SIGINT) == 0
 
 
+def test_a_second_signal_ends_a_service_that_does_not_finish(folder: Path) -> None:
+    with served(str(folder), "sleep", program="-m tests.support.odd_service") as running:
+        body = b'{"inputs":"a"}'
+        with ask(running, body) as connection:
+            assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
+        with ask(running, body) as connection:  # the engine does not come to this one
+            until(lambda: numbers(running)["minibert_queue_tokens"] > 0)
+            running.process.send_signal(signal.SIGTERM)
+            until(lambda: not listens(running))
+            assert running.process.poll() is None
+            assert running.end(signal.SIGTERM) == 1
+
+
+def test_an_engine_that_stops_ends_the_service_with_70(folder: Path) -> None:
+    with served(str(folder), "die", program="-m tests.support.odd_service") as running:
+        with ask(running, b'{"inputs":"a"}') as connection:
+            assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
+        assert running.process.wait(PATIENCE) == 70
+
+
+def listens(service: Served) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", service.port), 1).close()
+    except OSError:
+        return False
+    return True
+
+
 def test_a_unix_socket(folder: Path, tmp_path: Path) -> None:
     path = str(tmp_path / "socket")
     with served(str(folder), "--uds", path) as running:

@@ -31,7 +31,7 @@ class Served:
 def served(*arguments: str, program: str = "-m minibert serve", **environment: str) -> Iterator[Served]:
     """Start ``minibert serve`` (or another program with its arguments) and wait until it answers."""
     command = [sys.executable, *program.split(), *arguments]
-    if "--uds" not in arguments:
+    if "--uds" not in arguments and program.endswith(" serve"):
         command += ["--port", "0"]
     options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, cwd=ROOT, env={**os.environ, **environment}, **options) as process:
