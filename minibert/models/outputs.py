@@ -51,6 +51,10 @@ class ModelOutput:
         """Return pairs of name and value, of the values that are not None, in order."""
         return tuple((key, getattr(self, key)) for key in self.keys())
 
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return the value of a name, or `default` if it is None or not in the output."""
+        return dict(self.items()).get(key, default)
+
     def __getitem__(self, key: str | int | slice) -> Any:
         if isinstance(key, str):
             if key not in self.keys():

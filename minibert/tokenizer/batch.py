@@ -13,13 +13,20 @@ from minibert.base.display import html_table
 from minibert.base.tensors import as_array, check_return_tensors, to_tensor
 from minibert.tokenizer.encodings import Encoding
 
-__all__ = ["Span", "TokenizedBatch", "converted", "lists", "padded_array"]
+__all__ = ["CharSpan", "TokenSpan", "TokenizedBatch", "converted", "lists", "padded_array"]
 
 Element = TypeVar("Element")
 
 
-class Span(NamedTuple):
-    """The first character or token of a span, and the one after its last."""
+class CharSpan(NamedTuple):
+    """The first character of a span, and the one after its last."""
+
+    start: int
+    end: int
+
+
+class TokenSpan(NamedTuple):
+    """The first token of a span, and the one after its last."""
 
     start: int
     end: int
@@ -159,12 +166,12 @@ class TokenizedBatch(MutableMapping[str, Any]):
         holders = np.flatnonzero(belongs & (offsets[:, 0] <= char) & (char < offsets[:, 1]))
         return self._spans[i].start + int(holders[0]) if len(holders) else None
 
-    def token_to_chars(self, i: int, token: int | None = None) -> Span | None:
+    def token_to_chars(self, i: int, token: int | None = None) -> CharSpan | None:
         """Return a token's first character and the one after its last; None for special tokens and padding."""
         i, token = self._row_and_token(i, token)
         if self.sequence_ids(i)[token] is None:
             return None
-        return Span(*self._padded(i, self._encoding(i).offsets.tolist(), [0, 0])[token])
+        return CharSpan(*self._padded(i, self._encoding(i).offsets.tolist(), [0, 0])[token])
 
     def token_to_word(self, i: int, token: int | None = None) -> int | None:
         """Return the index of a token's word; None for special tokens and padding."""
@@ -176,21 +183,21 @@ class TokenizedBatch(MutableMapping[str, Any]):
         i, token = self._row_and_token(i, token)
         return self.sequence_ids(i)[token]
 
-    def word_to_tokens(self, i: int, word: int | None = None, sequence: int = 0) -> Span | None:
+    def word_to_tokens(self, i: int, word: int | None = None, sequence: int = 0) -> TokenSpan | None:
         """Return the first token of a word and the one after its last; None if no token of it is left."""
         i, word = (0, i) if word is None else (i, word)
         owners = list(zip(self.word_ids(i), self.sequence_ids(i), strict=True))
         found = [place for place, owner in enumerate(owners) if owner == (check_int("word", word), sequence)]
-        return Span(found[0], found[-1] + 1) if found else None
+        return TokenSpan(found[0], found[-1] + 1) if found else None
 
-    def word_to_chars(self, i: int, word: int | None = None, sequence: int = 0) -> Span | None:
+    def word_to_chars(self, i: int, word: int | None = None, sequence: int = 0) -> CharSpan | None:
         """Return the first character of a word and the one after its last; None if no token of it is left."""
         i, word = (0, i) if word is None else (i, word)
         tokens = self.word_to_tokens(i, word, sequence)
         if tokens is None:
             return None
         first, last = self.token_to_chars(i, tokens.start), self.token_to_chars(i, tokens.end - 1)
-        return None if first is None or last is None else Span(first.start, last.end)
+        return None if first is None or last is None else CharSpan(first.start, last.end)
 
     def char_to_word(self, i: int, char: int | None = None, sequence: int = 0) -> int | None:
         """Return the index of the word that holds a character; None if no token holds it."""

@@ -457,8 +457,8 @@ class BertTokenizer(Chat):
 
     def encode(
         self,
-        text: str,
-        text_pair: str | None = None,
+        text: Any,
+        text_pair: Any = None,
         add_special_tokens: bool = True,
         padding: bool | str = False,
         truncation: bool | str | None = None,
@@ -470,9 +470,8 @@ class BertTokenizer(Chat):
     ) -> Any:
         """Return the ids of one text, with [CLS] and [SEP]: a list, or an array or tensor of shape (1, S).
 
-        Parameters are those of `__call__`.
+        Parameters are those of `__call__`. A list of texts gives a list of ids for each.
         """
-        _refuse_several(text, text_pair)
         return self(
             text,
             text_pair,

@@ -34,6 +34,16 @@ Columns: TypeAlias = npt.NDArray[np.signedinteger[Any]]
 Element = TypeVar("Element")
 
 
+# Attributes of the library's encodings that minibert's do not have -> what to use.
+_ELSEWHERE = {
+    "attention_mask": "it does not hold padding, so all its tokens count; the mask is batch['attention_mask'][i]",
+    "type_ids": "it is token_types",
+    "words": "it is word_ids",
+    "overflowing": "call the tokenizer with return_overflowing_tokens=True",
+    "n_sequences": "it is batch.n_sequences",
+}
+
+
 class RawEncoding(Protocol):
     """The attributes that minibert reads from the library's encoding; each is made anew, as a list of S values.
 
@@ -135,6 +145,10 @@ class Encoding:
     def sequence_ids(self) -> list[int | None]:
         """Index of the text that each token comes from, 0 or 1; None for [CLS] and [SEP]."""
         return self._kept_list(self._raw.sequence_ids)
+
+    def __getattr__(self, name: str) -> Any:
+        remedy = f": {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
+        raise AttributeError(f"Encoding has no attribute {name!r}{remedy}.")
 
     def _kept_array(self, values: list[Any] | Columns) -> Int64Array:
         array = np.array(values, dtype=np.int64)

@@ -30,9 +30,12 @@ def test_an_output_is_read_like_that_of_transformers(model: BertModel, eager: tr
     for i, name in enumerate(names):
         assert output[name] is output[i] is output[i - 4] is values[i]
         assert name in output
+        assert output.get(name) is output[name]
     assert output[:2] == tuple(values[:2])
     assert output[1:3] == tuple(values[1:3])
     assert dict(output).keys() == set(names)
+    assert output.get("loss") is expected.get("loss") is None
+    assert output.get("loss", 5) == expected.get("loss", 5) == 5
     last, pooled, *_ = output
     assert last is output.last_hidden_state
     assert pooled is output.pooler_output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -215,6 +216,7 @@ def test_character_positions_equal_transformers(tokenizer: BertTokenizer) -> Non
                     assert mine.char_to_token(row, char, sequence) == reference.char_to_token(row, char, sequence)
             for token in range(len(mine["input_ids"][0])):
                 assert mine.token_to_chars(row, token) == reference.token_to_chars(row, token)
+                assert repr(mine.token_to_chars(row, token)) == repr(reference.token_to_chars(row, token))
     tokenizer.padding_side = "right"
 
 
@@ -290,3 +292,29 @@ def test_single_code_points_equal_transformers(folders: Callable[[str], Path]) -
 @pytest.mark.parametrize("name", ["uncased", "bert-base-cased"])
 def test_every_code_point_equals_transformers(folders: Callable[[str], Path], name: str) -> None:
     compare_code_points(folders(name), name, ALL_CODE_POINTS)
+
+
+def test_encode_takes_lists_as_transformers_does(tokenizer: BertTokenizer) -> None:
+    theirs = transformers.BertTokenizer.from_pretrained(locate_minilm())
+    calls: list[tuple[Any, dict[str, Any]]] = [
+        (["a cat", "dog"], {}),
+        (["a cat", "dog"], {"return_tensors": "np", "padding": True}),
+        (["a", "cat"], {"is_split_into_words": True}),
+        ([("a", "cat")], {"add_special_tokens": False}),
+    ]
+    for text, options in calls:
+        np.testing.assert_array_equal(
+            np.array(tokenizer.encode(text, **options), dtype=object),
+            np.array(theirs.encode(text, **options), dtype=object),
+        )
+    with pytest.raises(TypeError, match=r"101"):
+        tokenizer.encode([101, 102])
+
+
+def test_what_only_an_encoding_of_the_library_has_names_its_place_here(tokenizer: BertTokenizer) -> None:
+    encoding = tokenizer("a cat")[0]
+    for name, remedy in (("attention_mask", r"batch\['attention_mask'\]"), ("type_ids", "it is token_types")):
+        with pytest.raises(AttributeError, match=f"Encoding has no attribute '{name}': .*{remedy}"):
+            getattr(encoding, name)
+    assert not hasattr(encoding, "unheard_of")
+    assert pickle.loads(pickle.dumps(tokenizer("a cat"))).data == tokenizer("a cat").data
