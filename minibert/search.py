@@ -16,6 +16,7 @@ import numpy.typing as npt
 from minibert.base import tensors
 from minibert.base.arrays import FloatArray, Int64Array
 from minibert.base.checks import brief, check_int
+from minibert.base.scores import Scores
 from minibert.similarity import SIMILARITY_FUNCTIONS, as_array, cos_sim, normalize_embeddings
 
 __all__ = ["as_matrix", "community_detection", "paraphrase_mining", "paraphrase_mining_embeddings", "semantic_search"]
@@ -255,12 +256,17 @@ def _best(
 
 
 def _of_arrays(score_function: ScoreFunction, *given: object) -> ScoreFunction:
-    """Return a function of arrays; if vectors were given as tensors, the caller's own function gets tensors."""
+    """Return a function of arrays; the caller's own function gets tensors if those were given, else `Scores`.
+
+    Functions of torch take `Scores`, as in ``torch.mm(a, b.T)``: sentence-transformers gives tensors here.
+    """
     if not callable(score_function):
         raise TypeError(f"score_function={brief(score_function)}; expected a function, such as cos_sim or dot_score.")
-    if any(score_function is ours for ours in _OUR_SCORES) or not any(map(tensors.holds_tensor, given)):
+    if any(score_function is ours for ours in _OUR_SCORES):
         return score_function
-    return lambda a, b: score_function(tensors.to_tensor(a), tensors.to_tensor(b))
+    if any(map(tensors.holds_tensor, given)):
+        return lambda a, b: score_function(tensors.to_tensor(a), tensors.to_tensor(b))
+    return lambda a, b: score_function(a.view(Scores), b.view(Scores))
 
 
 def _first_columns(scores: FloatArray, threshold: FloatArray, count: int) -> Int64Array:

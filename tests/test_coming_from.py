@@ -432,6 +432,38 @@ def _token_embeddings(world: World) -> None:
     close(embed_tokens(world.sentences.model, world.sentences.tokenizer, TEXTS[0]).vectors, ours)
 
 
+@row("`encode(texts, output_value=None)`")
+def _rows_of_tokens(world: World) -> None:
+    ours, tensors = (world.sentences.encode(TEXTS, output_value=None, convert_to_tensor=kind) for kind in (False, True))
+    theirs = world.sentence_transformers().encode(TEXTS, output_value=None)
+    for mine, tensor, other in zip(ours, tensors, theirs, strict=True):
+        rows = len(mine["input_ids"])
+        assert (rows, len(other["input_ids"])) == (int(other["attention_mask"].sum()), len(ours[0]["input_ids"]))
+        close(mine["token_embeddings"], other["token_embeddings"][:rows])
+        close(tensor["sentence_embedding"], mine["sentence_embedding"])
+        assert isinstance(tensor["token_embeddings"], torch.Tensor)
+    assert len(ours[0]["input_ids"]) > len(ours[1]["input_ids"])
+
+
+@row("`model.tokenizer.model_max_length = 64`")
+def _limit_of_the_tokenizer(world: World) -> None:
+    for model in (world.sentences, world.sentence_transformers()):
+        model.tokenizer.model_max_length = 64
+        assert model.max_seq_length == 64
+
+
+@row('`models.Transformer(...)`, `model(features)`, `model[1].pooling_mode = "cls"`')
+def _modules_of_a_model(world: World) -> None:
+    for program, error in (
+        ("from minibert import models; models.Transformer('bert-base-uncased')", AttributeError),
+        ("from minibert.models import Pooling", ImportError),
+        ("model(model.tokenize(['a']))", TypeError),
+        ("model[1].pooling_mode = 'cls'", AttributeError),
+    ):
+        with pytest.raises(error, match=r"SentenceTransformer\(folder\)|encode\(texts"):
+            exec(program, {"model": world.sentences})
+
+
 @row('`modules=[...]`, `backend="onnx"`')
 def _parts(world: World) -> None:
     for options in ({"modules": [object()]}, {"backend": "onnx"}):

@@ -120,7 +120,10 @@ def test_the_similarity_function_as_an_enum(folder: Path, model: SentenceTransfo
             ours, theirs = getattr(SimilarityFunction, convert)(name), getattr(Theirs, convert)(name)
             assert ours.__name__ == theirs.__name__
     other = enum.Enum("other", {"X": "angle"})
-    for wrong in (other.X, Theirs.MAXSIM, None, 3):
+    for one in (model, Original(str(folder), device="cpu")):
+        one.similarity_fn_name = None
+        assert one.similarity_fn_name == "cosine"
+    for wrong in (other.X, Theirs.MAXSIM, 3):
         with pytest.raises(ValueError, match="similarity_fn_name="):
             model.similarity_fn_name = wrong
 
@@ -205,6 +208,26 @@ def test_the_parts_of_a_model_beside_theirs(tmp_path: Path) -> None:
         ours[5]
     with pytest.raises(AttributeError, match="Pooling has no attribute 'pooling_mode_other'"):
         _ = ours[1].pooling_mode_other
+
+
+def test_what_would_be_lost_on_a_part_is_refused(model: SentenceTransformer) -> None:
+    for part, name, remedy in (
+        (model[1], "pooling_mode", r"encode\(texts, pooling='cls'\)"),
+        (model[1], "pooling_mode_cls_token", r"encode\(texts, pooling='cls'\)"),
+        (model[0], "auto_model", "attributes of the whole model"),
+        (model[0], "do_lower_case", "max_seq_length can"),
+    ):
+        with pytest.raises(AttributeError, match=f"{name} of this .* cannot be set. .*{remedy}"):
+            setattr(part, name, True)
+
+
+def test_features_are_made_from_texts_and_not_taken(model: SentenceTransformer, folder: Path) -> None:
+    theirs = Original(str(folder), device="cpu").preprocess(TEXTS)
+    for features in (model.preprocess(TEXTS), model[0].preprocess(TEXTS), model.tokenize(TEXTS)):
+        np.testing.assert_array_equal(features["input_ids"], theirs["input_ids"])
+    for call in (model, model.forward):
+        with pytest.raises(TypeError, match=r"not from the features of tokenize: call encode\(texts\)"):
+            call(features)
 
 
 def test_whether_a_prompt_counts_can_be_set(model: SentenceTransformer, folder: Path) -> None:

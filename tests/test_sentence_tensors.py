@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from minibert import SentenceTransformer, search, similarity
+from minibert.base.scores import Scores
 from tests.support.checkpoints import locate_minilm
 
 with warnings.catch_warnings():
@@ -254,9 +255,10 @@ def test_a_score_function_of_the_caller_gets_what_the_caller_gave() -> None:
         search.semantic_search(A, B, top_k=2, score_function=theirs),
         search.semantic_search(A, B, top_k=2, score_function=util.dot_score),
     ]
-    assert seen == [(torch.Tensor, torch.Tensor), (np.ndarray, np.ndarray)]
+    assert seen == [(torch.Tensor, torch.Tensor), (Scores, Scores)]
+    found.append(search.semantic_search(A, B, top_k=2, score_function=lambda a, b: torch.mm(a, b.T)))
     ids = [[[hit["corpus_id"] for hit in hits] for hits in one] for one in found]
-    assert ids[0] == ids[1] == ids[2]
+    assert ids[0] == ids[1] == ids[2] == ids[3]
 
 
 # --- torch is only imported for tensors -------------------------------------------------------------------------------

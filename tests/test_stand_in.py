@@ -86,11 +86,12 @@ def test_the_checks_that_libraries_make(tmp_path: Path) -> None:
         print((6, 2) <= Version(version).release < (7,), "minibert" in version)
         print(importlib.util.find_spec("sentence_transformers").origin)
         print(importlib.util.find_spec("sentence_transformers.util") is not None)
+        print(importlib.util.find_spec("sentence_transformers.nothing"))
         print(bool(importlib.metadata.version("numpy")), "torch" in sys.modules)
     """
     assert printed(code, tmp_path) == [
         *("True", "True", "sentence-transformers", "sentence-transformers", "True True"),
-        *("minibert.compat.sentence_transformers", "True", "True False"),
+        *("minibert.compat.sentence_transformers", "True", "None", "True False"),
     ]
 
 
@@ -112,12 +113,16 @@ def test_what_is_not_there_says_so(tmp_path: Path) -> None:
         message("from sentence_transformers.losses import BatchHard as B", "B.cosine_distance(1, 2)")
         message("from sentence_transformers.models import Dense", "Dense(1, 2)")
         message("from sentence_transformers.evaluation import TripletEvaluator as E", "E()")
+        message("from sentence_transformers.models.Pooling import Pooling", "Pooling(1)")
+        message("from sentence_transformers.models import Pooling", "Pooling(1)")
+        message("from sentence_transformers.util import mine_hard_negatives as f", "f()")
+        message("from sentence_transformers import mine_hard_negatives as f", "f()")
     """
     lines = printed(code, tmp_path)
     advice = "leave out that import."
     assert [line.split(" | ")[0] for line in lines] == [
         *("ModuleNotFoundError", "ModuleNotFoundError", "AttributeError", "ModuleNotFoundError"),
-        *["NotImplementedError"] * 5,
+        *["NotImplementedError"] * 9,
     ]
     for line, name in zip(
         lines,
@@ -129,6 +134,8 @@ def test_what_is_not_there_says_so(tmp_path: Path) -> None:
     assert all("minibert does not train" in line for line in lines[4:7])
     assert "SentenceTransformer(folder)" in lines[7]
     assert "sentence_transformers.evaluation.TripletEvaluator is not in minibert: evaluators are part of" in lines[8]
+    assert all("SentenceTransformer(folder)" in line for line in lines[9:11])
+    assert all("mine_hard_negatives is not in minibert: it prepares training data. Use" in line for line in lines[11:])
 
 
 def test_placeholders_are_types(tmp_path: Path) -> None:

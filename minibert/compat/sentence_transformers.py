@@ -34,9 +34,17 @@ _TRAINERS = tuple(
     for model in ("SentenceTransformer", *_OTHER_MODELS)
     for part in ("Trainer", "TrainingArguments", "ModelCardData")
 )
+# In versions before 5.4 each class of sentence_transformers.models has a module of its own name.
+_OF_MODELS = (
+    *("BoW", "CLIPModel", "CNN", "Dense", "Dropout", "InputModule", "LayerNorm", "LSTM", "Module", "Normalize"),
+    *("Pooling", "Router", "StaticEmbedding", "Transformer", "WeightedLayerPooling", "WordEmbeddings", "WordWeights"),
+)
 _DATA = ("DefaultBatchSampler", "InputExample", "MultiDatasetDefaultBatchSampler", "ParallelSentencesDataset")
 
-_UTIL = Contents(source="minibert.util")
+_MINING = (
+    f"it prepares training data. Use sentence-transformers itself, which works with a model of minibert: {_WITHOUT}."
+)
+_UTIL = Contents(source="minibert.util", reasons={"mine_hard_negatives": _MINING})
 
 
 def _only(reason: str) -> Contents:
@@ -51,7 +59,11 @@ def _model(name: str) -> Contents:
 MODULES = {
     "": Contents(
         names={**_MODEL, **_OTHER_MODELS, **{name: f"minibert.util:{name}" for name in _OF_UTIL}},
-        reasons={**dict.fromkeys(_OTHER_MODELS, _NOT_YET), **dict.fromkeys((*_TRAINERS, *_DATA), _TRAINING)},
+        reasons={
+            "mine_hard_negatives": _MINING,
+            **dict.fromkeys(_OTHER_MODELS, _NOT_YET),
+            **dict.fromkeys((*_TRAINERS, *_DATA), _TRAINING),
+        },
     ),
     "SentenceTransformer": Contents(_MODEL),
     "sentence_transformer": Contents(_MODEL, reasons={"*": _TRAINING}),
@@ -66,7 +78,8 @@ MODULES = {
     **{f"util.{name}": _UTIL for name in ("similarity", "retrieval", "quantization", "tensor", "logging")},
     "similarity_functions": _UTIL,
     "quantization": _UTIL,
-    "models": _only(_PARTS),
+    "models": Contents(reasons=dict.fromkeys((*_OF_MODELS, "*"), _PARTS)),
+    **{f"models.{name}": _only(_PARTS) for name in _OF_MODELS},
     "base": Contents(),
     "base.modules": _only(_PARTS),
     "sentence_transformer.modules": _only(_PARTS),

@@ -15,10 +15,13 @@ from importlib.machinery import ModuleSpec
 from importlib.metadata import Distribution, DistributionFinder
 from os import PathLike
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 __all__ = ["Contents", "Package", "install", "missing"]
+
+# The modules of Python that look for a module, below importlib.util.find_spec or an import.
+_IMPORT_MODULES = ("importlib._bootstrap", "_frozen_importlib")
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,10 @@ class Contents:
     names: Mapping[str, str] = field(default_factory=dict)
     source: str = ""
     reasons: Mapping[str, str] = field(default_factory=dict)
+
+    def is_class(self, name: str) -> bool:
+        """Return whether a name is in the tables, so that no module of the same name hides it."""
+        return name in self.names or name in self.reasons
 
 
 @dataclass(frozen=True)
@@ -92,7 +99,7 @@ class _Module(ModuleType):
 
     def __setattr__(self, name: str, value: object) -> None:
         """Set an attribute, but let no module hide a name: `pkg.SentenceTransformer` is a class and an old module."""
-        if not (isinstance(value, _Module) and name in self._contents.names):
+        if not (isinstance(value, _Module) and self._contents.is_class(name)):
             super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Any:
@@ -113,7 +120,7 @@ class _Module(ModuleType):
     def _find(self, name: str) -> Any:
         """Return what minibert has under this name, or None."""
         module, _, attribute = self._contents.names.get(name, "").partition(":")
-        if not module and self._package.has_module(f"{self.__name__}.{name}"):
+        if not self._contents.is_class(name) and self._package.has_module(f"{self.__name__}.{name}"):
             return import_module(f"{self.__name__}.{name}")
         if not module and not name.startswith("_"):
             module, attribute = self._contents.source, name
@@ -135,6 +142,14 @@ def missing(package: Package, name: str) -> str:
     )
 
 
+def _only_asks() -> bool:
+    """Return whether importlib.util.find_spec asks for a module, and not an import; its answer for none is None."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_globals.get("__name__") in _IMPORT_MODULES:
+        frame = frame.f_back
+    return frame is not None and frame.f_globals.get("__name__") == "importlib.util"
+
+
 class _Finder(MetaPathFinder, Loader):
     """Finds the modules of a stand-in, and its version for importlib.metadata."""
 
@@ -147,6 +162,8 @@ class _Finder(MetaPathFinder, Loader):
         if fullname.partition(".")[0] != self.package.name:
             return None
         if not self.package.has_module(fullname):
+            if _only_asks():
+                return None
             # `from package import name` also comes here; with its own name the error would be replaced by Python's
             raise ModuleNotFoundError(missing(self.package, fullname), name=f"{fullname} of {self.package.maker}")
         return ModuleSpec(fullname, self, origin=self.package.maker, is_package=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from minibert.base.checks import brief, check_int
 from minibert.models.bert_model import BertModel
@@ -37,6 +37,20 @@ class SentenceHabits(ModelHabits):
     def encode(self, inputs: Any = None, *args: Any, **options: Any) -> Any:
         """Turn texts into vectors; the model itself has this method."""
         raise NotImplementedError
+
+    def preprocess(self, inputs: Any) -> TokenizedBatch:
+        """Return the same as `tokenize`; sentence-transformers 6 calls it so."""
+        return self.tokenize(inputs)
+
+    def forward(self, *args: object, **kwargs: object) -> NoReturn:
+        """Refuse features of `tokenize`, and say how to compute from texts."""
+        raise TypeError(
+            "minibert computes sentence vectors from texts, not from the features of tokenize: call encode(texts). "
+            "encode(texts, output_value=None) also gives the vectors of the tokens, and model.model(**features) the "
+            "hidden states."
+        )
+
+    __call__ = forward
 
     # -- several processes
 

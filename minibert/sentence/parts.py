@@ -5,7 +5,7 @@ A part is a view: it reads the settings of its model, and what is set on it is s
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from minibert.models.bert_model import BertModel
 from minibert.sentence.modules import Pipeline
@@ -29,11 +29,28 @@ class _Model(Protocol):
     def set_pooling_include_prompt(self, include_prompt: bool) -> None: ...
 
 
-class TransformerPart:
-    """The first part of a model: the tokenizer and the BERT model."""
+class _Part:
+    """A view of a model: setting anything but its settings is refused, because it would be lost."""
+
+    _name: ClassVar[str]
+    _remedy: ClassVar[str]
 
     def __init__(self, model: _Model) -> None:
-        self._model = model
+        object.__setattr__(self, "_model", model)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if getattr(getattr(type(self), name, None), "fset", None) is None:
+            raise AttributeError(f"{name} of this {self._name} cannot be set. {self._remedy}")
+        object.__setattr__(self, name, value)
+
+    _model: _Model
+
+
+class TransformerPart(_Part):
+    """The first part of a model: the tokenizer and the BERT model."""
+
+    _name = "Transformer"
+    _remedy = "max_seq_length can; the tokenizer and the BERT model are attributes of the whole model."
 
     @property
     def auto_model(self) -> BertModel:
@@ -71,15 +88,19 @@ class TransformerPart:
         """As `SentenceTransformer.tokenize`."""
         return self._model.tokenize(texts)
 
+    def preprocess(self, inputs: Any) -> TokenizedBatch:
+        """Return the same as `tokenize`; sentence-transformers 6 calls it so."""
+        return self._model.tokenize(inputs)
+
     def __repr__(self) -> str:
         return f"Transformer({self._model.model!r}, max_seq_length={self.max_seq_length})"
 
 
-class PoolingPart:
+class PoolingPart(_Part):
     """The second part of a model: tokens -> one vector."""
 
-    def __init__(self, model: _Model) -> None:
-        self._model = model
+    _name = "Pooling"
+    _remedy = "include_prompt can. For another pooling give it to each call: encode(texts, pooling='cls')."
 
     @property
     def pooling_mode(self) -> str | tuple[str, ...]:

@@ -225,12 +225,15 @@ class SentenceTransformer(SentenceHabits):
 
     @property
     def similarity_fn_name(self) -> str:
-        """What `similarity` computes: "cosine", "dot", "euclidean" or "manhattan". Settable, also as an enum."""
+        """What `similarity` computes: "cosine", "dot", "euclidean" or "manhattan". Settable, also as an enum.
+
+        None sets "cosine", as in sentence-transformers.
+        """
         return self._similarity_fn_name
 
     @similarity_fn_name.setter
-    def similarity_fn_name(self, value: str | SimilarityFunction) -> None:
-        self._similarity_fn_name = check_similarity("similarity_fn_name", value)
+    def similarity_fn_name(self, value: str | SimilarityFunction | None) -> None:
+        self._similarity_fn_name = "cosine" if value is None else check_similarity("similarity_fn_name", value)
 
     def get_embedding_dimension(self) -> int:
         """Return the length of the vectors that `encode` returns."""
