@@ -186,7 +186,7 @@ def known(command: str) -> bool:
         return True
     if extra := re.fullmatch(r'pip install "\.\[(\w+)\]"', command):
         return extra[1] in PROJECT["project"]["optional-dependencies"]
-    if module := re.match(r"python -m ((?:minibert|benchmarks)[\w.]*)", command):
+    if module := re.match(r"(?:[A-Z_]+=\S+ )*python -m ((?:minibert|benchmarks)[\w.]*)", command):
         return importlib.util.find_spec(module[1]) is not None
     if command.split()[0] == "pytest":
         named = re.findall(r"\w+", " ".join(re.findall(r"""-m ("[^"]*"|'[^']*'|\w+)""", command)))
