@@ -317,7 +317,9 @@ def test_similarity(minilm_sentences: SentenceTransformer) -> None:
     np.testing.assert_allclose(model.similarity(vectors, vectors), -distances, atol=1e-6)
     model.similarity_fn_name = "manhattan"
     assert model.similarity_pairwise(vectors[0], vectors[3]) < -1
-    for wrong in ("maxsim", None, 3):
+    model.similarity_fn_name = None  # the default, as in sentence-transformers
+    np.testing.assert_allclose(model.similarity(vectors, vectors), vectors @ vectors.T, atol=1e-6)
+    for wrong in ("maxsim", 3):
         with pytest.raises(ValueError, match="similarity_fn_name="):
             model.similarity_fn_name = wrong
     with pytest.raises(ValueError, match="similarity_fn_name='angle'"):

@@ -134,7 +134,6 @@ LOAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"device": "mps"}, ValueError, "minibert runs on the CPU"),
     ({"backend": "onnx"}, ValueError, "runs other files of the model"),
     ({"modules": [1]}, ValueError, r"CrossEncoder\(modules=\[1\]\)"),
-    ({"trust_remote_code": True}, ValueError, "never runs code of a model repository"),
     ({"model_kwargs": {"torch_dtype": "float16"}}, ValueError, "model_kwargs of CrossEncoder"),
     ({"processor_kwargs": {"truncation_side": "left"}}, ValueError, "processor_kwargs of CrossEncoder"),
     ({"keep_in_fp32_modules": "all"}, TypeError, "keep_in_fp32_modules='all'; expected a list"),
