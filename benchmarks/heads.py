@@ -32,6 +32,7 @@ HEADS = {
     "BertForQuestionAnswering": "start_logits",
     "BertForMultipleChoice": "logits",
 }
+LABELS = {"BertForQuestionAnswering": 2}  # the begin and the end of an answer
 ONE_POSITION = "BertForMaskedLM, one position"
 MASKED = 5  # the column of the token whose logits are wanted in the row "one position"
 
@@ -44,7 +45,7 @@ def make_checkpoint(name: str, folder: Path) -> Path:
     sizes = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = getattr(transformers, name)(transformers.BertConfig(**sizes, num_labels=3))
+        model = getattr(transformers, name)(transformers.BertConfig(**sizes, num_labels=LABELS.get(name, 3)))
     model.save_pretrained(folder)
     return folder
 
@@ -117,12 +118,13 @@ def main() -> int:
     parser = table_parser("heads")
     parser.add_argument("--runs", type=int, default=5, help="number of runs, for the medians (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=0.5, help="seconds per run and shape (default: %(default)s)")
+    parser.add_argument("--only", default="", help="measure only heads whose name contains this")
     options = parser.parse_args()
     threads = available_cores()
     lines = ["| head | texts x tokens | minibert, ms | transformers sdpa, ms |", "|---|---|--:|--:|"]
     with tempfile.TemporaryDirectory() as scratch_name:
         scratch = Path(scratch_name)
-        for row in (*HEADS, ONE_POSITION):
+        for row in (row for row in (*HEADS, ONE_POSITION) if options.only in row):
             name, one_position = row.partition(",")[0], row == ONE_POSITION
             folder = scratch / name
             if not folder.exists():
