@@ -14,8 +14,8 @@ and ops. While that runs, step by step, the head of bert/heads.py computes the l
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Self, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Self, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,14 +25,14 @@ from minibert.bert import heads
 from minibert.bert.ops import Ops, PreparedLinear
 from minibert.bert.packed import PackedBatch
 from minibert.bert.weights import HEADS, HeadWeights, Weights
-from minibert.models.bert_model import BertModel, StepHead
+from minibert.models.bert_model import BertModel
 from minibert.models.embeddings import Embedding
 from minibert.models.inputs import as_numbers, pack
 from minibert.models.logits import SLICE_BYTES, SequenceLogits, TokenLogits, check_positions
 from minibert.models.outputs import (
     BertForPreTrainingOutput,
-    BertModelOutput,
     MaskedLMOutput,
+    ModelOutput,
     MultipleChoiceModelOutput,
     NextSentencePredictorOutput,
     QuestionAnsweringModelOutput,
@@ -53,6 +53,11 @@ __all__ = [
 ]
 
 _Part = TypeVar("_Part")
+_Output = TypeVar("_Output", bound=ModelOutput)
+
+_INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds")
+_Inputs: TypeAlias = Sequence[npt.ArrayLike | None]
+_Options: TypeAlias = tuple[Selection | None, Selection | None, bool | None, Mapping[str, Any]]
 
 
 class BertHead(BertPreTrainedModel):
@@ -67,6 +72,7 @@ class BertHead(BertPreTrainedModel):
     """
 
     _head: ClassVar[str]
+    _formula: ClassVar[Callable[..., FloatArray]]  # of bert/heads.py; the masked-LM head is apart
     bert: BertModel
 
     def __init__(
@@ -100,42 +106,80 @@ class BertHead(BertPreTrainedModel):
         return _there(self.weights.head)
 
     @property
+    def _dense(self) -> PreparedLinear:
+        """The weights of `_formula`."""
+        return _there(getattr(self._own, HEADS[self._head].rows[-1].field))
+
+    @property
     def _pooler(self) -> PreparedLinear:
         return _there(self.weights.pooler)
 
-    def _run(
+    def _compute(
         self,
-        batch: PackedBatch,
-        output_hidden_states: Selection | None,
-        output_attentions: Selection | None,
-        *logits: StepHead,
-    ) -> BertModelOutput:
-        """Fill the logits; return the hidden states and attentions that were asked for."""
-        return self.bert.run_packed(batch, output_hidden_states, output_attentions, heads=logits)
+        output: Callable[..., _Output],
+        inputs: _Inputs,
+        options: _Options,
+        *logits_of: Callable[[PackedBatch], SequenceLogits | TokenLogits],
+        **labels: None,
+    ) -> _Output:
+        """Do the work of a call: check, pack, run the model, and make the output.
 
-    def _sequence_logits(self, batch: PackedBatch, width: int, head: Any, dense: PreparedLinear) -> SequenceLogits:
-        """Return the logits of a head of bert/heads.py that reads [CLS]; they are not computed yet."""
+        Parameters
+        ----------
+        output : callable
+            Makes the output from the logits of each head, the hidden states and the attentions.
+        inputs, options
+            The arguments that all classes have.
+        *logits_of
+            Each head: a packed batch -> its logits, which are filled while the model runs.
+        **labels
+            The arguments for training.
+        """
+        hidden_states, attentions, return_dict, harmless = options
+        self._check_keywords(harmless)
+        _refuse_labels(**labels)
+        batch = self._pack(dict(zip(_INPUTS, inputs, strict=True)))
+        filled = [logits(batch) for logits in logits_of]
+        states = self.bert.run_packed(batch, hidden_states, attentions, heads=filled)
+        result = output(*(head.logits for head in filled), states.hidden_states, states.attentions)
+        return self._finish(result, return_dict, *inputs)
+
+    def _sequence_logits(self, batch: PackedBatch) -> SequenceLogits:
+        """Return the logits of a head that reads [CLS]; they are not computed yet."""
+        dense = self._dense
         return SequenceLogits(
-            batch, width, lambda x, step: head(x, self._pooler, dense, step, self.ops), dtype=self._result_dtype
+            batch,
+            dense.shape[0],
+            lambda x, step: self._formula(x, self._pooler, dense, step, self.ops),
+            dtype=self._result_dtype,
         )
 
-    def _token_logits(self, batch: PackedBatch, width: int, head: Any, dense: PreparedLinear) -> TokenLogits:
-        """Return the logits of a head of bert/heads.py that reads each token; they are not computed yet."""
-        return TokenLogits(
-            batch, width, lambda x: head(x, dense, self.ops), dtype=self._result_dtype, slice_bytes=self._slice_bytes
-        )
-
-    def _word_logits(self, batch: PackedBatch, positions: npt.ArrayLike | None) -> TokenLogits:
-        """Return the logits of the masked-LM head; they are not computed yet."""
-        num_sequences, length = batch.mask.shape
+    def _token_logits(self, batch: PackedBatch) -> TokenLogits:
+        """Return the logits of a head that reads each token; they are not computed yet."""
+        dense = self._dense
         return TokenLogits(
             batch,
-            self.config.vocab_size,
-            lambda x: heads.masked_lm(x, _there(self._own.predictions), self.config, self.ops),
-            None if positions is None else check_positions(positions, (num_sequences, length)),
+            dense.shape[0],
+            lambda x: self._formula(x, dense, self.ops),
             dtype=self._result_dtype,
             slice_bytes=self._slice_bytes,
         )
+
+    def _word_logits(self, positions: npt.ArrayLike | None) -> Callable[[PackedBatch], TokenLogits]:
+        """Return a function that returns the logits of the masked-LM head; they are not computed yet."""
+
+        def logits(batch: PackedBatch) -> TokenLogits:
+            num_sequences, length = batch.mask.shape
+            return TokenLogits(
+                batch,
+                self.config.vocab_size,
+                lambda x: heads.masked_lm(x, _there(self._own.predictions), self.config, self.ops),
+                None if positions is None else check_positions(positions, (num_sequences, length)),
+                dtype=self._result_dtype,
+                slice_bytes=self._slice_bytes,
+            )
+
+        return logits
 
     # --- for trace and stream, see models/tracing.py ------------------------------------------------------------------
 
@@ -159,14 +203,13 @@ class BertHead(BertPreTrainedModel):
         return self.bert._packed_states(batch, stop)
 
     def _after_states(self, x: FloatArray, step: PackedBatch) -> None:
-        fields = [row.field for row in HEADS[self._head].rows]
-        if "decoder" in fields:
+        has_decoder = "decoder" in (row.field for row in HEADS[self._head].rows)
+        if has_decoder:
             heads.masked_lm(x, _there(self._own.predictions), self.config, self.ops)
         if HEADS[self._head].pooled:
-            dense = _there(self._own.classifier if "classifier" in fields else self._own.seq_relationship)
-            heads.sequence_classification(x, self._pooler, dense, step, self.ops)
-        elif "decoder" not in fields:
-            heads.token_classification(x, _there(getattr(self._own, fields[0])), self.ops)
+            self._formula(x, self._pooler, self._dense, step, self.ops)
+        elif not has_decoder:
+            self._formula(x, self._dense, self.ops)
 
     def _output_nbytes(self, batch: PackedBatch) -> int:
         states = self.bert._output_nbytes(batch)
@@ -221,14 +264,10 @@ class BertForMaskedLM(BertHead):
         MemoryError
             The logits, 4 B S V bytes, do not fit into the memory that this process may use.
         """
-        self._check_keywords(harmless)
-        _refuse_labels(labels=labels)
-        batch = pack(self.config, input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        words = self._word_logits(batch, positions)
-        states = self._run(batch, output_hidden_states, output_attentions, words)
-        output = MaskedLMOutput(words.logits, states.hidden_states, states.attentions)
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        return self._finish(output, return_dict, *inputs)
+        options = (output_hidden_states, output_attentions, return_dict, harmless)
+        words = self._word_logits(positions)
+        return self._compute(MaskedLMOutput, inputs, options, words, labels=labels)
 
     forward = __call__
 
@@ -237,6 +276,7 @@ class BertForNextSentencePrediction(BertHead):
     """BERT with the next-sentence head, which says whether the second text of a pair follows the first one."""
 
     _head = "BertForNextSentencePrediction"
+    _formula = staticmethod(heads.next_sentence)
 
     def __call__(
         self,
@@ -257,14 +297,9 @@ class BertForNextSentencePrediction(BertHead):
         The inputs and errors are those of `BertModel.__call__`; a pair is one sequence, as
         ``tokenizer(first, second)`` gives it. `labels` is refused.
         """
-        self._check_keywords(harmless)
-        _refuse_labels(labels=labels)
-        batch = pack(self.config, input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        pairs = self._sequence_logits(batch, 2, heads.next_sentence, _there(self._own.seq_relationship))
-        states = self._run(batch, output_hidden_states, output_attentions, pairs)
-        output = NextSentencePredictorOutput(pairs.logits, states.hidden_states, states.attentions)
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        return self._finish(output, return_dict, *inputs)
+        options = (output_hidden_states, output_attentions, return_dict, harmless)
+        return self._compute(NextSentencePredictorOutput, inputs, options, self._sequence_logits, labels=labels)
 
     forward = __call__
 
@@ -273,6 +308,7 @@ class BertForPreTraining(BertHead):
     """BERT with both heads of its pre-training: masked LM and next sentence."""
 
     _head = "BertForPreTraining"
+    _formula = staticmethod(heads.next_sentence)
 
     def __call__(
         self,
@@ -294,15 +330,11 @@ class BertForPreTraining(BertHead):
 
         The inputs and errors are those of `BertForMaskedLM.__call__`; `positions` chooses the prediction_logits.
         """
-        self._check_keywords(harmless)
-        _refuse_labels(labels=labels, next_sentence_label=next_sentence_label)
-        batch = pack(self.config, input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        words = self._word_logits(batch, positions)
-        pairs = self._sequence_logits(batch, 2, heads.next_sentence, _there(self._own.seq_relationship))
-        states = self._run(batch, output_hidden_states, output_attentions, words, pairs)
-        output = BertForPreTrainingOutput(words.logits, pairs.logits, states.hidden_states, states.attentions)
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        return self._finish(output, return_dict, *inputs)
+        options = (output_hidden_states, output_attentions, return_dict, harmless)
+        logits = self._word_logits(positions), self._sequence_logits
+        labels_given = {"labels": labels, "next_sentence_label": next_sentence_label}
+        return self._compute(BertForPreTrainingOutput, inputs, options, *logits, **labels_given)
 
     forward = __call__
 
@@ -315,6 +347,7 @@ class BertForSequenceClassification(BertHead):
     """
 
     _head = "BertForSequenceClassification"
+    _formula = staticmethod(heads.sequence_classification)
 
     def __call__(
         self,
@@ -334,15 +367,9 @@ class BertForSequenceClassification(BertHead):
 
         The inputs and errors are those of `BertModel.__call__`; `labels` is refused.
         """
-        self._check_keywords(harmless)
-        _refuse_labels(labels=labels)
-        batch = pack(self.config, input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        classifier = _there(self._own.classifier)
-        scores = self._sequence_logits(batch, self.config.num_labels, heads.sequence_classification, classifier)
-        states = self._run(batch, output_hidden_states, output_attentions, scores)
-        output = SequenceClassifierOutput(scores.logits, states.hidden_states, states.attentions)
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        return self._finish(output, return_dict, *inputs)
+        options = (output_hidden_states, output_attentions, return_dict, harmless)
+        return self._compute(SequenceClassifierOutput, inputs, options, self._sequence_logits, labels=labels)
 
     forward = __call__
 
@@ -351,6 +378,7 @@ class BertForTokenClassification(BertHead):
     """BERT with a classifier of tokens, for example for named entities."""
 
     _head = "BertForTokenClassification"
+    _formula = staticmethod(heads.token_classification)
 
     def __call__(
         self,
@@ -370,15 +398,9 @@ class BertForTokenClassification(BertHead):
 
         The inputs and errors are those of `BertModel.__call__`; `labels` is refused.
         """
-        self._check_keywords(harmless)
-        _refuse_labels(labels=labels)
-        batch = pack(self.config, input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        classifier = _there(self._own.classifier)
-        scores = self._token_logits(batch, self.config.num_labels, heads.token_classification, classifier)
-        states = self._run(batch, output_hidden_states, output_attentions, scores)
-        output = TokenClassifierOutput(scores.logits, states.hidden_states, states.attentions)
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        return self._finish(output, return_dict, *inputs)
+        options = (output_hidden_states, output_attentions, return_dict, harmless)
+        return self._compute(TokenClassifierOutput, inputs, options, self._token_logits, labels=labels)
 
     forward = __call__
 
@@ -387,6 +409,7 @@ class BertForQuestionAnswering(BertHead):
     """BERT with a head that finds the answer to a question in a text: its first and its last token."""
 
     _head = "BertForQuestionAnswering"
+    _formula = staticmethod(heads.question_answering)
 
     def __call__(
         self,
@@ -408,15 +431,10 @@ class BertForQuestionAnswering(BertHead):
         The inputs and errors are those of `BertModel.__call__`; `start_positions` and `end_positions`, the labels, are
         refused.
         """
-        self._check_keywords(harmless)
-        _refuse_labels(start_positions=start_positions, end_positions=end_positions)
-        batch = pack(self.config, input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        ends = self._token_logits(batch, 2, heads.question_answering, _there(self._own.qa_outputs))
-        states = self._run(batch, output_hidden_states, output_attentions, ends)
-        start_logits, end_logits = (np.ascontiguousarray(ends.logits[:, :, i]) for i in range(2))
-        output = QuestionAnsweringModelOutput(start_logits, end_logits, states.hidden_states, states.attentions)
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        return self._finish(output, return_dict, *inputs)
+        options = (output_hidden_states, output_attentions, return_dict, harmless)
+        labels = {"start_positions": start_positions, "end_positions": end_positions}
+        return self._compute(_starts_and_ends, inputs, options, self._token_logits, **labels)
 
     forward = __call__
 
@@ -425,9 +443,10 @@ class BertForMultipleChoice(BertHead):
     """BERT with a head that scores the choices of a question against each other."""
 
     _head = "BertForMultipleChoice"
+    _formula = staticmethod(heads.multiple_choice)
 
     def _pack(self, inputs: Mapping[str, Any]) -> PackedBatch:
-        return pack(self.config, **_flatten_choices(dict(inputs))[1])
+        return pack(self.config, **_flatten_choices(inputs))
 
     def __call__(
         self,
@@ -460,28 +479,26 @@ class BertForMultipleChoice(BertHead):
             An input has the wrong kind, shape or range (messages count rows through all choices); there are no choices;
             or `labels` is given.
         """
-        self._check_keywords(harmless)
-        _refuse_labels(labels=labels)
-        inputs = {
-            "input_ids": input_ids,
-            "attention_mask": attention_mask,
-            "token_type_ids": token_type_ids,
-            "position_ids": position_ids,
-            "inputs_embeds": inputs_embeds,
-        }
-        shape, flat = _flatten_choices(inputs)
-        batch = pack(self.config, **flat)
-        classifier = _there(self._own.classifier)
-        scores = self._sequence_logits(batch, 1, heads.multiple_choice, classifier)
-        states = self._run(batch, output_hidden_states, output_attentions, scores)
-        output = MultipleChoiceModelOutput(scores.logits.reshape(shape), states.hidden_states, states.attentions)
-        return self._finish(output, return_dict, *inputs.values())
+
+        def in_rows(logits: FloatArray, *others: Any) -> MultipleChoiceModelOutput:
+            shape = np.shape(input_ids if inputs_embeds is None else inputs_embeds)[:2]  # type: ignore[arg-type]
+            return MultipleChoiceModelOutput(logits.reshape(shape), *others)
+
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        options = (output_hidden_states, output_attentions, return_dict, harmless)
+        return self._compute(in_rows, inputs, options, self._sequence_logits, labels=labels)
 
     forward = __call__
 
 
-def _flatten_choices(inputs: dict[str, Any]) -> tuple[tuple[int, int], dict[str, Any]]:
-    """Return (B, choices), and the inputs with B x choices rows; `pack` checks the rest."""
+def _starts_and_ends(logits: FloatArray, *others: Any) -> QuestionAnsweringModelOutput:
+    """Split the two logits of each token."""
+    starts, ends = (np.ascontiguousarray(logits[:, :, i]) for i in range(2))
+    return QuestionAnsweringModelOutput(starts, ends, *others)
+
+
+def _flatten_choices(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the inputs with B x choices rows; `pack` checks the rest."""
     arrays = {name: as_numbers(name, value) for name, value in inputs.items() if value is not None}
     leading: tuple[int, ...] | None = None
     for name, array in arrays.items():
@@ -500,11 +517,10 @@ def _flatten_choices(inputs: dict[str, Any]) -> tuple[tuple[int, int], dict[str,
     for name, array in arrays.items():
         if array.shape[:2] not in (leading, (1, 1) if name == "position_ids" else leading):
             raise ValueError(f"{name} has shape {array.shape}; expected {(*leading, '...')}, as the input has.")
-    flat = {
+    return {
         name: array.reshape(-1 if array.size else array.shape[0] * array.shape[1], *array.shape[2:])
         for name, array in arrays.items()
     }
-    return (leading[0], leading[1]), flat
 
 
 def _there(part: _Part | None) -> _Part:
