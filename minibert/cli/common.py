@@ -9,23 +9,19 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
-from minibert.base.checks import counted
 from minibert.base.files import check_output, os_reason, printable, write_whole
 from minibert.checkpoint.hub import DEFAULT_MODEL
-from minibert.corpus.readers import Source, input_format
-from minibert.corpus.shards import folder_of, is_unfinished
-
-if TYPE_CHECKING:
-    from minibert.corpus.runs import Summary
 
 __all__ = [
     "Parser",
-    "add_inputs",
+    "add_batch_size",
     "add_layer_pooling",
     "add_layers",
     "add_model_options",
+    "add_prompt",
+    "add_stride",
     "add_texts",
     "check_file",
     "natural",
@@ -33,12 +29,8 @@ __all__ = [
     "read_lines",
     "read_texts",
     "report_problem",
-    "report_run",
     "report_written",
-    "resumable",
-    "run_options",
     "several_ints",
-    "sources_of",
     "standard_streams",
     "write_file",
 ]
@@ -181,42 +173,28 @@ def add_texts(parser: argparse.ArgumentParser, *, optional: bool = False) -> Non
     parser.add_argument("texts", nargs=nargs, metavar="TEXT", help='a text; "-" for the lines of the standard input')
 
 
-def add_inputs(parser: argparse.ArgumentParser, *, shard_size: int) -> None:
-    """Add the files of texts, how they are read, and how a run over them is saved and resumed."""
+def add_prompt(parser: argparse.ArgumentParser, before: str) -> None:
+    """Add --prompt-name and --prompt, of which one can be given; `before` says where the text of --prompt goes."""
+    prompt = parser.add_mutually_exclusive_group()
+    prompt.add_argument("--prompt-name", metavar="NAME", help="name of a prompt of the model, such as query")
+    prompt.add_argument("--prompt", metavar="TEXT", help=f"a text to put before {before}")
+
+
+def add_stride(parser: argparse.ArgumentParser) -> None:
+    """Add --stride, for long texts that are split."""
     parser.add_argument(
-        "-i",
-        "--input",
-        "--input_file",
-        nargs="+",
-        action="extend",
-        metavar="FILE",
-        help='files of texts: one per line, .jsonl, .csv or .tsv, each also as .gz; "-" is the standard input',
-    )
-    parser.add_argument(
-        "--input-format",
-        choices=("text", "jsonl", "csv", "tsv"),
-        help="default: by the suffix of each file's name, else text",
-    )
-    parser.add_argument(
-        "--text-column", default="text", metavar="NAME", help="column or key of the texts (default: %(default)s)"
-    )
-    parser.add_argument("--id-column", metavar="NAME", help="column or key of the ids (default: numbers of the lines)")
-    parser.add_argument(
-        "--on-error",
-        choices=("stop", "skip", "null"),
-        default="stop",
-        help="if lines cannot be used: stop and compute nothing, skip these lines, or keep their rows without vectors "
-        "(default: %(default)s)",
-    )
-    parser.add_argument(
-        "--resume", action="store_true", help="continue an interrupted run, or start one if there is none"
-    )
-    parser.add_argument(
-        "--shard-size",
-        type=positive,
-        default=shard_size,
+        "--stride",
+        type=natural,
+        default=0,
         metavar="N",
-        help="texts that are computed, then saved, together; a crash loses at most these (default: %(default)s)",
+        help="tokens that a window repeats from the one before, with --truncation split (default: 0)",
+    )
+
+
+def add_batch_size(parser: argparse.ArgumentParser) -> None:
+    """Add --batch-size."""
+    parser.add_argument(
+        "--batch-size", type=positive, default=32, metavar="N", help="limits memory; the result does not depend on it"
     )
 
 
@@ -238,73 +216,6 @@ def add_layer_pooling(parser: argparse.ArgumentParser, default: str) -> None:
         choices=("concat", "sum", "mean"),
         default=default,
         help="how several layers are combined (default: %(default)s)",
-    )
-
-
-def run_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments that every run over a corpus has, as `embed_corpus` and `extract_corpus` take them."""
-    return {
-        "dtype": arguments.dtype,
-        "resume": arguments.resume,
-        "on_error": arguments.on_error,
-        "shard_size": arguments.shard_size,
-        "settings": {
-            "model": arguments.model,
-            "revision": arguments.revision,
-            "backend": arguments.backend or os.environ.get("MINIBERT_BACKEND"),  # backends round differently
-        },
-        "show_progress": sys.stderr is not None and sys.stderr.isatty(),
-        "report": report_problem,
-    }
-
-
-def sources_of(arguments: argparse.Namespace) -> list[Source]:
-    """Return the sources that the options of `add_inputs` name."""
-    if arguments.input.count("-") > 1:
-        raise ValueError("the standard input is given to --input more than once; give it once.")
-    sources = []
-    for path in arguments.input:
-        kind = arguments.input_format or input_format(path)
-        id_column = None if kind == "text" else arguments.id_column
-        name = "standard input" if path == "-" else path
-        sources.append(Source(path, kind, arguments.text_column, id_column, name))
-    for option, given in (
-        ("--text-column", arguments.text_column != "text"),
-        ("--id-column", arguments.id_column is not None),
-    ):
-        if given and all(source.format == "text" for source in sources):
-            raise ValueError(
-                f"{option} names a column, but {sources[0].name} is read as plain text, which does not have columns; "
-                "give --input-format jsonl, csv or tsv."
-            )
-    return sources
-
-
-@contextlib.contextmanager
-def resumable(output: str) -> Iterator[None]:
-    """Report how to continue if a run is interrupted."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        if is_unfinished(output):
-            report_problem(
-                f"finished shards are kept in {folder_of(output)}; the same command with --resume continues."
-            )
-        raise
-
-
-def report_run(output: str, what: str, summary: Summary | None) -> None:
-    """Report what a run did; `what` is the shape of its output."""
-    if summary is None:
-        report_written(output, "this run is complete already; there is nothing to resume")
-        return
-    left_out = f", {counted(summary.n_left_out, 'input line')} left out" if summary.n_left_out else ""
-    resumed = f", {summary.n_resumed} of them by earlier runs" if summary.n_resumed else ""
-    report_written(
-        output,
-        f"{what}; {counted(summary.n_texts, 'text')}{resumed}, {counted(summary.n_tokens, 'token')}, "
-        f"{counted(summary.n_cut, 'text')} cut{left_out}, "
-        f"{summary.seconds:.1f} seconds",
     )
 
 

@@ -8,31 +8,27 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from minibert.cli.common import (
-    add_inputs,
+    add_batch_size,
     add_layer_pooling,
     add_layers,
     add_model_options,
+    add_prompt,
+    add_stride,
     add_texts,
     check_file,
-    natural,
     positive,
     read_lines,
     read_texts,
-    report_run,
     report_written,
-    resumable,
-    run_options,
-    sources_of,
     write_file,
 )
 from minibert.cli.loading import load_sentence_transformer
+from minibert.cli.runs import SHARD_SIZE, add_inputs, has_files, report_run, resumable, run_options, sources_of
 
 if TYPE_CHECKING:
     from minibert.sentence.sentence_transformers import SentenceTransformer
 
 __all__ = ["add_verbs"]
-
-_SHARD_SIZE = 10_000
 
 
 def add_verbs(verbs: Any) -> None:
@@ -52,16 +48,14 @@ def add_verbs(verbs: Any) -> None:
         help="save an array (texts, dimension), an .npy file, instead of printing; with --input the suffix is the "
         "format: .npy (with the ids beside it in .ids.jsonl), .jsonl or .parquet",
     )
-    add_inputs(embed, shard_size=_SHARD_SIZE)
+    add_inputs(embed, shard_size=SHARD_SIZE)
     embed.add_argument(
         "--dtype",
         choices=("float32", "float16"),
         default="float32",
         help="type of the numbers, with --input (default: %(default)s)",
     )
-    prompt = embed.add_mutually_exclusive_group()
-    prompt.add_argument("--prompt-name", metavar="NAME", help="name of a prompt of the model, such as query")
-    prompt.add_argument("--prompt", metavar="TEXT", help="a text to put before each text")
+    add_prompt(embed, "each text")
     embed.add_argument(
         "--normalize",
         dest="normalize_embeddings",
@@ -121,17 +115,9 @@ def _add_vector_options(parser: argparse.ArgumentParser) -> None:
         help="if a text is too long: cut it and warn, refuse it, average its windows, or cut it silently "
         "(default: %(default)s)",
     )
-    parser.add_argument(
-        "--stride",
-        type=natural,
-        default=0,
-        metavar="N",
-        help="tokens that a window repeats from the one before, with --truncation split (default: 0)",
-    )
+    add_stride(parser)
     parser.add_argument("--truncate-dim", type=positive, metavar="N", help="keep only the first N features")
-    parser.add_argument(
-        "--batch-size", type=positive, default=32, metavar="N", help="limits memory; the result does not depend on it"
-    )
+    add_batch_size(parser)
     parser.add_argument(
         "--builtin-prompts",
         action="store_true",
@@ -158,23 +144,9 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
 def _embed(arguments: argparse.Namespace) -> None:
     import numpy as np
 
-    if arguments.input:
+    if has_files(arguments, {"--dtype": arguments.dtype != "float32"}):
         _embed_corpus(arguments)
         return
-    if not arguments.texts:
-        raise ValueError("there is no text; give texts, or a file with --input.")
-    of_files = {
-        "--resume": arguments.resume,
-        "--dtype": arguments.dtype != "float32",
-        "--input-format": arguments.input_format is not None,
-        "--text-column": arguments.text_column != "text",
-        "--id-column": arguments.id_column is not None,
-        "--on-error": arguments.on_error != "stop",
-        "--shard-size": arguments.shard_size != _SHARD_SIZE,
-    }
-    for option, given in of_files.items():
-        if given:
-            raise ValueError(f"{option} is for files of texts; name them with --input.")
     if arguments.output is not None:
         check_file(arguments.output, ".npy")
     texts = read_texts(arguments.texts)
@@ -197,10 +169,6 @@ def _embed_corpus(arguments: argparse.Namespace) -> None:
     from minibert.corpus.embed import embed_corpus
     from minibert.corpus.writers import output_suffix
 
-    if arguments.texts:
-        raise ValueError("texts and --input are both given; give one of them.")
-    if arguments.output is None:
-        raise ValueError("--input needs --output FILE.")
     if arguments.precision != "float32":
         raise ValueError("--precision does not work with --input; give --dtype float16, or leave it out.")
     output_suffix(arguments.output)  # raises before a model is loaded
@@ -209,6 +177,7 @@ def _embed_corpus(arguments: argparse.Namespace) -> None:
             _load(arguments),
             sources_of(arguments),
             arguments.output,
+            dtype=arguments.dtype,
             **run_options(arguments),
             **_options(arguments),
         )

@@ -6,17 +6,9 @@ import argparse
 from typing import Any
 
 from minibert.base.files import check_output
-from minibert.cli.common import (
-    add_inputs,
-    add_model_options,
-    positive,
-    report_run,
-    resumable,
-    run_options,
-    several_ints,
-    sources_of,
-)
+from minibert.cli.common import add_model_options, positive, several_ints
 from minibert.cli.loading import load_bert, load_tokenizer
+from minibert.cli.runs import add_inputs, report_run, resumable, run_options, sources_of
 
 __all__ = ["add_verbs"]
 
@@ -115,6 +107,7 @@ def _extract(arguments: argparse.Namespace) -> None:
             layers=arguments.layers,
             max_length=arguments.max_length,
             batch_size=arguments.batch_size,
+            dtype=arguments.dtype,
             **run_options(arguments),
         )
     shape = "JSON lines"

@@ -11,10 +11,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from minibert.checkpoint.hub import ModelFiles
     from minibert.models.bert_model import BertModel
+    from minibert.sentence.cross_encoder import CrossEncoder
     from minibert.sentence.sentence_transformers import SentenceTransformer
+    from minibert.sentence.sparse_encoder import SparseEncoder
     from minibert.tokenizer.bert_tokenizer import BertTokenizer
 
-__all__ = ["load_bert", "load_sentence_transformer", "load_tokenizer", "locate_model"]
+__all__ = [
+    "load_bert",
+    "load_cross_encoder",
+    "load_sentence_transformer",
+    "load_sparse_encoder",
+    "load_tokenizer",
+    "locate_model",
+]
 
 
 def locate_model(arguments: argparse.Namespace) -> ModelFiles:
@@ -46,10 +55,22 @@ def load_sentence_transformer(arguments: argparse.Namespace, **options: Any) -> 
     """Load the model with all its modules; `options` are arguments of `SentenceTransformer`."""
     from minibert.sentence.sentence_transformers import SentenceTransformer
 
-    return SentenceTransformer(
-        arguments.model,
-        revision=arguments.revision,
-        backend=arguments.backend,
-        num_threads=arguments.num_threads,
-        **options,
-    )
+    return SentenceTransformer(arguments.model, **_how(arguments), **options)
+
+
+def load_cross_encoder(arguments: argparse.Namespace) -> CrossEncoder:
+    """Load the model as a `CrossEncoder`."""
+    from minibert.sentence.cross_encoder import CrossEncoder
+
+    return CrossEncoder(arguments.model, **_how(arguments))
+
+
+def load_sparse_encoder(arguments: argparse.Namespace) -> SparseEncoder:
+    """Load the model as a `SparseEncoder`."""
+    from minibert.sentence.sparse_encoder import SparseEncoder
+
+    return SparseEncoder(arguments.model, **_how(arguments))
+
+
+def _how(arguments: argparse.Namespace) -> dict[str, Any]:
+    return {name: getattr(arguments, name) for name in ("revision", "backend", "num_threads")}

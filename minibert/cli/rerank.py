@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from minibert.cli.common import (
-    add_inputs,
+    add_batch_size,
     add_model_options,
+    add_prompt,
+    add_stride,
     add_texts,
-    natural,
     positive,
     read_texts,
-    report_run,
-    resumable,
-    run_options,
-    sources_of,
 )
 from minibert.cli.display import bar, one_line
-
-if TYPE_CHECKING:
-    from minibert.sentence.cross_encoder import CrossEncoder
-    from minibert.sentence.sparse_encoder import SparseEncoder
+from minibert.cli.loading import load_cross_encoder, load_sparse_encoder
+from minibert.cli.runs import SHARD_SIZE, add_inputs, has_files, report_run, resumable, run_options, sources_of
 
 __all__ = ["add_verbs"]
-
-_SHARD_SIZE = 10_000
 
 
 def add_verbs(verbs: Any) -> None:
@@ -62,58 +55,30 @@ def add_verbs(verbs: Any) -> None:
     sparse.add_argument(
         "--max-active-dims", type=positive, metavar="N", help="keep only the N largest weights of each text"
     )
-    sparse.add_argument(
-        "--stride",
-        type=natural,
-        default=0,
-        metavar="N",
-        help="tokens that a window repeats from the one before, with --truncation split (default: 0)",
-    )
+    add_stride(sparse)
     _add_run_options(sparse, ("warn", "error", "split", "silent"))
     sparse.set_defaults(run=_sparse)
 
 
 def _add_run_options(parser: argparse.ArgumentParser, truncation: tuple[str, ...]) -> None:
     """Add the files, and the options that both verbs have."""
-    add_inputs(parser, shard_size=_SHARD_SIZE)
+    add_inputs(parser, shard_size=SHARD_SIZE)
     parser.add_argument("-o", "--output", metavar="FILE", help="with --input: the .jsonl file to write")
-    prompt = parser.add_mutually_exclusive_group()
-    prompt.add_argument("--prompt-name", metavar="NAME", help="name of a prompt of the model, such as query")
-    prompt.add_argument("--prompt", metavar="TEXT", help="a text to put before each text, or before the query")
+    add_prompt(parser, "each text, or before the query")
     parser.add_argument(
         "--truncation",
         choices=truncation,
         default="warn",
         help="if a text is too long (default: %(default)s)",
     )
-    parser.add_argument(
-        "--batch-size", type=positive, default=32, metavar="N", help="limits memory; the result does not depend on it"
-    )
+    add_batch_size(parser)
     add_model_options(parser, needs_head=True)
 
 
 def _check_files(arguments: argparse.Namespace) -> bool:
     """Return whether files are given; ValueError for options that do not fit together."""
-    if not arguments.input:
-        if not arguments.texts:
-            raise ValueError("there is no text; give texts, or a file with --input.")
-        of_files = {
-            "--output": arguments.output is not None,
-            "--resume": arguments.resume,
-            "--input-format": arguments.input_format is not None,
-            "--text-column": arguments.text_column != "text",
-            "--id-column": arguments.id_column is not None,
-            "--on-error": arguments.on_error != "stop",
-            "--shard-size": arguments.shard_size != _SHARD_SIZE,
-        }
-        for option, given in of_files.items():
-            if given:
-                raise ValueError(f"{option} is for files of texts; name them with --input.")
+    if not has_files(arguments, {"--output": arguments.output is not None}):
         return False
-    if arguments.texts:
-        raise ValueError("texts and --input are both given; give one of them.")
-    if arguments.output is None:
-        raise ValueError("--input needs --output FILE.")
     if arguments.json:
         raise ValueError("--json is for texts; the output of --input is JSON lines always.")
     if arguments.truncation == "error":
@@ -121,28 +86,9 @@ def _check_files(arguments: argparse.Namespace) -> bool:
     return True
 
 
-def _run_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments of a run over files, whose numbers are written with all their digits."""
-    options = run_options(argparse.Namespace(**vars(arguments), dtype="float32"))
-    del options["dtype"]
-    names = ("truncation", "prompt_name", "prompt", "batch_size")
-    return {**options, **{name: getattr(arguments, name) for name in names}}
-
-
-def _load_cross_encoder(arguments: argparse.Namespace) -> CrossEncoder:
-    from minibert.sentence.cross_encoder import CrossEncoder
-
-    return CrossEncoder(
-        arguments.model, revision=arguments.revision, backend=arguments.backend, num_threads=arguments.num_threads
-    )
-
-
-def _load_sparse_encoder(arguments: argparse.Namespace) -> SparseEncoder:
-    from minibert.sentence.sparse_encoder import SparseEncoder
-
-    return SparseEncoder(
-        arguments.model, revision=arguments.revision, backend=arguments.backend, num_threads=arguments.num_threads
-    )
+def _options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the options that both verbs have, for texts and for files."""
+    return {name: getattr(arguments, name) for name in ("truncation", "prompt_name", "prompt", "batch_size")}
 
 
 def _rerank(arguments: argparse.Namespace) -> None:
@@ -155,23 +101,21 @@ def _rerank(arguments: argparse.Namespace) -> None:
         check_output(arguments.output, (".jsonl",))  # before a model is loaded
         with resumable(arguments.output):
             summary = rerank_corpus(
-                _load_cross_encoder(arguments),
+                load_cross_encoder(arguments),
                 arguments.query,
                 sources_of(arguments),
                 arguments.output,
-                **_run_options(arguments),
+                **_options(arguments),
+                **run_options(arguments),
             )
         report_run(arguments.output, "scores", summary)
         return
     texts = read_texts(arguments.texts)
-    found = _load_cross_encoder(arguments).rank(
+    found = load_cross_encoder(arguments).rank(
         arguments.query,
         texts,
         top_k=arguments.top_k,
-        prompt_name=arguments.prompt_name,
-        prompt=arguments.prompt,
-        batch_size=arguments.batch_size,
-        truncation=arguments.truncation,
+        **_options(arguments),
     )
     scores = [float(str(_float32(hit["score"]))) for hit in found]
     # A score of a model without sigmoid can be any number: the bars then go from the least to the greatest one.
@@ -192,25 +136,20 @@ def _sparse(arguments: argparse.Namespace) -> None:
         check_output(arguments.output, (".jsonl",))  # before a model is loaded
         with resumable(arguments.output):
             summary = sparse_corpus(
-                _load_sparse_encoder(arguments),
+                load_sparse_encoder(arguments),
                 sources_of(arguments),
                 arguments.output,
                 stride=arguments.stride,
                 max_active_dims=arguments.max_active_dims,
-                **_run_options(arguments),
+                **_options(arguments),
+                **run_options(arguments),
             )
         report_run(arguments.output, "sparse vectors", summary)
         return
     texts = read_texts(arguments.texts)
-    model = _load_sparse_encoder(arguments)
+    model = load_sparse_encoder(arguments)
     vectors = model.encode(
-        texts,
-        prompt_name=arguments.prompt_name,
-        prompt=arguments.prompt,
-        batch_size=arguments.batch_size,
-        max_active_dims=arguments.max_active_dims,
-        truncation=arguments.truncation,
-        stride=arguments.stride,
+        texts, max_active_dims=arguments.max_active_dims, stride=arguments.stride, **_options(arguments)
     )
     for text, vector in zip(texts, vectors, strict=True):
         if arguments.json:

@@ -18,9 +18,9 @@ from minibert.corpus.readers import InputLine, Source, check_sources
 from minibert.corpus.runs import Append, BadLines, Output, Summary, row_of, run_shards
 from minibert.corpus.shards import Counts
 from minibert.corpus.writers import OUTPUT_DTYPES, VectorWriter, output_suffix
-from minibert.sentence.encode import EncodedTexts
+from minibert.sentence.encode import CHUNK_SIZE, EncodedTexts
 from minibert.sentence.options import EncodeOptions
-from minibert.sentence.sentence_transformers import CHUNK_SIZE, SentenceTransformer
+from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.tokens.layers import resolve_layers
 
 __all__ = ["embed_corpus"]

@@ -20,7 +20,8 @@ from minibert.corpus.runs import Append, BadLines, Output, Summary, row_of, run_
 from minibert.corpus.shards import Counts, Part
 from minibert.corpus.writers import json_line
 from minibert.sentence.cross_encoder import CrossEncoder
-from minibert.sentence.sparse_encoder import CHUNK_SIZE, SparseEncoder
+from minibert.sentence.encode import CHUNK_SIZE
+from minibert.sentence.sparse_encoder import SparseEncoder
 
 __all__ = ["rerank_corpus", "sparse_corpus"]
 

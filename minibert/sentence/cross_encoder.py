@@ -21,11 +21,11 @@ from minibert.errors import ModelFormatError
 from minibert.models.heads import BertForSequenceClassification
 from minibert.sentence.activations import Activation, as_activation, stored_activation
 from minibert.sentence.encode import CutTexts
-from minibert.sentence.head_model import HeadModel, refuse_modules
-from minibert.sentence.modules import loader_of
-from minibert.sentence.options import in_kind
-from minibert.sentence.pairs import as_pairs, check_truncation, encode_pairs, num_characters
+from minibert.sentence.head_model import HeadModel
+from minibert.sentence.options import in_kind, one_of, texts_at_once
+from minibert.sentence.pairs import as_pairs, check_truncation, num_characters, refuse_cut
 from minibert.sentence.saving import save_head_model
+from minibert.tokenizer.pairs import encode_pairs
 from minibert.tokenizer.texts import as_texts
 from minibert.tokenizer.windows import CHARACTERS_AT_ONCE, check_inputs
 
@@ -117,6 +117,7 @@ class CrossEncoder(HeadModel):
     _head = BertForSequenceClassification
     _task = "sequence-classification"
     _output = "scores"
+    _modules = "Transformer alone"
     _takes_pairs = True
 
     model: BertForSequenceClassification
@@ -169,31 +170,24 @@ class CrossEncoder(HeadModel):
         if num_labels is not None:
             check_int("num_labels", num_labels, 1)
         config_kwargs, also_labels = _without_labels(config_kwargs)
-        files, listed, asked = self._locate(
+        files, listed, stored = self._load(
             model_name_or_path,
             device=device,
+            prompts=prompts,
+            default_prompt_name=default_prompt_name,
             cache_folder=cache_folder,
             revision=revision,
             local_files_only=local_files_only,
             token=token,
+            model_card_data=model_card_data,
+            backend=backend,
+            num_threads=num_threads,
             modules=modules,
             trust_remote_code=trust_remote_code,
             model_kwargs=model_kwargs,
             processor_kwargs=processor_kwargs,
             tokenizer_kwargs=tokenizer_kwargs,
             config_kwargs=config_kwargs,
-        )
-        if listed is not None and loader_of(listed) != self._call:
-            refuse_modules(self._call, files, listed, "Transformer alone")
-        stored = self._load(
-            files,
-            listed,
-            asked,
-            prompts=prompts,
-            default_prompt_name=default_prompt_name,
-            model_card_data=model_card_data,
-            backend=backend,
-            num_threads=num_threads,
         )
         for labels in (num_labels, also_labels):
             if labels is not None and labels != self.num_labels:
@@ -303,11 +297,11 @@ class CrossEncoder(HeadModel):
             An argument is wrong. An input is not a pair of texts, or is too long with truncation="error"; its index is
             named.
         """
-        pairs, single = as_pairs(_one_of("inputs", inputs, "sentences", sentences))
+        pairs, single = as_pairs(one_of("inputs", inputs, "sentences", sentences))
         self._check_call(device, pool, chunk_size, task, processing_kwargs)
         if convert_to_tensor or not convert_to_numpy:
             tensors.check_torch("convert_to_tensor=True" if convert_to_tensor else "convert_to_numpy=False")
-        chosen = _one_of("activation_fn", activation_fn, "activation_fct", activation_fct)
+        chosen = one_of("activation_fn", activation_fn, "activation_fct", activation_fct)
         activate = self.activation_fn if chosen is None else as_activation("activation_fn", chosen, self.model.ops)
         with progress_bar(len(pairs), show=bool(show_progress_bar), unit=" pairs") as count:
             found = self.score_pairs(
@@ -435,16 +429,17 @@ class CrossEncoder(HeadModel):
             As in `predict`.
         """
         check_truncation(truncation)
-        texts_at_once = self._texts_at_once(batch_size)
+        most, refuses = texts_at_once(batch_size), truncation == "error"
         chosen, rows = distinct_longest_first(pairs, num_characters)
         found = np.empty((len(chosen), self.num_labels), dtype=np.float32)
         n_kept, n_cut = np.zeros((2, len(chosen)), dtype=np.int64)
         done, copies = 0, np.bincount(rows, minlength=len(chosen))  # equal pairs of each distinct one
-        for part in in_chunks(chosen, texts_at_once, lambda i: num_characters(pairs[i]), CHARACTERS_AT_ONCE):
+        for part in in_chunks(chosen, most, lambda i: num_characters(pairs[i]), CHARACTERS_AT_ONCE):
             some = slice(done, done + len(part))
-            encodings = encode_pairs(
-                self.tokenizer, [pairs[i] for i in part], part, prompt, self.max_seq_length, truncation
-            )
+            some_pairs, limit = [pairs[i] for i in part], self.max_seq_length
+            encodings = encode_pairs(self.tokenizer, some_pairs, part, limit, prompt=prompt, exact=refuses)
+            if refuses:
+                refuse_cut(encodings, part, limit)
             batch = PackedBatch.from_sequences([e.ids for e in encodings], [e.token_types for e in encodings])
             found[some] = self._logits_of(batch)
             n_kept[some] = np.diff(batch.cu_seqlens)
@@ -508,15 +503,6 @@ class CrossEncoder(HeadModel):
     save = save_pretrained
 
 
-def _one_of(name: str, value: Any, old_name: str, old: Any) -> Any:
-    """Return the value of an argument that may be given under its old name."""
-    if old is None:
-        return value
-    if value is not None:
-        raise TypeError(f"{old_name}= is the old name of {name}=; give one of them.")
-    return old
-
-
 def _new_names(old: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return keywords under their new names; TypeError for names that never existed, or if both are given."""
     found: dict[str, Any] = {}
@@ -525,7 +511,7 @@ def _new_names(old: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
             continue
         if name not in _RENAMED:
             raise TypeError(f"CrossEncoder() has no keyword {name}=; help(CrossEncoder) lists those that it has.")
-        found[_RENAMED[name]] = _one_of(_RENAMED[name], given[_RENAMED[name]], name, value)
+        found[_RENAMED[name]] = one_of(_RENAMED[name], given[_RENAMED[name]], name, value)
     return found
 
 

@@ -18,7 +18,10 @@ from minibert.similarity import check_truncate_dim, normalize_embeddings
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.windows import TextInfo, TokenWindows, check_inputs, count_tokens
 
-__all__ = ["CutTexts", "EncodeTask", "EncodedTexts", "encode_texts", "encode_tokens", "sentence_width"]
+__all__ = ["CHUNK_SIZE", "CutTexts", "EncodeTask", "EncodedTexts", "encode_texts", "encode_tokens", "sentence_width"]
+
+CHUNK_SIZE = 10_000
+"""Texts of a chunk. Within it equal texts are computed once, and texts are sorted by length."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

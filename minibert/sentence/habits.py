@@ -9,30 +9,23 @@ from typing import Any, NoReturn
 
 from minibert.base.checks import brief, check_int
 from minibert.models.bert_model import BertModel
-from minibert.sentence.model_habits import ModelHabits
 from minibert.sentence.modules import Pipeline
 from minibert.sentence.parts import PoolingPart, TransformerPart
-from minibert.similarity import SIMILARITY_FUNCTIONS
+from minibert.sentence.text_habits import TextHabits
 from minibert.tokenizer.batch import TokenizedBatch
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 
 __all__ = ["SentenceHabits"]
 
 
-class SentenceHabits(ModelHabits):
+class SentenceHabits(TextHabits):
     """The methods of a `SentenceTransformer` that need nothing but `encode` and the model's settings."""
-
-    SUPPORTED_SIMILARITY_FN_NAMES = tuple(SIMILARITY_FUNCTIONS)
 
     model: BertModel
     tokenizer: BertTokenizer
     pipeline: Pipeline
     model_card_data: Any
     truncate_dim: Any  # a property of the model itself
-
-    def tokenize(self, texts: Any) -> TokenizedBatch:
-        """Return the ids and masks of texts; the model itself has this method."""
-        raise NotImplementedError
 
     def encode(self, inputs: Any = None, *args: Any, **options: Any) -> Any:
         """Turn texts into vectors; the model itself has this method."""

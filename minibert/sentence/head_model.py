@@ -1,4 +1,4 @@
-"""What `CrossEncoder` and `SparseEncoder` share: loading, prompts, and checks of the arguments of a call."""
+"""What `CrossEncoder` and `SparseEncoder` share: loading, prompts, and saving."""
 
 from __future__ import annotations
 
@@ -6,23 +6,20 @@ import os
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from minibert.base.checks import brief, check_int
+from minibert.base.checks import brief
 from minibert.checkpoint.hub import ModelFiles, locate
 from minibert.errors import ModelFormatError
 from minibert.models.heads import BertHead
 from minibert.sentence.card import ModelCardData
 from minibert.sentence.keywords import check_backend, check_constructor, choose_token, set_keywords
-from minibert.sentence.model_habits import ModelHabits, check_pool
-from minibert.sentence.modules import Module, list_modules
-from minibert.sentence.options import check_device, check_processing, check_task
-from minibert.sentence.prompts import check_prompts, choose_default, resolve_prompt
+from minibert.sentence.model_habits import ModelHabits
+from minibert.sentence.modules import Module, list_modules, loader_of
+from minibert.sentence.options import check_device
+from minibert.sentence.prompts import check_prompts, choose_default
 from minibert.sentence.settings import check_settings, full_name
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 
-__all__ = ["HeadModel", "refuse_modules"]
-
-# Texts tokenized together. This limits the memory that the encodings of a large corpus take.
-_TEXTS_AT_ONCE = 1024
+__all__ = ["HeadModel"]
 
 
 class HeadModel(ModelHabits):
@@ -42,23 +39,31 @@ class HeadModel(ModelHabits):
     _head: ClassVar[type[BertHead]]
     _task: ClassVar[str]  # transformer_task of sentence_bert_config.json
     _output: ClassVar[str]  # its module_output_name
+    _modules: ClassVar[str]  # what modules.json must list
     _prompt_names: ClassVar[tuple[str, ...]] = ()  # prompts that are empty unless the files or the caller set them
 
     model: BertHead
 
-    def _locate(
+    def _load(
         self,
         name: Any,
         *,
         device: object,
+        prompts: Mapping[str, str] | None,
+        default_prompt_name: str | None,
         cache_folder: str | os.PathLike[str] | None,
         revision: str | None,
         local_files_only: bool,
         token: str | bool | None,
-        use_auth_token: str | bool | None = None,
+        model_card_data: Any,
+        backend: str | None,
+        num_threads: int | None,
         **keywords: Any,
     ) -> tuple[ModelFiles, list[Module] | None, dict[str, Any]]:
-        """Check the keywords of the constructor; return the files, modules.json, and the settings of the tokenizer."""
+        """Load prompts, tokenizer and model; return the files, modules.json and config_sentence_transformers.json.
+
+        The arguments are those of the constructor. `keywords` are those that must have values which change nothing.
+        """
         if name is None:
             raise TypeError(f"{self._call}() needs a folder or a hub id; it does not have a default model.")
         check_device(device)
@@ -67,24 +72,11 @@ class HeadModel(ModelHabits):
             full_name(name, self._organisation),
             revision=revision,
             cache_dir=cache_folder,
-            token=choose_token(token, use_auth_token),
+            token=choose_token(token, None),
             local_files_only=local_files_only,
         )
-        return files, list_modules(files), asked
-
-    def _load(
-        self,
-        files: ModelFiles,
-        listed: list[Module] | None,
-        asked: dict[str, Any],
-        *,
-        prompts: Mapping[str, str] | None,
-        default_prompt_name: str | None,
-        model_card_data: Any,
-        backend: str | None,
-        num_threads: int | None,
-    ) -> dict[str, Any]:
-        """Load prompts, tokenizer and model; return the settings of config_sentence_transformers.json."""
+        listed = list_modules(files)
+        self._check_kind(files, listed)
         stored = files.settings("config_sentence_transformers.json") if listed is not None else {}
         where = f"{files.source}: config_sentence_transformers.json"
         self.prompts = {
@@ -104,24 +96,22 @@ class HeadModel(ModelHabits):
         check_settings(settings, self.tokenizer, self._task, self._output, default_task)
         self._set_limit(asked, settings)
         self.model = self._head.from_files(bert_files, backend=check_backend(backend), num_threads=num_threads)
-        return stored
+        return files, listed, stored
 
-    def _check_call(self, device: object, pool: object, chunk_size: object, task: object, processing: object) -> None:
-        """Refuse arguments of one call that are there for programs written for sentence-transformers, if wrong."""
-        check_device(device)
-        check_pool(pool)
-        check_task(task)
-        check_processing(processing)
-        if chunk_size is not None:
-            check_int("chunk_size", chunk_size, 1)
-
-    def resolve_prompt(self, prompt: str | None, prompt_name: str | None) -> str:
-        """Return the text to put before each input."""
-        return resolve_prompt(self.prompts, prompt, prompt_name, self.default_prompt_name)
-
-    @staticmethod
-    def _texts_at_once(batch_size: int) -> int:
-        return min(_TEXTS_AT_ONCE, 32 * check_int("batch_size", batch_size, 1))
+    def _check_kind(self, files: ModelFiles, listed: list[Module] | None) -> None:
+        """Refuse a modules.json that the class does not implement."""
+        if listed is None or loader_of(listed) == self._call:
+            return
+        kinds = [module.kind for module in listed]
+        instead = ""
+        for kind, loader in (("SpladePooling", "SparseEncoder"), ("Pooling", "SentenceTransformer")):
+            if kind in kinds and loader != self._call:
+                instead = f" {loader} loads such a model."
+                break
+        raise ModelFormatError(
+            f"{files.source}: modules.json lists {', '.join(map(brief, kinds)) or 'nothing'}; {self._call} implements "
+            f"{self._modules}.{instead}"
+        )
 
     def _transformer_settings(self) -> dict[str, Any]:
         """Return what sentence_bert_config.json holds."""
@@ -134,17 +124,3 @@ class HeadModel(ModelHabits):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model!r}, max_seq_length={self.max_seq_length})"
-
-
-def refuse_modules(call: str, files: ModelFiles, listed: list[Module], expected: str) -> None:
-    """Raise a ModelFormatError for a modules.json that a class does not implement."""
-    kinds = [module.kind for module in listed]
-    instead = ""
-    for kind, loader in (("SpladePooling", "SparseEncoder"), ("Pooling", "SentenceTransformer")):
-        if kind in kinds and loader != call:
-            instead = f" {loader} loads such a model."
-            break
-    raise ModelFormatError(
-        f"{files.source}: modules.json lists {', '.join(map(brief, kinds)) or 'nothing'}; {call} implements {expected}."
-        f"{instead}"
-    )

@@ -13,7 +13,8 @@ from minibert.base.checks import brief, check_int
 from minibert.bert.config import BertConfig
 from minibert.models.habits import TorchHabits
 from minibert.models.pretrained import BertPreTrainedModel
-from minibert.sentence.options import check_device
+from minibert.sentence.options import check_device, check_processing, check_task
+from minibert.sentence.prompts import resolve_prompt
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 
 __all__ = ["ModelHabits", "check_pool"]
@@ -22,12 +23,14 @@ _POOL = ("input", "output", "processes")
 
 
 class ModelHabits(TorchHabits):
-    """The limit of tokens, and the methods that need nothing but the model and its tokenizer."""
+    """The limit of tokens, the prompt of a call, and the methods that need nothing but the model and its tokenizer."""
 
     _takes_pairs: ClassVar[bool] = False
 
     model: BertPreTrainedModel
     tokenizer: BertTokenizer
+    prompts: Any  # a dict, or a property of the model itself
+    default_prompt_name: str | None
 
     @property
     def max_seq_length(self) -> int:
@@ -52,6 +55,20 @@ class ModelHabits(TorchHabits):
         # It replaces the limit that the tokenizer's files store, even if that is lower.
         if settings.get("max_seq_length") and not {"model_max_length", "max_len"} & {*asked}:
             self.tokenizer.model_max_length = settings["max_seq_length"]
+
+    def resolve_prompt(self, prompt: str | None, prompt_name: str | None) -> str:
+        """Return the text to put before each input."""
+        return resolve_prompt(self.prompts, prompt, prompt_name, self.default_prompt_name)
+
+    @staticmethod
+    def _check_call(device: object, pool: object, chunk_size: object, task: object, processing: object) -> None:
+        """Refuse arguments of one call that are there for programs written for sentence-transformers, if wrong."""
+        check_device(device)
+        check_pool(pool)
+        check_task(task)
+        check_processing(processing)
+        if chunk_size is not None:
+            check_int("chunk_size", chunk_size, 1)
 
     def get_max_seq_length(self) -> int:
         """Return `max_seq_length`."""

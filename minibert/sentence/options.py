@@ -1,4 +1,4 @@
-"""The options of `SentenceTransformer.encode`, and checks of its other arguments."""
+"""The options of `SentenceTransformer.encode`, and checks of the other arguments of a call."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert.base import tensors
-from minibert.base.checks import brief, check_choice, is_cpu
+from minibert.base.checks import brief, check_choice, check_int, is_cpu
 from minibert.similarity import PRECISIONS
 from minibert.tokens.layers import LayerSelection
 
@@ -24,7 +24,12 @@ __all__ = [
     "check_task",
     "in_kind",
     "make_out",
+    "one_of",
+    "texts_at_once",
 ]
+
+# Texts tokenized together. This limits the memory that the encodings of a large corpus take.
+_TEXTS_AT_ONCE = 1024
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -71,6 +76,20 @@ def check_device(device: object) -> None:
     devices = device if isinstance(device, list | tuple) else [device]
     if not all(one is None or is_cpu(one) for one in devices):
         raise ValueError(f"device={brief(device)}: minibert runs on the CPU; leave device= out, or give 'cpu'.")
+
+
+def texts_at_once(batch_size: int) -> int:
+    """Return the number of texts that are tokenized together for a `batch_size`."""
+    return min(_TEXTS_AT_ONCE, 32 * check_int("batch_size", batch_size, 1))
+
+
+def one_of(name: str, value: Any, old_name: str, old: Any) -> Any:
+    """Return the value of an argument that may be given under its old name."""
+    if old is None:
+        return value
+    if value is not None:
+        raise TypeError(f"{old_name}= is the old name of {name}=; give one of them.")
+    return old
 
 
 def check_output(

@@ -1,4 +1,4 @@
-"""Pairs of texts: checks of what users give, and their tokens, cut to a length."""
+"""Pairs of texts: checks of what users give."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from minibert.base.checks import brief, check_choice
-from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import as_texts, refuse_lone_surrogate, shown
 
-__all__ = ["as_pairs", "check_truncation", "encode_pairs", "num_characters"]
+__all__ = ["as_pairs", "check_truncation", "num_characters", "refuse_cut"]
 
 _TRUNCATION = ("warn", "error", "silent")
 
@@ -75,43 +74,12 @@ def check_truncation(truncation: object) -> None:
     check_choice("truncation", truncation, _TRUNCATION)
 
 
-def encode_pairs(
-    tokenizer: BertTokenizer,
-    pairs: Sequence[tuple[str, str]],
-    indices: Sequence[int],
-    prompt: str,
-    max_length: int,
-    truncation: str,
-) -> list[Encoding]:
-    """Tokenize pairs, with a prompt before each first text; the longer text of a pair is cut at its end.
-
-    Parameters
-    ----------
-    pairs : sequence of pairs of str
-    indices : sequence of int
-        The caller's index of each pair, for messages.
-    max_length : int
-        Tokens of a pair, special tokens included.
-    truncation : {"warn", "error", "silent"}
-        With "warn" the caller must warn.
-
-    Raises
-    ------
-    ValueError
-        A pair is too long with truncation="error".
-    """
-    encodings = tokenizer.encodings(
-        [prompt + first for first, _ in pairs],
-        [second for _, second in pairs],
-        max_length=max_length,
-        truncation=True,
-        exact=truncation == "error",
-    )
+def refuse_cut(encodings: Sequence[Encoding], indices: Sequence[int], max_length: int) -> None:
+    """Refuse pairs of which tokens were cut off; the error names the first one by the caller's index."""
     cut = [(index, encoding) for index, encoding in zip(indices, encodings, strict=True) if encoding.n_truncated]
-    if cut and truncation == "error":
+    if cut:
         index, encoding = min(cut, key=lambda one: one[0])
         raise ValueError(
             f"inputs[{index}] has {max_length + encoding.n_truncated} tokens, the limit is {max_length} "
             "(max_seq_length). Shorten it, or cut it: truncation='warn'."
         )
-    return encodings

@@ -23,6 +23,7 @@ from minibert.errors import ModelFormatError
 from minibert.models.bert_model import BertModel
 from minibert.sentence.card import ModelCardData
 from minibert.sentence.encode import (
+    CHUNK_SIZE,
     CutTexts,
     EncodedTexts,
     EncodeTask,
@@ -32,7 +33,6 @@ from minibert.sentence.encode import (
 )
 from minibert.sentence.habits import SentenceHabits
 from minibert.sentence.keywords import check_backend, check_constructor, choose_token, set_keywords
-from minibert.sentence.model_habits import check_pool
 from minibert.sentence.modules import Pipeline, read_modules, read_pipeline
 from minibert.sentence.options import (
     EncodeOptions,
@@ -40,12 +40,11 @@ from minibert.sentence.options import (
     check_for_tokens,
     check_out,
     check_output,
-    check_processing,
-    check_task,
     in_kind,
     make_out,
+    one_of,
 )
-from minibert.sentence.prompts import builtin_prompts, check_prompts, choose_default, merge_prompts, resolve_prompt
+from minibert.sentence.prompts import builtin_prompts, check_prompts, choose_default, merge_prompts
 from minibert.sentence.recipe import make_recipe
 from minibert.sentence.saving import save_sentence_model
 from minibert.sentence.settings import check_settings, full_name
@@ -56,19 +55,12 @@ from minibert.similarity import (
     check_truncate_dim,
     quantize_embeddings,
 )
-from minibert.tokenizer.batch import TokenizedBatch
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.texts import as_texts
-from minibert.tokenizer.windows import TextInfo, TokenWindows, check_inputs, count_tokens
+from minibert.tokenizer.windows import TextInfo
 from minibert.tokens.layers import LayerSelection
 
-__all__ = ["CHUNK_SIZE", "SentenceTransformer"]
-
-CHUNK_SIZE = 10_000
-"""Texts of a chunk. Within it equal texts are computed once, and texts are sorted by length."""
-
-# Texts tokenized together. This limits the memory that the encodings of a large corpus take.
-_TEXTS_AT_ONCE = 1024
+__all__ = ["SentenceTransformer"]
 
 
 class SentenceTransformer(SentenceHabits):
@@ -240,10 +232,6 @@ class SentenceTransformer(SentenceHabits):
         width = self.pipeline.widths[-1]
         return width if self.truncate_dim is None else min(width, self.truncate_dim)
 
-    def get_sentence_embedding_dimension(self) -> int:
-        """Return the same as `get_embedding_dimension`. This is its name before sentence-transformers 6."""
-        return self.get_embedding_dimension()
-
     # -- texts to vectors
 
     def encode(
@@ -341,13 +329,8 @@ class SentenceTransformer(SentenceHabits):
         TypeError, ValueError
             An argument is wrong. An input is not a text, or is too long with truncation="error"; its index is named.
         """
-        texts, single = as_texts("inputs", _one_name(inputs, sentences))
-        check_device(device)
-        check_pool(pool)
-        check_task(task)
-        check_processing(processing_kwargs)
-        if chunk_size is not None:
-            check_int("chunk_size", chunk_size, 1)
+        texts, single = as_texts("inputs", one_of("inputs", inputs, "sentences", sentences))
+        self._check_call(device, pool, chunk_size, task, processing_kwargs)
         precision = check_output(convert_to_tensor, convert_to_numpy, output_value, precision)
         options = EncodeOptions(
             prompt_name=prompt_name,
@@ -501,7 +484,7 @@ class SentenceTransformer(SentenceHabits):
         self, inputs: Any = None, prompt_name: str | None = None, prompt: str | None = None, **options: Any
     ) -> Any:
         """Turn queries into vectors: `encode` with the prompt "query", unless another is given."""
-        inputs = _one_name(inputs, options.pop("sentences", None))
+        inputs = one_of("inputs", inputs, "sentences", options.pop("sentences", None))
         if prompt_name is None and prompt is None:
             prompt_name = self._prompt_name_for("query")
         return self.encode(inputs=inputs, prompt_name=prompt_name, prompt=prompt, task="query", **options)
@@ -514,23 +497,10 @@ class SentenceTransformer(SentenceHabits):
         The empty default "document" of `prompts` is ignored unless the caller gave it. In sentence-transformers 6.2
         it is not ignored, so a model's "passage" is never used there.
         """
-        inputs = _one_name(inputs, options.pop("sentences", None))
+        inputs = one_of("inputs", inputs, "sentences", options.pop("sentences", None))
         if prompt_name is None and prompt is None:
             prompt_name = self._prompt_name_for("document", "passage", "corpus")
         return self.encode(inputs=inputs, prompt_name=prompt_name, prompt=prompt, task="document", **options)
-
-    def tokenize(self, texts: str | Sequence[str]) -> TokenizedBatch:
-        """Return the ids and masks of texts, cut to `max_seq_length` and padded to the longest: int64 arrays (B, S)."""
-        return self.tokenizer(texts, padding=True, truncation=True, max_length=self.max_seq_length, return_tensors="np")
-
-    def num_tokens(self, texts: Sequence[str], prompt_name: str | None = None, prompt: str | None = None) -> list[int]:
-        """Count the tokens of each of B texts, with its prompt and the special tokens, before anything is cut."""
-        windows = self._token_windows(EncodeOptions(prompt=prompt, prompt_name=prompt_name, truncation="silent"))
-        texts, single = as_texts("texts", texts)
-        if single:
-            raise TypeError("texts is one str; expected a sequence of str, such as [text].")
-        check_inputs(texts)
-        return [count_tokens(group)[0] for _, groups in windows.of(texts, range(len(texts))) for group in groups]
 
     # -- vectors to scores
 
@@ -611,17 +581,9 @@ class SentenceTransformer(SentenceHabits):
             special_tokens=options.special_tokens,
             include_prompt=self.pipeline.include_prompt,
         )
-        return EncodeTask(self.model, self.pipeline, recipe, self._token_windows(options), return_info, exact)
-
-    def _token_windows(self, options: EncodeOptions) -> TokenWindows:
-        return TokenWindows(
-            self.tokenizer,
-            prompt=resolve_prompt(self.prompts, options.prompt, options.prompt_name, self.default_prompt_name),
-            max_length=self.max_seq_length,
-            truncation=options.truncation,
-            stride=options.stride,
-            texts_at_once=min(_TEXTS_AT_ONCE, 32 * check_int("batch_size", options.batch_size, 1)),
-        )
+        prompt = self.resolve_prompt(options.prompt, options.prompt_name)
+        windows = self._windows(prompt, options.batch_size, options.truncation, options.stride)
+        return EncodeTask(self.model, self.pipeline, recipe, windows, return_info, exact)
 
     def _width(self, task: EncodeTask, options: EncodeOptions) -> int:
         return sentence_width(task, self.truncate_dim if options.truncate_dim is None else options.truncate_dim)
@@ -642,12 +604,3 @@ class SentenceTransformer(SentenceHabits):
     def __repr__(self) -> str:
         steps = ", ".join([f"{self.model!r}", f"{' + '.join(self.pipeline.pooling)} pooling", *self.pipeline.names])
         return f"SentenceTransformer({steps}, max_seq_length={self.max_seq_length})"
-
-
-def _one_name(inputs: Any, sentences: Any) -> Any:
-    """Return the texts, which may be given under the old name of the argument."""
-    if sentences is None:
-        return inputs
-    if inputs is not None:
-        raise TypeError("sentences= is the old name of inputs=; give one of them.")
-    return sentences

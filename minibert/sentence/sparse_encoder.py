@@ -2,65 +2,31 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from minibert.base.arrays import FloatArray, IntArray
 from minibert.base.checks import brief, check_int
-from minibert.base.ordering import distinct_longest_first, in_chunks
 from minibert.base.progress import progress_bar
 from minibert.checkpoint.hub import ModelFiles
 from minibert.errors import ModelFormatError
 from minibert.models.heads import BertForMaskedLM
-from minibert.sentence.encode import CutTexts
-from minibert.sentence.head_model import HeadModel, refuse_modules
-from minibert.sentence.modules import Module, loader_of, read_config
+from minibert.sentence.encode import CHUNK_SIZE, CutTexts
+from minibert.sentence.head_model import HeadModel
+from minibert.sentence.modules import Module, read_config
+from minibert.sentence.options import one_of
 from minibert.sentence.saving import save_head_model
-from minibert.sentence.sparse_vectors import (
-    SparseVectors,
-    as_sparse,
-    make_sparse,
-    sparse_similarity,
-    sparse_similarity_pairwise,
-)
-from minibert.sentence.splade import SpladePooling, pool_words
-from minibert.similarity import SIMILARITY_FUNCTIONS, SimilarityFunction, check_similarity
-from minibert.tokenizer.batch import TokenizedBatch
+from minibert.sentence.sparse_encode import EncodedSparse, encode_sparse
+from minibert.sentence.sparse_scores import SparseScores
+from minibert.sentence.sparse_vectors import make_sparse
+from minibert.sentence.splade import SpladePooling
+from minibert.similarity import SimilarityFunction
 from minibert.tokenizer.texts import as_texts
-from minibert.tokenizer.windows import TokenWindows, check_inputs, count_tokens
 
-__all__ = ["CHUNK_SIZE", "EncodedSparse", "SparseEncoder"]
-
-CHUNK_SIZE = 10_000
-"""Texts of a chunk. Within it equal texts are computed once, and texts are sorted by length."""
-
-# One text: its words, their weights.
-_Row = tuple[IntArray, FloatArray]
+__all__ = ["SparseEncoder"]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class EncodedSparse:
-    """The results of one chunk of n texts, in the order of the input.
-
-    Parameters
-    ----------
-    vectors : SparseVectors of shape (n, V)
-    n_tokens : int ndarray of shape (n,)
-        Tokens of each whole text, with its prompt and the special tokens.
-    n_truncated : int ndarray of shape (n,)
-        How many of these were cut off.
-    """
-
-    vectors: SparseVectors
-    n_tokens: IntArray
-    n_truncated: IntArray
-
-
-class SparseEncoder(HeadModel):
+class SparseEncoder(SparseScores, HeadModel):
     """A SPLADE model: texts in, a weight for each word of the vocabulary out; most weights are 0.
 
     The names and arguments are those of sentence-transformers 6. Answers are `SparseVectors` and arrays of NumPy; SciPy
@@ -103,13 +69,12 @@ class SparseEncoder(HeadModel):
         The model is not on this machine and cannot be downloaded.
     """
 
-    SUPPORTED_SIMILARITY_FN_NAMES = tuple(SIMILARITY_FUNCTIONS)
-
     _call = "SparseEncoder"
     _organisation = "sparse-encoder"
     _head = BertForMaskedLM
     _task = "fill-mask"
     _output = "token_embeddings"
+    _modules = "Transformer or MLMTransformer, and then SpladePooling"
     _prompt_names = ("query", "document")
 
     model: BertForMaskedLM
@@ -140,30 +105,24 @@ class SparseEncoder(HeadModel):
         if similarity_fn_name is not None:  # checked before anything is downloaded
             self.similarity_fn_name = similarity_fn_name
         self.max_active_dims = max_active_dims
-        files, listed, asked = self._locate(
+        files, listed, stored = self._load(
             model_name_or_path,
             device=device,
+            prompts=prompts,
+            default_prompt_name=default_prompt_name,
             cache_folder=cache_folder,
             revision=revision,
             local_files_only=local_files_only,
             token=token,
+            model_card_data=model_card_data,
+            backend=backend,
+            num_threads=num_threads,
             modules=modules,
             trust_remote_code=trust_remote_code,
             model_kwargs=model_kwargs,
             processor_kwargs=processor_kwargs,
             tokenizer_kwargs=tokenizer_kwargs,
             config_kwargs=config_kwargs,
-        )
-        self._check_kind(files, listed)
-        stored = self._load(
-            files,
-            listed,
-            asked,
-            prompts=prompts,
-            default_prompt_name=default_prompt_name,
-            model_card_data=model_card_data,
-            backend=backend,
-            num_threads=num_threads,
         )
         self.pooling = SpladePooling()
         if listed is not None:
@@ -177,9 +136,8 @@ class SparseEncoder(HeadModel):
 
     def _check_kind(self, files: ModelFiles, listed: list[Module] | None) -> None:
         """Refuse a model that is not SPLADE."""
+        super()._check_kind(files, listed)
         if listed is not None:
-            if loader_of(listed) != self._call:
-                refuse_modules(self._call, files, listed, "Transformer or MLMTransformer, and then SpladePooling")
             return
         named = files.settings("config.json").get("architectures")
         names = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
@@ -191,15 +149,6 @@ class SparseEncoder(HeadModel):
             )
 
     # -- settings
-
-    @property
-    def similarity_fn_name(self) -> str:
-        """What `similarity` computes: "dot", "cosine", "euclidean" or "manhattan". Settable, also as an enum."""
-        return self._similarity_fn_name
-
-    @similarity_fn_name.setter
-    def similarity_fn_name(self, value: str | SimilarityFunction) -> None:
-        self._similarity_fn_name = check_similarity("similarity_fn_name", value)
 
     @property
     def max_active_dims(self) -> int | None:
@@ -224,10 +173,6 @@ class SparseEncoder(HeadModel):
     def get_embedding_dimension(self) -> int:
         """Return the length of the vectors: the number of words in the vocabulary."""
         return self.model.config.vocab_size
-
-    def get_sentence_embedding_dimension(self) -> int:
-        """Return the same as `get_embedding_dimension`, which is its newer name."""
-        return self.get_embedding_dimension()
 
     # -- texts to vectors
 
@@ -294,9 +239,7 @@ class SparseEncoder(HeadModel):
         TypeError, ValueError
             An argument is wrong. An input is not a text, or is too long with truncation="error"; its index is named.
         """
-        if sentences is not None and inputs is not None:
-            raise TypeError("sentences= is the old name of inputs=; give one of them.")
-        texts, single = as_texts("inputs", inputs if sentences is None else sentences)
+        texts, single = as_texts("inputs", one_of("inputs", inputs, "sentences", sentences))
         self._check_call(device, pool, chunk_size, task, processing_kwargs)
         with progress_bar(len(texts), show=bool(show_progress_bar)) as count:
             chunks = self.encode_chunks(
@@ -356,42 +299,13 @@ class SparseEncoder(HeadModel):
                 f"inputs is a {type(inputs).__name__}; expected an iterable of str. For one text use encode."
             )
         most = self.max_active_dims if max_active_dims is None else _check_most(max_active_dims)
-        windows = TokenWindows(
-            self.tokenizer,
-            prompt=self.resolve_prompt(prompt, prompt_name),
-            max_length=self.max_seq_length,
-            truncation=truncation,
-            stride=stride,
-            texts_at_once=self._texts_at_once(batch_size),
-        )
+        prompt = self.resolve_prompt(prompt, prompt_name)
+        windows = self._windows(prompt, batch_size, truncation, stride)
         size = check_int("chunk_size", chunk_size, 1)
-        return self._chunks(inputs, windows, most, size, progress, exact=truncation == "error")
-
-    def _chunks(
-        self,
-        inputs: Iterable[str],
-        windows: TokenWindows,
-        most: int | None,
-        size: int,
-        progress: Callable[[int], object],
-        exact: bool,
-    ) -> Iterator[EncodedSparse]:
-        first = 0
-        for chunk in in_chunks(inputs, size):
-            check_inputs(chunk, first)
-            chosen, rows = distinct_longest_first(chunk)
-            copies = np.bincount(rows, minlength=len(chosen))
-            found, counts = list[_Row](), list[tuple[int, int]]()
-            texts, indices = [chunk[i] for i in chosen], [first + i for i in chosen]
-            for part, groups in windows.of(texts, indices, exact=exact):
-                found += (_largest(row, most) for row in pool_words(self.model, self.pooling, groups))
-                counts += map(count_tokens, groups)
-                del groups  # frees their memory before the next texts are tokenized
-                progress(int(copies[part].sum()))
-            n_tokens, n_truncated = np.array(counts, dtype=np.int64)[rows].T
-            vectors = make_sparse([found[row] for row in rows], self.get_embedding_dimension())
-            yield EncodedSparse(vectors, n_tokens, n_truncated)
-            first += len(chunk)
+        exact = truncation == "error"
+        return encode_sparse(
+            self.model, self.pooling, windows, inputs, most=most, size=size, progress=progress, exact=exact
+        )
 
     def encode_query(
         self, inputs: Any = None, prompt_name: str | None = None, prompt: str | None = None, *args: Any, **options: Any
@@ -423,122 +337,6 @@ class SparseEncoder(HeadModel):
             known = [name for name in names if name in self.prompts]
             prompt_name = next((name for name in known if self.prompts[name]), known[0] if known else None)
         return self.encode(inputs, prompt_name, prompt, *args, **{"task": task, **options})
-
-    def tokenize(self, texts: str | Sequence[str]) -> TokenizedBatch:
-        """Return the ids and masks of texts, cut to `max_seq_length` and padded to the longest: int64 arrays (B, S)."""
-        return self.tokenizer(texts, padding=True, truncation=True, max_length=self.max_seq_length, return_tensors="np")
-
-    def num_tokens(self, texts: Sequence[str], prompt_name: str | None = None, prompt: str | None = None) -> list[int]:
-        """Count the tokens of each of B texts, with its prompt and the special tokens, before anything is cut."""
-        windows = TokenWindows(
-            self.tokenizer,
-            prompt=self.resolve_prompt(prompt, prompt_name),
-            max_length=self.max_seq_length,
-            truncation="silent",
-            stride=0,
-            texts_at_once=self._texts_at_once(32),
-        )
-        check_inputs(texts)
-        return [count_tokens(group)[0] for _, groups in windows.of(texts, range(len(texts))) for group in groups]
-
-    # -- vectors to words and scores
-
-    def decode(self, embeddings: Any, top_k: int | None = None) -> Any:
-        """Return the words of vectors with their weights, the largest first.
-
-        Parameters
-        ----------
-        embeddings : SparseVectors, array, SciPy's array, or tensor of shape (V,) or (B, V)
-        top_k : int, optional
-            The most words of each vector; default: all whose weight is not 0.
-
-        Returns
-        -------
-        list of (str, float) for one vector, else a list of such lists
-
-        Raises
-        ------
-        TypeError, ValueError
-            `embeddings` is something else, or its vectors have another length than V.
-        """
-        if top_k is not None:
-            check_int("top_k", top_k, 1, also=", or None for all")
-        vectors = self._vectors("embeddings", embeddings)
-        found = []
-        for vector in vectors.matrix():
-            order = np.argsort(-vector.data, kind="stable")[:top_k]
-            words = self.tokenizer.convert_ids_to_tokens(vector.indices[order].tolist())
-            found.append(list(zip(words, vector.data[order].tolist(), strict=True)))
-        return found[0] if vectors.ndim == 1 else found
-
-    def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
-        """Score every vector of one collection with every one of another, by `similarity_fn_name`: (m, n).
-
-        Parameters
-        ----------
-        embeddings1, embeddings2 : SparseVectors, arrays or tensors of shape (m, V) and (n, V), or (V,)
-            For sparse vectors memory is bounded, apart from the result.
-
-        Returns
-        -------
-        Scores, an ndarray with the methods ``numpy``, ``cpu`` and ``detach``; a tensor if an argument is one
-        """
-        return sparse_similarity(self.similarity_fn_name, *map(_unlisted, (embeddings1, embeddings2)))
-
-    def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Any:
-        """Score vector i of one collection with vector i of another, by `similarity_fn_name`: (n,), as `similarity`."""
-        return sparse_similarity_pairwise(self.similarity_fn_name, *map(_unlisted, (embeddings1, embeddings2)))
-
-    @staticmethod
-    def sparsity(embeddings: Any) -> dict[str, float]:
-        """Return how sparse vectors are.
-
-        Parameters
-        ----------
-        embeddings : SparseVectors, array or tensor of shape (V,) or (B, V)
-
-        Returns
-        -------
-        dict
-            "active_dims" is the mean number of weights that are not 0, "sparsity_ratio" the mean part that is 0.
-        """
-        vectors = as_sparse("embeddings", embeddings)
-        if not vectors.matrix().shape[0] or not vectors.shape[-1]:
-            return {"active_dims": 0.0, "sparsity_ratio": 1.0}
-        active = float(np.float32(vectors.nnz / vectors.matrix().shape[0]))
-        return {"active_dims": active, "sparsity_ratio": 1.0 - active / vectors.shape[-1]}
-
-    @staticmethod
-    def intersection(embeddings_1: Any, embeddings_2: Any) -> SparseVectors:
-        """Multiply a vector with another, or with each of several, and keep what is above 0: the words of both.
-
-        Parameters
-        ----------
-        embeddings_1 : SparseVectors, array or tensor of shape (V,)
-        embeddings_2 : the same of shape (V,) or (B, V)
-
-        Returns
-        -------
-        SparseVectors of the shape of `embeddings_2`
-        """
-        one, others = as_sparse("embeddings_1", embeddings_1), as_sparse("embeddings_2", embeddings_2)
-        if one.ndim != 1 or one.shape[-1] != others.shape[-1]:
-            raise ValueError(
-                f"embeddings_1 has shape {one.shape}, embeddings_2 {others.shape}; expected (V,), and (V,) or (B, V)."
-            )
-        products = others.data * one.todense()[others.indices]
-        kept = products > 0
-        before = np.concatenate([[0], np.cumsum(kept)])
-        return SparseVectors(others.shape, products[kept], others.indices[kept], before[others.indptr])
-
-    def _vectors(self, name: str, values: Any) -> SparseVectors:
-        vectors = as_sparse(name, values)
-        if vectors.shape[-1] != self.get_embedding_dimension():
-            raise ValueError(
-                f"{name} has vectors of length {vectors.shape[-1]}; this model has {self.get_embedding_dimension()} "
-                "words (vocab_size)."
-            )
-        return vectors
 
     # -- to files
 
@@ -574,18 +372,3 @@ class SparseEncoder(HeadModel):
 
 def _check_most(value: int | None) -> int | None:
     return None if value is None else check_int("max_active_dims", value, 1, also=", or None")
-
-
-def _largest(row: _Row, most: int | None) -> _Row:
-    """Keep the largest weights of a vector."""
-    words, numbers = row
-    if most is None or len(words) <= most:
-        return row
-    kept = np.sort(np.argsort(-numbers, kind="stable")[:most])
-    return words[kept], numbers[kept]
-
-
-def _unlisted(values: Any) -> Any:
-    """Return a list of sparse vectors as one object."""
-    listed = isinstance(values, list | tuple) and values and isinstance(values[0], SparseVectors)
-    return as_sparse("embeddings", values) if listed else values

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from minibert.base.checks import brief, check_int
@@ -12,6 +12,7 @@ from minibert.bert.config import BertConfig
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.padding import PADDING, choose_strategy
+from minibert.tokenizer.pairs import encode_pairs
 
 __all__ = ["CutWarning", "Limit", "TextOptions", "model_limit", "with_tokenizer_kwargs"]
 
@@ -53,6 +54,19 @@ class Limit:
             if self.rule == "error":
                 raise ValueError(f"{found}. Shorten it, or cut it: truncation='warn' or True.")
             cut.warn(found)
+
+    def encode(
+        self,
+        tokenizer: BertTokenizer,
+        inputs: Sequence[tuple[str, str | None]],
+        indices: Sequence[int],
+        cut: CutWarning,
+    ) -> list[Encoding]:
+        """Tokenize texts and pairs, which may be mixed, and cut them to the limit; `indices` are for messages."""
+        encodings = encode_pairs(tokenizer, inputs, indices, self.max_length, strategy=self.strategy)
+        for index, encoding in zip(indices, encodings, strict=True):
+            self.check(encoding, index, cut)
+        return encodings
 
 
 class CutWarning:

@@ -12,7 +12,6 @@ from minibert.base.portable import softmax
 from minibert.tasks.base import TaskPipeline, model_inputs
 from minibert.tasks.inputs import as_pair, check_text
 from minibert.tasks.lengths import CutWarning, TextOptions
-from minibert.tasks.text_classification import encode_pairs
 from minibert.tokenizer.encodings import Encoding
 
 __all__ = ["NextSentencePipeline"]
@@ -66,7 +65,7 @@ class NextSentencePipeline(TaskPipeline):
 
     def _tokenize(self, inputs: list[Any], first: int, options: TextOptions, cut: CutWarning) -> list[list[Encoding]]:
         limit = options.limit(self.model.config, self.tokenizer)
-        encodings = encode_pairs(self.tokenizer, inputs, range(first, first + len(inputs)), limit, cut)
+        encodings = limit.encode(self.tokenizer, inputs, range(first, first + len(inputs)), cut)
         return [[encoding] for encoding in encodings]
 
     def _compute(self, windows: Sequence[Encoding]) -> list[FloatArray]:

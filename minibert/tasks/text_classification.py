@@ -13,12 +13,11 @@ from minibert.base.checks import brief, check_int
 from minibert.base.portable import sigmoid, softmax
 from minibert.tasks.base import TaskPipeline, model_inputs
 from minibert.tasks.inputs import as_pair, check_text
-from minibert.tasks.lengths import CutWarning, Limit, TextOptions
-from minibert.tokenizer.bert_tokenizer import BertTokenizer
+from minibert.tasks.lengths import CutWarning, TextOptions
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import shown
 
-__all__ = ["TextClassificationOptions", "TextClassificationPipeline", "encode_pairs", "is_text_or_pair"]
+__all__ = ["TextClassificationOptions", "TextClassificationPipeline", "is_text_or_pair"]
 
 _FUNCTIONS: dict[str, Callable[[FloatArray], FloatArray]] = {
     "softmax": softmax,
@@ -110,7 +109,7 @@ class TextClassificationPipeline(TaskPipeline):
         self, inputs: list[Any], first: int, options: TextClassificationOptions, cut: CutWarning
     ) -> list[list[Encoding]]:
         limit = options.limit(self.model.config, self.tokenizer)
-        encodings = encode_pairs(self.tokenizer, inputs, range(first, first + len(inputs)), limit, cut)
+        encodings = limit.encode(self.tokenizer, inputs, range(first, first + len(inputs)), cut)
         return [[encoding] for encoding in encodings]
 
     def _compute(self, windows: Sequence[Encoding]) -> list[FloatArray]:
@@ -141,45 +140,3 @@ def _function_of(problem_type: str | None, num_labels: int) -> str:
 def is_text_or_pair(value: Any) -> bool:
     """Return whether a value is one text, or a mapping, which should be one pair."""
     return isinstance(value, str | Mapping)
-
-
-def encode_pairs(
-    tokenizer: BertTokenizer,
-    inputs: Sequence[tuple[str, str | None]],
-    indices: Sequence[int],
-    limit: Limit,
-    cut: CutWarning,
-) -> list[Encoding]:
-    """Tokenize texts and pairs, and cut them to the limit; texts and pairs may be mixed.
-
-    Parameters
-    ----------
-    tokenizer : BertTokenizer
-    inputs : sequence of pairs of str; the second one may be None
-    indices : sequence of int
-        The caller's index of each input, for messages.
-    limit : Limit
-    cut : CutWarning
-
-    Raises
-    ------
-    ValueError
-        An input is too long with the rule "error", or cannot be cut.
-    """
-    found: dict[int, Encoding] = {}
-    for paired in (False, True):
-        some = [i for i, (_, second) in enumerate(inputs) if (second is not None) == paired]
-        if not some:
-            continue
-        texts = [inputs[i][0] for i in some]
-        pairs: Any = [inputs[i][1] for i in some] if paired else None
-        strategy = limit.strategy if paired else "longest_first"
-        try:
-            encodings = tokenizer.encodings(texts, pairs, max_length=limit.max_length, truncation=strategy)
-        except ValueError as error:
-            where = f"inputs from index {indices[some[0]]}"
-            raise ValueError(f"{where}: {error} Shorten the other text, or give another truncation=.") from error
-        found.update(zip(some, encodings, strict=True))
-    for i, index in enumerate(indices):
-        limit.check(found[i], index, cut)
-    return [found[i] for i in range(len(inputs))]

@@ -14,7 +14,6 @@ from minibert.base.portable import softmax
 from minibert.tasks.base import TaskPipeline, model_inputs
 from minibert.tasks.inputs import check_text
 from minibert.tasks.lengths import CutWarning, TextOptions
-from minibert.tasks.text_classification import encode_pairs
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
 
@@ -109,7 +108,7 @@ class ZeroShotClassificationPipeline(TaskPipeline):
         groups = []
         for index, text in enumerate(inputs, first):
             pairs = [(text, hypothesis) for hypothesis in hypotheses]
-            groups.append(encode_pairs(self.tokenizer, pairs, [index] * len(pairs), limit, cut))
+            groups.append(limit.encode(self.tokenizer, pairs, [index] * len(pairs), cut))
         return groups
 
     def _compute(self, windows: Sequence[Encoding]) -> list[FloatArray]:

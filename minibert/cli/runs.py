@@ -1,0 +1,164 @@
+"""What the verbs share that run over files of texts: the options of a run, their checks, and the report at its end."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from minibert.base.checks import counted
+from minibert.cli.common import positive, report_problem, report_written
+from minibert.corpus.readers import Source, input_format
+from minibert.corpus.shards import folder_of, is_unfinished
+
+if TYPE_CHECKING:
+    from minibert.corpus.runs import Summary
+
+__all__ = ["SHARD_SIZE", "add_inputs", "has_files", "report_run", "resumable", "run_options", "sources_of"]
+
+SHARD_SIZE = 10_000
+"""The default of --shard-size where a text has one vector or one score."""
+
+
+def add_inputs(parser: argparse.ArgumentParser, *, shard_size: int) -> None:
+    """Add the files of texts, how they are read, and how a run over them is saved and resumed."""
+    parser.add_argument(
+        "-i",
+        "--input",
+        "--input_file",
+        nargs="+",
+        action="extend",
+        metavar="FILE",
+        help='files of texts: one per line, .jsonl, .csv or .tsv, each also as .gz; "-" is the standard input',
+    )
+    parser.add_argument(
+        "--input-format",
+        choices=("text", "jsonl", "csv", "tsv"),
+        help="default: by the suffix of each file's name, else text",
+    )
+    parser.add_argument(
+        "--text-column", default="text", metavar="NAME", help="column or key of the texts (default: %(default)s)"
+    )
+    parser.add_argument("--id-column", metavar="NAME", help="column or key of the ids (default: numbers of the lines)")
+    parser.add_argument(
+        "--on-error",
+        choices=("stop", "skip", "null"),
+        default="stop",
+        help="if lines cannot be used: stop and compute nothing, skip these lines, or keep their rows without vectors "
+        "(default: %(default)s)",
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="continue an interrupted run, or start one if there is none"
+    )
+    parser.add_argument(
+        "--shard-size",
+        type=positive,
+        default=shard_size,
+        metavar="N",
+        help="texts that are computed, then saved, together; a crash loses at most these (default: %(default)s)",
+    )
+
+
+def has_files(arguments: argparse.Namespace, of_files: Mapping[str, bool]) -> bool:
+    """Return whether files are given instead of texts.
+
+    Parameters
+    ----------
+    of_files : mapping
+        Further options that are only for files -> whether each is given.
+
+    Raises
+    ------
+    ValueError
+        Neither texts nor files are given, or options that do not fit together.
+    """
+    if arguments.input:
+        if arguments.texts:
+            raise ValueError("texts and --input are both given; give one of them.")
+        if arguments.output is None:
+            raise ValueError("--input needs --output FILE.")
+        return True
+    if not arguments.texts:
+        raise ValueError("there is no text; give texts, or a file with --input.")
+    given = {
+        **of_files,
+        "--resume": arguments.resume,
+        "--input-format": arguments.input_format is not None,
+        "--text-column": arguments.text_column != "text",
+        "--id-column": arguments.id_column is not None,
+        "--on-error": arguments.on_error != "stop",
+        "--shard-size": arguments.shard_size != SHARD_SIZE,
+    }
+    for option, is_given in given.items():
+        if is_given:
+            raise ValueError(f"{option} is for files of texts; name them with --input.")
+    return False
+
+
+def run_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments that every run over a corpus has, as the functions of corpus/ take them."""
+    return {
+        "resume": arguments.resume,
+        "on_error": arguments.on_error,
+        "shard_size": arguments.shard_size,
+        "settings": {
+            "model": arguments.model,
+            "revision": arguments.revision,
+            "backend": arguments.backend or os.environ.get("MINIBERT_BACKEND"),  # backends round differently
+        },
+        "show_progress": sys.stderr is not None and sys.stderr.isatty(),
+        "report": report_problem,
+    }
+
+
+def sources_of(arguments: argparse.Namespace) -> list[Source]:
+    """Return the sources that the options of `add_inputs` name."""
+    if arguments.input.count("-") > 1:
+        raise ValueError("the standard input is given to --input more than once; give it once.")
+    sources = []
+    for path in arguments.input:
+        kind = arguments.input_format or input_format(path)
+        id_column = None if kind == "text" else arguments.id_column
+        name = "standard input" if path == "-" else path
+        sources.append(Source(path, kind, arguments.text_column, id_column, name))
+    for option, given in (
+        ("--text-column", arguments.text_column != "text"),
+        ("--id-column", arguments.id_column is not None),
+    ):
+        if given and all(source.format == "text" for source in sources):
+            raise ValueError(
+                f"{option} names a column, but {sources[0].name} is read as plain text, which does not have columns; "
+                "give --input-format jsonl, csv or tsv."
+            )
+    return sources
+
+
+@contextlib.contextmanager
+def resumable(output: str) -> Iterator[None]:
+    """Report how to continue if a run is interrupted."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if is_unfinished(output):
+            report_problem(
+                f"finished shards are kept in {folder_of(output)}; the same command with --resume continues."
+            )
+        raise
+
+
+def report_run(output: str, what: str, summary: Summary | None) -> None:
+    """Report what a run did; `what` is the shape of its output."""
+    if summary is None:
+        report_written(output, "this run is complete already; there is nothing to resume")
+        return
+    left_out = f", {counted(summary.n_left_out, 'input line')} left out" if summary.n_left_out else ""
+    resumed = f", {summary.n_resumed} of them by earlier runs" if summary.n_resumed else ""
+    report_written(
+        output,
+        f"{what}; {counted(summary.n_texts, 'text')}{resumed}, {counted(summary.n_tokens, 'token')}, "
+        f"{counted(summary.n_cut, 'text')} cut{left_out}, "
+        f"{summary.seconds:.1f} seconds",
+    )
