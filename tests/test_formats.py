@@ -12,7 +12,8 @@ import pytest
 from minibert.base.files import check_format
 from minibert.cli import main
 from minibert.corpus import shards
-from minibert.corpus.shards import FORMAT, ShardFolder, folder_of, read_manifest
+from minibert.corpus.manifest import FORMAT, read_manifest
+from minibert.corpus.shards import ShardFolder, folder_of
 from minibert.corpus.token_features import TokenFeatures
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*has no modules.json")

@@ -27,8 +27,9 @@ from minibert.base.checks import check_choice, check_int, counted
 from minibert.base.files import os_reason, printable
 from minibert.base.ordering import in_chunks
 from minibert.base.progress import progress_bar
+from minibert.corpus.manifest import manifest_path, read_manifest
 from minibert.corpus.readers import InputLine, Source, read_input_lines
-from minibert.corpus.shards import Counts, Part, ShardFolder, manifest_path, read_manifest
+from minibert.corpus.shards import Counts, Part, ShardFolder
 
 __all__ = ["ON_ERROR", "Append", "BadLines", "Output", "Summary", "row_of", "run_shards"]
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import re
 import stat
@@ -29,14 +28,21 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Self
 
-from minibert.base.files import check_format, os_reason, printable, read_json_object, sync_folder, write_whole
+from minibert.base.files import os_reason, printable, sync_folder, write_whole
 from minibert.base.locks import FileLock, is_ours
-from minibert.errors import ModelFormatError
+from minibert.corpus.manifest import (
+    FORMAT,
+    check_outputs,
+    is_sealed,
+    manifest_path,
+    outputs_of,
+    seal,
+    unseal,
+    unseal_beside,
+    unsealed,
+)
 
-__all__ = ["FORMAT", "Counts", "Part", "ShardFolder", "folder_of", "is_unfinished", "manifest_path", "read_manifest"]
-
-FORMAT = 1
-"""The format number of manifest and journal. That of the manifest is also that of the outputs beside it."""
+__all__ = ["Counts", "Part", "ShardFolder", "folder_of", "is_unfinished"]
 
 _LOCK, _MANIFEST, _JOURNAL, _STANDARD_INPUT = "lock", "manifest.json", "shards.jsonl", "standard-input"
 _TEMPORARY = re.compile(r"\.minibert-[a-z0-9_]{8}")  # temporary files of write_whole
@@ -167,7 +173,7 @@ class ShardFolder:
         file = self.path / _MANIFEST
         if not file.exists():
             return None
-        return _unseal(file, f"Delete {self.path} to start again.")
+        return unseal(file, f"Delete {self.path} to start again.")
 
     def describe(self) -> str:
         """Return a sentence about the unfinished run: its folder and its number of shards."""
@@ -251,7 +257,7 @@ class ShardFolder:
                 file.flush()
                 os.fsync(file.fileno())
         checksums = {part.name: self._checksums.get(part.name, 0) for part in self._parts}
-        line = _seal(
+        line = seal(
             {
                 "format": FORMAT,
                 "shard": self.n_shards,
@@ -306,7 +312,7 @@ class ShardFolder:
         for name, final in waiting.items():
             with self._writing(final):
                 os.replace(self.path / name, final)
-        _check_outputs(manifest, self.path.parent, f"Delete {self.path} to start again.")
+        check_outputs(manifest, self.path.parent, f"Delete {self.path} to start again.")
         with self._writing(beside):
             os.replace(self.path / _MANIFEST, beside)
         sync_folder(self.path.parent)  # before the folder is deleted, because a run could be finished from it
@@ -339,7 +345,7 @@ class ShardFolder:
             strangers = [name for name in names if name != _LOCK]
         else:
             strangers = [name for name in names if not (is_ours(lock) and self._is_own(name))]
-        if strangers and not _is_sealed(self.path / _MANIFEST):
+        if strangers and not is_sealed(self.path / _MANIFEST):
             self._refuse(strangers)
         if not (self.path / _MANIFEST).exists():
             self._refuse_outputs()
@@ -357,7 +363,7 @@ class ShardFolder:
         beside = Path(manifest_path(self.output))
         earlier: set[str] = set()
         if os.path.lexists(beside):
-            earlier = {output["name"] for output in _outputs(_unseal_beside(beside))}
+            earlier = {output["name"] for output in outputs_of(unseal_beside(beside))}
         for path in (Path(part.final) for part in self._parts if part.final not in (None, self.output)):
             if os.path.lexists(path) and (path.name not in earlier or not _is_plain_file(path)):
                 raise FileExistsError(
@@ -381,7 +387,7 @@ class ShardFolder:
 
     def _whole_shard(self, line: bytes) -> dict[str, Any] | None:
         """Return the journal's entry of the next shard; None if the entry or the shard is damaged."""
-        shard = _unsealed(line) if line.endswith(b"\n") else None
+        shard = unsealed(line) if line.endswith(b"\n") else None
         if shard is None or shard.get("shard") != self.n_shards:
             return None
         for part in self._parts:
@@ -399,7 +405,7 @@ class ShardFolder:
 
     def _write_manifest(self, manifest: dict[str, Any]) -> None:
         with self._writing(self.path / _MANIFEST):
-            write_whole(self.path / _MANIFEST, lambda file: file.write(_seal(manifest)))
+            write_whole(self.path / _MANIFEST, lambda file: file.write(seal(manifest)))
 
     @contextlib.contextmanager
     def _writing(self, path: str | os.PathLike[str]) -> Iterator[None]:
@@ -442,81 +448,7 @@ def folder_of(output: str | os.PathLike[str]) -> Path:
 
 def is_unfinished(output: str | os.PathLike[str]) -> bool:
     """Return whether there is a run to resume."""
-    return _is_sealed(folder_of(output) / _MANIFEST)
-
-
-def manifest_path(output: str) -> str:
-    """Return the path of the manifest beside the output: the settings and counts of a finished run, as JSON."""
-    return f"{output}.manifest.json"
-
-
-def read_manifest(output: str) -> dict[str, Any] | None:
-    """Return the manifest beside an output; None if there is none.
-
-    Raises
-    ------
-    ValueError
-        It is damaged, or the output is not the file that the run made.
-    """
-    file = Path(manifest_path(output))
-    if not file.exists():
-        return None
-    manifest = _unseal_beside(file)
-    _check_outputs(manifest, file.parent, "Without resume=True it is computed again.")
-    return manifest
-
-
-def _check_outputs(manifest: dict[str, Any], folder: Path, way_on: str) -> None:
-    """Raise if an output is missing, or does not have the size that the manifest records."""
-    for output in _outputs(manifest):
-        path, size = folder / output["name"], output["size"]
-        found = path.stat().st_size if path.exists() else None
-        if found != size:
-            state = "is missing" if found is None else f"has {found} bytes"
-            raise ValueError(f"{path} {state}, but the run that made it has written {size} bytes. {way_on}")
-
-
-def _seal(content: dict[str, Any]) -> bytes:
-    """Return an object as one line of JSON, with a checksum of its content added."""
-    text = json.dumps(content, ensure_ascii=False)
-    return json.dumps({**content, "crc32": zlib.crc32(text.encode())}, ensure_ascii=False).encode()
-
-
-def _unsealed(line: bytes) -> dict[str, Any] | None:
-    """Return the object in a line that `_seal` made; None if it is damaged."""
-    try:
-        content = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return _checked(content) if isinstance(content, dict) else None
-
-
-def _unseal(path: Path, way_on: str) -> dict[str, Any]:
-    try:
-        content = _checked(read_json_object(path))
-    except ModelFormatError as error:
-        raise ValueError(f"{error} {way_on}") from error
-    if content is None:
-        raise ValueError(f"{path} is damaged: its checksum is wrong. {way_on}")
-    check_format(content, FORMAT, str(path))
-    return content
-
-
-def _is_sealed(path: Path) -> bool:
-    """Return whether a file is undamaged and made by `_seal`, of any format."""
-    try:
-        return _checked(read_json_object(path)) is not None
-    except (ModelFormatError, OSError):
-        return False
-
-
-def _unseal_beside(path: Path) -> dict[str, Any]:
-    return _unseal(path, "A run writes its manifest there; delete it or move it elsewhere, or give another output.")
-
-
-def _outputs(manifest: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the name and size of each output of a run; an empty list if the run has not finished."""
-    return [*manifest.get("finished", {}).get("outputs", {}).values()]
+    return is_sealed(folder_of(output) / _MANIFEST)
 
 
 def _is_plain_file(path: Path) -> bool:
@@ -525,11 +457,6 @@ def _is_plain_file(path: Path) -> bool:
         return stat.S_ISREG(path.lstat().st_mode)
     except FileNotFoundError:
         return False
-
-
-def _checked(content: dict[str, Any]) -> dict[str, Any] | None:
-    checksum = content.pop("crc32", None)
-    return content if checksum == zlib.crc32(json.dumps(content, ensure_ascii=False).encode()) else None
 
 
 def _copy(source: BinaryIO, target: BinaryIO) -> None:

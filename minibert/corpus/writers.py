@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from minibert.base.arrays import FloatArray
 from minibert.base.files import check_output, write_whole
-from minibert.corpus.shards import FORMAT, Counts, Part
+from minibert.corpus.manifest import FORMAT
+from minibert.corpus.shards import Counts, Part
 
 __all__ = ["OUTPUT_DTYPES", "OUTPUT_SUFFIXES", "VectorWriter", "index_path", "json_line", "npy_header", "output_suffix"]
 
