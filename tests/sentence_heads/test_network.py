@@ -1,24 +1,52 @@
-"""Scores that model cards publish, with the true models of the hub."""
+"""Scores that model cards and the pages of sentence-transformers publish, with the true models of the hub."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from minibert import CrossEncoder
+from minibert import CrossEncoder, SparseEncoder
 
 pytestmark = pytest.mark.network
 
+QUERY = "How many people live in Berlin?"
+POPULATION = "Berlin had a population of 3,520,031 registered inhabitants in an area of 891.82 square kilometers."
 
-def test_the_example_of_ms_marco_minilm() -> None:
-    """https://huggingface.co/cross-encoder/ms-marco-MiniLM-L6-v2, "Usage with SentenceTransformers"."""
+
+@pytest.mark.parametrize(
+    ("others", "scores"),
+    [
+        (["Berlin is well known for its museums."], [8.607138, -4.320078]),
+        (
+            [
+                "Berlin has a yearly total of about 135 million day visitors, making it one of the most-visited cities "
+                "in the European Union.",
+                "In 2013 around 600,000 Berliners were registered in one of the more than 2,300 sport and fitness "
+                "clubs.",
+            ],
+            [8.607139, 5.506266, 6.352977],
+        ),
+    ],
+    ids=["card", "README"],
+)
+def test_the_examples_of_ms_marco_minilm(others: list[str], scores: list[float]) -> None:
+    """https://huggingface.co/cross-encoder/ms-marco-MiniLM-L6-v2, "Usage with SentenceTransformers".
+
+    And "Reranker Models" in README.md of https://github.com/huggingface/sentence-transformers.
+    """
     model = CrossEncoder("cross-encoder/ms-marco-MiniLM-L6-v2")
-    query = "How many people live in Berlin?"
-    texts = [
-        "Berlin had a population of 3,520,031 registered inhabitants in an area of 891.82 square kilometers.",
-        "Berlin is well known for its museums.",
-    ]
+    texts = [POPULATION, *others]
     assert repr(model.activation_fn) == "Identity()"
-    scores = model.predict([(query, text) for text in texts])
-    np.testing.assert_allclose(scores, [8.607138, -4.320078], rtol=0, atol=1e-3)
-    assert [one["corpus_id"] for one in model.rank(query, texts[::-1])] == [1, 0]
+    found = model.predict([(QUERY, text) for text in texts])
+    np.testing.assert_allclose(found, scores, rtol=0, atol=1e-4)
+    assert [one["corpus_id"] for one in model.rank(QUERY, texts)] == np.argsort(scores)[::-1].tolist()
+
+
+def test_the_example_of_a_sparse_encoder() -> None:
+    """ "Sparse Encoder Models" in README.md of https://github.com/huggingface/sentence-transformers."""
+    model = SparseEncoder("naver/splade-cocondenser-ensembledistil")
+    vectors = model.encode(["The weather is lovely today.", "It's so sunny outside!", "He drove to the stadium."])
+    assert vectors.shape == (3, 30522)
+    expected = [[35.629, 9.154, 0.098], [9.154, 27.478, 0.019], [0.098, 0.019, 29.553]]
+    np.testing.assert_allclose(model.similarity(vectors, vectors), expected, rtol=0, atol=6e-4)
+    assert f"{model.sparsity(vectors)['sparsity_ratio']:.2%}" == "99.84%"
