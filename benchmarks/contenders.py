@@ -65,37 +65,46 @@ def _transformers(folder: Path, threads: int, scratch: Path) -> Compute:
 
 def _export(folder: Path, scratch: Path) -> tuple[Path, object]:
     """Export the model as an ONNX graph of three inputs, of any batch and length; return its path and the config."""
-    import torch
     import transformers
 
     # The optimiser of onnxruntime knows the graph of eager attention.
     model = transformers.BertModel.from_pretrained(folder, attn_implementation="eager", add_pooling_layer=False).eval()
+    return export_graph(model, "last_hidden_state", scratch), model.config
 
-    class LastHiddenState(torch.nn.Module):
+
+def export_graph(model: Any, field: str, scratch: Path, *, leading: tuple[int, ...] = (2,)) -> Path:
+    """Export a model of transformers as an ONNX graph from three inputs to one field of its output; return the path.
+
+    `leading` are the axes of the inputs before the length: one, or two for multiple choice. All axes may change.
+    """
+    import torch
+
+    class OneField(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.model = model
 
         def forward(self, input_ids: object, attention_mask: object, token_type_ids: object) -> object:
-            output = self.model(input_ids=input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)
-            return output.last_hidden_state
+            return self.model(input_ids=input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)[field]
 
     names = ["input_ids", "attention_mask", "token_type_ids"]
-    ones = torch.ones((2, 16), dtype=torch.int64)
+    ones = torch.ones((*leading, 16), dtype=torch.int64)
+    axes = dict(enumerate((*("batch", "choices")[: len(leading)], "length")))
     path = scratch / "model.onnx"
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), torch.inference_mode():
         warnings.simplefilter("ignore")
+        by_token = OneField().eval()(ones, ones, ones * 0).shape[1] == ones.shape[-1]
         torch.onnx.export(
-            LastHiddenState().eval(),
+            OneField().eval(),
             (ones, ones, ones * 0),
             str(path),
             input_names=names,
-            output_names=["last_hidden_state"],
-            dynamic_axes={name: {0: "batch", 1: "length"} for name in [*names, "last_hidden_state"]},
+            output_names=[field],
+            dynamic_axes={**dict.fromkeys(names, axes), field: {0: "batch", **({1: "length"} if by_token else {})}},
             opset_version=17,
             dynamo=False,
         )
-    return path, model.config
+    return path
 
 
 def _feed(inputs: np.ndarray | tuple[np.ndarray, np.ndarray]) -> dict[str, np.ndarray]:
@@ -105,10 +114,15 @@ def _feed(inputs: np.ndarray | tuple[np.ndarray, np.ndarray]) -> dict[str, np.nd
 
 
 def _onnxruntime(folder: Path, threads: int, scratch: Path) -> Compute:
+    graph, config = _export(folder, scratch)
+    return fused_session(graph, config, threads, scratch)
+
+
+def fused_session(graph: Path, config: Any, threads: int, scratch: Path) -> Compute:
+    """Fuse the operators of a graph with onnxruntime's optimiser for BERT, and return a function that runs it."""
     import onnxruntime
     from onnxruntime.transformers import optimizer
 
-    graph, config = _export(folder, scratch)
     fused = optimizer.optimize_model(
         str(graph), model_type="bert", num_heads=config.num_attention_heads, hidden_size=config.hidden_size
     )

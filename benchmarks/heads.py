@@ -1,12 +1,12 @@
-"""The models with heads beside transformers (sdpa): ids in, logits out.
+"""The models with heads beside transformers (sdpa) and onnxruntime (fused BERT graph): ids in, logits out.
 
     python -m benchmarks.heads [--write]
 
 The checkpoints have MiniLM's sizes, a vocabulary of 30,522 words and random weights. Each contender runs in a process
 of its own with the same number of threads. Their logits are compared first; then they run in turn, and each cell is the
 median of the runs. The masked-LM head computes logits for every token; in the row "one position" minibert computes only
-those of one token of each text, as for a text with one [MASK]. transformers computes all of them there too, because it
-cannot compute fewer.
+those of one token of each text, as for a text with one [MASK]. The others compute all of them there too, because they
+cannot compute fewer. onnxruntime has a column if it is installed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.contenders import Compute, Contender, start
+from benchmarks.contenders import Compute, Contender, export_graph, fused_session, start
 from benchmarks.readme import publish, table_parser
 from minibert.base.machine import available_cores
 
@@ -32,6 +32,7 @@ HEADS = {
     "BertForQuestionAnswering": "start_logits",
     "BertForMultipleChoice": "logits",
 }
+OTHERS = ("transformers sdpa", "onnxruntime fused")
 LABELS = {"BertForQuestionAnswering": 2}  # the begin and the end of an answer
 ONE_POSITION = "BertForMaskedLM, one position"
 MASKED = 5  # the column of the token whose logits are wanted in the row "one position"
@@ -90,6 +91,16 @@ def _transformers(name: str, one_position: bool, folder: Path, threads: int, scr
     return compute
 
 
+def _onnxruntime(name: str, one_position: bool, folder: Path, threads: int, scratch: Path) -> Compute:
+    import transformers
+
+    model: Any = getattr(transformers, name).from_pretrained(folder, attn_implementation="eager").eval()
+    leading = (2, 2) if name == "BertForMultipleChoice" else (2,)
+    graph = export_graph(model, HEADS[name], scratch, leading=leading)
+    run = fused_session(graph, model.config, threads, scratch)
+    return lambda ids: wanted(run(np.ascontiguousarray(inputs_of(name, ids))), one_position)
+
+
 def measure(name: str, contenders: dict[str, Contender], runs: int, seconds: float) -> list[str]:
     """Compare, then time; return a row for each shape."""
     rows = []
@@ -103,12 +114,16 @@ def measure(name: str, contenders: dict[str, Contender], runs: int, seconds: flo
             for contender, process in contenders.items():
                 took, results[contender] = process.run(ids, seconds)
                 times[contender].append(took)
-            apart = float(np.abs(results["minibert"] - results["transformers sdpa"]).max())
-            if not apart <= 1e-4:  # written so that NaN fails too
-                raise RuntimeError(f"{name}: the logits differ by {apart}: they do not compute the same.")
-        ours, theirs = (1e3 * float(np.median(times[key])) for key in ("minibert", "transformers sdpa"))
-        ratio = float(np.median(np.divide(times["transformers sdpa"], times["minibert"])))
-        rows.append(f"| {name} | {len(ids)} x {shape[1]} | {ours:.2f} | {theirs:.2f} ({ratio:.2f}x) |")
+            for contender, found in results.items():
+                apart = float(np.abs(results["minibert"] - found).max())
+                if not apart <= 1e-4:  # written so that NaN fails too
+                    raise RuntimeError(f"{name}: the logits of {contender} differ by {apart}: another computation.")
+        cells = [f"{1e3 * float(np.median(times['minibert'])):.2f}"]
+        for contender in OTHERS:
+            ratio = float(np.median(np.divide(times[contender], times["minibert"]))) if contender in times else 0.0
+            shown = f"{1e3 * float(np.median(times[contender])):.2f} ({ratio:.2f}x)" if contender in times else "-"
+            cells.append(shown)
+        rows.append(f"| {name} | {len(ids)} x {shape[1]} | {' | '.join(cells)} |")
         print(rows[-1], flush=True)
     return rows
 
@@ -121,7 +136,8 @@ def main() -> int:
     parser.add_argument("--only", default="", help="measure only heads whose name contains this")
     options = parser.parse_args()
     threads = available_cores()
-    lines = ["| head | texts x tokens | minibert, ms | transformers sdpa, ms |", "|---|---|--:|--:|"]
+    columns = ["head", "texts x tokens", *(f"{name}, ms" for name in ("minibert", *OTHERS))]
+    lines = [f"| {' | '.join(columns)} |", "|---|---|--:|--:|--:|"]
     with tempfile.TemporaryDirectory() as scratch_name:
         scratch = Path(scratch_name)
         for row in (row for row in (*HEADS, ONE_POSITION) if options.only in row):
@@ -132,6 +148,7 @@ def main() -> int:
             makers = {
                 "minibert": functools.partial(_minibert, name, one_position),
                 "transformers sdpa": functools.partial(_transformers, name, one_position),
+                "onnxruntime fused": functools.partial(_onnxruntime, name, one_position),
             }
             own = scratch / f"contenders of {row}"
             own.mkdir()
