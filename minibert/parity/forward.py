@@ -495,11 +495,12 @@ class Forward:
             weighed = self.part("weigh", self._here(path), probs, split(value, f"{path}.value"))
             return self._flat(self.part("merge", self._here(path), weighed))
 
-        wanted = path not in self._given
-        if wanted and f"{path}.probs" not in self._given:
-            scores = self._pairs(f"{path}.scores", scores_of)
-        if wanted:
-            probs = self._pairs(f"{path}.probs", probs_of)
+        scores_name, probs_name = f"{path}.scores", f"{path}.probs"
+        needs_probs = path not in self._given or self._is_wanted(probs_name)
+        if self._is_wanted(scores_name) or (needs_probs and probs_name not in self._given):
+            scores = self._pairs(scores_name, scores_of)
+        if needs_probs:
+            probs = self._pairs(probs_name, probs_of)
         return self._site(path, context_of)
 
     # --- values by name -----------------------------------------------------------------------------------------------
@@ -530,6 +531,10 @@ class Forward:
         flat = self.part("value", self._here(name), compute())
         padded = flat if name.startswith("pooler") else self._padded(flat)
         return self._flat(self._keep(name, padded))
+
+    def _is_wanted(self, name: str) -> bool:
+        """Return whether a value that the port has is computed all the same."""
+        return name in self._forced and name not in self._given
 
     def _pairs(self, name: str, compute: Callable[[], FloatArray]) -> FloatArray:
         if name in self._given:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -99,6 +99,22 @@ class Mistake:
             raise ValueError(f"{self.id} is not a mistake inside a layer, so it cannot be made in layer {layer} alone.")
         parts = {name: functools.partial(_in_layer, layer, part) for name, part in self.parts.items()}
         return dataclasses.replace(self, id=f"{self.id}@{layer}", parts=parts)
+
+    def at(self, symbols: Collection[str], layer: int | None = None) -> Mistake:
+        """Return this mistake where it computes some of its symbols only, and in one layer only.
+
+        Raises
+        ------
+        ValueError
+            It is not a mistake in the parts of such values.
+        """
+        if self.inputs is not None or not self.parts or {"layer", "split"} & self.parts.keys():
+            raise ValueError(f"{self.id} cannot be restricted to {', '.join(sorted(symbols))}.")
+        kept = tuple(symbol for symbol in self.symbols if symbol in symbols)
+        parts = {name: functools.partial(_at_symbols, kept, part) for name, part in self.parts.items()}
+        if layer is not None:
+            parts = {name: functools.partial(_in_layer, layer, part) for name, part in parts.items()}
+        return dataclasses.replace(self, symbols=kept, parts=parts)
 
     def is_harmless(self, config: BertConfig) -> bool:
         """Return whether it cannot change a hidden state of this model by more than rounding."""
