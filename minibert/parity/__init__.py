@@ -1,0 +1,3 @@
+"""Checking other implementations of BERT: truth, verdict, mistakes, replay, diagnosis."""
+
+__all__: list[str] = []

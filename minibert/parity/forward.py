@@ -1,0 +1,551 @@
+"""A forward in small parts, each of which a mistake can replace; padded, as most ports compute it.
+
+`Forward` wraps a set of ops, as trace/ does, and runs the functions of encoder.py with it. Each op is split into parts
+(`PARTS`): a linear map is the weights, the product, the activation and the sum; attention is the split into heads, the
+scores, the mask, the softmax, the weighted sum and the merge. A mistake is a function in the place of one part. Several
+mistakes can be in one forward; a later one is around an earlier one.
+
+Values can be *given*, so that they are not computed, or *forced*: computed, kept as computed, and then replaced by the
+port's own value for everything that follows. With forced values each op is computed on the port's own inputs.
+
+Here the tokens of the padding are computed too, and the mask is a part, because mistakes with the mask would not be
+possible in a packed batch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from itertools import pairwise
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from minibert.base.arrays import FloatArray, IntArray
+from minibert.base.checks import brief
+from minibert.bert import encoder, reference
+from minibert.bert.config import BertConfig
+from minibert.bert.ops import AttentionOutput, LayerNorm, Ops, PreparedLinear
+from minibert.bert.packed import PackedBatch
+from minibert.bert.weights import LayerWeights, Weights
+from minibert.models.inputs import pack
+from minibert.trace.names import Names, Sizes
+
+__all__ = ["PARTS", "Forward", "Here", "InapplicableError", "Model", "Padded", "Part", "Store", "names_of"]
+
+Part = Callable[..., Any]
+"""A part; as a mistake it is called with the part that it replaces, then `Here`, then the arguments of the part."""
+
+
+class InapplicableError(ValueError):
+    """A mistake cannot be made with this model or these inputs, for example a position beyond the table."""
+
+
+class Model(Protocol):
+    """`BertModel`, or a model with a head."""
+
+    @property
+    def config(self) -> BertConfig:
+        """The sizes and the formulas."""
+
+    @property
+    def weights(self) -> Weights:
+        """The weights."""
+
+    @property
+    def ops(self) -> Ops:
+        """The ops that prepared the weights."""
+
+
+class Changes(Protocol):
+    """What `Forward` needs of a mistake."""
+
+    @property
+    def parts(self) -> Mapping[str, Part]: ...
+
+    @property
+    def inputs(self) -> Callable[[Padded, BertConfig], Padded] | None: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Padded:
+    """The inputs of a model, each of shape (B, S); `embeds` (B, S, H) replaces the look-up of the ids."""
+
+    ids: IntArray
+    mask: npt.NDArray[np.bool_]
+    types: IntArray
+    positions: IntArray
+    embeds: FloatArray | None = None
+
+    @classmethod
+    def of(cls, config: BertConfig, inputs: Mapping[str, Any]) -> Padded:
+        """Check inputs as a model does, and fill in the defaults.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As for `BertModel.__call__`; or a name is not that of an input.
+        """
+        keys = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds")
+        unknown = [key for key in inputs if key not in keys]
+        if unknown:
+            raise ValueError(f"inputs has {brief(unknown[0])}; expected {', '.join(keys)}.")
+        given = {key: inputs.get(key) for key in keys}
+        batch = pack(config, **given)
+        shape = batch.mask.shape
+        embeds = None if given["inputs_embeds"] is None else np.array(given["inputs_embeds"], dtype=np.float64)
+        ids = np.zeros(shape, np.int64) if embeds is not None else np.array(given["input_ids"], dtype=np.int64)
+        types, positions = (
+            np.broadcast_to(np.asarray(default if given[key] is None else given[key], dtype=np.int64), shape)
+            for key, default in (("token_type_ids", 0), ("position_ids", np.arange(shape[1])))
+        )
+        return cls(ids, batch.mask, types, positions, embeds)
+
+    def packed(self) -> PackedBatch:
+        """Return all tokens, those of the padding too, as a packed batch of B sequences of S tokens."""
+        rows, length = self.ids.shape
+        embeds = None if self.embeds is None else self.embeds.reshape(rows * length, -1).astype(np.float32)
+        return PackedBatch(
+            token_ids=self.ids.ravel() if embeds is None else np.arange(rows * length),
+            token_types=self.types.ravel(),
+            positions=self.positions.ravel(),
+            cu_seqlens=np.arange(rows + 1) * length,
+            mask=np.ones((rows, length), np.bool_),
+            inputs_embeds=embeds,
+        )
+
+    def rows(self, chosen: Collection[int]) -> Padded:
+        """Return some of the B sequences."""
+        index = np.array(sorted(chosen), dtype=np.int64)
+        embeds = None if self.embeds is None else self.embeds[index]
+        return Padded(self.ids[index], self.mask[index], self.types[index], self.positions[index], embeds)
+
+
+class Here(NamedTuple):
+    """Where a part is computed: the name that it contributes to, its layer, and the forward."""
+
+    name: str
+    layer: int | None
+    forward: Forward
+
+
+def names_of(model: Model) -> Names:
+    """Return the names of a model without its head."""
+    return Names.of(Sizes.of(model.config, pooler=model.weights.pooler is not None, head=None))
+
+
+class Store:
+    """The weights of a model in one dtype; those of the layer that is computed are kept, and no others."""
+
+    def __init__(self, dtype: npt.DTypeLike) -> None:
+        self.dtype = np.dtype(dtype)
+        self._layer: object = None
+        self._kept: dict[int, tuple[PreparedLinear, FloatArray, FloatArray]] = {}
+
+    def enter(self, layer: object) -> None:
+        """Drop the weights of other layers."""
+        if layer != self._layer:
+            self._layer, self._kept = layer, {}
+
+    def get(self, linear: PreparedLinear, index: int) -> tuple[FloatArray, FloatArray]:
+        """Return the weight and bias of one of the maps that are stacked in `linear`."""
+        if id(linear) not in self._kept:
+            weight, bias = linear.weight.astype(self.dtype), linear.bias.astype(self.dtype)
+            self._kept[id(linear)] = (linear, weight, bias)
+        _, weight, bias = self._kept[id(linear)]
+        size = len(bias) // len(linear.paths)
+        rows = slice(index * size, (index + 1) * size)
+        return weight[rows], bias[rows]
+
+
+# --- the parts, as they are right -------------------------------------------------------------------------------------
+
+
+def _rows(here: Here, table: FloatArray, ids: IntArray) -> FloatArray:
+    """Look up rows of a table of embeddings."""
+    rows: FloatArray = table[ids].astype(here.forward.dtype)
+    return rows
+
+
+def _total(here: Here, words: FloatArray, types: FloatArray, positions: FloatArray) -> FloatArray:
+    return words + types + positions
+
+
+def _norm(here: Here, x: FloatArray, norm: LayerNorm) -> FloatArray:
+    centered = x - x.mean(axis=-1, keepdims=True)
+    variance = (centered * centered).mean(axis=-1, keepdims=True)
+    scaled: FloatArray = centered / np.sqrt(variance + x.dtype.type(norm.eps))
+    return scaled * norm.weight + norm.bias
+
+
+def _weights(here: Here, weight: FloatArray, bias: FloatArray) -> tuple[FloatArray, FloatArray]:
+    return weight, bias
+
+
+def _dense(here: Here, x: FloatArray, linear: PreparedLinear, index: int) -> FloatArray:
+    """Compute x W^T + b of one of the maps that are stacked in `linear`."""
+    forward = here.forward
+    weight, bias = forward.part("weights", here, *forward.store.get(linear, index))
+    y: FloatArray = forward.part("product", here, x, weight)
+    return y + bias
+
+
+def _product(here: Here, x: FloatArray, weight: FloatArray) -> FloatArray:
+    y: FloatArray = x @ weight.T
+    return y
+
+
+def _activation(here: Here, x: FloatArray, name: str) -> FloatArray:
+    return reference.ACTIVATION_FUNCTIONS[name](x)
+
+
+def _add(here: Here, dense: FloatArray, residual: FloatArray) -> FloatArray:
+    return dense + residual
+
+
+def _split(here: Here, x: FloatArray, num_heads: int) -> FloatArray:
+    """Split columns into heads, (B, S, H) -> (B, A, S, D); head a owns the columns [a D, (a + 1) D)."""
+    rows, length, width = x.shape
+    return x.reshape(rows, length, num_heads, width // num_heads).transpose(0, 2, 1, 3)
+
+
+def _scores(here: Here, query: FloatArray, key: FloatArray) -> FloatArray:
+    scores: FloatArray = query @ key.transpose(0, 1, 3, 2)
+    return scores * query.dtype.type(1 / math.sqrt(query.shape[-1]))
+
+
+def _mask(here: Here, scores: FloatArray, shown: npt.NDArray[np.bool_]) -> FloatArray:
+    """Give hidden keys the score minus infinity; `shown` (B, S) is True for the others."""
+    masked: FloatArray = np.where(shown[:, None, None, :], scores, scores.dtype.type(-np.inf))
+    return masked
+
+
+def _softmax(here: Here, masked: FloatArray) -> FloatArray:
+    return reference.softmax(masked)
+
+
+def _weigh(here: Here, probs: FloatArray, value: FloatArray) -> FloatArray:
+    context: FloatArray = probs @ value
+    return context
+
+
+def _merge(here: Here, context: FloatArray) -> FloatArray:
+    """Put the heads side by side, (B, A, S, D) -> (B, S, H)."""
+    rows, heads, length, size = context.shape
+    return context.transpose(0, 2, 1, 3).reshape(rows, length, heads * size)
+
+
+def _value(here: Here, value: FloatArray) -> FloatArray:
+    """Store the value of a name."""
+    return value
+
+
+def _layer(here: Here, layers: tuple[LayerWeights, ...]) -> LayerWeights:
+    assert here.layer is not None
+    return layers[here.layer]
+
+
+PARTS: dict[str, Part] = {
+    "layer": _layer,
+    "rows": _rows,
+    "total": _total,
+    "norm": _norm,
+    "weights": _weights,
+    "product": _product,
+    "dense": _dense,
+    "activation": _activation,
+    "add": _add,
+    "split": _split,
+    "scores": _scores,
+    "mask": _mask,
+    "softmax": _softmax,
+    "weigh": _weigh,
+    "merge": _merge,
+    "value": _value,
+}
+"""The parts by name: each is called with `Here` and its own arguments."""
+
+_TABLES = ("embeddings.word_embeddings", "embeddings.token_type_embeddings", "embeddings.position_embeddings")
+
+
+class Forward:
+    """One forward of a model in parts, stage by stage: "embeddings", each layer by its number, "pooler".
+
+    Parameters
+    ----------
+    model : Model
+    inputs : Padded
+    mistakes : the mistakes to make, none for the true forward
+    dtype : float64, or float32 for a forward such as a port has
+    store : Store, optional
+        To share the weights with other forwards.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        inputs: Padded,
+        mistakes: Iterable[Changes] = (),
+        *,
+        dtype: npt.DTypeLike = np.float64,
+        store: Store | None = None,
+    ) -> None:
+        self.model, self.config, self.weights = model, model.config, model.weights
+        self.dtype = np.dtype(dtype)
+        self.store = Store(dtype) if store is None else store
+        self._parts = dict(PARTS)
+        self.true_inputs = inputs
+        for mistake in mistakes:
+            for name, part in mistake.parts.items():
+                self._parts[name] = functools.partial(part, self._parts[name])
+            if mistake.inputs is not None:
+                inputs = mistake.inputs(inputs, self.config)
+        self.inputs = inputs
+        self.packed = False
+        # A row that shows nothing attends to everything, so that no number becomes NaN. Nobody compares such a row.
+        self.shown = inputs.mask | ~inputs.mask.any(axis=1, keepdims=True)
+        self._stage: int | None = None
+        self._given: Mapping[str, FloatArray] = {}
+        self._forced: Mapping[str, FloatArray] = {}
+        self._computed: dict[str, FloatArray] = {}
+        self.values: dict[str, FloatArray] = {}
+        """The values of this stage and of the one before it, as the next part sees them."""
+
+    # --- stages -------------------------------------------------------------------------------------------------------
+
+    @property
+    def stages(self) -> list[int | str]:
+        """All stages, in order."""
+        layers: list[int | str] = list(range(self.config.num_hidden_layers))
+        return ["embeddings", *layers, *(["pooler"] if self.weights.pooler is not None else [])]
+
+    def run(
+        self,
+        stage: int | str,
+        before: Mapping[str, FloatArray] | None = None,
+        *,
+        given: Mapping[str, FloatArray] | None = None,
+        forced: Mapping[str, FloatArray] | None = None,
+    ) -> dict[str, FloatArray]:
+        """Compute one stage.
+
+        Parameters
+        ----------
+        stage : "embeddings", the number of a layer, or "pooler"
+        before : mapping of names to padded arrays
+            Values of the stage before: the hidden state at least.
+        given : values that are not computed
+        forced : values that replace the computed ones for what follows
+
+        Returns
+        -------
+        dict of names to padded arrays
+            The values that were computed, before they were replaced.
+        """
+        self._given, self._forced, self._computed = given or {}, forced or {}, {}
+        self.values = dict(before or {})
+        self._stage = stage if isinstance(stage, int) else None
+        self.store.enter(stage)
+        batch = self.inputs.packed()
+        with np.errstate(all="ignore"):  # what a mistake overflows is part of the mistake
+            if stage == "embeddings":
+                encoder.embeddings(self.weights, batch, self.ops)
+            elif stage == "pooler":
+                x = self.values[self._state(self.config.num_hidden_layers)]
+                assert self.weights.pooler is not None
+                encoder.pooler(self._flat(x), self.weights.pooler, batch, self.ops)
+            else:
+                assert isinstance(stage, int)
+                layer = self.part("layer", self._here(f"encoder.layer.{stage}"), self.weights.layers)
+                x = self.values[self._state(stage)]
+                encoder.encoder_layer(self._flat(x), layer, batch, self.config, self.ops)
+        return self._computed
+
+    def run_all(self) -> Iterator[tuple[str, FloatArray]]:
+        """Compute all stages, and yield every value by name, in the order of the forward pass."""
+        before: dict[str, FloatArray] = {}
+        for stage in self.stages:
+            before = self.run(stage, before)
+            yield from before.items()
+
+    @staticmethod
+    def _state(index: int) -> str:
+        return "embeddings" if index == 0 else f"encoder.layer.{index - 1}"
+
+    def part(self, name: str, here: Here, *arguments: Any) -> Any:
+        """Compute a part, with the mistakes in it."""
+        return self._parts[name](here, *arguments)
+
+    def layer_weights(self, here: Here) -> LayerWeights:
+        """Return the weights of the layer in which a part is computed."""
+        assert here.layer is not None
+        return self.weights.layers[here.layer]
+
+    # --- the ops ------------------------------------------------------------------------------------------------------
+
+    @property
+    def ops(self) -> Ops:
+        """The wrapped ops."""
+        return self.model.ops._replace(
+            embed=self._embed, linear=self._linear, attention=self._attention, layer_norm=self._layer_norm
+        )
+
+    def _embed(
+        self,
+        words: FloatArray,
+        token_ids: IntArray,
+        token_type_table: FloatArray,
+        token_types: IntArray,
+        position_table: FloatArray,
+        positions: IntArray,
+    ) -> FloatArray:
+        found = []
+        for name, table, ids in zip(
+            _TABLES, (words, token_type_table, position_table), (token_ids, token_types, positions), strict=True
+        ):
+            rows = functools.partial(self.part, "rows", self._here(name), table, ids)
+            found.append(self._site(name, rows))
+        name = "embeddings.LayerNorm.input"
+        return self._site(name, lambda: self.part("total", self._here(name), *found))
+
+    def _layer_norm(self, x: FloatArray, norm: LayerNorm) -> FloatArray:
+        path = self._placed(norm.path).removesuffix(".LayerNorm")
+        name = path if path == "embeddings" else path.removesuffix(".output")
+        return self._site(name, lambda: self.part("norm", self._here(name), x, norm))
+
+    def _linear(
+        self,
+        x: FloatArray,
+        linear: PreparedLinear,
+        *,
+        activation: str | None = None,
+        residual: FloatArray | None = None,
+    ) -> FloatArray:
+        ys = []
+        for index, path in enumerate(linear.paths):
+            name = self._placed(path)
+            ys.append(self._site(name, functools.partial(self.part, "dense", self._here(name), x, linear, index)))
+        if len(ys) > 1:
+            return np.concatenate(ys, axis=1)
+        y = ys[0]
+        if activation is not None:
+            after = name.removesuffix(".dense")
+            dense = y
+            y = self._site(after, lambda: self.part("activation", self._here(after), dense, activation))
+        if residual is not None:
+            total = f"{name.removesuffix('dense')}LayerNorm.input"
+            inner = y
+            y = self._site(total, lambda: self.part("add", self._here(total), inner, residual))
+        return y
+
+    def _attention(
+        self,
+        query: FloatArray,
+        key: FloatArray,
+        value: FloatArray,
+        cu_seqlens: IntArray,
+        num_heads: int,
+        *,
+        path: str = "",
+        return_scores: bool = False,
+        return_probs: bool = False,
+    ) -> AttentionOutput:
+        path = self._placed(path)
+        if not self.packed:
+            q, k, v = (self._padded(x) for x in (query, key, value))
+            return AttentionOutput(self._attend(q, k, v, self.shown, num_heads, path), None, None)
+        contexts, all_scores, all_probs = [query[:0]], [], []
+        for start, end in pairwise(cu_seqlens.tolist()):
+            q, k, v = (x[None, start:end] for x in (query, key, value))
+            contexts.append(self._attend(q, k, v, np.ones((1, end - start), np.bool_), num_heads, path))
+            all_scores.append(self.values[f"{path}.scores"][0])
+            all_probs.append(self.values[f"{path}.probs"][0])
+        context = np.concatenate(contexts)
+        return AttentionOutput(context, all_scores if return_scores else None, all_probs if return_probs else None)
+
+    def _attend(
+        self,
+        query: FloatArray,
+        key: FloatArray,
+        value: FloatArray,
+        shown: npt.NDArray[np.bool_],
+        num_heads: int,
+        path: str,
+    ) -> FloatArray:
+        """Compute scores, probs and context of padded sequences; return the context as rows."""
+
+        def split(x: FloatArray, name: str) -> FloatArray:
+            heads: FloatArray = self.part("split", self._here(name), x, num_heads)
+            return heads
+
+        def scores_of() -> FloatArray:
+            q, k = split(query, f"{path}.query"), split(key, f"{path}.key")
+            scores: FloatArray = self.part("scores", self._here(f"{path}.scores"), q, k)
+            return scores
+
+        def probs_of() -> FloatArray:
+            at = self._here(f"{path}.probs")
+            probs: FloatArray = self.part("softmax", at, self.part("mask", at, scores, shown))
+            return probs
+
+        def context_of() -> FloatArray:
+            weighed = self.part("weigh", self._here(path), probs, split(value, f"{path}.value"))
+            return self._flat(self.part("merge", self._here(path), weighed))
+
+        scores_name, probs_name = f"{path}.scores", f"{path}.probs"
+        needs_probs = path not in self._given or self._is_wanted(probs_name)
+        if self._is_wanted(scores_name) or (needs_probs and probs_name not in self._given):
+            scores = self._pairs(scores_name, scores_of)
+        if needs_probs:
+            probs = self._pairs(probs_name, probs_of)
+        return self._site(path, context_of)
+
+    # --- values by name -----------------------------------------------------------------------------------------------
+
+    def _here(self, name: str) -> Here:
+        parts = name.split(".")
+        layer = int(parts[2]) if self.packed and parts[0] == "encoder" else self._stage
+        return Here(name, layer, self)
+
+    def _placed(self, path: str) -> str:
+        """Return a path in the layer that is computed, because a mistake may use the weights of another layer."""
+        if self._stage is None or self.packed:
+            return path
+        return ".".join(["encoder", "layer", str(self._stage), *path.split(".")[3:]])
+
+    def _padded(self, flat: FloatArray) -> FloatArray:
+        shape = self.inputs.ids.shape
+        return flat if self.packed else flat.reshape(*shape, flat.shape[1])
+
+    def _flat(self, padded: FloatArray) -> FloatArray:
+        return padded.reshape(-1, padded.shape[-1]) if padded.ndim == 3 else padded
+
+    def _site(self, name: str, compute: Callable[[], FloatArray]) -> FloatArray:
+        """Return the value of a name as rows: the given one, or the computed one, or the forced one."""
+        if name in self._given:
+            self.values[name] = self._given[name]
+            return self._flat(self._given[name])
+        flat = self.part("value", self._here(name), compute())
+        padded = flat if name.startswith("pooler") else self._padded(flat)
+        return self._flat(self._keep(name, padded))
+
+    def _is_wanted(self, name: str) -> bool:
+        """Return whether a value that the port has is computed all the same."""
+        return name in self._forced and name not in self._given
+
+    def _pairs(self, name: str, compute: Callable[[], FloatArray]) -> FloatArray:
+        if name in self._given:
+            return self._given[name]
+        return self._keep(name, self.part("value", self._here(name), compute()))
+
+    def _keep(self, name: str, padded: FloatArray) -> FloatArray:
+        self._computed[name] = padded
+        if name in self._forced:
+            # A port may have NaN or nothing at all in hidden places; a value that follows must not become NaN.
+            forced = self._forced[name]
+            padded = np.where(np.isfinite(forced), forced, padded).astype(self.dtype, copy=False)
+        self.values[name] = padded
+        return padded

@@ -1,0 +1,160 @@
+"""`Mistake`: one thing that ports of BERT do wrong, in a form that can be simulated."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from minibert.base.arrays import FloatArray
+from minibert.bert.config import BertConfig
+from minibert.parity.forward import Here, InapplicableError, Padded, Part
+from minibert.trace.table import EMBEDDINGS, LAYER, POOLER
+
+__all__ = ["DENSE", "NORMS", "Dump", "Mistake", "Recipe", "Vector", "part_mistake", "square", "symbol_of"]
+
+Dump: TypeAlias = Callable[[dict[str, FloatArray], int], dict[str, FloatArray]]
+"""Changes the arrays of a dump, by name; the second argument is the number of layers."""
+
+Vector: TypeAlias = Callable[["Recipe"], "Recipe"]
+"""Changes how one vector of a text is made."""
+
+
+class Recipe(NamedTuple):
+    """How one vector of a text is made: a key of `vectors.POOLINGS`, and a key of `vectors.SCALINGS`."""
+
+    pooling: str
+    scaling: str
+
+
+_SYMBOLS = {entry.path: entry.symbol for entry in (*EMBEDDINGS, *LAYER, *POOLER)}
+
+NORMS = ("embeddings", "attention", "output")
+DENSE = ("query", "key", "value", "attention_dense", "intermediate_dense", "output_dense", "pooler_dense")
+"""The symbols of the outputs of LayerNorms and of linear maps, in trace/table.py."""
+
+
+def symbol_of(name: str) -> str:
+    """Return the symbol of a name of trace/table.py, "" for a name without one."""
+    return _SYMBOLS.get(re.sub(r"^encoder\.layer\.\d+", "encoder.layer.{i}", name), "")
+
+
+@dataclasses.dataclass(frozen=True)
+class Mistake:
+    """One mistake.
+
+    Parameters
+    ----------
+    id : str
+        A letter and a number for the kind of mistake, a dot, and the variant: "N1.1e-5".
+    text : str
+        What the port does, and what is right. It names the config field or the op.
+    remedy : str
+        What to change; it names the call in common frameworks.
+    symbols : tuple of str
+        The values of trace/table.py that are computed differently. Everything after them differs too.
+    parts : mapping of str to Part
+        What it does in the place of parts of forward.py.
+    inputs : function of `Padded` and the config, optional
+        How it changes the inputs of the model.
+    dump : Dump, optional
+        How it changes what is dumped; the numbers are right then, but they have wrong names.
+    vector : Vector, optional
+        How it makes one vector of a text.
+    harmless : str
+        Why it cannot change a hidden state by more than rounding; "" if it can.
+    harmless_if : function of the config
+        Whether `harmless` is true of a model.
+    """
+
+    id: str
+    text: str
+    remedy: str
+    symbols: tuple[str, ...]
+    parts: Mapping[str, Part] = dataclasses.field(default_factory=dict)
+    inputs: Callable[[Padded, BertConfig], Padded] | None = None
+    dump: Dump | None = None
+    vector: Vector | None = None
+    harmless: str = ""
+    harmless_if: Callable[[BertConfig], bool] = lambda config: True
+
+    @property
+    def kind(self) -> str:
+        """The id without the variant."""
+        return self.id.split(".", 1)[0]
+
+    def only(self, layer: int) -> Mistake:
+        """Return this mistake in one layer only.
+
+        Raises
+        ------
+        ValueError
+            It is not a mistake inside a layer.
+        """
+        if self.inputs is not None or not self.parts or not any(symbol in _LAYER_SYMBOLS for symbol in self.symbols):
+            raise ValueError(f"{self.id} is not a mistake inside a layer, so it cannot be made in layer {layer} alone.")
+        parts = {name: functools.partial(_in_layer, layer, part) for name, part in self.parts.items()}
+        return dataclasses.replace(self, id=f"{self.id}@{layer}", parts=parts)
+
+    def at(self, symbols: Collection[str], layer: int | None = None) -> Mistake:
+        """Return this mistake where it computes some of its symbols only, and in one layer only.
+
+        Raises
+        ------
+        ValueError
+            It is not a mistake in the parts of such values.
+        """
+        if self.inputs is not None or not self.parts or {"layer", "split"} & self.parts.keys():
+            raise ValueError(f"{self.id} cannot be restricted to {', '.join(sorted(symbols))}.")
+        kept = tuple(symbol for symbol in self.symbols if symbol in symbols)
+        parts = {name: functools.partial(_at_symbols, kept, part) for name, part in self.parts.items()}
+        if layer is not None:
+            parts = {name: functools.partial(_in_layer, layer, part) for name, part in parts.items()}
+        return dataclasses.replace(self, symbols=kept, parts=parts)
+
+    def is_harmless(self, config: BertConfig) -> bool:
+        """Return whether it cannot change a hidden state of this model by more than rounding."""
+        return bool(self.harmless) and self.harmless_if(config)
+
+
+_LAYER_SYMBOLS = {entry.symbol for entry in LAYER}
+
+
+def _in_layer(layer: int, part: Part, inner: Part, here: Here, *arguments: Any) -> Any:
+    return part(inner, here, *arguments) if here.layer == layer else inner(here, *arguments)
+
+
+def _at_symbols(symbols: tuple[str, ...], part: Part, inner: Part, here: Here, *arguments: Any) -> Any:
+    return part(inner, here, *arguments) if symbol_of(here.name) in symbols else inner(here, *arguments)
+
+
+# These parts are called with the name of their input, so they are not restricted to the symbols.
+_EVERYWHERE = ("split", "layer")
+
+
+def part_mistake(
+    id: str, text: str, remedy: str, symbols: tuple[str, ...] | str, *, harmless: str = "", **parts: Part
+) -> Mistake:
+    """Return a mistake that replaces parts where they compute one of the symbols."""
+    symbols = (symbols,) if isinstance(symbols, str) else symbols
+    wrapped = {
+        name: part if name in _EVERYWHERE else functools.partial(_at_symbols, symbols, part)
+        for name, part in parts.items()
+    }
+    return Mistake(id, text, remedy, symbols, wrapped, harmless=harmless)
+
+
+def square(weight: FloatArray) -> FloatArray:
+    """Return a weight if it is square, because only then it can be transposed by mistake.
+
+    Raises
+    ------
+    InapplicableError
+    """
+    if weight.shape[0] != weight.shape[1] or np.array_equal(weight, weight.T):
+        raise InapplicableError(f"a weight of shape {weight.shape} cannot be transposed without an error of shapes")
+    return weight

@@ -1,0 +1,346 @@
+"""Replay: each op is computed in float64 on the port's own inputs, so that every wrong op is found, not only the first.
+
+A port's value is compared with the value that follows from the values that the port gave before it. Between two names
+that the port gave, everything is computed: with all names that is one op, with hidden states alone it is one layer,
+with the last hidden state alone it is the whole model. So a name is wrong here only if something between it and the
+names before it is wrong.
+
+The unit of a name is the error of the same computation in float32, on the same inputs.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from minibert.base.arrays import FloatArray
+from minibert.parity.forward import Forward, InapplicableError, Model, Padded, Store, names_of
+from minibert.parity.mistake import Mistake, Recipe, symbol_of
+from minibert.parity.vectors import VECTOR, state_name, vector
+from minibert.trace.table import EMBEDDINGS, LAYER, POOLER
+
+__all__ = ["Place", "Replay", "encoder_of", "replay", "shown_values"]
+
+# The least unit, relative to the RMS of a value: about the error of rounding it to float32 once.
+_LEAST_UNIT = 2.0**-26
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """One name of a port, compared with what follows from the port's own values before it.
+
+    Parameters
+    ----------
+    name : str
+    error : float       RMS difference over the visible places
+    unit : float        RMS error of the same computation in float32
+    size : float        RMS of the computed value
+    """
+
+    name: str
+    error: float
+    unit: float
+    size: float
+
+    @property
+    def ratio(self) -> float:
+        """The error in units; infinity if it is not a number."""
+        return self.error / self.unit if np.isfinite(self.error) else np.inf
+
+
+def encoder_of(model: Any) -> Model:
+    """Return the model whose weights are computed: that of a `SentenceTransformer`, or the model itself."""
+    if hasattr(model, "pipeline") and hasattr(model, "model"):
+        model = model.model
+    if not all(hasattr(model, field) for field in ("config", "weights", "ops")):
+        raise TypeError(
+            f"expected a model of minibert, such as BertModel.from_pretrained(...), not {type(model).__name__}"
+        )
+    encoder: Model = model
+    return encoder
+
+
+def shown_values(array: FloatArray, mask: npt.NDArray[np.bool_]) -> FloatArray:
+    """Return the values at visible places: of tokens, of pairs of visible tokens, or of visible first tokens."""
+    if array.ndim == 4:
+        pairs = np.broadcast_to((mask[:, :, None] & mask[:, None, :])[:, None], array.shape)
+        return array[pairs]
+    if array.ndim == 3:
+        return array[mask].reshape(-1)
+    return array[mask[:, 0]].reshape(-1)
+
+
+def _rms(values: FloatArray) -> float:
+    with np.errstate(all="ignore"):
+        return float(np.sqrt(np.mean(np.square(values, dtype=np.float64)))) if values.size else 0.0
+
+
+def replay(model: Any, inputs: Mapping[str, Any], port: Mapping[str, FloatArray]) -> list[Place]:
+    """Compute each name of a port in float64 from the names before it, and compare.
+
+    Parameters
+    ----------
+    model : BertModel, a model with a head, or a SentenceTransformer
+    inputs : mapping, as the model takes it
+    port : mapping of canonical names to padded arrays
+
+    Returns
+    -------
+    list of Place
+        In the order of the forward pass. Names that are not of the encoder or its pooler are left out.
+    """
+    encoder = encoder_of(model)
+    found = Replay(encoder, Padded.of(encoder.config, inputs), port)
+    return list(found.places().values())
+
+
+class Replay:
+    """The values of a port, and forwards on them.
+
+    Parameters
+    ----------
+    model : Model
+    inputs : Padded
+    port : mapping of names to padded arrays
+        Hidden places may hold anything; rows of zeros there count as unknown.
+    recipe : Recipe, optional
+        How the vector of a text is made, if the port has it.
+    """
+
+    def __init__(
+        self, model: Model, inputs: Padded, port: Mapping[str, FloatArray], recipe: Recipe | None = None
+    ) -> None:
+        self.model, self.inputs, self.recipe = model, inputs, recipe
+        self._names = names_of(model)
+        known = [*self._names.specs, *([VECTOR] if recipe is not None else [])]
+        self.port = {name: self._usable(np.asarray(port[name], dtype=np.float64)) for name in known if name in port}
+        self.spans = self._spans()
+        self._stores = {np.dtype(kind): Store(kind) for kind in ("float64", "float32")}
+        self._tails: list[dict[str, FloatArray]] | None = None
+
+    def _usable(self, array: FloatArray) -> FloatArray:
+        """Make rows of zeros in hidden places NaN, which means unknown."""
+        hidden = ~self.inputs.mask
+        if array.ndim == 3:
+            unknown = hidden & ~array.any(axis=2)
+            return np.where(unknown[:, :, None], np.nan, array)
+        if array.ndim == 4:
+            unknown = hidden[:, None, :] & ~array.any(axis=3)  # queries of the padding
+            return np.where(unknown[..., None], np.nan, array)
+        return array
+
+    # --- what depends on what -----------------------------------------------------------------------------------------
+
+    def _spans(self) -> list[list[int | str]]:
+        """Group the stages; each group ends with a hidden state that the port gave."""
+        depth = self.model.config.num_hidden_layers
+        spans: list[list[int | str]] = [[]]
+        for stage in ["embeddings", *range(depth)]:
+            spans[-1].append(stage)
+            if state_name(0 if stage == "embeddings" else int(stage) + 1) in self.port:
+                spans.append([])
+        if self.model.weights.pooler is not None:
+            spans[-1].append("pooler")
+        if self.recipe is not None:
+            spans[-1].append("vector")
+        return [span for span in spans if span]
+
+    def names_in(self, span: Sequence[int | str]) -> list[str]:
+        """Return the names of the port that a span gives, in the order of the forward pass."""
+        return [name for name in self.port if self._stage_of(name) in span]
+
+    def _stage_of(self, name: str) -> int | str:
+        if name == VECTOR:
+            return "vector"
+        layer = self._names.specs[name].layer
+        if layer is not None:
+            return layer
+        return "embeddings" if name.startswith("embeddings") else "pooler"
+
+    @functools.cached_property
+    def segments(self) -> dict[str, frozenset[str]]:
+        """For each name of the port, the names that are computed for it: itself, and unknown names before it."""
+        depth = self.model.config.num_hidden_layers
+        needs: dict[str, tuple[str, ...]] = {VECTOR: (state_name(depth),)}
+        if self.recipe is not None and self.recipe.pooling == "pooler":
+            needs[VECTOR] = ("pooler",)
+        rows = [(None, entry) for entry in (*EMBEDDINGS, *POOLER)]
+        rows += [(i, entry) for i in range(depth) for entry in LAYER]  # type: ignore[misc]
+        for layer, entry in rows:
+            own = {other.symbol: other.path for other in (LAYER if layer is not None else (*EMBEDDINGS, *POOLER))}
+            used = {node.id for node in ast.walk(ast.parse(entry.formula)) if isinstance(node, ast.Name)}
+            found = [own[symbol].format(i=layer) for symbol in own if symbol in used]
+            if "x" in used:
+                found.append(state_name(depth if layer is None else layer))
+            needs[entry.path.format(i=layer)] = tuple(name for name in found if name != entry.path.format(i=layer))
+
+        @functools.cache
+        def closure(name: str) -> frozenset[str]:
+            return frozenset({name}).union(*(closure(one) for one in needs.get(name, ()) if one not in self.port))
+
+        ordered = [*(entry.path for entry in EMBEDDINGS)]
+        ordered += [entry.path.format(i=i) for i in range(depth) for entry in LAYER]
+        for name in ordered:
+            closure(name)  # in this order, so that the recursion stays shallow
+        return {name: closure(name) for name in self.port}
+
+    def touched(self, mistake: Mistake, names: Iterable[str]) -> list[str]:
+        """Return the names whose computation from the names before them has this mistake in it."""
+        return [
+            name
+            for name in names
+            if any(symbol_of(one) in mistake.symbols or one in mistake.symbols for one in self.segments[name])
+        ]
+
+    # --- forwards -----------------------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        mistakes: Sequence[Mistake] = (),
+        spans: Collection[int] | None = None,
+        *,
+        compute: Collection[str] | None = None,
+        dtype: npt.DTypeLike = np.float64,
+    ) -> dict[str, FloatArray]:
+        """Compute names of the port from the names before them, with mistakes.
+
+        Parameters
+        ----------
+        mistakes : what the port is supposed to do wrong
+        spans : numbers of spans; None means all of them, one after the other
+        compute : the names to compute; None means all. The others have the port's values.
+        dtype : float64 or float32
+
+        Returns
+        -------
+        dict of names to padded arrays
+
+        Raises
+        ------
+        InapplicableError
+            A mistake is not possible here.
+        """
+        forward = Forward(self.model, self.inputs, mistakes, dtype=dtype, store=self._stores[np.dtype(dtype)])
+        values: dict[str, FloatArray] = {}
+        tails: list[dict[str, FloatArray]] = []
+        tail: dict[str, FloatArray] = {}
+        for number, span in enumerate(self.spans):
+            if spans is not None and number not in spans:
+                continue
+            if spans is not None and number:
+                tail = {name: array.astype(dtype, copy=False) for name, array in self._entry(number).items()}
+            wanted = set(self.names_in(span)) if compute is None else {*self.names_in(span)} & set(compute)
+            end = self._end(span)
+            if number and not wanted and end is not None and np.isfinite(self.port[end]).all():
+                tail = {end: self.port[end].astype(dtype)}
+                tails.append(tail)
+                continue
+            computed, tail = self._run_span(forward, span, tail, wanted, mistakes)
+            values |= computed
+            tails.append(tail)
+        if spans is None and not mistakes and np.dtype(dtype) == np.float64:
+            self._tails = tails
+        return values
+
+    def _end(self, span: Sequence[int | str]) -> str | None:
+        """Return the hidden state that the port gave at the end of a span, or None."""
+        state = "" if isinstance(span[-1], str) else state_name(int(span[-1]) + 1)
+        return state if state in self.port else None
+
+    def _entry(self, number: int) -> dict[str, FloatArray]:
+        """Return the values with which a span begins."""
+        if self._tails is None:
+            self.run()
+        assert self._tails is not None
+        return self._tails[number - 1]
+
+    def _run_span(
+        self,
+        forward: Forward,
+        span: Sequence[int | str],
+        tail: dict[str, FloatArray],
+        wanted: Collection[str],
+        mistakes: Sequence[Mistake],
+    ) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
+        """Compute the wanted names of a span; return them, and the values with which the next span begins."""
+        dtype = forward.dtype
+        computed: dict[str, FloatArray] = {}
+        states: dict[str, FloatArray] = {}
+        for stage in span:
+            if stage == "vector":
+                if VECTOR in wanted:
+                    computed[VECTOR] = self._vector({**tail, **states}, forward, mistakes)
+                continue
+            names = self.names_in([stage])
+            forced = {name: self.port[name] for name in names}
+            # Places that the port does not have are computed, so only whole arrays can be left out.
+            given = {
+                name: array.astype(dtype)
+                for name, array in forced.items()
+                if name not in wanted and np.isfinite(array).all()
+            }
+            made = forward.run(stage, tail, given=given, forced=forced)
+            computed |= {name: made[name] for name in wanted if name in made}
+            if stage == "pooler":
+                states["pooler"] = forward.values["pooler"]
+                continue
+            state = state_name(0 if stage == "embeddings" else int(stage) + 1)
+            total = "embeddings.LayerNorm.input" if stage == "embeddings" else f"{state}.output.LayerNorm.input"
+            tail = {state: forward.values[state], total: forward.values[total]}
+            states |= {state: forward.values[state]}
+        return computed, tail
+
+    def _vector(self, values: Mapping[str, FloatArray], forward: Forward, mistakes: Sequence[Mistake]) -> FloatArray:
+        assert self.recipe is not None
+        recipe = self.recipe
+        for mistake in mistakes:
+            if mistake.vector is not None:
+                recipe = mistake.vector(recipe)
+        known = {
+            name: self.port[name] for name in self.port if name in ("embeddings", "pooler") or name.count(".") == 2
+        }
+        depth = self.model.config.num_hidden_layers
+        filled = {name: np.where(np.isfinite(array), array, values.get(name, 0.0)) for name, array in known.items()}
+        try:
+            with np.errstate(all="ignore"):
+                return vector({**values, **filled}, forward.inputs, depth, recipe)
+        except KeyError as error:
+            raise InapplicableError(f"{error} is not known here") from None
+
+    # --- comparing ----------------------------------------------------------------------------------------------------
+
+    def error(self, name: str, computed: FloatArray) -> float:
+        """Return the RMS difference of a computed value and the port's, over the visible places; NaN counts."""
+        mask = self.inputs.mask
+        given = np.where(np.isfinite(self.port[name]), self.port[name], np.nan)
+        with np.errstate(all="ignore"):
+            return _rms(shown_values(computed, mask) - shown_values(given, mask))
+
+    def size(self, computed: FloatArray) -> float:
+        """Return the RMS of a value over the visible places."""
+        return _rms(shown_values(computed, self.inputs.mask))
+
+    def unit(self, exact: FloatArray, plain: FloatArray) -> float:
+        """Return the RMS error of a float32 computation over the visible places."""
+        mask = self.inputs.mask
+        with np.errstate(all="ignore"):
+            error = _rms(shown_values(plain, mask) - shown_values(exact, mask))
+        return max(error if np.isfinite(error) else 0.0, _LEAST_UNIT * self.size(exact), 1e-300)
+
+    def places(self, mistakes: Sequence[Mistake] = (), **options: Any) -> dict[str, Place]:
+        """Compare names of the port with a forward with mistakes; `options` are those of `run`."""
+        exact = self.run(mistakes, **options)
+        plain = self.run(mistakes, **options, dtype=np.float32)
+        return {
+            name: Place(
+                name, self.error(name, exact[name]), self.unit(exact[name], plain[name]), self.size(exact[name])
+            )
+            for name in self.port
+            if name in exact
+        }

@@ -1,0 +1,100 @@
+"""The sentences of a diagnosis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from minibert.parity.finding import Finding
+from minibert.parity.mistake import Mistake
+
+__all__ = ["cannot_tell", "finding_of", "renamed", "separate_by", "unknown"]
+
+
+def _layers(names: Sequence[str], num_layers: int) -> str:
+    """Say in which layers names are: "in all 6 layers", "in layer 3 only"."""
+    layers = sorted({int(name.split(".")[2]) for name in names if name.startswith("encoder.layer.")})
+    if not layers:
+        return ""
+    if len(layers) == num_layers > 1:
+        return f", in all {num_layers} layers"
+    if len(layers) == 1:
+        return f", in layer {layers[0]}" + (" only" if num_layers > 1 else "")
+    return f", in layers {', '.join(map(str, layers))}"
+
+
+def finding_of(
+    mistake: Mistake,
+    names: tuple[str, ...],
+    explained: float,
+    alternatives: Sequence[Mistake],
+    separate: str,
+    num_layers: int,
+) -> Finding:
+    """Return the finding for a mistake that explains names."""
+    text = f"{mistake.text}{_layers(names, num_layers)}"
+    if alternatives:
+        others = "; or ".join(other.text for other in alternatives[:5])
+        text = f"This dump cannot tell which: {text}; or {others}"
+    ids = tuple(_id(other) for other in alternatives)
+    return Finding(text, _id(mistake), names, explained, mistake.remedy, ids, separate)
+
+
+def _id(mistake: Mistake) -> str:
+    return mistake.id.split("@")[0]
+
+
+def separate_by(mistake: Mistake, alternatives: Sequence[Mistake], names: Sequence[str]) -> str:
+    """Say what would tell mistakes apart: a name to dump, or other inputs."""
+    if not alternatives:
+        return ""
+    symbols = [set(one.symbols) for one in (mistake, *alternatives)]
+    places = sorted(set().union(*symbols) - set.intersection(*symbols))
+    if places:
+        return f"Dump every name; {', '.join(places[:4])} of `minibert parity names` would tell."
+    kinds = {one.kind for one in (mistake, *alternatives)}
+    if kinds & {"A5", "A6"}:
+        return "Give a row with more padding and a hole in the mask, as the probe has them."
+    if kinds & {"E1", "E3", "E5"}:
+        return "Give a row with a second segment, and one with padding on the left, as the probe has them."
+    return "Give other inputs, such as those of the probe."
+
+
+def unknown(names: Sequence[str], facts: str, segments: Mapping[str, frozenset[str]], *, wide: bool) -> Finding:
+    """Return the finding for names that no known mistake explains."""
+    first = names[0]
+    more = f" and {len(names) - 1} other names" if len(names) > 1 else ""
+    if wide:
+        text = (
+            f"{first} is wrong, and no single known mistake explains it. This dump cannot tell where it begins: "
+            "there is no name before it."
+        )
+        return Finding(text, "", tuple(names), 0.0, "Dump the hidden states, hidden_states.0 and the next ones.")
+    where = "this op alone" if len(segments[first]) == 1 else f"one of the {len(segments[first])} ops before it"
+    text = f"{first}{more}: wrong, though what goes in is right; {where}, with no known cause"
+    remedy = "Compare the weights of this module with the checkpoint, then its formula with bert/reference.py."
+    if len(segments[first]) > 1:
+        remedy = f"Dump every name of this part, so that one op is left: {', '.join(sorted(segments[first])[:3])}, ..."
+    return Finding(f"{text} ({facts})" if facts else text, "", tuple(names), 0.0, remedy)
+
+
+def cannot_tell(names: Sequence[str]) -> Finding:
+    """Return the finding for small differences that no op makes alone."""
+    text = (
+        f"{names[0]} is outside the budget, but each op is right on the inputs that it was given: small differences "
+        "add up, or the values of another run were dumped"
+    )
+    return Finding(text, "", tuple(names), 0.0, "Dump all names in one run, and compare the inputs of both sides.")
+
+
+def renamed(found: Mapping[str, str], matching: Sequence[Mistake]) -> Finding:
+    """Return the finding for arrays that are the values of other names."""
+    name, source = next(iter(found.items()))
+    more = f", and {len(found) - 1} other names are wrong in such a way" if len(found) > 1 else ""
+    text = f"{name} holds the values of {source}{more}"
+    if not matching:
+        return Finding(text, "", tuple(found), 1.0, "Dump the output of the module with this name.")
+    best, *others = matching
+    ids = tuple(other.id for other in others)
+    return Finding(
+        f"{best.text}: {text}", best.id, tuple(found), 1.0, best.remedy, ids, "Dump more names." if ids else ""
+    )
