@@ -6,8 +6,8 @@ import dataclasses
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
-from typing import Any, NamedTuple, Self
+from itertools import islice, pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,9 @@ from minibert.base.files import check_format, printable
 from minibert.bert.packed import PackedBatch, cumulate
 from minibert.trace.files import SUFFIXES, Stored, path_text, read_arrays, write_arrays
 from minibert.trace.names import Names, Record, Sizes, Spec
+
+if TYPE_CHECKING:
+    from minibert.trace.page import Frame
 
 __all__ = ["EditReport", "Site", "Trace", "Value", "check_tokens"]
 
@@ -184,6 +187,19 @@ class Trace(Mapping[str, FloatArray]):
         }
 
     @property
+    def sizes(self) -> Sizes:
+        """The sizes and parts of the model, and the layer at which the forward stopped."""
+        return self._names.sizes
+
+    @property
+    def ids(self) -> list[IntArray] | None:
+        """The token ids of each sequence that were computed; None for a trace from a file, and for inputs_embeds."""
+        batch = self._batch
+        if self.output is None or batch.inputs_embeds is not None:
+            return None
+        return [batch.token_ids[start:end] for start, end in pairwise(batch.cu_seqlens.tolist())]
+
+    @property
     def nbytes(self) -> int:
         """The memory of the recorded values in bytes; padding takes none."""
         values = (value if isinstance(value, list) else [value] for value in self._values.values())
@@ -251,6 +267,66 @@ class Trace(Mapping[str, FloatArray]):
             count = sum(array.size for array in arrays)
             squares = sum(float(np.square(array, dtype=np.float64).sum()) for array in arrays)
             yield name, shape, f"{np.sqrt(squares / max(count, 1)):.3g}"
+
+    # --- the page -----------------------------------------------------------------------------------------------------
+
+    def page(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        title: str = "",
+        note: str = "",
+        sequences: Sequence[int] | int | None = None,
+        layers: Sequence[int] | int | None = None,
+        heads: Sequence[int] | int | None = None,
+        max_bytes: int = 5_000_000,
+    ) -> None:
+        """Write one HTML file to look at the trace in a browser: the heads, their attention, each layer step by step.
+
+        The file needs no other file and no network, and makes no request. It shows what was recorded.
+
+        Parameters
+        ----------
+        path : str or path           ends in .html or .htm
+        title, note : str            the name of the model, and a line below it
+        sequences, layers, heads : int or several ints, optional
+            What the page has; default: all of the trace. Negative ones count from the end.
+        max_bytes : int
+            A larger page is refused. Beyond a million probs the page has the largest of each row only.
+
+        Raises
+        ------
+        TypeError, ValueError
+            An argument is wrong; the page would be larger than `max_bytes`, and the message says what to leave out; the
+            trace holds nothing that the page shows.
+        OSError
+            The file cannot be written.
+        """
+        from minibert.trace.page import page, write_page
+
+        options = {"sequences": sequences, "layers": layers, "heads": heads}
+        write_page(path, page(self, title=title, note=note, max_bytes=max_bytes, **options))
+
+    def show(
+        self,
+        *,
+        title: str = "",
+        note: str = "",
+        sequences: Sequence[int] | int | None = None,
+        layers: Sequence[int] | int | None = None,
+        heads: Sequence[int] | int | None = None,
+        max_bytes: int = 5_000_000,
+        height: int = 900,
+    ) -> Frame:
+        """Return the same page as `page` for a notebook, `height` pixels high.
+
+        The other arguments and errors are those of `page`.
+        """
+        from minibert.trace.page import Frame, page
+
+        options = {"sequences": sequences, "layers": layers, "heads": heads}
+        html = page(self, title=title, note=note, max_bytes=max_bytes, **options)
+        return Frame(html, check_int("height", height, 100, 100_000))
 
     # --- files --------------------------------------------------------------------------------------------------------
 
