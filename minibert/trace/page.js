@@ -142,12 +142,12 @@ const drawStrip = () => {
 };
 
 const measures = {
-  largest: "sharp heads: the largest share of a token, mean",
+  largest: "to the token that is looked at most (mean)",
   chosen: "",
-  previous: "to the token before",
-  next: "to the token after",
-  self: "to the token itself",
-  same: "to other tokens that are equal",
+  previous: "to the token before (mean)",
+  next: "to the token after (mean)",
+  self: "to the token itself (mean)",
+  same: "to other tokens that are equal (mean)",
   first: "",
   last: "",
 };
@@ -158,8 +158,8 @@ const measure = (layer, headNumber) => {
 const drawMap = () => {
   const table = $("map"), body = table.tBodies[0];
   measures.chosen = `from ${label(now.token)} to ${label(now.other)}`;
-  measures.first = `to the first token, ${name(0)}`;
-  measures.last = `to the last token, ${name(size() - 1)}`;
+  measures.first = `to the first token, ${name(0)} (mean)`;
+  measures.last = `to the last token, ${name(size() - 1)} (mean)`;
   fill($("measure"), ...Object.entries(measures).map(([key, words]) => make("option", { value: key }, words)));
   $("measure").value = now.measure;
   if (!body.rows.length) {
@@ -355,7 +355,7 @@ const drawAll = (changes) => {
     drawMap();
     drawHead();
   }
-  ["h-heads", "h-head"].forEach((id) => { $(id).parentElement.hidden = !attention(); });
+  ["h-heads", "h-head"].forEach((id) => { $(id).closest("section").hidden = !attention(); });
   drawStrip();
   if (has("text", "token", "layer", "head")) drawSteps();
   if (has("text", "token", "other")) drawFlow();
@@ -363,12 +363,9 @@ const drawAll = (changes) => {
   speak();
 };
 const set = (changes) => {
-  if ("text" in changes) {
-    Object.assign(now, { token: 0, other: 0, word: "" });
-    Object.assign(now, start(about.texts[changes.text]));
-  }
   if ("token" in changes) now.word = "";
   Object.assign(now, changes);
+  if ("text" in changes) Object.assign(now, start(), { word: "" });
   if ("text" in changes) {
     const names = text().tokens.map((_, i) => label(i));
     options($("token"), names, now.token);
@@ -378,12 +375,20 @@ const set = (changes) => {
   drawAll(changes);
 };
 
-/* At the start: the longest word that occurs more than once, and the place of it that comes last. */
-const start = (given) => {
-  const first = new Map(), last = new Map();
-  given.tokens.forEach((token, i) => { if (/^[\p{L}]+$/u.test(token)) { if (!first.has(token)) first.set(token, i); last.set(token, i); } });
-  const words = [...first.keys()].sort((a, b) => (last.get(b) !== first.get(b)) - (last.get(a) !== first.get(a)) || b.length - a.length);
-  return words.length ? { token: last.get(words[0]), other: first.get(words[0]) === last.get(words[0]) ? 0 : first.get(words[0]) } : { token: 0, other: 0 };
+/* At the start: the last place of the longest word that occurs more than once, and the head in which it looks most at one
+   other word. */
+const start = () => {
+  const words = text().tokens, isWord = (token) => /^[\p{L}]+$/u.test(token), often = (token) => words.indexOf(token) !== words.lastIndexOf(token);
+  const found = words.filter(isWord).sort((a, b) => often(b) - often(a) || b.length - a.length);
+  const token = found.length ? words.lastIndexOf(found[0]) : 0, best = { token, other: token ? 0 : words.length - 1, layer: 0, head: 0 };
+  let most = 0;
+  layers.forEach((_, layer) => heads.forEach((_, head) => row(layer, head, token, "raw").forEach((share, j) => {
+    if (share > most && isWord(words[j]) && words[j] !== words[token]) {
+      most = share;
+      Object.assign(best, { other: j, layer, head });
+    }
+  })));
+  return best;
 };
 
 ["text", "token", "other", "layer", "head"].forEach((key) => $(key).addEventListener("change", () => set({ [key]: Number($(key).value) })));

@@ -11,6 +11,7 @@ import functools
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
@@ -160,8 +161,8 @@ def _steps(part: str) -> list[dict[str, Any]]:
 def _file(name: str) -> str:
     """Return a file of this folder without indents, empty lines and comments, which would only take space."""
     text = (files("minibert.trace") / name).read_text(encoding="utf-8")
-    lines = (line.strip() for line in text.splitlines())
-    return "\n".join(line for line in lines if line and not (line.startswith("/*") and line.endswith("*/")))
+    text = re.sub(r"^\s*/\*.*?\*/$", "", text, flags=re.DOTALL | re.MULTILINE)
+    return "\n".join(filter(None, map(str.strip, text.splitlines())))
 
 
 def _digest(text: str) -> str:
