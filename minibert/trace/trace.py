@@ -174,6 +174,11 @@ class Trace(Mapping[str, FloatArray]):
         return tuple(self._values)
 
     @property
+    def sizes(self) -> Sizes:
+        """The sizes and parts of the model, and `num_layers`, after which the forward stopped."""
+        return self._names.sizes
+
+    @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of each recorded array, without making it."""
         num_sequences, length = self.mask.shape
