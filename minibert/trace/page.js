@@ -188,7 +188,7 @@ const drawHead = () => {
   const weighted = now.mode === "weighted";
   $("head-title").textContent = `Layer ${layers[now.layer]}, head ${heads[now.head]}.`;
   $("remark").textContent = weighted
-    ? "Weighted: each prob times the length of the value vector that is read there, as a share of the row's sum. A token with a short value vector gives little, even if its prob is large."
+    ? `Weighted: each prob times the length of the value vector that is read there${attention().mapped ? ", after the head's part of the output map (Kobayashi et al. 2020)" : ""}; as a share of the row's sum. A token with a short vector gives little, even if its prob is large.`
     : "Raw probs. Attention is not importance: a prob says where a head looks, not how much it takes from there or what the model needs. Compare with the weighted view.";
   const shares = row(now.layer, now.head, now.token);
   fill($("h-to"), bdi(label(now.token)), " looks at");

@@ -1,7 +1,7 @@
 """Write a trace as one HTML file that needs nothing else: `Trace.page` and `Trace.show`.
 
-The file holds page.css, page.js, a description in JSON and the numbers of page_data.py. Its content policy forbids every
-request and every script and style but these two. The same trace gives the same bytes.
+The file holds page.css, page.js, a description in JSON and the numbers of page_data.py. Its content policy forbids
+every request, and every script and style but these two. The same trace gives the same bytes.
 """
 
 from __future__ import annotations
@@ -202,9 +202,7 @@ def _document(
     }
     # One pass over the template, so that a part that looks like a place for another part stays as it is.
     pieces = _file("page.html").split("{{")
-    return pieces[0] + "".join(
-        parts[name] + rest for name, rest in (piece.split("}}", 1) for piece in pieces[1:])
-    )
+    return pieces[0] + "".join(parts[name] + rest for name, rest in (piece.split("}}", 1) for piece in pieces[1:]))
 
 
 def _plain(trace: Trace, description: dict[str, Any], rows: list[int], choice: Choice) -> str:

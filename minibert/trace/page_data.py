@@ -205,11 +205,10 @@ def _attention(
     tokens: Sequence[str],
 ) -> dict[str, Any]:
     """Return the attention of each head: probs, shares weighted by the values' lengths, scores, measures of heads."""
-    size = trace.sizes.hidden_size // trace.sizes.num_attention_heads
     shape = (len(choice.layers), len(choice.heads), length)
     kept = sparse_entries(math.prod(shape) * num_texts, length)
     measures = np.full((*shape[:2], len(HEAD_MEASURES)), np.nan)
-    lengths_of_values = np.full(shape, np.nan)
+    norms, totals = np.full(shape, np.nan), np.full(shape, np.nan)
     scores = np.full((*shape, min(FIRST_KEYS, length)), np.nan)
     probs = np.full((*shape, kept), np.nan)
     columns = np.zeros((*shape, kept), dtype=np.uint16)
@@ -219,11 +218,8 @@ def _attention(
             for symbol in ("probs", "scores", "value")
             if (name := f"encoder.layer.{layer}.attention.self.{symbol}") in trace.names
         }
-        norms = None
         if (value := recorded.get("value")) is not None:
-            by_head = value.astype(np.float64).reshape(length, -1, size)[:, choice.heads]
-            norms = np.linalg.norm(by_head, axis=2).T
-            lengths_of_values[i] = norms
+            norms[i] = _lengths(trace, layer, value.astype(np.float64), choice.heads)
         if (given := recorded.get("scores")) is not None:
             scores[i] = given[choice.heads, :, : scores.shape[3]]
         if (given := recorded.get("probs")) is not None:
@@ -232,7 +228,7 @@ def _attention(
             if kept == length:
                 probs[i] = shares
             else:
-                columns[i], probs[i] = _largest(shares, norms, kept)
+                columns[i], probs[i], totals[i] = _largest(shares, norms[i], kept)
     if np.isnan(probs).all():
         return {"attention": None}
     found: dict[str, Any] = {
@@ -240,22 +236,42 @@ def _attention(
         "columns": None if kept == length else payload.add("attention", "index", columns),
         "measures": payload.add("attention", "mille", measures),
     }
-    if not np.isnan(lengths_of_values).all():
-        found["norms"] = payload.add("attention", "f24", lengths_of_values)
+    if not np.isnan(norms).all():
+        found["norms"] = payload.add("attention", "f24", norms)
+        found["mapped"] = trace.output_map(0) is not None
+        if kept < length:
+            found["totals"] = payload.add("attention", "f24", totals)
     if not np.isnan(scores).all():
         found["scores"] = payload.add("attention", "f16", scores)
     return {"attention": found}
 
 
-def _largest(probs: FloatArray, norms: FloatArray | None, kept: int) -> tuple[IntArray, FloatArray]:
-    """Return the columns and probs of each row that are largest, by probs or by probs times the values' lengths."""
-    rank = probs
-    if norms is not None:
-        weighted = probs * norms[:, None, :]
-        total = weighted.sum(axis=2, keepdims=True)
-        rank = np.maximum(probs, np.divide(weighted, total, out=np.zeros_like(weighted), where=total > 0))
+def _lengths(trace: Trace, layer: int, value: FloatArray, heads: Sequence[int]) -> FloatArray:
+    """Return ||v_j W|| of each head and token, (A, S): the value vectors after the head's part of the output map.
+
+    Kobayashi et al. 2020 (arXiv 2004.10102), section 3. Without the weights, for a trace from a file: ||v_j||.
+    """
+    weight = trace.output_map(layer)
+    size = trace.sizes.hidden_size // trace.sizes.num_attention_heads
+    rows = []
+    for head in heads:
+        columns = slice(head * size, (head + 1) * size)
+        own = value[:, columns]
+        rows.append(np.linalg.norm(own if weight is None else own @ weight[:, columns].T.astype(np.float64), axis=1))
+    return np.stack(rows)
+
+
+def _largest(probs: FloatArray, norms: FloatArray, kept: int) -> tuple[IntArray, FloatArray, FloatArray]:
+    """Return the columns and probs of each row that are largest, by probs or by probs times norms; and sums of these.
+
+    (A, S, S) and (A, S) -> (A, S, kept) twice, and (A, S).
+    """
+    weighted = probs * np.nan_to_num(norms)[:, None, :]
+    totals = weighted.sum(axis=2)
+    shares = np.divide(weighted, totals[:, :, None], out=np.zeros_like(weighted), where=totals[:, :, None] > 0)
+    rank = np.maximum(probs, shares)
     columns = np.sort(np.argpartition(-rank, kept - 1, axis=2)[:, :, :kept], axis=2)
-    return columns, np.take_along_axis(probs, columns, axis=2)
+    return columns, np.take_along_axis(probs, columns, axis=2), totals
 
 
 def _measures(probs: FloatArray, tokens: Sequence[str]) -> FloatArray:
@@ -283,14 +299,14 @@ def _cosines(trace: Trace, index: int, tokens: Sequence[str], payload: Payload) 
     recorded = [i for i, name in enumerate(names) if name in trace.names]
     if not recorded:
         return None
-    states = np.stack([trace.value_of(names[i], index) for i in recorded])
+    states = np.stack([np.asarray(trace.value_of(names[i], index)) for i in recorded])
     length = states.shape[1]
     if length <= _ALL_PAIRS:
-        first, second = np.triu_indices(length, 1)
+        chosen: Sequence[IntArray] = np.triu_indices(length, 1)
         pairs = None
     else:
-        first, second = _equal_pairs(tokens)
-        pairs = np.stack([first, second], axis=1)
+        chosen = _equal_pairs(tokens)
+        pairs = np.stack(chosen, axis=1)
     moved = np.full((len(states), length), np.nan)
     drift = np.full((len(states), length), np.nan)
     everyone = np.arange(length)
@@ -302,7 +318,7 @@ def _cosines(trace: Trace, index: int, tokens: Sequence[str], payload: Payload) 
     return {
         "states": recorded,
         "pairs": None if pairs is None else pairs.tolist(),
-        "of_pairs": payload.add("cosines", "cos", cosine(states, first, second)),
+        "of_pairs": payload.add("cosines", "cos", cosine(states, chosen[0], chosen[1])),
         "with_previous": payload.add("cosines", "cos", moved),
         "with_embeddings": payload.add("cosines", "cos", drift),
     }

@@ -73,7 +73,7 @@ _EXPLAINED: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {
     "intermediate_dense": ("A linear map to F features, for each token alone.", (_EXPAND,)),
     "intermediate": (
         "The activation function, number by number. GELU keeps large numbers and brings negative ones near 0.",
-        (_EXPAND, ("reference.py", "return x * (1 + erf(")),
+        (_EXPAND, ("reference.py", "y = ACTIVATION_FUNCTIONS[activation](y)")),
     ),
     "output_dense": ("A linear map back to H features.", _BACK),
     "output_sum": ("The attention output is added: the second residual connection.", _BACK),

@@ -17,6 +17,7 @@ from minibert.base.checks import brief, check_int, counted
 from minibert.base.display import html_table
 from minibert.base.files import check_format, printable
 from minibert.bert.packed import PackedBatch, cumulate
+from minibert.bert.weights import Weights
 from minibert.trace.files import SUFFIXES, Stored, path_text, read_arrays, write_arrays
 from minibert.trace.names import Names, Record, Sizes, Spec
 
@@ -105,6 +106,7 @@ class Trace(Mapping[str, FloatArray]):
         output: Any = None,
         tokens: Sequence[Sequence[str]] | None = None,
         edits: Sequence[EditReport] = (),
+        weights: Weights | None = None,
     ) -> None:
         self._names = names
         self._batch = batch
@@ -113,6 +115,7 @@ class Trace(Mapping[str, FloatArray]):
         self.output = output
         self.tokens = None if tokens is None else [list(row) for row in tokens]
         self.edits = tuple(edits)
+        self._weights = weights
 
     # --- the mapping --------------------------------------------------------------------------------------------------
 
@@ -192,11 +195,6 @@ class Trace(Mapping[str, FloatArray]):
         }
 
     @property
-    def sizes(self) -> Sizes:
-        """The sizes and parts of the model, and the layer at which the forward stopped."""
-        return self._names.sizes
-
-    @property
     def ids(self) -> list[IntArray] | None:
         """The token ids of each sequence that were computed; None for a trace from a file, and for inputs_embeds."""
         batch = self._batch
@@ -235,6 +233,10 @@ class Trace(Mapping[str, FloatArray]):
         part.flags.writeable = False
         return part
 
+    def output_map(self, layer: int) -> FloatArray | None:
+        """Return the weight (H, H) of a layer's linear map after attention; None for a trace from a file."""
+        return None if self._weights is None else self._weights.layers[layer].attention_output.weight
+
     def select(self, record: Record) -> Trace:
         """Return a trace with some of the recorded names, which shares the memory of this one.
 
@@ -247,7 +249,8 @@ class Trace(Mapping[str, FloatArray]):
         if not wanted:
             raise ValueError(f"record={brief(record)} means names that were not recorded; recorded are {self._some()}.")
         values = {name: self._values[name] for name in wanted}
-        return Trace(self._names, self._batch, values, output=self.output, tokens=self.tokens, edits=self.edits)
+        kept = {"output": self.output, "tokens": self.tokens, "edits": self.edits, "weights": self._weights}
+        return Trace(self._names, self._batch, values, **kept)
 
     def _some(self) -> str:
         return ", ".join(islice(self._values, 4)) + (" and others" if len(self) > 4 else "")
