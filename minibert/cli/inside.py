@@ -57,7 +57,7 @@ def add_verbs(verbs: Any) -> None:
         "--token", type=_index, metavar="I", help="the token, counted from 0 (default: the first of the text)"
     )
     which = explain.add_mutually_exclusive_group()
-    which.add_argument("--layer", type=_index, default=0, metavar="L", help="the layer (default: %(default)s)")
+    which.add_argument("--layer", type=_index, metavar="L", help="the layer (default: 0)")
     which.add_argument("--all", action="store_true", help="all layers")
     add_model_options(explain)
     explain.set_defaults(run=_explain)
@@ -107,5 +107,5 @@ def _explain(arguments: argparse.Namespace) -> None:
     from minibert.inside.explain import explain
 
     model, tokenizer = _load(arguments)
-    layers = list(range(model.config.num_hidden_layers)) if arguments.all else arguments.layer
+    layers = list(range(model.config.num_hidden_layers)) if arguments.all else arguments.layer or 0
     print(explain(model, tokenizer, arguments.text, token=arguments.token, layers=layers))
