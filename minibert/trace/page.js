@@ -3,7 +3,6 @@
 (async () => {
 const $ = (id) => document.getElementById(id);
 $("wait").hidden = false;
-const about = JSON.parse($("description").textContent);
 
 /* ---- elements: text is always set as text, never as markup ---- */
 const make = (tag, given = {}, ...children) => {
@@ -31,13 +30,13 @@ const number = (x) => {
   if (Number.isNaN(x)) return "\u2013";
   if (!Number.isFinite(x)) return x > 0 ? "\u221e" : "\u2212\u221e";
   const size = Math.abs(x);
-  return minus(size !== 0 && (size < 1e-3 || size >= 1e5) ? x.toExponential(3) : x.toPrecision(4));
+  return minus(size !== 0 && (size < 1e-3 || size >= 1e5) ? x.toExponential(2) : size >= 1000 ? x.toPrecision(3).replace(/^.*e.*$/, String(Math.round(x))) : x.toPrecision(3));
 };
 const cosine = (x) => (Number.isNaN(x) ? "\u2013" : minus(x.toFixed(3)));
 const percent = (x) => (Number.isNaN(x) ? "\u2013" : `${(100 * x).toFixed(1)} %`);
 
 /* ---- the payload: page_data.py says what the kinds are ---- */
-const bytes = await (async () => {
+const unpacked = await (async () => {
   const text = atob($("payload").textContent.replaceAll("-", "+").replaceAll("_", "\u002f"));
   $("payload").textContent = "";
   const packed = new Uint8Array(text.length);
@@ -45,6 +44,8 @@ const bytes = await (async () => {
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
   return new Uint8Array(await new Response(stream).arrayBuffer());
 })();
+const split = 4 + new DataView(unpacked.buffer).getUint32(0, true);
+const about = JSON.parse(new TextDecoder().decode(unpacked.subarray(4, split))), bytes = unpacked.subarray(split);
 const half = (bits) => {
   const exponent = (bits >> 10) & 31, fraction = bits & 1023, sign = bits >> 15 ? -1 : 1;
   if (exponent === 31) return fraction ? NaN : sign * Infinity;
@@ -53,15 +54,15 @@ const half = (bits) => {
 const read = (entry) => {
   if (!entry) return null;
   if (entry.data) return entry;
-  const n = entry.shape.reduce((a, b) => a * b, 1), at = entry.at, data = entry.kind === "index" ? new Uint16Array(n) : new Float32Array(n);
+  const n = entry.shape.reduce((a, b) => a * b, 1), at = entry.at, data = entry.kind === "whole" ? new Int32Array(n) : new Float32Array(n);
   if (entry.kind === "f24") {
     const bits = new Uint32Array(data.buffer);
     for (let i = 0; i < n; i++) bits[i] = (bytes[at + i] << 8) | (bytes[at + n + i] << 16) | (bytes[at + 2 * n + i] << 24);
   } else {
     for (let i = 0; i < n; i++) {
       const whole = bytes[at + i] | (bytes[at + n + i] << 8);
-      if (entry.kind === "index") data[i] = whole;
-      else if (entry.kind === "f16") data[i] = half(whole);
+      if (entry.kind === "whole") data[i] = whole - 1000;
+      else if (entry.kind === "digits") data[i] = half(whole);
       else if (whole === 65535) data[i] = NaN;
       else data[i] = entry.kind === "mille" ? whole / 1000 : whole / 10000 - 1;
     }
@@ -85,19 +86,21 @@ const attention = () => text().attention;
 const name = (i) => text().tokens[i];
 const label = (i) => `${i} ${name(i)}`;
 
-/* The shares of one row of attention: NaN where the page has no number, because it is smaller than those it has. */
+/* The shares of one row of attention: NaN where the page has no number, because it is smaller than those it has. Weighted
+   ones are computed from the rounded probs and then corrected; page_data.py does the same and knows the difference. */
 const row = (layer, headNumber, token, mode = now.mode) => {
   const given = attention(), S = size(), shares = new Float64Array(S).fill(NaN);
   if (!given) return shares;
   const probs = read(given.probs), kept = probs.shape[3], columns = read(given.columns);
   const start = ((layer * heads.length + headNumber) * S + token) * kept;
-  for (let k = 0; k < kept; k++) shares[columns ? columns.data[start + k] : k] = probs.data[start + k];
+  const places = columns ? columns.data.subarray(start, start + kept) : Uint32Array.from({ length: S }, (_, j) => j);
+  places.forEach((j, k) => { shares[j] = probs.data[start + k]; });
   if (mode === "raw" || !given.norms) return shares;
-  const norms = read(given.norms), first = (layer * heads.length + headNumber) * S;
+  const norms = read(given.norms), first = (layer * heads.length + headNumber) * S, corrections = read(given.corrections);
   let total = 0;
-  for (let j = 0; j < S; j++) { shares[j] *= norms.data[first + j]; total += shares[j] || 0; }
+  places.forEach((j) => { shares[j] *= norms.data[first + j]; total += shares[j]; });
   if (given.totals) total = at(given.totals, layer, headNumber, token);
-  for (let j = 0; j < S; j++) shares[j] = total ? shares[j] / total : shares[j];
+  places.forEach((j, k) => { shares[j] = (Math.floor(1000 * (shares[j] / (total > 0 ? total : 1)) + 0.5) + corrections.data[start + k]) / 1000; });
   return shares;
 };
 
@@ -182,8 +185,7 @@ const drawMap = () => {
 
 const ranked = (shares, count = 8) => [...shares.keys()].filter((j) => shares[j] > 0).sort((a, b) => shares[b] - shares[a] || a - b).slice(0, count);
 const rankList = (list, shares, choose) => fill(list, ...ranked(shares).map((j) =>
-  make("li", {}, make("button", { type: "button", onclick: () => choose(j) }, make("span", {}, `${j} `, bdi(name(j))), make("span", { class: "number" }, percent(shares[j])), bar(shares[j])))));
-const column = (token) => Float64Array.from({ length: size() }, (_, i) => row(now.layer, now.head, i)[token]);
+  make("li", {}, make("button", { type: "button", onclick: () => choose(j) }, make("span", {}, `${j} `, bdi(name(j))), " ", make("span", { class: "number" }, percent(shares[j])), bar(shares[j])))));
 const drawHead = () => {
   const weighted = now.mode === "weighted";
   $("head-title").textContent = `Layer ${layers[now.layer]}, head ${heads[now.head]}.`;
@@ -194,14 +196,15 @@ const drawHead = () => {
   fill($("h-to"), bdi(label(now.token)), " looks at");
   fill($("h-from"), bdi(label(now.token)), " is looked at by");
   rankList($("to"), shares, (j) => set({ other: j }));
-  rankList($("from"), column(now.token), (j) => set({ other: j }));
-  drawGrid();
+  const rows = text().tokens.map((_, i) => row(now.layer, now.head, i));
+  rankList($("from"), rows.map((one) => one[now.token]), (j) => set({ other: j }));
+  drawGrid(rows);
   if ($("grid-details").open) drawGridTable();
 };
 
 /* The grid: a row for each token that looks, a column for each token that is looked at. */
 const place = { left: 0, top: 0, cell: 1 };
-const drawGrid = () => {
+const drawGrid = (rows = text().tokens.map((_, i) => row(now.layer, now.head, i))) => {
   const canvas = $("grid"), S = size(), wide = $("grid-place").clientWidth || 600, ratio = window.devicePixelRatio || 1;
   const named = S <= 40, longest = Math.min(90, 9 + 7.2 * Math.max(...text().tokens.map((token) => token.length)));
   place.left = named ? Math.min(longest, wide * 0.26) : 0;
@@ -214,10 +217,14 @@ const drawGrid = () => {
   canvas.style.width = `${width}px`;
   canvas.style.height = `${height}px`;
   const image = new ImageData(S, S);
-  for (let i = 0; i < S; i++) {
-    const shares = row(now.layer, now.head, i);
-    for (let j = 0; j < S; j++) image.data.set([...shade(shares[j]), 255], 4 * (i * S + j));
-  }
+  const palette = Array.from({ length: 256 }, (_, i) => mix(i / 255));
+  rows.forEach((shares, i) => shares.forEach((share, j) => {
+    const rgb = palette[Math.round(255 * Math.sqrt(Math.min(1, share || 0)))], pixel = 4 * (i * S + j);
+    image.data[pixel] = rgb[0];
+    image.data[pixel + 1] = rgb[1];
+    image.data[pixel + 2] = rgb[2];
+    image.data[pixel + 3] = 255;
+  }));
   const small = new OffscreenCanvas(S, S);
   small.getContext("2d").putImageData(image, 0, 0);
   const draw = canvas.getContext("2d"), style = getComputedStyle(document.documentElement);
@@ -277,14 +284,14 @@ const stepNumbers = (part, step, layer) => {
     const shares = row(layer, now.head, token, "raw"), keys = Array.from({ length: Math.min(about.firstKeys, size()) }, (_, j) => j);
     const value = (j) => (step.symbol === "probs" ? shares[j] : at(attention()?.scores, layer, now.head, token, j));
     return [make("p", { class: "where" }, `head ${heads[now.head]}, row of `, bdi(label(token))), make("p", { class: "numbers" },
-      ...keys.map((j) => make("b", {}, bdi(name(j)), ` ${number(value(j))}`)), size() > keys.length ? `\u2026 ${size()} numbers` : "")];
+      ...keys.flatMap((j) => [make("b", {}, bdi(name(j)), ` ${number(value(j))}`), " "]), size() > keys.length ? `\u2026 ${size()} numbers` : "")];
   }
   const place = given ? given.symbols.indexOf(step.symbol) : -1;
   if (place < 0) return [make("p", { class: "where" }, "not recorded")];
   const width = step.shape.endsWith("F)") ? about.model.intermediate : about.model.hidden, rms = at(given.rms, layer, place, token);
   let most = 0;
   for (let k = 0; k < given.symbols.length; k++) most = Math.max(most, at(given.rms, layer, k, token) || 0);
-  const first = Array.from({ length: Math.min(about.first, width) }, (_, k) => make("b", {}, number(at(given.first, layer, place, token, k))));
+  const first = Array.from({ length: Math.min(about.first, width) }, (_, k) => [make("b", {}, number(at(given.first, layer, place, token, k))), " "]).flat();
   return [make("p", { class: "numbers" }, ...first, `\u2026 ${width} numbers`), make("p", { class: "rms" }, `RMS ${number(rms)}`, bar(rms / most))];
 };
 const stepItem = (part, step, layer, count) => make("li", {},
@@ -437,7 +444,7 @@ window.addEventListener("resize", () => { cancelAnimationFrame(resized); resized
 
 const model = about.model;
 $("model").textContent = `${model.layers} layers of ${model.heads} heads, ${model.hidden} features. Layers, heads and tokens are counted from 0.`;
-$("about").textContent = `Written by minibert. Shares are rounded to 0.1 %, cosines to 0.0001, other numbers to 4 digits.${about.edited.length ? ` The forward was changed: ${about.edited.join("; ")}.` : ""}`;
+$("about").textContent = `Written by minibert. Shares are rounded to 0.1 %, cosines to 0.001, other numbers to 3 digits.${about.edited.length ? ` The forward was changed: ${about.edited.join("; ")}.` : ""}`;
 $("text-label").hidden = about.texts.length < 2;
 options($("text"), about.texts.map((one, i) => `${i}: ${one.tokens.slice(1, 6).join(" ")}`), 0);
 options($("layer"), layers.map(String), 0);

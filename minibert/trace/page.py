@@ -34,7 +34,7 @@ FORMAT = 1
 MAX_BYTES = 5_000_000
 
 # Tokens and layers in the tables for a reader without JavaScript.
-_PLAIN_TOKENS, _PLAIN_SOURCES = 64, 3
+_PLAIN_TOKENS, _PLAIN_LAYERS, _PLAIN_SOURCES = 64, 3, 3
 
 
 class Frame:
@@ -169,12 +169,6 @@ def _digest(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
 
 
-def _json(value: object) -> str:
-    """Return JSON that HTML cannot take for markup."""
-    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
 def _document(
     trace: Trace,
     title: str,
@@ -186,7 +180,8 @@ def _document(
 ) -> str:
     style, script = _file("page.css"), _file("page.js")
     # The URL alphabet of base64, because the other one has slashes, and two of them look like an address.
-    numbers = base64.urlsafe_b64encode(payload.compressed()).decode("ascii")
+    packed = payload.compressed(json.dumps(description, separators=(",", ":"), allow_nan=False).encode("ascii"))
+    numbers = base64.urlsafe_b64encode(packed).decode("ascii")
     sizes = trace.sizes
     shown = visible(title) or f"BERT with {counted(sizes.num_hidden_layers, 'layer')}"
     parts = {
@@ -196,7 +191,6 @@ def _document(
         "form-action 'none'",
         "style": style,
         "plain": _plain(trace, description, rows, choice),
-        "json": _json(description),
         "payload": numbers,
         "script": script,
     }
@@ -216,9 +210,10 @@ def _plain_text(trace: Trace, row: int, text: dict[str, Any], choice: Choice) ->
     tokens = text["tokens"]
     count = min(len(tokens), _PLAIN_TOKENS)
     columns = []
-    for layer in choice.layers:
-        name = f"encoder.layer.{layer}.attention.self.probs"
-        probs = trace.value_of(name, row) if name in trace.names else None
+    recorded = [layer for layer in choice.layers if f"encoder.layer.{layer}.attention.self.probs" in trace.names]
+    for place in sorted({round(i * (len(recorded) - 1) / (_PLAIN_LAYERS - 1)) for i in range(_PLAIN_LAYERS)}):
+        layer = recorded[place] if recorded else -1
+        probs = trace.value_of(f"encoder.layer.{layer}.attention.self.probs", row) if recorded else None
         if probs is not None:
             columns.append((layer, np.asarray(probs[choice.heads].astype(np.float64).mean(axis=0))))
     head = ["token", *(["id"] if text["ids"] else []), *(f"layer {layer}" for layer, _ in columns)]

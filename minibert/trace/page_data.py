@@ -1,13 +1,13 @@
 """The numbers of the page: what of a trace is shown, in a form that is small and that a browser can read.
 
 The page computes no model, so everything that it shows is computed here, from recorded values only. A number is kept in
-one of five kinds:
+one of five kinds, two bytes each, or three for "f24":
 
-    "f24"   float32, rounded to 16 bits after the leading one: relative error at most 2^-17
-    "f16"   float16: relative error at most 2^-11
-    "mille" a share from 0 to 1 as round(1000 share)
-    "cos"   a cosine as round(10000 (cosine + 1))
-    "index" the number of a token
+    "f24"    float32 rounded to its 24 leading bits: relative error at most 2^-17
+    "digits" float16 of the number rounded to 3 digits; it has the same 3 digits, because float16 is finer than these
+    "mille"  a share from 0 to 1 as round(1000 share)
+    "cos"    a cosine as round(10000 (cosine + 1))
+    "whole"  an int, plus 1000
 
 The bytes of equal significance lie together ("planes"), because they compress better so.
 """
@@ -30,7 +30,7 @@ from minibert.trace.steps import PARTS
 if TYPE_CHECKING:
     from minibert.trace.trace import Trace
 
-__all__ = ["HEAD_MEASURES", "Choice", "Payload", "cosine", "sparse_entries", "text_data", "visible"]
+__all__ = ["HEAD_MEASURES", "Choice", "Payload", "cosine", "sparse_entries", "text_data", "three_digits", "visible"]
 
 FIRST = 4
 """How many features of a vector the page has."""
@@ -39,11 +39,13 @@ FIRST_KEYS = 3
 """Of how many tokens the page has the scores."""
 
 _NOT_A_NUMBER = 65535
+# Larger numbers are not kept in float16.
+_LARGEST_DIGITS = 60000.0
 
 # All probs are kept up to this number; beyond it, the largest of each row.
 _DENSE_PROBS = 1_000_000
 # Entries that are kept then, over all rows; and the most of one row.
-_SPARSE_ENTRIES = 600_000
+_SPARSE_ENTRIES = 900_000
 _MOST_OF_ROW, _LEAST_OF_ROW = 16, 2
 # Cosines between all pairs of tokens are kept up to this number of tokens; beyond it, between equal tokens.
 _ALL_PAIRS, _MOST_PAIRS = 48, 300
@@ -70,6 +72,7 @@ class Payload:
 
     def add(self, group: str, kind: str, array: npt.NDArray[Any]) -> dict[str, Any]:
         """Append an array, and return how to find it; `group` is what a message calls it."""
+        kind = _kind(kind, array)
         planes = _planes(kind, array)
         entry = {"kind": kind, "at": self._size, "shape": list(array.shape)}
         self._parts.append(planes)
@@ -77,24 +80,58 @@ class Payload:
         self.sizes[group] = self.sizes.get(group, 0) + len(zlib.compress(planes, 1)) * 4 // 3
         return entry
 
-    def compressed(self) -> bytes:
-        """Return all arrays, compressed without a header: the same bytes for the same arrays."""
-        deflate = zlib.compressobj(9, zlib.DEFLATED, -15)
-        return b"".join([*(deflate.compress(part) for part in self._parts), deflate.flush()])
+    def compressed(self, description: bytes) -> bytes:
+        """Return the length of the description in 4 bytes, the description and all arrays, compressed.
+
+        The same arrays give the same bytes.
+        """
+        deflate = zlib.compressobj(9, zlib.DEFLATED, -15, 9)
+        parts = [len(description).to_bytes(4, "little") + description, *self._parts]
+        # The end of a block after each array, because the statistics of the next one differ.
+        written = [deflate.compress(part) + deflate.flush(zlib.Z_SYNC_FLUSH) for part in parts]
+        return b"".join([*written, deflate.flush()])
+
+
+def _kind(kind: str, array: npt.NDArray[Any]) -> str:
+    large = kind == "digits" and (np.abs(array[np.isfinite(array)]) > _LARGEST_DIGITS).any()
+    return "f24" if large else kind
+
+
+def as_read(kind: str, array: npt.NDArray[Any]) -> FloatArray:
+    """Return the numbers that page.js reads for an array of this kind, "digits", "f24" or "mille"; in float64."""
+    kind = _kind(kind, array)
+    if kind == "mille":
+        return (mille(array) / 1000).astype(np.float32).astype(np.float64)
+    if kind == "digits":
+        return three_digits(array).astype(np.float16).astype(np.float64)
+    return _rounded_bits(array.astype(np.float32)).view(np.float32).astype(np.float64)
 
 
 def _planes(kind: str, array: npt.NDArray[Any]) -> bytes:
-    with np.errstate(over="ignore", invalid="ignore"):
-        if kind == "f24":
-            rounded = _rounded_bits(array.astype(np.float32))
-            return _by_significance(rounded, 4)[rounded.size :].tobytes()
-        if kind == "index":
-            return _by_significance(array.astype("<u2"), 2).tobytes()
-        if kind == "f16":
-            return _by_significance(array.astype("<f2"), 2).tobytes()
-        scaled = array * 1000.0 if kind == "mille" else (array + 1.0) * 10000.0
-        whole = np.where(np.isfinite(scaled), np.rint(scaled).clip(0, _NOT_A_NUMBER - 1), _NOT_A_NUMBER)
-    return _by_significance(whole.astype("<u2"), 2).tobytes()
+    if kind == "f24":
+        bits = _rounded_bits(array.astype(np.float32))
+        return _by_significance(bits, 4)[bits.size :].tobytes()
+    if kind == "digits":
+        return _by_significance(three_digits(array).astype("<f2"), 2).tobytes()
+    if kind == "whole":
+        return _by_significance((array + 1000).astype("<u2"), 2).tobytes()
+    scaled = mille(array) if kind == "mille" else np.rint((array + 1.0) * 10000.0)
+    return _by_significance(np.where(np.isnan(scaled), _NOT_A_NUMBER, scaled).astype("<u2"), 2).tobytes()
+
+
+def mille(shares: FloatArray) -> FloatArray:
+    """Return round(1000 share), NaN for what is not a number."""
+    return np.where(np.isfinite(shares), np.rint(1000.0 * shares).clip(0, 1000), np.nan)
+
+
+def three_digits(x: npt.NDArray[Any]) -> FloatArray:
+    """Round to 3 significant digits."""
+    x = x.astype(np.float64)
+    size = np.abs(x)
+    usual = np.isfinite(x) & (size > 1e-30)
+    power = np.floor(np.log10(size, out=np.zeros_like(x), where=usual))
+    factor = 10.0 ** (2 - power)
+    return np.where(usual, np.rint(np.where(usual, x, 0) * factor) / factor, np.where(np.isfinite(x), 0.0, x))
 
 
 def _rounded_bits(x: FloatArray) -> npt.NDArray[np.uint32]:
@@ -189,8 +226,8 @@ def _values(trace: Trace, index: int, length: int, choice: Choice, payload: Payl
         if not np.isnan(rms).all():
             found[part] = {
                 "symbols": [entry.symbol for entry in rows],
-                "first": payload.add("values", "f24", first),
-                "rms": payload.add("values", "f24", rms),
+                "first": payload.add("values", "digits", first),
+                "rms": payload.add("values", "digits", rms),
             }
     return found
 
@@ -211,7 +248,8 @@ def _attention(
     norms, totals = np.full(shape, np.nan), np.full(shape, np.nan)
     scores = np.full((*shape, min(FIRST_KEYS, length)), np.nan)
     probs = np.full((*shape, kept), np.nan)
-    columns = np.zeros((*shape, kept), dtype=np.uint16)
+    columns = np.zeros((*shape, kept), dtype=np.int64)
+    weighted = np.full((*shape, kept), np.nan)
     for i, layer in enumerate(choice.layers):
         recorded = {
             symbol: trace.value_of(name, index)
@@ -225,24 +263,27 @@ def _attention(
         if (given := recorded.get("probs")) is not None:
             shares = given[choice.heads].astype(np.float64)
             measures[i] = _measures(shares, tokens)
-            if kept == length:
-                probs[i] = shares
-            else:
-                columns[i], probs[i], totals[i] = _largest(shares, norms[i], kept)
+            of_values = shares * np.nan_to_num(norms[i])[:, None, :]
+            totals[i] = of_values.sum(axis=2)
+            of_values = np.divide(of_values, totals[i][:, :, None], out=of_values, where=totals[i][:, :, None] > 0)
+            columns[i] = _largest(np.maximum(shares, of_values), kept)
+            probs[i] = np.take_along_axis(shares, columns[i], axis=2)
+            weighted[i] = np.take_along_axis(of_values, columns[i], axis=2)
     if np.isnan(probs).all():
         return {"attention": None}
     found: dict[str, Any] = {
         "probs": payload.add("attention", "mille", probs),
-        "columns": None if kept == length else payload.add("attention", "index", columns),
+        "columns": None if kept == length else payload.add("attention", "whole", columns),
         "measures": payload.add("attention", "mille", measures),
     }
     if not np.isnan(norms).all():
-        found["norms"] = payload.add("attention", "f24", norms)
+        found["norms"] = payload.add("attention", "digits", norms)
+        found["totals"] = payload.add("attention", "f24", totals) if kept < length else None
+        guess = _guessed(probs, norms, columns, totals if kept < length else None)
+        found["corrections"] = payload.add("attention", "whole", np.nan_to_num(mille(weighted) - guess))
         found["mapped"] = trace.output_map(0) is not None
-        if kept < length:
-            found["totals"] = payload.add("attention", "f24", totals)
     if not np.isnan(scores).all():
-        found["scores"] = payload.add("attention", "f16", scores)
+        found["scores"] = payload.add("attention", "digits", scores)
     return {"attention": found}
 
 
@@ -261,17 +302,23 @@ def _lengths(trace: Trace, layer: int, value: FloatArray, heads: Sequence[int]) 
     return np.stack(rows)
 
 
-def _largest(probs: FloatArray, norms: FloatArray, kept: int) -> tuple[IntArray, FloatArray, FloatArray]:
-    """Return the columns and probs of each row that are largest, by probs or by probs times norms; and sums of these.
+def _largest(rank: FloatArray, kept: int) -> IntArray:
+    """Return the columns of the largest numbers of each row, in ascending order: (A, S, S) -> (A, S, kept)."""
+    if kept == rank.shape[2]:
+        return np.broadcast_to(np.arange(kept), rank.shape)
+    return np.sort(np.argpartition(-rank, kept - 1, axis=2)[:, :, :kept], axis=2)
 
-    (A, S, S) and (A, S) -> (A, S, kept) twice, and (A, S).
+
+def _guessed(probs: FloatArray, norms: FloatArray, columns: IntArray, totals: FloatArray | None) -> FloatArray:
+    """Return the weighted shares that page.js computes from rounded probs, in thousandths; it adds a correction.
+
+    The operations and their order are those of page.js, in float64, so the guess has the same bits there.
     """
-    weighted = probs * np.nan_to_num(norms)[:, None, :]
-    totals = weighted.sum(axis=2)
-    shares = np.divide(weighted, totals[:, :, None], out=np.zeros_like(weighted), where=totals[:, :, None] > 0)
-    rank = np.maximum(probs, shares)
-    columns = np.sort(np.argpartition(-rank, kept - 1, axis=2)[:, :, :kept], axis=2)
-    return columns, np.take_along_axis(probs, columns, axis=2), totals
+    lengths = np.take_along_axis(as_read("digits", norms)[:, :, None, :], columns, axis=3)
+    parts = as_read("mille", probs) * lengths
+    sums = np.add.accumulate(parts, axis=3)[..., -1] if totals is None else as_read("f24", totals)
+    whole = np.where(sums > 0, sums, 1.0)[..., None]
+    return np.floor(1000.0 * (parts / whole) + 0.5)
 
 
 def _measures(probs: FloatArray, tokens: Sequence[str]) -> FloatArray:
