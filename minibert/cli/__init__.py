@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Sequence
 
 import minibert
-from minibert.cli import doctor, embed, extract, info, rerank, serve, states, tasks
+from minibert.cli import doctor, embed, extract, info, inside, rerank, serve, states, tasks
 from minibert.cli.common import Parser, report_problem, standard_streams
 from minibert.errors import DownloadError, ModelFormatError
 
@@ -44,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     extract.add_verbs(verbs)
     tasks.add_verbs(verbs)
     rerank.add_verbs(verbs)
+    inside.add_verbs(verbs)
     info.add_verbs(verbs)
     doctor.add_verbs(verbs)
     serve.add_verbs(verbs)

@@ -106,7 +106,8 @@ class Traceable:
         output = model(**plan.inputs, **stop, return_dict=True)  # type: ignore[operator]
         reports = plan.edits.reports(allow_noop=allow_noop)
         output = self._finish(output, True, *inputs)
-        return Trace(plan.names, plan.batch, recorder.values, output=output, tokens=words, edits=reports)
+        kept = {"output": output, "tokens": words, "edits": reports, "weights": self.weights}
+        return Trace(plan.names, plan.batch, recorder.values, **kept)
 
     def stream(
         self,

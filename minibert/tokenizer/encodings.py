@@ -108,6 +108,11 @@ class Encoding:
     def _repr_html_(self) -> str:
         return token_table(repr(self), self.tokens, self.ids, self.offsets, self.word_ids)
 
+    def take(self, positions: Int64Array) -> Encoding:
+        """Return the encoding of the tokens at these positions, 0 to S - 1."""
+        kept = np.arange(len(self._raw)) if self._kept is None else self._kept
+        return Encoding(self._raw, kept[positions], self.n_truncated)
+
     @property
     def ids(self) -> Int64Array:
         """Id of each token, its row in the vocabulary; int64 array of shape (S,)."""

@@ -6,8 +6,8 @@ import dataclasses
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
-from typing import Any, NamedTuple, Self
+from itertools import islice, pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +17,12 @@ from minibert.base.checks import brief, check_int, counted
 from minibert.base.display import html_table
 from minibert.base.files import check_format, printable
 from minibert.bert.packed import PackedBatch, cumulate
+from minibert.bert.weights import Weights
 from minibert.trace.files import SUFFIXES, Stored, path_text, read_arrays, write_arrays
 from minibert.trace.names import Names, Record, Sizes, Spec
+
+if TYPE_CHECKING:
+    from minibert.trace.page import Frame
 
 __all__ = ["EditReport", "Site", "Trace", "Value", "check_tokens"]
 
@@ -102,6 +106,7 @@ class Trace(Mapping[str, FloatArray]):
         output: Any = None,
         tokens: Sequence[Sequence[str]] | None = None,
         edits: Sequence[EditReport] = (),
+        weights: Weights | None = None,
     ) -> None:
         self._names = names
         self._batch = batch
@@ -110,6 +115,7 @@ class Trace(Mapping[str, FloatArray]):
         self.output = output
         self.tokens = None if tokens is None else [list(row) for row in tokens]
         self.edits = tuple(edits)
+        self._weights = weights
 
     # --- the mapping --------------------------------------------------------------------------------------------------
 
@@ -171,6 +177,11 @@ class Trace(Mapping[str, FloatArray]):
         return tuple(self._values)
 
     @property
+    def sizes(self) -> Sizes:
+        """The sizes and parts of the model, and `num_layers`, after which the forward stopped."""
+        return self._names.sizes
+
+    @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of each recorded array, without making it."""
         num_sequences, length = self.mask.shape
@@ -182,6 +193,14 @@ class Trace(Mapping[str, FloatArray]):
             else (*by_kind[spec.kind], spec.width)
             for name, spec in specs
         }
+
+    @property
+    def ids(self) -> list[IntArray] | None:
+        """The token ids of each sequence that were computed; None for a trace from a file, and for inputs_embeds."""
+        batch = self._batch
+        if self.output is None or batch.inputs_embeds is not None:
+            return None
+        return [batch.token_ids[start:end] for start, end in pairwise(batch.cu_seqlens.tolist())]
 
     @property
     def nbytes(self) -> int:
@@ -214,6 +233,10 @@ class Trace(Mapping[str, FloatArray]):
         part.flags.writeable = False
         return part
 
+    def output_map(self, layer: int) -> FloatArray | None:
+        """Return the weight (H, H) of a layer's linear map after attention; None for a trace from a file."""
+        return None if self._weights is None else self._weights.layers[layer].attention_output.weight
+
     def select(self, record: Record) -> Trace:
         """Return a trace with some of the recorded names, which shares the memory of this one.
 
@@ -226,7 +249,8 @@ class Trace(Mapping[str, FloatArray]):
         if not wanted:
             raise ValueError(f"record={brief(record)} means names that were not recorded; recorded are {self._some()}.")
         values = {name: self._values[name] for name in wanted}
-        return Trace(self._names, self._batch, values, output=self.output, tokens=self.tokens, edits=self.edits)
+        kept = {"output": self.output, "tokens": self.tokens, "edits": self.edits, "weights": self._weights}
+        return Trace(self._names, self._batch, values, **kept)
 
     def _some(self) -> str:
         return ", ".join(islice(self._values, 4)) + (" and others" if len(self) > 4 else "")
@@ -251,6 +275,66 @@ class Trace(Mapping[str, FloatArray]):
             count = sum(array.size for array in arrays)
             squares = sum(float(np.square(array, dtype=np.float64).sum()) for array in arrays)
             yield name, shape, f"{np.sqrt(squares / max(count, 1)):.3g}"
+
+    # --- the page -----------------------------------------------------------------------------------------------------
+
+    def page(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        title: str = "",
+        note: str = "",
+        sequences: Sequence[int] | int | None = None,
+        layers: Sequence[int] | int | None = None,
+        heads: Sequence[int] | int | None = None,
+        max_bytes: int = 5_000_000,
+    ) -> None:
+        """Write one HTML file to look at the trace in a browser: the heads, their attention, each layer step by step.
+
+        The file needs no other file and no network, and makes no request. It shows what was recorded.
+
+        Parameters
+        ----------
+        path : str or path           ends in .html or .htm
+        title, note : str            the name of the model, and a line below it
+        sequences, layers, heads : int or several ints, optional
+            What the page has; default: all of the trace. Negative ones count from the end.
+        max_bytes : int
+            A larger page is refused. Beyond a million probs the page has the largest of each row only.
+
+        Raises
+        ------
+        TypeError, ValueError
+            An argument is wrong; the page would be larger than `max_bytes`, and the message says what to leave out; the
+            trace holds nothing that the page shows.
+        OSError
+            The file cannot be written.
+        """
+        from minibert.trace.page import page, write_page
+
+        options = {"sequences": sequences, "layers": layers, "heads": heads}
+        write_page(path, page(self, title=title, note=note, max_bytes=max_bytes, **options))
+
+    def show(
+        self,
+        *,
+        title: str = "",
+        note: str = "",
+        sequences: Sequence[int] | int | None = None,
+        layers: Sequence[int] | int | None = None,
+        heads: Sequence[int] | int | None = None,
+        max_bytes: int = 5_000_000,
+        height: int = 900,
+    ) -> Frame:
+        """Return the same page as `page` for a notebook, `height` pixels high.
+
+        The other arguments and errors are those of `page`.
+        """
+        from minibert.trace.page import Frame, page
+
+        options = {"sequences": sequences, "layers": layers, "heads": heads}
+        html = page(self, title=title, note=note, max_bytes=max_bytes, **options)
+        return Frame(html, check_int("height", height, 100, 100_000))
 
     # --- files --------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,111 @@
+"""``minibert inspect`` and ``minibert explain``: a model looked at from inside."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import Any, BinaryIO
+
+from minibert.cli.common import (
+    add_model_options,
+    check_file,
+    positive,
+    report_written,
+    several_ints,
+    write_file,
+)
+from minibert.cli.loading import locate_model
+
+__all__ = ["add_verbs"]
+
+
+def add_verbs(verbs: Any) -> None:
+    """Add the two verbs to the command line."""
+    inspect = verbs.add_parser(
+        "inspect",
+        help="write a page that shows what the model does with a text",
+        description="Run the model on a text, and write one HTML file that shows it: all heads, their attention, each "
+        "layer step by step. The file needs no network.",
+    )
+    inspect.add_argument("text", metavar="TEXT", help="the text")
+    inspect.add_argument("--pair", metavar="TEXT", help="a second text, and how the cosine of the two comes about")
+    inspect.add_argument("-o", "--output", required=True, metavar="FILE.html", help="the file to write")
+    inspect.add_argument(
+        "--layers", type=several_ints, metavar="LAYERS", help="layers of the page, with commas between (default: all)"
+    )
+    inspect.add_argument(
+        "--heads", type=several_ints, metavar="HEADS", help="attention heads of the page (default: all)"
+    )
+    inspect.add_argument(
+        "--max-bytes",
+        type=positive,
+        default=5_000_000,
+        metavar="N",
+        help="refuse to write a larger page (default: %(default)s)",
+    )
+    add_model_options(inspect)
+    inspect.set_defaults(run=_inspect)
+
+    explain = verbs.add_parser(
+        "explain",
+        help="print the forward pass step by step, with numbers to compute again",
+        description="Run the model on a text, and print each step for one token: the formula, the shape, the line of "
+        "code, what goes in and what comes out. Each printed result can be computed again from the printed numbers.",
+    )
+    explain.add_argument("text", metavar="TEXT", help="the text")
+    explain.add_argument(
+        "--token", type=_index, metavar="I", help="the token, counted from 0 (default: the first of the text)"
+    )
+    which = explain.add_mutually_exclusive_group()
+    which.add_argument("--layer", type=_index, metavar="L", help="the layer (default: 0)")
+    which.add_argument("--all", action="store_true", help="all layers")
+    add_model_options(explain)
+    explain.set_defaults(run=_explain)
+
+
+def _index(text: str) -> int:
+    if not re.fullmatch(r"-?[0-9]{1,9}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+    return int(text)
+
+
+def _load(arguments: argparse.Namespace) -> tuple[Any, Any]:
+    """Load the encoder with its pooler, if the checkpoint has one, and the tokenizer."""
+    from minibert.models.bert_model import BertModel
+    from minibert.tokenizer.bert_tokenizer import BertTokenizer
+
+    files = locate_model(arguments)
+    model = BertModel.from_files(files, backend=arguments.backend, num_threads=arguments.num_threads)
+    return model, BertTokenizer.from_files(files)
+
+
+def _inspect(arguments: argparse.Namespace) -> None:
+    check_file(arguments.output, ".html")
+    from minibert.inside.texts import trace_texts
+    from minibert.trace.page import page
+
+    model, tokenizer = _load(arguments)
+    texts = [arguments.text] if arguments.pair is None else [arguments.text, arguments.pair]
+    trace, _ = trace_texts(model, tokenizer, texts)
+    html = page(
+        trace,
+        title=arguments.model,
+        layers=arguments.layers,
+        heads=arguments.heads,
+        max_bytes=arguments.max_bytes,
+    ).encode("utf-8")
+
+    def write(file: BinaryIO) -> None:
+        file.write(html)
+
+    write_file(arguments.output, write)
+    tokens = sum(map(len, trace.tokens or []))
+    report_written(arguments.output, f"a page of {len(html):,} bytes, {tokens} tokens")
+
+
+def _explain(arguments: argparse.Namespace) -> None:
+    from minibert.inside.explain import explain
+
+    model, tokenizer = _load(arguments)
+    layers = list(range(model.config.num_hidden_layers)) if arguments.all else arguments.layer or 0
+    print(explain(model, tokenizer, arguments.text, token=arguments.token, layers=layers))

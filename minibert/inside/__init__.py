@@ -1,0 +1,73 @@
+"""Analyses of a model, computed from forward passes alone: `minibert.inside`. See README.md in this folder.
+
+Each function names its paper. A function takes a model and inputs, or a `Trace`, and returns arrays.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import NoReturn
+
+from minibert.base.names import refuse_name
+from minibert.inside.ablation import ablate_heads, value_zeroing
+from minibert.inside.attention import HeadKinds, heads, rollout
+from minibert.inside.contributions import norms
+from minibert.inside.lens import LogitLens, logit_lens
+from minibert.inside.patching import Patched, patch
+from minibert.inside.representations import LayerSimilarity, compare_layers
+from minibert.inside.sentences import LeftOut, SimilarityParts, explain_similarity, leave_one_out
+
+__all__ = [
+    "HeadKinds",
+    "LayerSimilarity",
+    "LeftOut",
+    "LogitLens",
+    "Patched",
+    "SimilarityParts",
+    "ablate_heads",
+    "compare_layers",
+    "explain_similarity",
+    "heads",
+    "leave_one_out",
+    "logit_lens",
+    "norms",
+    "patch",
+    "rollout",
+    "value_zeroing",
+]
+
+_CAPTUM = (
+    "minibert computes no gradients. captum has it, for the model in transformers (torch); "
+    "torch.from_numpy(trace[name]) gives it the values of minibert. Without gradients there are "
+)
+_TEXTS = "leave_one_out, ablate_heads and patch"
+_MAPS = "norms, value_zeroing and rollout"
+_TRAINED = (
+    "it must be trained, and minibert does not train. Train it on hidden states: model.trace(...)['hidden_states.6']. "
+)
+
+# Analyses that need gradients or training -> why, and what to use instead.
+_REFUSED = {
+    **dict.fromkeys(
+        (
+            *("integrated_gradients", "layer_integrated_gradients", "IntegratedGradients", "LayerIntegratedGradients"),
+            *("saliency", "gradients", "input_x_gradient", "gradient_x_input", "smooth_grad", "deep_lift"),
+            *("guided_backprop", "gradient_shap", "attributions", "attribution", "explain_attributions"),
+        ),
+        f"{_CAPTUM}{_TEXTS}.",
+    ),
+    **dict.fromkeys(("attribution_patching", "edge_attribution_patching", "head_importance"), f"{_CAPTUM}{_TEXTS}."),
+    **dict.fromkeys(("lrp", "layerwise_relevance_propagation", "chefer", "attention_grad_cam"), f"{_CAPTUM}{_MAPS}."),
+    **dict.fromkeys(("generic_attention_explainability", "transformer_attribution"), f"{_CAPTUM}{_MAPS}."),
+    "tuned_lens": f"{_TRAINED}Without training there is logit_lens.",
+    **dict.fromkeys(("probe", "probing", "linear_probe"), f"{_TRAINED}scikit-learn fits a linear probe."),
+}
+
+
+def __getattr__(name: str) -> NoReturn:
+    """Refuse an analysis that minibert does not have, by name and with the remedy."""
+    if name in _REFUSED:
+        refuse_name(__name__, f"minibert.inside has no {name}: {_REFUSED[name]}")
+    nearest = difflib.get_close_matches(name, __all__, 3, 0.5)
+    there = f"The nearest names are {', '.join(nearest)}." if nearest else f"It has {', '.join(__all__)}."
+    refuse_name(__name__, f"minibert.inside has no {name}. {there}")

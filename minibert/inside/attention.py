@@ -1,0 +1,219 @@
+"""What the attention of a trace shows: kinds of heads, and rollout through the layers. Algebra only, no forward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from minibert.base.arrays import FloatArray
+from minibert.base.checks import brief, check_choice
+from minibert.base.tensors import as_array
+from minibert.inside.checks import check_layers, check_trace, pad_maps, require
+from minibert.trace.trace import Trace
+
+__all__ = ["HeadKinds", "heads", "rollout"]
+
+_FUSE: dict[str, Callable[..., Any]] = {"mean": np.mean, "max": np.max, "min": np.min}
+
+
+class HeadKinds(NamedTuple):
+    """What the attention heads look at; each array has the shape (layers, A), float64.
+
+    The shares are means of the attention that one token gives: to the token before it, the one after it, itself,
+    [CLS], [SEP]. Tokens that do not have such a token do not count.
+
+    Parameters
+    ----------
+    layers : list of int            the layer of each row
+    entropy : in nats               0 for a token that looks at one token only; the mean over all tokens
+    relative_entropy : 0 to 1       the entropy divided by that of uniform attention; the mean over all tokens
+    previous, following, itself : shares
+    cls, sep : shares               None if the trace does not have tokens
+    distance : in tokens            the mean distance to what is looked at
+    """
+
+    layers: list[int]
+    entropy: FloatArray
+    relative_entropy: FloatArray
+    previous: FloatArray
+    following: FloatArray
+    itself: FloatArray
+    cls: FloatArray | None
+    sep: FloatArray | None
+    distance: FloatArray
+
+    def kinds(self, share: float = 0.5, broad: float = 0.9) -> npt.NDArray[np.str_]:
+        """Return a word for each head, (layers, A).
+
+        "previous", "following", "itself", "[CLS]" or "[SEP]" is the largest share, if it is at least `share`. A head
+        without such a share is "broad" if its relative entropy is at least `broad`, and "mixed" otherwise.
+        """
+        for name, value in (("share", share), ("broad", broad)):
+            if not isinstance(value, int | float) or not 0 <= value <= 1:
+                raise ValueError(f"{name}={brief(value)}; expected a number from 0 to 1.")
+        shares = {
+            "previous": self.previous,
+            "following": self.following,
+            "itself": self.itself,
+            "[CLS]": self.cls,
+            "[SEP]": self.sep,
+        }
+        there = {name: array for name, array in shares.items() if array is not None}
+        stacked = np.stack(list(there.values()))
+        largest = np.array(list(there), dtype=np.str_)[stacked.argmax(axis=0)]
+        rest = np.where(self.relative_entropy >= broad, "broad", "mixed")
+        return np.where(stacked.max(axis=0) >= share, largest, rest)
+
+
+def heads(trace: Trace, layers: Any = None) -> HeadKinds:
+    """Measure what each attention head looks at: entropy, neighbours, special tokens, distance.
+
+    Clark et al. 2019, "What Does BERT Look At?" (arXiv 1906.04341), sections 3 and 3.3. The means are over all tokens
+    that are not masked, of all texts. Neighbours are those among these tokens.
+
+    Parameters
+    ----------
+    trace : Trace
+        With probs (``record="attentions.*"``); with ``tokens=`` for the shares of [CLS] and [SEP].
+    layers : int or ints, optional
+        Default: all.
+
+    Returns
+    -------
+    HeadKinds
+
+    Raises
+    ------
+    TypeError, ValueError
+        The probs were not recorded, a layer is not there, or no token is visible.
+    """
+    trace = check_trace("heads", trace)
+    chosen = check_layers(trace, layers)
+    names = [f"encoder.layer.{i}.attention.self.probs" for i in chosen]
+    require("heads", trace, names, "'attentions.*'")
+    lengths = trace.mask.sum(axis=1)
+    if not lengths.any():
+        raise ValueError("heads was given a trace in which all tokens are masked. Give a text.")
+    rows = [_measure(trace, name, lengths) for name in names]
+    columns = {key: np.stack([row[key] for row in rows]) for key in rows[0]}
+    words = trace.tokens is not None
+    return HeadKinds(
+        chosen,
+        columns["entropy"],
+        columns["relative_entropy"],
+        columns["previous"],
+        columns["following"],
+        columns["itself"],
+        columns["[CLS]"] if words else None,
+        columns["[SEP]"] if words else None,
+        columns["distance"],
+    )
+
+
+def _measure(trace: Trace, name: str, lengths: npt.NDArray[Any]) -> dict[str, FloatArray]:
+    """Return the means of one layer by name, (A,) each; a share that no token has is 0."""
+    found: dict[str, list[FloatArray]] = {}
+    for b in np.flatnonzero(lengths):
+        probs = _of(trace, name, int(b))
+        S = probs.shape[1]
+        logs = np.log(probs, out=np.zeros_like(probs), where=probs > 0)
+        entropy = -(probs * logs).sum(axis=2)  # (A, S)
+        place = np.arange(S)
+        values = {
+            "entropy": entropy,
+            "relative_entropy": entropy / np.log(S) if S > 1 else 0 * entropy,
+            "previous": probs[:, place[1:], place[:-1]],
+            "following": probs[:, place[:-1], place[1:]],
+            "itself": probs[:, place, place],
+            "distance": (probs * np.abs(place[:, None] - place)).sum(axis=2),
+        }
+        words = np.array([] if trace.tokens is None else trace.tokens[b], dtype=np.str_)
+        for special in ("[CLS]", "[SEP]"):
+            there = words == special
+            values[special] = probs[:, :, there].sum(axis=2) if there.any() else probs[:, :0, 0]
+        for key, value in values.items():
+            found.setdefault(key, []).append(value)
+    joined = {key: np.concatenate(values, axis=1) for key, values in found.items()}
+    return {key: value.mean(axis=1) if value.size else np.zeros(len(value)) for key, value in joined.items()}
+
+
+def _of(trace: Trace, name: str, sequence: int) -> FloatArray:
+    value = trace.value_of(name, sequence)
+    return np.asarray(value, dtype=np.float64)
+
+
+def rollout(trace: Trace | npt.ArrayLike, residual: float = 0.5, heads: str = "mean", layers: Any = None) -> FloatArray:
+    """Multiply the attention of the layers: how much each token of the input reaches each token after every layer.
+
+    Abnar and Zuidema 2020, "Quantifying Attention Flow in Transformers" (arXiv 2005.00928), section 3: A = residual I +
+    (1 - residual) attention, rows scaled to sum 1, then A of the last layer times ... times A of the first one.
+
+    Parameters
+    ----------
+    trace : Trace, or array of shape (layers, B, S, S) or (layers, B, A, S, S)
+        A trace with probs (``record="attentions.*"``); or other maps of attention, such as those of `value_zeroing` and
+        `norms`. These contain the residual already: give ``residual=0``. Rows of zeros are masked tokens.
+    residual : float, 0 to 1
+        The share of the residual connection.
+    heads : {"mean", "max", "min"}
+        How the attention heads of a layer become one map.
+    layers : int or ints, optional
+        The layers to multiply, in ascending order; default: all.
+
+    Returns
+    -------
+    ndarray of shape (layers, B, S, S), float64
+        ``[-1, b, i, j]``: the share of token j in token i after the last layer; ``[0]`` after the first one. Rows have
+        the sum 1, and zeros for masked tokens.
+
+    Raises
+    ------
+    TypeError, ValueError
+    """
+    check_choice("heads", heads, _FUSE)
+    if isinstance(residual, bool) or not isinstance(residual, int | float | np.floating) or not 0 <= residual <= 1:
+        raise ValueError(f"residual={brief(residual)}; expected a number from 0 to 1.")
+    if isinstance(trace, Trace):
+        chosen = check_layers(trace, layers)
+        names = [f"encoder.layer.{i}.attention.self.probs" for i in chosen]
+        require("rollout", trace, names, "'attentions.*'")
+        maps = pad_maps(
+            trace,
+            [[_FUSE[heads](_of(trace, name, b), axis=0) for b in range(len(trace.mask))] for name in names],
+        )
+        shown = trace.mask
+    else:
+        maps = _check_maps(trace)
+        if maps.ndim == 5:
+            maps = _FUSE[heads](maps, axis=2)
+        if layers is not None:
+            raise ValueError("layers= chooses layers of a trace; of an array, choose them yourself: maps[2:5].")
+        shown = maps[0].any(axis=-1)
+    eye = shown[:, :, None] * np.eye(shown.shape[1])
+    found = np.empty_like(maps)
+    joined = eye
+    for one, into in zip(maps, found, strict=True):
+        step = residual * eye + (1 - residual) * one
+        sums = step.sum(axis=-1, keepdims=True)
+        joined = np.divide(step, sums, out=np.zeros_like(step), where=sums > 0) @ joined
+        into[:] = joined
+    return found
+
+
+def _check_maps(given: object) -> FloatArray:
+    """Return maps of attention as a float64 array."""
+    try:
+        maps = np.asarray(as_array(given))
+    except ValueError as error:
+        raise ValueError(f"rollout was given values that do not make one array ({error}).") from error
+    if maps.dtype.kind != "f" or maps.ndim not in (4, 5) or maps.shape[-1] != maps.shape[-2] or not len(maps):
+        raise TypeError(
+            f"rollout was given {brief(given) if not isinstance(given, np.ndarray) else f'an array {maps.shape}'}; "
+            "expected a Trace, or a float array of shape (layers, B, S, S) or (layers, B, A, S, S)."
+        )
+    if not np.isfinite(maps).all() or maps.min(initial=0) < 0:
+        raise ValueError("rollout was given negative numbers, NaN or infinity; maps of attention have none.")
+    return maps.astype(np.float64)

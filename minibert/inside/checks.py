@@ -1,0 +1,206 @@
+"""Checks of the arguments that the analyses share: models, inputs, traces, layers, metrics."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from minibert.base.arrays import FloatArray
+from minibert.base.checks import brief, check_indices, counted
+from minibert.base.tensors import as_array
+from minibert.models.outputs import ModelOutput
+from minibert.models.tracing import Traceable
+from minibert.trace.names import Record
+from minibert.trace.trace import Trace
+
+__all__ = [
+    "Metric",
+    "as_trace",
+    "check_inputs",
+    "check_layers",
+    "check_model",
+    "check_trace",
+    "make_metric",
+    "pad_maps",
+    "require",
+    "split_output",
+]
+
+Metric: TypeAlias = "str | Callable[[Any], Any] | None"
+"""What an analysis measures: a function of a model's output, or the name of an array in it, or None: the first one."""
+
+_INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds")
+
+
+def check_model(function: str, model: object) -> Any:
+    """Return a model that can be traced.
+
+    Raises
+    ------
+    TypeError
+        It is not one of minibert's models on ids.
+    """
+    if not isinstance(model, Traceable):
+        raise TypeError(
+            f"{function} was given a {type(model).__name__} as the model; expected BertModel.from_pretrained(...) or a "
+            "model with a head. A SentenceTransformer has it as .model."
+        )
+    return model
+
+
+def check_inputs(function: str, inputs: object, name: str = "inputs") -> dict[str, Any]:
+    """Return the inputs of a model as arrays, by name.
+
+    Raises
+    ------
+    TypeError, ValueError
+        They are not a mapping, or have a name that a model does not take.
+    """
+    if isinstance(inputs, Trace) or not isinstance(inputs, Mapping):
+        raise TypeError(
+            f"{function} was given {brief(inputs) if not isinstance(inputs, Trace) else 'a Trace'} as {name}; expected "
+            "what a tokenizer returns: tokenizer(texts, padding=True, return_tensors='np')."
+        )
+    if unknown := [key for key in inputs if key not in _INPUTS]:
+        raise TypeError(f"{name} has {brief(unknown[0])}; a model takes {', '.join(_INPUTS)}. Leave out the others.")
+    try:
+        return {key: as_array(value) for key, value in inputs.items() if value is not None}
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+
+
+def as_trace(function: str, model: object, given: object, record: Record) -> Trace:
+    """Return a trace as it is, or run the model on inputs and record what is needed.
+
+    Raises
+    ------
+    TypeError, ValueError
+        The model or the inputs are wrong, or the trace is of a model with other sizes.
+    """
+    checked = check_model(function, model)
+    if not isinstance(given, Trace):
+        return checked.trace(**check_inputs(function, given), record=record)
+    ours = checked.config
+    for field in ("num_hidden_layers", "num_attention_heads", "hidden_size"):
+        there, here = getattr(given.sizes, field), getattr(ours, field)
+        if there != here:
+            raise ValueError(
+                f"{function}: the trace is of a model with {field} {there}, and this model has {here}. Give the "
+                "model that made the trace."
+            )
+    return given
+
+
+def check_trace(function: str, trace: object) -> Trace:
+    """Return a trace; raise a TypeError if it is not one."""
+    if not isinstance(trace, Trace):
+        raise TypeError(f"{function} was given {brief(trace)}; expected a Trace, the result of model.trace(...).")
+    return trace
+
+
+def check_layers(trace: Trace, layers: object, *, hidden_states: bool = False) -> list[int]:
+    """Return layers, or indices of hidden states, as a list of ints in ascending order; None means all.
+
+    Raises
+    ------
+    TypeError, ValueError
+        A layer is not there, or there are none.
+    """
+    count = trace.sizes.num_layers + hidden_states
+    chosen: Iterable[int] = range(count)
+    if layers is not None:
+        what = "hidden states" if hidden_states else "layers"
+        chosen = check_indices("layers", layers, count, what=what, expected="an int or several")
+    if not chosen:
+        raise ValueError("There are no layers to analyse; give at least one, and a model with layers.")
+    return sorted(set(chosen))
+
+
+def require(function: str, trace: Trace, names: Iterable[str], record: str) -> None:
+    """Refuse a trace that lacks a name; `record` is what records all that the analysis needs.
+
+    Raises
+    ------
+    ValueError
+    """
+    missing = [name for name in names if name not in trace]
+    if missing:
+        more = f" and {counted(len(missing) - 1, 'other name')}" if missing[1:] else ""
+        raise ValueError(
+            f"{function} needs {missing[0]}{more}, which this trace does not have. Record it: "
+            f"model.trace(..., record={record})."
+        )
+
+
+def pad_maps(trace: Trace, maps: list[list[FloatArray]]) -> FloatArray:
+    """Turn maps of each layer and sequence, (..., S_b, S_b), into one array (layers, B, ..., S, S) with zeros."""
+    length = trace.mask.shape[1]
+    extra = maps[0][0].shape[:-2] if maps[0] else ()
+    padded = np.zeros((len(maps), len(trace.mask), *extra, length, length))
+    for of_layer, into in zip(maps, padded, strict=True):
+        for b, one in enumerate(of_layer):
+            columns = np.flatnonzero(trace.mask[b])
+            into[b][..., columns[:, None], columns] = one
+    return padded
+
+
+def make_metric(function: str, metric: Metric, clean: Any) -> Callable[[Any], float]:
+    """Return a function of an output that gives one number.
+
+    A name of an array means the relative change of that array: the RMS of its difference from `clean`, divided by the
+    RMS of the one in `clean`; 0 for the same array.
+
+    Raises
+    ------
+    TypeError, ValueError
+        `metric` is not a function, and not the name of an array of the output.
+    """
+    if callable(metric):
+        return lambda output: _number(function, metric(output))
+    arrays = [key for key, value in clean.items() if isinstance(value, np.ndarray)]
+    key = arrays[0] if metric is None else metric
+    if not isinstance(key, str):
+        raise TypeError(f"metric={brief(metric)}; expected a function of the output, or one of {', '.join(arrays)}.")
+    if key not in arrays:
+        raise ValueError(
+            f"metric={brief(metric)} is not an array of this output, which has {', '.join(arrays)}. Give one of these, "
+            "or a function of the output."
+        )
+    whole = clean[key].astype(np.float64)
+    size = float(np.sqrt(np.square(whole).mean())) if whole.size else 0.0
+
+    def change(output: Any) -> float:
+        difference = output[key] - whole
+        return float(np.sqrt(np.square(difference).mean())) / size if size else 0.0
+
+    return change
+
+
+def _number(function: str, value: Any) -> float:
+    """Return the answer of a metric as a float."""
+    try:
+        array = np.asarray(as_array(value))
+        number = float(array.reshape(())) if array.dtype.kind in "biuf" else None
+    except (TypeError, ValueError):
+        number = None
+    if number is None or not np.isfinite(number):
+        raise ValueError(
+            f"{function}: the metric returned {brief(value)}; expected one finite number for the whole batch, such as "
+            "float(output.logits[0, 1])."
+        )
+    return number
+
+
+def split_output(output: ModelOutput, copies: int) -> list[Any]:
+    """Return the outputs of several copies of a batch that were computed together."""
+    parts = []
+    for copy in range(copies):
+        fields = {}
+        for key, value in output.items():
+            rows = len(value) // copies
+            fields[key] = value[copy * rows : (copy + 1) * rows]
+        parts.append(dataclasses.replace(output, **fields))
+    return parts

@@ -1,0 +1,276 @@
+"""Why a sentence model finds two texts similar: exact parts of the cosine, and leaving out one token at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from minibert.base.arrays import FloatArray, IntArray
+from minibert.base.checks import brief, check_int
+from minibert.base.tensors import as_array
+from minibert.sentence.encode import CutTexts, sentence_width
+from minibert.sentence.options import EncodeOptions
+from minibert.sentence.pooling import POOLING_MODES
+from minibert.sentence.recipe import pool_encodings
+from minibert.sentence.sentence_transformers import SentenceTransformer
+from minibert.tokenizer.windows import check_inputs
+
+__all__ = ["LeftOut", "SimilarityParts", "explain_similarity", "leave_one_out"]
+
+# The modes whose vector is a weighted sum of the tokens' vectors.
+_LINEAR = tuple(mode for mode in POOLING_MODES if mode != "max")
+
+_REMEDY = "leave_one_out measures the effect of each token instead."
+
+
+class SimilarityParts(NamedTuple):
+    """The token x token parts of a cosine.
+
+    Parameters
+    ----------
+    tokens_a : list of Sa str
+    tokens_b : list of Sb str
+    parts : ndarray of shape (Sa, Sb), float64      they add up to the cosine
+    """
+
+    tokens_a: list[str]
+    tokens_b: list[str]
+    parts: FloatArray
+
+    @property
+    def cosine(self) -> float:
+        """The cosine of the two texts, the sum of all parts."""
+        return float(self.parts.sum())
+
+    def largest(self, count: int = 10) -> list[tuple[str, str, float]]:
+        """Return the parts with the largest absolute values: pairs of tokens, and the part."""
+        count = check_int("count", count, 1)
+        order = np.argsort(-np.abs(self.parts), axis=None, kind="stable")[:count]
+        places = zip(*np.unravel_index(order, self.parts.shape), strict=True)
+        return [(self.tokens_a[i], self.tokens_b[j], float(self.parts[i, j])) for i, j in places]
+
+
+def explain_similarity(
+    model: SentenceTransformer,
+    a: str,
+    b: str,
+    *,
+    prompt_names: tuple[str | None, str | None] = (None, None),
+    pooling: str | None = None,
+) -> SimilarityParts:
+    """Split the cosine of two texts into a part for each pair of their tokens; the parts add up to the cosine.
+
+    The vector of a text is a weighted sum of the vectors of its tokens if the pooling is "mean", "cls", "weightedmean",
+    "mean_sqrt_len_tokens" or "lasttoken", and so is its image under linear modules. So the cosine is a sum over
+    pairs of tokens: part[i, j] = a_i . b_j / (|a| |b|). Nothing is approximated. A bias of a module is shared out by
+    the weights of the pooling; a LayerNorm is taken with the deviation that it has for the whole text.
+
+    A part says what a pair of contextual vectors adds. It does not say what the words would add in other texts.
+
+    Parameters
+    ----------
+    model : SentenceTransformer
+    a, b : str
+    prompt_names : pair of str or None
+        The prompts to put before `a` and before `b`, as `prompt_name` of `encode`. Tokens of a prompt are tokens here.
+    pooling : str, optional
+        As for `encode`; default: the model's.
+
+    Returns
+    -------
+    SimilarityParts
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is wrong; or the vector is not a weighted sum, because of "max" or of the pooler, or of a Dense
+        module with an activation. `leave_one_out` is for these.
+    """
+    _check_model("explain_similarity", model)
+    _check_text("explain_similarity", a)
+    _check_text("explain_similarity", b)
+    if not isinstance(prompt_names, tuple | list) or len(prompt_names) != 2:
+        raise TypeError(
+            f"prompt_names={brief(prompt_names)}; expected two: that of a, and that of b, each may be None."
+        )
+    of_both = [_weighted(model, text, name, pooling) for text, name in zip((a, b), prompt_names, strict=True)]
+    (tokens_a, x), (tokens_b, y) = of_both
+    lengths = float(np.linalg.norm(x.sum(axis=0)) * np.linalg.norm(y.sum(axis=0)))
+    parts = x @ y.T
+    return SimilarityParts(tokens_a, tokens_b, parts / lengths if lengths else 0 * parts)
+
+
+def _weighted(
+    model: SentenceTransformer, text: str, prompt_name: str | None, pooling: str | None
+) -> tuple[list[str], FloatArray]:
+    """Return the tokens of a text, and vectors (S, width) that add up to the vector of the text."""
+    options = EncodeOptions(prompt_name=prompt_name, pooling=pooling)
+    task = model.encode_task(options, return_info=False, exact=False)
+    modes = task.recipe.modes
+    if wrong := [mode for mode in modes if mode not in _LINEAR]:
+        raise ValueError(
+            f"explain_similarity needs a vector that is a weighted sum of the tokens' vectors; the pooling "
+            f"{wrong[0]!r} is not one. {_REMEDY}"
+        )
+    width = sentence_width(task, model.truncate_dim)
+    found = model.encode(text, prompt_name=prompt_name, pooling=pooling, output_value=None)
+    vectors = found["token_embeddings"].astype(np.float64)
+    counts = np.ones(len(vectors), dtype=np.bool_)
+    if not task.recipe.include_prompt:
+        counts[: found.get("prompt_length", 0)] = False
+    positions = np.flatnonzero(counts)
+    # Each mode is linear, so its weights are what it makes of the unit vectors.
+    weights = np.zeros((len(modes), len(vectors)))
+    for row, mode in zip(weights, modes, strict=True):
+        if len(positions):
+            row[positions] = POOLING_MODES[mode](np.eye(len(positions)), positions)
+    parts = np.concatenate([row[:, None] * vectors for row in weights], axis=1)
+    sums = weights.sum(axis=1, keepdims=True)
+    share = np.divide(weights, sums, out=np.zeros_like(weights), where=sums > 0).mean(axis=0)
+    for name, step in zip(task.pipeline.names, task.pipeline.steps, strict=True):
+        parts = _through(name, step, parts, share[:, None])
+    return list(model.tokenizer.convert_ids_to_tokens(found["input_ids"].tolist())), parts[:, :width]
+
+
+def _through(name: str, step: Any, parts: FloatArray, share: FloatArray) -> FloatArray:
+    """Return the parts of a module's output, given those of its input."""
+    tensors = {key: np.asarray(value, dtype=np.float64) for key, value in step.tensors().items()}
+    kind = name.partition("(")[0]
+    if kind == "Normalize":
+        length = np.linalg.norm(parts.sum(axis=0))
+        return parts / length if length else parts
+    if kind == "LayerNorm":
+        deviation = np.sqrt(parts.sum(axis=0).var() + step.norm.eps)
+        centred = (parts - parts.mean(axis=1, keepdims=True)) / deviation
+        return centred * tensors["norm.weight"] + share * tensors["norm.bias"]
+    config = step.config()
+    if kind != "Dense" or not config["activation_function"].endswith(".Identity"):
+        raise ValueError(f"explain_similarity needs linear modules after the pooling; this model has {name}. {_REMEDY}")
+    image = parts @ tensors["linear.weight"].T + share * tensors.get("linear.bias", 0.0)
+    if config.get("use_residual"):
+        image += parts @ tensors["residual.weight"].T if "residual.weight" in tensors else parts
+    return image
+
+
+class LeftOut(NamedTuple):
+    """What `leave_one_out` found; n tokens of the text, without special tokens.
+
+    Parameters
+    ----------
+    tokens : list of n str
+    positions : int ndarray of shape (n,)         the index of each among all tokens of the text
+    changes : ndarray of shape (n,), float64      the score of the whole text minus the score without the token
+    score : float                                 that of the whole text
+    """
+
+    tokens: list[str]
+    positions: IntArray
+    changes: FloatArray
+    score: float
+
+
+def leave_one_out(
+    model: SentenceTransformer,
+    text: str,
+    score: str | npt.ArrayLike | Callable[[FloatArray], npt.ArrayLike],
+    *,
+    prompt_name: str | None = None,
+    pooling: str | None = None,
+) -> LeftOut:
+    """Leave out each token of a text in turn, and return how much the score falls.
+
+    Li et al. 2016, "Understanding Neural Networks through Representation Erasure" (arXiv 1612.08220), section 2. The
+    whole model runs on each shortened text, all of them packed together, so it works for every pooling and every
+    module. The tokens after the one that is left out move up by one position.
+
+    Parameters
+    ----------
+    model : SentenceTransformer
+    text : str
+    score : str, array of shape (width,), or function
+        Another text, or a vector: the model's similarity with it. Or a function of vectors (n, width) that returns n
+        numbers.
+    prompt_name, pooling : as for `encode`
+
+    Returns
+    -------
+    LeftOut
+
+    Raises
+    ------
+    TypeError, ValueError
+    """
+    _check_model("leave_one_out", model)
+    _check_text("leave_one_out", text)
+    task = model.encode_task(EncodeOptions(prompt_name=prompt_name, pooling=pooling), return_info=False, exact=False)
+    width = sentence_width(task, model.truncate_dim)
+    measure = _make_score(model, score, pooling, width)
+    ((_, groups),) = task.windows.of([text], [0])
+    whole = groups[0][0]
+    before = task.windows.num_prompt_tokens
+    special = whole.special_tokens_mask == 1
+    special[:before] = True  # those of the prompt stay
+    positions = np.flatnonzero(~special)
+    everything = np.arange(len(whole))
+    encodings = [whole, *(whole.take(np.delete(everything, position)) for position in positions)]
+    vectors = task.pipeline.finish(pool_encodings(task.model, task.recipe, encodings, before))[:, :width]
+    scores = measure(vectors)
+    cut = CutTexts()
+    cut.add(np.array([whole.n_truncated]))
+    cut.warn(model.max_seq_length, splits=False)
+    tokens = whole.tokens
+    return LeftOut([tokens[i] for i in positions], positions, scores[0] - scores[1:], float(scores[0]))
+
+
+def _make_score(model: SentenceTransformer, score: Any, pooling: str | None, width: int) -> Any:
+    """Return a function of vectors (n, width) that gives n finite numbers."""
+    if callable(score):
+
+        def call(vectors: FloatArray) -> FloatArray:
+            return _numbers(score(vectors.copy()), len(vectors))
+
+        return call
+    if isinstance(score, str):
+        _check_text("leave_one_out", score)
+        other = model.encode(score, pooling=pooling)
+    else:
+        try:
+            other = np.asarray(as_array(score))
+        except ValueError as error:
+            raise ValueError(f"score={brief(score)} does not make one vector ({error}).") from error
+        if other.dtype.kind not in "iuf" or other.shape != (width,):
+            raise TypeError(
+                f"score={brief(score)}; expected a text, a vector of length {width}, or a function of vectors."
+            )
+        if not np.isfinite(other).all():
+            raise ValueError("score holds NaN or infinity; give a vector of finite numbers.")
+    return lambda vectors: _numbers(model.similarity(vectors, other)[:, 0], len(vectors))
+
+
+def _numbers(found: Any, count: int) -> FloatArray:
+    try:
+        array = np.asarray(as_array(found))
+    except ValueError:
+        array = np.zeros(0)
+    if array.dtype.kind not in "biuf" or array.shape != (count,) or not np.isfinite(array).all():
+        raise ValueError(
+            f"The score returned {brief(found)} for {count} vectors; expected {count} finite numbers, one for each."
+        )
+    return array.astype(np.float64)
+
+
+def _check_model(function: str, model: object) -> None:
+    if not isinstance(model, SentenceTransformer):
+        raise TypeError(
+            f"{function} was given a {type(model).__name__} as the model; expected a SentenceTransformer of minibert, "
+            "because a sentence vector needs its pooling."
+        )
+
+
+def _check_text(function: str, text: object) -> None:
+    if not isinstance(text, str):
+        raise TypeError(f"{function} was given {brief(text)}; expected one text, a str.")
+    check_inputs([text])

@@ -1,0 +1,56 @@
+"""Texts -> a trace, for the explanation and the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from minibert.base.checks import brief, counted
+from minibert.base.warn import warn_caller
+from minibert.tokenizer.bert_tokenizer import BertTokenizer
+from minibert.tokenizer.encodings import Encoding
+from minibert.trace.names import Record
+from minibert.trace.trace import Trace
+
+__all__ = ["trace_texts"]
+
+
+def trace_texts(
+    model: Any, tokenizer: BertTokenizer, texts: Sequence[str], record: Record = "*"
+) -> tuple[Trace, list[Encoding]]:
+    """Tokenize texts, run the model on them, and record; return the trace and what the tokenizer made of each text.
+
+    A text that has more tokens than the model or the tokenizer takes is truncated, and a warning says so.
+
+    Parameters
+    ----------
+    model : BertModel, or a model with a head
+    tokenizer : BertTokenizer
+    texts : sequence of str
+    record : as for `BertModel.trace`
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+    """
+    if not isinstance(tokenizer, BertTokenizer):
+        raise TypeError(f"the tokenizer is {brief(tokenizer)}; expected a BertTokenizer.")
+    limit = model.config.max_position_embeddings
+    if tokenizer.model_max_length is not None:
+        limit = min(limit, tokenizer.model_max_length)
+    encodings = tokenizer.encodings(list(texts), max_length=limit, truncation=True, exact=False)
+    if long := [i for i, encoding in enumerate(encodings) if encoding.n_truncated]:
+        warn_caller(
+            f"{len(long)} of {counted(len(texts), 'text')} had more than {limit} tokens and "
+            f"{'was' if len(long) == 1 else 'were'} cut (the first is at index {long[0]})."
+        )
+    lengths = [len(encoding) for encoding in encodings]
+    mask = np.arange(max(lengths, default=0)) < np.array(lengths, dtype=np.int64)[:, None]
+    ids, types = np.zeros(mask.shape, dtype=np.int64), np.zeros(mask.shape, dtype=np.int64)
+    for i, encoding in enumerate(encodings):
+        ids[i, : lengths[i]], types[i, : lengths[i]] = encoding.ids, encoding.token_types
+    words = [list(encoding.tokens) for encoding in encodings]
+    trace = model.trace(ids, mask.astype(np.int64), types, record=record, tokens=words)
+    return trace, encodings

@@ -1,0 +1,459 @@
+"use strict";
+/* Shows the numbers of the page. It reads, sums and sorts; it does not compute a model. */
+(async () => {
+const $ = (id) => document.getElementById(id);
+$("wait").hidden = false;
+
+/* ---- elements: text is always set as text, never as markup ---- */
+const make = (tag, given = {}, ...children) => {
+  const node = document.createElement(tag);
+  for (const [key, value] of Object.entries(given)) {
+    if (key === "class") node.className = value;
+    else if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
+    else node.setAttribute(key, value);
+  }
+  node.append(...children);
+  return node;
+};
+const fill = (node, ...children) => { node.replaceChildren(...children); return node; };
+const bdi = (text) => make("bdi", { lang: "und", translate: "no" }, text);
+const bar = (part) => {
+  const inner = make("i");
+  inner.style.width = `${Math.max(0, Math.min(1, part || 0)) * 100}%`;
+  return make("span", { class: "bar", "aria-hidden": "true" }, inner);
+};
+const head = (...cells) => make("thead", {}, make("tr", {}, ...cells.map((cell, i) => make("th", i ? { scope: "col" } : { scope: "col", class: "start" }, cell))));
+
+/* ---- numbers ---- */
+const minus = (text) => text.replace("-", "\u2212");
+const number = (x) => {
+  if (Number.isNaN(x)) return "\u2013";
+  if (!Number.isFinite(x)) return x > 0 ? "\u221e" : "\u2212\u221e";
+  const size = Math.abs(x);
+  return minus(size !== 0 && (size < 1e-3 || size >= 1e5) ? x.toExponential(2) : size >= 1000 ? x.toPrecision(3).replace(/^.*e.*$/, String(Math.round(x))) : x.toPrecision(3));
+};
+const cosine = (x) => (Number.isNaN(x) ? "\u2013" : minus(x.toFixed(3)));
+const percent = (x) => (Number.isNaN(x) ? "\u2013" : `${(100 * x).toFixed(1)} %`);
+
+/* ---- the payload: page_data.py says what the kinds are ---- */
+const unpacked = await (async () => {
+  const text = atob($("payload").textContent.replaceAll("-", "+").replaceAll("_", "\u002f"));
+  $("payload").textContent = "";
+  const packed = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i++) packed[i] = text.charCodeAt(i);
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
+  return new Uint8Array(await new Response(stream).arrayBuffer());
+})();
+const split = 4 + new DataView(unpacked.buffer).getUint32(0, true);
+const about = JSON.parse(new TextDecoder().decode(unpacked.subarray(4, split))), bytes = unpacked.subarray(split);
+const half = (bits) => {
+  const exponent = (bits >> 10) & 31, fraction = bits & 1023, sign = bits >> 15 ? -1 : 1;
+  if (exponent === 31) return fraction ? NaN : sign * Infinity;
+  return sign * (exponent ? 2 ** (exponent - 15) * (1 + fraction / 1024) : 2 ** -14 * (fraction / 1024));
+};
+const read = (entry) => {
+  if (!entry) return null;
+  if (entry.data) return entry;
+  const n = entry.shape.reduce((a, b) => a * b, 1), at = entry.at, data = entry.kind === "whole" ? new Int32Array(n) : new Float32Array(n);
+  if (entry.kind === "f24") {
+    const bits = new Uint32Array(data.buffer);
+    for (let i = 0; i < n; i++) bits[i] = (bytes[at + i] << 8) | (bytes[at + n + i] << 16) | (bytes[at + 2 * n + i] << 24);
+  } else {
+    for (let i = 0; i < n; i++) {
+      const whole = bytes[at + i] | (bytes[at + n + i] << 8);
+      if (entry.kind === "whole") data[i] = whole - 1000;
+      else if (entry.kind === "digits") data[i] = half(whole);
+      else if (whole === 65535) data[i] = NaN;
+      else data[i] = entry.kind === "mille" ? whole / 1000 : whole / 10000 - 1;
+    }
+  }
+  entry.data = data;
+  return entry;
+};
+const at = (entry, ...place) => {
+  if (!read(entry)) return NaN;
+  let index = 0;
+  place.forEach((one, i) => { index = index * entry.shape[i] + one; });
+  return entry.data[index];
+};
+
+/* ---- what is chosen ---- */
+const layers = about.layers, heads = about.heads;
+const now = { text: 0, token: 0, other: 0, layer: 0, head: 0, mode: "raw", measure: "largest", word: "" };
+const text = () => about.texts[now.text];
+const size = () => text().tokens.length;
+const attention = () => text().attention;
+const name = (i) => text().tokens[i];
+const label = (i) => `${i} ${name(i)}`;
+
+/* The shares of one row of attention: NaN where the page has no number, because it is smaller than those it has. Weighted
+   ones are computed from the rounded probs and then corrected; page_data.py does the same and knows the difference. */
+const row = (layer, headNumber, token, mode = now.mode) => {
+  const given = attention(), S = size(), shares = new Float64Array(S).fill(NaN);
+  if (!given) return shares;
+  const probs = read(given.probs), kept = probs.shape[3], columns = read(given.columns);
+  const start = ((layer * heads.length + headNumber) * S + token) * kept;
+  const places = columns ? columns.data.subarray(start, start + kept) : Uint32Array.from({ length: S }, (_, j) => j);
+  places.forEach((j, k) => { shares[j] = probs.data[start + k]; });
+  if (mode === "raw" || !given.norms) return shares;
+  const norms = read(given.norms), first = (layer * heads.length + headNumber) * S, corrections = read(given.corrections);
+  let total = 0;
+  places.forEach((j) => { shares[j] *= norms.data[first + j]; total += shares[j]; });
+  if (given.totals) total = at(given.totals, layer, headNumber, token);
+  places.forEach((j, k) => { shares[j] = (Math.floor(1000 * (shares[j] / (total > 0 ? total : 1)) + 0.5) + corrections.data[start + k]) / 1000; });
+  return shares;
+};
+
+/* ---- colours: one hue; shares by their root, so that small ones are seen ---- */
+let stops = [];
+const readColours = () => {
+  const style = getComputedStyle(document.documentElement);
+  stops = ["--low", "--mid", "--high"].map((key) => {
+    const value = parseInt(style.getPropertyValue(key).trim().slice(1), 16);
+    return [value >> 16, (value >> 8) & 255, value & 255];
+  });
+};
+const mix = (part) => {
+  const x = Math.max(0, Math.min(1, part || 0)) * 2, i = x < 1 ? 0 : 1, t = x - i;
+  return stops[i].map((one, c) => Math.round(one + (stops[i + 1][c] - one) * t));
+};
+const shade = (share) => mix(Math.sqrt(share || 0));
+const ink = (rgb) => {
+  const [r, g, b] = rgb.map((c) => (c / 255 <= 0.03928 ? c / 255 / 12.92 : ((c / 255 + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.179 ? "#000000" : "#ffffff";
+};
+const paint = (node, rgb) => { node.style.backgroundColor = `rgb(${rgb})`; node.style.color = ink(rgb); };
+
+/* ---- the parts of the page ---- */
+const drawStrip = () => {
+  const strip = $("strip"), shares = row(now.layer, now.head, now.token);
+  if (strip.dataset.text !== String(now.text)) {
+    strip.dataset.text = now.text;
+    strip.dir = text().direction;
+    fill(strip, ...text().tokens.map((token, i) => make("button", { type: "button", onclick: () => set({ token: i }) }, bdi(token), make("small"))));
+  }
+  [...strip.children].forEach((node, i) => {
+    paint(node, shade(shares[i]));
+    node.lastChild.textContent = attention() && shares[i] >= 0.0095 ? Math.round(100 * shares[i]) : "";
+    node.setAttribute("aria-pressed", i === now.token);
+    node.setAttribute("aria-label", `token ${label(i)}${attention() ? `, ${percent(shares[i])} of the attention of ${name(now.token)}` : ""}`);
+    node.tabIndex = i === now.token ? 0 : -1;
+    node.classList.toggle("other", i === now.other);
+  });
+  const id = text().ids ? `, id ${text().ids[now.token]}` : "";
+  fill($("token-facts"), "Chosen: token ", String(now.token), " ", bdi(name(now.token)), id, ". Other token: ", String(now.other), " ", bdi(name(now.other)), ".");
+};
+
+const measures = {
+  largest: "to the token that is looked at most (mean)",
+  chosen: "",
+  previous: "to the token before (mean)",
+  next: "to the token after (mean)",
+  self: "to the token itself (mean)",
+  same: "to other tokens that are equal (mean)",
+  first: "",
+  last: "",
+};
+const measure = (layer, headNumber) => {
+  if (now.measure === "chosen") return row(layer, headNumber, now.token)[now.other];
+  return at(attention().measures, layer, headNumber, about.measures.indexOf(now.measure));
+};
+const drawMap = () => {
+  const table = $("map"), body = table.tBodies[0];
+  measures.chosen = `from ${label(now.token)} to ${label(now.other)}`;
+  measures.first = `to the first token, ${name(0)} (mean)`;
+  measures.last = `to the last token, ${name(size() - 1)} (mean)`;
+  fill($("measure"), ...Object.entries(measures).map(([key, words]) => make("option", { value: key }, words)));
+  $("measure").value = now.measure;
+  if (!body.rows.length) {
+    fill(table.tHead, make("tr", {}, make("th", { scope: "col" }, "head"), ...heads.map((h) => make("th", { scope: "col" }, String(h)))));
+    layers.forEach((l, i) => body.append(make("tr", {}, make("th", { scope: "row" }, make("span", { class: "wordy" }, "layer "), String(l)),
+      ...heads.map((_, j) => make("td", {}, make("button", { type: "button", onclick: () => set({ layer: i, head: j }) }))))));
+  }
+  let best = [0, 0, -1];
+  layers.forEach((l, i) => heads.forEach((h, j) => {
+    const value = measure(i, j), node = body.rows[i].cells[j + 1].firstChild, chosen = i === now.layer && j === now.head;
+    if (value > best[2]) best = [l, h, value];
+    paint(node, shade(value));
+    node.textContent = Number.isNaN(value) ? "\u2013" : String(Math.round(100 * value));
+    node.setAttribute("aria-label", `layer ${l}, head ${h}: ${percent(value)}`);
+    node.setAttribute("aria-pressed", chosen);
+    node.tabIndex = chosen ? 0 : -1;
+  }));
+  $("map-top").textContent = best[2] < 0 ? "" : `Largest: layer ${best[0]}, head ${best[1]}, ${percent(best[2])}.`;
+};
+
+const ranked = (shares, count = 8) => [...shares.keys()].filter((j) => shares[j] > 0).sort((a, b) => shares[b] - shares[a] || a - b).slice(0, count);
+const rankList = (list, shares, choose) => fill(list, ...ranked(shares).map((j) =>
+  make("li", {}, make("button", { type: "button", onclick: () => choose(j) }, make("span", {}, `${j} `, bdi(name(j))), " ", make("span", { class: "number" }, percent(shares[j])), bar(shares[j])))));
+const drawHead = () => {
+  const weighted = now.mode === "weighted";
+  $("head-title").textContent = `Layer ${layers[now.layer]}, head ${heads[now.head]}.`;
+  $("remark").textContent = weighted
+    ? `Weighted: each prob times the length of the value vector that is read there${attention().mapped ? ", after the head's part of the output map (Kobayashi et al. 2020)" : ""}; as a share of the row's sum. A token with a short vector gives little, even if its prob is large.`
+    : "Raw probs. Attention is not importance: a prob says where a head looks, not how much it takes from there or what the model needs. Compare with the weighted view.";
+  const shares = row(now.layer, now.head, now.token);
+  fill($("h-to"), bdi(label(now.token)), " looks at");
+  fill($("h-from"), bdi(label(now.token)), " is looked at by");
+  rankList($("to"), shares, (j) => set({ other: j }));
+  const rows = text().tokens.map((_, i) => row(now.layer, now.head, i));
+  rankList($("from"), rows.map((one) => one[now.token]), (j) => set({ other: j }));
+  drawGrid(rows);
+  if ($("grid-details").open) drawGridTable();
+};
+
+/* The grid: a row for each token that looks, a column for each token that is looked at. */
+const place = { left: 0, top: 0, cell: 1 };
+const drawGrid = (rows = text().tokens.map((_, i) => row(now.layer, now.head, i))) => {
+  const canvas = $("grid"), S = size(), wide = $("grid-place").clientWidth || 600, ratio = window.devicePixelRatio || 1;
+  const named = S <= 40, longest = Math.min(90, 9 + 7.2 * Math.max(...text().tokens.map((token) => token.length)));
+  place.left = named ? Math.min(longest, wide * 0.26) : 0;
+  place.top = named ? longest : 0;
+  const fit = (Math.min(wide, 760) - place.left) / S;
+  place.cell = fit >= 1 ? Math.min(26, fit) : fit;
+  const width = place.left + place.cell * S, height = place.top + place.cell * S;
+  canvas.width = Math.max(1, Math.round(width * ratio));
+  canvas.height = Math.max(1, Math.round(height * ratio));
+  canvas.style.width = `${width}px`;
+  canvas.style.height = `${height}px`;
+  const image = new ImageData(S, S);
+  const palette = Array.from({ length: 256 }, (_, i) => mix(i / 255));
+  rows.forEach((shares, i) => shares.forEach((share, j) => {
+    const rgb = palette[Math.round(255 * Math.sqrt(Math.min(1, share || 0)))], pixel = 4 * (i * S + j);
+    image.data[pixel] = rgb[0];
+    image.data[pixel + 1] = rgb[1];
+    image.data[pixel + 2] = rgb[2];
+    image.data[pixel + 3] = 255;
+  }));
+  const small = new OffscreenCanvas(S, S);
+  small.getContext("2d").putImageData(image, 0, 0);
+  const draw = canvas.getContext("2d"), style = getComputedStyle(document.documentElement);
+  draw.setTransform(ratio, 0, 0, ratio, 0, 0);
+  draw.imageSmoothingEnabled = place.cell < 1;
+  draw.drawImage(small, place.left, place.top, place.cell * S, place.cell * S);
+  if (named) {
+    draw.font = `${Math.max(8, Math.min(13, place.cell - 2))}px ${getComputedStyle(document.body).fontFamily}`;
+    draw.textBaseline = "middle";
+    for (let i = 0; i < S; i++) {
+      const middle = place.top + (i + 0.5) * place.cell;
+      draw.fillStyle = style.getPropertyValue(i === now.token ? "--ink" : "--quiet");
+      draw.textAlign = "right";
+      draw.fillText(name(i), place.left - 5, middle, place.left - 6);
+      draw.fillStyle = style.getPropertyValue(i === now.other ? "--ink" : "--quiet");
+      draw.save();
+      draw.translate(place.left + (i + 0.5) * place.cell, place.top - 5);
+      draw.rotate(-Math.PI / 2);
+      draw.textAlign = "left";
+      draw.fillText(name(i), 0, 0, place.top - 6);
+      draw.restore();
+    }
+  }
+  draw.strokeStyle = style.getPropertyValue("--ink");
+  draw.lineWidth = 1.5;
+  const edge = Math.max(place.cell, 4);
+  draw.strokeRect(place.left, place.top + now.token * place.cell, place.cell * S, edge);
+  draw.strokeRect(place.left + now.other * place.cell, place.top + now.token * place.cell, edge, edge);
+  const share = row(now.layer, now.head, now.token)[now.other];
+  canvas.setAttribute("aria-label", `Grid of the attention of layer ${layers[now.layer]}, head ${heads[now.head]}. Row ${label(now.token)}, column ${label(now.other)}: ${percent(share)}.`);
+  $("grid-words").textContent = `Each row is a token that looks, each column a token that is looked at. The frame is the row of ${label(now.token)}.${attention().columns ? ` The page has the ${attention().probs.shape[3]} largest shares of each row.` : ""}`;
+};
+const drawLegend = () => fill($("legend"), ...[0, 0.01, 0.05, 0.2, 0.5, 1].map((share) => {
+  const node = make("span", {}, `${100 * share} %`);
+  paint(node, shade(share));
+  return node;
+}));
+const drawGridTable = () => {
+  const S = size(), table = $("grid-table"), all = S <= 40;
+  const first = all ? head("looks", ...text().tokens.map((_, j) => bdi(label(j)))) : head("looks", "at most at", "then at", "then at");
+  const rows = text().tokens.map((_, i) => {
+    const shares = row(now.layer, now.head, i);
+    const cells = all ? [...shares].map((share) => make("td", {}, Number.isNaN(share) ? "\u2013" : (100 * share).toFixed(1)))
+      : ranked(shares, 3).map((j) => make("td", { class: "start" }, bdi(label(j)), ` ${percent(shares[j])}`));
+    return make("tr", {}, make("th", { scope: "row" }, bdi(label(i))), ...cells);
+  });
+  fill(table, make("caption", {}, "Percent of the attention of the token in the row"), first, make("tbody", {}, ...rows));
+};
+
+const shapeOf = (shape) => {
+  const sizes = { B: 1, S: size(), H: about.model.hidden, A: about.model.heads, F: about.model.intermediate };
+  return shape.replace("(B, ", "(").replace(/[A-Z]/g, (letter) => sizes[letter] ?? letter);
+};
+const stepNumbers = (part, step, layer) => {
+  const token = part === "pooler" ? 0 : now.token, given = text().values[part];
+  if (step.symbol === "scores" || step.symbol === "probs") {
+    const shares = row(layer, now.head, token, "raw"), keys = Array.from({ length: Math.min(about.firstKeys, size()) }, (_, j) => j);
+    const value = (j) => (step.symbol === "probs" ? shares[j] : at(attention()?.scores, layer, now.head, token, j));
+    return [make("p", { class: "where" }, `head ${heads[now.head]}, row of `, bdi(label(token))), make("p", { class: "numbers" },
+      ...keys.flatMap((j) => [make("b", {}, bdi(name(j)), ` ${number(value(j))}`), " "]), size() > keys.length ? `\u2026 ${size()} numbers` : "")];
+  }
+  const place = given ? given.symbols.indexOf(step.symbol) : -1;
+  if (place < 0) return [make("p", { class: "where" }, "not recorded")];
+  const width = step.shape.endsWith("F)") ? about.model.intermediate : about.model.hidden, rms = at(given.rms, layer, place, token);
+  let most = 0;
+  for (let k = 0; k < given.symbols.length; k++) most = Math.max(most, at(given.rms, layer, k, token) || 0);
+  const first = Array.from({ length: Math.min(about.first, width) }, (_, k) => [make("b", {}, number(at(given.first, layer, place, token, k))), " "]).flat();
+  return [make("p", { class: "numbers" }, ...first, `\u2026 ${width} numbers`), make("p", { class: "rms" }, `RMS ${number(rms)}`, bar(rms / most))];
+};
+const stepItem = (part, step, layer, count) => make("li", {},
+  make("div", {}, make("h4", {}, make("span", {}, `${count}.`), " ", step.symbol.replaceAll("_", " ")), make("p", {}, step.words),
+    make("code", { class: "formula" }, `${step.symbol} = ${step.formula}`),
+    make("p", { class: "where" }, `${step.name.replace("{i}", layers[layer])}, ${shapeOf(step.shape)}`)),
+  make("div", {}, ...stepNumbers(part, step, layer), ...step.lines.map(([file, line, code]) => make("p", { class: "where" }, `${file}:${line} `, make("code", {}, code)))));
+const drawSteps = () => {
+  $("steps-words").textContent = `The forward pass in the order of encoder.py, with the numbers of token ${label(now.token)}: the first ${about.first} features, and the RMS of all of them. x is the hidden state that comes in; W and b are the weight and bias of the module; D = ${about.model.hidden / about.model.heads} is the size of a head.`;
+  const titles = { embeddings: "The embeddings", layer: `Layer ${layers[now.layer]}`, pooler: "The pooler" };
+  let count = 0;
+  fill($("steps"), ...Object.entries(about.steps).filter(([part]) => text().values[part] || part === "layer").flatMap(([part, steps]) => [
+    make("h3", {}, titles[part]), make("ol", {}, ...steps.map((step) => stepItem(part, step, part === "layer" ? now.layer : 0, ++count)))]));
+};
+
+const stateName = (state) => (state === 0 ? "embeddings" : `layer ${state - 1}`);
+const pairCosine = (state, a, b) => {
+  const given = text().cosines, S = size(), i = Math.min(a, b), j = Math.max(a, b);
+  if (!given) return NaN;
+  if (i === j) return 1;
+  const index = given.pairs ? given.pairs.findIndex(([x, y]) => x === i && y === j) : i * S - (i * (i + 1)) / 2 + j - i - 1;
+  return index < 0 ? NaN : at(given.of_pairs, state, index);
+};
+const drawFlow = () => {
+  const given = text().cosines, values = text().values.layer;
+  const size = (symbol, layer) => (values && layer >= 0 && values.symbols.includes(symbol) ? at(values.rms, layer, values.symbols.indexOf(symbol), now.token) : NaN);
+  fill($("flow-words"), "Token ", bdi(label(now.token)), ": how large the numbers are that the two halves of each layer add (RMS), and the cosine of its hidden state with the state before, with the embeddings, and with ", bdi(label(now.other)), ".");
+  const rows = (given?.states ?? []).map((state, i) => make("tr", {}, make("th", { scope: "row" }, stateName(state)),
+    ...[number(size("attention_dense", layers.indexOf(state - 1))), number(size("output_dense", layers.indexOf(state - 1))), cosine(at(given.with_previous, i, now.token)), cosine(at(given.with_embeddings, i, now.token)), cosine(pairCosine(i, now.token, now.other))].map((cell) => make("td", {}, cell))));
+  fill($("flow"), make("caption", {}, "After each layer"), head("state after", "attention adds", "feed forward adds", "with the state before", "with the embeddings", make("span", {}, "with ", bdi(label(now.other)))), make("tbody", {}, ...rows));
+};
+
+const repeated = () => {
+  const places = new Map();
+  text().tokens.forEach((token, i) => { if (/^(##)?[\p{L}\p{N}]+$/u.test(token)) places.set(token, [...(places.get(token) ?? []), i]); });
+  return new Map([...places].filter(([, found]) => found.length > 1).sort((a, b) => b[0].length - a[0].length));
+};
+const drawWords = () => {
+  const given = text().cosines, words = given ? repeated() : new Map();
+  $("word-choice").hidden = !words.size;
+  if (!words.size) {
+    fill($("words"));
+    $("words-summary").textContent = given ? "No word occurs more than once in this text." : "The hidden states were not recorded.";
+    return;
+  }
+  if (!words.has(now.word)) now.word = words.has(name(now.token)) ? name(now.token) : words.keys().next().value;
+  fill($("word"), ...[...words.keys()].map((word) => make("option", { value: word }, word)));
+  $("word").value = now.word;
+  const places = words.get(now.word), pairs = [];
+  places.forEach((a, i) => places.slice(i + 1).forEach((b) => { if (pairs.length < 10) pairs.push([a, b]); }));
+  const table = given.states.map((_, i) => pairs.map(([a, b]) => pairCosine(i, a, b)));
+  const lowest = pairs.map((_, k) => Math.min(...table.map((cells) => cells[k])));
+  fill($("words-summary"), ...pairs.slice(0, 6).flatMap(([a, b], k) => [make("span", {}, `${a} and ${b} differ most after ${stateName(given.states[table.findIndex((cells) => cells[k] === lowest[k])])} (${cosine(lowest[k])}). `)]));
+  fill($("words"), make("caption", {}, "Cosines; the lowest of each column is underlined"), head("state after", ...pairs.map(([a, b]) => `${a}\u2013${b}`)),
+    make("tbody", {}, ...table.map((cells, i) => make("tr", {}, make("th", { scope: "row" }, stateName(given.states[i])), ...cells.map((value, k) => make("td", value === lowest[k] ? { class: "lowest" } : {}, cosine(value)))))));
+};
+
+/* ---- changes ---- */
+const options = (select, names, chosen) => { fill(select, ...names.map((words, i) => make("option", { value: i }, words))); select.value = chosen; };
+const speak = () => {
+  if (!attention()) { $("say").textContent = "The attention was not recorded."; return; }
+  const share = row(now.layer, now.head, now.token)[now.other];
+  fill($("say"), `Layer ${layers[now.layer]}, head ${heads[now.head]}: `, bdi(name(now.token)), " gives ", bdi(name(now.other)), ` ${percent(share)}`);
+};
+const drawAll = (changes) => {
+  const has = (...keys) => keys.some((key) => key in changes);
+  if (attention()) {
+    drawMap();
+    drawHead();
+  }
+  ["h-heads", "h-head"].forEach((id) => { $(id).closest("section").hidden = !attention(); });
+  drawStrip();
+  if (has("text", "token", "layer", "head")) drawSteps();
+  if (has("text", "token", "other")) drawFlow();
+  if (has("text", "token", "word")) drawWords();
+  speak();
+};
+const set = (changes) => {
+  if ("token" in changes) now.word = "";
+  Object.assign(now, changes);
+  if ("text" in changes) Object.assign(now, start(), { word: "" });
+  if ("text" in changes) {
+    const names = text().tokens.map((_, i) => label(i));
+    options($("token"), names, now.token);
+    options($("other"), names, now.other);
+  }
+  ["text", "token", "other", "layer", "head", "mode"].forEach((key) => { $(key).value = now[key]; });
+  drawAll(changes);
+};
+
+/* At the start: the last place of the longest word that occurs more than once, and the head in which it looks most at one
+   other word. */
+const start = () => {
+  const words = text().tokens, isWord = (token) => /^[\p{L}]+$/u.test(token), often = (token) => words.indexOf(token) !== words.lastIndexOf(token);
+  const found = words.filter(isWord).sort((a, b) => often(b) - often(a) || b.length - a.length);
+  const token = found.length ? words.lastIndexOf(found[0]) : 0, best = { token, other: token ? 0 : words.length - 1, layer: 0, head: 0 };
+  let most = 0;
+  layers.forEach((_, layer) => heads.forEach((_, head) => row(layer, head, token, "raw").forEach((share, j) => {
+    if (share > most && isWord(words[j]) && words[j] !== words[token]) {
+      most = share;
+      Object.assign(best, { other: j, layer, head });
+    }
+  })));
+  return best;
+};
+
+["text", "token", "other", "layer", "head"].forEach((key) => $(key).addEventListener("change", () => set({ [key]: Number($(key).value) })));
+["mode", "measure", "word"].forEach((key) => $(key).addEventListener("change", () => set({ [key]: $(key).value })));
+const steer = (node, moves) => node.addEventListener("keydown", (event) => {
+  const change = event.altKey || event.ctrlKey || event.metaKey ? null : moves(event.key);
+  if (!change) return;
+  event.preventDefault();
+  set(change);
+  node.querySelector("[aria-pressed=true]")?.focus();
+});
+const within = (value, count) => Math.max(0, Math.min(count - 1, value));
+steer($("strip"), (key) => {
+  const forward = text().direction === "rtl" ? -1 : 1, step = { ArrowRight: forward, ArrowLeft: -forward, ArrowDown: 1, ArrowUp: -1, Home: -size(), End: size() }[key];
+  return step && { token: within(now.token + step, size()) };
+});
+steer($("map"), (key) => {
+  const step = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0], Home: [0, -heads.length], End: [0, heads.length] }[key];
+  return step && { layer: within(now.layer + step[0], layers.length), head: within(now.head + step[1], heads.length) };
+});
+steer($("grid"), (key) => {
+  const step = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0], Home: [0, -size()], End: [0, size()] }[key];
+  return step && { token: within(now.token + step[0], size()), other: within(now.other + step[1], size()) };
+});
+$("grid").addEventListener("click", (event) => {
+  const x = Math.floor((event.offsetX - place.left) / place.cell), y = Math.floor((event.offsetY - place.top) / place.cell);
+  if (x >= 0 && y >= 0 && x < size() && y < size()) set({ token: y, other: x });
+});
+$("grid-details").addEventListener("toggle", () => { if ($("grid-details").open) drawGridTable(); });
+$("help").addEventListener("click", () => $("keys").showModal());
+document.addEventListener("keydown", (event) => {
+  if (event.key === "?" && !$("keys").open && !event.ctrlKey && !event.metaKey && !event.altKey) { event.preventDefault(); $("keys").showModal(); }
+});
+const themes = ["automatic", "light", "dark"];
+$("theme").addEventListener("click", () => {
+  const next = themes[(themes.indexOf(document.documentElement.dataset.theme ?? "automatic") + 1) % 3];
+  if (next === "automatic") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = next;
+  $("theme").textContent = `Colours: ${next}`;
+  recolour();
+});
+const recolour = () => { readColours(); drawLegend(); drawAll({}); };
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolour);
+let resized = 0;
+window.addEventListener("resize", () => { cancelAnimationFrame(resized); resized = requestAnimationFrame(() => attention() && drawGrid()); });
+
+const model = about.model;
+$("model").textContent = `${model.layers} layers of ${model.heads} heads, ${model.hidden} features. Layers, heads and tokens are counted from 0.`;
+$("about").textContent = `Written by minibert. Shares are rounded to 0.1 %, cosines to 0.001, other numbers to 3 digits.${about.edited.length ? ` The forward was changed: ${about.edited.join("; ")}.` : ""}`;
+$("text-label").hidden = about.texts.length < 2;
+options($("text"), about.texts.map((one, i) => `${i}: ${one.tokens.slice(1, 6).join(" ")}`), 0);
+options($("layer"), layers.map(String), 0);
+options($("head"), heads.map(String), 0);
+if (!about.texts.some((one) => one.attention?.norms)) $("mode").lastElementChild.remove();
+readColours();
+drawLegend();
+$("all").hidden = $("buttons").hidden = false;
+$("wait").hidden = true;
+set({ text: 0 });
+document.documentElement.dataset.ready = "true";
+})();

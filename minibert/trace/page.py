@@ -1,0 +1,240 @@
+"""Write a trace as one HTML file that needs nothing else: `Trace.page` and `Trace.show`.
+
+The file holds page.css, page.js, a description in JSON and the numbers of page_data.py. Its content policy forbids
+every request, and every script and style but these two. The same trace gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Sequence
+from html import escape
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from minibert.base.checks import brief, check_indices, check_int, counted
+from minibert.base.files import check_output, write_whole
+from minibert.trace.files import path_text
+from minibert.trace.page_data import FIRST, FIRST_KEYS, HEAD_MEASURES, Choice, Payload, text_data, visible
+from minibert.trace.steps import PARTS, steps
+
+if TYPE_CHECKING:
+    from minibert.trace.trace import Trace
+
+__all__ = ["Frame", "page", "write_page"]
+
+FORMAT = 1
+MAX_BYTES = 5_000_000
+
+# Tokens and layers in the tables for a reader without JavaScript.
+_PLAIN_TOKENS, _PLAIN_LAYERS, _PLAIN_SOURCES = 64, 3, 3
+
+
+class Frame:
+    """A page inside a notebook; it is shown where it is the last value of a cell."""
+
+    def __init__(self, html: str, height: int) -> None:
+        self.html = html
+        self.height = height
+
+    def __repr__(self) -> str:
+        return f"<a page of {len(self.html.encode('utf-8')):,} bytes; a notebook shows it>"
+
+    def _repr_html_(self) -> str:
+        # The sandbox keeps the page away from the notebook; srcdoc needs no file and no server.
+        return (
+            f'<iframe title="trace" sandbox="allow-scripts allow-downloads" width="100%" height="{self.height}" '
+            f'style="border: 0" srcdoc="{escape(self.html)}"></iframe>'
+        )
+
+
+def write_page(path: str | os.PathLike[str], html: str) -> None:
+    """Write a page into a file that ends in .html or .htm; the file gets its name when it is complete."""
+    path = path_text(path)
+    check_output(path, (".html", ".htm"))
+    write_whole(path, lambda file: file.write(html.encode("utf-8")))
+
+
+def page(
+    trace: Trace,
+    *,
+    title: str = "",
+    note: str = "",
+    sequences: Sequence[int] | int | None = None,
+    layers: Sequence[int] | int | None = None,
+    heads: Sequence[int] | int | None = None,
+    max_bytes: int = MAX_BYTES,
+) -> str:
+    """Return the page of a trace; `Trace.page` describes the arguments and errors."""
+    for name, value in (("title", title), ("note", note)):
+        if not isinstance(value, str):
+            raise TypeError(f"{name}={brief(value)}; expected a str.")
+    max_bytes = check_int("max_bytes", max_bytes, 0)
+    sizes = trace.sizes
+    rows = _chosen("sequences", sequences, len(trace.mask), "sequences")
+    rows = [row for row in rows if trace.mask[row].any()]
+    if not rows:
+        raise ValueError("the trace holds no token, so there is nothing to show. Trace a text that is not empty.")
+    choice = Choice(
+        _chosen("layers", layers, sizes.num_layers, "layers"),
+        _chosen("heads", heads, sizes.num_attention_heads, "attention heads"),
+    )
+    payload = Payload()
+    texts = []
+    for number, row in enumerate(rows):
+        texts.append(text_data(trace, row, choice, payload, len(rows)))
+        if sum(payload.sizes.values()) > 2 * max_bytes + 100_000:  # an estimate; the exact size is compared below
+            raise ValueError(_too_large(trace, payload, max_bytes, rows[: number + 1], choice))
+    if not payload.sizes:
+        raise ValueError(
+            "the trace holds no value that the page shows. Record everything, which is the default, or at least "
+            "record=['attentions.*', 'hidden_states.*']."
+        )
+    description = {
+        "format": FORMAT,
+        "model": {
+            "layers": sizes.num_hidden_layers,
+            "heads": sizes.num_attention_heads,
+            "hidden": sizes.hidden_size,
+            "intermediate": sizes.intermediate_size,
+            "vocabulary": sizes.vocab_size,
+        },
+        "layers": choice.layers,
+        "heads": choice.heads,
+        "measures": HEAD_MEASURES,
+        "first": FIRST,
+        "firstKeys": FIRST_KEYS,
+        "edited": [f"{report.pattern}: {report.description}" for report in trace.edits],
+        "steps": {part: _steps(part) for part in PARTS},
+        "texts": texts,
+    }
+    html = _document(trace, title, note, description, payload, rows, choice)
+    if len(html.encode("utf-8")) > max_bytes:
+        raise ValueError(_too_large(trace, payload, max_bytes, rows, choice))
+    return html
+
+
+def _chosen(name: str, value: Any, count: int, what: str) -> list[int]:
+    if value is None:
+        return list(range(count))
+    found = check_indices(name, value, count, what=what, expected="an int, several, or None for all")
+    return sorted(set(found))
+
+
+def _too_large(trace: Trace, payload: Payload, max_bytes: int, rows: list[int], choice: Choice) -> str:
+    parts = sorted(payload.sizes.items(), key=lambda item: -item[1])
+    largest = ", ".join(f"{name} {size / 1e6:.2f} MB" for name, size in parts)
+    tokens = [int(trace.mask[row].sum()) for row in rows]
+    return (
+        f"the page would be larger than max_bytes={max_bytes:,}: {largest} for {counted(len(rows), 'text')} of up to "
+        f"{max(tokens)} tokens, {counted(len(choice.layers), 'layer')} and {counted(len(choice.heads), 'head')}. Leave "
+        "something out, such as layers=[0, 1] or heads=[0, 1, 2], give fewer or shorter texts, or give a larger "
+        "max_bytes."
+    )
+
+
+def _steps(part: str) -> list[dict[str, Any]]:
+    return [
+        {
+            "symbol": step.entry.symbol,
+            "name": step.entry.path,
+            "formula": step.entry.formula,
+            "shape": step.entry.shape,
+            "words": step.words,
+            "lines": [list(line) for line in step.lines],
+        }
+        for step in steps(part)
+    ]
+
+
+# --- the document -----------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _file(name: str) -> str:
+    """Return a file of this folder without indents, empty lines and comments, which would only take space."""
+    text = (files("minibert.trace") / name).read_text(encoding="utf-8")
+    text = re.sub(r"^\s*/\*.*?\*/$", "", text, flags=re.DOTALL | re.MULTILINE)
+    return "\n".join(filter(None, map(str.strip, text.splitlines())))
+
+
+def _digest(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
+
+
+def _document(
+    trace: Trace,
+    title: str,
+    note: str,
+    description: dict[str, Any],
+    payload: Payload,
+    rows: list[int],
+    choice: Choice,
+) -> str:
+    style, script = _file("page.css"), _file("page.js")
+    # The URL alphabet of base64, because the other one has slashes, and two of them look like an address.
+    packed = payload.compressed(json.dumps(description, separators=(",", ":"), allow_nan=False).encode("ascii"))
+    numbers = base64.urlsafe_b64encode(packed).decode("ascii")
+    sizes = trace.sizes
+    shown = visible(title) or f"BERT with {counted(sizes.num_hidden_layers, 'layer')}"
+    parts = {
+        "title": escape(shown),
+        "note": escape(visible(note)),
+        "policy": f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; base-uri 'none'; "
+        "form-action 'none'",
+        "style": style,
+        "plain": _plain(trace, description, rows, choice),
+        "payload": numbers,
+        "script": script,
+    }
+    # One pass over the template, so that a part that looks like a place for another part stays as it is.
+    pieces = _file("page.html").split("{{")
+    return pieces[0] + "".join(parts[name] + rest for name, rest in (piece.split("}}", 1) for piece in pieces[1:]))
+
+
+def _plain(trace: Trace, description: dict[str, Any], rows: list[int], choice: Choice) -> str:
+    """Return what a reader without JavaScript gets: the tokens, and what each looks at most in each layer."""
+    return "\n".join(
+        _plain_text(trace, row, text, choice) for row, text in zip(rows, description["texts"], strict=True)
+    )
+
+
+def _plain_text(trace: Trace, row: int, text: dict[str, Any], choice: Choice) -> str:
+    tokens = text["tokens"]
+    count = min(len(tokens), _PLAIN_TOKENS)
+    columns = []
+    recorded = [layer for layer in choice.layers if f"encoder.layer.{layer}.attention.self.probs" in trace.names]
+    for place in sorted({round(i * (len(recorded) - 1) / (_PLAIN_LAYERS - 1)) for i in range(_PLAIN_LAYERS)}):
+        layer = recorded[place] if recorded else -1
+        probs = trace.value_of(f"encoder.layer.{layer}.attention.self.probs", row) if recorded else None
+        if probs is not None:
+            columns.append((layer, np.asarray(probs[choice.heads].astype(np.float64).mean(axis=0))))
+    head = ["token", *(["id"] if text["ids"] else []), *(f"layer {layer}" for layer, _ in columns)]
+    lines = []
+    for i in range(count):
+        cells = [str(text["ids"][i])] if text["ids"] else []
+        for _, mean in columns:
+            best = np.argsort(-mean[i], kind="stable")[:_PLAIN_SOURCES]
+            cells.append(", ".join(f"{_bdi(tokens[j])} {100 * mean[i, j]:.0f}" for j in best))
+        lines.append(f"<tr><th scope=row>{i} {_bdi(tokens[i])}" + "".join(f"<td>{cell}" for cell in cells))
+    more = f"<p>{len(tokens) - count} more tokens are not in this table.</p>" if count < len(tokens) else ""
+    return (
+        "<div class=wide><table><caption>Tokens, and the three tokens that each one looks at most: percent of its "
+        f"attention, mean of all heads.</caption><thead><tr>{_headers(head)}</thead><tbody>{''.join(lines)}</tbody>"
+        f"</table></div>{more}"
+    )
+
+
+def _headers(names: Iterable[str]) -> str:
+    return "".join(f"<th scope=col>{escape(name)}" for name in names)
+
+
+def _bdi(token: str) -> str:
+    return f"<bdi>{escape(token)}</bdi>"

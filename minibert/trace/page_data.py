@@ -1,0 +1,382 @@
+"""The numbers of the page: what of a trace is shown, in a form that is small and that a browser can read.
+
+The page computes no model, so everything that it shows is computed here, from recorded values only. A number is kept in
+one of five kinds, two bytes each, or three for "f24":
+
+    "f24"    float32 rounded to its 24 leading bits: relative error at most 2^-17
+    "digits" float16 of the number rounded to 3 digits; it has the same 3 digits, because float16 is finer than these
+    "mille"  a share from 0 to 1 as round(1000 share)
+    "cos"    a cosine as round(10000 (cosine + 1))
+    "whole"  an int, plus 1000
+
+The bytes of equal significance lie together ("planes"), because they compress better so.
+"""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+import zlib
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from minibert.base.arrays import FloatArray, IntArray
+from minibert.trace.steps import PARTS
+
+if TYPE_CHECKING:
+    from minibert.trace.trace import Trace
+
+__all__ = ["HEAD_MEASURES", "Choice", "Payload", "cosine", "sparse_entries", "text_data", "three_digits", "visible"]
+
+FIRST = 4
+"""How many features of a vector the page has."""
+
+FIRST_KEYS = 3
+"""Of how many tokens the page has the scores."""
+
+_NOT_A_NUMBER = 65535
+# Larger numbers are not kept in float16.
+_LARGEST_DIGITS = 60000.0
+
+# All probs are kept up to this number; beyond it, the largest of each row.
+_DENSE_PROBS = 1_000_000
+# Entries that are kept then, over all rows; and the most of one row.
+_SPARSE_ENTRIES = 900_000
+_MOST_OF_ROW, _LEAST_OF_ROW = 16, 2
+# Cosines between all pairs of tokens are kept up to this number of tokens; beyond it, between equal tokens.
+_ALL_PAIRS, _MOST_PAIRS = 48, 300
+
+HEAD_MEASURES = ("first", "last", "previous", "next", "self", "same", "largest")
+"""What the page says of a head: the mean share of attention on the first and the last token of the text, on the token
+before, the one after and the token itself, on other tokens that are equal to it; and the mean of the largest shares."""
+
+
+class Choice(NamedTuple):
+    """Which layers and heads are on the page."""
+
+    layers: list[int]
+    heads: list[int]
+
+
+class Payload:
+    """Named arrays, one after the other in one string of bytes."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._size = 0
+        self.sizes: dict[str, int] = {}
+
+    def add(self, group: str, kind: str, array: npt.NDArray[Any]) -> dict[str, Any]:
+        """Append an array, and return how to find it; `group` is what a message calls it."""
+        kind = _kind(kind, array)
+        planes = _planes(kind, array)
+        entry = {"kind": kind, "at": self._size, "shape": list(array.shape)}
+        self._parts.append(planes)
+        self._size += len(planes)
+        self.sizes[group] = self.sizes.get(group, 0) + len(zlib.compress(planes, 1)) * 4 // 3
+        return entry
+
+    def compressed(self, description: bytes) -> bytes:
+        """Return the length of the description in 4 bytes, the description and all arrays, compressed.
+
+        The same arrays give the same bytes.
+        """
+        deflate = zlib.compressobj(9, zlib.DEFLATED, -15, 9)
+        parts = [len(description).to_bytes(4, "little") + description, *self._parts]
+        # The end of a block after each array, because the statistics of the next one differ.
+        written = [deflate.compress(part) + deflate.flush(zlib.Z_SYNC_FLUSH) for part in parts]
+        return b"".join([*written, deflate.flush()])
+
+
+def _kind(kind: str, array: npt.NDArray[Any]) -> str:
+    large = kind == "digits" and (np.abs(array[np.isfinite(array)]) > _LARGEST_DIGITS).any()
+    return "f24" if large else kind
+
+
+def as_read(kind: str, array: npt.NDArray[Any]) -> FloatArray:
+    """Return the numbers that page.js reads for an array of this kind, "digits", "f24" or "mille"; in float64."""
+    kind = _kind(kind, array)
+    if kind == "mille":
+        return (mille(array) / 1000).astype(np.float32).astype(np.float64)
+    if kind == "digits":
+        return three_digits(array).astype(np.float16).astype(np.float64)
+    return _rounded_bits(array.astype(np.float32)).view(np.float32).astype(np.float64)
+
+
+def _planes(kind: str, array: npt.NDArray[Any]) -> bytes:
+    if kind == "f24":
+        bits = _rounded_bits(array.astype(np.float32))
+        return _by_significance(bits, 4)[bits.size :].tobytes()
+    if kind == "digits":
+        return _by_significance(three_digits(array).astype("<f2"), 2).tobytes()
+    if kind == "whole":
+        return _by_significance((array + 1000).astype("<u2"), 2).tobytes()
+    scaled = mille(array) if kind == "mille" else np.rint((array + 1.0) * 10000.0)
+    return _by_significance(np.where(np.isnan(scaled), _NOT_A_NUMBER, scaled).astype("<u2"), 2).tobytes()
+
+
+def mille(shares: FloatArray) -> FloatArray:
+    """Return round(1000 share), NaN for what is not a number."""
+    return np.where(np.isfinite(shares), np.rint(1000.0 * shares).clip(0, 1000), np.nan)
+
+
+def three_digits(x: npt.NDArray[Any]) -> FloatArray:
+    """Round to 3 significant digits."""
+    x = x.astype(np.float64)
+    size = np.abs(x)
+    usual = np.isfinite(x) & (size > 1e-30)
+    power = np.floor(np.log10(size, out=np.zeros_like(x), where=usual))
+    factor = 10.0 ** (2 - power)
+    return np.where(usual, np.rint(np.where(usual, x, 0) * factor) / factor, np.where(np.isfinite(x), 0.0, x))
+
+
+def _rounded_bits(x: FloatArray) -> npt.NDArray[np.uint32]:
+    """Round float32 to its 24 leading bits, ties to even; the last byte is 0 afterwards."""
+    bits = np.ascontiguousarray(x).view(np.uint32)
+    finite = (bits & 0x7F800000) != 0x7F800000
+    up = np.where(finite, 0x7F + ((bits >> 8) & 1), 0).astype(np.uint32)
+    return ((bits + up) & 0xFFFFFF00).astype("<u4")
+
+
+def _by_significance(x: npt.NDArray[Any], size: int) -> npt.NDArray[np.uint8]:
+    return np.ascontiguousarray(x.reshape(-1)).view(np.uint8).reshape(-1, size).T.reshape(-1)
+
+
+def visible(token: str) -> str:
+    """Return a token as text that cannot change the text around it.
+
+    Control characters, marks of direction and halves of characters are written as their numbers.
+    """
+    return "".join(f"\u27e8U+{ord(one):04X}\u27e9" if _is_hidden(one) else one for one in token)
+
+
+def _is_hidden(one: str) -> bool:
+    # U+200C and U+200D are parts of words and of emoji.
+    return unicodedata.category(one) in ("Cc", "Cf", "Cs", "Zl", "Zp") and one not in "\u200c\u200d"
+
+
+def direction(tokens: Iterable[str]) -> str:
+    """Return "rtl" if most letters of the tokens are written from right to left, else "ltr"."""
+    kinds = [unicodedata.bidirectional(one) for token in tokens if not token.startswith("[") for one in token]
+    return "rtl" if sum(kind in ("R", "AL") for kind in kinds) > kinds.count("L") else "ltr"
+
+
+def cosine(states: FloatArray, first: IntArray, second: IntArray) -> FloatArray:
+    """Return the cosines of rows `first` and `second` of each state, (N, S, H) -> (N, pairs); 0 for a zero vector."""
+    x = states.astype(np.float64)
+    lengths = np.linalg.norm(x, axis=2)
+    lengths[lengths == 0] = 1.0
+    unit = x / lengths[:, :, None]
+    found = [np.einsum("pd,pd->p", one[first], one[second]) for one in unit]
+    return np.stack(found) if found else np.zeros((0, len(first)))
+
+
+def sparse_entries(num_rows: int, length: int) -> int:
+    """Return how many shares of each row of attention the page has: all, or fewer if there are many rows."""
+    if num_rows * length <= _DENSE_PROBS:
+        return length
+    return max(_LEAST_OF_ROW, min(_MOST_OF_ROW, length, _SPARSE_ENTRIES // num_rows))
+
+
+def text_data(trace: Trace, index: int, choice: Choice, payload: Payload, num_texts: int) -> dict[str, Any]:
+    """Put what the page shows of one text into the payload, and return its description.
+
+    Parameters
+    ----------
+    trace : Trace
+    index : int            the sequence
+    choice : Choice
+    payload : Payload      gets the arrays
+    num_texts : int        texts on the page, which share its size
+    """
+    length = int(trace.mask[index].sum())
+    tokens = [str(i) for i in range(length)] if trace.tokens is None else trace.tokens[index]
+    data: dict[str, Any] = {
+        "tokens": [visible(token) for token in tokens],
+        "ids": None if trace.ids is None else trace.ids[index].tolist(),
+        "direction": direction(tokens),
+        "values": _values(trace, index, length, choice, payload),
+    }
+    data |= _attention(trace, index, length, choice, payload, num_texts, data["tokens"])
+    data["cosines"] = _cosines(trace, index, tokens, payload)
+    return data
+
+
+def _values(trace: Trace, index: int, length: int, choice: Choice, payload: Payload) -> dict[str, Any]:
+    """Return the first features and the RMS of each token in each step: NaN where a value was not recorded."""
+    found: dict[str, Any] = {}
+    for part, entries in PARTS.items():
+        layers: Sequence[int | None] = choice.layers if part == "layer" else [None]
+        rows = [entry for entry in entries if "S, S" not in entry.shape]
+        shape = (len(layers), len(rows), length if part != "pooler" else 1)
+        first, rms = np.full((*shape, FIRST), np.nan), np.full(shape, np.nan)
+        for i, layer in enumerate(layers):
+            for j, entry in enumerate(rows):
+                name = entry.path.format(i=layer)
+                value = trace.value_of(name, index) if name in trace.names else None
+                if value is not None:
+                    value = value.reshape(shape[2], -1).astype(np.float64)
+                    width = min(FIRST, value.shape[1])
+                    first[i, j, :, :width] = value[:, :width]
+                    rms[i, j] = np.sqrt(np.square(value).mean(axis=1))
+        if not np.isnan(rms).all():
+            found[part] = {
+                "symbols": [entry.symbol for entry in rows],
+                "first": payload.add("values", "digits", first),
+                "rms": payload.add("values", "digits", rms),
+            }
+    return found
+
+
+def _attention(
+    trace: Trace,
+    index: int,
+    length: int,
+    choice: Choice,
+    payload: Payload,
+    num_texts: int,
+    tokens: Sequence[str],
+) -> dict[str, Any]:
+    """Return the attention of each head: probs, shares weighted by the values' lengths, scores, measures of heads."""
+    shape = (len(choice.layers), len(choice.heads), length)
+    kept = sparse_entries(math.prod(shape) * num_texts, length)
+    measures = np.full((*shape[:2], len(HEAD_MEASURES)), np.nan)
+    norms, totals = np.full(shape, np.nan), np.full(shape, np.nan)
+    scores = np.full((*shape, min(FIRST_KEYS, length)), np.nan)
+    probs = np.full((*shape, kept), np.nan)
+    columns = np.zeros((*shape, kept), dtype=np.int64)
+    weighted = np.full((*shape, kept), np.nan)
+    for i, layer in enumerate(choice.layers):
+        recorded = {
+            symbol: trace.value_of(name, index)
+            for symbol in ("probs", "scores", "value")
+            if (name := f"encoder.layer.{layer}.attention.self.{symbol}") in trace.names
+        }
+        if (value := recorded.get("value")) is not None:
+            norms[i] = _lengths(trace, layer, value.astype(np.float64), choice.heads)
+        if (given := recorded.get("scores")) is not None:
+            scores[i] = given[choice.heads, :, : scores.shape[3]]
+        if (given := recorded.get("probs")) is not None:
+            shares = given[choice.heads].astype(np.float64)
+            measures[i] = _measures(shares, tokens)
+            of_values = shares * np.nan_to_num(norms[i])[:, None, :]
+            totals[i] = of_values.sum(axis=2)
+            of_values = np.divide(of_values, totals[i][:, :, None], out=of_values, where=totals[i][:, :, None] > 0)
+            columns[i] = _largest(np.maximum(shares, of_values), kept)
+            probs[i] = np.take_along_axis(shares, columns[i], axis=2)
+            weighted[i] = np.take_along_axis(of_values, columns[i], axis=2)
+    if np.isnan(probs).all():
+        return {"attention": None}
+    found: dict[str, Any] = {
+        "probs": payload.add("attention", "mille", probs),
+        "columns": None if kept == length else payload.add("attention", "whole", columns),
+        "measures": payload.add("attention", "mille", measures),
+    }
+    if not np.isnan(norms).all():
+        found["norms"] = payload.add("attention", "digits", norms)
+        found["totals"] = payload.add("attention", "f24", totals) if kept < length else None
+        guess = _guessed(probs, norms, columns, totals if kept < length else None)
+        found["corrections"] = payload.add("attention", "whole", np.nan_to_num(mille(weighted) - guess))
+        found["mapped"] = trace.output_map(0) is not None
+    if not np.isnan(scores).all():
+        found["scores"] = payload.add("attention", "digits", scores)
+    return {"attention": found}
+
+
+def _lengths(trace: Trace, layer: int, value: FloatArray, heads: Sequence[int]) -> FloatArray:
+    """Return ||v_j W|| of each head and token, (A, S): the value vectors after the head's part of the output map.
+
+    Kobayashi et al. 2020 (arXiv 2004.10102), section 3. Without the weights, for a trace from a file: ||v_j||.
+    """
+    weight = trace.output_map(layer)
+    size = trace.sizes.hidden_size // trace.sizes.num_attention_heads
+    rows = []
+    for head in heads:
+        columns = slice(head * size, (head + 1) * size)
+        own = value[:, columns]
+        rows.append(np.linalg.norm(own if weight is None else own @ weight[:, columns].T.astype(np.float64), axis=1))
+    return np.stack(rows)
+
+
+def _largest(rank: FloatArray, kept: int) -> IntArray:
+    """Return the columns of the largest numbers of each row, in ascending order: (A, S, S) -> (A, S, kept)."""
+    if kept == rank.shape[2]:
+        return np.broadcast_to(np.arange(kept), rank.shape)
+    return np.sort(np.argpartition(-rank, kept - 1, axis=2)[:, :, :kept], axis=2)
+
+
+def _guessed(probs: FloatArray, norms: FloatArray, columns: IntArray, totals: FloatArray | None) -> FloatArray:
+    """Return the weighted shares that page.js computes from rounded probs, in thousandths; it adds a correction.
+
+    The operations and their order are those of page.js, in float64, so the guess has the same bits there.
+    """
+    lengths = np.take_along_axis(as_read("digits", norms)[:, :, None, :], columns, axis=3)
+    parts = as_read("mille", probs) * lengths
+    sums = np.add.accumulate(parts, axis=3)[..., -1] if totals is None else as_read("f24", totals)
+    whole = np.where(sums > 0, sums, 1.0)[..., None]
+    return np.floor(1000.0 * (parts / whole) + 0.5)
+
+
+def _measures(probs: FloatArray, tokens: Sequence[str]) -> FloatArray:
+    """Return `HEAD_MEASURES` of each head: (A, S, S) -> (A, 7)."""
+    names = np.array(tokens, dtype=object)
+    same = (names[:, None] == names[None, :]) & ~np.eye(len(tokens), dtype=np.bool_)
+    zero = np.zeros(len(probs))
+    return np.stack(
+        [
+            probs[:, :, 0].mean(axis=1),
+            probs[:, :, -1].mean(axis=1),
+            np.diagonal(probs, -1, 1, 2).mean(axis=1) if len(tokens) > 1 else zero,
+            np.diagonal(probs, 1, 1, 2).mean(axis=1) if len(tokens) > 1 else zero,
+            np.diagonal(probs, 0, 1, 2).mean(axis=1),
+            (probs * same).sum(axis=2)[:, same.any(axis=1)].mean(axis=1) if same.any() else zero,
+            probs.max(axis=2).mean(axis=1),
+        ],
+        axis=1,
+    )
+
+
+def _cosines(trace: Trace, index: int, tokens: Sequence[str], payload: Payload) -> dict[str, Any] | None:
+    """Return the cosines of pairs of tokens in each hidden state, and those of each token with its state before."""
+    names = ["embeddings", *(f"encoder.layer.{i}" for i in range(trace.sizes.num_layers))]
+    recorded = [i for i, name in enumerate(names) if name in trace.names]
+    if not recorded:
+        return None
+    states = np.stack([np.asarray(trace.value_of(names[i], index)) for i in recorded])
+    length = states.shape[1]
+    if length <= _ALL_PAIRS:
+        chosen: Sequence[IntArray] = np.triu_indices(length, 1)
+        pairs = None
+    else:
+        chosen = _equal_pairs(tokens)
+        pairs = np.stack(chosen, axis=1)
+    moved = np.full((len(states), length), np.nan)
+    drift = np.full((len(states), length), np.nan)
+    everyone = np.arange(length)
+    for i in range(1, len(states)):
+        if recorded[i] == recorded[i - 1] + 1:
+            moved[i] = cosine(states[[i - 1, i]].reshape(1, -1, states.shape[2]), everyone, everyone + length)[0]
+        if recorded[0] == 0:
+            drift[i] = cosine(states[[0, i]].reshape(1, -1, states.shape[2]), everyone, everyone + length)[0]
+    return {
+        "states": recorded,
+        "pairs": None if pairs is None else pairs.tolist(),
+        "of_pairs": payload.add("cosines", "cos", cosine(states, chosen[0], chosen[1])),
+        "with_previous": payload.add("cosines", "cos", moved),
+        "with_embeddings": payload.add("cosines", "cos", drift),
+    }
+
+
+def _equal_pairs(tokens: Sequence[str]) -> tuple[IntArray, IntArray]:
+    """Return the places of the first pairs of equal tokens that are letters or digits."""
+    places: dict[str, list[int]] = {}
+    for i, token in enumerate(tokens):
+        if token.removeprefix("##").isalnum():
+            places.setdefault(token, []).append(i)
+    pairs = ((i, j) for same in places.values() for a, i in enumerate(same) for j in same[a + 1 :])
+    chosen = np.array(list(islice(pairs, _MOST_PAIRS)), dtype=np.int64).reshape(-1, 2)
+    return chosen[:, 0], chosen[:, 1]

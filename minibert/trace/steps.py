@@ -1,0 +1,107 @@
+"""The steps of the forward pass for readers: each value of table.py with a sentence, and its line of source."""
+
+from __future__ import annotations
+
+import functools
+from importlib.resources import files
+from typing import NamedTuple
+
+from minibert.trace.table import EMBEDDINGS, LAYER, POOLER, Entry
+
+__all__ = ["PARTS", "SourceLine", "Step", "source_lines", "steps"]
+
+
+class SourceLine(NamedTuple):
+    """One line of code: the file in the folder ``minibert/bert``, the line's number, and its text without indent."""
+
+    file: str
+    number: int
+    text: str
+
+
+class Step(NamedTuple):
+    """One step: its row of the table, what it does in words, and the lines of code that compute it."""
+
+    entry: Entry
+    words: str
+    lines: tuple[SourceLine, ...]
+
+
+PARTS = {"embeddings": EMBEDDINGS, "layer": LAYER, "pooler": POOLER}
+
+_EMBED = (("encoder.py", "x = ops.embed("), ("reference.py", "total = words[token_ids]"))
+_PROJECT = (("encoder.py", "projected = ops.linear("),)
+_ATTENTION = ("encoder.py", "return ops.attention(")
+_ADD = (("encoder.py", "x = ops.linear(attention.context"),)
+_EXPAND = ("encoder.py", "intermediate = ops.linear(")
+_BACK = (("encoder.py", "x = ops.linear(intermediate"),)
+_POOL = (("encoder.py", "return ops.linear(first_tokens"),)
+
+# The symbol of a row of the table -> what the step does, and the beginning of the lines that compute it.
+_EXPLAINED: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {
+    "words": ("The row of the word table at the token's id.", _EMBED),
+    "types": ("The row for the first or the second text of a pair.", _EMBED),
+    "positions": ("The row for the place of the token in the text.", _EMBED),
+    "embeddings_sum": ("The three rows are added.", _EMBED),
+    "embeddings": (
+        "LayerNorm: the numbers of each token get mean 0 and variance 1, then a learned scale and shift. The result is "
+        "hidden state 0.",
+        (("encoder.py", "return ops.layer_norm(x, weights.embeddings_norm"),),
+    ),
+    "query": ("A linear map of x, the hidden state that comes in. It is compared with the keys.", _PROJECT),
+    "key": ("A second linear map of x. The queries of all tokens are compared with it.", _PROJECT),
+    "value": ("A third linear map of x. It is what other tokens take from this one.", _PROJECT),
+    "scores": (
+        "In each head: the product of the token's query with the key of every token, divided by the root of D.",
+        (_ATTENTION, ("reference.py", "scores = q @ k")),
+    ),
+    "probs": (
+        "softmax turns the scores of one token into weights: exp of each, divided by their sum. They add up to 1.",
+        (_ATTENTION, ("reference.py", "probs = softmax(")),
+    ),
+    "context": (
+        "Each head adds up the values of all tokens, weighted by the probs. The results of the heads stand side by "
+        "side.",
+        (_ATTENTION, ("reference.py", "context[start:end] = ")),
+    ),
+    "attention_dense": ("A linear map mixes the heads.", _ADD),
+    "attention_sum": ("x is added: the residual connection.", _ADD),
+    "attention": (
+        "LayerNorm, with its own scale and shift.",
+        (("encoder.py", "x = ops.layer_norm(x, layer.attention_norm"),),
+    ),
+    "intermediate_dense": ("A linear map to F features, for each token alone.", (_EXPAND,)),
+    "intermediate": (
+        "The activation function, number by number. GELU keeps large numbers and brings negative ones near 0.",
+        (_EXPAND, ("reference.py", "y = ACTIVATION_FUNCTIONS[activation](y)")),
+    ),
+    "output_dense": ("A linear map back to H features.", _BACK),
+    "output_sum": ("The attention output is added: the second residual connection.", _BACK),
+    "output": (
+        "LayerNorm. The result is the hidden state that goes into the next layer.",
+        (("encoder.py", "x = ops.layer_norm(x, layer.output_norm"),),
+    ),
+    "pooler_dense": ("A linear map of the last hidden state of the first token, [CLS].", _POOL),
+    "pooler": ("tanh, number by number.", _POOL),
+}
+
+
+@functools.cache
+def _code(file: str) -> tuple[str, ...]:
+    return tuple((files("minibert.bert") / file).read_text(encoding="utf-8").splitlines())
+
+
+def source_lines(symbol: str) -> tuple[SourceLine, ...]:
+    """Return the lines of minibert/bert that compute a symbol of the table: the line of encoder.py first."""
+    found = []
+    for file, beginning in _EXPLAINED[symbol][1]:
+        texts = enumerate(map(str.strip, _code(file)), 1)
+        number, text = next((number, text) for number, text in texts if text.startswith(beginning))
+        found.append(SourceLine(file, number, text))
+    return tuple(found)
+
+
+@functools.cache
+def steps(part: str) -> tuple[Step, ...]:
+    """Return the steps of "embeddings", of one "layer", or of the "pooler", in the order of the forward pass."""
+    return tuple(Step(entry, _EXPLAINED[entry.symbol][0], source_lines(entry.symbol)) for entry in PARTS[part])

@@ -1,0 +1,323 @@
+"""The page in a real browser: no requests, no messages, the numbers of the trace, keys, axe-core, sizes of screens."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minibert import BertModel, BertTokenizer, Trace
+from tests.support.browser import axe_source, open_browser, watched_page
+from tests.support.checkpoints import random_checkpoint
+from tests.support.report import REPORT
+
+pytestmark = pytest.mark.browser
+
+TEXT = "After stealing money from the bank vault, the bank robber was seen fishing on the Mississippi river bank."
+HOSTILE = [
+    *("[CLS]", "</script><script>document.title='x'</script>", "<img src=x onerror=alert(1)>", "\u202eabc", "\x00"),
+    *("\U0001f468\u200d\U0001f469\u200d\U0001f467", "\u05e9\u05dc\u05d5\u05dd", "{{payload}}", "a" * 300, "[SEP]"),
+]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with open_browser() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def trace(minilm: BertModel, tokenizer: BertTokenizer) -> Trace:
+    return minilm.trace(**tokenizer([TEXT, "the money bank"], padding=True, return_tensors="np"), tokens=tokenizer)
+
+
+@pytest.fixture(scope="module")
+def file(trace: Trace, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "page.html"
+    trace.page(path, title="all-MiniLM-L6-v2")
+    return path
+
+
+def choose(page: Any, **chosen: int | str) -> None:
+    for key, value in chosen.items():
+        page.select_option(f"#{key}", str(value))
+
+
+def number(text: str) -> float:
+    return float(text.replace("\u2212", "-").replace("%", "").replace("\u2013", "nan"))
+
+
+# --- numbers ----------------------------------------------------------------------------------------------------------
+
+
+def test_200_random_cells_are_those_of_the_arrays(browser: Any, file: Path, trace: Trace) -> None:
+    generator = np.random.default_rng(0)
+    values = trace.sequence(0)
+    with watched_page(browser, file) as page:
+        page.click("#grid-details summary")
+        page.locator("#grid-table tbody tr").first.wait_for()
+        for _ in range(25):
+            layer, head, i, j = (int(generator.integers(n)) for n in (6, 12, 22, 22))
+            choose(page, layer=layer, head=head, token=i, other=j, mode="raw")
+            own = f"encoder.layer.{layer}.attention.self"
+            probs = values[f"{own}.probs"][head].astype(np.float64)
+            cells = page.locator("#grid-table tbody tr").nth(i).locator("td").all_text_contents()
+            np.testing.assert_allclose([number(cell) for cell in cells], 100 * probs[i], atol=0.0501)
+            assert f"{100 * probs[i, j]:.1f}"[:-1] in page.text_content("#say")[-8:]
+
+            weight = trace.output_map(layer)
+            columns = slice(32 * head, 32 * head + 32)
+            lengths = np.linalg.norm(values[f"{own}.value"][:, columns] @ weight[:, columns].T, axis=1)
+            choose(page, mode="weighted")
+            cells = page.locator("#grid-table tbody tr").nth(i).locator("td").all_text_contents()
+            shares = 100 * probs[i] * lengths / (probs[i] * lengths).sum()
+            np.testing.assert_allclose([number(cell) for cell in cells], shares, atol=0.0501)
+
+            steps = page.locator("#steps li").all()
+            assert len(steps) == 21
+            for n, name in enumerate([*list(values)[:5], *[name for name in values if f"layer.{layer}." in name]][:10]):
+                array = values[name]
+                shown = steps[n].locator(".numbers b").all_text_contents()
+                if array.ndim == 2:
+                    np.testing.assert_allclose([number(one) for one in shown], array[i, :4], rtol=5.01e-3, atol=1e-7)
+                    rms = number(steps[n].locator(".rms").text_content().removeprefix("RMS "))
+                    assert rms == pytest.approx(np.sqrt(np.square(array[i], dtype=np.float64).mean()), rel=5.01e-3)
+
+
+def test_the_map_the_flow_and_the_words_are_those_of_the_arrays(browser: Any, file: Path, trace: Trace) -> None:
+    values = trace.sequence(0)
+    states = [values["embeddings"], *(values[f"encoder.layer.{i}"] for i in range(6))]
+    with watched_page(browser, file) as page:
+        choose(page, token=19, other=6, measure="chosen")
+        cells = page.locator("#map tbody button").all_text_contents()
+        expected = [values[f"encoder.layer.{i}.attention.self.probs"][h, 19, 6] for i in range(6) for h in range(12)]
+        np.testing.assert_allclose([number(cell) for cell in cells], 100 * np.array(expected), atol=0.551)
+        choose(page, measure="previous")
+        cells = page.locator("#map tbody button").all_text_contents()
+        probs = [values[f"encoder.layer.{i}.attention.self.probs"] for i in range(6)]
+        expected = [np.diagonal(probs[i][h], -1).mean() for i in range(6) for h in range(12)]
+        np.testing.assert_allclose([number(cell) for cell in cells], 100 * np.array(expected), atol=0.551)
+
+        def cosine(a: Any, b: Any) -> float:
+            return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
+
+        for state, row in enumerate(page.locator("#flow tbody tr").all()):
+            cells = [number(cell) for cell in row.locator("td").all_text_contents()]
+            assert cells[4] == pytest.approx(cosine(states[state][19], states[state][6]), abs=6e-4)
+            if state:
+                own = f"encoder.layer.{state - 1}"
+                dense = [values[f"{own}.{name}"][19] for name in ("attention.output.dense", "output.dense")]
+                np.testing.assert_allclose(cells[:2], [np.sqrt(np.square(x).mean()) for x in dense], rtol=5.01e-3)
+                before = [cosine(states[state][19], states[k][19]) for k in (state - 1, 0)]
+                np.testing.assert_allclose(cells[2:4], before, atol=6e-4)
+        for state, row in enumerate(page.locator("#words tbody tr").all()):
+            cells = [number(cell) for cell in row.locator("td").all_text_contents()]
+            pairs = [(6, 10), (6, 19), (10, 19)]
+            np.testing.assert_allclose(cells, [cosine(states[state][a], states[state][b]) for a, b in pairs], atol=6e-4)
+
+
+# --- keys, screens, schemes -------------------------------------------------------------------------------------------
+
+
+def test_every_control_is_reached_and_used_with_keys(browser: Any, file: Path) -> None:
+    with watched_page(browser, file, viewport={"width": 1280, "height": 900}) as page:
+        choose(page, text=0)
+        reached = []
+        for _ in range(80):
+            page.keyboard.press("Tab")
+            reached.append(page.evaluate("(e => e.id || e.closest('[id]')?.id)(document.activeElement)"))
+        for key in (
+            "theme",
+            "help",
+            "text",
+            "token",
+            "other",
+            "layer",
+            "head",
+            "mode",
+            "strip",
+            "map",
+            "measure",
+            "to",
+        ):
+            assert key in reached, key
+        for key in ("from", "grid", "grid-details", "word"):
+            assert key in reached, key
+
+        def chosen() -> tuple[int, ...]:
+            return tuple(int(page.input_value(f"#{key}")) for key in ("token", "other", "layer", "head"))
+
+        choose(page, token=3, other=4, layer=2, head=5)
+        page.focus("#strip [aria-pressed=true]")
+        page.keyboard.press("ArrowRight")
+        assert chosen() == (4, 4, 2, 5)
+        assert page.evaluate("document.activeElement.getAttribute('aria-pressed')") == "true"
+        page.keyboard.press("Home")
+        page.keyboard.press("ArrowLeft")
+        assert chosen() == (0, 4, 2, 5)
+        page.focus("#map [aria-pressed=true]")
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("ArrowRight")
+        assert chosen() == (0, 4, 3, 6)
+        assert "layer 3, head 6" in page.evaluate("document.activeElement.getAttribute('aria-label')")
+        page.focus("#grid")
+        for key in ("ArrowDown", "ArrowRight", "ArrowRight", "ArrowDown"):
+            page.keyboard.press(key)
+        assert chosen() == (2, 6, 3, 6)
+        assert "Row 2 stealing, column 6 bank" in page.get_attribute("#grid", "aria-label")
+        page.keyboard.press("?")
+        assert page.locator("#keys").is_visible()
+        page.keyboard.press("Escape")
+        assert not page.locator("#keys").is_visible()
+        page.focus("#to button")
+        page.keyboard.press("Enter")
+        assert page.input_value("#other") == page.text_content("#to button").split()[0]
+        page.focus("#grid-details summary")
+        page.keyboard.press("Enter")
+        page.locator("#grid-table tbody tr").first.wait_for()
+        assert page.locator("#grid-table tbody tr").count() == 22
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(browser: Any, file: Path, scheme: str, tmp_path: Path) -> None:
+    axe = axe_source(tmp_path)
+    for width in (360, 1280):
+        context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})
+        page = context.new_page()
+        page.goto(file.as_uri())
+        page.wait_for_selector("html[data-ready]")
+        page.click("#grid-details summary")
+        page.locator("#grid-table tbody tr").first.wait_for()
+        page.evaluate(axe)  # not as a script of the page, because its policy forbids that
+        for setting in ("raw", "weighted"):
+            choose(page, mode=setting)
+            rules = "{resultTypes: ['violations']}"
+            found = page.evaluate(f"axe.run(document, {rules}).then(r => r.violations)")
+            assert [(v["id"], [node["html"][:120] for node in v["nodes"][:3]]) for v in found] == []
+        context.close()
+
+
+@pytest.mark.parametrize(("width", "ratio"), [(320, 1), (360, 2), (640, 2), (1280, 1), (2560, 1), (3840, 1)])
+def test_no_sideways_scrolling(browser: Any, file: Path, width: int, ratio: int) -> None:
+    """640 pixels with two for each are a screen of 1280 at 200 % zoom."""
+    options = {"viewport": {"width": width, "height": 800}, "device_scale_factor": ratio, "reduced_motion": "reduce"}
+    with watched_page(browser, file, **options) as page:
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.evaluate("document.getAnimations().length") == 0
+
+
+def test_the_button_changes_the_colours(browser: Any, file: Path) -> None:
+    with watched_page(browser, file, color_scheme="light") as page:
+        seen = []
+        for _ in range(3):
+            seen.append(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+            page.click("#theme")
+        assert seen[0] == seen[1] != seen[2]
+
+
+# --- other traces -----------------------------------------------------------------------------------------------------
+
+
+def test_hostile_tokens_are_only_text(browser: Any, minilm: BertModel, tmp_path: Path) -> None:
+    path = tmp_path / "hostile.html"
+    ids = np.arange(1000, 1000 + len(HOSTILE))[None]
+    minilm.trace(ids, tokens=[HOSTILE]).page(path, title="</title><b>{{json}}", note="<i>&amp;</i>")
+    with watched_page(browser, path) as page:
+        assert page.title() == "</title><b>{{json}}"
+        assert page.text_content("h1") == "</title><b>{{json}}"
+        shown = page.locator("#strip bdi").all_text_contents()
+        assert shown[1:3] == HOSTILE[1:3]
+        assert shown[3:5] == ["\u27e8U+202E\u27e9abc", "\u27e8U+0000\u27e9"]
+        assert shown[5:] == HOSTILE[5:]
+        assert page.locator("img, b script, main i[onerror], h1 b").count() == 0
+        page.set_viewport_size({"width": 360, "height": 700})
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+def test_right_to_left(browser: Any, minilm: BertModel, tmp_path: Path) -> None:
+    path = tmp_path / "hebrew.html"
+    words = ["[CLS]", "\u05d4\u05d1\u05e0\u05e7", "\u05dc\u05d9\u05d3", "\u05d4\u05e0\u05d4\u05e8", "[SEP]"]
+    minilm.trace(np.arange(1000, 1005)[None], tokens=[words]).page(path)
+    with watched_page(browser, path) as page:
+        left = [page.locator("#strip button").nth(i).bounding_box()["x"] for i in range(5)]
+        assert left == sorted(left, reverse=True)
+        choose(page, token=1)
+        page.focus("#strip [aria-pressed=true]")
+        page.keyboard.press("ArrowLeft")
+        assert page.input_value("#token") == "2"
+
+
+def test_two_texts(browser: Any, file: Path, trace: Trace) -> None:
+    with watched_page(browser, file) as page:
+        choose(page, text=1)
+        assert page.locator("#strip bdi").all_text_contents() == trace.tokens[1]
+        choose(page, token=2, other=3, layer=4, head=1)
+        share = trace[4, "probs"][1, 1, 2, 3]
+        assert f"money gives bank {100 * share:.1f} %" in page.text_content("#say")
+
+
+@pytest.mark.parametrize("record", ["hidden_states.*", "attentions.[13]", "*.query", "pooler"])
+def test_a_part_of_the_values(browser: Any, minilm: BertModel, tmp_path: Path, record: str) -> None:
+    path = tmp_path / "part.html"
+    minilm.trace(np.arange(1000, 1005)[None], record=record).page(path)
+    with watched_page(browser, path) as page:
+        assert page.locator("#map").is_visible() == record.startswith("attentions")
+        choose(page, token=2, other=1, layer=3)
+        assert page.locator("#steps li").count() >= 14
+
+
+def test_without_javascript_there_are_tables(browser: Any, file: Path) -> None:
+    with watched_page(browser, file, java_script_enabled=False) as page:
+        assert page.locator("noscript table").count() == 2
+        assert "bank" in page.locator("noscript table").first.inner_text()
+        assert not page.locator("#all").is_visible()
+
+
+def test_a_notebook_shows_the_same_page(browser: Any, trace: Trace, tmp_path: Path) -> None:
+    cell = tmp_path / "notebook.html"
+    cell.write_text(f"<!DOCTYPE html><title>notebook</title>{trace.show(title='x')._repr_html_()}", encoding="utf-8")
+    context = browser.new_context()
+    page = context.new_page()
+    messages: list[str] = []
+    page.on("console", lambda message: messages.append(message.text))
+    page.goto(cell.as_uri())
+    frame = page.frame_locator("iframe")
+    frame.locator("html[data-ready]").wait_for()
+    assert frame.locator("#strip bdi").all_text_contents() == trace.tokens[0]
+    assert messages == []
+    context.close()
+
+
+def test_512_tokens_of_12_layers_and_12_heads(browser: Any, tmp_path: Path) -> None:
+    sizes = {"hidden_size": 96, "num_attention_heads": 12, "num_hidden_layers": 12, "intermediate_size": 96}
+    model = BertModel.from_pretrained(random_checkpoint(tmp_path / "model", **sizes))
+    ids = np.random.default_rng(0).integers(model.config.vocab_size, size=(1, 512))
+    path = tmp_path / "large.html"
+    trace = model.trace(ids)
+    trace.page(path)
+    started = time.perf_counter()
+    with watched_page(browser, path) as page:
+        opened = time.perf_counter() - started
+        clicks = page.evaluate(
+            """() => ["#strip button:nth-child(300)", "#map tr:nth-child(7) td:nth-child(4) button"].map((place) => {
+                const node = document.querySelector(place), started = performance.now();
+                node.click();
+                document.body.offsetHeight;
+                return performance.now() - started;
+            })"""
+        )
+        choose(page, layer=6, head=2, token=299)
+        first = page.locator("#to .number").first.text_content()
+        probs = trace[6, "probs"][0, 2, 299]
+        assert number(first) == pytest.approx(100 * probs.max(), abs=0.0501)
+        assert page.locator("#map tbody button").count() == 144
+    size = path.stat().st_size
+    REPORT.append(
+        f"page of 512 tokens x 12 layers x 12 heads: {size / 1e6:.2f} MB, open in {opened:.2f} s, a token in "
+        f"{clicks[0]:.0f} ms, a head in {clicks[1]:.0f} ms"
+    )
+    assert size < 5_000_000
