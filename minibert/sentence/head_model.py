@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from minibert.base.checks import brief, check_int
+from minibert.bert.config import BertConfig
 from minibert.checkpoint.hub import ModelFiles, locate
 from minibert.errors import ModelFormatError
 from minibert.models.heads import BertHead
 from minibert.sentence.card import ModelCardData
-from minibert.sentence.keywords import check_backend, check_constructor, choose_token, set_keywords
+from minibert.sentence.keywords import Asked, check_backend, check_config, check_constructor, choose_token, set_keywords
 from minibert.sentence.model_habits import ModelHabits, check_pool
 from minibert.sentence.modules import Module, list_modules
 from minibert.sentence.options import check_device, check_processing, check_task
@@ -57,8 +58,8 @@ class HeadModel(ModelHabits):
         token: str | bool | None,
         use_auth_token: str | bool | None = None,
         **keywords: Any,
-    ) -> tuple[ModelFiles, list[Module] | None, dict[str, Any]]:
-        """Check the keywords of the constructor; return the files, modules.json, and the settings of the tokenizer."""
+    ) -> tuple[ModelFiles, list[Module] | None, Asked]:
+        """Check the keywords of the constructor; return the files, modules.json, and the settings to compare."""
         if name is None:
             raise TypeError(f"{self._call}() needs a folder or a hub id; it does not have a default model.")
         check_device(device)
@@ -76,7 +77,7 @@ class HeadModel(ModelHabits):
         self,
         files: ModelFiles,
         listed: list[Module] | None,
-        asked: dict[str, Any],
+        asked: Asked,
         *,
         prompts: Mapping[str, str] | None,
         default_prompt_name: str | None,
@@ -103,7 +104,11 @@ class HeadModel(ModelHabits):
         default_task = "feature-extraction" if plain else self._task
         check_settings(settings, self.tokenizer, self._task, self._output, default_task)
         self._set_limit(asked, settings)
-        self.model = self._head.from_files(bert_files, backend=check_backend(backend), num_threads=num_threads)
+        config = BertConfig.from_files(bert_files)
+        check_config(self._call, config, asked, "Save fewer layers with transformers, and give the folder.")
+        self.model = self._head.from_files(
+            bert_files, config=config, backend=check_backend(backend), num_threads=num_threads
+        )
         return stored
 
     def _check_call(self, device: object, pool: object, chunk_size: object, task: object, processing: object) -> None:

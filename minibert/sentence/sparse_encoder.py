@@ -438,6 +438,9 @@ class SparseEncoder(HeadModel):
             stride=0,
             texts_at_once=self._texts_at_once(32),
         )
+        texts, single = as_texts("texts", texts)
+        if single:
+            raise TypeError("texts is one str; expected a sequence of str, such as [text].")
         check_inputs(texts)
         return [count_tokens(group)[0] for _, groups in windows.of(texts, range(len(texts))) for group in groups]
 

@@ -1,4 +1,4 @@
-"""transformers' TokenizerTesterMixin, run on minibert's tokenizer, and its ModelTesterMixin, run on the forward pass."""
+"""transformers' TokenizerTesterMixin on minibert's tokenizer, and its ModelTesterMixin on the forward pass."""
 
 from __future__ import annotations
 
