@@ -72,7 +72,7 @@ def test_words_that_cannot_be_compared(capsys: pytest.CaptureFixture[str]) -> No
     for options, warned in (((), True), (("--truncation", "silent"), False)):
         code, out, err = run(capsys, "words", "a", "a " * 600, *options)
         assert (code, "'a' occurs 510 times, the first 5 compared" in out) == (0, True)
-        assert ("warning: 1 of 1 texts have more than 512 tokens and were cut" in err) == warned
+        assert ("warning: The text has more than 512 tokens and was cut" in err) == warned
 
 
 def test_words_from_chosen_layers_joined_as_asked(capsys: pytest.CaptureFixture[str]) -> None:
@@ -160,7 +160,7 @@ def test_embed_prints_and_saves(
 def test_embed_says_when_it_truncates(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, "embed", "long " * 300)
     assert code == 0
-    assert "minibert: warning: 1 of 1 texts have more than 256 tokens and were cut" in err
+    assert "minibert: warning: The text has more than 256 tokens and was cut" in err
 
 
 def test_another_model_and_backend(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

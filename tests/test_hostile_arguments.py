@@ -25,10 +25,12 @@ from minibert import (
     BertConfig,
     BertModel,
     BertTokenizer,
+    CrossEncoder,
     DownloadError,
     Edit,
     ModelFormatError,
     SentenceTransformer,
+    SparseEncoder,
     Trace,
     exact,
     head_mask,
@@ -42,6 +44,7 @@ from minibert.scikit import MinibertTransformer
 from minibert.tokens import layers as vectors
 from tests.support.checkpoints import random_checkpoint
 from tests.support.report import REPORT
+from tests.support.sentence_heads import MASKED, SEQUENCE, model_folder
 
 ALLOWED = (TypeError, ValueError, MemoryError, OSError, ModelFormatError, DownloadError)
 SAMPLE, SEED = 2500, 20
@@ -478,6 +481,76 @@ def calls(folder: Path) -> list[Call]:
     return found
 
 
+# Arguments of the constructors and of the calls of CrossEncoder and SparseEncoder.
+LOADED = {
+    **{"cache_folder": None, "revision": None, "local_files_only": True, "token": None, "backend": "numpy"},
+    **{"num_threads": 1, "prompts": {"query": "q "}, "default_prompt_name": None, "device": None, "modules": None},
+    **{"trust_remote_code": False, "model_kwargs": {}, "processor_kwargs": {}, "config_kwargs": {}},
+    **{"model_card_data": None},
+}
+CALLED = {
+    **{"prompt_name": None, "prompt": None, "batch_size": 2, "show_progress_bar": False, "device": None},
+    **{"pool": None, "chunk_size": None, "truncation": "silent", "task": None, "processing_kwargs": None},
+}
+
+
+def calls_of_heads(folder: Path) -> list[Call]:
+    """List the public methods of CrossEncoder and SparseEncoder that take an argument, with correct arguments."""
+    cross = CrossEncoder(model_folder(folder / "cross", SEQUENCE, num_labels=1))
+    three = CrossEncoder(model_folder(folder / "three", SEQUENCE, num_labels=3))
+    sparse = SparseEncoder(model_folder(folder / "sparse", MASKED))
+    texts = ["the cat sat", "", "a cat and a dog by the river bank of the first man"]
+    pairs = [("the cat", text) for text in texts]
+    vectors = sparse.encode(texts, truncation="silent")
+    found: list[Call] = []
+
+    def add(name: str, function: Callable[..., Any], **arguments: Any) -> None:
+        found.append(Call(name, function, {key: lambda value=value: value for key, value in arguments.items()}))
+
+    def add_setting(owner: Any, name: str, then: Callable[[Any], Any], right: Any) -> None:
+        found.append(Call(f"{type(owner).__name__}.{name}", setting(owner, name, then), {"*": lambda: right}))
+
+    add("CrossEncoder", CrossEncoder, model_name_or_path=folder / "cross", num_labels=1, max_length=9,
+        activation_fn="Sigmoid", **LOADED)  # fmt: skip
+    kinds = {"convert_to_numpy": True, "convert_to_tensor": False}
+    chosen = {"activation_fn": "Identity", "apply_softmax": False, **kinds, "num_workers": 0, **CALLED}
+    for name, model in ("predict", cross), ("predict, three labels", three):
+        add(name, model.predict, inputs=pairs, **chosen)
+    add("predict(softmax)", three.predict, inputs=pairs[0], apply_softmax=True, activation_fn=np.tanh)
+    add("rank", cross.rank, query="the cat", documents=texts, top_k=2, return_documents=True,
+        **{name: value for name, value in chosen.items() if name not in ("task", "processing_kwargs")})  # fmt: skip
+    found.append(Call("score_pairs", lambda **x: cross.score_pairs(pairs, **x), {
+        "prompt": lambda: "q ", "batch_size": lambda: 2, "truncation": lambda: "silent"}))  # fmt: skip
+    for name, right in ("activation_fn", "Sigmoid"), ("max_length", 9), ("max_seq_length", 9):
+        add_setting(cross, name, lambda model: model.predict(pairs, truncation="silent"), right)
+
+    add("SparseEncoder", SparseEncoder, model_name_or_path=folder / "sparse", similarity_fn_name="dot",
+        max_active_dims=4, **LOADED)  # fmt: skip
+    kinds = {"convert_to_tensor": True, "convert_to_sparse_tensor": False, "save_to_cpu": False}
+    add("sparse.encode", sparse.encode, inputs=texts, **kinds, max_active_dims=3, stride=0, **CALLED)
+    add("sparse.encode(split)", sparse.encode, inputs=texts, truncation="split", stride=1)
+    for name in ("encode_query", "encode_document"):
+        add(f"sparse.{name}", getattr(sparse, name), inputs=texts, truncation="silent", max_active_dims=3)
+    add("sparse.encode_chunks", lambda **x: everything(sparse.encode_chunks(**x)), inputs=texts, chunk_size=2)
+    add("sparse.tokenize", sparse.tokenize, texts=texts)
+    add("sparse.num_tokens", sparse.num_tokens, texts=texts, prompt_name=None, prompt="q ")
+    add("sparse.decode", sparse.decode, embeddings=vectors, top_k=2)
+    for name in ("similarity", "similarity_pairwise"):
+        add(f"sparse.{name}", getattr(sparse, name), embeddings1=vectors, embeddings2=vectors)
+    add("sparse.sparsity", sparse.sparsity, embeddings=vectors)
+    add("sparse.intersection", sparse.intersection, embeddings_1=vectors[0], embeddings_2=vectors)
+    for name, right in (
+        *(("similarity_fn_name", "cosine"), ("max_active_dims", 3), ("splade_pooling_chunk_size", 2)),
+        *(("max_seq_length", 9),),
+    ):
+
+        def use(model: SparseEncoder) -> Any:
+            return model.similarity(model.encode(texts, truncation="silent"), vectors)
+
+        add_setting(sparse, name, use, right)
+    return found
+
+
 def fault_of(call: Call, changed: str, hostile: str) -> tuple[str, str | None]:
     """Make one call; return the kind of its result, and the fault of the result, if any."""
     value = HOSTILE[hostile]()
@@ -510,8 +583,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Call]]:
         folder = random_checkpoint(tmp_path_factory.mktemp("hostile") / "model", max_position_embeddings=64)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # the model has no modules.json
-            calls_of_the_model = calls(folder)
-        yield calls_of_the_model
+            listed = [*calls(folder), *calls_of_heads(folder)]
+        yield listed
 
 
 def check(cases: list[tuple[Call, str, str]]) -> None:

@@ -56,6 +56,8 @@ def model(folder: Path) -> SentenceTransformer:
         },
         {"tokenizer_kwargs": {"use_fast": True, "padding_side": "right", "do_lower_case": True}},
         {"processor_kwargs": {"clean_up_tokenization_spaces": True, "truncation_side": "right"}},
+        {"config_kwargs": {"num_hidden_layers": 2, "output_attentions": True, "output_hidden_states": True}},
+        {"model_kwargs": {"hidden_act": "gelu"}, "config_kwargs": {"use_cache": False}},
         {"config_kwargs": {"trust_remote_code": False}, "device": torch.device("cpu"), "local_files_only": True},
     ],
 )
@@ -73,6 +75,16 @@ def test_keywords_that_change_nothing(folder: Path, model: SentenceTransformer, 
         ({"model_kwargs": {"file_name": "model.onnx"}}, TypeError, "model_kwargs .*no keyword file_name="),
         ({"model_kwargs": 3}, TypeError, "model_kwargs=3; expected a dict"),
         ({"config_kwargs": {3: 4}}, TypeError, "config_kwargs={3: 4}; expected a dict"),
+        (
+            {"config_kwargs": {"num_hidden_layers": 1}},
+            ValueError,
+            r"config_kwargs of SentenceTransformer: .*num_hidden_layers=1\), but the model has num_hidden_layers=2\. "
+            r"The weights have this size\. Give encode\(\) a layer: encode\(texts, layers=2\)",
+        ),
+        ({"model_kwargs": {"num_hidden_layers": 1}}, ValueError, r"model_kwargs of SentenceTransformer: .*Give encode"),
+        ({"config_kwargs": {"hidden_act": "relu"}}, ValueError, "save the model with hidden_act=... in its config"),
+        ({"config_kwargs": {"vocab_size": 3}}, ValueError, "The weights have this size. Leave it out"),
+        ({"config_kwargs": {"num_hidden_layer": 1}}, TypeError, "Did you mean num_hidden_layers=?"),
         ({"tokenizer_kwargs": {"do_lower_case": False}}, ValueError, "the model has do_lower_case=True"),
         ({"processor_kwargs": {"truncation_side": "left"}}, ValueError, "minibert cuts the end of a text"),
         ({"tokenizer_kwargs": {"padding_side": "left"}}, ValueError, "padding on the left would shift the positions"),
@@ -104,7 +116,7 @@ def test_the_limit_of_the_tokenizer_is_heeded_as_theirs(tmp_path: Path, limit: i
         one.max_seq_length = 6
         assert one.tokenizer.model_max_length == 6
     long = "a b c d e a b c d e"
-    with pytest.warns(UserWarning, match="have more than 6 tokens and were cut"):
+    with pytest.warns(UserWarning, match="The text has more than 6 tokens and was cut"):
         np.testing.assert_allclose(ours.encode(long), theirs.encode(long), atol=2e-6)
 
 

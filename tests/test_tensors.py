@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import torch
 
 from minibert import BertModel, BertTokenizer
 from minibert.base import tensors
+from minibert.similarity import cos_sim
 
 TEXTS = ["first text", "second, longer text"]
 
@@ -197,6 +200,51 @@ def test_a_model_has_the_habits_of_a_module(minilm: BertModel, their_minilm: Any
     for name, values in ours.items():
         np.testing.assert_array_equal(values.numpy(), theirs[name].detach().numpy())
     assert sum(values.numel() for values in minilm.parameters()) == minilm.num_parameters()
+
+
+def test_the_first_parameter_is_small_and_the_tables_come_last(minilm: BertModel) -> None:
+    """Programs ask the first one for its device and type, so it must not be a copy of the table of words."""
+    values = [*minilm.parameters()]
+    assert (values[0].numel(), values[0].device, values[0].dtype) == (384, torch.device("cpu"), torch.float32)
+    assert sorted(one.numel() for one in values[-3:]) == [2 * 384, 512 * 384, 30522 * 384]
+
+
+def in_place_changes() -> dict[str, Callable[[Any], object]]:
+    """Return ways in which a program could change a table."""
+    return {
+        "an item": lambda table: operator.setitem(table, 0, 1),
+        "an item of the plain array": lambda table: operator.setitem(table.detach().numpy(), 0, 1),
+        "an item of data": lambda table: operator.setitem(table.data, 0, 1),
+        "an operator": lambda table: operator.iadd(table.numpy(), 1),
+        "out of NumPy": lambda table: np.add(table, 1, out=table),
+        "copyto": lambda table: np.copyto(table.numpy(), 0),
+        "fill": lambda table: table.fill(0),
+        "the flag": lambda table: table.setflags(write=True),
+        "the flag of the plain array": lambda table: table.detach().numpy().setflags(write=True),
+        "a buffer": lambda table: operator.setitem(memoryview(table.numpy()), (0, 0), 1.0),
+        "DLPack": lambda table: operator.setitem(np.from_dlpack(table.numpy()), 0, 1),
+        "a method of a tensor": lambda table: table.fill_diagonal_(0),
+        "a function of torch": lambda table: torch.relu_(table),
+        "out of torch": lambda table: torch.add(table, 1, out=table),
+        "an initialisation": lambda table: torch.nn.init.zeros_(table),
+    }
+
+
+@pytest.mark.parametrize("way", in_place_changes())
+def test_the_weights_cannot_be_changed_in_place(minilm: BertModel, way: str) -> None:
+    """A change of a copy is refused, too, because the program would not see that it is lost."""
+    table = minilm.get_input_embeddings().weight
+    before = table.copy()
+    with pytest.raises((ValueError, TypeError, AttributeError), match=r"read-only|WRITEABLE|torch.tensor"):
+        in_place_changes()[way](table)
+    np.testing.assert_array_equal(table, before)
+
+
+def test_scores_can_be_changed_in_place() -> None:
+    scores = cos_sim(np.eye(3), np.eye(3))
+    scores.fill_diagonal_(0)
+    torch.add(scores, 1, out=scores)
+    np.testing.assert_array_equal(scores, np.ones((3, 3)))
 
 
 def test_return_dict_gives_the_tuple(minilm: BertModel, minilm_folder: Path) -> None:

@@ -57,7 +57,7 @@ def here() -> int:
     return sys._getframe(1).f_lineno
 
 
-CUT = "were cut"
+CUT = " cut"
 CALLS: dict[str, tuple[str, Callable[[SentenceTransformer], object]]] = {
     "encode": (CUT, lambda model: model.encode(LONG)),
     "encode, tokens": (CUT, lambda model: model.encode(LONG, output_value="token_embeddings")),

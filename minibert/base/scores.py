@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from typing import Any, ParamSpec, Self, SupportsIndex, TypeVar
 
@@ -83,6 +84,8 @@ class Scores(np.ndarray[Any, np.dtype[Any]]):
     @classmethod
     def __torch_function__(cls, function: Callable[..., Any], types: object, args: Any = (), kwargs: Any = None) -> Any:
         """Let functions of torch take these arrays, as in ``torch.topk(scores, k)``: they get tensors."""
+        _refuse_change(kwargs.get("out") if kwargs else None, "out=")
+        _refuse_change(args[0] if args else None, function.__name__)
         return function(*_as_tensors(args), **_as_tensors(kwargs or {}))
 
     def __float__(self) -> float:
@@ -111,7 +114,18 @@ class Scores(np.ndarray[Any, np.dtype[Any]]):
 
 def _call_tensor(scores: Scores, name: str, *args: Any, **kwargs: Any) -> Any:
     """Call a method of the tensor that shares the memory of the scores, if they can be written to."""
+    _refuse_change(scores, name)
     return getattr(_as_tensors(scores), name)(*_as_tensors(args), **_as_tensors(kwargs))
+
+
+def _refuse_change(scores: Any, name: str) -> None:
+    """Raise a ValueError if a function of torch would change a read-only array: it would change a copy of it."""
+    in_place = name == "out=" or re.search("[^_]_$", name) is not None
+    if in_place and isinstance(scores, Scores) and not scores.flags.writeable:
+        raise ValueError(
+            f"{name} would change an array that is read-only, such as the weights of a model, which do not change. "
+            "Make a copy first: torch.tensor(array)."
+        )
 
 
 def _method(name: str) -> Callable[..., Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 
-__all__ = ["warn_caller"]
+__all__ = ["cut_texts", "warn_caller"]
 
 # minibert, and libraries that may call it for the user. numba calls minibert when it looks for compiled kernels.
 # scikit-learn wraps a transformer's methods and runs them through joblib.
@@ -25,3 +25,10 @@ def warn_caller(message: str, category: type[Warning] = UserWarning) -> None:
         module=str(caller.f_globals.get("__name__")),
         registry=caller.f_globals.setdefault("__warningregistry__", {}),
     )
+
+
+def cut_texts(cut: int, total: int, limit: int, first: int, things: str = "texts") -> str:
+    """Return the sentence of a warning about texts that were cut at a limit of tokens; `first` is the index of one."""
+    if total == 1:
+        return f"The {things.removesuffix('s')} has more than {limit} tokens and was cut."
+    return f"{cut} of {total} {things} have more than {limit} tokens and were cut (the first is at index {first})."

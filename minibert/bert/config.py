@@ -299,15 +299,22 @@ SETTINGS = (*BertConfig.__dataclass_fields__, "num_labels", "label2id")
 """The keywords of a from_pretrained that name a setting of the config; the last two follow from id2label."""
 
 
-def check_settings(call: str, given: Mapping[str, object], config: BertConfig, change: str) -> None:
+def check_settings(
+    call: str,
+    given: Mapping[str, object],
+    config: BertConfig,
+    change: str,
+    fewer_layers: str = "To run fewer layers, call a BertModel with num_layers=.",
+) -> None:
     """Raise a ValueError for a keyword in `SETTINGS` whose value is not that of the config.
 
-    `change` is how the caller makes another config, with {} for the new value.
+    `change` is how the caller makes another config, with {} for the new value; `fewer_layers` is a sentence that says
+    how to run fewer layers of the model.
     """
     own = config.to_dict() | {"num_labels": config.num_labels, "label2id": config.label2id}
     for name, value in given.items():
         if name == "num_hidden_layers":
-            remedy = "The weights have this size. To run fewer layers, call a BertModel with num_layers=."
+            remedy = f"The weights have this size. {fewer_layers}"
         elif name in (*_SIZES, "type_vocab_size"):
             remedy = "The weights have this size. Leave it out."
         else:

@@ -78,7 +78,8 @@ class RemoteEncoder:
             kind = RuntimeError if status == 429 or status >= 500 else ValueError
             raise kind(f"{self._url} answers {status}: {message or brief(answer)}")
         if (cut := headers.get("x-minibert-truncated")) is not None:
-            warn_caller(f"{cut} of {len(vectors)} texts are longer than the limit of the service's model and were cut.")
+            which = "The text is" if len(vectors) == 1 else f"{cut} of {len(vectors)} texts are"
+            warn_caller(f"{which} longer than the limit of the service's model and cut.")
         return vectors, answer.get("tokens")
 
     def _post(self, body: bytes) -> tuple[int, http.client.HTTPMessage, bytes]:

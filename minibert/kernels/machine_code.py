@@ -36,6 +36,7 @@ from typing import NamedTuple
 import llvmlite
 import llvmlite.binding as llvm
 
+from minibert.base.owners import has_private_group
 from minibert.base.warn import warn_caller
 from minibert.kernels.object_code import Kernel, ObjectCode, link
 from minibert.kernels.processor import target
@@ -188,8 +189,9 @@ def why_untrusted(folder: Path) -> str | None:
 
     The user and the owner of the package are trusted; for the folders above, root is trusted too. Other users must not
     have write access to any of these folders. A folder above may be sticky, as /tmp is, because there other users
-    cannot rename files that are not theirs. Folders above the package's sources are not checked, because users who can
-    write there can replace the sources.
+    cannot rename files that are not theirs. It may be open to a group whose only user is its owner
+    (`has_private_group`). Folders above the package's sources are not checked, because users who can write there can
+    replace the sources.
     """
     try:
         _check_folder(folder)
@@ -244,7 +246,9 @@ def _check_state(state: os.stat_result, kind: int, above: str = "") -> None:
     owners = {os.geteuid(), os.stat(__file__).st_uid} | ({0} if above else set())
     if state.st_uid not in owners:
         raise PermissionError(0, f"{name} belongs to another user")
-    if state.st_mode & 0o022 and not (above and state.st_mode & stat.S_ISVTX):
+    if not state.st_mode & 0o022 or (above and state.st_mode & stat.S_ISVTX):
+        return
+    if state.st_mode & 0o002 or not (above and has_private_group(above, state)):
         raise PermissionError(0, f"others can write to {name}")
 
 

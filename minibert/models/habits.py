@@ -146,8 +146,11 @@ class TorchHabits:
         raise NotImplementedError
 
     def parameters(self) -> Iterator[Any]:
-        """Yield the trained arrays, as `named_parameters` does. They are copies: changing them changes nothing."""
-        return (values for _, values in self.named_parameters())
+        """Yield the trained arrays of `named_parameters`, the tables of embeddings last: copies, made one by one.
+
+        So ``next(model.parameters()).device`` does not copy the table of words.
+        """
+        raise NotImplementedError
 
     def _refuse(self, method: str) -> Self:
         raise ValueError(f"{method}() is not possible, because minibert runs on the CPU in float32. Leave it out.")

@@ -8,8 +8,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Self, TypeAlias, TypeVar
 
-import numpy as np
-
+from minibert.base.arrays import FloatArray
 from minibert.base.keywords import FORWARD_KEYWORDS, check_keywords
 from minibert.base.tensors import holds_tensor, to_tensor, torch_is_loaded
 from minibert.bert.config import BertConfig
@@ -218,8 +217,20 @@ class BertPreTrainedModel(Fixed, TorchHabits, Traceable):
         A tied decoder has no weight of its own. They are copies: tensors if torch is loaded, else arrays. Changing them
         does not change the model.
         """
-        convert = to_tensor if torch_is_loaded() else np.array
-        return ((name, convert(array)) for name, array in named_arrays(self.weights, self._head))
+        return ((name, _copy(array)) for name, array in named_arrays(self.weights, self._head))
+
+    def parameters(self) -> Iterator[Any]:
+        """Yield the arrays of `named_parameters`, but the tables of embeddings last: copies, made one by one.
+
+        So ``next(model.parameters()).device`` does not copy the table of words.
+        """
+        tables = []
+        for name, array in named_arrays(self.weights, self._head):
+            if "_embeddings." in name:
+                tables.append(array)
+            else:
+                yield _copy(array)
+        yield from map(_copy, tables)
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], **harmless: Any) -> None:
         """Write config.json and model.safetensors, which minibert and transformers load as the same model.
@@ -259,3 +270,8 @@ class BertPreTrainedModel(Fixed, TorchHabits, Traceable):
             f"{type(self).__name__}({config.num_hidden_layers} layers, hidden_size={config.hidden_size}, "
             f"{config.num_attention_heads} heads, {self.num_parameters():,} parameters)"
         )
+
+
+def _copy(array: FloatArray) -> Any:
+    """Copy an array: into a tensor if torch is loaded."""
+    return to_tensor(array.copy()) if torch_is_loaded() else array.copy()

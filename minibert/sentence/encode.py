@@ -10,7 +10,7 @@ import numpy as np
 
 from minibert.base.arrays import FloatArray, IntArray
 from minibert.base.ordering import distinct_longest_first, in_chunks
-from minibert.base.warn import warn_caller
+from minibert.base.warn import cut_texts, warn_caller
 from minibert.models.bert_model import BertModel
 from minibert.sentence.modules import Pipeline
 from minibert.sentence.recipe import Recipe, pool_encodings, token_vectors
@@ -90,10 +90,8 @@ class CutTexts:
         """Warn if a text was cut, and say how many were; `splits` says whether truncation="split" is there."""
         if self.num_cut:
             whole = ", or use all of a text with truncation='split'" if splits else ""
-            warn_caller(
-                f"{self.num_cut} of {self.num_texts} {things} have more than {max_seq_length} tokens and were cut (the "
-                f"first is at index {self.first}). Silence this with truncation='silent'{whole}.",
-            )
+            said = cut_texts(self.num_cut, self.num_texts, max_seq_length, self.first, things)
+            warn_caller(f"{said} Silence this with truncation='silent'{whole}.")
 
 
 def sentence_width(task: EncodeTask, truncate_dim: int | None) -> int:

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from minibert.base.checks import brief
+from minibert.bert.config import BertConfig
 from minibert.checkpoint.hub import ModelFiles, locate
 from minibert.errors import ModelFormatError
 from minibert.models.heads import BertHead
 from minibert.sentence.card import ModelCardData
-from minibert.sentence.keywords import check_backend, check_constructor, choose_token, set_keywords
+from minibert.sentence.keywords import check_backend, check_config, check_constructor, choose_token, set_keywords
 from minibert.sentence.model_habits import ModelHabits
 from minibert.sentence.modules import Module, list_modules, loader_of
 from minibert.sentence.options import check_device
@@ -95,7 +96,11 @@ class HeadModel(ModelHabits):
         default_task = "feature-extraction" if plain else self._task
         check_settings(settings, self.tokenizer, self._task, self._output, default_task)
         self._set_limit(asked, settings)
-        self.model = self._head.from_files(bert_files, backend=check_backend(backend), num_threads=num_threads)
+        config = BertConfig.from_files(bert_files)
+        check_config(self._call, config, asked, "Save fewer layers with transformers, and give the folder.")
+        self.model = self._head.from_files(
+            bert_files, config=config, backend=check_backend(backend), num_threads=num_threads
+        )
         return files, listed, stored
 
     def _check_kind(self, files: ModelFiles, listed: list[Module] | None) -> None:

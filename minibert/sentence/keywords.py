@@ -7,25 +7,35 @@ Programs and libraries pass these keywords even where they mean nothing, such as
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from minibert.base.checks import brief, check_int
 from minibert.base.keywords import HUB_KEYWORDS, MODEL_KEYWORDS, TOKENIZER_KEYWORDS, Keyword, check_keywords
+from minibert.bert.config import SETTINGS as CONFIG_SETTINGS
+from minibert.bert.config import BertConfig, check_settings
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.options import SETTINGS, set_asked
 
-__all__ = ["check_backend", "check_constructor", "choose_token", "set_keywords"]
+__all__ = ["Asked", "check_backend", "check_config", "check_constructor", "choose_token", "set_keywords"]
+
+
+class Asked(NamedTuple):
+    """The keywords inside the dicts that name a setting, to be compared with the model when it is found."""
+
+    tokenizer: dict[str, Any]
+    model: dict[str, Any]
+    config: dict[str, Any]
+
 
 _ANYTHING = Keyword(lambda value: True, "any value", "")
 
 _TOKENIZER = "BertTokenizer.from_pretrained"
 
+# Sentence vectors use neither the pooler nor other outputs than the hidden states; scores have outputs of their own.
+_OUTPUTS = dict.fromkeys(("add_pooling_layer", "output_hidden_states", "output_attentions", "return_dict"), _ANYTHING)
+
 _TABLES: Mapping[str, tuple[str, Mapping[str, Keyword]]] = {
-    # Sentence vectors use neither the pooler nor other outputs than the hidden states.
-    "model_kwargs": (
-        "BertModel.from_pretrained",
-        {**MODEL_KEYWORDS, **dict.fromkeys(("add_pooling_layer", "output_hidden_states", "return_dict"), _ANYTHING)},
-    ),
+    "model_kwargs": ("BertModel.from_pretrained", {**MODEL_KEYWORDS, **_OUTPUTS}),
     "processor_kwargs": (
         _TOKENIZER,
         {
@@ -41,7 +51,7 @@ _TABLES: Mapping[str, tuple[str, Mapping[str, Keyword]]] = {
             ),
         },
     ),
-    "config_kwargs": ("BertConfig.from_pretrained", MODEL_KEYWORDS),
+    "config_kwargs": ("BertConfig.from_pretrained", {**MODEL_KEYWORDS, **_OUTPUTS}),
 }
 
 
@@ -54,7 +64,7 @@ def check_constructor(
     processor_kwargs: object,
     tokenizer_kwargs: object,
     config_kwargs: object,
-) -> dict[str, Any]:
+) -> Asked:
     """Refuse values that would change the vectors, or that minibert cannot heed.
 
     Parameters
@@ -65,8 +75,8 @@ def check_constructor(
 
     Returns
     -------
-    dict
-        The keywords that name a setting of the tokenizer, for `set_keywords`.
+    Asked
+        The keywords that name a setting of the tokenizer, for `set_keywords`, or of the config, for `check_config`.
 
     Raises
     ------
@@ -81,20 +91,35 @@ def check_constructor(
     check_keywords(call, {"trust_remote_code": trust_remote_code}, HUB_KEYWORDS)
     if processor_kwargs and tokenizer_kwargs:
         raise TypeError("tokenizer_kwargs= is the old name of processor_kwargs=; give one of them.")
-    _check_inner(call, "model_kwargs", model_kwargs)
-    _check_inner(call, "config_kwargs", config_kwargs)
     settings = (*SETTINGS, "model_max_length")
     asked = _check_inner(call, "processor_kwargs", processor_kwargs, settings)
-    return asked | _check_inner(call, "tokenizer_kwargs", tokenizer_kwargs, settings)
+    return Asked(
+        asked | _check_inner(call, "tokenizer_kwargs", tokenizer_kwargs, settings),
+        _check_inner(call, "model_kwargs", model_kwargs, CONFIG_SETTINGS),
+        _check_inner(call, "config_kwargs", config_kwargs, CONFIG_SETTINGS),
+    )
 
 
-def set_keywords(call: str, tokenizer: BertTokenizer, asked: Mapping[str, Any]) -> None:
+def check_config(call: str, config: BertConfig, asked: Asked, fewer_layers: str) -> None:
+    """Raise a ValueError for a keyword of the model or the config whose value is not that of the model.
+
+    `fewer_layers` is a sentence that says how to run fewer layers.
+    """
+    change = "save the model with {} in its config, with transformers, and give the folder"
+    for name, given in (("model_kwargs", asked.model), ("config_kwargs", asked.config)):
+        try:
+            check_settings(_TABLES[name][0], given, config, change, fewer_layers)
+        except ValueError as error:
+            raise ValueError(f"{name} of {call}: {error}") from None
+
+
+def set_keywords(call: str, tokenizer: BertTokenizer, asked: Asked) -> None:
     """Set `model_max_length` of a tokenizer, and compare the other settings that were asked for with its own."""
-    asked = dict(asked)
-    limit = asked.pop("model_max_length", None)
-    limit = asked.pop("max_len", limit)
+    others = dict(asked.tokenizer)
+    limit = others.pop("model_max_length", None)
+    limit = others.pop("max_len", limit)
     try:
-        set_asked(tokenizer, _TOKENIZER, asked)
+        set_asked(tokenizer, _TOKENIZER, others)
         if limit is not None:
             tokenizer.model_max_length = check_int("model_max_length", limit, 1)
     except (TypeError, ValueError) as error:

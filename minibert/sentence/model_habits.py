@@ -13,6 +13,7 @@ from minibert.base.checks import brief, check_int
 from minibert.bert.config import BertConfig
 from minibert.models.habits import TorchHabits
 from minibert.models.pretrained import BertPreTrainedModel
+from minibert.sentence.keywords import Asked
 from minibert.sentence.options import check_device, check_processing, check_task
 from minibert.sentence.prompts import resolve_prompt
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
@@ -50,10 +51,10 @@ class ModelHabits(TorchHabits):
             "max_seq_length", value, least, most, also=" (the number of special tokens, and max_position_embeddings)"
         )
 
-    def _set_limit(self, asked: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    def _set_limit(self, asked: Asked, settings: Mapping[str, Any]) -> None:
         """Set the limit of sentence_bert_config.json, unless the caller asked for another limit of the tokenizer."""
         # It replaces the limit that the tokenizer's files store, even if that is lower.
-        if settings.get("max_seq_length") and not {"model_max_length", "max_len"} & {*asked}:
+        if settings.get("max_seq_length") and not {"model_max_length", "max_len"} & {*asked.tokenizer}:
             self.tokenizer.model_max_length = settings["max_seq_length"]
 
     def resolve_prompt(self, prompt: str | None, prompt_name: str | None) -> str:
@@ -87,6 +88,10 @@ class ModelHabits(TorchHabits):
     def named_parameters(self) -> Iterator[tuple[str, Any]]:
         """Yield the name and the values of each trained array of the BERT model, as its `named_parameters` does."""
         return self.model.named_parameters()
+
+    def parameters(self) -> Iterator[Any]:
+        """Yield the trained arrays of the BERT model, as its `parameters` does."""
+        return self.model.parameters()
 
     def start_multi_process_pool(self, target_devices: Sequence[object] | None = None) -> dict[str, Any]:
         """Return a pool without processes, for ``encode(pool=...)``: the threads of this process compute.

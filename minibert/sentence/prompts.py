@@ -124,7 +124,7 @@ def resolve_prompt(
             raise TypeError(f"prompt is a {type(prompt).__name__}; expected a str.")
         if prompt_name is not None:
             warn_caller(
-                f"prompt={brief(prompt)} and prompt_name={prompt_name!r} are both given; the prompt is used, "
+                f"prompt={brief(prompt)} and prompt_name={brief(prompt_name)} are both given; the prompt is used, "
                 "and prompt_name is ignored. Give one of them."
             )
         return prompt

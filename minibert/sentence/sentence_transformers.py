@@ -18,6 +18,7 @@ from minibert.base.checks import brief, check_int
 from minibert.base.keywords import check_remote_code
 from minibert.base.progress import progress_bar
 from minibert.base.warn import warn_caller
+from minibert.bert.config import BertConfig
 from minibert.checkpoint.hub import DEFAULT_MODEL, locate
 from minibert.errors import ModelFormatError
 from minibert.models.bert_model import BertModel
@@ -32,7 +33,7 @@ from minibert.sentence.encode import (
     sentence_width,
 )
 from minibert.sentence.habits import SentenceHabits
-from minibert.sentence.keywords import check_backend, check_constructor, choose_token, set_keywords
+from minibert.sentence.keywords import check_backend, check_config, check_constructor, choose_token, set_keywords
 from minibert.sentence.modules import Pipeline, read_modules, read_pipeline
 from minibert.sentence.options import (
     EncodeOptions,
@@ -188,8 +189,15 @@ class SentenceTransformer(SentenceHabits):
         settings = bert_files.settings("sentence_bert_config.json")
         check_settings(settings, self.tokenizer)
         self._set_limit(asked, settings)
+        config = BertConfig.from_files(bert_files)
+        check_config(
+            "SentenceTransformer",
+            config,
+            asked,
+            "Give encode() a layer: encode(texts, layers=2) pools the states after layer 2.",
+        )
         self.model = BertModel.from_files(
-            bert_files, output_hidden_states=False, backend=backend, num_threads=num_threads
+            bert_files, config=config, output_hidden_states=False, backend=backend, num_threads=num_threads
         )
         self.pipeline: Pipeline = read_pipeline(files, listed, self.model.config.hidden_size, self.model.ops)
 

@@ -443,17 +443,28 @@ class BertTokenizer(Chat):
 
     def tokenize(
         self,
-        text: str,
-        pair: str | None = None,
+        text: str | Sequence[str],
+        pair: str | Sequence[str] | None = None,
         add_special_tokens: bool = False,
         *,
         truncation: bool | str | None = None,
         max_length: int | None = None,
+        is_split_into_words: bool = False,
         **harmless: Any,
     ) -> list[str]:
-        """Return the tokens of one text; with `add_special_tokens`, [CLS] and [SEP] too."""
+        """Return the tokens of one text; with `add_special_tokens`, [CLS] and [SEP] too.
+
+        A list with one text is that text. With `is_split_into_words` the text is a list of words.
+        """
         check_keywords("BertTokenizer.tokenize", harmless, CALL_KEYWORDS)
-        return self._single(text, pair, add_special_tokens, truncation, max_length).tokens
+        return self.encodings(
+            [_only_text("text", text, is_split_into_words)],
+            None if pair is None else [_only_text("pair", pair, is_split_into_words)],
+            truncation=truncation,
+            max_length=max_length,
+            add_special_tokens=add_special_tokens,
+            is_split_into_words=is_split_into_words,
+        )[0].tokens
 
     def encode(
         self,
@@ -491,24 +502,6 @@ class BertTokenizer(Chat):
         return f"BertTokenizer({len(self)} tokens, model_max_length={self.model_max_length})"
 
     # --- private methods ---
-
-    def _single(
-        self,
-        text: str,
-        pair: str | None,
-        add_special_tokens: bool,
-        truncation: bool | str | None,
-        max_length: int | None,
-    ) -> Encoding:
-        """Tokenize one text."""
-        _refuse_several(text, pair)
-        return self.encodings(
-            [text],
-            None if pair is None else [pair],
-            truncation=truncation,
-            max_length=max_length,
-            add_special_tokens=add_special_tokens,
-        )[0]
 
     def _encode(
         self,
@@ -555,8 +548,18 @@ def _spans(lengths: list[int], widths: list[int], side: str) -> list[slice]:
     return [slice(width - length, width) for length, width in zip(lengths, widths, strict=True)]
 
 
-def _refuse_several(text: object, pair: object) -> None:
-    """Raise a TypeError for a list of texts, because a result for its first text only would surprise."""
-    for name, value in ("text", text), ("pair", pair):
-        if not isinstance(value, str) and not (name == "pair" and value is None):
-            raise TypeError(f"{name} is {shown(value)}; expected one str. For a list call the tokenizer itself.")
+def _only_text(name: str, value: Any, is_split_into_words: bool) -> Any:
+    """Return one text, or the only text of a list; raise a TypeError for several.
+
+    transformers drops all texts but the first, silently.
+    """
+    kind = list | tuple if is_split_into_words else str
+    if isinstance(value, list | tuple) and len(value) == 1 and isinstance(value[0], kind):
+        return value[0]
+    if not isinstance(value, kind):
+        expected = "one list of words" if is_split_into_words else "one str"
+        raise TypeError(
+            f"{name} is {shown(value)}; expected {expected}. For several texts: [tokenizer.tokenize(text) for text in "
+            "texts], or call the tokenizer itself."
+        )
+    return value

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from minibert.base.arrays import FloatArray
 from minibert.base.checks import check_choice, check_int
-from minibert.base.warn import warn_caller
+from minibert.base.warn import cut_texts, warn_caller
 from minibert.bert.packed import PackedBatch
 from minibert.models.bert_model import BertModel
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
@@ -169,8 +169,7 @@ def _encode(
         encodings[i] = dataclasses.replace(encodings[i], n_truncated=len(whole) - len(encodings[i]))
     if long and truncation == "warn":
         warn_caller(
-            f"{len(long)} of {len(texts)} texts have more than {limit} tokens and were cut (the first is at index "
-            f"{long[0]}). Silence this with truncation='silent'.",
+            f"{cut_texts(len(long), len(texts), limit, long[0])} Silence this with truncation='silent'.",
         )
     return encodings, cut_words
 

@@ -101,7 +101,6 @@ OPEN: dict[str, tuple[str, Callable[[Path], object], str | None]] = {
     "a sticky folder": ("folder", lambda path: path.chmod(0o1777), "others can write to it"),
     "a folder of another user": ("folder", give_away, "it belongs to another user"),
     "a folder above open to all": ("above", lambda path: path.chmod(0o777), "others can write to {above}"),
-    "a folder above open to a group": ("above", lambda path: path.chmod(0o775), "others can write to {above}"),
     "a folder above of another user": ("above", give_away, "{above} belongs to another user"),
     "a sticky one of another user": (
         "above",
@@ -109,6 +108,67 @@ OPEN: dict[str, tuple[str, Callable[[Path], object], str | None]] = {
         "{above} belongs to another user",
     ),
 }
+
+
+class Accounts:
+    """The users and groups of a system on which the user of the test has a group of its own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        import grp
+        import pwd
+
+        self.user = pwd.struct_passwd(("jan", "x", os.geteuid(), os.getegid(), "", "/", ""))
+        self.group = ("jan", "x", os.getegid(), [])
+        self.others: list[Any] = []
+        self.lists: list[str] = []
+        monkeypatch.setattr(pwd, "getpwuid", lambda uid: self.user)
+        monkeypatch.setattr(pwd, "getpwall", lambda: [self.user, *self.others])
+        monkeypatch.setattr(grp, "getgrgid", lambda gid: grp.struct_group(self.group))
+        monkeypatch.setattr(os, "listxattr", lambda path, **_: self.lists, raising=False)
+
+
+@pytest.fixture
+def accounts(monkeypatch: pytest.MonkeyPatch) -> Accounts:
+    return Accounts(monkeypatch)
+
+
+@needs_owners
+def test_a_folder_above_that_is_open_to_the_group_of_one_user_is_trusted(trap: Trap, accounts: Accounts) -> None:
+    """So is ~/.cache with the umask 002. The folder of the machine code itself is closed in any case."""
+    trap.above.chmod(0o775)
+    trap.base.chmod(0o775)
+    assert machine_code.why_untrusted(trap.folder) is None
+    assert trap.load()
+    trap.folder.chmod(0o775)
+    assert machine_code.why_untrusted(trap.folder) == "others can write to it"
+    trap.folder.chmod(0o755)
+    trap.above.chmod(0o777)
+    assert not trap.load()
+
+
+@needs_owners
+@pytest.mark.parametrize("change", ["member", "first group", "name", "other first group", "access list", "unknown"])
+def test_a_group_that_others_may_be_in_is_not_trusted(
+    change: str, trap: Trap, accounts: Accounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pwd
+
+    trap.above.chmod(0o775)
+    name, password, gid, _ = accounts.group
+    if change == "member":
+        accounts.group = (name, password, gid, ["jan", "eve"])
+    elif change == "first group":
+        accounts.others = [pwd.struct_passwd(("eve", "x", os.geteuid() + 1, gid, "", "/", ""))]
+    elif change == "name":
+        accounts.group = ("staff", password, gid, [])
+    elif change == "other first group":
+        accounts.user = pwd.struct_passwd(("jan", "x", os.geteuid(), gid + 1, "", "/", ""))
+    elif change == "access list":
+        accounts.lists = ["system.posix_acl_access"]
+    else:
+        monkeypatch.setattr(pwd, "getpwuid", lambda uid: {}[uid])
+    assert machine_code.why_untrusted(trap.folder) == f"others can write to {trap.above}"
+    assert not trap.load()
 
 
 @needs_owners

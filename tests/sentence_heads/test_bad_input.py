@@ -135,6 +135,7 @@ LOAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"backend": "onnx"}, ValueError, "runs other files of the model"),
     ({"modules": [1]}, ValueError, r"CrossEncoder\(modules=\[1\]\)"),
     ({"model_kwargs": {"torch_dtype": "float16"}}, ValueError, "model_kwargs of CrossEncoder"),
+    ({"config_kwargs": {"num_hidden_layers": 1}}, ValueError, "config_kwargs of CrossEncoder.*Save fewer layers"),
     ({"processor_kwargs": {"truncation_side": "left"}}, ValueError, "processor_kwargs of CrossEncoder"),
     ({"keep_in_fp32_modules": "all"}, TypeError, "keep_in_fp32_modules='all'; expected a list"),
     ({"max_len": 3}, TypeError, "has no keyword max_len="),

@@ -189,6 +189,11 @@ def test_single_texts_equal_transformers_row_by_row(tokenizer: BertTokenizer) ->
         if pair:
             assert tokenizer.encode(text, pair) == theirs.encode(text, pair)
             assert tokenizer.tokenize(text, pair) == theirs.tokenize(text, pair)
+            assert tokenizer.tokenize([text]) == theirs.tokenize([text])
+            words = text.split()
+            expected = theirs.tokenize(words, is_split_into_words=True)
+            assert tokenizer.tokenize(words, is_split_into_words=True) == expected
+            assert tokenizer.tokenize([words], is_split_into_words=True) == expected
 
 
 def test_words_equal_transformers(tokenizer: BertTokenizer) -> None:
