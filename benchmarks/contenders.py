@@ -63,7 +63,7 @@ def _transformers(folder: Path, threads: int, scratch: Path) -> Compute:
     return forward
 
 
-def _export(folder: Path, scratch: Path) -> tuple[Path, object]:
+def export_onnx(folder: Path, scratch: Path) -> tuple[Path, object]:
     """Export the model as an ONNX graph of three inputs, of any batch and length; return its path and the config."""
     import torch
     import transformers
@@ -108,7 +108,7 @@ def _onnxruntime(folder: Path, threads: int, scratch: Path) -> Compute:
     import onnxruntime
     from onnxruntime.transformers import optimizer
 
-    graph, config = _export(folder, scratch)
+    graph, config = export_onnx(folder, scratch)
     fused = optimizer.optimize_model(
         str(graph), model_type="bert", num_heads=config.num_attention_heads, hidden_size=config.hidden_size
     )
@@ -126,7 +126,7 @@ def _onnxruntime(folder: Path, threads: int, scratch: Path) -> Compute:
 def _openvino(folder: Path, threads: int, scratch: Path) -> Compute:
     import openvino
 
-    graph, _ = _export(folder, scratch)
+    graph, _ = export_onnx(folder, scratch)
     core = openvino.Core()
     options = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
     request = core.compile_model(core.read_model(str(graph)), "CPU", options).create_infer_request()

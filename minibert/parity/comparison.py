@@ -212,17 +212,13 @@ class _Comparison:
         stopped = any(finding.names[0] in INPUTS for finding in findings)
         entries = [] if stopped else self._entries()
         if not entries and not findings:
-            shapes = "; ".join(
-                f"{entry.given} {_shape(entry.value)}, expected {self._expected(entry.name)}"
-                for entry in self._matched.values[:4]
-            )
-            raise NothingCompared(f"Nothing can be compared, because no shape fits: {shapes}.")
+            raise NothingCompared(f"Nothing can be compared. {' '.join(self._notes[:4])}")
         compared = list(dict.fromkeys(name for name, _, _, _ in entries))
         units = self._units(compared)
         rows = [self._measured(*entry, units) for entry in entries]
         rows, renamed = self._with_holds(rows, entries)
         rows = self._with_levels(rows)
-        verdict = self._verdict(rows, bool(findings))
+        verdict = self._verdict(rows, entries, bool(findings))
         first = next((row.name for row in rows if row.level == "wrong"), None)
         if findings:
             first = findings[0].names[0]
@@ -435,52 +431,41 @@ class _Comparison:
         """
         if not all(np.isfinite(row.ratio) for row in rows) or any(row.relative > 0.5 for row in rows):
             return None
-        embedded = [row for row in rows if row.name.startswith("embeddings")]
-        for precision in HALF_PRECISIONS:
-            rounded = all(
-                np.array_equal(array, round_to(precision, array.astype(np.float32)))
-                for array in (np.asarray(entry.value) for entry in self._matched.values if not isinstance(entry.value, list))
-            )
-            if not embedded and not rounded:
-                continue
-            if not rounded and any(_within(row) for row in embedded if row.name == "embeddings"):
-                continue
+        arrays = [entry.value for entry in self._matched.values if not isinstance(entry.value, list)]
+        # All numbers of bfloat16 that are not tiny or huge are numbers of float16 too.
+        stored = [one for one in reversed(HALF_PRECISIONS) if all(_is_rounded(array, one) for array in arrays)]
+        states = [row for row in rows if row.name == "embeddings"]
+        if not stored and (not states or _within(states[0])):
+            return None
+        for precision in stored[:1] or HALF_PRECISIONS:
             units = self._units([row.name for row in rows], precision)
             ratios = [(row.rms / units[row.name].rms, row.largest / units[row.name].largest) for row in rows]
             if all(_LEAST_HALF <= ratio <= RMS and worst <= LARGEST for ratio, worst in ratios):
                 return precision, units
         return None
 
-    def _verdict(self, rows: list[Row], found: bool) -> str:
+    def _verdict(self, rows: list[Row], entries: list[Any], found: bool) -> str:
         levels = {row.level for row in rows}
         if found or "wrong" in levels or any(row.holds for row in rows):
             return "wrong"
         for level in HALF_PRECISIONS:
             if level in levels:
                 return level
-        return "bits" if rows and self._bits(rows) else "float32"
+        return "bits" if rows and self._bits(entries) else "float32"
 
-    def _bits(self, rows: list[Row]) -> bool:
+    def _bits(self, entries: list[Any]) -> bool:
         """Return whether all values are those of minibert, bit for bit."""
-        names = [row.name for row in rows]
-        if VECTOR in names:
-            return False
-        arrays = {name: array for name, _, array, _ in self._entries_again()}
-        if any(array.dtype != np.float32 for array in arrays.values()):
+        names = [name for name, _, _, _ in entries]
+        if VECTOR in names or any(array.dtype != np.float32 for _, _, array, _ in entries):
             return False
         trace = self._subject.model.trace(**self._inputs, record=names)
         return all(
             np.array_equal(
-                visible(arrays[name], self._specs[name].kind, self._batch),
+                visible(array, self._specs[name].kind, self._batch),
                 visible(trace[name], self._specs[name].kind, self._batch),
             )
-            for name in names
+            for name, _, array, _ in entries
         )
-
-    def _entries_again(self) -> Iterator[tuple[str, str, FloatArray, str]]:
-        notes = list(self._notes)
-        yield from self._entries()
-        self._notes = notes
 
     def _allowed(self, rows: list[Row], verdict: str, budget: str | float) -> bool:
         if isinstance(budget, int | float):
@@ -524,6 +509,10 @@ class _Comparison:
             budget=RMS,
         )
         return found
+
+
+def _is_rounded(array: npt.NDArray[Any], precision: str) -> bool:
+    return bool(np.array_equal(array, round_to(precision, array.astype(np.float32))))
 
 
 def _within(row: Row) -> bool:

@@ -89,9 +89,10 @@ def match(dump: Dump, subject: Subject, batch: PackedBatch | None, renamed: Mapp
         elif (weight := _weight_name(name)) in weights and not isinstance(value, list):
             matched.weights[weight] = value
         else:
-            found = _values(name, given, value, subject, batch)
-            if not found and given in renamed:
-                subject.names.resolve(name)  # raises, with the nearest names
+            if given in renamed and name != VECTOR:
+                found = [Entry(subject.names.resolve(name)[0], given, value)]  # raises, with the nearest names
+            else:
+                found = _values(name, given, value, subject, batch)
             matched.values.extend(found)
             matched.unknown.extend([] if found else [given])
     order = {name: i for i, name in enumerate((*subject.names.specs, VECTOR))}
