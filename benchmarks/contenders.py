@@ -63,7 +63,7 @@ def _transformers(folder: Path, threads: int, scratch: Path) -> Compute:
     return forward
 
 
-def _export(folder: Path, scratch: Path) -> tuple[Path, object]:
+def export_onnx(folder: Path, scratch: Path) -> tuple[Path, object]:
     """Export the model as an ONNX graph of three inputs, of any batch and length; return its path and the config."""
     import transformers
 
@@ -114,7 +114,7 @@ def _feed(inputs: np.ndarray | tuple[np.ndarray, np.ndarray]) -> dict[str, np.nd
 
 
 def _onnxruntime(folder: Path, threads: int, scratch: Path) -> Compute:
-    graph, config = _export(folder, scratch)
+    graph, config = export_onnx(folder, scratch)
     return fused_session(graph, config, threads, scratch)
 
 
@@ -140,7 +140,7 @@ def fused_session(graph: Path, config: Any, threads: int, scratch: Path) -> Comp
 def _openvino(folder: Path, threads: int, scratch: Path) -> Compute:
     import openvino
 
-    graph, _ = _export(folder, scratch)
+    graph, _ = export_onnx(folder, scratch)
     core = openvino.Core()
     options = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
     request = core.compile_model(core.read_model(str(graph)), "CPU", options).create_infer_request()

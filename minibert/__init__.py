@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from minibert import exact, inside
+    from minibert import exact, inside, parity
     from minibert.bert.config import BertConfig
     from minibert.errors import DownloadError, ModelFormatError
     from minibert.models.auto import AutoConfig, AutoModel
@@ -82,6 +82,7 @@ __all__ = [
     "head_mask",
     "inside",
     "load",
+    "parity",
     "pipeline",
     "quantize_embeddings",
     "word_occurrences",
@@ -190,7 +191,7 @@ _IMPORT_MODULES = ("importlib._bootstrap", "_frozen_importlib")
 
 def __getattr__(name: str) -> Any:
     """Import a public name at its first use, so that ``import minibert`` takes almost no time."""
-    if name in ("exact", "inside"):  # modules
+    if name in ("exact", "inside", "parity"):  # modules
         return import_module(f"minibert.{name}")
     if name in _MODULE_OF:
         value = getattr(import_module(f"minibert.{_MODULE_OF[name]}"), name)

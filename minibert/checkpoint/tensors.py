@@ -17,7 +17,7 @@ from minibert.base.files import JSON_LIMIT, parse_json, refuse_lfs_pointer
 from minibert.checkpoint.hub import ModelFiles
 from minibert.errors import ModelFormatError
 
-__all__ = ["DTYPES", "StoredTensor", "load_tensors", "open_checkpoint", "read_tensor"]
+__all__ = ["DTYPES", "StoredTensor", "load_tensors", "open_checkpoint", "read_header", "read_tensor"]
 
 _BUFFER_BYTES = 4 * 2**20
 
@@ -73,7 +73,7 @@ def open_checkpoint(files: ModelFiles) -> dict[str, StoredTensor]:
     """
     tensors: dict[str, StoredTensor] = {}
     for path in files.checkpoint():
-        for tensor in _read_header(path):
+        for tensor in read_header(path):
             if tensor.name in tensors:
                 raise ModelFormatError(
                     f"{tensor.name} is in two files, {tensors[tensor.name].path.name} and {path.name}."
@@ -155,7 +155,7 @@ def load_tensors(files: ModelFiles, shapes: Mapping[str, tuple[int, ...]]) -> di
     return arrays
 
 
-def _read_header(path: Path) -> list[StoredTensor]:
+def read_header(path: Path) -> list[StoredTensor]:
     """List the tensors of one file with their offsets, in the order of the file.
 
     The safetensors library maps a file to read its header. If the file is truncated meanwhile, the system kills the

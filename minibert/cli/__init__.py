@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Sequence
 
 import minibert
-from minibert.cli import doctor, embed, extract, info, inside, rerank, serve, states, tasks
+from minibert.cli import doctor, embed, extract, info, inside, parity, rerank, serve, states, tasks
 from minibert.cli.common import Parser, report_problem, standard_streams
 from minibert.errors import DownloadError, ModelFormatError
 
@@ -25,12 +25,13 @@ A text of "-" means the lines of the standard input, one text per line."""
 
 _EPILOG = """\
 Exit codes: 0 all is well; 1 something could not be done (a model, a text or a file); 2 the command line is wrong.
+parity has codes of its own, see minibert parity check --help.
 Environment: HF_HOME, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE (the hub's); MINIBERT_BACKEND, MINIBERT_NUM_THREADS;
 OMP_NUM_THREADS (the most threads, if nothing else gives their number)."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0 done, 1 failed, 2 (by argparse) wrong usage."""
+    """Run one command and return its exit code: 0 done, 1 failed, 2 (by argparse) wrong usage; parity has others."""
     parser = Parser(
         prog="minibert",
         description=_DESCRIPTION,
@@ -48,12 +49,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     info.add_verbs(verbs)
     doctor.add_verbs(verbs)
     serve.add_verbs(verbs)
+    parity.add_verbs(verbs)
     with standard_streams(), warnings.catch_warnings():
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):  # a terminal that cannot show a token must not stop the run
                 stream.reconfigure(errors="backslashreplace")
         warnings.simplefilter("always", UserWarning)
-        verb = parser
+        verb, failed = parser, 1
 
         def show_warning(message: Warning | str, *_: object, **__: object) -> None:
             report_problem(verb.in_its_words(f"warning: {message}"))
@@ -61,8 +63,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         warnings.showwarning = show_warning
         try:
             arguments = parser.parse_args(argv)
-            verb = verbs.choices[arguments.verb]
-            arguments.run(arguments)
+            verb = getattr(arguments, "parser", verbs.choices[arguments.verb])
+            failed = getattr(arguments, "failed", 1)
+            code: int = arguments.run(arguments) or 0
             sys.stdout.flush()
         except BrokenPipeError:  # the reader, such as head, has closed the pipe
             return 1
@@ -71,8 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 1
         except (ModelFormatError, DownloadError, ValueError, TypeError, OSError, MemoryError) as error:
             report_problem(verb.in_its_words(_describe(error)))
-            return 1
-    return 0
+            return failed
+    return code
 
 
 def _describe(error: BaseException) -> str:

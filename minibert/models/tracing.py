@@ -137,6 +137,11 @@ class Traceable:
         plan = self._plan(inputs, record, edit, num_layers)
         return self._streamed(plan, allow_noop)
 
+    def value_names(self, num_layers: int | None = None) -> Names:
+        """Return the names of all values that a forward computes; with `num_layers` it stops after that layer."""
+        pooler = self.weights.pooler is not None if self._head is None else HEADS[self._head].pooled
+        return Names.of(Sizes.of(self.config, pooler=pooler, head=self._head, num_layers=num_layers))
+
     def with_ops(self, ops: Ops, dtype: npt.DTypeLike = np.float32) -> Self:
         """Return a model with the same weights and other ops, which compute in `dtype`; this one does not change.
 
@@ -191,8 +196,7 @@ class Traceable:
                 f"num_layers={brief(num_layers)}; {type(self).__name__} has a head, which needs all layers."
             )
         stop = depth if num_layers is None else check_int("num_layers", num_layers, 0, depth)
-        pooler = self.weights.pooler is not None if self._head is None else HEADS[self._head].pooled
-        names = Names.of(Sizes.of(self.config, pooler=pooler, head=self._head, num_layers=stop))
+        names = self.value_names(stop)
         return _Plan(given, batch, names, names.select(record), Edits(edit, names, batch))
 
     def _traced(self, plan: _Plan, deliver: Deliver) -> Self:

@@ -1,3 +1,19 @@
-"""Checking other implementations of BERT: truth, verdict, mistakes, replay, diagnosis."""
+"""Checking other implementations of BERT: is a port right, and if not, where and why?
 
-__all__: list[str] = []
+>>> from minibert import BertModel, parity
+>>> model = BertModel.from_pretrained("sentence-transformers/all-MiniLM-L6-v2")
+>>> inputs = {"input_ids": [[101, 7592, 102]]}
+>>> report = parity.check(model, model.trace(**inputs, record="hidden_states.*"), inputs)
+>>> report.verdict
+'bits'
+
+`check` compares values by name with the true ones; `probe` makes inputs that make mistakes visible. The page is
+parity/README.md.
+"""
+
+from minibert.parity.comparison import NothingCompared, check
+from minibert.parity.finding import Finding
+from minibert.parity.probing import Probe, probe
+from minibert.parity.report import Report, Row
+
+__all__ = ["Finding", "NothingCompared", "Probe", "Report", "Row", "check", "probe"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import os
 import zipfile
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ import numpy.typing as npt
 
 from minibert.base.checks import brief
 from minibert.base.files import check_output, os_reason, parse_json, printable, write_whole
+from minibert.base.npy import parse_npy
 
 __all__ = ["SUFFIXES", "Stored", "path_text", "read_arrays", "write_arrays"]
 
@@ -124,24 +124,11 @@ def _parse_npz(content: bytes) -> tuple[dict[str, npt.NDArray[Any]], str]:
         if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
             raise ValueError("it is compressed")
         for entry in archive.infolist():
-            arrays[entry.filename.removesuffix(".npy")] = _parse_npy(archive.read(entry))
+            arrays[entry.filename.removesuffix(".npy")] = parse_npy(archive.read(entry))
     header = arrays.pop(_HEADER)
     if header.dtype.kind != "U" or header.shape:
         raise ValueError("its header is not text")
     return arrays, str(header)
-
-
-def _parse_npy(content: bytes) -> npt.NDArray[Any]:
-    file = io.BytesIO(content)
-    version = np.lib.format.read_magic(file)
-    if version != (1, 0):
-        raise ValueError(f"it has an array of the format {version}")
-    shape, in_columns, dtype = np.lib.format.read_array_header_1_0(file)
-    rest = content[file.tell() :]
-    # NumPy's own reader asks for the memory of the shape before it compares the shape with the file.
-    if dtype.hasobject or in_columns or math.prod(shape) * dtype.itemsize != len(rest):
-        raise ValueError(f"an array of shape {shape} has {len(rest)} bytes")
-    return np.frombuffer(rest, dtype).reshape(shape)
 
 
 def _parse_safetensors(content: bytes) -> tuple[dict[str, npt.NDArray[Any]], str]:

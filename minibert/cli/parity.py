@@ -1,0 +1,289 @@
+"""``minibert parity check | probe | names | simulate``: is another implementation of BERT right?"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from minibert.base.files import check_output, parse_json, read_bytes, write_json, write_whole
+from minibert.cli.common import Parser, add_model_options, report_problem, report_written
+from minibert.cli.loading import load_tokenizer, locate_model
+
+if TYPE_CHECKING:
+    from minibert.parity.report import Report
+    from minibert.parity.subject import Subject
+
+__all__ = ["add_verbs"]
+
+_CHECK_CODES = (
+    "Exit codes: 0 everything that was compared is within the budget; 1 something is not; 2 a file or an argument is "
+    "wrong; 3 the dump holds nothing that can be compared."
+)
+
+
+def add_verbs(verbs: Any) -> None:
+    """Add the verb, which has verbs of its own, to the command line."""
+    parity = verbs.add_parser(
+        "parity",
+        help="check another implementation of BERT: is it right, and if not, where and why",
+        description="Compare the values that another implementation of BERT computed with the true ones.",
+    )
+    parts = parity.add_subparsers(dest="part", metavar="VERB", required=True)
+    _add_check(parts)
+    _add_probe(parts)
+    _add_names(parts)
+    _add_simulate(parts)
+
+
+def _start(parts: Any, name: str, run: Any, text: str, epilog: str | None = None) -> Parser:
+    parser: Parser = parts.add_parser(name, help=text[0].lower() + text[1:-1], description=text, epilog=epilog)
+    add_model_options(parser, backend=name != "names")
+    parser.set_defaults(run=run, parser=parser, failed=2)
+    return parser
+
+
+def _add_check(parts: Any) -> None:
+    check = _start(parts, "check", _check, "Compare a dump with the true values, and say what is wrong.", _CHECK_CODES)
+    check.add_argument(
+        "dump",
+        nargs="?",
+        metavar="DUMP",
+        help="a file or folder: .npz, .npy, .safetensors, .json, .bin with --raw, or transformers' call tree",
+    )
+    check.add_argument(
+        "--inputs",
+        metavar="FILE",
+        help="what both were given: probe.json, another .json, .npz or .safetensors with input_ids, attention_mask, "
+        "token_type_ids (default: the input_ids in the dump, else the probe of this model)",
+    )
+    check.add_argument(
+        "--texts", metavar="FILE", help="what both were given: one text per line, or two with a tab between"
+    )
+    check.add_argument(
+        "--against",
+        nargs="+",
+        metavar=("LIBRARY", "FILE"),
+        help="run a library here instead of reading a dump: transformers, onnx FILE or openvino FILE",
+    )
+    check.add_argument("--map", metavar="FILE", help="a JSON object: names in the dump -> names of minibert")
+    check.add_argument(
+        "--raw",
+        action="append",
+        type=_raw,
+        metavar="NAME=SHAPE",
+        help="what a .bin file of float32 numbers is, such as hidden_states.6=5,24,384",
+    )
+    check.add_argument(
+        "--budget",
+        type=_budget,
+        default="float32",
+        metavar="PRECISION",
+        help="float32, float16, bfloat16, or a number of units (default: %(default)s)",
+    )
+    check.add_argument("--json", metavar="FILE", help='write the report as JSON; "-" prints it instead of the text')
+    check.add_argument("--markdown", metavar="FILE", help="write the report for a pull request")
+    check.add_argument("--junit", metavar="FILE", help="write the report as JUnit XML, one test for each name")
+    check.add_argument("--github", action="store_true", help="print an annotation for GitHub Actions too")
+    check.add_argument("--no-diagnosis", dest="diagnosis", action="store_false", help="do not look for the cause")
+
+
+def _add_probe(parts: Any) -> None:
+    probe = _start(parts, "probe", _probe, "Write inputs in which each known mistake is visible.")
+    probe.add_argument("-o", "--output", required=True, metavar="FOLDER", help="made if it does not exist")
+    probe.add_argument("--long", action="store_true", help="add a row as long as the model allows")
+
+
+def _add_names(parts: Any) -> None:
+    names = _start(parts, "names", _names, "List what can be dumped: names and shapes.")
+    names.add_argument(
+        "--style",
+        choices=("minibert", "hidden_states", "onnx", "ggml", "transformer_lens"),
+        default="minibert",
+        help="the spelling (default: %(default)s)",
+    )
+
+
+def _add_simulate(parts: Any) -> None:
+    simulate = _start(parts, "simulate", _simulate, "Write the dump of a port that has one known mistake.")
+    simulate.add_argument("mistake", metavar="MISTAKE", help='the id of a mistake; "list" lists them')
+    simulate.add_argument("-o", "--output", metavar="FILE", help="an .npz file")
+    simulate.add_argument("--inputs", metavar="FILE", help="as for check (default: the probe of this model)")
+
+
+def _raw(text: str) -> tuple[str, tuple[int, ...]]:
+    name, _, shape = text.rpartition("=")
+    try:
+        sizes = tuple(int(size) for size in shape.split(","))
+    except ValueError:
+        sizes = ()
+    if not name or not sizes or min(sizes) < 0 or max(sizes) >= 2**40:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=SHAPE, such as hidden_states.6=5,24,384")
+    return name, sizes
+
+
+def _budget(text: str) -> str | float:
+    if text in ("float32", "float16", "bfloat16"):
+        return text
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not float32, float16, bfloat16 or a number of units")
+    return number
+
+
+# --- the verbs --------------------------------------------------------------------------------------------------------
+
+
+def _subject(arguments: argparse.Namespace) -> Subject:
+    """Load the model with everything that it has: its pooler or head, its modules for sentences, its tokenizer."""
+    from minibert.errors import ModelFormatError
+    from minibert.models.load import load
+    from minibert.parity.subject import Subject
+    from minibert.sentence.modules import list_modules, read_modules, read_pipeline
+
+    files = locate_model(arguments)
+    modules = list_modules(files)
+    listed = read_modules(files) if modules and [one.kind for one in modules][:2] == ["Transformer", "Pooling"] else []
+    folder = files.subfolder(listed[0].path) if listed else files
+    if listed:
+        from minibert.models.bert_model import BertModel
+
+        model: Any = BertModel.from_files(folder, backend=arguments.backend, num_threads=arguments.num_threads)
+        pipeline = read_pipeline(files, listed, model.config.hidden_size, model.ops)
+    else:
+        pipeline = None
+        model = load(
+            arguments.model, revision=arguments.revision, backend=arguments.backend, num_threads=arguments.num_threads
+        )
+    try:
+        from minibert.tokenizer.bert_tokenizer import BertTokenizer
+
+        tokenizer = BertTokenizer.from_files(folder)
+    except ModelFormatError as error:
+        report_problem(f"warning: the tokenizer is left out: {error}")
+        tokenizer = None
+    return Subject(model, pipeline, tokenizer)
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from minibert.parity.comparison import NothingCompared, check
+    from minibert.parity.inputs import of_probe, of_texts, read_inputs
+
+    for path, suffix in ((arguments.markdown, ".md"), (arguments.junit, ".xml"), (arguments.json, ".json")):
+        if path is not None and path != "-":
+            check_output(path, (suffix,))
+    if (arguments.dump is None) == (arguments.against is None):
+        raise ValueError("give either a DUMP or --against LIBRARY.")
+    if arguments.inputs is not None and arguments.texts is not None:
+        raise ValueError("give either --inputs or --texts.")
+    subject = _subject(arguments)
+    inputs: Any = arguments.inputs
+    if arguments.texts is not None:
+        inputs = of_texts(subject, _read_texts(arguments.texts))
+    dump: Any = arguments.dump
+    if arguments.against is not None:
+        from minibert.parity.peers import run_peer
+
+        inputs = read_inputs(of_probe(subject) if inputs is None else inputs, subject)
+        library, *files = arguments.against
+        dump = run_peer(library, files, locate_model(arguments), inputs)
+    names = None if arguments.map is None else _read_map(arguments.map)
+    try:
+        report = check(
+            subject,
+            dump,
+            inputs,
+            budget=arguments.budget,
+            names=names,
+            raw=dict(arguments.raw or ()),
+            diagnosis=arguments.diagnosis,
+        )
+    except NothingCompared as error:
+        report_problem(arguments.parser.in_its_words(str(error)))
+        return 3
+    _write(report, arguments)
+    return report.exit_code
+
+
+def _write(report: Report, arguments: argparse.Namespace) -> None:
+    if arguments.json == "-":
+        print(json.dumps(report.to_json(), indent=2, ensure_ascii=False))
+    else:
+        print(report)
+    if arguments.json not in (None, "-"):
+        write_json(arguments.json, report.to_json())
+    if arguments.markdown is not None:
+        write_whole(arguments.markdown, lambda file: file.write(report.to_markdown().encode()))
+    if arguments.junit is not None:
+        write_whole(arguments.junit, lambda file: file.write(report.to_junit().encode()))
+    if arguments.github:
+        from minibert.parity.render import as_annotations
+
+        print(as_annotations(report), end="\n" if not report.allowed else "")
+
+
+def _read_texts(path: str) -> list[Any]:
+    lines = read_bytes(Path(path)).decode("utf-8-sig").splitlines()
+    return [tuple(line.split("\t", 1)) if "\t" in line else line for line in lines]
+
+
+def _read_map(path: str) -> dict[str, str]:
+    content = parse_json(read_bytes(Path(path)), path)
+    if not isinstance(content, dict) or not all(isinstance(name, str) for name in content.values()):
+        raise ValueError(f"{path} is not a JSON object of strings: names in the dump -> names of minibert.")
+    return content
+
+
+def _probe(arguments: argparse.Namespace) -> int:
+    from minibert.parity.probing import probe
+
+    subject = _subject(arguments)
+    made = probe(subject, long=arguments.long)
+    for path in made.save(arguments.output):
+        print(path)
+    for i, shown in enumerate(made.shows):
+        print(f"  row {i}: {shown} ({int(made.attention_mask[i].sum())} tokens)")
+    return 0
+
+
+def _names(arguments: argparse.Namespace) -> int:
+    from minibert.parity.styles import listed_names
+
+    arguments.backend, arguments.num_threads = "numpy", None
+    subject = _subject(arguments)
+    rows = listed_names(subject, arguments.style)
+    width = max((len(name) for name, _ in rows), default=0)
+    for name, shape in rows:
+        print(f"{name:{width}}  {shape}")
+    if arguments.style == "minibert":
+        print("hidden_states.* alone are enough to begin: minibert parity names --style hidden_states")
+    return 0
+
+
+def _simulate(arguments: argparse.Namespace) -> int:
+    import numpy as np
+
+    from minibert.parity.inputs import of_probe, read_inputs
+
+    if importlib.util.find_spec("minibert.parity.mistakes") is None:
+        raise ValueError("this version does not have the catalogue of mistakes.")
+    from minibert.parity.mistakes import MISTAKES, simulate  # type: ignore[import-not-found]
+
+    if arguments.mistake == "list":
+        for mistake in MISTAKES.values() if hasattr(MISTAKES, "values") else MISTAKES:
+            print(f"{mistake.id:16}  {mistake.text}")
+        return 0
+    if arguments.output is None:
+        raise ValueError("give --output FILE, where the dump is written.")
+    check_output(arguments.output, (".npz",))
+    subject = _subject(arguments)
+    inputs = read_inputs(of_probe(subject) if arguments.inputs is None else arguments.inputs, subject)
+    values = simulate(subject.model, inputs, arguments.mistake)
+    write_whole(arguments.output, lambda file: np.savez(file, **values))
+    report_written(arguments.output, f"{len(values)} names of a port with the mistake {arguments.mistake}")
+    return 0

@@ -1,0 +1,562 @@
+"""`check`: a dump of another implementation beside the float64 values, name by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.util
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from minibert.base.arrays import FloatArray
+from minibert.base.checks import brief, counted
+from minibert.bert.packed import PackedBatch
+from minibert.parity import inputs as given_inputs
+from minibert.parity.finding import Finding
+from minibert.parity.layouts import align, expected_shape
+from minibert.parity.matching import VECTOR, Entry, Matched, match
+from minibert.parity.readers import Dump, as_dump, read_dump
+from minibert.parity.report import Report, Row
+from minibert.parity.subject import INPUTS, Subject
+from minibert.parity.truth import HALF_PRECISIONS, Unit, measure_units, round_to, true_values, visible
+from minibert.trace.names import Spec
+
+__all__ = ["LARGEST", "RMS", "NothingCompared", "check"]
+
+RMS, LARGEST = 4.0, 8.0
+"""The budget: RMS error and largest error, in units of those of a plain float32 forward. See the README."""
+
+# A value whose relative error is larger is compared with the other values of the model too.
+_ANOTHER = 0.02
+
+# A value is taken for another one if it is nearer to it by this factor.
+_NEARER = 100.0
+
+# The least share of float16's error that every value of a float16 forward has.
+_LEAST_HALF = 1 / 32
+
+
+class NothingCompared(ValueError):
+    """A dump has no value that can be compared."""
+
+
+def check(
+    model: Any,
+    dump: Mapping[str, Any] | str | os.PathLike[str],
+    inputs: Mapping[str, Any] | str | os.PathLike[str] | None = None,
+    *,
+    budget: str | float = "float32",
+    names: Mapping[str, str] | None = None,
+    raw: Mapping[str, tuple[int, ...]] | None = None,
+    diagnosis: bool = True,
+) -> Report:
+    """Compare the values that another implementation computed with the true ones, and say what is wrong.
+
+    Parameters
+    ----------
+    model : BertModel, model with a head, or SentenceTransformer
+        The checkpoint that the other implementation runs. A `SentenceTransformer` is needed for sentence vectors.
+    dump : mapping of names to arrays, or path
+        Any names of trace/README.md, such as "hidden_states.0"; see parity/README.md for the formats of files.
+    inputs : mapping or path, optional
+        What both were given, as the model takes it: input_ids, attention_mask, token_type_ids, position_ids. Default:
+        the input_ids of the dump, with its mask and types; else those of `probe`, for a `SentenceTransformer`.
+    budget : "float32", "float16", "bfloat16" or float
+        The precision that is allowed, or the largest RMS error in units of a float32 forward's.
+    names : mapping, optional
+        Names in the dump -> names of minibert.
+    raw : mapping, optional
+        Names -> shapes of files without a header; see `read_dump`.
+    diagnosis : bool
+        Whether to look for the cause.
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    NothingCompared
+        No array of the dump is a value of the model. It is a ValueError.
+    TypeError, ValueError, OSError, MemoryError
+        An argument is wrong, or a file cannot be read.
+    """
+    subject = Subject.of(model)
+    _check_budget(budget)
+    arrays = as_dump(dump) if isinstance(dump, Mapping) else read_dump(dump, raw)
+    if inputs is None:
+        own = match(arrays, subject, None, names).inputs
+        inputs = own if "input_ids" in own or "inputs_embeds" in own else given_inputs.of_probe(subject)
+    taken = given_inputs.read_inputs(inputs, subject)
+    batch = subject.pack(taken)
+    matched = match(arrays, subject, batch, names)
+    comparison = _Comparison(model, subject, taken, batch, matched)
+    findings = [*comparison.check_inputs(), *comparison.check_weights()]
+    if not matched.values and not findings:
+        raise NothingCompared(_nothing(arrays, matched))
+    return comparison.report(budget, findings, diagnosis)
+
+
+def _check_budget(budget: object) -> None:
+    if budget in ("float32", *HALF_PRECISIONS):
+        return
+    if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 < budget < float("inf"):
+        raise ValueError(f"budget={brief(budget)}; expected 'float32', 'float16', 'bfloat16' or a number of units.")
+
+
+def _nothing(arrays: Dump, matched: Matched) -> str:
+    held = [name for name in ("inputs", "weights") if getattr(matched, name)]
+    some = ", ".join(f"{name} {_shape(value)}" for name, value in list(arrays.items())[:6])
+    only = f"Only {' and '.join(held)} were recognised" if held else "No name was recognised"
+    return (
+        f"Nothing can be compared. The dump holds {some}. {only}. Use names of trace/README.md, such as "
+        "hidden_states.0, or say what the names mean: names={'their name': 'hidden_states.0'}."
+    )
+
+
+def _shape(value: npt.NDArray[Any] | list[npt.NDArray[Any]]) -> str:
+    return f"({counted(len(value), 'text')})" if isinstance(value, list) else str(value.shape)
+
+
+class _Comparison:
+    """One dump beside one model."""
+
+    def __init__(
+        self, model: Any, subject: Subject, inputs: dict[str, Any], batch: PackedBatch, matched: Matched
+    ) -> None:
+        self._model, self._subject, self._inputs = model, subject, inputs
+        self._batch, self._matched = batch, matched
+        self._notes: list[str] = []
+        self._specs = dict(subject.names.specs)
+        if subject.pipeline is not None:
+            self._specs[VECTOR] = Spec(VECTOR, None, "pooled", subject.pipeline.widths[-1], False)
+
+    # --- what comes before the values ---------------------------------------------------------------------------------
+
+    def check_inputs(self) -> list[Finding]:
+        """Compare the ids, mask and types in the dump with the inputs."""
+        findings = []
+        for name, dumped in self._matched.inputs.items():
+            given = self._inputs.get(name)
+            if given is None or name == "inputs_embeds":
+                continue
+            given = np.asarray(given)
+            shown = np.ones(given.shape, np.bool_) if name == "attention_mask" else self._batch.mask
+            if dumped.shape != given.shape:
+                text = f"{name} has shape {dumped.shape} in the dump; expected {given.shape}."
+            elif not ((dumped != given) & np.broadcast_to(shown, given.shape)).any():
+                continue
+            else:
+                row = int(np.flatnonzero(((dumped != given) & shown).any(axis=1))[0])
+                text = f"{name} differ in row {row}. The port has {self._row(name, dumped[row])}, expected "
+                text += f"{self._row(name, given[row])}."
+            findings.append(
+                Finding(
+                    text=text + " So the values are not compared.",
+                    mistake="",
+                    names=(name,),
+                    explained=0.0,
+                    remedy="Give both the same integers, or repair the tokenizer first.",
+                )
+            )
+        return findings
+
+    def _row(self, name: str, row: npt.NDArray[Any]) -> str:
+        tokenizer = self._subject.tokenizer
+        listed = row[:24].tolist()
+        if name == "input_ids" and tokenizer is not None and row.dtype.kind in "iu":
+            known = [i if 0 <= i < len(tokenizer) else 0 for i in listed]
+            return f"{listed} ({' '.join(tokenizer.convert_ids_to_tokens(known))})"
+        return str(listed)
+
+    def check_weights(self) -> list[Finding]:
+        """Compare the weights in the dump with those of the checkpoint, bit for bit."""
+        findings, weights = [], self._subject.weights()
+        transposed = []
+        for name, dumped in self._matched.weights.items():
+            true = weights[name]
+            if dumped.shape == true.shape and np.array_equal(dumped.astype(np.float32), true):
+                continue
+            if dumped.T.shape == true.shape and np.array_equal(dumped.T.astype(np.float32), true):
+                transposed.append(name)
+                continue
+            text = f"{name} is not the checkpoint's"
+            if dumped.shape != true.shape:
+                text += f": its shape is {dumped.shape}, expected {true.shape}."
+            else:
+                rounded = [
+                    level for level in HALF_PRECISIONS if np.array_equal(dumped.astype(np.float32), round_to(level, true))
+                ]
+                wrong = int(np.count_nonzero(dumped.astype(np.float32) != true))
+                text += f": it was rounded to {rounded[0]}." if rounded else f": {wrong:,} of {true.size:,} numbers differ."
+            findings.append(
+                Finding(
+                    text=text, mistake="", names=(name,), explained=0.0, remedy="Repair what loads the weights first."
+                )
+            )
+        if transposed:
+            self._notes.append(f"These weights are stored transposed: {', '.join(transposed[:4])}.")
+        equal = len(self._matched.weights) - len(findings)
+        if equal:
+            self._notes.append(f"{counted(equal, 'weight')} in the dump: equal to the checkpoint's.")
+        return findings
+
+    # --- the values ---------------------------------------------------------------------------------------------------
+
+    def report(self, budget: str | float, findings: list[Finding], diagnosis: bool) -> Report:
+        """Compare the values, unless the inputs differ."""
+        stopped = any(finding.names[0] in INPUTS for finding in findings)
+        entries = [] if stopped else self._entries()
+        if not entries and not findings:
+            raise NothingCompared(f"Nothing can be compared. {' '.join(self._notes[:4])}")
+        compared = list(dict.fromkeys(name for name, _, _, _ in entries))
+        units = self._units(compared)
+        rows = [self._measured(*entry, units) for entry in entries]
+        rows, renamed = self._with_holds(rows, entries)
+        rows = self._with_levels(rows)
+        verdict = self._verdict(rows, entries, bool(findings))
+        first = next((row.name for row in rows if row.level == "wrong"), None)
+        if findings:
+            first = findings[0].names[0]
+        self._say_layouts(rows)
+        self._say_hidden(rows, entries)
+        findings = [*findings, *renamed]
+        if diagnosis and verdict == "wrong" and not findings:
+            findings += self._diagnose(rows, entries, units)
+        return Report(
+            verdict=verdict,
+            first=first if verdict == "wrong" else None,
+            names=rows,
+            diagnosis=findings,
+            budget=budget,
+            allowed=not findings and self._allowed(rows, verdict, budget),
+            notes=self._notes,
+            unknown=self._matched.unknown,
+            model=self._description(),
+        )
+
+    def _description(self) -> str:
+        config = self._subject.config
+        return f"{config.num_hidden_layers} layers, hidden_size {config.hidden_size}"
+
+    def _expected(self, name: str) -> tuple[int, ...]:
+        return expected_shape(self._specs[name], self._batch)
+
+    @functools.cached_property
+    def _all_truth(self) -> Mapping[str, FloatArray]:
+        return true_values(self._subject, self._inputs, self._batch, list(self._subject.names.specs))
+
+    @functools.cached_property
+    def _truth(self) -> Mapping[str, FloatArray]:
+        names = {entry.name for entry in self._matched.values} - {VECTOR}
+        for entry in self._matched.values:
+            names |= set(self._others(entry)) - {VECTOR}
+        if any(entry.name == VECTOR for entry in self._matched.values):
+            names.add(self._last_state)
+        ordered = [name for name in self._subject.names.specs if name in names]
+        return true_values(self._subject, self._inputs, self._batch, ordered)
+
+    @property
+    def _last_state(self) -> str:
+        return self._subject.names.resolve("last_hidden_state")[0]
+
+    @functools.cached_property
+    def _true_vectors(self) -> FloatArray:
+        return self._subject.vectors(self._truth[self._last_state], self._batch)
+
+    def _true(self, name: str) -> FloatArray:
+        return self._true_vectors if name == VECTOR else self._truth[name]
+
+    def _others(self, entry: Entry) -> list[str]:
+        """Return the values that a loose name could mean."""
+        if not entry.loose or entry.name == VECTOR:
+            return []
+        layer = self._specs[entry.name].layer
+        return [] if layer is None else ["embeddings" if layer == 0 else f"encoder.layer.{layer - 1}"]
+
+    def _shown(self, array: FloatArray, name: str) -> FloatArray:
+        return visible(array, self._specs[name].kind, self._batch).astype(np.float64, copy=False)
+
+    def _error(self, array: FloatArray, name: str, true: FloatArray | None = None) -> float:
+        """Return the relative RMS error of an array in padded form."""
+        true = self._shown(self._true(name) if true is None else true, name)
+        with np.errstate(all="ignore"):
+            size = float(np.sqrt(np.mean(true * true))) if true.size else 0.0
+            error = float(np.sqrt(np.mean((self._shown(array, name) - true) ** 2))) if true.size else 0.0
+        return error / (size or 1.0)
+
+    def _entries(self) -> list[tuple[str, str, FloatArray, str]]:
+        """Return canonical name, name in the dump, array in padded form and layout of each value that fits."""
+        found, seen = [], set()
+        for entry in self._matched.values:
+            if entry.name not in self._specs:
+                self._notes.append(
+                    f"{entry.given} holds sentence vectors; give a SentenceTransformer to compare them."
+                )
+                continue
+            tried = []
+            for name in (entry.name, *self._others(entry)):
+                aligned = align(
+                    entry.value,
+                    self._specs[name],
+                    self._batch,
+                    self._subject.config.num_attention_heads,
+                    functools.partial(self._error, name=name),
+                )
+                if aligned is not None:
+                    tried.append((self._error(aligned.array, name), name, aligned))
+            if not tried:
+                self._notes.append(
+                    f"{entry.given} has shape {_shape(entry.value)}; expected {self._expected(entry.name)}. It was not "
+                    "compared."
+                )
+                continue
+            best = min(range(len(tried)), key=lambda i: (not tried[i][0] < tried[0][0] / _NEARER, i))
+            _, name, aligned = tried[best]
+            if entry.loose:
+                self._notes.append(f"{entry.given} was taken for {name}.")
+            if name in seen:
+                continue
+            seen.add(name)
+            found.append((name, entry.given, aligned.array, aligned.layout))
+        order = {name: i for i, name in enumerate(self._specs)}
+        return sorted(found, key=lambda one: order[one[0]])
+
+    def _units(self, names: list[str], precision: str = "float32") -> dict[str, Unit]:
+        wanted = [name for name in names if name != VECTOR]
+        truth = _Some(self._truth, wanted)
+        units = measure_units(self._subject, self._inputs, self._batch, truth, precision)
+        if VECTOR in names:
+            units[VECTOR] = self._vector_unit(precision)
+        return units
+
+    def _vector_unit(self, precision: str) -> Unit:
+        from minibert.parity.truth import plain_states
+
+        true = self._shown(self._true_vectors, VECTOR)
+        unit: Unit | None = None
+        for states in plain_states(self._subject, self._inputs, self._batch, self._last_state, precision):
+            vectors = self._shown(self._subject.vectors(states, self._batch), VECTOR)
+            least = 2.0**-26 * float(np.sqrt(np.mean(true * true))) if true.size else 0.0
+            one = Unit.of(vectors - true, max(least, 1e-300))
+            unit = one if unit is None else one.larger(unit)
+        assert unit is not None
+        return unit
+
+    def _measured(self, name: str, given: str, array: FloatArray, layout: str, units: Mapping[str, Unit]) -> Row:
+        spec, true = self._specs[name], self._true(name)
+        with np.errstate(all="ignore"):
+            error = np.abs(self._shown(array, name) - self._shown(true, name))
+            rms = float(np.sqrt(np.mean(error * error))) if error.size else 0.0
+        finite = bool(np.isfinite(error).all())
+        largest = float(error.max(initial=0.0)) if finite else float("inf")
+        rms = rms if finite else float("inf")
+        flat = int(np.argmax(np.where(np.isfinite(error), error, np.inf))) if error.size else 0
+        indices = np.arange(true.size).reshape(true.shape)
+        places = visible(indices, spec.kind, self._batch)
+        at = tuple(int(i) for i in np.unravel_index(places[flat], true.shape)) if error.size else ()
+        return Row(
+            name=name,
+            given=given,
+            level="float32",
+            ratio=rms / units[name].rms,
+            worst=largest / units[name].largest,
+            rms=rms,
+            largest=largest,
+            relative=self._error(array, name) if finite else float("inf"),
+            unit=units[name].rms,
+            at=at,
+            value=float(array[at]) if at else 0.0,
+            true=float(true[at]) if at else 0.0,
+            layout=layout,
+        )
+
+    # --- names that hold something else -------------------------------------------------------------------------------
+
+    def _with_holds(self, rows: list[Row], entries: list[Any]) -> tuple[list[Row], list[Finding]]:
+        """Find arrays that are the value of another name; all wrong rows must be such, or nothing is said."""
+        far = [i for i, row in enumerate(rows) if row.relative > _ANOTHER and row.name != VECTOR]
+        if not far or any(not _within(row) for i, row in enumerate(rows) if i not in far):
+            return rows, []
+        found: dict[int, str] = {}
+        for i in far:
+            name = self._nearest(rows[i], entries[i][2])
+            if name is None:
+                return rows, []
+            found[i] = name
+        changed = [dataclasses.replace(row, holds=found.get(i, "")) for i, row in enumerate(rows)]
+        return changed, [_holds_finding([changed[i] for i in far], self._subject.config.num_hidden_layers)]
+
+    def _nearest(self, row: Row, array: FloatArray) -> str | None:
+        spec = self._specs[row.name]
+        best, least = None, min(row.relative / _NEARER, 5e-3)
+        if not np.isfinite(row.relative):
+            return None
+        for name, other in self._subject.names.specs.items():
+            if name == row.name or (other.kind, other.width) != (spec.kind, spec.width):
+                continue
+            near = name.endswith(".input") or not name.startswith("encoder.layer.") or name.count(".") == 2
+            if not near and other.layer != spec.layer:
+                continue
+            error = self._error(array, row.name, self._all_truth[name])
+            if error < least:
+                best, least = name, error
+        return best
+
+    # --- the verdict --------------------------------------------------------------------------------------------------
+
+    def _with_levels(self, rows: list[Row]) -> list[Row]:
+        off = [row for row in rows if not _within(row)]
+        if not off:
+            return rows
+        level = self._half_precision(rows) if not any(row.holds for row in rows) else None
+        if level is None:
+            return [dataclasses.replace(row, level="wrong") if row in off else row for row in rows]
+        precision, units = level
+        leveled = []
+        for row in rows:
+            half = {precision: row.rms / units[row.name].rms}
+            leveled.append(dataclasses.replace(row, level=precision if row in off else row.level, half=half))
+        return leveled
+
+    def _half_precision(self, rows: list[Row]) -> tuple[str, dict[str, Unit]] | None:
+        """Return the half precision whose forward has such errors, and its units; None if there is none.
+
+        A mistake can be as small as these errors. So every value must have an error of that size, and the dump must hold
+        the embeddings, where almost no mistake is, or numbers that were rounded.
+        """
+        if not all(np.isfinite(row.ratio) for row in rows) or any(row.relative > 0.5 for row in rows):
+            return None
+        arrays = [entry.value for entry in self._matched.values if not isinstance(entry.value, list)]
+        # All numbers of bfloat16 that are not tiny or huge are numbers of float16 too.
+        stored = [one for one in reversed(HALF_PRECISIONS) if all(_is_rounded(array, one) for array in arrays)]
+        states = [row for row in rows if row.name == "embeddings"]
+        if not stored and (not states or _within(states[0])):
+            return None
+        for precision in stored[:1] or HALF_PRECISIONS:
+            units = self._units([row.name for row in rows], precision)
+            ratios = [(row.rms / units[row.name].rms, row.largest / units[row.name].largest) for row in rows]
+            if all(_LEAST_HALF <= ratio <= RMS and worst <= LARGEST for ratio, worst in ratios):
+                return precision, units
+        return None
+
+    def _verdict(self, rows: list[Row], entries: list[Any], found: bool) -> str:
+        levels = {row.level for row in rows}
+        if found or "wrong" in levels or any(row.holds for row in rows):
+            return "wrong"
+        for level in HALF_PRECISIONS:
+            if level in levels:
+                return level
+        return "bits" if rows and self._bits(entries) else "float32"
+
+    def _bits(self, entries: list[Any]) -> bool:
+        """Return whether all values are those of minibert, bit for bit."""
+        names = [name for name, _, _, _ in entries]
+        if VECTOR in names or any(array.dtype != np.float32 for _, _, array, _ in entries):
+            return False
+        trace = self._subject.model.trace(**self._inputs, record=names)
+        return all(
+            np.array_equal(
+                visible(array, self._specs[name].kind, self._batch),
+                visible(trace[name], self._specs[name].kind, self._batch),
+            )
+            for name, _, array, _ in entries
+        )
+
+    def _allowed(self, rows: list[Row], verdict: str, budget: str | float) -> bool:
+        if isinstance(budget, int | float):
+            return bool(rows) and all(row.ratio <= budget and row.worst <= 2 * budget and not row.holds for row in rows)
+        accepted = {"float32": ("bits", "float32"), "float16": ("bits", "float32", "float16")}
+        accepted["bfloat16"] = (*accepted["float16"], "bfloat16")
+        return verdict in accepted[budget]
+
+    # --- what else is said --------------------------------------------------------------------------------------------
+
+    def _say_layouts(self, rows: list[Row]) -> None:
+        by_layout: dict[str, list[str]] = {}
+        for row in rows:
+            if row.layout:
+                by_layout.setdefault(row.layout, []).append(row.given)
+        for layout, names in by_layout.items():
+            more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+            self._notes.append(f"{', '.join(names[:2])}{more} was read as {layout}.")
+
+    def _say_hidden(self, rows: list[Row], entries: list[Any]) -> None:
+        if self._batch.mask.all() or any(row.level == "wrong" for row in rows):
+            return
+        if any(self._specs[name].kind == "tokens" and np.any(array[~self._batch.mask]) for name, _, array, _ in entries):
+            self._notes.append("Places that are masked hold numbers. That is fine: nothing reads them.")
+
+    def _diagnose(self, rows: list[Row], entries: list[Any], units: Mapping[str, Unit]) -> list[Finding]:
+        if importlib.util.find_spec("minibert.parity.diagnosis") is None:
+            return []
+        from minibert.parity.diagnosis import diagnose  # type: ignore[import-not-found]
+
+        port = {name: array for name, _, array, _ in entries}
+        truth: Mapping[str, FloatArray] = _Some(self._truth, [name for name in port if name != VECTOR])
+        if VECTOR in port:
+            truth = {**truth, VECTOR: self._true_vectors}
+        found: list[Finding] = diagnose(
+            self._model,
+            self._inputs,
+            port,
+            truth=truth,
+            unit={name: unit.rms for name, unit in units.items()},
+            budget=RMS,
+        )
+        return found
+
+
+def _is_rounded(array: npt.NDArray[Any], precision: str) -> bool:
+    return bool(np.array_equal(array, round_to(precision, array.astype(np.float32))))
+
+
+def _within(row: Row) -> bool:
+    return row.ratio <= RMS and row.worst <= LARGEST
+
+
+class _Some(Mapping[str, FloatArray]):
+    """Some names of a mapping whose values are computed when they are read."""
+
+    def __init__(self, values: Mapping[str, FloatArray], names: list[str]) -> None:
+        self._values, self._names = values, names
+
+    def __getitem__(self, name: str) -> FloatArray:
+        if name not in self._names:
+            raise KeyError(name)
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def _holds_finding(rows: list[Row], depth: int) -> Finding:
+    def number(name: str) -> int | None:
+        if name == "embeddings":
+            return 0
+        parts = name.split(".")
+        return int(parts[2]) + 1 if len(parts) == 3 and parts[0] == "encoder" else None
+
+    numbers = [(number(row.name), number(row.holds)) for row in rows]
+    shifts = {held - own if own is not None and held is not None else None for own, held in numbers}
+    names = tuple(row.name for row in rows)
+    if len(shifts) == 1 and None not in shifts:
+        (shift,) = shifts
+        text = (
+            f"The values are right, but their names are not: hidden_states.i holds hidden_states.i{shift:+d} "
+            f"({counted(len(rows), 'name')}). hidden_states.0 is the output of the embeddings after their LayerNorm, "
+            f"hidden_states.{depth} the output of the last layer."
+        )
+        return Finding(text, "H1", names, 1.0, "Count from the output of the embeddings.")
+    listed = ", ".join(f"{row.given} holds {row.holds}" for row in rows[:4])
+    text = f"The values are right, but belong to other names: {listed}."
+    if any(row.holds.endswith(".input") for row in rows):
+        text += " A name that ends in LayerNorm.input is the sum before a LayerNorm: it was dumped before the norm, or the norm is missing."
+    return Finding(text, "", names, 1.0, "Dump the value that the name means; see trace/README.md.")

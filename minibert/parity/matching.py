@@ -1,0 +1,167 @@
+"""Names in a dump -> what they mean: values of the model, its inputs, its weights, sentence vectors."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy.typing as npt
+
+from minibert.base.checks import brief
+from minibert.bert.packed import PackedBatch
+from minibert.parity.readers import Dump
+from minibert.parity.subject import INPUTS, Subject
+
+__all__ = ["VECTOR", "Entry", "Matched", "match"]
+
+VECTOR = "sentence_embedding"
+"""The name of the sentence vectors, which is that of sentence-transformers."""
+
+_VECTOR_NAMES = {
+    *(VECTOR, "sentence_embeddings", "sentence_vector", "sentence_vectors", "vector", "vectors", "embedding"),
+    *("embeddings", "text_embeds", "data", "output", "pooled", "result"),
+}
+_TOKENS_NAMES = {"token_embeddings", "last_hidden", "last_hidden_states", "hidden_state", "encoder_output"}
+# Names of hidden states that do not say whether the look-up is number 0.
+_LOOSE = re.compile(r"(?:.*[._/-])?(?:layers?|blocks?|h|hidden|states?|hidden_states?|encoder_layers?)[._-]?0*(\d{1,4})$")
+_SEVERAL = {"hidden_states", "all_hidden_states", "layers", "states", "encoder_states"}
+_INPUT_NAMES = {"ids": "input_ids", "tokens": "input_ids", "segment_ids": "token_type_ids", "mask": "attention_mask"}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Entry:
+    """One dumped array, and the value it is a dump of.
+
+    Parameters
+    ----------
+    name : str           the canonical name, or `VECTOR`
+    given : str          its name in the dump
+    value : ndarray, or a list of one for each text
+    loose : bool         the name does not say which value it is, so others are tried too
+    """
+
+    name: str
+    given: str
+    value: npt.NDArray[Any] | list[npt.NDArray[Any]]
+    loose: bool = False
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Matched:
+    """What a dump holds: inputs and weights by name, values in the order of the forward pass, and unknown names."""
+
+    inputs: dict[str, npt.NDArray[Any]]
+    weights: dict[str, npt.NDArray[Any]]
+    values: list[Entry]
+    unknown: list[str]
+
+
+def match(dump: Dump, subject: Subject, batch: PackedBatch | None, renamed: Mapping[str, str] | None = None) -> Matched:
+    """Find out what each array of a dump is.
+
+    Parameters
+    ----------
+    dump : Dump
+    subject : Subject
+    batch : PackedBatch or None      None: only the inputs are looked for
+    renamed : mapping of names in the dump to names of values, optional
+
+    Raises
+    ------
+    ValueError
+        `renamed` has a name that is not in the dump, or means no value; or two arrays have the same meaning.
+    """
+    renamed = dict(renamed or {})
+    missing = [name for name in renamed if name not in dump]
+    if missing:
+        raise ValueError(f"The map has the names {brief(missing)}, which are not in the dump: {brief(list(dump))}.")
+    weights = {*subject.weights()} if batch is not None else set()
+    matched = Matched({}, {}, [], [])
+    for given, value in dump.items():
+        name = renamed.get(given, given)
+        plain = _INPUT_NAMES.get(name, name)
+        if plain in INPUTS and not isinstance(value, list):
+            matched.inputs[plain] = value
+        elif batch is None:
+            continue
+        elif (weight := _weight_name(name)) in weights and not isinstance(value, list):
+            matched.weights[weight] = value
+        else:
+            if given in renamed and name != VECTOR:
+                found = [Entry(subject.names.resolve(name)[0], given, value)]  # raises, with the nearest names
+            else:
+                found = _values(name, given, value, subject, batch)
+            matched.values.extend(found)
+            matched.unknown.extend([] if found else [given])
+    order = {name: i for i, name in enumerate((*subject.names.specs, VECTOR))}
+    matched.values.sort(key=lambda entry: order[entry.name])
+    for one, other in zip(matched.values, matched.values[1:], strict=False):
+        if one.name == other.name and not (one.loose or other.loose):
+            matched.values[:] = _without_twins(matched.values)
+            break
+    return matched
+
+
+def _without_twins(entries: list[Entry]) -> list[Entry]:
+    """Keep one of the entries that mean the same value, such as encoder.layer.0 and hidden_states.1."""
+    kept: dict[tuple[str, str], Entry] = {}
+    for entry in entries:
+        kept.setdefault((entry.name, entry.given if entry.loose else ""), entry)
+    return list(kept.values())
+
+
+def _weight_name(name: str) -> str:
+    name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name))
+    return re.sub(r"^(?:(?:bert|model|0\.auto_model|0\.model)\.)+", "", name)
+
+
+def _values(
+    name: str, given: str, value: npt.NDArray[Any] | list[npt.NDArray[Any]], subject: Subject, batch: PackedBatch
+) -> list[Entry]:
+    depth = subject.config.num_hidden_layers
+    shape = () if isinstance(value, list) else value.shape
+    B, S = batch.mask.shape
+    if name.lower() in _VECTOR_NAMES and len(shape) == 2 and shape[0] == B and name != "pooled":
+        return [Entry(VECTOR, given, value)]
+    try:
+        canonical, _ = subject.names.resolve(name)
+        return [Entry(canonical, given, value)]
+    except ValueError:
+        pass
+    if name.lower() in _SEVERAL and not isinstance(value, list) and len(shape) >= 3 and shape[0] in (depth, depth + 1):
+        exact = shape[0] == depth + 1
+        return [
+            Entry(_state(i if exact else i + 1), f"{given}[{i}]", value[i], loose=not exact) for i in range(shape[0])
+        ]
+    if name.lower() in ("attentions", "all_attentions") and not isinstance(value, list) and shape[:1] == (depth,):
+        return [Entry(f"encoder.layer.{i}.attention.self.probs", f"{given}[{i}]", value[i]) for i in range(depth)]
+    loose = _LOOSE.match(name)
+    if loose is not None and int(loose[1]) <= depth:
+        number = int(loose[1])
+        return [Entry(_state(min(number + 1, depth)), given, value, loose=True)]
+    if name.lower() in _TOKENS_NAMES:
+        return [Entry(_state(depth), given, value)]
+    return _by_shape(given, value, subject, batch)
+
+
+def _by_shape(
+    given: str, value: npt.NDArray[Any] | list[npt.NDArray[Any]], subject: Subject, batch: PackedBatch
+) -> list[Entry]:
+    """Guess what an array of an unknown name is: vectors, or the last hidden state."""
+    B, S = batch.mask.shape
+    H, depth = subject.config.hidden_size, subject.config.num_hidden_layers
+    if isinstance(value, list):
+        return []
+    if value.ndim == 2 and value.shape[0] == B and subject.pipeline and value.shape[1] == subject.pipeline.widths[-1]:
+        return [Entry(VECTOR, given, value, loose=True)]
+    if value.shape in ((B, S, H), (batch.num_tokens, H)):
+        return [Entry(_state(depth), given, value, loose=True)]
+    if value.shape == (depth + 1, B, S, H):
+        return [Entry(_state(i), f"{given}[{i}]", value[i]) for i in range(depth + 1)]
+    return []
+
+
+def _state(i: int) -> str:
+    return "embeddings" if i == 0 else f"encoder.layer.{i - 1}"

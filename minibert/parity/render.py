@@ -1,0 +1,172 @@
+"""A report as text, Markdown, JSON and JUnit XML."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+from xml.sax.saxutils import escape, quoteattr
+
+import minibert
+from minibert.base.checks import counted
+from minibert.parity.finding import Finding
+from minibert.parity.report import FORMAT, Report, Row
+
+__all__ = ["as_annotations", "as_json", "as_junit", "as_markdown", "as_text"]
+
+# Rows of the table in a text; the others are right, and are counted.
+_MOST_ROWS = 40
+
+
+def as_text(report: Report) -> str:
+    """Return the report for a terminal of 120 columns."""
+    lines = [_headline(report)]
+    lines.append("  unit: RMS error of a plain float32 forward of this model on these inputs")
+    shown = _shown(report)
+    width = max((len(row.name) for row in shown), default=0)
+    skipped = False
+    for row in report.names:
+        if row not in shown:
+            if not skipped:
+                lines.append("  ...")
+            skipped = True
+            continue
+        skipped = False
+        mark = ">" if row.name == report.first and row.level == "wrong" else " "
+        lines.append(f"{mark} {row.name:{width}}  {_number(row.ratio):>9}{_detail(row)}".rstrip())
+    for finding in report.diagnosis:
+        lines += _finding_lines(finding)
+    lines += [f"Note: {note}" for note in report.notes]
+    if report.unknown:
+        lines.append(f"Not compared, because the names are unknown: {_some(report.unknown)}")
+    return "\n".join(lines)
+
+
+def _headline(report: Report) -> str:
+    rows, wrong = report.names, [row for row in report.names if row.level == "wrong"]
+    compared = counted(len(rows), "name")
+    if report.verdict == "wrong":
+        if not wrong:
+            return f"WRONG: {report.first}" if report.first else "WRONG"
+        before = [row for row in rows[: rows.index(wrong[0])]]
+        right = f" ({counted(len(before), 'name')} before it: right)" if before else ""
+        return f"WRONG from {wrong[0].name} on{right}; {len(wrong)} of {compared} wrong"
+    largest = max((row.ratio for row in rows), default=0.0)
+    said = {
+        "bits": f"BITS: {compared} equal minibert bit for bit",
+        "float32": f"FLOAT32: {compared} compared, all as exact as float32 is; the largest error is "
+        f"{_number(largest)} units",
+        "float16": f"FLOAT16: {compared} compared; the errors are those of a forward in float16",
+        "bfloat16": f"BFLOAT16: {compared} compared; the errors are those of a forward in bfloat16",
+    }[report.verdict]
+    return said + ("" if report.allowed else f", which is more than the budget allows ({report.budget})")
+
+
+def _shown(report: Report) -> list[Row]:
+    rows = report.names
+    if len(rows) <= _MOST_ROWS:
+        return rows
+    wrong = [i for i, row in enumerate(rows) if row.level == "wrong" or row.holds]
+    near = {j for i in wrong[:3] for j in range(i - 2, i + 3)} | {0, len(rows) - 1} | set(wrong[: _MOST_ROWS - 20])
+    if not wrong:
+        order = sorted(range(len(rows)), key=lambda i: -rows[i].ratio)
+        near |= set(order[:10])
+    return [row for i, row in enumerate(rows) if i in near]
+
+
+def _detail(row: Row) -> str:
+    if row.holds:
+        return f"  holds {row.holds}"
+    if row.level == "float32":
+        return ""
+    place = ", ".join(map(str, row.at))
+    level = "" if row.level == "wrong" else f"  {row.level}"
+    return f"{level}  largest {row.largest:.1e} at [{place}]: {row.value:.6g} instead of {row.true:.6g}"
+
+
+def _finding_lines(finding: Finding) -> list[str]:
+    lines = [f"Why: {finding.text}"]
+    if finding.explained:
+        lines.append(f"     It explains {100 * finding.explained:.4g} % of the difference.")
+    if finding.alternatives:
+        lines.append(f"     This dump does not tell it apart from: {', '.join(finding.alternatives)}.")
+    if finding.separate:
+        lines.append(f"     To tell them apart: {finding.separate}")
+    if finding.remedy:
+        lines.append(f"Fix: {finding.remedy}")
+    return lines
+
+
+def _number(value: float) -> str:
+    if not math.isfinite(value):
+        return "not finite"
+    return f"{value:.1f}" if value < 1000 else f"{value:.3g}"
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+
+
+def as_markdown(report: Report) -> str:
+    """Return the report in Markdown: a headline, the table of the names, the findings."""
+    lines = [f"**{_headline(report)}**", "", "| name | units | largest error | |", "|---|--:|--:|---|"]
+    lines += [
+        f"| `{row.name}` | {_number(row.ratio)} | {row.largest:.1e} | {row.holds and 'holds ' + row.holds or row.level} |"
+        for row in _shown(report)
+    ]
+    hidden = len(report.names) - len(_shown(report))
+    if hidden:
+        lines += ["", f"{counted(hidden, 'more name')} as exact as these or better."]
+    for finding in report.diagnosis:
+        lines += ["", *(line.strip().replace("Why:", "**Why:**").replace("Fix:", "**Fix:**") for line in _finding_lines(finding))]
+    lines += ["", *(f"- {note}" for note in report.notes)] if report.notes else []
+    if report.unknown:
+        lines += ["", f"Not compared: {_some(report.unknown)}"]
+    return "\n".join(lines) + "\n"
+
+
+def as_json(report: Report) -> dict[str, Any]:
+    """Return the report as a JSON object."""
+    content = dataclasses.asdict(report)
+    return {"format": FORMAT, "minibert": minibert.__version__, **_finite(content)}
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def as_junit(report: Report) -> str:
+    """Return the report as JUnit XML; a name outside the budget is a failed test case."""
+    findings = "\n".join(line for finding in report.diagnosis for line in _finding_lines(finding))
+    cases = []
+    for row in report.names:
+        failed = row.level == "wrong" or (not report.allowed and row.level != "float32") or bool(row.holds)
+        inner = ""
+        if failed:
+            message = f"{_number(row.ratio)} units{_detail(row)}"
+            inner = f"<failure message={quoteattr(_xml(message))}>{escape(_xml(findings))}</failure>"
+        cases.append(f"    <testcase classname={quoteattr('minibert.parity')} name={quoteattr(_xml(row.name))}>{inner}</testcase>")
+    if not report.names or (not report.allowed and not any("<failure" in case for case in cases)):
+        inner = f"<failure message={quoteattr(_xml(_headline(report)))}>{escape(_xml(findings))}</failure>"
+        cases.append(f'    <testcase classname="minibert.parity" name="verdict">{inner}</testcase>')
+    failures = sum("<failure" in case for case in cases)
+    head = f'<testsuite name="minibert parity" tests="{len(cases)}" failures="{failures}">'
+    return "\n".join(['<?xml version="1.0" encoding="UTF-8"?>', "<testsuites>", f"  {head}", *cases, "  </testsuite>", "</testsuites>", ""])
+
+
+def _xml(text: str) -> str:
+    """Replace the characters that XML does not allow."""
+    return "".join(c if c in "\t\n\r" or 32 <= ord(c) < 0xD800 or 0xE000 <= ord(c) < 0xFFFE or ord(c) > 0xFFFF else "?" for c in text)
+
+
+def as_annotations(report: Report) -> str:
+    """Return lines that GitHub Actions shows beside a commit; "" if everything is within the budget."""
+    if report.allowed:
+        return ""
+    text = "\n".join([_headline(report), *(line for finding in report.diagnosis for line in _finding_lines(finding))])
+    escaped = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return f"::error title=minibert parity::{escaped}"

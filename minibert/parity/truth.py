@@ -1,0 +1,279 @@
+"""What a port is compared with: the values in float64, and how far a plain float32 forward is from them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from minibert import exact
+from minibert.base.arrays import FloatArray, IntArray
+from minibert.bert import reference
+from minibert.bert.ops import AttentionOutput, LayerNorm, Ops, PreparedLinear
+from minibert.bert.packed import PackedBatch
+from minibert.parity.subject import Subject
+from minibert.trace.trace import Trace
+from minibert.trace.tracer import nbytes_of
+
+__all__ = ["HALF_PRECISIONS", "Unit", "Values", "measure_units", "plain_states", "round_to", "true_values", "visible"]
+
+# The values that are in memory at once. A dump with more values takes several forwards.
+_GROUP_NBYTES = 2**28
+
+# The least unit, relative to the RMS of a value: a value that is rounded to float32 once has an error of about that.
+_LEAST_UNIT = 2.0**-26
+
+HALF_PRECISIONS = ("float16", "bfloat16")
+
+
+class Values(Mapping[str, FloatArray]):
+    """Values by name in padded form, which are computed when they are read: some layers at a time.
+
+    Parameters
+    ----------
+    subject : Subject
+    inputs : mapping
+        As the model takes it.
+    batch : PackedBatch      the same inputs
+    names : the canonical names, in the order of the forward pass
+    ops : Ops
+    dtype : that of the values
+    """
+
+    def __init__(
+        self,
+        subject: Subject,
+        inputs: Mapping[str, Any],
+        batch: PackedBatch,
+        names: Sequence[str],
+        ops: Ops,
+        dtype: npt.DTypeLike,
+    ) -> None:
+        self._model = subject.model.with_ops(ops, dtype)
+        self._specs, self._inputs = subject.names.specs, dict(inputs)
+        self._stops_early = subject.head is None
+        sizes = nbytes_of(subject.names, batch, names, np.dtype(dtype).itemsize)
+        self._groups: list[list[str]] = [[]]
+        held = 0
+        for name in names:
+            held += sizes[name]
+            if held > _GROUP_NBYTES and self._groups[-1]:
+                self._groups.append([])
+                held = sizes[name]
+            self._groups[-1].append(name)
+        self._group_of = {name: i for i, group in enumerate(self._groups) for name in group}
+        self._held: tuple[int, Trace] | None = None
+
+    def __getitem__(self, name: str) -> FloatArray:
+        index = self._group_of[name]
+        if self._held is None or self._held[0] != index:
+            self._held = None  # before the next forward, so that two groups are never in memory
+            self._held = (index, self._compute(self._groups[index]))
+        return self._held[1][name]
+
+    def _compute(self, names: list[str]) -> Trace:
+        layers = [self._specs[name].layer for name in names]
+        after = any(layer is None and not name.startswith("embeddings") for name, layer in zip(names, layers, strict=True))
+        stop = {}
+        if self._stops_early and not after:
+            stop = {"num_layers": max((layer + 1 for layer in layers if layer is not None), default=0)}
+        trace: Trace = self._model.trace(**self._inputs, **stop, record=names)
+        trace.output = None
+        return trace
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._group_of)
+
+    def __len__(self) -> int:
+        return len(self._group_of)
+
+
+def true_values(subject: Subject, inputs: Mapping[str, Any], batch: PackedBatch, names: Sequence[str]) -> Values:
+    """Return the values of these names in float64."""
+    return Values(subject, inputs, batch, names, exact.OPS, np.float64)
+
+
+@dataclasses.dataclass(frozen=True)
+class Unit:
+    """The error of a forward in some precision: root mean square and largest, over the places that are not masked."""
+
+    rms: float
+    largest: float
+
+    @classmethod
+    def of(cls, error: FloatArray, least: float) -> Unit:
+        """Measure errors; both numbers are at least `least`."""
+        if not error.size:
+            return cls(least, least)
+        absolute = np.abs(error)
+        return cls(max(least, float(np.sqrt(np.mean(absolute * absolute)))), max(least, float(absolute.max())))
+
+    def larger(self, other: Unit) -> Unit:
+        """Return the larger of both numbers."""
+        return Unit(max(self.rms, other.rms), max(self.largest, other.largest))
+
+
+def measure_units(
+    subject: Subject,
+    inputs: Mapping[str, Any],
+    batch: PackedBatch,
+    truth: Mapping[str, FloatArray],
+    precision: str = "float32",
+) -> dict[str, Unit]:
+    """Return the error of each name in a plain forward of this precision.
+
+    For "float32" that is the larger error of two orders of summation, because the order is a library's choice. For
+    "float16" and "bfloat16" the weights and the inputs and results of all ops are rounded.
+    """
+    runs = [Values(subject, inputs, batch, list(truth), ops, np.float32) for ops in _ops_of(precision)]
+    units: dict[str, Unit] = {}
+    for name, true in truth.items():
+        shown = visible(true, subject.names.specs[name].kind, batch)
+        least = _LEAST_UNIT * float(np.sqrt(np.mean(shown * shown))) if shown.size else 0.0
+        for run in runs:
+            with np.errstate(all="ignore"):
+                error = visible(run[name], subject.names.specs[name].kind, batch) - shown
+            unit = Unit.of(np.nan_to_num(error, posinf=np.inf, neginf=np.inf), max(least, 1e-300))
+            units[name] = unit.larger(units.get(name, unit))
+    return units
+
+
+def plain_states(
+    subject: Subject, inputs: Mapping[str, Any], batch: PackedBatch, name: str, precision: str
+) -> list[FloatArray]:
+    """Return one value of each plain forward of this precision."""
+    return [Values(subject, inputs, batch, [name], ops, np.float32)[name] for ops in _ops_of(precision)]
+
+
+def _ops_of(precision: str) -> list[Ops]:
+    if precision != "float32":
+        return [_half_ops(precision)]
+    return [_plain_ops(_forwards), _plain_ops(_backwards)]
+
+
+def visible(array: FloatArray, kind: str, batch: PackedBatch) -> FloatArray:
+    """Return the values at places that are not masked, as one flat array; of pairs, where both tokens are not."""
+    mask = batch.mask
+    if kind == "tokens":
+        return array[mask].reshape(-1)
+    if kind == "pooled":
+        return array[batch.shows_first].reshape(-1)
+    pairs = np.broadcast_to((mask[:, :, None] & mask[:, None, :])[:, None], array.shape)
+    return array[pairs]
+
+
+# --- a plain float32 forward, in the order of operations of transformers ----------------------------------------------
+
+Product = Callable[[FloatArray, FloatArray], FloatArray]
+
+
+def _forwards(x: FloatArray, weight: FloatArray) -> FloatArray:
+    product: FloatArray = x @ weight.T
+    return product
+
+
+def _backwards(x: FloatArray, weight: FloatArray) -> FloatArray:
+    product: FloatArray = np.ascontiguousarray(x[:, ::-1]) @ np.ascontiguousarray(weight[:, ::-1]).T
+    return product
+
+
+def _plain_embed(
+    words: FloatArray,
+    token_ids: IntArray,
+    token_type_table: FloatArray,
+    token_types: IntArray,
+    position_table: FloatArray,
+    positions: IntArray,
+) -> FloatArray:
+    total: FloatArray = words[token_ids] + token_type_table[token_types]
+    total += position_table[positions]
+    return total
+
+
+def _plain_layer_norm(x: FloatArray, norm: LayerNorm) -> FloatArray:
+    centered = x - x.mean(axis=-1, keepdims=True, dtype=np.float32)
+    variance = (centered * centered).mean(axis=-1, keepdims=True, dtype=np.float32)
+    normalized: FloatArray = centered / np.sqrt(variance + np.float32(norm.eps))
+    return normalized * norm.weight + norm.bias
+
+
+def _plain_ops(product: Product) -> Ops:
+    def linear(
+        x: FloatArray, linear: PreparedLinear, *, activation: str | None = None, residual: FloatArray | None = None
+    ) -> FloatArray:
+        y = product(x, linear.weight) + linear.bias
+        if activation is not None:
+            y = reference.ACTIVATION_FUNCTIONS[activation](y)
+        return y if residual is None else y + residual
+
+    return Ops(reference.OPS.prepare, _plain_embed, linear, reference.attention, _plain_layer_norm)
+
+
+# --- half precision ---------------------------------------------------------------------------------------------------
+
+
+def round_to(precision: str, x: FloatArray) -> FloatArray:
+    """Round float32 numbers to "float16" or "bfloat16" and back; to the nearest, ties to even."""
+    if precision == "float16":
+        with np.errstate(over="ignore"):
+            return x.astype(np.float16).astype(np.float32)
+    bits = np.ascontiguousarray(x, dtype=np.float32).view(np.uint32)
+    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(0xFFFF0000)
+    return np.where(np.isfinite(x), rounded.view(np.float32), x)
+
+
+def _half_ops(precision: str) -> Ops:
+    """Return ops whose weights, arguments and results are rounded; they add up in float32, as processors do."""
+
+    def half(x: FloatArray) -> FloatArray:
+        return round_to(precision, x)
+
+    def embed(
+        words: FloatArray,
+        token_ids: IntArray,
+        token_type_table: FloatArray,
+        token_types: IntArray,
+        position_table: FloatArray,
+        positions: IntArray,
+    ) -> FloatArray:
+        total = half(half(words[token_ids]) + half(token_type_table[token_types]))
+        return half(total + half(position_table[positions]))
+
+    def linear(
+        x: FloatArray, linear: PreparedLinear, *, activation: str | None = None, residual: FloatArray | None = None
+    ) -> FloatArray:
+        y = half(_forwards(half(x), half(linear.weight)) + half(linear.bias))
+        if activation is not None:
+            y = half(reference.ACTIVATION_FUNCTIONS[activation](y))
+        return y if residual is None else half(y + half(residual))
+
+    def attention(
+        query: FloatArray,
+        key: FloatArray,
+        value: FloatArray,
+        cu_seqlens: IntArray,
+        num_heads: int,
+        *,
+        path: str = "",
+        return_scores: bool = False,
+        return_probs: bool = False,
+    ) -> AttentionOutput:
+        output = reference.attention(
+            *(half(x) for x in (query, key, value)),
+            cu_seqlens,
+            num_heads,
+            path=path,
+            return_scores=return_scores,
+            return_probs=return_probs,
+        )
+        kept = [None if part is None else [half(one) for one in part] for part in output[1:]]
+        return AttentionOutput(half(output.context), *kept)
+
+    def layer_norm(x: FloatArray, norm: LayerNorm) -> FloatArray:
+        rounded = dataclasses.replace(norm, weight=half(norm.weight), bias=half(norm.bias))
+        return half(_plain_layer_norm(half(x), rounded))
+
+    return Ops(reference.OPS.prepare, embed, linear, attention, layer_norm)

@@ -1,0 +1,340 @@
+"""`minibert.parity.check`: verdicts, the first wrong name, units, places that are masked, names that hold others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minibert import BertModel, SentenceTransformer, exact, parity
+from minibert.parity.comparison import LARGEST, RMS
+from minibert.parity.subject import Subject
+from minibert.parity.truth import Values, measure_units, round_to, true_values
+from minibert.trace.trace import Trace
+from tests.support.checkpoints import random_checkpoint, sentence_model
+
+Case = tuple[BertModel, dict[str, Any], Trace]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return random_checkpoint(tmp_path_factory.mktemp("parity"))
+
+
+@pytest.fixture(scope="module")
+def case(folder: Path) -> Case:
+    model = BertModel.from_pretrained(folder, backend="numpy")
+    inputs = dict(parity.probe(model).inputs)
+    return model, inputs, model.trace(**inputs)
+
+
+def theirs(folder: Path) -> Any:
+    from transformers import BertModel as Original
+
+    return Original.from_pretrained(folder, attn_implementation="eager").eval()
+
+
+def states(trace: Trace) -> dict[str, np.ndarray]:
+    return {f"hidden_states.{i}": trace[f"hidden_states.{i}"] for i in range(3)}
+
+
+def test_our_own_values_are_equal_bit_for_bit(case: Case) -> None:
+    model, inputs, trace = case
+    report = parity.check(model, trace, inputs)
+    assert (report.verdict, report.first, report.diagnosis, report.exit_code) == ("bits", None, [], 0)
+    assert [row.name for row in report.names] == list(trace)
+    report.raise_for_divergence()
+
+
+def test_the_true_values_rounded_to_float32_have_the_verdict_float32(case: Case) -> None:
+    model, inputs, _ = case
+    true = exact.forward(model, **inputs)
+    report = parity.check(model, {name: true[name].astype(np.float32) for name in true}, inputs)
+    assert report.verdict == "float32"
+    assert max(row.ratio for row in report.names) < 1
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e3])
+def test_the_first_wrong_name_is_the_first_in_the_order_of_the_forward_pass(case: Case, scale: float) -> None:
+    model, inputs, trace = case
+    dump = {name: trace[name] for name in reversed(list(trace))}
+    wrong = [name for name in trace if name.startswith("encoder.layer.1.output")]
+    for name in wrong:
+        dump[name] = dump[name] + scale * np.float32(1e-3)
+    report = parity.check(model, dump, inputs, diagnosis=False)
+    assert (report.verdict, report.first) == ("wrong", wrong[0])
+    assert [row.name for row in report.names if row.level == "wrong"] == wrong
+    with pytest.raises(AssertionError, match="WRONG from encoder.layer.1.output.dense"):
+        report.raise_for_divergence()
+
+
+def test_one_wrong_number_is_found_with_its_place(case: Case) -> None:
+    model, inputs, trace = case
+    dump = states(trace)
+    dump["hidden_states.1"][4, 2, 7] += np.float32(1e-3)
+    (row,) = [row for row in parity.check(model, dump, inputs, diagnosis=False).names if row.level == "wrong"]
+    assert (row.name, row.at) == ("encoder.layer.0", (4, 2, 7))
+    assert row.largest == pytest.approx(1e-3, rel=1e-3)
+    assert row.value - row.true == pytest.approx(1e-3, rel=1e-3)
+
+
+def test_only_places_that_are_not_masked_count(case: Case) -> None:
+    model, inputs, trace = case
+    hidden = ~inputs["attention_mask"].astype(bool)
+    dump = {name: trace[name] for name in trace}
+    for name, array in dump.items():
+        if array.ndim == 3:
+            array[hidden] = np.nan
+        elif array.ndim == 4:
+            array[np.broadcast_to((hidden[:, :, None] | hidden[:, None, :])[:, None], array.shape)] = 7
+    report = parity.check(model, dump, inputs)
+    assert report.verdict == "bits"
+    assert "masked hold numbers" in str(report)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_number_that_is_not_finite_is_wrong(case: Case, value: float) -> None:
+    model, inputs, trace = case
+    dump = states(trace)
+    dump["hidden_states.2"][0, 3, 5] = value
+    report = parity.check(model, dump, inputs, diagnosis=False)
+    assert (report.verdict, report.first) == ("wrong", "encoder.layer.1")
+    assert report.names[-1].at == (0, 3, 5)
+    assert "not finite" in str(report)
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_values_in_half_precision_are_recognised(case: Case, precision: str) -> None:
+    model, inputs, trace = case
+    dump = {name: round_to(precision, array) for name, array in states(trace).items()}
+    report = parity.check(model, dump, inputs)
+    assert (report.verdict, report.first, report.exit_code) == (precision, None, 1)
+    assert parity.check(model, dump, inputs, budget=precision).exit_code == 0
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_a_forward_in_half_precision_is_recognised(folder: Path, case: Case, precision: str) -> None:
+    import torch
+
+    model, inputs, _ = case
+    tensors = {name: torch.from_numpy(value) for name, value in inputs.items()}
+    with torch.inference_mode():
+        output = theirs(folder).to(getattr(torch, precision))(**tensors, output_hidden_states=True).hidden_states
+    dump = {f"hidden_states.{i}": state.float().numpy() for i, state in enumerate(output)}
+    assert parity.check(model, dump, inputs).verdict == precision
+
+
+def test_an_error_as_small_as_that_of_float16_is_wrong_where_the_embeddings_are_exact(case: Case) -> None:
+    model, inputs, trace = case
+    dump = states(trace)
+    for name in ("hidden_states.1", "hidden_states.2"):
+        dump[name] = dump[name] * np.float32(1 + 2.0**-11)
+    assert parity.check(model, dump, inputs, diagnosis=False).verdict == "wrong"
+    assert parity.check(model, {"hidden_states.2": dump["hidden_states.2"]}, inputs, diagnosis=False).verdict == "wrong"
+
+
+def test_a_number_as_budget(case: Case) -> None:
+    model, inputs, trace = case
+    dump = states(trace)
+    unit = parity.check(model, dump, inputs).names[1].unit
+    dump["hidden_states.1"] = dump["hidden_states.1"] + np.float32(20 * unit)
+    exit_codes = [parity.check(model, dump, inputs, budget=units, diagnosis=False).exit_code for units in (5, 30)]
+    assert exit_codes == [1, 0]
+
+
+@pytest.mark.parametrize("budget", ["double", 0, -1.0, float("inf"), True, None])
+def test_a_budget_that_means_nothing_is_refused(case: Case, budget: Any) -> None:
+    with pytest.raises(ValueError, match="budget="):
+        parity.check(case[0], case[2], case[1], budget=budget)
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shift", [1, -1])
+def test_states_counted_from_another_number_are_found_before_any_verdict(case: Case, shift: int) -> None:
+    model, inputs, trace = case
+    dump = {f"hidden_states.{i}": trace[f"hidden_states.{i + shift}"] for i in range(3) if 0 <= i + shift < 3}
+    report = parity.check(model, dump, inputs)
+    assert (report.verdict, report.exit_code) == ("wrong", 1)
+    (finding,) = report.diagnosis
+    assert finding.mistake == "H1"
+    assert f"hidden_states.i holds hidden_states.i{shift:+d}" in finding.text
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_names_that_do_not_say_which_state_they_are_are_matched_by_value(case: Case, first: int) -> None:
+    model, inputs, trace = case
+    dump = {f"layer_{i:02d}": trace[f"hidden_states.{i + first}"] for i in range(2)}
+    report = parity.check(model, dump, inputs)
+    assert report.verdict == "bits"
+    assert [row.name for row in report.names] == ["embeddings", "encoder.layer.0", "encoder.layer.1"][first : first + 2]
+
+
+def test_all_states_in_one_array(case: Case) -> None:
+    model, inputs, trace = case
+    report = parity.check(model, {"hidden_states": np.stack(list(states(trace).values()))}, inputs)
+    assert (report.verdict, len(report.names)) == ("bits", 3)
+
+
+def test_a_value_before_its_norm_is_named(case: Case) -> None:
+    model, inputs, trace = case
+    report = parity.check(model, {"hidden_states.2": trace["encoder.layer.1.output.LayerNorm.input"]}, inputs)
+    assert report.names[0].holds == "encoder.layer.1.output.LayerNorm.input"
+    assert "LayerNorm.input" in report.diagnosis[0].text
+
+
+@pytest.mark.parametrize("prefix", ["bert.", "model.", "BertModel.", "0.auto_model."])
+def test_prefixes_and_other_spellings(case: Case, prefix: str) -> None:
+    model, inputs, trace = case
+    dump = {f"{prefix}encoder.layer.0": trace["encoder.layer.0"], "blocks.1.hook_resid_mid": trace[1, "attention_sum"]}
+    report = parity.check(model, dump, inputs)
+    assert report.verdict == "bits"
+    assert [row.name for row in report.names] == [
+        "encoder.layer.0",
+        "encoder.layer.1.attention.output.LayerNorm.input",
+    ]
+
+
+def test_a_map_renames(case: Case) -> None:
+    model, inputs, trace = case
+    dump = {"mine": trace["encoder.layer.1.attention.self.key"]}
+    assert parity.check(model, dump, inputs, names={"mine": "encoder.layer.1.attention.self.key"}).verdict == "bits"
+    with pytest.raises(ValueError, match=r"nearest names are encoder\.layer\.1"):
+        parity.check(model, dump, inputs, names={"mine": "encoder.layer.1.attention.self.kei"})
+    with pytest.raises(ValueError, match="not in the dump"):
+        parity.check(model, dump, inputs, names={"his": "encoder.layer.1"})
+
+
+@pytest.mark.parametrize("dump", [{"x": np.zeros((3, 2))}, {"embeddings": np.zeros((7, 7, 7))}])
+def test_nothing_that_can_be_compared_is_an_error_of_its_own(case: Case, dump: dict[str, np.ndarray]) -> None:
+    with pytest.raises(parity.NothingCompared, match="Nothing can be compared"):
+        parity.check(case[0], dump, case[1])
+
+
+def test_unknown_names_are_listed(case: Case) -> None:
+    model, inputs, trace = case
+    report = parity.check(model, {**states(trace), "loss": np.zeros(3)}, inputs)
+    assert report.unknown == ["loss"]
+    assert "loss" in str(report)
+
+
+# --- inputs and weights -----------------------------------------------------------------------------------------------
+
+
+def test_other_ids_stop_the_comparison(case: Case) -> None:
+    model, inputs, trace = case
+    ids = inputs["input_ids"].copy()
+    ids[2, 3] += 1
+    report = parity.check(model, {**states(trace), "input_ids": ids}, inputs)
+    assert (report.verdict, report.first, report.names) == ("wrong", "input_ids", [])
+    assert "row 2" in report.diagnosis[0].text
+
+
+def test_ids_in_masked_places_may_differ(case: Case) -> None:
+    model, inputs, trace = case
+    ids = np.where(inputs["attention_mask"], inputs["input_ids"], 3)
+    assert parity.check(model, {**states(trace), "input_ids": ids}, inputs).verdict == "bits"
+
+
+def test_the_ids_in_the_dump_are_the_inputs_if_there_are_no_others(case: Case) -> None:
+    model, inputs, trace = case
+    assert parity.check(model, {**states(trace), **inputs}).verdict == "bits"
+    with pytest.raises(ValueError, match="The inputs are not known"):
+        parity.check(model, states(trace))
+
+
+def test_weights_are_compared_first_and_bit_for_bit(case: Case) -> None:
+    model, inputs, trace = case
+    weights = {name: array.copy() for name, array in Subject.of(model).weights().items()}
+    gamma = {name.replace("LayerNorm.weight", "LayerNorm.gamma"): array for name, array in weights.items()}
+    assert parity.check(model, {**states(trace), **gamma}, inputs).verdict == "bits"
+    weights["encoder.layer.1.output.dense.bias"][3] += np.float32(1e-6)
+    report = parity.check(model, {**states(trace), **weights}, inputs)
+    assert (report.verdict, report.first) == ("wrong", "encoder.layer.1.output.dense.bias")
+    rounded = round_to("float16", weights["embeddings.word_embeddings.weight"])
+    report = parity.check(model, {**states(trace), "bert.embeddings.word_embeddings.weight": rounded}, inputs)
+    assert "rounded to float16" in report.diagnosis[0].text
+
+
+def test_transposed_weights_are_a_layout(case: Case) -> None:
+    model, inputs, trace = case
+    weight = Subject.of(model).weights()["encoder.layer.0.intermediate.dense.weight"].T
+    report = parity.check(model, {**states(trace), "encoder.layer.0.intermediate.dense.weight": weight}, inputs)
+    assert report.verdict == "bits"
+    assert "transposed" in str(report)
+
+
+# --- units ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_values_in_several_groups_are_those_of_one_forward(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, inputs, _ = case
+    subject, names = Subject.of(model), list(Subject.of(model).names.specs)
+    batch = subject.pack(inputs)
+    monkeypatch.setattr("minibert.parity.truth._GROUP_NBYTES", 50_000)
+    values = true_values(subject, inputs, batch, names)
+    assert len(values._groups) > 5
+    whole = exact.forward(model, **inputs)
+    for name in names:
+        np.testing.assert_array_equal(values[name], whole[name], err_msg=name)
+
+
+def test_the_unit_is_the_error_of_transformers(folder: Path, case: Case) -> None:
+    """Within a factor of two for each hidden state, on another library's own order of operations."""
+    import torch
+
+    model, inputs, _ = case
+    subject = Subject.of(model)
+    batch = subject.pack(inputs)
+    names = ["embeddings", "encoder.layer.0", "encoder.layer.1"]
+    truth: Values = true_values(subject, inputs, batch, names)
+    units = measure_units(subject, inputs, batch, truth)
+    with torch.inference_mode():
+        tensors = {name: torch.from_numpy(value) for name, value in inputs.items()}
+        output = theirs(folder)(**tensors, output_hidden_states=True).hidden_states
+    shown = inputs["attention_mask"].astype(bool)
+    for name, state in zip(names, output, strict=True):
+        error = state.numpy().astype(np.float64)[shown] - truth[name][shown]
+        assert 0.5 < np.sqrt(np.mean(error**2)) / units[name].rms < 2
+        assert np.abs(error).max() / units[name].largest < LARGEST
+    assert RMS < LARGEST
+
+
+# --- vectors ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def sentence(tmp_path_factory: pytest.TempPathFactory) -> SentenceTransformer:
+    modules = ["models.Transformer", "models.Pooling", "models.Normalize"]
+    return SentenceTransformer(sentence_model(tmp_path_factory.mktemp("vectors"), modules), backend="numpy")
+
+
+def test_sentence_vectors(sentence: SentenceTransformer) -> None:
+    texts = ["the cat", "a dog sat on the mat", "hello"]
+    vectors = sentence.encode(texts)
+    inputs = sentence.tokenizer(texts, padding=True, return_tensors="np")
+    report = parity.check(sentence, {"vectors": vectors}, inputs)
+    assert (report.verdict, report.names[0].name) == ("float32", "sentence_embedding")
+    report = parity.check(sentence, {"vectors": vectors * np.float32(1.001)}, inputs, diagnosis=False)
+    assert (report.verdict, report.first) == ("wrong", "sentence_embedding")
+
+
+def test_vectors_need_the_modules_of_the_model(sentence: SentenceTransformer) -> None:
+    inputs = dict(parity.probe(sentence).inputs)
+    with pytest.raises(parity.NothingCompared):
+        parity.check(sentence.model, {"sentence_embedding": np.zeros((5, 24), np.float32)}, inputs)
+
+
+@pytest.mark.parametrize("model", [None, "name", np.zeros(3), {}])
+def test_what_is_not_a_model_is_refused(model: Any) -> None:
+    with pytest.raises(TypeError, match="expected a model of minibert"):
+        parity.check(model, {"embeddings": np.zeros(3)}, {})
+
+
+@pytest.mark.parametrize("inputs", [{}, {"input_ids": None}, 3, {"attention_mask": [[1]]}, {"input_ids": [[1e9]]}])
+def test_inputs_that_are_not_the_models_are_refused(case: Case, inputs: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="input"):
+        parity.check(case[0], case[2], inputs)

@@ -1,0 +1,365 @@
+"""Dumps in files of all kinds and layouts; damaged and hostile files give errors of one line."""
+
+from __future__ import annotations
+
+import base64
+import json
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import safetensors.torch
+import torch
+
+from minibert import BertModel, parity
+from minibert.parity.readers import SUFFIXES, as_dump, read_dump
+from minibert.trace.trace import Trace
+from tests.support.checkpoints import random_checkpoint
+
+Case = tuple[BertModel, dict[str, Any], Trace]
+VALUES = {"hidden_states.0": np.arange(24, dtype=np.float32).reshape(2, 3, 4), "ids": np.array([[1, 2]])}
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    model = BertModel.from_pretrained(random_checkpoint(tmp_path_factory.mktemp("readers")), backend="numpy")
+    inputs = dict(parity.probe(model).inputs)
+    return model, inputs, model.trace(**inputs)
+
+
+def same(found: dict[str, Any], expected: dict[str, Any] = VALUES) -> None:
+    assert list(found) == list(expected) or set(found) == set(expected)
+    for name, array in expected.items():
+        assert found[name].dtype == array.dtype
+        np.testing.assert_array_equal(found[name], array)
+
+
+# --- formats ----------------------------------------------------------------------------------------------------------
+
+
+def test_npz(tmp_path: Path) -> None:
+    for name, save in (("a.npz", np.savez), ("b.npz", np.savez_compressed)):
+        save(tmp_path / name, **VALUES)
+        same(read_dump(tmp_path / name))
+
+
+def test_safetensors(tmp_path: Path) -> None:
+    safetensors.numpy.save_file(VALUES, tmp_path / "a.safetensors")
+    same(read_dump(tmp_path / "a.safetensors"))
+    half = {"x": torch.tensor([1.5, -2.0, 3.140625], dtype=torch.bfloat16)}
+    safetensors.torch.save_file(half, tmp_path / "b.safetensors")
+    same(read_dump(str(tmp_path / "b.safetensors")), {"x": half["x"].float().numpy()})
+
+
+@pytest.mark.parametrize("dtype", ["<f8", ">f4", "<f2", ">i8", "|u1"])
+def test_one_npy_and_a_folder_of_them(tmp_path: Path, dtype: str) -> None:
+    array = np.arange(6).reshape(2, 3).astype(dtype)
+    (tmp_path / "encoder" / "layer").mkdir(parents=True)
+    np.save(tmp_path / "layer_00.npy", array)
+    np.save(tmp_path / "encoder" / "layer" / "1.npy", np.asfortranarray(array))
+    (tmp_path / "notes.txt").write_text("mine")
+    expected = array.astype(np.dtype(dtype).newbyteorder("="))
+    same(read_dump(tmp_path / "layer_00.npy"), {"layer_00": expected})
+    same(read_dump(tmp_path), {"layer_00": expected, "encoder.layer.1": expected})
+
+
+def test_a_folder_of_safetensors(tmp_path: Path) -> None:
+    for name, array in VALUES.items():
+        safetensors.numpy.save_file({name: array}, tmp_path / f"{name}.safetensors")
+    same(read_dump(tmp_path))
+
+
+def test_json_as_nested_lists(tmp_path: Path) -> None:
+    array = np.random.default_rng(0).normal(size=(2, 3)).astype(np.float32)
+    ragged = [[[1.0, 2.0]], [[3.0, 4.0], [5.0, 6.0]]]
+    (tmp_path / "a.json").write_text(json.dumps({"x": array.tolist(), "texts": ragged}))
+    found = read_dump(tmp_path / "a.json")
+    same({"x": found["x"]}, {"x": array})
+    assert [one.shape for one in found["texts"]] == [(1, 2), (2, 2)]
+    (tmp_path / "vectors.json").write_text(json.dumps([[0.5, 1.0], [2.0, 3.0]]))
+    same(read_dump(tmp_path / "vectors.json"), {"vectors": np.array([[0.5, 1], [2, 3]], np.float32)})
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        {"shape": [2, 2], "dtype": "float32", "data": base64.b64encode(np.arange(4, dtype="<f4").tobytes()).decode()},
+        {"shape": [2, 2], "dtype": "torch.float32", "data": [0, 1, 2, 3]},
+        {"dims": [2, 2], "type": "float32", "cpuData": {"0": 0, "1": 1, "2": 2, "3": 3}},
+        {"shape": [2, 2], "dtype": "bf16", "data": base64.b64encode(np.array([0, 0x3F80, 0x4000, 0x4040], "<u2")).decode()},
+    ],
+)
+def test_json_with_shape_and_data(tmp_path: Path, tensor: dict[str, Any]) -> None:
+    (tmp_path / "a.json").write_text(json.dumps({"x": tensor}))
+    found = read_dump(tmp_path / "a.json")["x"]
+    np.testing.assert_array_equal(found, [[0, 1], [2, 3]])
+
+
+def test_raw_numbers(tmp_path: Path) -> None:
+    array = np.arange(6, dtype="<f4").reshape(2, 3)
+    array.tofile(tmp_path / "logits.bin")
+    same(read_dump(tmp_path / "logits.bin", {"hidden_states.1": (2, 3)}), {"hidden_states.1": array})
+    same(read_dump(tmp_path, {"logits": (2, 3)}), {"logits": array})
+    with pytest.raises(ValueError, match="Say what they are"):
+        read_dump(tmp_path / "logits.bin")
+    with pytest.raises(ValueError, match="has 24 bytes"):
+        read_dump(tmp_path / "logits.bin", {"x": (2, 4)})
+    with pytest.raises(ValueError, match="size of float64"):
+        read_dump(tmp_path / "logits.bin", {"x": (1, 3)})
+
+
+def test_a_trace_in_a_file(tmp_path: Path, case: Case) -> None:
+    model, inputs, trace = case
+    for suffix in (".npz", ".safetensors"):
+        trace.save(tmp_path / f"trace{suffix}")
+        assert parity.check(model, tmp_path / f"trace{suffix}", inputs).verdict == "bits"
+
+
+def test_what_the_debugger_of_transformers_writes(tmp_path: Path, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    import transformers
+    from transformers.model_debugging_utils import model_addition_debugger_context
+
+    model, inputs, _ = case
+    folder = random_checkpoint(tmp_path / "model")
+    model = BertModel.from_pretrained(folder, backend="numpy")
+    theirs = transformers.BertModel.from_pretrained(folder, attn_implementation="eager").eval()
+    tensors = {name: torch.from_numpy(value) for name, value in inputs.items()}
+
+    def write(name: str, **options: bool) -> Path:
+        with model_addition_debugger_context(theirs, debug_path=str(tmp_path / name), **options):
+            theirs(**tensors)
+        return tmp_path / name
+
+    good = write("good", use_repr=False, do_prune_layers=False)
+    report = parity.check(model, good, inputs)
+    assert (report.verdict, report.unknown) == ("float32", [])
+    names = {row.name for row in report.names}
+    assert {"embeddings", "encoder.layer.0.attention.self.query", "encoder.layer.1", "encoder.layer.1.attention.self"} <= names
+    (tree,) = good.glob("*FULL_TENSORS.json")
+    assert parity.check(model, tree, inputs).verdict == "float32"
+    with pytest.raises(ValueError, match="summary"):
+        read_dump(next(good.glob("*SUMMARY.json")))
+    with pytest.raises(ValueError, match="use_repr=False"):
+        read_dump(write("printed"))
+    deep = json.loads(tree.read_text())
+    text = json.dumps(deep).replace("encoder.layer.1", "encoder.layer.7")
+    tree.write_text(text)
+    with pytest.raises(ValueError, match="do_prune_layers=False"):
+        read_dump(tree)
+
+
+@pytest.mark.parametrize("file", ["../secret.safetensors", "/etc/passwd", "a/b.safetensors", "x.txt", 3])
+def test_a_call_tree_names_files_beside_it_only(tmp_path: Path, file: object) -> None:
+    leaf = {"module_path": "M.embeddings", "outputs": {"shape": "", "dtype": "", "value": file}, "children": []}
+    tree = {"module_path": "M", "inputs": None, "outputs": None, "children": [leaf]}
+    path = tmp_path / "M_debug_tree_FULL_TENSORS.json"
+    path.write_text(json.dumps(tree))
+    with pytest.raises(ValueError, match=r"in the same folder|holds no values"):
+        read_dump(path)
+
+
+# --- layouts ----------------------------------------------------------------------------------------------------------
+
+
+def packed(trace: Trace, name: str) -> np.ndarray:
+    return trace[name][trace.mask]
+
+
+HEADS = {"(B, A, S, D)": (0, 2, 1, 3), "(B, S, A, D)": (0, 1, 2, 3), "(S, B, A, D)": (1, 0, 2, 3)}
+
+
+@pytest.mark.parametrize("axes", HEADS.values(), ids=HEADS)
+def test_values_by_head(case: Case, axes: tuple[int, ...]) -> None:
+    model, inputs, trace = case
+    name = "encoder.layer.1.attention.self.query"
+    array = trace[name].reshape(5, 24, 3, 8).transpose(axes)
+    assert parity.check(model, {name: array}, inputs).verdict == "bits"
+
+
+# Width and length are both 24 here, so a shape alone does not say what it is.
+LAYOUTS = {
+    "usual": lambda x: x,
+    "(S, B, H)": lambda x: x.swapaxes(0, 1),
+    "(B, H, S)": lambda x: x.swapaxes(1, 2),
+    "(B S, H)": lambda x: x.reshape(-1, 24),
+    "(H, B S)": lambda x: x.reshape(-1, 24).T,
+    "flat": lambda x: x.reshape(-1),
+    "flat (S, B, H)": lambda x: x.swapaxes(0, 1).reshape(-1),
+    "with an axis of 1": lambda x: x[None],
+    "wider": lambda x: np.pad(x, ((0, 0), (0, 4), (0, 0))),
+    "float64": lambda x: x.astype(np.float64),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layouts_of_tokens(case: Case, layout: str) -> None:
+    model, inputs, trace = case
+    dump = {f"hidden_states.{i}": LAYOUTS[layout](trace[f"hidden_states.{i}"]) for i in range(3)}
+    report = parity.check(model, dump, inputs)
+    assert report.verdict == ("float32" if layout == "float64" else "bits")
+    assert ("was read as" in str(report)) == (layout not in ("usual", "float64"))
+
+
+def test_tokens_without_padding_and_texts_one_by_one(case: Case) -> None:
+    model, inputs, trace = case
+    dump = {"hidden_states.1": packed(trace, "hidden_states.1"), "hidden_states.2": packed(trace, "hidden_states.2").T}
+    assert parity.check(model, dump, inputs).verdict == "bits"
+    rows = {"hidden_states.2": [trace["hidden_states.2"][b][trace.mask[b]].tolist() for b in range(5)]}
+    assert parity.check(model, rows, inputs).verdict == "bits"
+
+
+@pytest.mark.parametrize("axes", [(0, 1, 2, 3), (1, 0, 2, 3), (0, 2, 1, 3), (0, 2, 3, 1), (0, 1, 3, 2)])
+def test_layouts_of_pairs(case: Case, axes: tuple[int, ...]) -> None:
+    model, inputs, trace = case
+    assert parity.check(model, {"attentions.0": trace["attentions.0"].transpose(axes)}, inputs).verdict == "bits"
+
+
+def test_one_sequence_without_the_axis_of_the_batch(case: Case) -> None:
+    model, _, _ = case
+    inputs = {"input_ids": np.arange(5, 12)[None]}
+    trace = model.trace(**inputs)
+    dump = {name: trace[name][0] for name in trace}
+    assert parity.check(model, dump, inputs).verdict == "bits"
+    assert parity.check(model, {name: trace[name][0].T for name in ("embeddings", "encoder.layer.0")}, inputs).verdict == "bits"
+
+
+# --- hostile files ----------------------------------------------------------------------------------------------------
+
+
+def bytes_of(save: Any, **arrays: np.ndarray) -> bytes:
+    import io
+
+    file = io.BytesIO()
+    save(file, **arrays)
+    return file.getvalue()
+
+
+def npy(header: str, data: bytes = b"") -> bytes:
+    text = header.encode() + b" " * (117 - len(header)) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + data
+
+
+def zipped(name: str, content: bytes) -> bytes:
+    import io
+
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(name, content)
+    return file.getvalue()
+
+
+def torch_file() -> bytes:
+    import io
+
+    file = io.BytesIO()
+    torch.save({"a": torch.zeros(2)}, file)
+    return file.getvalue()
+
+
+NPZ = bytes_of(np.savez, **{"hidden_states.0": np.zeros((2, 3, 4), np.float32)})
+HOSTILE = {
+    "empty.npz": b"",
+    "cut.npz": NPZ[:-30],
+    "text.npz": b"hello",
+    "objects.npy": npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,), }", b"\x80\x04N."),
+    "huge.npy": npy("{'descr': '<f4', 'fortran_order': False, 'shape': (4000000000, 4000000000), }", b"1234"),
+    "negative.npy": npy("{'descr': '<f4', 'fortran_order': False, 'shape': (-1, 4), }", b"1234"),
+    "code.npy": npy("__import__('os').abort()"),
+    "format9.npy": b"\x93NUMPY\x09\x00",
+    "complex.npy": npy("{'descr': '<c8', 'fortran_order': False, 'shape': (1,), }", bytes(8)),
+    "text.npy": npy("{'descr': '<U1', 'fortran_order': False, 'shape': (1,), }", bytes(4)),
+    "record.npy": npy("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (1,), }", bytes(4)),
+    "inner.npz": zipped("a.npy", npy("{'descr': '<f4', 'fortran_order': False, 'shape': (9, 9), }", b"12")),
+    "other.npz": zipped("a.txt", b"hello"),
+    "short.safetensors": b"\x10\x00\x00\x00\x00\x00\x00\x00{}",
+    "long.safetensors": b"\xff" * 16,
+    "list.safetensors": (2).to_bytes(8, "little") + b"[]",
+    "f8.safetensors": (61).to_bytes(8, "little") + b'{"x":{"dtype":"F8_E4M3","shape":[1],"data_offsets":[0,1]}}   ' + b"1",
+    "broken.json": b'{"a": [1, 2',
+    "number.json": b"3",
+    "words.json": b'{"a": ["b"]}',
+    "nan.json": b'{"a": [NaN]}',
+    "deep.json": b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    "null.json": b'{"a": [null, 1]}',
+    "shape.json": b'{"a": {"shape": [4000000000, 4000000000], "data": "AAAA"}}',
+    "base64.json": b'{"a": {"shape": [1], "data": "*"}}',
+    "dtype.json": b'{"a": {"shape": [1], "dtype": "object", "data": [1]}}',
+    "nothing.json": b"{}",
+    "model.pt": torch_file(),
+    "model.bin": torch_file(),
+    "values.pkl": pickle.dumps({"a": 1}),
+    "values.bin": pickle.dumps({"a": 1}),
+    "values.csv": b"1,2",
+    "values": b"1,2",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_damaged_or_hostile_file_is_an_error_of_one_line(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(HOSTILE[name])
+    with pytest.raises((ValueError, OSError)) as caught:
+        read_dump(tmp_path / name)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 700
+
+
+@pytest.mark.parametrize("name", ["model.pt", "model.bin", "values.pkl", "values.bin"])
+def test_a_pickle_is_refused_with_the_remedy(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(HOSTILE[name])
+    with pytest.raises(ValueError, match=r"is a pickle.*safetensors\.torch\.save_file"):
+        read_dump(tmp_path / name)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_bytes_changed_by_chance(tmp_path: Path, seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    safetensors.numpy.save_file(VALUES, tmp_path / "a.safetensors")
+    content = bytearray((tmp_path / "a.safetensors").read_bytes() if seed % 2 else NPZ)
+    for place in generator.integers(0, len(content), 3):
+        content[place] = generator.integers(256)
+    path = tmp_path / ("b.safetensors" if seed % 2 else "b.npz")
+    path.write_bytes(content)
+    try:
+        found = read_dump(path)
+    except (ValueError, OSError, MemoryError):
+        return
+    assert all(isinstance(array, np.ndarray) for array in found.values())
+
+
+def test_an_archive_that_unpacks_to_more_than_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    header = npy("{'descr': '<f4', 'fortran_order': False, 'shape': (5000000,), }")
+    (tmp_path / "bomb.npz").write_bytes(zipped("a.npy", header + bytes(20_000_000)))
+    assert (tmp_path / "bomb.npz").stat().st_size < 100_000
+    monkeypatch.setattr("minibert.parity.readers.available_memory", lambda: 30_000_000)
+    with pytest.raises(MemoryError, match="Dump fewer names"):
+        read_dump(tmp_path / "bomb.npz")
+
+
+def test_files_that_are_not_there_and_names_twice(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        read_dump(tmp_path / "no.npz")
+    with pytest.raises(ValueError, match="no values"):
+        read_dump(tmp_path)
+    np.save(tmp_path / "a.npy", np.zeros(1))
+    np.savez(tmp_path / "b.npz", a=np.zeros(1))
+    with pytest.raises(ValueError, match="several files"):
+        read_dump(tmp_path)
+    with pytest.raises(ValueError, match=r"no \.bin or \.raw file"):
+        read_dump(tmp_path / "a.npy", {"x": (1,)})
+    assert ".npz" in SUFFIXES
+
+
+@pytest.mark.parametrize("values", [{}, {3: np.zeros(1)}, {"a": "text"}, {"a": None}, {"a": [["x"]]}, {"a": object()}])
+def test_mappings_that_are_not_values(values: Any) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        as_dump(values)
+
+
+def test_tensors_are_values(case: Case) -> None:
+    model, inputs, trace = case
+    dump = {f"hidden_states.{i}": torch.from_numpy(trace[f"hidden_states.{i}"]) for i in range(3)}
+    assert parity.check(model, dump, inputs).verdict == "bits"
