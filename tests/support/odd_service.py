@@ -16,4 +16,8 @@ if __name__ == "__main__":
     engine = Engine(SentenceTransformer(folder))
     engine.observers.append(lambda *step: 1 / 0 if what == "die" else time.sleep(3600))
     bound = listen("127.0.0.1", 0)
-    sys.exit(serve(engine, bound, started=lambda address: print(f"serving on {address}", file=sys.stderr, flush=True)))
+    sys.exit(
+        serve(
+            lambda: engine, bound, started=lambda address: print(f"serving on {address}", file=sys.stderr, flush=True)
+        )
+    )
