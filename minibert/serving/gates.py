@@ -58,7 +58,8 @@ class KeyGate:
         path = path_of(scope)
         route = path if path in POSTS else "other"  # a label has a fixed set of values
         self._metrics.failures.labels(route, "key").inc()
-        error = ServiceError("key", "the request has no valid key; send the header Authorization: Bearer KEY.")
+        # Clients such as LiteLLM look for OpenAI's words.
+        error = ServiceError("key", "Incorrect API key provided, or none; send the header Authorization: Bearer KEY.")
         response = _refusal(error, scope, {"www-authenticate": "Bearer", "connection": "close"})
         line = {"request_id": response.headers["x-request-id"], "route": route, "status": 401}
         LOG.info("%s", line, extra={"request": line})

@@ -415,9 +415,11 @@ def check_result(nbytes: int, number: int, settings: Settings) -> None:
 def check_prompt(name: str, prompts: Mapping[str, str]) -> str:
     """Return the name of a prompt; refuse one that the model does not have."""
     if name not in prompts:
-        known = f"expected one of {', '.join(map(repr, prompts))}" if prompts else "the model does not have prompts"
+        known = ", ".join(f'"{one}"' for one in prompts)  # tei-client reads the names from this message
         raise ServiceError(
-            "invalid", f"prompt_name {name[:200]!r} is not a prompt of this model; {known}.", param="prompt_name"
+            "invalid",
+            f"prompt_name {name[:200]!r} is not a prompt of this model. Available prompts: [{known}]",
+            param="prompt_name",
         )
     return name
 

@@ -112,7 +112,7 @@ def test_a_request_needs_one_of_the_keys(guarded: TestClient) -> None:
             response = guarded.post(path, content=b"{", headers={} if key is None else {"authorization": key})
             assert (response.status_code, response.headers["www-authenticate"]) == (401, "Bearer")
             error = response.json()["error"]
-            assert "no valid key" in (error["message"] if post.family == "openai" else error)
+            assert "Incorrect API key provided" in (error["message"] if post.family == "openai" else error)
             assert "first" not in response.text
     for path in ("/info", "/v1/models", "/openapi.json", "/none"):
         assert guarded.get(path).status_code == 401
