@@ -122,6 +122,7 @@ class _Service:
 
     def __init__(self, engine: Engine, metrics: Metrics) -> None:
         self.engine, self.metrics, self.inflight_bytes = engine, metrics, 0
+        metrics.inflight.set_function(lambda: self.inflight_bytes)
         self._short = ThreadPoolExecutor(1, "minibert-read")
         self._long = ThreadPoolExecutor(1, "minibert-read-long")
 
