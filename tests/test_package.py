@@ -68,8 +68,8 @@ HOMES = {
     "msgspec": {"serving.wire", "serving.openapi"},
     "orjson": {"serving.answers"},
     "prometheus_client": {"serving.metrics"},
-    "starlette": {"serving.asgi"},
-    "uvicorn": {"serving.server"},
+    "starlette": {"serving.asgi", "serving.gates"},
+    "uvicorn": {"serving.connection", "serving.server"},
 }
 
 

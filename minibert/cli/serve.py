@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from minibert.checkpoint.hub import DEFAULT_MODEL
 from minibert.cli.common import natural, positive, report_problem
+
+if TYPE_CHECKING:
+    from minibert.serving.keys import ApiKeys
 
 __all__ = ["add_verbs"]
 
@@ -51,8 +54,10 @@ def add_verbs(verbs: Any) -> None:
         ("--max-wait", _seconds, 60.0, "seconds; a request whose estimated wait is longer is refused with 429"),
         ("--max-client-batch-size", positive, 2048, "texts of a request"),
         ("--max-body-bytes", positive, 32 * 2**20, "bytes of a request"),
+        ("--max-inflight-bytes", positive, 256 * 2**20, "bytes of all requests and answers in flight"),
         ("--request-timeout", _seconds, 600.0, "seconds from a request to its answer"),
-        ("--body-timeout", _seconds, 30.0, "seconds in which the body of a request must arrive"),
+        ("--body-timeout", _seconds, 30.0, "seconds in which the head of a request must arrive, and then its body"),
+        ("--send-timeout", _seconds, 60.0, "seconds in which a client must read some of its answer"),
         ("--shutdown-timeout", _seconds, 30.0, "seconds for the requests that have begun when the service ends"),
     ):
         serve.add_argument(option, type=kind, default=default, metavar="N", help=f"{text} (default: %(default)s)")
@@ -62,9 +67,30 @@ def add_verbs(verbs: Any) -> None:
         metavar="NAME",
         help="beginning of the names in /metrics (default: %(default)s)",
     )
+    serve.add_argument(
+        "--api-key",
+        type=_several,
+        metavar="KEY",
+        help="keys, separated by commas; a request must have one of them in its header Authorization. Other users of "
+        "the machine can see the arguments of a program: better use MINIBERT_SERVE_API_KEY or a file",
+    )
+    serve.add_argument(
+        "--api-key-file", metavar="FILE", help="a file with a key per line, which is read again at SIGHUP"
+    )
+    serve.add_argument(
+        "--cors-allow-origin",
+        type=_several,
+        default=[],
+        metavar="ORIGIN",
+        help="origins, separated by commas, whose pages may ask the service, such as https://example.org; * means all",
+    )
     serve.add_argument("--json-logs", action="store_true", help="log a JSON object per request, without its texts")
     _use_environment(serve)
     serve.set_defaults(run=_serve)
+
+
+def _several(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def _seconds(text: str) -> float:
@@ -92,16 +118,17 @@ def _use_environment(parser: argparse.ArgumentParser) -> None:
 
 
 def _serve(arguments: argparse.Namespace) -> None:
-    from minibert.sentence.sentence_transformers import SentenceTransformer
     from minibert.serving.engine import Engine
+    from minibert.serving.loading import load_served
+    from minibert.serving.logs import log_requests
     from minibert.serving.settings import Settings
 
     try:
-        from minibert.serving.server import listen, log_requests, serve
+        from minibert.serving.server import listen, serve
     except ImportError as error:  # a library of the extra `serve`
         raise ValueError(str(error)) from error
 
-    names = arguments.models or [DEFAULT_MODEL]
+    names = arguments.models or _several(os.environ.get(_ENVIRONMENT + "MODELS", "")) or [DEFAULT_MODEL]
     served = [_served_name(name) for name in names]
     if arguments.served_model_name is not None:
         if len(names) > 1:
@@ -114,12 +141,15 @@ def _serve(arguments: argparse.Namespace) -> None:
     for name in ("any_model_name", "json_logs"):
         if not isinstance(getattr(arguments, name), bool):
             raise ValueError(f"{_ENVIRONMENT}{name.upper()}={getattr(arguments, name)}; expected 1 or 0.")
+    keys = _read_keys(arguments)
     log_requests(as_json=arguments.json_logs)
     settings = Settings(
         step_seconds=arguments.step_ms / 1000,
         max_wait=arguments.max_wait,
         max_inputs=arguments.max_client_batch_size,
         max_body_bytes=arguments.max_body_bytes,
+        max_inflight_bytes=arguments.max_inflight_bytes,
+        max_result_bytes=arguments.max_inflight_bytes,
         truncation=arguments.truncation,
         default_prompt_name=arguments.default_prompt_name,
         request_timeout=arguments.request_timeout,
@@ -127,25 +157,39 @@ def _serve(arguments: argparse.Namespace) -> None:
         any_model_name=arguments.any_model_name,
     )
     bound = listen(arguments.host, arguments.port, arguments.uds)
-    try:
+
+    def load() -> Engine:
         options = {name: getattr(arguments, name) for name in ("revision", "backend", "num_threads")}
-        engine = Engine(
-            {name: SentenceTransformer(model, **options) for name, model in zip(served, names, strict=True)},
-            settings=settings,
-        )
+        models = {name: load_served(model, **options) for name, model in zip(served, names, strict=True)}
+        engine = Engine(models, settings=settings)
         engine.warm_up()
-    except BaseException:
-        bound.close()
-        raise
+        return engine
+
+    shown = ", ".join(served)
     code = serve(
-        engine,
+        load,
         bound,
-        started=lambda address: report_problem(f"serving {', '.join(served)} on {address}"),
+        listening=lambda address: report_problem(f"loading {shown}, listening on {address}"),
+        started=lambda address: report_problem(f"serving {shown} on {address}"),
         shutdown_timeout=arguments.shutdown_timeout,
+        head_timeout=arguments.body_timeout,
+        send_timeout=arguments.send_timeout,
         metrics_namespace=arguments.metrics_namespace,
+        keys=keys,
+        allow_origins=arguments.cors_allow_origin,
     )
     if code:
         raise SystemExit(code)
+
+
+def _read_keys(arguments: argparse.Namespace) -> ApiKeys | None:
+    from minibert.serving.keys import ApiKeys
+
+    if arguments.api_key is None and arguments.api_key_file is None:
+        return None
+    if arguments.api_key == []:  # such as a variable whose secret is missing
+        raise ValueError("--api-key is empty; give a key, or leave the option out.")
+    return ApiKeys(arguments.api_key or (), arguments.api_key_file)
 
 
 def _served_name(model: str) -> str:

@@ -441,7 +441,7 @@ class CrossEncoder(HeadModel):
             if refuses:
                 refuse_cut(encodings, part, limit)
             batch = PackedBatch.from_sequences([e.ids for e in encodings], [e.token_types for e in encodings])
-            found[some] = self._logits_of(batch)
+            found[some] = self.logits_of(batch)
             n_kept[some] = np.diff(batch.cu_seqlens)
             n_cut[some] = [encoding.n_truncated for encoding in encodings]
             bad = np.flatnonzero(~np.isfinite(found[some]).all(axis=1))
@@ -454,7 +454,7 @@ class CrossEncoder(HeadModel):
             done += len(part)
         return ScoredPairs(found[rows], n_kept[rows], n_cut[rows])
 
-    def _logits_of(self, batch: PackedBatch) -> FloatArray:
+    def logits_of(self, batch: PackedBatch) -> FloatArray:
         """Compute the logits of a packed batch, step by step: (B, N)."""
         weights, depth = self.model.weights, self.model.config.num_hidden_layers
         assert weights.pooler is not None

@@ -11,8 +11,7 @@ import json
 import logging
 import re
 import time
-import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import quote
@@ -21,7 +20,10 @@ import minibert
 from minibert.serving import answers
 from minibert.serving.engine import Engine
 from minibert.serving.errors import ServiceError
+from minibert.serving.gates import KeyGate, path_of, request_id_of
+from minibert.serving.keys import ApiKeys
 from minibert.serving.libraries import missing
+from minibert.serving.logs import LOG
 from minibert.serving.metrics import Metrics
 from minibert.serving.openapi import openapi
 from minibert.serving.protocols import POSTS, Post, Work, info, model_list, model_object
@@ -29,6 +31,8 @@ from minibert.serving.protocols import POSTS, Post, Work, info, model_list, mode
 try:
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
+    from starlette.middleware import Middleware
+    from starlette.middleware.cors import CORSMiddleware
     from starlette.requests import Request
     from starlette.responses import Response
     from starlette.routing import Route
@@ -38,15 +42,28 @@ except ImportError as error:
 
 __all__ = ["app"]
 
-_LOG = logging.getLogger("minibert.serving")
-
 _SHORT_BODY = 2**16  # a longer one is read and tokenized in another thread, so that short ones do not wait for it
 _SHORT_ANSWER = 16  # texts; the vectors of more are written in a thread
 _DISCARD_SECONDS = 5.0
-_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
+_PART_BYTES = 2**18  # of an answer: the next part is sent when the client has read most of the one before
+_CORS: dict[str, Any] = {
+    "allow_methods": ["GET", "POST"],
+    "allow_headers": ["*"],
+    "expose_headers": [
+        *("retry-after", "x-request-id", "x-minibert-truncated", "x-minibert-ignored", "x-minibert-prompt"),
+        *("x-compute-tokens", "x-compute-characters", "x-total-time", "x-queue-time", "x-inference-time"),
+        "x-tokenization-time",
+    ],
+}
 
 
-def app(engine: Engine, *, metrics_namespace: str = "minibert") -> Starlette:
+def app(
+    engine: Engine,
+    *,
+    metrics_namespace: str = "minibert",
+    keys: ApiKeys | None = None,
+    allow_origins: Sequence[str] = (),
+) -> Starlette:
     """Make the ASGI application that answers with what the engine computes.
 
     Parameters
@@ -55,6 +72,10 @@ def app(engine: Engine, *, metrics_namespace: str = "minibert") -> Starlette:
         It belongs to the caller, who closes it. Its thread starts with the first request.
     metrics_namespace : str
         The beginning of the names in /metrics.
+    keys : ApiKeys, optional
+        A request needs one of them, except for /health, /livez, /readyz, /ping, /metrics and "GET /".
+    allow_origins : sequence of str
+        Origins whose pages may ask the service (CORS), such as "https://example.org"; "*" means all.
 
     Returns
     -------
@@ -71,7 +92,7 @@ def app(engine: Engine, *, metrics_namespace: str = "minibert") -> Starlette:
     def get(path: str, answer: Callable[[Request], Response]) -> None:
         async def endpoint(request: Request) -> Response:
             response = answer(request)
-            response.headers["x-request-id"] = _request_id(request.scope)
+            response.headers["x-request-id"] = request_id_of(request.scope)
             return response
 
         routes.append(Route(path, endpoint, methods=["GET"]))
@@ -86,7 +107,12 @@ def app(engine: Engine, *, metrics_namespace: str = "minibert") -> Starlette:
         get(f"{prefix}/models", lambda request: _json(model_list(engine)))
         get(f"{prefix}/models/{{name:path}}", lambda request: _model(engine, request))
 
-    made = Starlette(routes=routes, exception_handlers={HTTPException: _http_error})
+    outside: list[Any] = []
+    if allow_origins:
+        outside.append(Middleware(CORSMiddleware, **_CORS, allow_origins=[*allow_origins]))
+    if keys is not None:
+        outside.append(Middleware(KeyGate, metrics=service.metrics, keys=keys))
+    made = Starlette(routes=routes, middleware=outside, exception_handlers={HTTPException: _http_error})
     made.state.service = service
     return made
 
@@ -96,8 +122,20 @@ class _Service:
 
     def __init__(self, engine: Engine, metrics: Metrics) -> None:
         self.engine, self.metrics, self.inflight_bytes = engine, metrics, 0
+        metrics.inflight.set_function(lambda: self.inflight_bytes)
         self._short = ThreadPoolExecutor(1, "minibert-read")
         self._long = ThreadPoolExecutor(1, "minibert-read-long")
+
+    def add_bytes(self, count: int, own: int) -> None:
+        """Count bytes of a request that has `own` already; ServiceError if all requests have too many.
+
+        A request is never refused because of its own bytes.
+        """
+        self.inflight_bytes += count
+        if self.inflight_bytes > self.engine.settings.max_inflight_bytes and self.inflight_bytes > own + count:
+            raise ServiceError(
+                "overloaded", "the requests that wait take too much memory; send it again later.", retry_after=1.0
+            )
 
     async def run(self, function: Callable[..., Any], *arguments: Any, long: bool) -> Any:
         """Run a function in a thread: the one for short requests, or that for long ones."""
@@ -116,21 +154,17 @@ class _PostRoute:
         service, post, started = self._service, self._post, time.monotonic()
         metrics = service.metrics
         metrics.requests.labels(self._path).inc()
-        request_id = _request_id(scope)
+        request_id = request_id_of(scope)
         headers = {"x-request-id": request_id}
-        size, work = 0, None
+        held, work = _Held(service), None
         try:
-            body = await self._body(scope, receive)
-            size = len(body)
-            service.inflight_bytes += size
-            if service.inflight_bytes > service.engine.settings.max_inflight_bytes and service.inflight_bytes > size:
-                raise ServiceError(
-                    "overloaded", "the requests that wait take too much memory; send it again later.", retry_after=1.0
-                )
+            body = await self._body(scope, receive, held)
             accept = dict(scope["headers"]).get(b"accept", b"").decode("latin-1")
             before = time.monotonic()
-            work = await service.run(post.read, service.engine, body, accept, long=size > _SHORT_BODY)
+            work = await service.run(post.read, service.engine, body, accept, long=len(body) > _SHORT_BODY)
             del body
+            if work.report is not None:
+                held.add(work.report.n_bytes)
             metrics.tokenization.observe(time.monotonic() - before)
             headers["x-tokenization-time"] = _milliseconds(time.monotonic() - before)
             content = await self._answer(work, receive)
@@ -138,24 +172,28 @@ class _PostRoute:
             metrics.successes.labels(self._path).inc()
         except _DisconnectedError:
             metrics.disconnected.inc()
+            held.release()
             return
         except ServiceError as error:
             status, content, media_type = self._failed(error, headers)
         except asyncio.CancelledError:
+            held.release()
             raise
         except Exception:
-            _LOG.exception("request %s: an error of the service", request_id)
+            LOG.exception("request %s: an error of the service", request_id)
             problem = ServiceError("failed", f"an error of the service; its log has the details, see {request_id}.")
             status, content, media_type = self._failed(problem, headers)
-        finally:
-            service.inflight_bytes -= size
         seconds = time.monotonic() - started
         metrics.duration.labels(self._path).observe(seconds)
         headers["x-total-time"] = _milliseconds(seconds)
         self._report(work, headers, request_id, status, seconds)
-        await Response(content, status, headers, media_type)(scope, receive, send)
+        try:
+            del work
+            await _send(Response(content, status, headers, media_type), send)
+        finally:
+            held.release()
 
-    async def _body(self, scope: Scope, receive: Receive) -> bytes:
+    async def _body(self, scope: Scope, receive: Receive, held: _Held) -> bytes:
         """Read the body, up to its limit and within its time."""
         settings = self._service.engine.settings
         headers = dict(scope["headers"])
@@ -179,6 +217,7 @@ class _PostRoute:
                         raise _DisconnectedError
                     part: bytes = message.get("body", b"")
                     size += len(part)
+                    held.add(len(part))
                     if size > settings.max_body_bytes:
                         parts.clear()
                         await _discard(receive, settings.max_body_bytes)
@@ -259,7 +298,26 @@ class _PostRoute:
             headers["x-compute-characters"] = str(report.n_characters)
             headers["x-queue-time"] = _milliseconds(work.job.queue_seconds)
             headers["x-inference-time"] = _milliseconds(work.job.compute_seconds)
-        _LOG.info("%s", json.dumps(line), extra={"request": line})
+        if LOG.isEnabledFor(logging.INFO):
+            LOG.info("%s", json.dumps(line), extra={"request": line})
+
+
+class _Held:
+    """The bytes of one request and its answer, which are counted until the answer is sent."""
+
+    def __init__(self, service: _Service) -> None:
+        self._service, self._count = service, 0
+
+    def add(self, count: int) -> None:
+        """Count more bytes; ServiceError if all requests have too many."""
+        own = self._count
+        self._count += count
+        self._service.add_bytes(count, own)
+
+    def release(self) -> None:
+        """Count nothing more of this request."""
+        self._service.inflight_bytes -= self._count
+        self._count = 0
 
 
 class _Root:
@@ -273,7 +331,7 @@ class _Root:
             await self._post(scope, receive, send)
             return
         response = _health(self._service, ready=True)
-        response.headers["x-request-id"] = _request_id(scope)
+        response.headers["x-request-id"] = request_id_of(scope)
         await response(scope, receive, send)
 
 
@@ -290,6 +348,17 @@ async def _discard(receive: Receive, most: int) -> None:
                 message = await receive()
                 size += len(message.get("body", b""))
                 more = message.get("more_body", False)
+
+
+async def _send(response: Response, send: Send) -> None:
+    """Send a response in parts, so that the bytes of a slow client are not all copied into its connection at once."""
+    await send({"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers})
+    content, first = response.body, 0
+    while len(content) - first > _PART_BYTES:
+        part = bytes(content[first : first + _PART_BYTES])
+        await send({"type": "http.response.body", "body": part, "more_body": True})
+        first += _PART_BYTES
+    await send({"type": "http.response.body", "body": bytes(content[first:])})
 
 
 async def _disconnected(receive: Receive) -> None:
@@ -316,7 +385,7 @@ def _health(service: _Service, *, ready: bool) -> Response:
 
 def _model(engine: Engine, request: Request) -> Response:
     try:
-        return _json(model_object(engine.model(request.path_params["name"])))
+        return _json(model_object(engine.served(request.path_params["name"])))
     except ServiceError as error:
         return Response(answers.error_body(error, "openai", ""), 404, media_type="application/json")
 
@@ -328,20 +397,15 @@ def _json(value: Any) -> Response:
 def _http_error(request: Request, error: Exception) -> Response:
     """Answer requests for unknown routes and methods."""
     assert isinstance(error, HTTPException)
-    path, post = request.url.path, POSTS.get(request.url.path)
+    path = path_of(request.scope)
+    post = POSTS.get(path)
     if error.status_code == 405:
         problem = ServiceError("method", f"{path[:200]} does not accept {request.method[:20]}.")
     else:
         problem = ServiceError("not_found", f"{path[:200]} is not a route; expected one of {', '.join(POSTS)}, ...")
     family = "openai" if post is None else post.family
-    headers = {**(error.headers or {}), "x-request-id": _request_id(request.scope)}
+    headers = {**(error.headers or {}), "x-request-id": request_id_of(request.scope)}
     return Response(answers.error_body(problem, family, ""), error.status_code, headers, "application/json")
-
-
-def _request_id(scope: Scope) -> str:
-    """Return the id that the client gave its request, or a new one."""
-    given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
-    return given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
 
 
 def _milliseconds(seconds: float) -> str:

@@ -17,23 +17,26 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 
+from minibert.sentence.cross_encoder import CrossEncoder
 from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.serving.errors import ServiceError
 from minibert.serving.scheduler import Job, Scheduler, Step
+from minibert.serving.served_classifier import ScoreOptions, ServedClassifier
 from minibert.serving.served_model import Prepared, Report, ServedModel, TextOptions
 from minibert.serving.settings import Settings
 
 __all__ = ["Answer", "Engine", "Load"]
 
 _LOG = logging.getLogger("minibert.serving")
+_Served = TypeVar("_Served", ServedModel, ServedClassifier)
 
 
 class Answer(NamedTuple):
-    """What a request gets: its vectors, and what was done to its texts."""
+    """What a request gets: its vectors or scores, and what was done to its texts."""
 
     value: Any
     report: Report
@@ -63,15 +66,15 @@ class Engine:
 
     Parameters
     ----------
-    models : SentenceTransformer, or mapping of names to them
-        The first one is the default.
+    models : SentenceTransformer or CrossEncoder, or mapping of names to them
+        The first one of each class is the default for vectors, and for scores.
     settings : Settings
     clock : callable
         Seconds, as `time.monotonic`.
 
     Attributes
     ----------
-    models : dict of str to ServedModel
+    models : dict of str to ServedModel or ServedClassifier
     settings : Settings
     observers : list of callables
         Each is called with the number of units, the tokens and the seconds of every step, by the thread that computes.
@@ -79,14 +82,19 @@ class Engine:
 
     def __init__(
         self,
-        models: SentenceTransformer | Mapping[str, SentenceTransformer],
+        models: SentenceTransformer | CrossEncoder | Mapping[str, SentenceTransformer | CrossEncoder],
         *,
         settings: Settings | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         named = models if isinstance(models, Mapping) else {"default": models}
         self.settings = settings or Settings()
-        self.models = {name: ServedModel(name, model) for name, model in named.items()}
+        if not named:
+            raise ValueError("models is empty; an engine needs at least one model.")
+        self.models: dict[str, ServedModel | ServedClassifier] = {
+            name: ServedClassifier(name, model) if isinstance(model, CrossEncoder) else ServedModel(name, model)
+            for name, model in named.items()
+        }
         for served in self.models.values():
             served.check_settings(self.settings.truncation, self.settings.default_prompt_name)
         self.observers: list[Callable[[int, int, float], object]] = []
@@ -148,7 +156,18 @@ class Engine:
         prepared = self.prepare(inputs, model, **options)
         return Answer(self.submit(prepared.job).result(), prepared.report)
 
-    def model(self, name: str | None = None) -> ServedModel:
+    def score(self, inputs: Sequence[tuple[str, str | None]], model: str | None = None, **options: Any) -> Answer:
+        """Score pairs of texts, and texts (whose second part is None), and wait; `options` are those of `ScoreOptions`.
+
+        Raises
+        ------
+        ServiceError
+            As for `embed`.
+        """
+        prepared = self.classifier(model).prepare(inputs, ScoreOptions(**options), self.settings)
+        return Answer(self.submit(prepared.job).result(), prepared.report)
+
+    def served(self, name: str | None = None) -> ServedModel | ServedClassifier:
         """Return the model with this name, its last part ("org/name" has "name"), "default" or None.
 
         Raises
@@ -156,12 +175,9 @@ class Engine:
         ServiceError
             There is no such model.
         """
-        first = next(iter(self.models.values()))
-        if name is None or name == "default" or (self.settings.any_model_name and name not in self.models):
-            return first
-        found = self.models.get(name) or next(
-            (served for key, served in self.models.items() if key.rpartition("/")[2] == name.rpartition("/")[2]), None
-        )
+        if name is None or name == "default" or (self.settings.any_model_name and self._find(name) is None):
+            return next(iter(self.models.values()))
+        found = self._find(name)
         if found is None:
             raise ServiceError(
                 "model",
@@ -169,6 +185,61 @@ class Engine:
                 param="model",
             )
         return found
+
+    def model(self, name: str | None = None) -> ServedModel:
+        """Return a model that gives vectors; the name is as for `served`.
+
+        Raises
+        ------
+        ServiceError
+            There is no such model.
+        """
+        return self._of_class(name, ServedModel)
+
+    def classifier(self, name: str | None = None, *, for_ranking: bool = False) -> ServedClassifier:
+        """Return a model that gives scores; the name is as for `served`.
+
+        Parameters
+        ----------
+        name : str, optional
+        for_ranking : bool
+            If the name does not choose a model, take the first one with one label.
+
+        Raises
+        ------
+        ServiceError
+            There is no such model.
+        """
+        found = self._of_class(name, ServedClassifier)
+        if for_ranking and (name is None or self._find(name) is None):
+            all_of_them = [served for served in self.models.values() if isinstance(served, ServedClassifier)]
+            return next((served for served in all_of_them if served.model.num_labels == 1), found)
+        return found
+
+    def _of_class(self, name: str | None, kind: type[_Served]) -> _Served:
+        found = self.served(name)
+        if isinstance(found, kind):
+            return found
+        first = next((served for served in self.models.values() if isinstance(served, kind)), None)
+        named = name is not None and self._find(name) is not None
+        if first is None or named:
+            raise ServiceError(
+                "unsupported",
+                f"the model {found.name} gives {found.gives} of texts; this route needs a model that gives "
+                f"{kind.gives}{f', such as {first.name}' if first else ''}.",
+            )
+        return first
+
+    def _find(self, name: str) -> ServedModel | ServedClassifier | None:
+        """Return the model with a name; "name" and "org/name" are the same, "other/name" is another one."""
+        if name in self.models:
+            return self.models[name]
+        organisation, _, last = name.rpartition("/")
+        for key, served in self.models.items():
+            own, _, own_last = key.rpartition("/")
+            if last == own_last and not (organisation and own):
+                return served
+        return None
 
     # -- what it does
 
@@ -194,8 +265,8 @@ class Engine:
 
     def warm_up(self) -> None:
         """Compute one text with each model, so that kernels are compiled and the speed is known."""
-        for name in self.models:
-            self.embed(["minibert " * 60], name, truncation="mark")
+        for served in self.models.values():
+            self.submit(served.first_job(self.settings)).result()
 
     def drain(self) -> None:
         """Refuse new requests; those that are queued are computed."""

@@ -6,7 +6,7 @@ __all__ = ["KINDS", "ServiceError"]
 
 KINDS = (
     *("invalid_json", "invalid", "empty", "too_long", "too_many", "too_large", "media_type", "model", "not_found"),
-    *("method", "slow", "overloaded", "unavailable", "unsupported", "failed"),
+    *("key", "method", "slow", "overloaded", "unavailable", "unsupported", "failed"),
 )
 """What can be wrong with a request. The first ones are the client's errors; "failed" is ours."""
 

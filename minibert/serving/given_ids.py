@@ -109,8 +109,8 @@ class GivenIds:
 _HINT = "In langchain-openai, check_embedding_ctx_length=False makes the client send texts."
 
 
-def too_long(index: int, limit: int, given: int) -> ServiceError:
+def too_long(index: int, limit: int, given: int, field: str = "input") -> ServiceError:
     """Return the error of an input that is longer than the limit."""
     return ServiceError(
-        "too_long", f"input[{index}] has {given} tokens; the limit is {limit}.", limit=limit, given=given, param="input"
+        "too_long", f"{field}[{index}] has {given} tokens; the limit is {limit}.", limit=limit, given=given, param=field
     )

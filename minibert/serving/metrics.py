@@ -53,6 +53,9 @@ class Metrics:
         self.truncated = counter("truncated_texts", "Texts that were cut")
         self.prompts = counter("prompted_texts", "Texts with a prompt before them")
         self.ignored = counter("ignored_fields", "Fields of requests that have no effect here")
+        self.inflight = Gauge(
+            "inflight_bytes", "Bytes of bodies and answers in flight", namespace=namespace, registry=registry
+        )
         self._step_size = histogram("batch_next_size", "Texts of a step", _SIZES)
         self._step_tokens = histogram("batch_next_tokens", "Tokens of a step", _SIZES)
         self._step_seconds = histogram("batch_inference_duration", "Seconds of a step", _SECONDS)

@@ -1,13 +1,14 @@
 """What each route does: a request's body -> a job for the engine, and the bytes of its answer. There is no HTTP in it.
 
-Sources: OpenAI's API reference, "Create embeddings"; text-embeddings-inference 1.9, router/src/http/types.rs and
-server.rs; bert-as-service 1.10, server/bert_serving/server/http.py.
+Sources: OpenAI's API reference, "Create embeddings"; Cohere's, "Rerank"; text-embeddings-inference 1.9,
+router/src/http/types.rs and server.rs; bert-as-service 1.10, server/bert_serving/server/http.py.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,8 @@ from minibert.serving import answers, wire
 from minibert.serving.engine import Engine
 from minibert.serving.errors import ServiceError
 from minibert.serving.scheduler import Job
-from minibert.serving.served_model import Prepared, Report, ServedModel, TextOptions
+from minibert.serving.served_classifier import ScoreOptions, ServedClassifier
+from minibert.serving.served_model import Prepared, Report, ServedModel, TextOptions, check_number
 from minibert.similarity import pairwise_cos_sim
 
 __all__ = ["POSTS", "Post", "Work", "info", "model_list", "model_object"]
@@ -89,15 +91,14 @@ def _openai(engine: Engine, body: bytes, accept: str) -> Work:
     return _work(prepared, lambda vectors: answers.openai_embeddings(vectors, encoding, rest), ignored)
 
 
-def model_object(served: ServedModel) -> dict[str, Any]:
+def model_object(served: ServedModel | ServedClassifier) -> dict[str, Any]:
     """Return OpenAI's description of a model."""
     return {
         "id": served.name,
         "object": "model",
         "created": served.created,
         "owned_by": "minibert",
-        "embedding_dimension": served.model.get_embedding_dimension(),
-        "max_input_length": served.model.max_seq_length,
+        **served.details(),
     }
 
 
@@ -117,7 +118,7 @@ def _embed(engine: Engine, body: bytes, accept: str) -> Work:
 def _embed_request(engine: Engine, request: wire.EmbedRequest, ignored: tuple[str, ...], accept: str) -> Work:
     inputs = wire.read_inputs(request.inputs, "inputs")
     options = _options(request, normalize=True if request.normalize is None else request.normalize)
-    prepared = engine.model().prepare(inputs, options, engine.settings)
+    prepared = engine.model(request.model).prepare(inputs, options, engine.settings)
     if "application/octet-stream" in accept:
         return _work(prepared, answers.array_file, ignored, "application/octet-stream")
     return _work(prepared, answers.list_of_vectors, ignored)
@@ -132,7 +133,7 @@ def _embed_all(engine: Engine, body: bytes, accept: str) -> Work:
     options = dataclasses.replace(
         _options(request, normalize=request.normalize), tokens=True, dimensions=None, pooling=None
     )
-    prepared = engine.model().prepare(inputs, options, engine.settings)
+    prepared = engine.model(request.model).prepare(inputs, options, engine.settings)
     return _work(prepared, answers.list_of_vectors, ignored)
 
 
@@ -150,7 +151,7 @@ def _similarity(engine: Engine, body: bytes, accept: str) -> Work:
         if getattr(given, name) is None:
             setattr(given, name, getattr(request, name))
     texts = [request.inputs.source_sentence, *request.inputs.sentences]
-    prepared = engine.model().prepare(texts, _truncation(given), engine.settings)
+    prepared = engine.model(request.model).prepare(texts, _truncation(given), engine.settings)
 
     def write(vectors: FloatArray) -> bytes:
         source = np.broadcast_to(vectors[:1], vectors[1:].shape)
@@ -162,15 +163,16 @@ def _similarity(engine: Engine, body: bytes, accept: str) -> Work:
 def _tokenize(engine: Engine, body: bytes, accept: str) -> Work:
     request, ignored = wire.decode(body, wire.TokenizeRequest)
     texts = wire.read_inputs(request.inputs, "inputs", ids=False)
-    served = engine.model()
-    _check_number(texts, engine)
+    served = engine.served(request.model)
+    check_number(len(texts), engine.settings)
     if sum(map(len, texts)) > _MOST_CHARACTERS:
         raise ServiceError(
             "too_large",
             f"inputs have {sum(map(len, texts))} characters; the limit of this route is {_MOST_CHARACTERS}.",
         )
-    name = served.prompt_of(request.prompt_name, None, None) if request.prompt_name is not None else None
-    prompt = served.model.prompts[name] if name else ""
+    prompt = ""
+    if request.prompt_name is not None:
+        prompt = served.model.prompts[served.check_prompt(request.prompt_name)]
     whole = [prompt + text for text in texts]
     rows = []
     for text, encoding in zip(
@@ -203,34 +205,92 @@ def _decode(engine: Engine, body: bytes, accept: str) -> Work:
     rows = wire.read_inputs(request.ids, "ids")
     if not all(isinstance(row, list) for row in rows):
         raise ServiceError("invalid", "ids must be numbers, or lists of numbers.", param="ids")
-    _check_number(rows, engine)
+    check_number(len(rows), engine.settings)
     if sum(map(len, rows)) > _MOST_CHARACTERS:
         raise ServiceError("too_large", f"ids has {sum(map(len, rows))} numbers; the limit is {_MOST_CHARACTERS}.")
     try:
-        texts = engine.model().model.tokenizer.batch_decode(rows, skip_special_tokens=request.skip_special_tokens)
+        texts = engine.served(request.model).model.tokenizer.batch_decode(
+            rows, skip_special_tokens=request.skip_special_tokens
+        )
     except (TypeError, ValueError) as error:
         raise ServiceError("invalid", f"ids: {error}", param="ids") from error
     return Work(lambda _: answers.dump(texts), ignored=ignored)
 
 
-def _needs_head(engine: Engine, body: bytes, accept: str) -> Work:
-    raise ServiceError(
-        "unsupported",
-        f"the model {engine.model().name} gives vectors of texts; this route needs a model that classifies texts.",
+def _predict(engine: Engine, body: bytes, accept: str) -> Work:
+    request, ignored = wire.decode(body, wire.PredictRequest)
+    served = engine.classifier(request.model)
+    inputs, single = wire.read_pairs(request.inputs, "inputs")
+    options = _score_options(request, "raw" if request.raw_scores else "labels", "inputs")
+    labels = served.labels
+
+    def write(scores: FloatArray) -> bytes:
+        rows = [[{"score": row[i], "label": labels[i]} for i in np.argsort(-row, kind="stable")] for row in scores]
+        return answers.dump(rows[0] if single else rows)
+
+    return _work(served.prepare(inputs, options, engine.settings), write, ignored)
+
+
+def _rerank(engine: Engine, body: bytes, accept: str) -> Work:
+    request, ignored = wire.decode(body, wire.RerankRequest)
+    served = engine.classifier(request.model, for_ranking=True)
+    if (request.texts is None) == (request.documents is None):
+        raise ServiceError("invalid", "the body needs texts or documents, and not both.", param="texts")
+    theirs = request.texts is not None
+    field = "texts" if theirs else "documents"
+    texts = request.texts or [one if isinstance(one, str) else one.text for one in request.documents or ()]
+    if not texts:
+        raise ServiceError("empty", f"{field} is an empty list; expected at least one text.", param=field)
+    if request.top_n is not None and request.top_n < 1:
+        raise ServiceError("invalid", f"top_n is {request.top_n}; expected a number from 1.", param="top_n")
+    options = _score_options(request, "raw" if request.raw_scores else "rank", field)
+    prepared = served.prepare([(request.query, text) for text in texts], options, engine.settings)
+    shown = request.return_text or request.return_documents
+    report = prepared.report
+
+    def write(scores: FloatArray) -> bytes:
+        flat = scores[:, 0]
+        order = np.argsort(-flat, kind="stable")[: request.top_n]
+        if theirs:
+            return answers.dump(
+                [{"index": i, "score": flat[i], **({"text": texts[i]} if shown else {})} for i in order]
+            )
+        total = sum(report.n_tokens)
+        results = [
+            {"index": i, "relevance_score": flat[i], **({"document": {"text": texts[i]}} if shown else {})}
+            for i in order
+        ]
+        rest: dict[str, Any] = {"model": served.name, "usage": {"prompt_tokens": total, "total_tokens": total}}
+        rest |= {"truncated": report.truncated} if report.truncated else {}
+        rest |= {"ignored": ignored} if ignored else {}
+        meta = {"billed_units": {"search_units": 1}}
+        return answers.dump({"id": uuid.uuid4().hex, "object": "rerank", "results": results, **rest, "meta": meta})
+
+    return _work(prepared, write, ignored)
+
+
+def _score_options(request: wire.PredictRequest | wire.RerankRequest, scores: str, field: str) -> ScoreOptions:
+    given = _truncation(request)
+    return ScoreOptions(
+        scores=scores,
+        truncation=given.truncation,
+        side=given.side,
+        prompt_name=given.prompt_name,
+        field=field,
+        low=request.priority == "low",
     )
 
 
 def info(engine: Engine, version: str) -> dict[str, Any]:
     """Return text-embeddings-inference's description of the service and its first model."""
-    served, settings = engine.model(), engine.settings
+    served, settings = engine.served(), engine.settings
     return {
         "model_id": served.name,
         "model_sha": None,
         "model_dtype": "float32",
         "served_model_name": served.name,
-        "model_type": {"embedding": {"pooling": "+".join(served.model.pipeline.pooling)}},
+        "model_type": served.model_type(),
         "max_concurrent_requests": None,
-        "max_input_length": served.model.max_seq_length,
         "max_batch_tokens": 1024,
         "max_batch_requests": None,
         "max_client_batch_size": settings.max_inputs,
@@ -239,7 +299,7 @@ def info(engine: Engine, version: str) -> dict[str, Any]:
         "version": version,
         "sha": None,
         "docker_label": None,
-        "embedding_dimension": served.model.get_embedding_dimension(),
+        **served.details(),
         "models": [*engine.models],
     }
 
@@ -308,18 +368,13 @@ def _truncation(request: wire.TruncationFields) -> TextOptions:
     return TextOptions(truncation=truncate, side=side, prompt_name=request.prompt_name)
 
 
-def _check_number(inputs: Sequence[Any], engine: Engine) -> None:
-    limit = engine.settings.max_inputs
-    if len(inputs) > limit:
-        raise ServiceError("too_many", f"the request has {len(inputs)} inputs; the limit is {limit}.")
-
-
 def _work(
     prepared: Prepared, write: Callable[[Any], bytes], ignored: tuple[str, ...], media_type: str = "application/json"
 ) -> Work:
     return Work(write, prepared.job, prepared.report, ignored, media_type)
 
 
+_RERANK = Post("openai", "documents", (wire.RerankRequest,), _rerank, "Sort texts by how well they answer a query")
 _OPENAI = Post("openai", "input", (wire.OpenAIEmbeddingRequest,), _openai, "Turn texts into vectors")
 
 POSTS: Mapping[str, Post] = {
@@ -331,8 +386,10 @@ POSTS: Mapping[str, Post] = {
     "/similarity": Post("tei", "inputs", (wire.SimilarityRequest,), _similarity, "Compare a sentence with others"),
     "/tokenize": Post("tei", "inputs", (wire.TokenizeRequest,), _tokenize, "Turn texts into tokens"),
     "/decode": Post("tei", "ids", (wire.DecodeRequest,), _decode, "Turn token ids into texts"),
-    "/predict": Post("tei", "inputs", (), _needs_head, "Not there: it needs a model that classifies"),
-    "/rerank": Post("tei", "texts", (), _needs_head, "Not there: it needs a model that classifies"),
+    "/predict": Post("tei", "inputs", (wire.PredictRequest,), _predict, "Turn texts or pairs into scores of labels"),
+    "/rerank": Post("tei", "texts", (wire.RerankRequest,), _rerank, "Sort texts by how well they answer a query"),
+    "/v1/rerank": _RERANK,
+    "/v2/rerank": _RERANK,
     "/encode": Post("bert", "texts", (wire.EncodeRequest,), _encode, "Turn texts into vectors, as bert-as-service"),
 }
 """The routes that take a body."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,11 +28,23 @@ from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.windows import TokenWindows, check_inputs
 from minibert.tokens.layers import LayerSelection
 
-__all__ = ["Prepared", "Report", "ServedModel", "TextOptions"]
+__all__ = [
+    "COUNTED",
+    "Prepared",
+    "Report",
+    "ServedModel",
+    "TextOptions",
+    "check_number",
+    "check_prompt",
+    "check_result",
+    "check_side",
+]
 
 _MOST_MODES = 8  # of pooling, in one request
-_COUNTED = 2**16  # characters; the tokens of a longer text are not counted to its end only to refuse it
 _TRUNCATION = ("mark", "error", "split")
+
+COUNTED = 2**16
+"""Characters. The tokens of a longer text are not counted to its end only to refuse it."""
 
 # What `input_type` means: the prompts to look for, as `encode_query` and `encode_document` do.
 _PROMPTS_OF = {
@@ -100,12 +112,15 @@ class Report:
         The prompt before each text; None if there is none.
     n_characters : int
         Of all texts.
+    n_bytes : int
+        Of the answer's numbers.
     """
 
     n_tokens: tuple[int, ...]
     truncated: tuple[int, ...]
     prompt_name: str | None
     n_characters: int
+    n_bytes: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,6 +189,8 @@ class ServedModel:
         Seconds since 1970.
     """
 
+    gives = "vectors"
+
     def __init__(self, name: str, model: SentenceTransformer) -> None:
         self.name, self.model, self.created = name, model, int(time.time())
         pipeline = model.pipeline
@@ -199,6 +216,21 @@ class ServedModel:
         if prompt_name is not None and prompt_name not in self.model.prompts:
             raise ValueError(f"default_prompt_name={prompt_name!r}; the model {self.name} has {[*self.model.prompts]}.")
 
+    def details(self) -> dict[str, Any]:
+        """Return what OpenAI's list of models says about this one besides its name."""
+        return {
+            "embedding_dimension": self.model.get_embedding_dimension(),
+            "max_input_length": self.model.max_seq_length,
+        }
+
+    def model_type(self) -> dict[str, Any]:
+        """Return text-embeddings-inference's description of the pooling."""
+        return {"embedding": {"pooling": "+".join(self.model.pipeline.pooling)}}
+
+    def first_job(self, settings: Settings) -> Job:
+        """Return a job of 60 words, after which the kernels are compiled and the speed is known."""
+        return self.prepare(["minibert " * 60], TextOptions(truncation="mark"), settings).job
+
     def prompt_of(self, prompt_name: str | None, input_type: str | None, default: str | None) -> str | None:
         """Return the name of the prompt that goes before the texts of a request, or None.
 
@@ -209,14 +241,7 @@ class ServedModel:
         """
         prompts = self.model.prompts
         if prompt_name is not None:
-            if prompt_name not in prompts:
-                raise ServiceError(
-                    "invalid",
-                    f"prompt_name {prompt_name[:200]!r} is not a prompt of this model; expected one of "
-                    f"{', '.join(map(repr, prompts))}.",
-                    param="prompt_name",
-                )
-            return prompt_name
+            return self.check_prompt(prompt_name)
         if input_type is not None:
             if input_type not in _PROMPTS_OF:
                 raise ServiceError(
@@ -227,6 +252,10 @@ class ServedModel:
             return next((name for name in _PROMPTS_OF[input_type] if prompts.get(name)), None)
         return default if default is not None else self.model.default_prompt_name
 
+    def check_prompt(self, name: str) -> str:
+        """Return the name of a prompt; ServiceError if the model does not have it."""
+        return check_prompt(name, self.model.prompts)
+
     def prepare(self, inputs: Sequence[Any], options: TextOptions, settings: Settings) -> Prepared:
         """Tokenize the texts (or check the token ids) of a request, and return its job and report.
 
@@ -235,12 +264,7 @@ class ServedModel:
         ServiceError
             An input or an option is wrong; the message names it.
         """
-        if len(inputs) > settings.max_inputs:
-            raise ServiceError(
-                "too_many",
-                f"the request has {len(inputs)} inputs; the limit is {settings.max_inputs}. Send them in several "
-                "requests.",
-            )
+        check_number(len(inputs), settings)
         task, width, prompt_name, model = self._task(options, settings)
         truncation = _truncation(options, settings)
         given_ids = bool(len(inputs)) and not isinstance(inputs[0], str)
@@ -262,12 +286,7 @@ class ServedModel:
         costs = [max(1, len(unit.encoding)) for unit in units]
         per_group = [sum(map(len, group)) for group in groups]
         result_bytes = 4 * width * (sum(per_group[row] for row in rows) if options.tokens else len(rows))
-        if result_bytes > settings.max_result_bytes:
-            raise ServiceError(
-                "too_large",
-                f"the vectors of the {len(rows)} inputs take {result_bytes} bytes; the limit is "
-                f"{settings.max_result_bytes}. Send fewer at once.",
-            )
+        check_result(result_bytes, len(rows), settings)
         kind: Kind
         assemble: Callable[[list[Any]], Any]
         if options.tokens:
@@ -286,6 +305,7 @@ class ServedModel:
             tuple(i for i, row in enumerate(rows) if cut[row]),
             prompt_name,
             sum(map(len, inputs)) if not given_ids else 0,
+            result_bytes,
         )
         return Prepared(Job(kind, units, costs, assemble, options.low), report)
 
@@ -307,12 +327,7 @@ class ServedModel:
     ) -> tuple[EncodeTask, int, str | None, SentenceTransformer]:
         prompt_name = self.prompt_of(options.prompt_name, options.input_type, settings.default_prompt_name)
         truncation = _truncation(options, settings)
-        if options.side not in (None, "left", "right"):
-            raise ServiceError(
-                "invalid",
-                f"truncation_direction {options.side[:50]!r}; expected 'left' or 'right'.",
-                param="truncation_direction",
-            )
+        check_side(options.side)
         most_layers = self.model.model.config.num_hidden_layers + 1
         for name, value, most in (("layers", options.layers, most_layers), ("pooling", options.pooling, _MOST_MODES)):
             if isinstance(value, list | tuple) and len(value) > most:  # their vectors are concatenated
@@ -357,7 +372,7 @@ class ServedModel:
         first_index = {row: i for i, row in reversed([*enumerate(rows)])}
         indices = [first_index[row] for row in range(len(texts))]
         groups: list[list[Encoding]] = []
-        exact = truncation == "error" and all(len(text) <= _COUNTED for text in texts)
+        exact = truncation == "error" and all(len(text) <= COUNTED for text in texts)
         try:
             for _, found in windows.of(texts, indices, exact=exact):
                 groups += found
@@ -376,6 +391,47 @@ class ServedModel:
         if self.normalizes and options.modules:  # its vectors have length 1 already, unless they are shortened
             return options.dimensions is not None
         return bool(options.normalize)
+
+
+def check_number(number: int, settings: Settings) -> None:
+    """Refuse a request with too many inputs."""
+    if number > settings.max_inputs:
+        raise ServiceError(
+            "too_many",
+            f"the request has {number} inputs; the limit is {settings.max_inputs}. Send them in several requests.",
+        )
+
+
+def check_result(nbytes: int, number: int, settings: Settings) -> None:
+    """Refuse a request whose answer would take too much memory."""
+    if nbytes > settings.max_result_bytes:
+        raise ServiceError(
+            "too_large",
+            f"the numbers of the {number} inputs take {nbytes} bytes; the limit is {settings.max_result_bytes}. Send "
+            "fewer at once.",
+        )
+
+
+def check_prompt(name: str, prompts: Mapping[str, str]) -> str:
+    """Return the name of a prompt; refuse one that the model does not have."""
+    if name not in prompts:
+        known = ", ".join(f'"{one}"' for one in prompts)  # tei-client reads the names from this message
+        raise ServiceError(
+            "invalid",
+            f"prompt_name {name[:200]!r} is not a prompt of this model. Available prompts: [{known}]",
+            param="prompt_name",
+        )
+    return name
+
+
+def check_side(side: str | None) -> None:
+    """Refuse a side of texts that is neither left nor right."""
+    if side not in (None, "left", "right"):
+        raise ServiceError(
+            "invalid",
+            f"truncation_direction {side[:50]!r}; expected 'left' or 'right'.",
+            param="truncation_direction",
+        )
 
 
 def _truncation(options: TextOptions, settings: Settings) -> str:

@@ -4,34 +4,41 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
+import functools
 import logging
 import os
 import signal
 import socket
 import stat
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
 from minibert.base.files import os_reason, printable
 from minibert.serving.asgi import app
+from minibert.serving.connection import Connection
 from minibert.serving.engine import Engine
+from minibert.serving.gates import LoadingGate
+from minibert.serving.keys import ApiKeys
 from minibert.serving.libraries import missing
+from minibert.serving.logs import LOG
 
 try:
     import uvicorn
 except ImportError as error:
     raise missing(error) from error
 
-__all__ = ["listen", "log_requests", "serve"]
-
-_LOG = logging.getLogger("minibert.serving")
+__all__ = ["listen", "serve"]
 
 DIED = 70
 """The exit code if the engine has stopped (EX_SOFTWARE of sysexits.h)."""
+
+KEEP_ALIVE = 75
+"""Seconds after which an idle connection is closed. Clients close theirs earlier, so that they do not send into a
+connection that is being closed."""
 
 
 def listen(host: str, port: int, uds: str | None = None) -> socket.socket:
@@ -98,45 +105,64 @@ def _is_listening(path: str) -> bool:
 
 
 def serve(
-    engine: Engine,
+    load: Callable[[], Engine],
     bound: socket.socket,
     *,
+    listening: Callable[[str], object] = lambda address: None,
     started: Callable[[str], object] = lambda address: None,
     shutdown_timeout: float = 30.0,
+    head_timeout: float = 30.0,
+    send_timeout: float = 60.0,
     metrics_namespace: str = "minibert",
+    keys: ApiKeys | None = None,
+    allow_origins: Sequence[str] = (),
 ) -> int:
     """Answer requests until SIGTERM or SIGINT; requests that have begun are then finished, and the engine is closed.
 
+    The socket listens before the models are loaded. Until then /livez is answered with 200, and all else with 503. A
+    signal in that time ends the process at once, because a thread that loads cannot be stopped.
+
     Parameters
     ----------
-    engine : Engine
+    load : callable
+        Returns the engine. It runs in a thread; its error ends the service and is raised here.
     bound : socket
         As `listen` returns it. It is closed at the end.
-    started : callable
-        Called with the address as soon as requests are answered.
+    listening, started : callable
+        Called with the address as soon as connections are accepted, and as soon as requests are answered.
     shutdown_timeout : float
         Seconds for the requests that have begun. A second signal ends the process at once.
-    metrics_namespace : str
-        As for `app`.
+    head_timeout, send_timeout : float
+        As for `Connection`.
+    metrics_namespace, keys, allow_origins
+        As for `app`. SIGHUP reads the file of the keys again.
 
     Returns
     -------
     int
         The exit code: 0 all requests were answered, 1 some were not, 70 the engine stopped by itself.
     """
+    gate, address, path = LoadingGate(), _address(bound), None
+    if bound.family == getattr(socket, "AF_UNIX", None):
+        path = bound.getsockname()
     config = uvicorn.Config(
-        app(engine, metrics_namespace=metrics_namespace),
+        gate,
+        http=functools.partial(Connection, head_timeout=head_timeout, send_timeout=send_timeout),  # type: ignore[arg-type]
         log_config=None,
         access_log=False,
         server_header=False,
         lifespan="off",
         ws="none",
+        timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=max(1, round(shutdown_timeout)),
     )
-    address, path = _address(bound), None
-    if bound.family == getattr(socket, "AF_UNIX", None):
-        path = bound.getsockname()
-    server = _Server(config, engine, lambda: started(address))
+
+    def load_app() -> Engine:
+        engine = load()
+        gate.app = app(engine, metrics_namespace=metrics_namespace, keys=keys, allow_origins=allow_origins)
+        return engine
+
+    server = _Server(config, load_app, lambda: listening(address), lambda: started(address), keys)
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # it logs the signals and the end of requests
     before = sys.getswitchinterval()
     sys.setswitchinterval(0.0002)  # the engine's thread gives the lock of Python away between two ops
@@ -148,9 +174,15 @@ def serve(
         if path is not None:
             with contextlib.suppress(OSError):
                 os.unlink(path)
+    if server.loading:
+        logging.shutdown()
+        os._exit(1 if server.force_exit else 0)
+    if server.error is not None:
+        raise server.error
+    assert server.engine is not None
     began = server.asked if server.asked is not None else time.monotonic()
     left = max(0.0, shutdown_timeout - (time.monotonic() - began))
-    finished = engine.close(0.0 if server.force_exit else max(left, 1.0))
+    finished = server.engine.close(0.0 if server.force_exit else max(left, 1.0))
     if server.died:
         return DIED
     return 0 if finished and not server.force_exit and left > 0 else 1
@@ -165,17 +197,39 @@ def _address(bound: socket.socket) -> str:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server, which ends with an exit code instead of the signal that it got."""
+    """uvicorn's server, which loads the engine, and ends with an exit code instead of the signal that it got."""
 
-    def __init__(self, config: uvicorn.Config, engine: Engine, started: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        load: Callable[[], Engine],
+        listening: Callable[[], object],
+        started: Callable[[], object],
+        keys: ApiKeys | None,
+    ) -> None:
         super().__init__(config)
-        self._engine, self._call_started = engine, started
+        self._load, self._call_listening, self._call_started, self._keys = load, listening, started, keys
+        self._loader = threading.Thread(target=self._run_load, name="minibert-load", daemon=True)
+        self.engine: Engine | None = None
+        self.error: BaseException | None = None
         self.asked: float | None = None
         self.died = False
 
+    @property
+    def loading(self) -> bool:
+        """Say if the thread that loads is still at work."""
+        return self._loader.is_alive()
+
+    def _run_load(self) -> None:
+        try:
+            self.engine = self._load()
+        except BaseException as error:  # it is raised where the service was started
+            self.error = error
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self._call_started()
+        self._loader.start()
+        self._call_listening()
 
     async def main_loop(self) -> None:
         watch = asyncio.ensure_future(self._watch())
@@ -185,15 +239,22 @@ class _Server(uvicorn.Server):
             watch.cancel()
 
     async def _watch(self) -> None:
-        """End the process if the engine has stopped, because nothing would be answered any more."""
-        while not self._engine.has_died:
-            await asyncio.sleep(0.2)
-        self.died = self.should_exit = True
+        """Say when the engine is there; end the process if it has stopped, because nothing would be answered."""
+        while self.loading:
+            await asyncio.sleep(0.02)
+        if self.engine is not None:
+            self._call_started()
+            while not self.engine.has_died:
+                await asyncio.sleep(0.2)
+            self.died = True
+        self.should_exit = True
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        signals = [signal.SIGINT, signal.SIGTERM]
-        before = [signal.signal(number, self.handle_exit) for number in signals]
+        signals: dict[int, Any] = dict.fromkeys((signal.SIGINT, signal.SIGTERM), self.handle_exit)
+        if self._keys is not None and hasattr(signal, "SIGHUP"):
+            signals[signal.SIGHUP] = self._read_keys
+        before = [signal.signal(number, handler) for number, handler in signals.items()]
         try:
             yield
         finally:
@@ -205,54 +266,11 @@ class _Server(uvicorn.Server):
         self.should_exit = True
         self.asked = self.asked or time.monotonic()
 
-
-class _Lines(logging.Formatter):
-    """A line per record: JSON, or a sentence."""
-
-    def __init__(self, as_json: bool) -> None:
-        super().__init__()
-        self._as_json = as_json
-
-    def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, Any] = getattr(record, "request", {}) or {"message": super().format(record)}
-        if self._as_json:
-            return json.dumps({"time": round(record.created, 3), "level": record.levelname.lower(), **line})
-        if "message" in line:
-            return f"minibert: {line['message']}"
-        return (
-            f"minibert: {line['truncated']} of {line['texts']} texts of a request were cut (request "
-            f"{line['request_id']}); further requests of this minute are not shown"
-        )
-
-
-class _OncePerMinute(logging.Filter):
-    """Lets warnings and errors pass, and of requests one per minute whose texts were cut."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._next = 0.0
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if record.levelno >= logging.WARNING:
-            return True
-        if "truncated" not in getattr(record, "request", {}) or record.created < self._next:
-            return False
-        self._next = record.created + 60
-        return True
-
-
-def log_requests(*, as_json: bool) -> None:
-    """Write the log of the service to the standard error.
-
-    Parameters
-    ----------
-    as_json : bool
-        True: a JSON object per request, without its texts. False: errors, and once per minute that texts were cut.
-    """
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Lines(as_json))
-    if not as_json:
-        handler.addFilter(_OncePerMinute())
-    _LOG.handlers[:] = [handler]
-    _LOG.setLevel(logging.INFO)
-    _LOG.propagate = False
+    def _read_keys(self, sig: int, frame: FrameType | None) -> None:
+        assert self._keys is not None
+        try:
+            self._keys.reload()
+        except (OSError, ValueError) as error:
+            LOG.error("the keys stay as they were: %s", error)
+        else:
+            LOG.info("the keys were read again; there are %d", len(self._keys))

@@ -19,6 +19,9 @@ __all__ = [
     "EncodeRequest",
     "InputsOnly",
     "OpenAIEmbeddingRequest",
+    "PredictRequest",
+    "RerankDocument",
+    "RerankRequest",
     "SimilarityInputs",
     "SimilarityRequest",
     "TokenizeRequest",
@@ -26,6 +29,7 @@ __all__ = [
     "decode",
     "is_object",
     "read_inputs",
+    "read_pairs",
     "read_token_lists",
 ]
 
@@ -80,6 +84,7 @@ class EmbedRequest(_VectorFields, kw_only=True):
     """text-embeddings-inference's request for vectors of texts, or of tokens."""
 
     inputs: _Texts
+    model: str | None = None
 
 
 class InputsOnly(msgspec.Struct):
@@ -100,6 +105,51 @@ class SimilarityRequest(TruncationFields, kw_only=True):
 
     inputs: SimilarityInputs
     parameters: TruncationFields | None = None
+    model: str | None = None
+
+
+class PredictRequest(TruncationFields, kw_only=True):
+    """text-embeddings-inference's request for the labels of texts, or of pairs of texts."""
+
+    inputs: Annotated[
+        msgspec.Raw,
+        msgspec.Meta(
+            description="A text, a pair of texts, or a list of lists with one text or two.",
+            extra_json_schema={
+                "anyOf": [
+                    {"type": "string"},
+                    {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 2},
+                    {
+                        "type": "array",
+                        "items": {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 2},
+                    },
+                ]
+            },
+        ),
+    ]
+    model: str | None = None
+    raw_scores: bool = False
+    priority: Literal["low", "normal"] | None = None
+
+
+class RerankDocument(msgspec.Struct):
+    """A text in Cohere's older form."""
+
+    text: str
+
+
+class RerankRequest(TruncationFields, kw_only=True):
+    """A query and texts: `texts` as text-embeddings-inference has them, or `documents` as Cohere and Jina have them."""
+
+    query: str
+    texts: list[str] | None = None
+    documents: list[str | RerankDocument] | None = None
+    model: str | None = None
+    raw_scores: bool = False
+    return_text: bool = False
+    return_documents: bool = False
+    top_n: int | None = None
+    priority: Literal["low", "normal"] | None = None
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True):
@@ -108,6 +158,7 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
     inputs: _OneOrMore
     add_special_tokens: bool = True
     prompt_name: str | None = None
+    model: str | None = None
 
 
 class DecodeRequest(msgspec.Struct, kw_only=True):
@@ -125,6 +176,7 @@ class DecodeRequest(msgspec.Struct, kw_only=True):
         ),
     ]
     skip_special_tokens: bool = True
+    model: str | None = None
 
 
 class EncodeRequest(msgspec.Struct, kw_only=True):
@@ -196,6 +248,29 @@ def read_inputs(raw: msgspec.Raw, field: str, *, ids: bool = True) -> list[Any]:
         several: list[list[int]] = _decode(raw, list[list[int]], field)
         return several
     return [_decode(raw, list[int], field)]
+
+
+def read_pairs(raw: msgspec.Raw, field: str) -> tuple[list[tuple[str, str | None]], bool]:
+    """Read a text, a pair, or a list of lists with one text or two; return the list, and whether it was one.
+
+    Raises
+    ------
+    ServiceError
+        The value is something else, or an empty list.
+    """
+    several = _first(raw) == b"[" and bytes(raw).lstrip()[1:].lstrip()[:1] == b"["
+    if several:
+        rows: list[list[str]] = _decode(raw, list[list[str]], field)
+    else:
+        rows = [read_inputs(raw, field, ids=False)]
+    for index, row in enumerate(rows):
+        if not 1 <= len(row) <= 2:
+            where = f"{field}[{index}]" if several else field
+            hint = "" if several else f" Send several texts as [[text], [text]]; {field} as a list is a pair."
+            raise ServiceError(
+                "invalid", f"{where} has {len(row)} texts; expected one, or a pair of two.{hint}", param=field
+            )
+    return [(row[0], row[1] if len(row) == 2 else None) for row in rows], not several
 
 
 def read_token_lists(raw: msgspec.Raw, field: str) -> list[list[str]]:

@@ -17,7 +17,7 @@ from minibert.tasks.lengths import CutWarning, TextOptions
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import shown
 
-__all__ = ["TextClassificationOptions", "TextClassificationPipeline", "is_text_or_pair"]
+__all__ = ["TextClassificationOptions", "TextClassificationPipeline", "function_of", "is_text_or_pair"]
 
 _FUNCTIONS: dict[str, Callable[[FloatArray], FloatArray]] = {
     "softmax": softmax,
@@ -119,7 +119,7 @@ class TextClassificationPipeline(TaskPipeline):
         self, value: Any, windows: list[Encoding], logits: list[FloatArray], options: TextClassificationOptions
     ) -> Any:
         config = self.model.config
-        apply = _FUNCTIONS[options.function_to_apply or _function_of(config.problem_type, config.num_labels)]
+        apply = _FUNCTIONS[options.function_to_apply or function_of(config.problem_type, config.num_labels)]
         scores = np.asarray(apply(logits[0]), dtype=np.float32)
         if options.top_k is _NOT_GIVEN:
             best = int(scores.argmax())
@@ -128,7 +128,7 @@ class TextClassificationPipeline(TaskPipeline):
         return [{"label": config.id2label[int(i)], "score": float(scores[i])} for i in order]
 
 
-def _function_of(problem_type: str | None, num_labels: int) -> str:
+def function_of(problem_type: str | None, num_labels: int) -> str:
     """Return the function from logits to scores that a config means."""
     if problem_type == "regression":
         return "none"

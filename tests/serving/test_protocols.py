@@ -286,7 +286,7 @@ def test_unknown_routes_and_methods(client: TestClient) -> None:
 def test_routes_for_other_models_say_so(client: TestClient, path: str) -> None:
     response = post(client, path, {"query": "a", "texts": ["a"], "inputs": "a"})
     assert (response.status_code, response.json()["error_type"]) == (424, "Backend")
-    assert "needs a model that classifies" in response.json()["error"]
+    assert "needs a model that gives scores" in response.json()["error"]
 
 
 def test_compressed_and_large_bodies_are_refused(model: SentenceTransformer) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,8 +29,22 @@ class Served:
 
 
 @contextlib.contextmanager
-def served(*arguments: str, program: str = "-m minibert serve", **environment: str) -> Iterator[Served]:
-    """Start ``minibert serve`` (or another program with its arguments) and wait until it answers."""
+def served(
+    *arguments: str, program: str = "-m minibert serve", until: str = "serving ", errors: Any = None, **environment: str
+) -> Iterator[Served]:
+    """Start ``minibert serve`` (or another program with its arguments) and wait until it answers.
+
+    Parameters
+    ----------
+    *arguments : str
+    program : str
+    until : str
+        What the line with the address says.
+    errors : list, optional
+        Gets the lines of the standard error, which are then read to the end.
+    **environment : str
+        Variables.
+    """
     command = [sys.executable, *program.split(), *arguments]
     if "--uds" not in arguments and program.endswith(" serve"):
         command += ["--port", "0"]
@@ -38,9 +53,11 @@ def served(*arguments: str, program: str = "-m minibert serve", **environment: s
         try:
             assert process.stderr is not None
             lines = []
-            while "serving " not in (line := process.stderr.readline()):
+            while until not in (line := process.stderr.readline()):
                 assert line, f"the service has ended: {lines}"
                 lines.append(line)
+            if errors is not None:
+                threading.Thread(target=errors.extend, args=[process.stderr], daemon=True).start()
             yield Served(process, line.split()[-1])
         finally:
             process.kill()

@@ -1,0 +1,234 @@
+"""A model of the service that scores: pairs of texts, or texts, -> the score of each label.
+
+The scores are those of `CrossEncoder` and of the pipeline "text-classification", bit for bit.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import time
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import numpy as np
+
+from minibert.base.arrays import FloatArray
+from minibert.base.portable import softmax
+from minibert.bert.packed import PackedBatch
+from minibert.sentence.activations import as_activation
+from minibert.sentence.cross_encoder import CrossEncoder
+from minibert.serving.errors import ServiceError
+from minibert.serving.given_ids import too_long
+from minibert.serving.scheduler import Job
+from minibert.serving.served_model import (
+    COUNTED,
+    Prepared,
+    Report,
+    check_number,
+    check_prompt,
+    check_result,
+    check_side,
+)
+from minibert.serving.settings import Settings
+from minibert.tasks.text_classification import function_of
+from minibert.tokenizer.encodings import Encoding
+from minibert.tokenizer.texts import refuse_lone_surrogate, shown
+
+__all__ = ["ScoreOptions", "ServedClassifier"]
+
+_TRUNCATION = ("mark", "error")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ScoreOptions:
+    """How the texts of one request become scores.
+
+    Parameters
+    ----------
+    scores : {"rank", "labels", "raw"}
+        "rank": the sigmoid of the logit of a model with one label. "labels": what config.json means by the logits, as
+        in the pipeline "text-classification". "raw": the logits.
+    truncation : {"mark", "error"}, optional
+        A text or pair that is too long is cut at the end of its longer text, or refused; default: see `Settings`.
+    side : {"right", "left"}, optional
+        The end where texts are cut; default: the tokenizer's.
+    prompt_name : str, optional
+        The prompt before the first text of each pair; default: the model's.
+    field : str
+        The field of the request with the texts, for messages.
+    low : bool
+        Treat a short request as a long one.
+    """
+
+    scores: str = "labels"
+    truncation: str | None = None
+    side: str | None = None
+    prompt_name: str | None = None
+    field: str = "inputs"
+    low: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class _Score:
+    """The logits of texts and pairs."""
+
+    model: CrossEncoder
+
+    @property
+    def rate_key(self) -> Hashable:
+        return id(self.model)
+
+    def compute(self, units: Sequence[Encoding]) -> list[FloatArray]:
+        batch = PackedBatch.from_sequences([unit.ids for unit in units], [unit.token_types for unit in units])
+        return [*self.model.logits_of(batch)]
+
+
+class ServedClassifier:
+    """A `CrossEncoder` under the name by which clients ask for it. Its texts may be single ones, too.
+
+    Attributes
+    ----------
+    name : str
+    model : CrossEncoder
+    created : int
+        Seconds since 1970.
+    """
+
+    gives = "scores"
+
+    def __init__(self, name: str, model: CrossEncoder) -> None:
+        self.name, self.model, self.created = name, model, int(time.time())
+        self._from_left = copy.copy(model.tokenizer)
+        self._from_left.truncation_side = "left"
+        rule = function_of(model.model.config.problem_type, model.num_labels)
+        identity, sigmoid = (as_activation("", name, model.model.ops) for name in ("Identity", "Sigmoid"))
+        of_labels: dict[str, Callable[[FloatArray], FloatArray]] = {
+            "none": identity,
+            "sigmoid": sigmoid,
+            "softmax": lambda logits: softmax(logits).astype(np.float32),
+        }
+        self._functions: dict[str, Callable[[FloatArray], FloatArray]] = {
+            "rank": sigmoid,
+            "labels": of_labels[rule],
+            "raw": identity,
+        }
+
+    def check_settings(self, truncation: str, prompt_name: str | None) -> None:
+        """Raise a ValueError for a wrong `truncation`; windows and the prompt are for models that give vectors."""
+        if truncation not in (*_TRUNCATION, "split"):
+            raise ValueError(f"truncation={truncation!r}; expected one of 'mark', 'error', 'split'.")
+
+    @property
+    def labels(self) -> list[str]:
+        """The names of the labels, in the order of the scores."""
+        names = self.model.model.config.id2label
+        return [names[i] for i in range(self.model.num_labels)]
+
+    def details(self) -> dict[str, Any]:
+        """Return what OpenAI's list of models says about this one besides its name."""
+        return {"num_labels": self.model.num_labels, "max_input_length": self.model.max_seq_length}
+
+    def model_type(self) -> dict[str, Any]:
+        """Return text-embeddings-inference's description of the head."""
+        names = self.labels
+        kind = "reranker" if len(names) == 1 else "classifier"
+        ids = {str(i): name for i, name in enumerate(names)}
+        return {kind: {"id2label": ids, "label2id": {name: i for i, name in enumerate(names)}}}
+
+    def first_job(self, settings: Settings) -> Job:
+        """Return a job of 60 words, after which the kernels are compiled and the speed is known."""
+        return self.prepare([("minibert " * 60, None)], ScoreOptions(truncation="mark"), settings).job
+
+    def prepare(self, inputs: Sequence[tuple[str, str | None]], options: ScoreOptions, settings: Settings) -> Prepared:
+        """Tokenize texts (their second part is None) and pairs, and return their job and report.
+
+        The answer of the job is a float32 array of shape (B, N), with the scores of the N labels.
+
+        Raises
+        ------
+        ServiceError
+            An input or an option is wrong; the message names it.
+        """
+        check_number(len(inputs), settings)
+        self._check(inputs, options)
+        check_result(4 * len(inputs) * self.model.num_labels, len(inputs), settings)
+        prompt_name = self.model.default_prompt_name
+        if options.prompt_name is not None:
+            prompt_name = self.check_prompt(options.prompt_name)
+        prompt = self.model.prompts[prompt_name] if prompt_name is not None else ""
+        distinct = {pair: i for i, pair in enumerate(dict.fromkeys(inputs))}
+        rows = [distinct[pair] for pair in inputs]
+        encodings = self._encodings([*distinct], prompt, options)
+        truncation = options.truncation or ("error" if settings.truncation == "error" else "mark")
+        cut = tuple(i for i, row in enumerate(rows) if encodings[row].n_truncated)
+        if cut and truncation == "error":
+            limit, first = self.model.max_seq_length, encodings[rows[cut[0]]]
+            raise too_long(cut[0], limit, len(first) + first.n_truncated, options.field)
+        report = Report(
+            tuple(len(encodings[row]) for row in rows),
+            cut,
+            prompt_name if prompt else None,
+            sum(len(first) + len(second or "") for first, second in inputs),
+        )
+        assemble = _Assemble(rows, self._functions[options.scores])
+        return Prepared(Job(_Score(self.model), encodings, [*map(len, encodings)], assemble, options.low), report)
+
+    def _encodings(self, pairs: list[tuple[str, str | None]], prompt: str, options: ScoreOptions) -> list[Encoding]:
+        """Tokenize distinct texts and pairs, cut to the model's limit."""
+        tokenizer = self._from_left if options.side == "left" else self.model.tokenizer
+        found: dict[int, Encoding] = {}
+        for paired in (False, True):
+            some = [i for i, (_, second) in enumerate(pairs) if (second is not None) == paired]
+            if not some:
+                continue
+            exact = all(len(pairs[i][0]) + len(pairs[i][1] or "") <= COUNTED for i in some)
+            seconds = [pairs[i][1] or "" for i in some] if paired else None
+            firsts, limit = [prompt + pairs[i][0] for i in some], self.model.max_seq_length
+            found.update(
+                zip(
+                    some,
+                    tokenizer.encodings(firsts, seconds, max_length=limit, truncation=True, exact=exact),
+                    strict=True,
+                )
+            )
+        return [found[i] for i in range(len(pairs))]
+
+    def _check(self, inputs: Sequence[tuple[str, str | None]], options: ScoreOptions) -> None:
+        if options.scores not in self._functions:
+            raise ServiceError("invalid", f"scores {options.scores[:50]!r}; expected 'rank', 'labels' or 'raw'.")
+        if options.scores == "rank" and self.model.num_labels != 1:
+            raise ServiceError(
+                "unsupported",
+                f"the model {self.name} has {self.model.num_labels} labels; only a model with one label sorts texts. "
+                "/predict gives the scores of all labels.",
+            )
+        if options.truncation is not None and options.truncation not in _TRUNCATION:
+            raise ServiceError(
+                "invalid", f"truncate {options.truncation[:50]!r}; expected true, false or 'error'.", param="truncate"
+            )
+        check_side(options.side)
+        for index, pair in enumerate(inputs):
+            for text in pair:
+                try:
+                    if text is not None:
+                        if not isinstance(text, str):
+                            raise TypeError(f"{options.field}[{index}] is {shown(text)}; expected a str.")
+                        refuse_lone_surrogate(text, f"{options.field}[{index}]")
+                except (TypeError, ValueError) as error:
+                    raise ServiceError("invalid", str(error), param=options.field) from error
+
+    def check_prompt(self, name: str) -> str:
+        """Return the name of a prompt; ServiceError if the model does not have it."""
+        return check_prompt(name, self.model.prompts)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Assemble:
+    """The logits of the distinct texts of a request -> the scores of all."""
+
+    rows: list[int]
+    function: Callable[[FloatArray], FloatArray]
+
+    def __call__(self, results: list[FloatArray]) -> FloatArray:
+        return self.function(np.stack(results))[self.rows]

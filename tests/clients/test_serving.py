@@ -1,0 +1,323 @@
+"""Clients of other services, unchanged, against `minibert serve`: the bits of `encode`, errors of their own classes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minibert import CrossEncoder, SentenceTransformer
+from tests.support.client_programs import TEXTS, needs, run_client
+from tests.support.sentence_heads import model_folder
+from tests.support.served import Served, served
+
+pytestmark = pytest.mark.clients
+
+QUERY = "sleeping animals"
+LONG = "word " * 600
+
+
+@pytest.fixture(scope="module")
+def ranker_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ranker") / "ranker"
+    return model_folder(folder, "BertForSequenceClassification", num_labels=1, scale=5)
+
+
+@pytest.fixture(scope="module")
+def service(minilm_folder: Path, ranker_folder: Path) -> Iterator[Served]:
+    names = (str(minilm_folder), str(ranker_folder))
+    with served(*names, "--json-logs", "--max-client-batch-size", "64", errors=[], MINIBERT_SERVE_API_KEY="k") as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def expected(minilm_folder: Path) -> np.ndarray:
+    return SentenceTransformer(minilm_folder).encode([*TEXTS, LONG, QUERY], truncation="silent")
+
+
+@pytest.fixture(scope="module")
+def scores(ranker_folder: Path) -> np.ndarray:
+    return CrossEncoder(ranker_folder).predict([(QUERY, text) for text in TEXTS], activation_fn="Sigmoid")
+
+
+def client(program: str, folder: Path, service: Served, model: Path) -> Any:
+    """Run a program that knows URL, KEY, NAME, TEXTS (with a long one), QUERY, and `error_of(call)`."""
+    first = f"""
+URL, KEY, NAME, QUERY, LONG = {service.url!r}, "k", {model.name!r}, {QUERY!r}, {LONG!r}
+TEXTS = TEXTS + [LONG]
+os.environ["HF_HUB_OFFLINE"] = "0"  # with 1 huggingface_hub asks no service, not even one on this machine
+
+def error_of(call):
+    try:
+        return ["no error", repr(call())]
+    except Exception as error:
+        return [type(error).__name__, str(error)]
+"""
+    return run_client(program, folder, model, first=first)["value"]
+
+
+def assert_same(found: Any, expected: np.ndarray) -> None:
+    """Compare bits: what a client gives are float32 numbers, written with the digits that restore them."""
+    np.testing.assert_array_equal(np.array(found, dtype=np.float32), expected)
+
+
+def test_openai(service: Served, tmp_path: Path, minilm_folder: Path, expected: np.ndarray) -> None:
+    needs("openai")
+    program = """
+        import asyncio
+        from openai import AsyncOpenAI, OpenAI
+        options = {"base_url": URL + "/v1", "max_retries": 0}
+        client, wrong = OpenAI(api_key=KEY, **options), OpenAI(api_key="x", **options)
+        create = client.embeddings.create
+        base64 = create(model=NAME, input=TEXTS)
+        floats = create(model=NAME, input=TEXTS, encoding_format="float")
+        short = create(model=NAME, input=QUERY, dimensions=8).data[0].embedding
+
+        async def several():
+            client = AsyncOpenAI(api_key=KEY, **options)
+            answers = await asyncio.gather(*(client.embeddings.create(model=NAME, input=text) for text in TEXTS))
+            return [answer.data[0].embedding for answer in answers]
+
+        answer({
+            "vectors": [[one.embedding for one in made.data] for made in (base64, floats)],
+            "several": asyncio.run(several()),
+            "short": short,
+            "order": [one.index for one in base64.data],
+            "tokens": base64.usage.total_tokens,
+            "truncated": base64.model_extra["truncated"],
+            "models": [one.id for one in client.models.list()],
+            "errors": [
+                error_of(lambda: wrong.embeddings.create(model=NAME, input="a")),
+                error_of(lambda: create(model="gpt", input="a")),
+                error_of(lambda: create(model=NAME, input="a", dimensions=1000)),
+                error_of(lambda: create(model=NAME, input=[])),
+                error_of(lambda: create(model=NAME, input=["a"] * 65)),
+                error_of(lambda: create(model=NAME, input=[[1, 2]])),
+                error_of(lambda: create(model=NAME, input=LONG, extra_body={"truncate": False})),
+            ],
+        })
+        """
+    found = client(program, tmp_path, service, minilm_folder)
+    for vectors in (*found["vectors"], found["several"]):
+        assert_same(vectors, expected[:-1])
+    model = SentenceTransformer(minilm_folder)
+    assert_same(found["short"], model.encode(QUERY, truncate_dim=8, normalize_embeddings=True))
+    assert found["order"] == [*range(len(TEXTS) + 1)]
+    assert (found["truncated"], found["models"]) == ([len(TEXTS)], [minilm_folder.name, "ranker"])
+    assert found["tokens"] == sum(min(256, number) for number in model.num_tokens([*TEXTS, LONG]))
+    assert [name for name, _ in found["errors"]] == [
+        *("AuthenticationError", "NotFoundError", "BadRequestError", "BadRequestError", "BadRequestError"),
+        *("BadRequestError", "BadRequestError"),
+    ]
+    assert "check_embedding_ctx_length=False" in found["errors"][5][1]
+    assert "context_length_exceeded" in found["errors"][6][1]
+
+
+def test_openai_retries_what_is_refused_for_a_moment(tmp_path: Path, minilm_folder: Path, expected: np.ndarray) -> None:
+    """Requests that wait longer than --max-wait get 429 and Retry-After; the client sends them again by itself."""
+    needs("openai")
+    program = """
+        from concurrent.futures import ThreadPoolExecutor
+        from openai import OpenAI
+        client = OpenAI(api_key="-", base_url=URL + "/v1", max_retries=9)
+        with ThreadPoolExecutor(12) as pool:
+            made = list(pool.map(lambda i: client.embeddings.create(model=NAME, input=TEXTS * 20), range(12)))
+        answer([[one.embedding for one in answer.data[:9]] for answer in made])
+        """
+    errors: list[str] = []
+    with served(str(minilm_folder), "--json-logs", "--max-wait", "1", errors=errors) as running:
+        for vectors in client(program, tmp_path, running, minilm_folder):
+            assert_same(vectors, expected[:-1])
+    assert any('"status": 429' in line for line in errors)
+
+
+def test_langchain_openai(service: Served, tmp_path: Path, minilm_folder: Path, expected: np.ndarray) -> None:
+    needs("langchain-openai")
+    program = """
+        from langchain_openai import OpenAIEmbeddings
+        options = {"model": NAME, "base_url": URL + "/v1", "check_embedding_ctx_length": False, "max_retries": 0}
+        embeddings = OpenAIEmbeddings(api_key=KEY, **options)
+        wrong = OpenAIEmbeddings(api_key="x", **options)
+        answer([embeddings.embed_documents(TEXTS), embeddings.embed_query(QUERY),
+                error_of(lambda: wrong.embed_query(QUERY))])
+        """
+    documents, query, error = client(program, tmp_path, service, minilm_folder)
+    assert_same([*documents, query], expected)
+    assert error[0] in ("AuthenticationError", "OpenAIAuthenticationError")
+
+
+def test_llama_index_openai_like(service: Served, tmp_path: Path, minilm_folder: Path, expected: np.ndarray) -> None:
+    needs("llama-index-embeddings-openai-like")
+    program = """
+        from llama_index.embeddings.openai_like import OpenAILikeEmbedding
+        options = {"model_name": NAME, "api_base": URL + "/v1", "max_retries": 0}
+        model, wrong = OpenAILikeEmbedding(api_key=KEY, **options), OpenAILikeEmbedding(api_key="x", **options)
+        answer([model.get_text_embedding_batch(TEXTS), model.get_query_embedding(QUERY),
+                error_of(lambda: wrong.get_query_embedding(QUERY))])
+        """
+    documents, query, error = client(program, tmp_path, service, minilm_folder)
+    assert_same([*documents, query], expected)
+    assert error[0] == "AuthenticationError"
+
+
+def test_llama_index_tei(service: Served, tmp_path: Path, minilm_folder: Path, expected: np.ndarray) -> None:
+    """The client does not look at the status: the body of an error is its answer, which is not a list."""
+    needs("llama-index-embeddings-text-embeddings-inference")
+    program = """
+        from llama_index.embeddings.text_embeddings_inference import TextEmbeddingsInference
+        options = {"model_name": "BAAI/bge", "base_url": URL, "text_instruction": " ", "query_instruction": " "}
+        model = TextEmbeddingsInference(auth_token=KEY, **options)
+        wrong = TextEmbeddingsInference(auth_token="x", **options)
+        answer([model.get_text_embedding_batch(TEXTS), model.get_query_embedding(QUERY),
+                error_of(lambda: wrong.get_query_embedding(QUERY))])
+        """
+    documents, query, error = client(program, tmp_path, service, minilm_folder)
+    assert_same([*documents, query], expected)
+    assert error[0] in ("KeyError", "HTTPStatusError")
+
+
+def test_huggingface_hub(service: Served, tmp_path: Path, minilm_folder: Path, expected: np.ndarray) -> None:
+    needs("huggingface-hub")
+    program = """
+        from huggingface_hub import InferenceClient
+        client, wrong = InferenceClient(URL, token=KEY), InferenceClient(URL, token="x")
+        vectors = [client.feature_extraction(text, truncate=True)[0] for text in TEXTS]
+        answer([vectors, client.feature_extraction(QUERY, normalize=True)[0],
+                client.sentence_similarity(QUERY, other_sentences=TEXTS),
+                error_of(lambda: wrong.feature_extraction(QUERY)),
+                error_of(lambda: client.feature_extraction(QUERY, prompt_name="none"))])
+        """
+    vectors, query, similarities, unknown, invalid = client(program, tmp_path, service, minilm_folder)
+    assert_same([*vectors, query], expected)
+    np.testing.assert_allclose(similarities, expected[:-1] @ expected[-1], atol=1e-6)
+    assert (unknown[0], invalid[0]) == ("HfHubHTTPError", "HfHubHTTPError")
+    assert "401" in unknown[1]
+    assert "prompt_name 'none' is not a prompt" in invalid[1]
+
+
+def test_haystack(service: Served, tmp_path: Path, minilm_folder: Path, expected: np.ndarray) -> None:
+    needs("haystack-ai")
+    program = """
+        from haystack import Document
+        from haystack.components.embedders import OpenAIDocumentEmbedder, OpenAITextEmbedder
+        from haystack.utils import Secret
+        options = {"api_key": Secret.from_token(KEY), "model": NAME, "api_base_url": URL + "/v1", "max_retries": 0}
+        wrong = {**options, "api_key": Secret.from_token("x")}
+        documents = OpenAIDocumentEmbedder(**options).run([Document(content=text) for text in TEXTS])["documents"]
+        answer([[one.embedding for one in documents], OpenAITextEmbedder(**options).run(QUERY)["embedding"],
+                error_of(lambda: OpenAITextEmbedder(**wrong).run(QUERY))])
+        """
+    documents, query, error = client(program, tmp_path, service, minilm_folder)
+    assert_same([*documents, query], expected)
+    assert error[0] == "AuthenticationError"
+
+
+def test_haystack_tei(
+    service: Served, tmp_path: Path, minilm_folder: Path, expected: np.ndarray, scores: np.ndarray
+) -> None:
+    needs("huggingface-api-haystack")
+    program = """
+        from haystack import Document
+        from haystack.utils import Secret
+        from haystack_integrations.components.embedders.huggingface_api import (
+            HuggingFaceAPIDocumentEmbedder, HuggingFaceAPITextEmbedder)
+        from haystack_integrations.components.rankers.huggingface_api import HuggingFaceTEIRanker
+        options = {"api_type": "text_embeddings_inference", "api_params": {"url": URL}, "normalize": True}
+        key, wrong = {"token": Secret.from_token(KEY)}, {"token": Secret.from_token("x")}
+        documents = [Document(content=text, meta={"place": i}) for i, text in enumerate(TEXTS)]
+        made = HuggingFaceAPIDocumentEmbedder(**options, **key).run(documents)["documents"]
+        query = HuggingFaceAPITextEmbedder(**options, **key).run(QUERY)["embedding"]
+        ranked = HuggingFaceTEIRanker(url=URL, **key).run(query=QUERY, documents=documents[:-1])["documents"]
+        answer([[one.embedding for one in made], query, [[one.meta["place"], one.score] for one in ranked],
+                error_of(lambda: HuggingFaceAPITextEmbedder(**options, **wrong).run(QUERY))])
+        """
+    documents, query, ranked, error = client(program, tmp_path, service, minilm_folder)
+    assert_same([*documents, query], expected)
+    assert_same([score for _, score in sorted(ranked)], scores)
+    assert [score for _, score in ranked] == sorted((score for _, score in ranked), reverse=True)
+    assert error[0] == "HfHubHTTPError"
+
+
+def test_chromadb(service: Served, tmp_path: Path, minilm_folder: Path, expected: np.ndarray) -> None:
+    """`HuggingFaceEmbeddingServer` does not look at the status, so only its vectors are compared."""
+    needs("chromadb")
+    program = """
+        import os
+        os.environ["THE_KEY"] = KEY
+        import chromadb
+        from chromadb.utils.embedding_functions import HuggingFaceEmbeddingServer, OpenAIEmbeddingFunction
+        server = HuggingFaceEmbeddingServer(url=URL + "/embed", api_key_env_var="THE_KEY")
+        openai = OpenAIEmbeddingFunction(api_base=URL + "/v1", api_key_env_var="THE_KEY", model_name=NAME)
+        os.environ["THE_KEY"] = "x"
+        wrong = OpenAIEmbeddingFunction(api_base=URL + "/v1", api_key_env_var="THE_KEY", model_name=NAME)
+        collection = chromadb.EphemeralClient().create_collection("texts", embedding_function=server)
+        collection.add(ids=[str(i) for i in range(len(TEXTS))], documents=TEXTS)
+        found = collection.query(query_texts=[QUERY], n_results=2)["ids"][0]
+        answer([server(TEXTS), openai(TEXTS), found, error_of(lambda: wrong(TEXTS))])
+        """
+    of_server, vectors, found, error = client(program, tmp_path, service, minilm_folder)
+    assert_same(of_server, expected[:-1])
+    assert_same(vectors, expected[:-1])
+    assert set(found) == {"0", "1"}
+    assert error[0] == "AuthenticationError"
+
+
+def test_tei_client(
+    service: Served, tmp_path: Path, minilm_folder: Path, ranker_folder: Path, expected: np.ndarray, scores: np.ndarray
+) -> None:
+    """The client asks /info what the model does, so a model that scores is the only one of its service."""
+    needs("tei-client")
+    program = """
+        import asyncio
+        from tei_client import HttpClient
+        from tei_client.models import TruncationDirection
+        client = HttpClient(URL, headers={"Authorization": "Bearer " + KEY})
+        tokens = client.tokenize(TEXTS[0])[0]
+        vectors = client.embed(TEXTS, truncate=True)
+        again = asyncio.run(client.async_embed([QUERY]))
+        answer([vectors, again[0], client.health(), tokens.get_ids(), client.decode(tokens.get_ids()),
+                client.embed(LONG), HttpClient(URL).health()])
+        """
+    vectors, query, health, ids, text, refused, closed = client(program, tmp_path / "a", service, minilm_folder)
+    assert_same([*vectors, query], expected)
+    tokenizer = SentenceTransformer(minilm_folder).tokenizer
+    assert (health, closed, ids) == (True, False, tokenizer.encode(TEXTS[0]))
+    assert text == [tokenizer.decode(ids, skip_special_tokens=True)]
+    assert "Given: 602" in refused["error"]  # it gives the body of an error as the answer
+    program = """
+        from tei_client import HttpClient
+        client = HttpClient(URL)
+        ranks = client.rerank(QUERY, TEXTS[:-1]).ranks
+        answer([[[one.index, one.score] for one in ranks], client.info().server_model_type.value])
+        """
+    with served(str(ranker_folder)) as running:
+        ranks, kind = client(program, tmp_path / "b", running, minilm_folder)
+    assert_same([score for _, score in sorted(ranks)], scores)
+    assert kind == "reranker"
+
+
+def test_litellm(
+    service: Served, tmp_path: Path, minilm_folder: Path, expected: np.ndarray, scores: np.ndarray
+) -> None:
+    needs("litellm")
+    program = """
+        import os
+        os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
+        import litellm
+        options = {"model": "openai/" + NAME, "api_base": URL + "/v1", "max_retries": 0}
+        made = litellm.embedding(input=TEXTS, api_key=KEY, **options)
+        ranked = litellm.rerank(
+            model="cohere/ranker", query=QUERY, documents=TEXTS[:-1], api_base=URL, api_key=KEY, top_n=99)
+        answer([[one["embedding"] for one in made.data],
+                [[one["index"], one["relevance_score"]] for one in ranked.results],
+                error_of(lambda: litellm.embedding(input="a", api_key="x", **options)),
+                error_of(lambda: litellm.embedding(input="a", api_key=KEY, **{**options, "model": "openai/gpt"})),
+                error_of(lambda: litellm.embedding(input=[], api_key=KEY, **options))])
+        """
+    vectors, ranked, *errors = client(program, tmp_path, service, minilm_folder)
+    assert_same(vectors, expected[:-1])
+    assert_same([score for _, score in sorted(ranked)], scores)
+    assert [name for name, _ in errors] == ["AuthenticationError", "NotFoundError", "BadRequestError"]
