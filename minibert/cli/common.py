@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Parser",
+    "add_compute_type",
     "add_inputs",
     "add_layer_pooling",
     "add_layers",
@@ -149,7 +150,7 @@ def _discard_unwritable(stream: Any) -> None:
 
 
 def add_model_options(parser: argparse.ArgumentParser, *, backend: bool = True, needs_head: bool = False) -> None:
-    """Add --model and --revision, and with `backend` also --backend and --threads.
+    """Add --model and --revision, and with `backend` also --backend, --threads and --compute-type.
 
     With `needs_head` --model must be given, because the default model does not have a head.
     """
@@ -173,6 +174,17 @@ def add_model_options(parser: argparse.ArgumentParser, *, backend: bool = True, 
             metavar="N",
             help="default: MINIBERT_NUM_THREADS, else all cores, but at most OMP_NUM_THREADS",
         )
+        add_compute_type(parser)
+
+
+def add_compute_type(parser: argparse.ArgumentParser) -> None:
+    """Add --compute-type."""
+    parser.add_argument(
+        "--compute-type",
+        choices=("float32", "int16", "int8"),
+        help="the numbers that are multiplied (default: MINIBERT_COMPUTE_TYPE, else float32); int16 and int8 are "
+        "faster and need less memory, with a small error",
+    )
 
 
 def add_texts(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
@@ -243,6 +255,9 @@ def add_layer_pooling(parser: argparse.ArgumentParser, default: str) -> None:
 
 def run_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments that every run over a corpus has, as `embed_corpus` and `extract_corpus` take them."""
+    from minibert.models.backend import choose_compute_type
+
+    compute_type = choose_compute_type(arguments.compute_type)
     return {
         "dtype": arguments.dtype,
         "resume": arguments.resume,
@@ -252,6 +267,8 @@ def run_options(arguments: argparse.Namespace) -> dict[str, Any]:
             "model": arguments.model,
             "revision": arguments.revision,
             "backend": arguments.backend or os.environ.get("MINIBERT_BACKEND"),  # backends round differently
+            # float32 is left out, so that runs of earlier versions can be resumed.
+            **({} if compute_type == "float32" else {"compute_type": compute_type}),
         },
         "show_progress": sys.stderr is not None and sys.stderr.isatty(),
         "report": report_problem,

@@ -38,7 +38,11 @@ def load_bert(arguments: argparse.Namespace) -> BertModel:
 
     files = locate_model(arguments)
     return BertModel.from_files(
-        files, backend=arguments.backend, num_threads=arguments.num_threads, add_pooling_layer=False
+        files,
+        backend=arguments.backend,
+        num_threads=arguments.num_threads,
+        compute_type=arguments.compute_type,
+        add_pooling_layer=False,
     )
 
 
@@ -51,5 +55,6 @@ def load_sentence_transformer(arguments: argparse.Namespace, **options: Any) -> 
         revision=arguments.revision,
         backend=arguments.backend,
         num_threads=arguments.num_threads,
+        compute_type=arguments.compute_type,
         **options,
     )

@@ -133,7 +133,11 @@ def _load_cross_encoder(arguments: argparse.Namespace) -> CrossEncoder:
     from minibert.sentence.cross_encoder import CrossEncoder
 
     return CrossEncoder(
-        arguments.model, revision=arguments.revision, backend=arguments.backend, num_threads=arguments.num_threads
+        arguments.model,
+        revision=arguments.revision,
+        backend=arguments.backend,
+        num_threads=arguments.num_threads,
+        compute_type=arguments.compute_type,
     )
 
 
@@ -141,7 +145,11 @@ def _load_sparse_encoder(arguments: argparse.Namespace) -> SparseEncoder:
     from minibert.sentence.sparse_encoder import SparseEncoder
 
     return SparseEncoder(
-        arguments.model, revision=arguments.revision, backend=arguments.backend, num_threads=arguments.num_threads
+        arguments.model,
+        revision=arguments.revision,
+        backend=arguments.backend,
+        num_threads=arguments.num_threads,
+        compute_type=arguments.compute_type,
     )
 
 

@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from minibert.checkpoint.hub import DEFAULT_MODEL
-from minibert.cli.common import natural, positive, report_problem
+from minibert.cli.common import add_compute_type, natural, positive, report_problem
 
 __all__ = ["add_verbs"]
 
@@ -38,6 +38,7 @@ def add_verbs(verbs: Any) -> None:
     serve.add_argument("--revision", help="branch, tag or commit of the hub repositories (default: main)")
     serve.add_argument("--backend", choices=("numba", "numba-blas", "numpy"), help="the code that computes")
     serve.add_argument("--threads", dest="num_threads", type=positive, metavar="N", help="threads of the engine")
+    add_compute_type(serve)
     serve.add_argument(
         "--truncation",
         choices=("mark", "error", "split"),
@@ -128,7 +129,7 @@ def _serve(arguments: argparse.Namespace) -> None:
     )
     bound = listen(arguments.host, arguments.port, arguments.uds)
     try:
-        options = {name: getattr(arguments, name) for name in ("revision", "backend", "num_threads")}
+        options = {name: getattr(arguments, name) for name in ("revision", "backend", "num_threads", "compute_type")}
         engine = Engine(
             {name: SentenceTransformer(model, **options) for name, model in zip(served, names, strict=True)},
             settings=settings,

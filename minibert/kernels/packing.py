@@ -9,6 +9,7 @@ Layout      Panels of NR columns. A panel is contiguous::
               K |  0 |  1 |  2 |   ------>   panel 1: ...
                 +----+----+----+             the last panel is filled up with zeros
 
+            In low precision, a panel is what words.py describes
 Contract    This file does not import numba
 Source      Goto and van de Geijn 2008 (ACM TOMS 34(3)), section 5
 """
@@ -21,12 +22,14 @@ from typing import Any
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray
+from minibert.base.arrays import FloatArray, IntArray
+from minibert.bert.low_precision import Format, QuantisedLinear, quantise_weight
 from minibert.bert.ops import Linear
 from minibert.kernels.buffers import aligned_empty
 from minibert.kernels.processor import NR
+from minibert.kernels.words import WORDS
 
-__all__ = ["PackedLinear", "pack"]
+__all__ = ["PackedLinear", "PackedWords", "pack", "pack_words"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -68,3 +71,89 @@ def pack(empty: Callable[..., FloatArray], linear: Linear) -> PackedLinear:
         panel[:, len(rows) :] = 0.0
     panels.flags.writeable = False
     return PackedLinear(linear.paths, linear.shape, panels.reshape(-1), np.ascontiguousarray(linear.bias, np.float32))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PackedWords:
+    """A `Linear` in low precision, with a packed weight.
+
+    Parameters
+    ----------
+    paths : tuple of str
+    shape : (N, K)
+    panels : ndarray of shape (ceil(N / NR) * groups * words of a group,), float32, read-only
+        Only the scales are floats; all numbers have 4 bytes.
+    bias : ndarray of shape (N,), float32, read-only
+    format : Format
+    """
+
+    paths: tuple[str, ...]
+    shape: tuple[int, int]
+    panels: FloatArray
+    bias: FloatArray
+    format: Format
+
+    @property
+    def quantised(self) -> QuantisedLinear:
+        """The same without the layout: whole numbers and scales, copied out of the panels."""
+        N, K = self.shape
+        words = WORDS[self.format.name]
+        panels = self.panels.reshape(-1, *words.panel_shape(K))
+        scales = panels[:, :, :NR].transpose(0, 2, 1).reshape(-1, panels.shape[1])[:N]
+        numbers = panels[:, :, words.header * NR :].view(f"i{words.dot.w_bytes}")
+        numbers = numbers.reshape(*panels.shape[:2], words.steps, NR, -1).transpose(0, 3, 1, 2, 4)
+        whole = numbers.reshape(-1, panels.shape[1], self.format.group)[:N]
+        return QuantisedLinear(self.paths, self.shape, whole, np.ascontiguousarray(scales), self.bias, self.format)
+
+    @property
+    def weight(self) -> FloatArray:
+        """The rounded weight, (N, K)."""
+        return self.quantised.weight
+
+    def __reduce__(self) -> tuple[Callable[..., PackedWords], tuple[Any, ...]]:
+        return _pack_quantised, (self.quantised,)
+
+
+def pack_words(empty: Callable[..., FloatArray], linear: Linear, form: Format) -> PackedWords:
+    """Quantise a weight, panel by panel, so that little memory is needed beside the panels."""
+    bias = np.ascontiguousarray(linear.bias, np.float32)
+    return _packed(
+        empty, form, linear.paths, linear.shape, bias, lambda rows: quantise_weight(linear.weight[rows], form)
+    )
+
+
+def _pack_quantised(linear: QuantisedLinear) -> PackedWords:
+    return _packed(
+        aligned_empty,
+        linear.format,
+        linear.paths,
+        linear.shape,
+        linear.bias,
+        lambda rows: (linear.whole[rows], linear.scales[rows]),
+    )
+
+
+def _packed(
+    empty: Callable[..., FloatArray],
+    form: Format,
+    paths: tuple[str, ...],
+    shape: tuple[int, int],
+    bias: FloatArray,
+    quantised: Callable[[slice], tuple[IntArray, FloatArray]],
+) -> PackedWords:
+    """Pack the whole numbers and scales that a function of the rows returns."""
+    N, K = shape
+    words = WORDS[form.name]
+    panels = empty(-(-N // NR), *words.panel_shape(K))
+    panels[...] = 0.0
+    for p, panel in enumerate(panels):
+        whole, scales = quantised(slice(p * NR, min(N, (p + 1) * NR)))  # (rows, groups, group), (rows, groups)
+        rows = len(whole)
+        panel[:, :rows] = scales.T
+        if words.dot.offset:
+            panel[:, NR : NR + rows].view(np.int32)[...] = -words.dot.offset * whole.sum(axis=2, dtype=np.int32).T
+        numbers = panel[:, words.header * NR :].view(f"i{words.dot.w_bytes}")
+        numbers = numbers.reshape(len(panel), words.steps, NR, -1)
+        numbers[:, :, :rows] = whole.reshape(rows, len(panel), words.steps, -1).transpose(1, 2, 0, 3)
+    panels.flags.writeable = False
+    return PackedWords(paths, shape, panels.reshape(-1), bias, form)

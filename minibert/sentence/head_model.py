@@ -83,6 +83,7 @@ class HeadModel(ModelHabits):
         model_card_data: Any,
         backend: str | None,
         num_threads: int | None,
+        compute_type: str | None,
     ) -> dict[str, Any]:
         """Load prompts, tokenizer and model; return the settings of config_sentence_transformers.json."""
         stored = files.settings("config_sentence_transformers.json") if listed is not None else {}
@@ -103,7 +104,9 @@ class HeadModel(ModelHabits):
         default_task = "feature-extraction" if plain else self._task
         check_settings(settings, self.tokenizer, self._task, self._output, default_task)
         self._set_limit(asked, settings)
-        self.model = self._head.from_files(bert_files, backend=check_backend(backend), num_threads=num_threads)
+        self.model = self._head.from_files(
+            bert_files, backend=check_backend(backend), num_threads=num_threads, compute_type=compute_type
+        )
         return stored
 
     def _check_call(self, device: object, pool: object, chunk_size: object, task: object, processing: object) -> None:

@@ -93,7 +93,7 @@ class SentenceTransformer(SentenceHabits):
     truncate_dim : int, optional
         Keep only the first features of each vector; default: the model's setting, else all.
     device : None or "cpu"
-    backend, num_threads
+    backend, num_threads, compute_type
         As in `BertModel.from_pretrained`. "torch", which is sentence-transformers' default, means the default here.
     modules, trust_remote_code, model_kwargs, processor_kwargs, config_kwargs
         Keywords of sentence-transformers, at values that change nothing: None, False, {}, or for example
@@ -138,6 +138,7 @@ class SentenceTransformer(SentenceHabits):
         device: object = None,
         backend: str | None = None,
         num_threads: int | None = None,
+        compute_type: str | None = None,
         modules: None = None,
         trust_remote_code: bool = False,
         use_auth_token: str | bool | None = None,
@@ -197,7 +198,11 @@ class SentenceTransformer(SentenceHabits):
         check_settings(settings, self.tokenizer)
         self._set_limit(asked, settings)
         self.model = BertModel.from_files(
-            bert_files, output_hidden_states=False, backend=backend, num_threads=num_threads
+            bert_files,
+            output_hidden_states=False,
+            backend=backend,
+            num_threads=num_threads,
+            compute_type=compute_type,
         )
         self.pipeline: Pipeline = read_pipeline(files, listed, self.model.config.hidden_size, self.model.ops)
 
