@@ -36,7 +36,7 @@ __all__ = [
     "format_of",
     "make_ops",
     "quantise",
-    "quantise_weight",
+    "quantise_linear",
 ]
 
 TURNED, APART = 8, 16
@@ -47,6 +47,8 @@ BLOCK = TURNED * APART
 
 SMALLEST = 2.0**-100
 """A group of smaller numbers counts as zeros."""
+
+_ROWS = 64  # that are quantised at once, so that a whole weight in float64 is never in memory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,9 +109,19 @@ def quantise(values: FloatArray, form: Format, most: int) -> tuple[IntArray, Flo
 
     Returns
     -------
-    whole : ndarray of shape (rows, groups, form.group), int16
+    whole : ndarray of shape (rows, groups, form.group), int8 or int16
     scales : ndarray of shape (rows, groups), float32; NaN for a group that is not finite
     """
+    rows, K = values.shape
+    whole = np.empty((rows, form.groups(K), form.group), np.int8 if most < 128 else np.int16)
+    scales = np.empty(whole.shape[:2], np.float32)
+    for first in range(0, rows, _ROWS):
+        part = slice(first, first + _ROWS)
+        whole[part], scales[part] = _quantise(values[part], form, most)
+    return whole, scales
+
+
+def _quantise(values: FloatArray, form: Format, most: int) -> tuple[FloatArray, FloatArray]:
     rows, K = values.shape
     filled_up = np.zeros((rows, form.groups(K) * form.group), np.float32)
     filled_up[:, :K] = values
@@ -119,10 +131,10 @@ def quantise(values: FloatArray, form: Format, most: int) -> tuple[IntArray, Flo
         is_finite, nothing = np.isfinite(largest), largest < np.float32(SMALLEST)
         factors = np.where(is_finite & ~nothing, np.float32(most) / largest, np.float32(0.0))
         scales = np.where(nothing, np.float32(0.0), largest * np.float32(1.0 / most))
-        whole = np.rint(groups.astype(np.float64) * factors[:, :, None])
+        whole = np.rint(groups.astype(np.float64) * factors[:, :, None])  # rounded once, because the product is exact
     whole[~is_finite] = 0.0
     scales[~is_finite] = np.nan
-    return whole.astype(np.int16), scales
+    return whole, scales
 
 
 def turn(rows: FloatArray) -> FloatArray:
@@ -135,11 +147,6 @@ def turn(rows: FloatArray) -> FloatArray:
         pairs[:, :, 0], pairs[:, :, 1] = first + second, first - second
         distance *= 2
     return turned.reshape(rows.shape)
-
-
-def quantise_weight(weight: FloatArray, form: Format) -> tuple[IntArray, FloatArray]:
-    """Quantise rows of a weight, divided by TURNED, because the Hadamard matrix times itself is TURNED."""
-    return quantise(weight * np.float32(1 / TURNED), form, form.weight_most)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -170,17 +177,18 @@ class QuantisedLinear:
         return np.ascontiguousarray(turn(turned)[:, : self.shape[1]])
 
 
+def quantise_linear(linear: Linear, form: Format) -> QuantisedLinear:
+    """Quantise a weight, divided by TURNED, because the Hadamard matrix times itself is TURNED."""
+    whole, scales = quantise(linear.weight * np.float32(1 / TURNED), form, form.weight_most)
+    return QuantisedLinear(linear.paths, linear.shape, whole, scales, np.asarray(linear.bias, np.float32), form)
+
+
 def make_ops(compute_type: str) -> Ops:
     """Return the reference set of ops for a compute type."""
 
     def prepare(linear: Linear) -> PreparedLinear:
         form = format_of(linear, compute_type)
-        if form is None:
-            return reference.prepare(linear)
-        whole, scales = quantise_weight(linear.weight, form)
-        if form.weight_most < 128:
-            whole = whole.astype(np.int8)
-        return QuantisedLinear(linear.paths, linear.shape, whole, scales, linear.bias, form)
+        return reference.prepare(linear) if form is None else quantise_linear(linear, form)
 
     return reference.OPS._replace(prepare=prepare, linear=apply_linear)
 
@@ -208,8 +216,8 @@ def fma(a: FloatArray, b: FloatArray, c: FloatArray) -> FloatArray:
     """Compute a b + c in float32, rounded once.
 
     The product is exact in float64. The sum is rounded to odd there: to the neighbour with an odd last bit, if it is
-    not exact. A second rounding, to float32, then gives the same as one rounding alone. Source: Boldo and Melquiond 2008
-    (IEEE Transactions on Computers 57(4)), theorem 1.
+    not exact. A second rounding, to float32, then gives the same as one rounding alone. Source: Boldo and Melquiond
+    2008 (IEEE Transactions on Computers 57(4)), theorem 1.
     """
     product = a.astype(np.float64) * b
     total = product + c

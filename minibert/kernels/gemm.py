@@ -36,7 +36,7 @@ The micro-kernel computes the same bits as these lines of Python, where `fma` ro
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -58,17 +58,7 @@ from minibert.kernels.simd import (
     tanh,
 )
 from minibert.kernels.tasks import ACTIVATION_CODES, EPILOGUE, FLOAT, LINEAR, ROWS
-from minibert.kernels.tile import (
-    add_dots,
-    add_products,
-    add_row,
-    add_scaled,
-    add_tiles,
-    first_sums,
-    load_tile,
-    store_tile,
-    zero_tile,
-)
+from minibert.kernels.tile import add_block, add_products, add_row, add_tiles, load_tile, store_tile, zero_tile
 from minibert.kernels.words import Words
 
 __all__ = ["KC", "epilogue_chunk", "linear_chunk", "linear_words_chunk", "multiply_tile", "prefetch_tile"]
@@ -99,81 +89,34 @@ def block_length(depth):
     return KC if depth > SHORT else SHORT_KC
 
 
-class Product(NamedTuple):
-    """What differs between the micro-kernels of the compute types.
+def _layout(words: Words | None) -> tuple[Any, Any, int, int, int]:
+    """Return what differs between floats and words.
 
-    Parameters
-    ----------
-    length : function      of the depth: the steps of one block
-    first : function       of a number of rows and the address of a block's header: the tile with which the sums begin
-    add : function         one step: `add_products` or what `add_dots` returns
-    gather : function      the totals, with the sums of a block and the headers of x and of the panel
-    x_header, header : int    bytes before each block of a row of x, and of a panel
-    line : int             bytes of one step in a panel
-    sizes : function       of K: the steps of a row, the distance of two rows of x, and a panel, in words of 4 bytes
+    - length : function of the depth, which returns the steps of one block; for words, a block is a group
+    - sizes : function of K, which returns the steps of a row, the distance of two rows of x and the size of a panel
+    - the bytes of the header of a block in a row of x, and in a panel; the bytes of a step in a panel
     """
-
-    length: Any
-    first: Any
-    add: Any
-    gather: Any
-    x_header: int
-    header: int
-    line: int
-    sizes: Any
-
-
-@inline
-def _gather_floats(totals, sums, a, lda, b):
-    return add_tiles(totals, sums)
-
-
-@inline
-def _sizes_of_floats(K):
-    return K, K, K * NR
-
-
-def _zeros(rows: int) -> Any:
-    zeros = zero_tile(rows)
-
-    @inline
-    def first(header):
-        return zeros()
-
-    return first
-
-
-FLOATS = Product(block_length, _zeros, add_products, _gather_floats, 0, 0, NR * FLOAT, _sizes_of_floats)
-
-
-def _product_of(words: Words) -> Product:
-    """Return the product of a format: a block is a group."""
+    if words is None:
+        return block_length, inline(lambda K: (K, K, K * NR)), 0, 0, NR * FLOAT
     steps, header, line = np.int64(words.steps), words.header * NR * FLOAT, words.line
-    block, group = np.int64(BLOCK), np.int64(words.form.group)
+    group_size = np.int64((header + words.steps * line) // FLOAT)
+    block, groups_of_block = np.int64(BLOCK), np.int64(BLOCK // words.form.group)
 
-    @inline
-    def length(depth):
-        return steps
-
-    @inline
     def sizes(K):
-        groups = (K + block - 1) // block * (block // group)
-        return groups * steps, groups * (1 + steps), groups * (header + steps * line) // FLOAT
+        groups = (K + block - 1) // block * groups_of_block
+        return groups * steps, groups * (1 + steps), groups * group_size
 
-    return Product(
-        length, lambda rows: first_sums(rows, words), add_dots(words), add_scaled, FLOAT, header, line, sizes
-    )
+    return inline(lambda depth: steps), inline(sizes), FLOAT, header, line
 
 
-def _micro_kernel(rows: int, product: Product) -> Any:
+def _micro_kernel(rows: int, words: Words | None) -> Any:
     """Make the micro-kernel for this number of rows; `multiply_tile_and_add` explains its arguments."""
-    zeros, first, half = zero_tile(rows), product.first(rows), np.int64((rows + 1) // 2)
-    add, gather, length_of = product.add, product.gather, product.length
-    x_header, header, line = product.x_header, product.header, product.line
+    zeros, first, add, half = zero_tile(rows), zero_tile(rows, words), add_products(words), np.int64((rows + 1) // 2)
+    length_of, _, x_header, header, line = _layout(words)
 
     @function
     def micro_kernel(a, lda, b, depth, c, ldc, added, bias, residual, ahead, pace):
-        totals = zeros()
+        totals = zeros(b)
         length = length_of(depth)
         for block in range(depth // length):
             sums = first(b)
@@ -184,14 +127,14 @@ def _micro_kernel(rows: int, product: Product) -> Any:
                     prefetch_second(ahead + k * pace * FLOAT)
                     sums = add(sums, a + k * FLOAT, lda, b + k * line)
                 a, b, ahead = a + UNROLL * FLOAT, b + UNROLL * line, ahead + UNROLL * pace * FLOAT
-            totals = gather(totals, sums, x_scales, lda, scales)
+            totals = add_block(totals, sums, x_scales, lda, scales)
             if added == 2 and block < 2:
                 prefetch_tile(half, residual + block * half * ldc * FLOAT, ldc)
-        if x_header == 0 and depth % length:  # floats; groups are filled up
+        if x_header == 0 and depth % length:  # of floats; a row of words is filled up
             sums = first(b)
             for k in range(depth % length):
                 sums = add(sums, a + k * FLOAT, lda, b + k * line)
-            totals = gather(totals, sums, a, lda, b)
+            totals = add_block(totals, sums, a, lda, b)
         if added >= 1:
             totals = add_row(totals, bias)
         if added == 2:
@@ -201,10 +144,10 @@ def _micro_kernel(rows: int, product: Product) -> Any:
     return micro_kernel
 
 
-def _tile_multiplier(product: Product) -> Any:
+def _tile_multiplier(words: Words | None) -> Any:
     """Make the function that chooses the micro-kernel."""
     # Compiled code cannot choose a function by an index, so each number of rows has a name and a branch.
-    _1, _2, _3, _4, _5, _6, _7 = (_micro_kernel(rows, product) for rows in range(1, 8))
+    _1, _2, _3, _4, _5, _6, _7 = (_micro_kernel(rows, words) for rows in range(1, 8))
 
     @function
     def multiply_tile_and_add(rows, a, lda, b, depth, c, ldc, added, bias, residual, ahead, pace):
@@ -234,7 +177,7 @@ def _tile_multiplier(product: Product) -> Any:
     return multiply_tile_and_add
 
 
-multiply_floats = _tile_multiplier(FLOATS)
+multiply_floats = _tile_multiplier(None)
 
 
 @function
@@ -297,9 +240,9 @@ _linear_task, _epilogue_task = task_at(LINEAR), task_at(EPILOGUE)
 _tile_buffer = stack_floats(MR * NR)
 
 
-def _linear_chunk(product: Product, multiply: Any) -> Any:
+def _linear_chunk(words: Words | None, multiply: Any) -> Any:
     """Make the function that multiplies the micro-tiles of one block by the panels of one chunk."""
-    sizes = product.sizes
+    _, sizes, *_ = _layout(words)
 
     @function
     def linear_chunk(address, chunk):
@@ -335,13 +278,12 @@ def _linear_chunk(product: Product, multiply: Any) -> Any:
     return linear_chunk
 
 
-linear_chunk = _linear_chunk(FLOATS, multiply_floats)
+linear_chunk = _linear_chunk(None, multiply_floats)
 
 
 def linear_words_chunk(words: Words) -> Any:
     """Make the function that does the same for a product of words."""
-    product = _product_of(words)
-    return _linear_chunk(product, _tile_multiplier(product))
+    return _linear_chunk(words, _tile_multiplier(words))
 
 
 @function

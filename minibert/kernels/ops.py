@@ -15,7 +15,7 @@ import numpy as np
 
 from minibert.base.arrays import FloatArray, IntArray
 from minibert.bert import reference
-from minibert.bert.low_precision import format_of
+from minibert.bert.low_precision import format_of, quantise_linear
 from minibert.bert.ops import AttentionOutput, LayerNorm, Linear, Ops, PreparedLinear
 from minibert.kernels.buffers import Buffers, Slabs
 from minibert.kernels.machine_code import load_run_task
@@ -87,7 +87,7 @@ def make_ops(num_threads: int, *, use_blas: bool = False, compute_type: str = "f
 def prepare_linear(empty: Callable[..., FloatArray], compute_type: str, linear: Linear) -> PackedLinear | PackedWords:
     """Pack a weight, quantised if its product is computed in low precision; `empty` allocates the panels."""
     form = format_of(linear, compute_type)
-    return pack(empty, linear) if form is None else pack_words(empty, linear, form)
+    return pack(empty, linear) if form is None else pack_words(empty, quantise_linear(linear, form))
 
 
 def _floats(array: FloatArray) -> FloatArray:

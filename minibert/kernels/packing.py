@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 
 from minibert.base.arrays import FloatArray, IntArray
-from minibert.bert.low_precision import Format, QuantisedLinear, quantise_weight
+from minibert.bert.low_precision import Format, QuantisedLinear
 from minibert.bert.ops import Linear
 from minibert.kernels.buffers import aligned_empty
 from minibert.kernels.processor import NR
-from minibert.kernels.words import WORDS
+from minibert.kernels.words import WORDS, Words
 
 __all__ = ["PackedLinear", "PackedWords", "pack", "pack_words"]
 
@@ -81,8 +81,7 @@ class PackedWords:
     ----------
     paths : tuple of str
     shape : (N, K)
-    panels : ndarray of shape (ceil(N / NR) * groups * words of a group,), float32, read-only
-        Only the scales are floats; all numbers have 4 bytes.
+    panels : ndarray of shape (ceil(N / NR) * words of a panel,), float32 for words of any kind, read-only
     bias : ndarray of shape (N,), float32, read-only
     format : Format
     """
@@ -94,66 +93,40 @@ class PackedWords:
     format: Format
 
     @property
-    def quantised(self) -> QuantisedLinear:
-        """The same without the layout: whole numbers and scales, copied out of the panels."""
-        N, K = self.shape
-        words = WORDS[self.format.name]
-        panels = self.panels.reshape(-1, *words.panel_shape(K))
+    def weight(self) -> FloatArray:
+        """The rounded weight, (N, K)."""
+        return self._quantised().weight
+
+    def _quantised(self) -> QuantisedLinear:
+        N, words = self.shape[0], WORDS[self.format.name]
+        panels = self.panels.reshape(-1, *words.panel_shape(self.shape[1]))
         scales = panels[:, :, :NR].transpose(0, 2, 1).reshape(-1, panels.shape[1])[:N]
-        numbers = panels[:, :, words.header * NR :].view(f"i{words.dot.w_bytes}")
-        numbers = numbers.reshape(*panels.shape[:2], words.steps, NR, -1).transpose(0, 3, 1, 2, 4)
+        numbers = _numbers(panels, words).transpose(0, 3, 1, 2, 4)
         whole = numbers.reshape(-1, panels.shape[1], self.format.group)[:N]
         return QuantisedLinear(self.paths, self.shape, whole, np.ascontiguousarray(scales), self.bias, self.format)
 
-    @property
-    def weight(self) -> FloatArray:
-        """The rounded weight, (N, K)."""
-        return self.quantised.weight
-
     def __reduce__(self) -> tuple[Callable[..., PackedWords], tuple[Any, ...]]:
-        return _pack_quantised, (self.quantised,)
+        return pack_words, (aligned_empty, self._quantised())
 
 
-def pack_words(empty: Callable[..., FloatArray], linear: Linear, form: Format) -> PackedWords:
-    """Quantise a weight, panel by panel, so that little memory is needed beside the panels."""
-    bias = np.ascontiguousarray(linear.bias, np.float32)
-    return _packed(
-        empty, form, linear.paths, linear.shape, bias, lambda rows: quantise_weight(linear.weight[rows], form)
-    )
-
-
-def _pack_quantised(linear: QuantisedLinear) -> PackedWords:
-    return _packed(
-        aligned_empty,
-        linear.format,
-        linear.paths,
-        linear.shape,
-        linear.bias,
-        lambda rows: (linear.whole[rows], linear.scales[rows]),
-    )
-
-
-def _packed(
-    empty: Callable[..., FloatArray],
-    form: Format,
-    paths: tuple[str, ...],
-    shape: tuple[int, int],
-    bias: FloatArray,
-    quantised: Callable[[slice], tuple[IntArray, FloatArray]],
-) -> PackedWords:
-    """Pack the whole numbers and scales that a function of the rows returns."""
-    N, K = shape
-    words = WORDS[form.name]
+def pack_words(empty: Callable[..., FloatArray], linear: QuantisedLinear) -> PackedWords:
+    """Copy whole numbers and scales into panels, and fill up the last panel with zeros."""
+    (N, K), words = linear.shape, WORDS[linear.format.name]
     panels = empty(-(-N // NR), *words.panel_shape(K))
     panels[...] = 0.0
     for p, panel in enumerate(panels):
-        whole, scales = quantised(slice(p * NR, min(N, (p + 1) * NR)))  # (rows, groups, group), (rows, groups)
-        rows = len(whole)
-        panel[:, :rows] = scales.T
+        rows = slice(p * NR, min(N, (p + 1) * NR))
+        whole, count = linear.whole[rows], rows.stop - rows.start
+        panel[:, :count] = linear.scales[rows].T
         if words.dot.offset:
-            panel[:, NR : NR + rows].view(np.int32)[...] = -words.dot.offset * whole.sum(axis=2, dtype=np.int32).T
-        numbers = panel[:, words.header * NR :].view(f"i{words.dot.w_bytes}")
-        numbers = numbers.reshape(len(panel), words.steps, NR, -1)
-        numbers[:, :, :rows] = whole.reshape(rows, len(panel), words.steps, -1).transpose(1, 2, 0, 3)
+            panel[:, NR : NR + count].view(np.int32)[...] = -words.dot.offset * whole.sum(axis=2, dtype=np.int32).T
+        numbers = whole.reshape(count, len(panel), words.steps, -1).transpose(1, 2, 0, 3)
+        _numbers(panel, words)[:, :, :count] = numbers
     panels.flags.writeable = False
-    return PackedWords(paths, shape, panels.reshape(-1), bias, form)
+    return PackedWords(linear.paths, linear.shape, panels.reshape(-1), linear.bias, linear.format)
+
+
+def _numbers(panels: FloatArray, words: Words) -> IntArray:
+    """Return the whole numbers of panels, a view of shape (..., groups, steps, NR, numbers of a word)."""
+    lines = panels[..., words.header * NR :].view(f"i{words.dot.w_bytes}")
+    return lines.reshape(*panels.shape[:-1], words.steps, NR, -1)

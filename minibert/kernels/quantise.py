@@ -2,8 +2,8 @@
 
 What        The chunks of a task and the source of a small product. They have the bits of low_precision.quantise, in
             the layout of words.py
-Layout      16 features are a vector, so a block of 128 features is eight vectors. The Hadamard matrix is three rounds of
-            sums and differences of these vectors, without any exchange of lanes
+Layout      16 features are a vector, so a block of 128 features is eight vectors. The Hadamard matrix is three rounds
+            of sums and differences of these vectors, without any exchange of lanes
 Rounding    x factor + 1.5 2^23 is rounded once, to a float32 without digits after the point. Its last 8 or 16 bits are
             the whole number. No number, not even NaN, has an undefined result here, as in a conversion to an integer
 Edges       The last features of a row are copied into a block that is filled up with zeros

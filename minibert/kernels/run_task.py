@@ -125,7 +125,7 @@ def make_run_task(compute_type: str) -> Any:
 
     @function
     def take_chunks(address, thread, end):
-        """Compute chunks of the task in the state at an address until none are left; a helper stops at the time `end`."""
+        """Compute chunks of the task in the state at an address until none are left; a helper stops at time `end`."""
         state = longs_at(address)
         while atomic_add(state, REMAINING, -1) > 0:
             chunk = next_chunk(state, thread)

@@ -1,8 +1,8 @@
 """The micro-tile: a block of rows x NR numbers that stays in registers, as a value in Numba.
 
-What        `zero_tile(rows)` makes the function that returns a tile of zeros; `add_products` is one step of a matrix
-            product; `add_tiles`, `add_row`, `load_tile` and `store_tile` do what their names say. In low precision,
-            `first_sums` and `add_dots` make such functions for sums of whole numbers, which `add_scaled` adds to floats
+What        `zero_tile` and `add_products` make the functions that return a tile of zeros, and that are one step of a
+            matrix product, of floats or of words (words.py); `add_block`, `add_tiles`, `add_row`, `load_tile` and
+            `store_tile` do what their names say
 Layout      A tile is an LLVM array of rows x (NR / WIDTH) vectors of floats, or of int32. LLVM splits it into vectors,
             and each of them gets its registers
 Contract    Rows and columns lie at addresses, because integers are cheaper to pass than Numba's arrays of seven fields.
@@ -18,16 +18,14 @@ from numba import types
 from numba.extending import intrinsic, models, register_model
 
 from minibert.kernels.processor import NR, WIDTH
-from minibert.kernels.simd import FLOATS, INTS, call_llvm, fma_lanes, load_lanes, splat, store_lanes, zero_lanes
+from minibert.kernels.simd import FLOATS, INTS, call_llvm, fma_lanes, load_lanes, splat, store_lanes
 from minibert.kernels.words import Dot, Words
 
 __all__ = [
-    "add_dots",
+    "add_block",
     "add_products",
     "add_row",
-    "add_scaled",
     "add_tiles",
-    "first_sums",
     "load_tile",
     "pointer_at",
     "store_tile",
@@ -53,18 +51,14 @@ class _TileModel(models.PrimitiveModel):
         super().__init__(manager, tile, ir.ArrayType(tile.lanes, tile.rows * _COLUMNS))
 
 
-def pointer_at(builder: Any, address: Any, element: Any, index: int = 0) -> Any:
-    """Return a pointer to a number of an LLVM type, the one with this index from an address on."""
+def pointer_at(builder: Any, address: Any, element: Any = FLOATS.element, index: int = 0) -> Any:
+    """Return a pointer to a value of an LLVM type, the one with this index from an address on."""
     return builder.gep(builder.inttoptr(address, element.as_pointer()), [ir.Constant(_WORD, index)])
-
-
-def _floats(builder: Any, address: Any) -> Any:
-    return builder.inttoptr(address, ir.FloatType().as_pointer())
 
 
 def _row_pointers(builder: Any, address: Any, stride: Any, rows: int) -> list[Any]:
     """Return a pointer to the first number of each row."""
-    first = _floats(builder, address)
+    first = pointer_at(builder, address)
     return [builder.gep(first, [builder.mul(stride, ir.Constant(_WORD, i))]) for i in range(rows)]
 
 
@@ -84,32 +78,84 @@ def _tile_of(builder: Any, vectors: list[Any]) -> Any:
     return tile
 
 
-def zero_tile(rows: int) -> Any:
-    """Make the function that returns a tile of this number of rows, full of zeros."""
+def zero_tile(rows: int, words: Words | None = None) -> Any:
+    """Make the function that returns the tile with which the sums of a block begin, for the address of its header.
+
+    They are zeros, or what the second line of the header has, if the instruction multiplies x + offset.
+    """
+    lanes = FLOATS if words is None else INTS
 
     @intrinsic
-    def zeros(typingctx: Any) -> Any:
+    def zeros(typingctx: Any, header: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return _tile_of(builder, [zero_lanes()] * (rows * _COLUMNS))
+            if words is None or not words.dot.offset:
+                return _tile_of(builder, [lanes(None)] * (rows * _COLUMNS))
+            line = _vector_pointers(builder, [pointer_at(builder, arguments[0], index=NR)])
+            return _tile_of(builder, [builder.bitcast(load_lanes(builder, p), lanes) for p in line] * rows)
 
-        return Tile(rows)(), codegen
+        return Tile(rows, lanes)(types.int64), codegen
 
     return zeros
 
 
-@intrinsic
-def add_products(typingctx: Any, tile: Any, a: Any, lda: Any, b: Any) -> Any:
-    """Compute tile[i, j] + a[i] b[j], rounded once; rows of a have a distance of `lda` floats, b is contiguous."""
+def add_products(words: Words | None = None) -> Any:
+    """Make the function that is one step of a product: tile[i, j] + a[i] b[j], rounded once; or exact, for words.
 
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        tile_, a_, lda_, b_ = arguments
-        b_lanes = [load_lanes(builder, p) for p in _vector_pointers(builder, [_floats(builder, b_)])]
-        a_lanes = [splat(builder, builder.load(p)) for p in _row_pointers(builder, a_, lda_, tile.rows)]
-        products = [(x, y) for x in a_lanes for y in b_lanes]
-        sums = zip(products, _vectors(builder, tile_), strict=True)
-        return _tile_of(builder, [fma_lanes(builder, *product, z) for product, z in sums])
+    Rows of a have a distance of `lda` words of 4 bytes, b is contiguous.
+    """
+    line = FLOATS if words is None else ir.VectorType(ir.IntType(8 * words.dot.w_bytes), WIDTH * 4 // words.dot.x_bytes)
 
-    return tile(tile, types.int64, types.int64, types.int64), codegen
+    @intrinsic
+    def add(typingctx: Any, tile: Any, a: Any, lda: Any, b: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            tile_, a_, lda_, b_ = arguments
+            b_lanes = [builder.load(pointer_at(builder, b_, line, j)) for j in range(_COLUMNS)]
+            for loaded in b_lanes:
+                loaded.align = line.element.width // 8 if words else 4
+            rows = _row_pointers(builder, a_, lda_, tile.rows)
+            a_lanes = [splat(builder, builder.load(builder.bitcast(p, tile.lanes.element.as_pointer()))) for p in rows]
+            products = [(x, y) for x in a_lanes for y in b_lanes]
+            sums = zip(products, _vectors(builder, tile_), strict=True)
+            if words is None:
+                return _tile_of(builder, [fma_lanes(builder, *product, z) for product, z in sums])
+            return _tile_of(builder, [_add_dot(builder, words.dot, *product, z) for product, z in sums])
+
+        return tile(tile, types.int64, types.int64, types.int64), codegen
+
+    return add
+
+
+def _add_dot(builder: Any, dot: Dot, x: Any, y: Any, z: Any) -> Any:
+    """Add the products of the numbers in the words x and y to z; y has bytes if it must be widened first."""
+    numbers = ir.VectorType(ir.IntType(8 * dot.x_bytes), WIDTH * 4 // dot.x_bytes)
+    x, y = builder.bitcast(x, numbers), (y if y.type == numbers else builder.sext(y, numbers))
+    if ".vpdp" in dot.name:  # LLVM 22 changed the type of their operands; it still accepts this one
+        x, y = builder.bitcast(x, INTS), builder.bitcast(y, INTS)
+
+    def part(v: Any, lanes: Any) -> Any:
+        each = v.type.count // WIDTH
+        return builder.shuffle_vector(v, v, _indices(range(lanes.start * each, lanes.stop * each)))
+
+    if not dot.name:
+        for first in range(2):
+            every_second = _indices(range(first, 2 * WIDTH, 2))
+            left, right = (builder.sext(builder.shuffle_vector(v, v, every_second), INTS) for v in (x, y))
+            z = builder.add(z, builder.mul(left, right))
+        return z
+    parts = []
+    for first in range(0, WIDTH, dot.lanes):
+        sums, *pair = (part(v, range(first, first + dot.lanes)) for v in (z, x, y))
+        given = (sums, *pair) if dot.adds else pair
+        found = call_llvm(builder, f"llvm.{dot.name}", sums.type, *given)
+        parts.append(found if dot.adds else builder.add(sums, found))
+    while len(parts) > 1:
+        pairs = zip(parts[::2], parts[1::2], strict=True)
+        parts = [builder.shuffle_vector(*pair, _indices(range(2 * pair[0].type.count))) for pair in pairs]
+    return parts[0]
+
+
+def _indices(numbers: range) -> Any:
+    return ir.Constant(ir.VectorType(INTS.element, len(numbers)), list(numbers))
 
 
 @intrinsic
@@ -130,7 +176,7 @@ def add_row(typingctx: Any, tile: Any, address: Any) -> Any:
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         tile_, row = arguments
-        row_lanes = [load_lanes(builder, p) for p in _vector_pointers(builder, [_floats(builder, row)])]
+        row_lanes = [load_lanes(builder, p) for p in _vector_pointers(builder, [pointer_at(builder, row)])]
         vectors = _vectors(builder, tile_)
         return _tile_of(builder, [builder.fadd(x, row_lanes[i % _COLUMNS]) for i, x in enumerate(vectors)])
 
@@ -162,99 +208,19 @@ def add_tiles(typingctx: Any, x: Any, y: Any) -> Any:
     return x(x, x), codegen
 
 
-# --- low precision ---------------------------------------------------------------------------------------------------
-
-
-def first_sums(rows: int, words: Words) -> Any:
-    """Make the function that returns the tile with which the sums of a group begin, for the header of a panel's group."""
-
-    @intrinsic
-    def begin(typingctx: Any, header: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            if not words.dot.offset:
-                return _tile_of(builder, [ir.Constant(INTS, [0] * WIDTH)] * (rows * _COLUMNS))
-            line = [pointer_at(builder, arguments[0], INTS.element, NR + j * WIDTH) for j in range(_COLUMNS)]
-            return _tile_of(builder, [builder.bitcast(load_lanes(builder, p), INTS) for p in line] * rows)
-
-        return Tile(rows, INTS)(types.int64), codegen
-
-    return begin
-
-
-def _dot(builder: Any, dot: Dot, z: Any, x: Any, y: Any) -> Any:
-    """Add the products of the numbers in the words x and y to z; y has bytes if the instruction multiplies more."""
-    numbers = ir.VectorType(ir.IntType(8 * dot.x_bytes), WIDTH * 4 // dot.x_bytes)
-    x, y = builder.bitcast(x, numbers), (y if y.type == numbers else builder.sext(y, numbers))
-    if ".vpdp" in dot.name:  # LLVM 22 changed the type of their operands; it still accepts this one
-        x, y = builder.bitcast(x, INTS), builder.bitcast(y, INTS)
-    if not dot.name:
-        for first in range(2):
-            even = ir.Constant(INTS, list(range(first, 2 * WIDTH, 2)))
-            pair = (builder.sext(builder.shuffle_vector(v, v, even), INTS) for v in (x, y))
-            z = builder.add(z, builder.mul(*pair))
-        return z
-    parts = []
-    for lane in range(0, WIDTH, dot.lanes):
-        sums, *pair = (
-            v
-            if dot.lanes == WIDTH
-            else _part(builder, v, lane * v.type.count // WIDTH, dot.lanes * v.type.count // WIDTH)
-            for v in (z, x, y)
-        )
-        if dot.adds:
-            parts.append(call_llvm(builder, f"llvm.{dot.name}", sums.type, sums, *pair))
-        else:
-            parts.append(builder.add(sums, call_llvm(builder, f"llvm.{dot.name}", sums.type, *pair)))
-    while len(parts) > 1:
-        parts = [
-            builder.shuffle_vector(low, high, _indices(0, 2 * low.type.count))
-            for low, high in zip(parts[::2], parts[1::2], strict=True)
-        ]
-    return parts[0]
-
-
-def _indices(first: int, count: int) -> Any:
-    return ir.Constant(ir.VectorType(INTS.element, count), list(range(first, first + count)))
-
-
-def _part(builder: Any, vector: Any, first: int, count: int) -> Any:
-    return builder.shuffle_vector(vector, vector, _indices(first, count))
-
-
-def add_dots(words: Words) -> Any:
-    """Make the function that is one step of a product of words; its arguments are those of `add_products`."""
-    dot = words.dot
-    line = ir.VectorType(ir.IntType(8 * dot.w_bytes), WIDTH * 4 // dot.x_bytes)
-
-    @intrinsic
-    def add(typingctx: Any, tile: Any, a: Any, lda: Any, b: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            tile_, a_, lda_, b_ = arguments
-            b_words = [builder.load(pointer_at(builder, b_, line, j)) for j in range(_COLUMNS)]
-            for loaded in b_words:
-                loaded.align = dot.w_bytes
-            a_rows = _row_pointers(builder, a_, lda_, tile.rows)
-            a_words = [splat(builder, builder.load(builder.bitcast(p, INTS.element.as_pointer()))) for p in a_rows]
-            pairs = [(x, y) for x in a_words for y in b_words]
-            sums = zip(_vectors(builder, tile_), pairs, strict=True)
-            return _tile_of(builder, [_dot(builder, dot, z, *pair) for z, pair in sums])
-
-        return tile(tile, types.int64, types.int64, types.int64), codegen
-
-    return add
-
-
 @intrinsic
-def add_scaled(typingctx: Any, totals: Any, sums: Any, a: Any, lda: Any, b: Any) -> Any:
-    """Compute totals[i, j] + sums[i, j] (a[i] b[j]): a rounded product of scales, and a sum that is rounded once."""
+def add_block(typingctx: Any, totals: Any, sums: Any, a: Any, lda: Any, b: Any) -> Any:
+    """Add the sums of a block: totals[i, j] + sums[i, j], for words times the scales a[i] b[j] of its headers."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         totals_, sums_, a_, lda_, b_ = arguments
-        b_lanes = [load_lanes(builder, p) for p in _vector_pointers(builder, [_floats(builder, b_)])]
+        pairs = zip(_vectors(builder, sums_), _vectors(builder, totals_), strict=True)
+        if sums.lanes == FLOATS:
+            return _tile_of(builder, [builder.fadd(y, x) for x, y in pairs])
+        b_lanes = [load_lanes(builder, p) for p in _vector_pointers(builder, [pointer_at(builder, b_)])]
         a_lanes = [splat(builder, builder.load(p)) for p in _row_pointers(builder, a_, lda_, totals.rows)]
         scales = [builder.fmul(x, y) for x in a_lanes for y in b_lanes]
-        floats = [builder.sitofp(x, FLOATS) for x in _vectors(builder, sums_)]
-        grown = zip(floats, scales, _vectors(builder, totals_), strict=True)
+        grown = ((builder.sitofp(x, FLOATS), scale, y) for scale, (x, y) in zip(scales, pairs, strict=True))
         return _tile_of(builder, [fma_lanes(builder, *each) for each in grown])
 
     return totals(totals, sums, types.int64, types.int64, types.int64), codegen

@@ -1,23 +1,14 @@
 """Low precision in words of 32 bits: which instruction of the processor multiplies them, and the layout that it needs.
 
-What        `WORDS` has the layout of a format of bert/low_precision.py on this processor
+What        WORDS has the layout of each format of bert/low_precision.py on this processor
 Dot         An instruction multiplies the two or four numbers of a word of x by those of a word of the weight, and adds
-            the products to a sum of 32 bits:
-
-            ===========  =====================  =======================================================
-            processor    int16                  int8
-            ===========  =====================  =======================================================
-            VNNI         vpdpwssd               vpdpbusd, whose x has no sign: x + 128 is multiplied. So
-                                                the sums begin with -128 times the sum of the weights
-            other x86    vpmaddwd, vpaddd       the same: the weight is widened from 8 to 16 bits, and x
-                                                is kept in 16 bits
-            ARM, sdot    smlal                  sdot
-            others       plain multiplications  plain multiplications, widened as above
-            ===========  =====================  =======================================================
-
-Layout      A row of x is groups of words, each after a header of one word: its scale. A panel of the weight is groups of
-            lines, each after a header of one or two lines: NR scales, and the numbers with which the sums begin. A line
-            has one word (two bytes, if the weight is widened) of each of its NR columns
+            the products to a sum of 32 bits. With VNNI it is vpdpwssd for int16 and vpdpbusd for int8, whose x does not
+            have a sign: x + 128 is multiplied, and the sums begin with -128 times the sum of the weights. ARM has sdot
+            for int8. Otherwise vpmaddwd multiplies 16 bits (plain multiplications, if it is not an x86): then x is kept
+            in 16 bits, and the weight of int8 is widened to 16 bits when it is loaded
+Layout      A row of x is groups of words, each after a header of one word: its scale. A panel of the weight is groups
+            of lines, each after a header of one or two lines: NR scales, and the numbers with which the sums begin. A
+            line has one word (two bytes, if the weight is widened) of each of its NR columns
 Contract    This file does not import numba
 Source      Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2; Arm Architecture Reference Manual
 """
@@ -37,23 +28,14 @@ _WORD = 4  # bytes
 
 
 class Dot(NamedTuple):
-    """How a processor multiplies words.
+    """How a processor multiplies words."""
 
-    Parameters
-    ----------
-    name : str                LLVM's name of the instruction after "llvm."; "" for plain multiplications
-    lanes : int               words that one instruction multiplies
-    adds : bool               whether it adds the products to the sums
-    x_bytes, w_bytes : int    of a number of x, and of the weight; a word has 4 / x_bytes of each
-    offset : int              what is added to x, because the instruction takes it for a number without a sign
-    """
-
-    name: str
-    lanes: int
-    adds: bool
-    x_bytes: int
-    w_bytes: int
-    offset: int = 0
+    name: str  # of the instruction in LLVM, after "llvm."; "" for plain multiplications
+    lanes: int  # words that one instruction multiplies
+    adds: bool  # whether it adds the products to the sums
+    x_bytes: int  # of a number of x; a word has 4 / x_bytes numbers
+    w_bytes: int  # of a number of the weight
+    offset: int = 0  # is added to x, because the instruction takes it for a number without a sign
 
 
 def dot_for(form: Format, processor: Processor) -> Dot:
