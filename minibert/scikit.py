@@ -24,7 +24,7 @@ except ImportError as error:
 
 __all__ = ["MinibertTransformer"]
 
-_OF_THE_MODEL = ("prompts", "revision", "backend", "num_threads")
+_OF_THE_MODEL = ("prompts", "revision", "backend", "num_threads", "compute_type")
 _OF_ENCODE = tuple(field.name for field in dataclasses.fields(EncodeOptions))
 
 
@@ -36,7 +36,7 @@ class MinibertTransformer(TransformerMixin, BaseEstimator):  # type: ignore[misc
 
     Parameters
     ----------
-    model_name_or_path, prompts, revision, backend, num_threads
+    model_name_or_path, prompts, revision, backend, num_threads, compute_type
         As in `SentenceTransformer`.
     pooling, layers, layer_pooling, special_tokens, normalize_embeddings, truncate_dim
         As in `SentenceTransformer.encode`.
@@ -53,6 +53,7 @@ class MinibertTransformer(TransformerMixin, BaseEstimator):  # type: ignore[misc
         revision: str | None = None,
         backend: str | None = None,
         num_threads: int | None = None,
+        compute_type: str | None = None,
         pooling: str | Sequence[str] | None = None,
         layers: LayerSelection | None = None,
         layer_pooling: str = "concat",
@@ -70,6 +71,7 @@ class MinibertTransformer(TransformerMixin, BaseEstimator):  # type: ignore[misc
         self.revision = revision
         self.backend = backend
         self.num_threads = num_threads
+        self.compute_type = compute_type
         self.pooling = pooling
         self.layers = layers
         self.layer_pooling = layer_pooling

@@ -65,7 +65,7 @@ class LayerNorm:
 
 
 class PreparedLinear(Protocol):
-    """The result of `Ops.prepare`: any layout, but it must keep `paths` and be able to return the original weight."""
+    """The result of `Ops.prepare`: any layout, but it must keep `paths` and be able to return the weight."""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -77,7 +77,7 @@ class PreparedLinear(Protocol):
 
     @property
     def weight(self) -> FloatArray:
-        """The weight as the checkpoint has it, (N, K); each access may compute it again."""
+        """The weight, (N, K): as the checkpoint has it, or rounded by the compute type; it may be computed again."""
 
     @property
     def bias(self) -> FloatArray:

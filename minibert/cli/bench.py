@@ -17,14 +17,17 @@ from typing import Any
 import numpy as np
 
 from minibert.base.arrays import FloatArray, IntArray
+from minibert.base.checks import counted
 from minibert.base.machine import available_cores
+from minibert.bert.low_precision import COMPUTE_TYPES
 from minibert.checkpoint.hub import ModelFiles
 from minibert.models.bert_model import BertModel
 
-__all__ = ["as_table", "measure"]
+__all__ = ["MOST_TEXTS", "as_table", "measure", "measure_texts"]
 
 SHAPES = ((1, 22), (8, 128), (4, 256))
 RUNS = 3
+MOST_TEXTS = 1000
 TOLERANCE = 1e-4  # far above the rounding of both, far below the difference of another computation
 
 Forward = Callable[[IntArray], FloatArray]
@@ -139,6 +142,50 @@ def measure(files: ModelFiles, seconds: float, *, say: Callable[[str], None]) ->
     return {"threads": threads, "rows": rows}
 
 
+def measure_texts(model: str, revision: str | None, texts: list[str]) -> dict[str, Any]:
+    """Time every compute type on texts, in turn, and compare its sentence vectors with those of float32.
+
+    Returns
+    -------
+    dict
+        "texts", their number; "rows", each with "compute_type", the median "seconds", "times_faster" than float32, and
+        the mean and the largest "1 - cosine" between its vectors and those of float32.
+    """
+    from minibert.sentence.sentence_transformers import SentenceTransformer
+
+    def encode(name: str, chosen: list[str]) -> FloatArray:
+        vectors: FloatArray = models[name].encode(chosen, normalize_embeddings=True, truncation="silent")
+        return vectors.astype(np.float64)
+
+    models = {
+        name: SentenceTransformer(model, revision=revision, backend="numba", compute_type=name)
+        for name in COMPUTE_TYPES
+    }
+    vectors = {name: encode(name, texts) for name in models}
+    times: dict[str, list[float]] = {name: [] for name in models}
+    for _ in range(RUNS):
+        for name in models:
+            time.sleep(0.05)  # until the threads of the last model stop waiting for work
+            start = time.perf_counter()
+            encode(name, texts)
+            times[name].append(time.perf_counter() - start)
+    rows = []
+    for name in models:
+        seconds = float(np.median(times[name]))
+        # From the difference, because 1 - cosine of vectors this close is the rounding error of the cosine.
+        apart = np.square(vectors[name] - vectors["float32"]).sum(axis=1) / 2
+        rows.append(
+            {
+                "compute_type": name,
+                "seconds": seconds,
+                "times_faster": float(np.median(times["float32"])) / seconds,
+                "mean 1 - cosine": float(apart.mean()),
+                "largest 1 - cosine": float(apart.max()),
+            }
+        )
+    return {"texts": len(texts), "rows": rows}
+
+
 def as_table(result: dict[str, Any]) -> str:
     """Return the rows as a table: milliseconds, and the ratio of each time to minibert's."""
     names = list(result["rows"][0]["milliseconds"])
@@ -150,4 +197,14 @@ def as_table(result: dict[str, Any]) -> str:
             ratio = "" if name == "minibert" else f" ({took / row['milliseconds']['minibert']:.2f}x)"
             cells.append(f"{f'{took:.2f} ms{ratio}':>26}")
         lines.append(f"{'{texts} x {tokens}'.format(**row):16}" + "".join(cells))
-    return "\n".join([*lines, f"{result['threads']} threads each; medians of {RUNS} runs"])
+    lines.append(f"{result['threads']} threads each; medians of {RUNS} runs")
+    if "on_texts" in result:
+        texts = result["on_texts"]["texts"]
+        lines += [
+            f"{row['compute_type']}: mean 1 - cosine {row['mean 1 - cosine']:.1e}, at most "
+            f"{row['largest 1 - cosine']:.1e}, on your {counted(texts, 'text')}, "
+            f"{row['times_faster']:.2f} times as fast as float32"
+            for row in result["on_texts"]["rows"]
+            if row["compute_type"] != "float32"
+        ]
+    return "\n".join(lines)

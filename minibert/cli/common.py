@@ -17,6 +17,7 @@ from minibert.checkpoint.hub import DEFAULT_MODEL
 __all__ = [
     "Parser",
     "add_batch_size",
+    "add_compute_type",
     "add_layer_pooling",
     "add_layers",
     "add_model_options",
@@ -141,7 +142,7 @@ def _discard_unwritable(stream: Any) -> None:
 
 
 def add_model_options(parser: argparse.ArgumentParser, *, backend: bool = True, needs_head: bool = False) -> None:
-    """Add --model and --revision, and with `backend` also --backend and --threads.
+    """Add --model and --revision, and with `backend` also --backend, --threads and --compute-type.
 
     With `needs_head` --model must be given, because the default model does not have a head.
     """
@@ -165,6 +166,17 @@ def add_model_options(parser: argparse.ArgumentParser, *, backend: bool = True, 
             metavar="N",
             help="default: MINIBERT_NUM_THREADS, else all cores, but at most OMP_NUM_THREADS",
         )
+        add_compute_type(parser)
+
+
+def add_compute_type(parser: argparse.ArgumentParser) -> None:
+    """Add --compute-type."""
+    parser.add_argument(
+        "--compute-type",
+        choices=("float32", "int16", "int8"),
+        help="the numbers that are multiplied (default: MINIBERT_COMPUTE_TYPE, else float32); int16 and int8 are "
+        "faster and need less memory, with a small error",
+    )
 
 
 def add_texts(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:

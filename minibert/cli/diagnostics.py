@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from minibert.base.arrays import FloatArray
 from minibert.base.machine import available_cores
-from minibert.bert import reference
+from minibert.bert import low_precision, reference
 from minibert.bert.config import ACTIVATIONS, BertConfig
 from minibert.bert.ops import LayerNorm, Linear, Ops
 from minibert.bert.weights import LayerWeights, Weights
@@ -25,8 +25,10 @@ __all__ = [
     "blas",
     "cache_state",
     "check_cache",
+    "check_low_precision",
     "check_ops",
     "check_threads",
+    "instructions",
     "processor",
     "versions",
     "warm_up",
@@ -81,6 +83,20 @@ def processor() -> dict[str, Any]:
         "available_cores": available_cores(),
         **choose_num_threads()._asdict(),
     }
+
+
+def instructions() -> dict[str, str]:
+    """Return the instruction that multiplies in each compute type except float32.
+
+    Raises
+    ------
+    ImportError
+        Numba cannot be imported.
+    """
+    from minibert.kernels.words import WORDS
+
+    plain = "plain multiplications, slower than float32"
+    return {name: words.dot.name or plain for name, words in WORDS.items()}
 
 
 def cache_state() -> list[dict[str, Any]]:
@@ -171,6 +187,18 @@ def _compare(name: str, found: FloatArray, exact: FloatArray) -> Check:
     return Check(name, rms <= _RMS_LIMIT and largest <= _MAX_LIMIT, f"error {rms:.1e} RMS, {largest:.1e} at most")
 
 
+def check_low_precision(compute_type: str) -> Check:
+    """Check that a product in low precision has the bits of low_precision.py."""
+    from minibert.kernels import make_ops
+
+    generator = np.random.default_rng(0)
+    x, weight = (generator.standard_normal((rows, 200)).astype(np.float32) for rows in (33, 77))
+    dense = Linear(("encoder.dense",), weight, weight[:, 0].copy())
+    ours, theirs = make_ops(1, compute_type=compute_type), low_precision.make_ops(compute_type)
+    same = np.array_equal(ours.linear(x, ours.prepare(dense)), theirs.linear(x, theirs.prepare(dense)))
+    return Check(f"linear, {compute_type}", same, f"{'the same bits as' if same else 'other numbers than'} NumPy")
+
+
 def check_threads(num_threads: int) -> Check:
     """Check that a forward on several threads equals one on a single thread, bit for bit."""
     one, several = (
@@ -200,8 +228,8 @@ def check_cache() -> Check:
 # --- compiling ahead -------------------------------------------------------------------------------------------------
 
 
-def warm_up() -> None:
-    """Compile the kernels, or load them from the cache.
+def warm_up(compute_type: str) -> None:
+    """Compile the kernels of a compute type, or load them from the cache.
 
     Raises
     ------
@@ -210,7 +238,7 @@ def warm_up() -> None:
     """
     from minibert.kernels.machine_code import load_run_task
 
-    load_run_task()
+    load_run_task(compute_type)
 
 
 def _tiny_model(num_threads: int) -> BertModel:

@@ -6,9 +6,10 @@ import argparse
 import json
 import sys
 import time
+from itertools import islice
 from typing import Any
 
-from minibert.cli.common import add_model_options
+from minibert.cli.common import add_compute_type, add_model_options, read_lines
 from minibert.cli.loading import locate_model
 
 __all__ = ["add_verbs"]
@@ -23,6 +24,7 @@ def add_verbs(verbs: Any) -> None:
         epilog="Exit code 1 if a check fails.",
     )
     doctor.add_argument("--json", action="store_true", help="print one JSON object")
+    add_compute_type(doctor)
     doctor.set_defaults(run=_doctor)
 
     warmup = verbs.add_parser(
@@ -30,16 +32,21 @@ def add_verbs(verbs: Any) -> None:
         help="compile the kernels in advance",
         description="Compile every kernel now, so that later starts are fast. Use it for example in a container image.",
     )
+    add_compute_type(warmup)
     warmup.set_defaults(run=_warmup)
 
     bench = verbs.add_parser(
         "bench",
         help="time the forward pass beside transformers'",
         description="Time the forward pass of a model on this machine, beside transformers (sdpa) if that is "
-        "installed. Results are compared before anything is timed.",
+        "installed. Results are compared before anything is timed. With --texts, also show the speed and the error of "
+        "int16 and int8 on your own texts.",
     )
     add_model_options(bench, backend=False)
     bench.add_argument("--seconds", type=float, default=1.0, help="time per shape and run (default: %(default)s)")
+    bench.add_argument(
+        "--texts", metavar="FILE", help='a text per line ("-": the standard input); the first 1,000 are used'
+    )
     bench.add_argument("--json", action="store_true", help="print one JSON object")
     bench.set_defaults(run=_bench)
 
@@ -47,11 +54,14 @@ def add_verbs(verbs: Any) -> None:
 def _doctor(arguments: argparse.Namespace) -> None:
     from minibert.base.machine import available_cores
     from minibert.cli import diagnostics
+    from minibert.models.backend import choose_compute_type
 
     report: dict[str, Any] = {"versions": diagnostics.versions(), "blas": diagnostics.blas()}
     try:
         report["processor"] = diagnostics.processor()
         report["cache"] = diagnostics.cache_state()
+        report["compute_type"] = choose_compute_type(arguments.compute_type)
+        report["instructions"] = diagnostics.instructions()
         from minibert.kernels import make_ops
 
         checks = [
@@ -59,6 +69,8 @@ def _doctor(arguments: argparse.Namespace) -> None:
             diagnostics.check_threads(max(2, available_cores())),
             diagnostics.check_cache(),
         ]
+        if report["compute_type"] != "float32":
+            checks.append(diagnostics.check_low_precision(report["compute_type"]))
     except ImportError as error:
         detail = f"cannot be imported ({error}), so minibert computes with NumPy alone"
         checks = [diagnostics.Check("numba", False, detail)]
@@ -84,6 +96,8 @@ def _as_text(report: dict[str, Any]) -> str:
             )
         cores = f"{cpu['available_cores']} of {cpu['cores']} cores may be used"
         lines.append(f"threads    {cpu['num_threads']}: {cpu['rule']} ({cores})")
+        named = ", ".join(f"{name} by {instruction}" for name, instruction in report["instructions"].items())
+        lines.append(f"computes   in {report['compute_type']}, if a program does not choose; {named}")
         for state in report["cache"]:
             warmth = "warm" if state["kernels"] else "cold"
             access = "writable" if state["writable"] else "not writable"
@@ -98,10 +112,11 @@ def _as_text(report: dict[str, Any]) -> str:
 
 def _warmup(arguments: argparse.Namespace) -> None:
     from minibert.cli import diagnostics
+    from minibert.models.backend import choose_compute_type
 
     start = time.perf_counter()
     try:
-        diagnostics.warm_up()
+        diagnostics.warm_up(choose_compute_type(arguments.compute_type))
     except ImportError as error:
         raise ValueError(f"there is nothing to compile: numba cannot be imported ({error}).") from error
     seconds = time.perf_counter() - start
@@ -114,5 +129,15 @@ def _warmup(arguments: argparse.Namespace) -> None:
 def _bench(arguments: argparse.Namespace) -> None:
     from minibert.cli import bench
 
-    result = bench.measure(locate_model(arguments), arguments.seconds, say=lambda line: print(line, file=sys.stderr))
+    def say(line: str) -> None:
+        print(line, file=sys.stderr)
+
+    files, texts = locate_model(arguments), None
+    if arguments.texts is not None:
+        texts = list(islice((line for line in read_lines(arguments.texts) if line.strip()), bench.MOST_TEXTS))
+        if not texts:
+            raise ValueError(f"{arguments.texts} holds no text.")
+    result = bench.measure(files, arguments.seconds, say=say)
+    if texts is not None:
+        result["on_texts"] = bench.measure_texts(arguments.model, arguments.revision, texts)
     print(json.dumps(result, indent=2) if arguments.json else bench.as_table(result))

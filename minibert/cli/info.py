@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from minibert.cli.common import add_model_options
+from minibert.cli.common import add_compute_type, add_model_options
 from minibert.cli.loading import locate_model
 
 if TYPE_CHECKING:
@@ -30,12 +30,13 @@ def add_verbs(verbs: Any) -> None:
         "--json", action="store_true", help='one JSON object: {"source": ..., "facts": {...}, "unsupported": [...]}'
     )
     add_model_options(info, backend=False)
+    add_compute_type(info)
     info.set_defaults(run=_info)
 
 
 def _info(arguments: argparse.Namespace) -> None:
     files = locate_model(arguments)
-    description = _Description(files, arguments.model)
+    description = _Description(files, arguments.model, arguments.compute_type)
     if arguments.json:
         facts = {name: {"value": value, "file": file} for name, value, file in description.facts}
         report = {"source": files.source, "facts": facts, "unsupported": description.unsupported}
@@ -65,7 +66,10 @@ def _shown(value: object) -> str:
 class _Description:
     """The facts about a model that can be read, as (name, value, file), and the reasons why others cannot."""
 
-    def __init__(self, files: ModelFiles, name: str) -> None:
+    def __init__(self, files: ModelFiles, name: str, compute_type: str | None) -> None:
+        from minibert.models.backend import choose_compute_type
+
+        self._compute_type = choose_compute_type(compute_type)
         self.facts: list[tuple[str, object, str]] = []
         self.unsupported: list[str] = []
         self._files, self._name = files, name
@@ -115,7 +119,10 @@ class _Description:
         for name, value in config.to_dict().items():
             if name not in ("id2label", "problem_type", "tie_word_embeddings"):  # of heads, which are listed by class
                 self._add(name, value, file)
-        self._model = self._try(lambda: BertModel.from_files(files, config=config, backend="numpy"))
+        self._add("compute type", self._compute_type, "")
+        self._model = self._try(
+            lambda: BertModel.from_files(files, config=config, backend="numpy", compute_type="float32")
+        )
         if self._model is not None:
             index = self._try(files.index)
             weights = self._in_folder("model.safetensors.index.json" if index else "model.safetensors")

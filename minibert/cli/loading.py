@@ -47,7 +47,11 @@ def load_bert(arguments: argparse.Namespace) -> BertModel:
 
     files = locate_model(arguments)
     return BertModel.from_files(
-        files, backend=arguments.backend, num_threads=arguments.num_threads, add_pooling_layer=False
+        files,
+        backend=arguments.backend,
+        num_threads=arguments.num_threads,
+        compute_type=arguments.compute_type,
+        add_pooling_layer=False,
     )
 
 
@@ -73,4 +77,4 @@ def load_sparse_encoder(arguments: argparse.Namespace) -> SparseEncoder:
 
 
 def _how(arguments: argparse.Namespace) -> dict[str, Any]:
-    return {name: getattr(arguments, name) for name in ("revision", "backend", "num_threads")}
+    return {name: getattr(arguments, name) for name in ("revision", "backend", "num_threads", "compute_type")}

@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from minibert.checkpoint.hub import DEFAULT_MODEL
-from minibert.cli.common import natural, positive, report_problem
+from minibert.cli.common import add_compute_type, natural, positive, report_problem
 
 if TYPE_CHECKING:
     from minibert.serving.keys import ApiKeys
@@ -41,6 +41,7 @@ def add_verbs(verbs: Any) -> None:
     serve.add_argument("--revision", help="branch, tag or commit of the hub repositories (default: main)")
     serve.add_argument("--backend", choices=("numba", "numba-blas", "numpy"), help="the code that computes")
     serve.add_argument("--threads", dest="num_threads", type=positive, metavar="N", help="threads of the engine")
+    add_compute_type(serve)
     serve.add_argument(
         "--truncation",
         choices=("mark", "error", "split"),
@@ -159,7 +160,7 @@ def _serve(arguments: argparse.Namespace) -> None:
     bound = listen(arguments.host, arguments.port, arguments.uds)
 
     def load() -> Engine:
-        options = {name: getattr(arguments, name) for name in ("revision", "backend", "num_threads")}
+        options = {name: getattr(arguments, name) for name in ("revision", "backend", "num_threads", "compute_type")}
         models = {name: load_served(model, **options) for name, model in zip(served, names, strict=True)}
         engine = Engine(models, settings=settings)
         engine.warm_up()

@@ -117,6 +117,7 @@ def _load(arguments: argparse.Namespace, task: str, *names: str) -> Any:
         revision=arguments.revision,
         backend=arguments.backend,
         num_threads=arguments.num_threads,
+        compute_type=arguments.compute_type,
         **given,
     )
 

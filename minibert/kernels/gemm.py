@@ -40,6 +40,7 @@ from typing import Any
 
 import numpy as np
 
+from minibert.bert.low_precision import BLOCK
 from minibert.kernels.compilation import function, inline
 from minibert.kernels.memory import floats_at, stack_floats, task_at
 from minibert.kernels.processor import MR, NR, WIDTH
@@ -57,9 +58,10 @@ from minibert.kernels.simd import (
     tanh,
 )
 from minibert.kernels.tasks import ACTIVATION_CODES, EPILOGUE, FLOAT, LINEAR, ROWS
-from minibert.kernels.tile import add_products, add_row, add_tiles, load_tile, store_tile, zero_tile
+from minibert.kernels.tile import add_block, add_products, add_row, add_tiles, load_tile, store_tile, zero_tile
+from minibert.kernels.words import Words
 
-__all__ = ["KC", "epilogue_chunk", "linear_chunk", "multiply_tile", "prefetch_tile"]
+__all__ = ["KC", "epilogue_chunk", "linear_chunk", "linear_words_chunk", "multiply_tile", "prefetch_tile"]
 
 # As int64, because Numba compiles a function again for each Python integer among its arguments.
 _ZERO, _NR = np.int64(0), np.int64(NR)
@@ -87,30 +89,52 @@ def block_length(depth):
     return KC if depth > SHORT else SHORT_KC
 
 
-def _micro_kernel(rows: int) -> Any:
+def _layout(words: Words | None) -> tuple[Any, Any, int, int, int]:
+    """Return what differs between floats and words.
+
+    - length : function of the depth, which returns the steps of one block; for words, a block is a group
+    - sizes : function of K, which returns the steps of a row, the distance of two rows of x and the size of a panel
+    - the bytes of the header of a block in a row of x, and in a panel; the bytes of a step in a panel
+    """
+    if words is None:
+        return block_length, inline(lambda K: (K, K, K * NR)), 0, 0, NR * FLOAT
+    steps, header, line = np.int64(words.steps), words.header * NR * FLOAT, words.line
+    group_size = np.int64((header + words.steps * line) // FLOAT)
+    block, groups_of_block = np.int64(BLOCK), np.int64(BLOCK // words.form.group)
+
+    def sizes(K):
+        groups = (K + block - 1) // block * groups_of_block
+        return groups * steps, groups * (1 + steps), groups * group_size
+
+    return inline(lambda depth: steps), inline(sizes), FLOAT, header, line
+
+
+def _micro_kernel(rows: int, words: Words | None) -> Any:
     """Make the micro-kernel for this number of rows; `multiply_tile_and_add` explains its arguments."""
-    zeros = zero_tile(rows)
-    half = np.int64((rows + 1) // 2)
+    zeros, first, add, half = zero_tile(rows), zero_tile(rows, words), add_products(words), np.int64((rows + 1) // 2)
+    length_of, _, x_header, header, line = _layout(words)
 
     @function
     def micro_kernel(a, lda, b, depth, c, ldc, added, bias, residual, ahead, pace):
-        totals = zeros()
-        length = block_length(depth)
+        totals = zeros(b)
+        length = length_of(depth)
         for block in range(depth // length):
-            sums = zeros()
+            sums = first(b)
+            x_scales, scales = a, b
+            a, b = a + x_header, b + header
             for _ in range(length // UNROLL):
                 for k in range(UNROLL):
                     prefetch_second(ahead + k * pace * FLOAT)
-                    sums = add_products(sums, a + k * FLOAT, lda, b + k * NR * FLOAT)
-                a, b, ahead = a + UNROLL * FLOAT, b + UNROLL * NR * FLOAT, ahead + UNROLL * pace * FLOAT
-            totals = add_tiles(totals, sums)
+                    sums = add(sums, a + k * FLOAT, lda, b + k * line)
+                a, b, ahead = a + UNROLL * FLOAT, b + UNROLL * line, ahead + UNROLL * pace * FLOAT
+            totals = add_block(totals, sums, x_scales, lda, scales)
             if added == 2 and block < 2:
                 prefetch_tile(half, residual + block * half * ldc * FLOAT, ldc)
-        if depth % length:
-            sums = zeros()
+        if x_header == 0 and depth % length:  # of floats; a row of words is filled up
+            sums = first(b)
             for k in range(depth % length):
-                sums = add_products(sums, a + k * FLOAT, lda, b + k * NR * FLOAT)
-            totals = add_tiles(totals, sums)
+                sums = add(sums, a + k * FLOAT, lda, b + k * line)
+            totals = add_block(totals, sums, a, lda, b)
         if added >= 1:
             totals = add_row(totals, bias)
         if added == 2:
@@ -120,40 +144,46 @@ def _micro_kernel(rows: int) -> Any:
     return micro_kernel
 
 
-# Compiled code cannot choose a function by an index, so each number of rows has a name and a branch.
-_1, _2, _3, _4, _5, _6, _7 = (_micro_kernel(rows) for rows in range(1, 8))
+def _tile_multiplier(words: Words | None) -> Any:
+    """Make the function that chooses the micro-kernel."""
+    # Compiled code cannot choose a function by an index, so each number of rows has a name and a branch.
+    _1, _2, _3, _4, _5, _6, _7 = (_micro_kernel(rows, words) for rows in range(1, 8))
+
+    @function
+    def multiply_tile_and_add(rows, a, lda, b, depth, c, ldc, added, bias, residual, ahead, pace):
+        """Compute c[rows, NR] = a[rows, depth] b[depth, NR] for 1 to MR rows; b is one panel.
+
+        If `added` is 1, it adds the bias to the sums; if `added` is 2, the bias and the residual, which has the layout
+        of c. With each k, one of the cache lines at ahead, ahead + pace floats, ... is fetched into the second cache.
+        The residual is fetched into the first cache in two parts, after the first and the second block of k.
+
+        Arrays are addresses, and lda and ldc are the distances of their rows in floats.
+        """
+        if rows == 7:
+            _7(a, lda, b, depth, c, ldc, added, bias, residual, ahead, pace)
+        elif rows == 6:
+            _6(a, lda, b, depth, c, ldc, added, bias, residual, ahead, pace)
+        elif rows == 5:
+            _5(a, lda, b, depth, c, ldc, added, bias, residual, ahead, pace)
+        elif rows == 4:
+            _4(a, lda, b, depth, c, ldc, added, bias, residual, ahead, pace)
+        elif rows == 3:
+            _3(a, lda, b, depth, c, ldc, added, bias, residual, ahead, pace)
+        elif rows == 2:
+            _2(a, lda, b, depth, c, ldc, added, bias, residual, ahead, pace)
+        elif rows == 1:
+            _1(a, lda, b, depth, c, ldc, added, bias, residual, ahead, pace)
+
+    return multiply_tile_and_add
+
+
+multiply_floats = _tile_multiplier(None)
 
 
 @function
 def multiply_tile(rows, a, lda, b, depth, c, ldc):
     """Compute c[rows, NR] = a[rows, depth] b[depth, NR] for 1 to MR rows; b is one panel; a, b and c are addresses."""
-    multiply_tile_and_add(rows, a, lda, b, depth, c, ldc, _ZERO, b, b, b, _ZERO)
-
-
-@function
-def multiply_tile_and_add(rows, a, lda, b, depth, c, ldc, added, bias, residual, ahead, pace):
-    """Compute c[rows, NR] = a[rows, depth] b[depth, NR] for 1 to MR rows; b is one panel.
-
-    If `added` is 1, it adds the bias to the sums; if `added` is 2, the bias and the residual, which has the layout of
-    c. With each k, one of the cache lines at ahead, ahead + pace floats, ... is fetched into the second cache. The
-    residual is fetched into the first cache in two parts, after the first and the second block of k.
-
-    Arrays are addresses, and lda and ldc are the distances of their rows in floats.
-    """
-    if rows == 7:
-        _7(a, lda, b, depth, c, ldc, added, bias, residual, ahead, pace)
-    elif rows == 6:
-        _6(a, lda, b, depth, c, ldc, added, bias, residual, ahead, pace)
-    elif rows == 5:
-        _5(a, lda, b, depth, c, ldc, added, bias, residual, ahead, pace)
-    elif rows == 4:
-        _4(a, lda, b, depth, c, ldc, added, bias, residual, ahead, pace)
-    elif rows == 3:
-        _3(a, lda, b, depth, c, ldc, added, bias, residual, ahead, pace)
-    elif rows == 2:
-        _2(a, lda, b, depth, c, ldc, added, bias, residual, ahead, pace)
-    elif rows == 1:
-        _1(a, lda, b, depth, c, ldc, added, bias, residual, ahead, pace)
+    multiply_floats(rows, a, lda, b, depth, c, ldc, _ZERO, b, b, b, _ZERO)
 
 
 # --- epilogue --------------------------------------------------------------------------------------------------------
@@ -210,36 +240,50 @@ _linear_task, _epilogue_task = task_at(LINEAR), task_at(EPILOGUE)
 _tile_buffer = stack_floats(MR * NR)
 
 
-@function
-def linear_chunk(address, chunk):
-    """Multiply the micro-tiles of one block by the panels of one chunk."""
-    task = _linear_task(address)
-    M, N, K, code, has_residual = task.M, task.N, task.K, task.activation, task.has_residual != 0
-    tiles, block_tiles = task.tiles, task.block_tiles
-    height, taller = M // tiles, M % tiles  # the first `taller` tiles have one row more
-    first_tile = (chunk // task.chunks_per_block) * block_tiles
-    first_panel = (chunk % task.chunks_per_block) * task.panels_per_chunk
-    part = K * NR // block_tiles  # numbers of the next panel that each tile prefetches, `pace` of them with each k
-    pace = NR // block_tiles + 1
-    buffer = _tile_buffer()
-    for p in range(first_panel, min(first_panel + task.panels_per_chunk, (N + NR - 1) // NR)):
-        panel, column, columns = task.panels + p * K * NR * FLOAT, p * NR, min(NR, N - p * NR)
-        ahead = panel + K * NR * FLOAT
-        for t in range(first_tile, min(first_tile + block_tiles, tiles)):
-            rows, row = height + (t < taller), t * height + min(t, taller)
-            a, offset = task.x + row * K * FLOAT, row * N + column
-            c, r = task.y + offset * FLOAT, task.residual + offset * FLOAT
-            prefetch_tile(rows, c, N)
-            if columns == NR and code == 0:
-                added = 1 + task.has_residual
-                multiply_tile_and_add(rows, a, K, panel, K, c, N, added, task.bias + column * FLOAT, r, ahead, pace)
-            else:
-                multiply_tile_and_add(rows, a, K, panel, K, buffer, _NR, _ZERO, task.bias, r, ahead, pace)
-                apply_epilogue(
-                    rows, columns, floats_at(buffer), _ZERO, _NR, floats_at(task.bias), column, code,
-                    floats_at(task.residual), floats_at(task.y), offset, N, has_residual
-                )  # fmt: skip
-            ahead += part * FLOAT
+def _linear_chunk(words: Words | None, multiply: Any) -> Any:
+    """Make the function that multiplies the micro-tiles of one block by the panels of one chunk."""
+    _, sizes, *_ = _layout(words)
+
+    @function
+    def linear_chunk(address, chunk):
+        task = _linear_task(address)
+        M, N, code, has_residual = task.M, task.N, task.activation, task.has_residual != 0
+        tiles, block_tiles = task.tiles, task.block_tiles
+        height, taller = M // tiles, M % tiles  # the first `taller` tiles have one row more
+        first_tile = (chunk // task.chunks_per_block) * block_tiles
+        first_panel = (chunk % task.chunks_per_block) * task.panels_per_chunk
+        depth, lda, size = sizes(task.K)
+        part = size // block_tiles  # words of the next panel that each tile prefetches, `pace` of them with each k
+        pace = size // depth // block_tiles + 1
+        buffer = _tile_buffer()
+        for p in range(first_panel, min(first_panel + task.panels_per_chunk, (N + NR - 1) // NR)):
+            panel, column, columns = task.panels + p * size * FLOAT, p * NR, min(NR, N - p * NR)
+            ahead = panel + size * FLOAT
+            for t in range(first_tile, min(first_tile + block_tiles, tiles)):
+                rows, row = height + (t < taller), t * height + min(t, taller)
+                a, offset = task.x + row * lda * FLOAT, row * N + column
+                c, r = task.y + offset * FLOAT, task.residual + offset * FLOAT
+                prefetch_tile(rows, c, N)
+                if columns == NR and code == 0:
+                    added = 1 + task.has_residual
+                    multiply(rows, a, lda, panel, depth, c, N, added, task.bias + column * FLOAT, r, ahead, pace)
+                else:
+                    multiply(rows, a, lda, panel, depth, buffer, _NR, _ZERO, task.bias, r, ahead, pace)
+                    apply_epilogue(
+                        rows, columns, floats_at(buffer), _ZERO, _NR, floats_at(task.bias), column, code,
+                        floats_at(task.residual), floats_at(task.y), offset, N, has_residual
+                    )  # fmt: skip
+                ahead += part * FLOAT
+
+    return linear_chunk
+
+
+linear_chunk = _linear_chunk(None, multiply_floats)
+
+
+def linear_words_chunk(words: Words) -> Any:
+    """Make the function that does the same for a product of words."""
+    return _linear_chunk(words, _tile_multiplier(words))
 
 
 @function

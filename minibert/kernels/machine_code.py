@@ -65,11 +65,11 @@ _lock = threading.RLock()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
-_loaded: list[Kernel] = []
+_loaded: dict[str, Kernel] = {}
 
 
-def load_run_task() -> Kernel:
-    """Return run_task.run_task as machine code: from disk, or compiled now and saved.
+def load_run_task(compute_type: str = "float32") -> Kernel:
+    """Return what run_task.make_run_task makes as machine code: from disk, or compiled now and saved.
 
     Raises
     ------
@@ -77,31 +77,31 @@ def load_run_task() -> Kernel:
         The machine code is not on disk, and Numba cannot be imported.
     """
     with _lock:
-        if not _loaded:
-            _loaded.append(_load_kernel() or _make_kernel())
-        return _loaded[0]
+        if compute_type not in _loaded:
+            _loaded[compute_type] = _load_kernel(compute_type) or _make_kernel(compute_type)
+        return _loaded[compute_type]
 
 
-def _load_kernel() -> Kernel | None:
-    code = _read_code()
+def _load_kernel(compute_type: str) -> Kernel | None:
+    code = _read_code(compute_type)
     try:
         return link(code, 1) if code else None
     except Exception:  # a file that cannot be linked is compiled again
         return None
 
 
-def _make_kernel() -> Kernel:
+def _make_kernel(compute_type: str) -> Kernel:
     _announce()
-    code = _compile_code()
+    code = _compile_code(compute_type)
     if _sources.__wrapped__() != _sources():  # the files that were just compiled are not those of this process
         raise ImportError("the files of minibert have changed since it was imported; restart Python")
-    _save(code)
+    _save(code, compute_type)
     return link(code, 1)
 
 
-def _read_code() -> ObjectCode | None:
+def _read_code(compute_type: str = "float32") -> ObjectCode | None:
     """Return the machine code on disk; None if there is none that can be used."""
-    key = _key()
+    key = _key(compute_type)
     for folder in cache_folders():
         try:
             content = _read(folder, _FILE.format(hashlib.sha256(key.encode()).hexdigest()[:32]))
@@ -117,17 +117,17 @@ def _read_code() -> ObjectCode | None:
     return None
 
 
-def _compile_code() -> ObjectCode:
+def _compile_code(compute_type: str) -> ObjectCode:
     """Compile the machine code for this processor."""
     from minibert.kernels.compilation import compile_to_object
-    from minibert.kernels.run_task import run_task
+    from minibert.kernels.run_task import make_run_task
 
-    return compile_to_object(run_task, 1)
+    return compile_to_object(make_run_task(compute_type), 1)
 
 
-def _save(code: ObjectCode) -> None:
+def _save(code: ObjectCode, compute_type: str = "float32") -> None:
     """Save machine code in the first folder that can be written to."""
-    key = _key()
+    key = _key(compute_type)
     header = json.dumps({"format": _FORMAT, "key": key, "symbol": code.symbol}).encode()
     payload = header + b"\n" + code.content
     reasons = []
@@ -143,13 +143,13 @@ def _save(code: ObjectCode) -> None:
     _warn_not_saved("; ".join(reasons) or "there is not a folder for them")
 
 
-def _key() -> str:
+def _key(compute_type: str) -> str:
     """Return a text with everything that the machine code depends on."""
     try:
         compiler = importlib.metadata.version("numba")
     except importlib.metadata.PackageNotFoundError:
         compiler = ""
-    return repr((*target(), llvm.get_process_triple(), compiler, llvmlite.__version__, _sources()))
+    return repr((*target(), llvm.get_process_triple(), compiler, llvmlite.__version__, _sources(), compute_type))
 
 
 @functools.cache

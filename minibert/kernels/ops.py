@@ -15,10 +15,11 @@ import numpy as np
 
 from minibert.base.arrays import FloatArray, IntArray
 from minibert.bert import reference
-from minibert.bert.ops import AttentionOutput, LayerNorm, Ops, PreparedLinear
+from minibert.bert.low_precision import format_of, quantise_linear
+from minibert.bert.ops import AttentionOutput, LayerNorm, Linear, Ops, PreparedLinear
 from minibert.kernels.buffers import Buffers, Slabs
 from minibert.kernels.machine_code import load_run_task
-from minibert.kernels.packing import PackedLinear, pack
+from minibert.kernels.packing import PackedLinear, PackedWords, pack, pack_words
 from minibert.kernels.tasks import (
     ACTIVATION_CODES,
     ATTENTION,
@@ -26,12 +27,16 @@ from minibert.kernels.tasks import (
     EPILOGUE,
     LAYER_NORM,
     LINEAR,
+    LINEAR_WORDS,
+    QUANTISE,
+    SMALL,
     address,
     attention_scratch,
     linear_chunks,
     row_chunks,
 )
 from minibert.kernels.threads import Team
+from minibert.kernels.words import WORDS
 
 __all__ = ["attention", "blas_linear", "embed", "layer_norm", "linear", "make_ops"]
 
@@ -42,29 +47,33 @@ class Resources(NamedTuple):
     team: Team
     buffers: Buffers
 
-    def __reduce__(self) -> tuple[Callable[[int], Resources], tuple[int]]:
-        return make_resources, (self.team.num_threads,)
+    compute_type: str
+
+    def __reduce__(self) -> tuple[Callable[[int, str], Resources], tuple[int, str]]:
+        return make_resources, (self.team.num_threads, self.compute_type)
 
 
-def make_resources(num_threads: int) -> Resources:
+def make_resources(num_threads: int, compute_type: str) -> Resources:
     """Return new threads and new memory; the threads start with the first op."""
-    return Resources(Team(num_threads, load_run_task()), Buffers())
+    return Resources(Team(num_threads, load_run_task(compute_type)), Buffers(), compute_type)
 
 
-def make_ops(num_threads: int, *, use_blas: bool = False) -> Ops:
+def make_ops(num_threads: int, *, use_blas: bool = False, compute_type: str = "float32") -> Ops:
     """Return the set of ops whose kernels use up to `num_threads` threads (at least 1).
 
     The matrix product is chosen here: minibert's own (gemm.py), or that of NumPy's BLAS, which is better on some
-    platforms (Apple's Accelerate). With a BLAS, the results depend on the batch.
+    platforms (Apple's Accelerate). With a BLAS, the results depend on the batch, and the compute type is float32.
 
     Raises
     ------
     ImportError
         The machine code is not on disk, and Numba, which would compile it, cannot be imported.
     """
-    resources = make_resources(num_threads)
+    resources = make_resources(num_threads, compute_type)
     prepare, multiply = (
-        (reference.prepare, blas_linear) if use_blas else (functools.partial(pack, Slabs().empty), linear)
+        (reference.prepare, blas_linear)
+        if use_blas
+        else (functools.partial(prepare_linear, Slabs().empty, compute_type), linear)
     )
     return Ops(
         prepare=prepare,
@@ -73,6 +82,12 @@ def make_ops(num_threads: int, *, use_blas: bool = False) -> Ops:
         attention=functools.partial(attention, resources),
         layer_norm=functools.partial(layer_norm, resources),
     )
+
+
+def prepare_linear(empty: Callable[..., FloatArray], compute_type: str, linear: Linear) -> PackedLinear | PackedWords:
+    """Pack a weight, quantised if its product is computed in low precision; `empty` allocates the panels."""
+    form = format_of(linear, compute_type)
+    return pack(empty, linear) if form is None else pack_words(empty, quantise_linear(linear, form))
 
 
 def _floats(array: FloatArray) -> FloatArray:
@@ -111,16 +126,23 @@ def linear(
     activation: str | None = None,
     residual: FloatArray | None = None,
 ) -> FloatArray:
-    """Compute the same as `reference.apply_linear`, with a packed weight."""
-    packed = cast(PackedLinear, linear)  # `prepare` returned it
+    """Compute the same as `reference.apply_linear`, or as `low_precision.apply_linear`, with a packed weight."""
+    packed = cast("PackedLinear | PackedWords", linear)  # `prepare` returned it
     M, (N, K) = len(x), packed.shape
     x = _floats(x)
+    kind, source, factor = LINEAR, 0, x
+    if isinstance(packed, PackedWords):
+        kind, factor = LINEAR_WORDS, resources.buffers.empty(M, WORDS[packed.format.name].row_size(K))
+        if x.size > SMALL:
+            resources.team.run(QUANTISE, address(x), address(factor), M, K, num_chunks=row_chunks(M))
+        else:
+            source = address(x)
     y = resources.buffers.empty(M, N)
     added = None if residual is None else _floats(residual)
     chunks, num_chunks = linear_chunks(M, N, resources.team.num_threads)
     resources.team.run(
-        LINEAR,
-        address(x),
+        kind,
+        address(factor),
         address(packed.panels),
         address(packed.bias),
         0 if added is None else address(added),
@@ -131,6 +153,7 @@ def linear(
         ACTIVATION_CODES[activation],
         added is not None,
         *chunks,
+        source,
         num_chunks=num_chunks,
     )
     return y

@@ -9,6 +9,7 @@ Layout      Panels of NR columns. A panel is contiguous::
               K |  0 |  1 |  2 |   ------>   panel 1: ...
                 +----+----+----+             the last panel is filled up with zeros
 
+            In low precision, a panel is what words.py describes
 Contract    This file does not import numba
 Source      Goto and van de Geijn 2008 (ACM TOMS 34(3)), section 5
 """
@@ -21,12 +22,14 @@ from typing import Any
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray
+from minibert.base.arrays import FloatArray, IntArray
+from minibert.bert.low_precision import Format, QuantisedLinear
 from minibert.bert.ops import Linear
 from minibert.kernels.buffers import aligned_empty
 from minibert.kernels.processor import NR
+from minibert.kernels.words import WORDS, Words
 
-__all__ = ["PackedLinear", "pack"]
+__all__ = ["PackedLinear", "PackedWords", "pack", "pack_words"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -68,3 +71,62 @@ def pack(empty: Callable[..., FloatArray], linear: Linear) -> PackedLinear:
         panel[:, len(rows) :] = 0.0
     panels.flags.writeable = False
     return PackedLinear(linear.paths, linear.shape, panels.reshape(-1), np.ascontiguousarray(linear.bias, np.float32))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PackedWords:
+    """A `Linear` in low precision, with a packed weight.
+
+    Parameters
+    ----------
+    paths : tuple of str
+    shape : (N, K)
+    panels : ndarray of shape (ceil(N / NR) * words of a panel,), float32 for words of any kind, read-only
+    bias : ndarray of shape (N,), float32, read-only
+    format : Format
+    """
+
+    paths: tuple[str, ...]
+    shape: tuple[int, int]
+    panels: FloatArray
+    bias: FloatArray
+    format: Format
+
+    @property
+    def weight(self) -> FloatArray:
+        """The rounded weight, (N, K)."""
+        return self._quantised().weight
+
+    def _quantised(self) -> QuantisedLinear:
+        N, words = self.shape[0], WORDS[self.format.name]
+        panels = self.panels.reshape(-1, *words.panel_shape(self.shape[1]))
+        scales = panels[:, :, :NR].transpose(0, 2, 1).reshape(-1, panels.shape[1])[:N]
+        numbers = _numbers(panels, words).transpose(0, 3, 1, 2, 4)
+        whole = numbers.reshape(-1, panels.shape[1], self.format.group)[:N]
+        return QuantisedLinear(self.paths, self.shape, whole, np.ascontiguousarray(scales), self.bias, self.format)
+
+    def __reduce__(self) -> tuple[Callable[..., PackedWords], tuple[Any, ...]]:
+        return pack_words, (aligned_empty, self._quantised())
+
+
+def pack_words(empty: Callable[..., FloatArray], linear: QuantisedLinear) -> PackedWords:
+    """Copy whole numbers and scales into panels, and fill up the last panel with zeros."""
+    (N, K), words = linear.shape, WORDS[linear.format.name]
+    panels = empty(-(-N // NR), *words.panel_shape(K))
+    panels[...] = 0.0
+    for p, panel in enumerate(panels):
+        rows = slice(p * NR, min(N, (p + 1) * NR))
+        whole, count = linear.whole[rows], rows.stop - rows.start
+        panel[:, :count] = linear.scales[rows].T
+        if words.dot.offset:
+            panel[:, NR : NR + count].view(np.int32)[...] = -words.dot.offset * whole.sum(axis=2, dtype=np.int32).T
+        numbers = whole.reshape(count, len(panel), words.steps, -1).transpose(1, 2, 0, 3)
+        _numbers(panel, words)[:, :, :count] = numbers
+    panels.flags.writeable = False
+    return PackedWords(linear.paths, linear.shape, panels.reshape(-1), linear.bias, linear.format)
+
+
+def _numbers(panels: FloatArray, words: Words) -> IntArray:
+    """Return the whole numbers of panels, a view of shape (..., groups, steps, NR, numbers of a word)."""
+    lines = panels[..., words.header * NR :].view(f"i{words.dot.w_bytes}")
+    return lines.reshape(*panels.shape[:-1], words.steps, NR, -1)

@@ -1,17 +1,20 @@
 """The compiled part of a team of threads: take the chunks of a task and compute them.
 
-What        `run_task` is the one function of kernels/ that Python calls. threads.py explains what the threads share
+What        `make_run_task` makes the one function of kernels/ that Python calls. threads.py explains what the threads
+            share. There is one for each compute type, so that only what is needed is compiled
 Dispatch    `compute_chunk` chooses the function by the kind of the task. A new op is added here
 Contract    The counters are sequentially consistent atomics. All arguments are integers, and nothing raises
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from minibert.kernels.attention import attention_chunk
 from minibert.kernels.compilation import function
-from minibert.kernels.gemm import epilogue_chunk, linear_chunk
+from minibert.kernels.gemm import epilogue_chunk, linear_chunk, linear_words_chunk
 from minibert.kernels.memory import (
     DEFAULT_FLOAT_MODE,
     atomic_add,
@@ -25,8 +28,9 @@ from minibert.kernels.memory import (
     set_float_mode,
     yield_core,
 )
+from minibert.kernels.quantise import quantisers
 from minibert.kernels.rowwise import embed_chunk, layer_norm_chunk
-from minibert.kernels.tasks import ATTENTION, EMBED, EPILOGUE, LINEAR
+from minibert.kernels.tasks import ATTENTION, EMBED, EPILOGUE, LINEAR, LINEAR_WORDS, QUANTISE
 from minibert.kernels.threads import (
     ACTIVE,
     CALLERS,
@@ -43,8 +47,9 @@ from minibert.kernels.threads import (
     TASK,
     THREAD,
 )
+from minibert.kernels.words import WORDS, Words
 
-__all__ = ["run_task"]
+__all__ = ["make_run_task"]
 
 # A leader looks this number of times whether the helpers have finished before it naps (about a hundred microseconds).
 # With a busy core, the speed left was the same for naps of 50, 200, 600 and 1,500 microseconds.
@@ -55,6 +60,7 @@ _TURN = 500
 _ZERO = np.int64(0)
 _WORD = 8  # bytes of an int64
 _LINEAR, _ATTENTION, _EMBED, _EPILOGUE = LINEAR.number, ATTENTION.number, EMBED.number, EPILOGUE.number
+_LINEAR_WORDS, _QUANTISE = LINEAR_WORDS.number, QUANTISE.number
 
 
 @function
@@ -86,67 +92,100 @@ def next_chunk(state, thread):
 
 
 @function
-def take_chunks(address, thread, end):
-    """Compute chunks of the task in the state at an address until none are left; a helper stops at the time `end`."""
-    state = longs_at(address)
-    while atomic_add(state, REMAINING, -1) > 0:
-        chunk = next_chunk(state, thread)
-        compute_chunk(address + TASK * _WORD, chunk, state[SCRATCH] + thread * state[SCRATCH_SIZE])
-        if thread != 0 and microseconds() > end:
+def begin_nothing(task):
+    """Do the part of a task that comes before its chunks: nothing in float32."""
+
+
+def _of_words(words: Words) -> tuple[Any, Any]:
+    """Make the functions of a format for one chunk of a task, and for the part of a task before its chunks."""
+    linear_chunk_, (quantise_chunk, quantise_source) = linear_words_chunk(words), quantisers(words)
+
+    @function
+    def compute_words_chunk(task, chunk, scratch):
+        kind = longs_at(task)[0]
+        if kind == _LINEAR_WORDS:
+            linear_chunk_(task, chunk)
+        elif kind == _QUANTISE:
+            quantise_chunk(task, chunk)
+        else:
+            compute_chunk(task, chunk, scratch)
+
+    @function
+    def begin_words(task):
+        if longs_at(task)[0] == _LINEAR_WORDS:
+            quantise_source(task)
+
+    return compute_words_chunk, begin_words
+
+
+def make_run_task(compute_type: str) -> Any:
+    """Make the function that computes tasks of a compute type, and those in float32."""
+    words = WORDS.get(compute_type)
+    compute, begin = (compute_chunk, begin_nothing) if words is None else _of_words(words)
+
+    @function
+    def take_chunks(address, thread, end):
+        """Compute chunks of the task in the state at an address until none are left; a helper stops at time `end`."""
+        state = longs_at(address)
+        while atomic_add(state, REMAINING, -1) > 0:
+            chunk = next_chunk(state, thread)
+            compute(address + TASK * _WORD, chunk, state[SCRATCH] + thread * state[SCRATCH_SIZE])
+            if thread != 0 and microseconds() > end:
+                return
+
+    @function
+    def run_task(own_address):
+        """Compute the task in the caller's own state; or, for a helper's state, look for tasks and help.
+
+        The results do not depend on the float mode of the thread, which is the same again afterwards.
+        """
+        mode = float_mode()
+        set_float_mode(DEFAULT_FLOAT_MODE)
+        lead_or_help(own_address)
+        set_float_mode(mode)
+
+    @function
+    def lead_or_help(own_address):
+        """Do what `run_task` says."""
+        own = longs_at(own_address)
+        shared_address = own[SHARED]
+        shared = longs_at(shared_address)
+        if own[THREAD] != 0:
+            idle, end = 0, microseconds() + _TURN
+            while idle < own[PATIENCE] and atomic_load(shared, CLOSED) == 0:
+                if atomic_load(shared, REMAINING) > 0:
+                    atomic_add(shared, ACTIVE, 1)
+                    take_chunks(shared_address, own[THREAD], end)
+                    atomic_add(shared, ACTIVE, -1)
+                    idle = 0
+                else:
+                    relax()
+                    idle += 1
+                if idle & 63 == 0 and microseconds() > end:
+                    yield_core()
+                    end = microseconds() + _TURN
             return
 
+        leads = atomic_add(shared, CALLERS, 1) == 0
+        address, state, num_shares = own_address, own, 1
+        if leads:
+            address, state, num_shares = shared_address, shared, shared[NUM_SHARES]
+            for i in range(NUM_CHUNKS, NUM_SHARES):
+                shared[i] = own[i]
+        begin(own_address + TASK * _WORD)
+        state[NUM_SHARES] = num_shares
+        for share in range(num_shares):
+            state[SHARES + share * LINE_WORDS] = 0
+        atomic_store(state, REMAINING, own[NUM_CHUNKS])  # from now on, helpers take chunks
+        take_chunks(address, own[THREAD], _ZERO)
+        if leads:
+            looks = 0
+            while atomic_load(shared, ACTIVE) != 0:
+                if looks < _SHORT_PATIENCE:
+                    relax()
+                    looks += 1
+                else:
+                    nap()
+        atomic_add(shared, CALLERS, -1)
 
-@function
-def run_task(own_address):
-    """Compute the task in the caller's own state; or, for a helper's state, look for tasks and help.
-
-    The results do not depend on the float mode of the thread, which is the same again afterwards.
-    """
-    mode = float_mode()
-    set_float_mode(DEFAULT_FLOAT_MODE)
-    lead_or_help(own_address)
-    set_float_mode(mode)
-
-
-@function
-def lead_or_help(own_address):
-    """Do what `run_task` says."""
-    own = longs_at(own_address)
-    shared_address = own[SHARED]
-    shared = longs_at(shared_address)
-    if own[THREAD] != 0:
-        idle, end = 0, microseconds() + _TURN
-        while idle < own[PATIENCE] and atomic_load(shared, CLOSED) == 0:
-            if atomic_load(shared, REMAINING) > 0:
-                atomic_add(shared, ACTIVE, 1)
-                take_chunks(shared_address, own[THREAD], end)
-                atomic_add(shared, ACTIVE, -1)
-                idle = 0
-            else:
-                relax()
-                idle += 1
-            if idle & 63 == 0 and microseconds() > end:
-                yield_core()
-                end = microseconds() + _TURN
-        return
-
-    leads = atomic_add(shared, CALLERS, 1) == 0
-    address, state, num_shares = own_address, own, 1
-    if leads:
-        address, state, num_shares = shared_address, shared, shared[NUM_SHARES]
-        for i in range(NUM_CHUNKS, NUM_SHARES):
-            shared[i] = own[i]
-    state[NUM_SHARES] = num_shares
-    for share in range(num_shares):
-        state[SHARES + share * LINE_WORDS] = 0
-    atomic_store(state, REMAINING, own[NUM_CHUNKS])  # from now on, helpers take chunks
-    take_chunks(address, own[THREAD], _ZERO)
-    if leads:
-        looks = 0
-        while atomic_load(shared, ACTIVE) != 0:
-            if looks < _SHORT_PATIENCE:
-                relax()
-                looks += 1
-            else:
-                nap()
-    atomic_add(shared, CALLERS, -1)
+    return run_task

@@ -39,6 +39,7 @@ from minibert.kernels.processor import WIDTH
 
 __all__ = [
     "FLOATS",
+    "INTS",
     "WIDTH",
     "Memory",
     "absolute",
@@ -85,7 +86,7 @@ class Vector(types.Type):
 
 
 _FLOAT, _DOUBLE, _INT = ir.FloatType(), ir.DoubleType(), ir.IntType(32)
-FLOATS, _DOUBLES, _INTS = (ir.VectorType(element, WIDTH) for element in (_FLOAT, _DOUBLE, _INT))
+FLOATS, _DOUBLES, INTS = (ir.VectorType(element, WIDTH) for element in (_FLOAT, _DOUBLE, _INT))
 
 vector = Vector(types.float32, FLOATS)
 double_vector = Vector(types.float64, _DOUBLES)  # twice as many registers; for sums with a very small error
@@ -136,7 +137,7 @@ def splat(builder: Any, scalar: Any) -> Any:
     """Return a vector with one number in every lane."""
     undefined = ir.Constant(ir.VectorType(scalar.type, WIDTH), ir.Undefined)
     first = builder.insert_element(undefined, scalar, ir.Constant(_INT, 0))
-    return builder.shuffle_vector(first, undefined, ir.Constant(_INTS, [0] * WIDTH))
+    return builder.shuffle_vector(first, undefined, ir.Constant(INTS, [0] * WIDTH))
 
 
 def zero_lanes() -> Any:
@@ -152,10 +153,10 @@ def fma_lanes(builder: Any, x: Any, y: Any, z: Any) -> Any:
 
 def _first_lanes(builder: Any, count: Any) -> Any:
     """Return a mask of the lanes 0, ..., count - 1."""
-    numbers = ir.Constant(_INTS, list(range(WIDTH)))
-    undefined = ir.Constant(_INTS, ir.Undefined)
+    numbers = ir.Constant(INTS, list(range(WIDTH)))
+    undefined = ir.Constant(INTS, ir.Undefined)
     first = builder.insert_element(undefined, builder.trunc(count, _INT), ir.Constant(_INT, 0))
-    return builder.icmp_signed("<", numbers, builder.shuffle_vector(first, undefined, ir.Constant(_INTS, [0] * WIDTH)))
+    return builder.icmp_signed("<", numbers, builder.shuffle_vector(first, undefined, ir.Constant(INTS, [0] * WIDTH)))
 
 
 @intrinsic
@@ -351,8 +352,8 @@ def _power_of_two(typingctx: Any, k: Any) -> Any:
     """Compute 2^k by writing k into the bits of the exponent. k is a whole number, -126 to 127; -127 gives 0."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        biased = builder.add(builder.fptosi(arguments[0], _INTS), ir.Constant(_INTS, [127] * WIDTH))
-        return builder.bitcast(builder.shl(biased, ir.Constant(_INTS, [23] * WIDTH)), FLOATS)
+        biased = builder.add(builder.fptosi(arguments[0], INTS), ir.Constant(INTS, [127] * WIDTH))
+        return builder.bitcast(builder.shl(biased, ir.Constant(INTS, [23] * WIDTH)), FLOATS)
 
     return vector(vector), codegen
 
@@ -379,8 +380,8 @@ def transpose_block(typingctx: Any, source: Any, start: Any, stride: Any, target
             for i in range(WIDTH):
                 if not i & apart:
                     pair = rows[i], rows[i + apart]
-                    rows[i] = builder.shuffle_vector(*pair, ir.Constant(_INTS, lower))
-                    rows[i + apart] = builder.shuffle_vector(*pair, ir.Constant(_INTS, upper))
+                    rows[i] = builder.shuffle_vector(*pair, ir.Constant(INTS, lower))
+                    rows[i + apart] = builder.shuffle_vector(*pair, ir.Constant(INTS, upper))
             apart //= 2
         for j, row in enumerate(rows):
             store_lanes(builder, row, line(target_, first_, step_, j))

@@ -30,8 +30,11 @@ __all__ = [
     "HEADER",
     "LAYER_NORM",
     "LINEAR",
+    "LINEAR_WORDS",
     "MOST_FIELDS",
+    "QUANTISE",
     "ROWS",
+    "SMALL",
     "LinearChunks",
     "TaskKind",
     "address",
@@ -63,10 +66,13 @@ class TaskKind:
 
 
 # x (M, K), panels and bias (gemm.py), residual and y (M, N), as addresses. `activation` is one of ACTIVATION_CODES, and
-# `has_residual` 0 or 1. The last four are those of `LinearChunks`.
-LINEAR = TaskKind(
-    1, "x panels bias residual y M N K activation has_residual tiles block_tiles panels_per_chunk chunks_per_block"
+# `has_residual` 0 or 1. The next four are those of `LinearChunks`. In low precision, x is words; if `source` is not 0,
+# it is the address of the floats that the leader quantises into them before the chunks.
+_LINEAR_FIELDS = (
+    "x panels bias residual y M N K activation has_residual tiles block_tiles panels_per_chunk chunks_per_block source"
 )
+LINEAR, LINEAR_WORDS = TaskKind(1, _LINEAR_FIELDS), TaskKind(6, _LINEAR_FIELDS)
+QUANTISE = TaskKind(7, "x y M K")  # x (M, K) as floats, and y as words (words.py)
 # The addresses of query, key and value, whose rows have a distance of `stride` floats; of cu_seqlens (B + 1,) and
 # context (T, H). `scores` and `probs` are 0 if they are not wanted; those of sequence b begin at pairs_first[b].
 ATTENTION = TaskKind(2, "query key value cu_seqlens context num_heads D stride scores probs pairs_first")
@@ -107,6 +113,7 @@ BLOCK_TILES = 7  # micro-tiles of one block, whose rows stay in the second cache
 FEW_TILES = 20  # up to this number of micro-tiles are one block, so each panel is read once. 7 and 14: 5 % (1 x 128)
 CHUNKS_PER_THREAD = 24  # of one product; so no thread waits long for the last one. 4 to 96: no difference
 LEAST_TILES = 8  # of one chunk; so taking a chunk costs little. 4 and 16: 4 % slower, 32: 11 % (1 x 22)
+SMALL = 1 << 16  # numbers of x that the leader quantises alone, because a second op would take longer
 ROWS = 32  # rows of one chunk of an op that computes each token alone; not measured with other values
 
 

@@ -1,9 +1,10 @@
 """The micro-tile: a block of rows x NR numbers that stays in registers, as a value in Numba.
 
-What        `zero_tile(rows)` makes the function that returns a tile of zeros; `add_products` is one step of a matrix
-            product; `add_tiles`, `add_row`, `load_tile` and `store_tile` do what their names say
-Layout      A tile is an LLVM array of rows x (NR / WIDTH) vectors. LLVM splits it into vectors, and each of them gets
-            its registers
+What        `zero_tile` and `add_products` make the functions that return a tile of zeros, and that are one step of a
+            matrix product, of floats or of words (words.py); `add_block`, `add_tiles`, `add_row`, `load_tile` and
+            `store_tile` do what their names say
+Layout      A tile is an LLVM array of rows x (NR / WIDTH) vectors of floats, or of int32. LLVM splits it into vectors,
+            and each of them gets its registers
 Contract    Rows and columns lie at addresses, because integers are cheaper to pass than Numba's arrays of seven fields.
             Nothing checks bounds
 """
@@ -17,35 +18,47 @@ from numba import types
 from numba.extending import intrinsic, models, register_model
 
 from minibert.kernels.processor import NR, WIDTH
-from minibert.kernels.simd import FLOATS, fma_lanes, load_lanes, splat, store_lanes, zero_lanes
+from minibert.kernels.simd import FLOATS, INTS, call_llvm, fma_lanes, load_lanes, splat, store_lanes
+from minibert.kernels.words import Dot, Words
 
-__all__ = ["add_products", "add_row", "add_tiles", "load_tile", "store_tile", "zero_tile"]
+__all__ = [
+    "add_block",
+    "add_products",
+    "add_row",
+    "add_tiles",
+    "load_tile",
+    "pointer_at",
+    "store_tile",
+    "zero_tile",
+]
 
 _COLUMNS = NR // WIDTH  # vectors of one row
 _WORD = ir.IntType(64)
 
 
 class Tile(types.Type):
-    """rows x NR float32 numbers."""
+    """rows x NR numbers: float32, or int32."""
 
-    def __init__(self, rows: int) -> None:
-        super().__init__(name=f"tile{rows}x{NR}")
+    def __init__(self, rows: int, lanes: Any = FLOATS) -> None:
+        super().__init__(name=f"tile{rows}x{NR} of {lanes.element}")
         self.rows = rows
+        self.lanes = lanes
 
 
 @register_model(Tile)
 class _TileModel(models.PrimitiveModel):
     def __init__(self, manager: Any, tile: Tile) -> None:
-        super().__init__(manager, tile, ir.ArrayType(FLOATS, tile.rows * _COLUMNS))
+        super().__init__(manager, tile, ir.ArrayType(tile.lanes, tile.rows * _COLUMNS))
 
 
-def _floats(builder: Any, address: Any) -> Any:
-    return builder.inttoptr(address, ir.FloatType().as_pointer())
+def pointer_at(builder: Any, address: Any, element: Any = FLOATS.element, index: int = 0) -> Any:
+    """Return a pointer to a value of an LLVM type, the one with this index from an address on."""
+    return builder.gep(builder.inttoptr(address, element.as_pointer()), [ir.Constant(_WORD, index)])
 
 
 def _row_pointers(builder: Any, address: Any, stride: Any, rows: int) -> list[Any]:
     """Return a pointer to the first number of each row."""
-    first = _floats(builder, address)
+    first = pointer_at(builder, address)
     return [builder.gep(first, [builder.mul(stride, ir.Constant(_WORD, i))]) for i in range(rows)]
 
 
@@ -59,38 +72,90 @@ def _vectors(builder: Any, tile: Any) -> list[Any]:
 
 
 def _tile_of(builder: Any, vectors: list[Any]) -> Any:
-    tile = ir.Constant(ir.ArrayType(FLOATS, len(vectors)), ir.Undefined)
+    tile = ir.Constant(ir.ArrayType(vectors[0].type, len(vectors)), ir.Undefined)
     for i, lanes in enumerate(vectors):
         tile = builder.insert_value(tile, lanes, i)
     return tile
 
 
-def zero_tile(rows: int) -> Any:
-    """Make the function that returns a tile of this number of rows, full of zeros."""
+def zero_tile(rows: int, words: Words | None = None) -> Any:
+    """Make the function that returns the tile with which the sums of a block begin, for the address of its header.
+
+    They are zeros, or what the second line of the header has, if the instruction multiplies x + offset.
+    """
+    lanes = FLOATS if words is None else INTS
 
     @intrinsic
-    def zeros(typingctx: Any) -> Any:
+    def zeros(typingctx: Any, header: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return _tile_of(builder, [zero_lanes()] * (rows * _COLUMNS))
+            if words is None or not words.dot.offset:
+                return _tile_of(builder, [lanes(None)] * (rows * _COLUMNS))
+            line = _vector_pointers(builder, [pointer_at(builder, arguments[0], index=NR)])
+            return _tile_of(builder, [builder.bitcast(load_lanes(builder, p), lanes) for p in line] * rows)
 
-        return Tile(rows)(), codegen
+        return Tile(rows, lanes)(types.int64), codegen
 
     return zeros
 
 
-@intrinsic
-def add_products(typingctx: Any, tile: Any, a: Any, lda: Any, b: Any) -> Any:
-    """Compute tile[i, j] + a[i] b[j], rounded once; rows of a have a distance of `lda` floats, b is contiguous."""
+def add_products(words: Words | None = None) -> Any:
+    """Make the function that is one step of a product: tile[i, j] + a[i] b[j], rounded once; or exact, for words.
 
-    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        tile_, a_, lda_, b_ = arguments
-        b_lanes = [load_lanes(builder, p) for p in _vector_pointers(builder, [_floats(builder, b_)])]
-        a_lanes = [splat(builder, builder.load(p)) for p in _row_pointers(builder, a_, lda_, tile.rows)]
-        products = [(x, y) for x in a_lanes for y in b_lanes]
-        sums = zip(products, _vectors(builder, tile_), strict=True)
-        return _tile_of(builder, [fma_lanes(builder, *product, z) for product, z in sums])
+    Rows of a have a distance of `lda` words of 4 bytes, b is contiguous.
+    """
+    line = FLOATS if words is None else ir.VectorType(ir.IntType(8 * words.dot.w_bytes), WIDTH * 4 // words.dot.x_bytes)
 
-    return tile(tile, types.int64, types.int64, types.int64), codegen
+    @intrinsic
+    def add(typingctx: Any, tile: Any, a: Any, lda: Any, b: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            tile_, a_, lda_, b_ = arguments
+            b_lanes = [builder.load(pointer_at(builder, b_, line, j)) for j in range(_COLUMNS)]
+            for loaded in b_lanes:
+                loaded.align = line.element.width // 8 if words else 4
+            rows = _row_pointers(builder, a_, lda_, tile.rows)
+            a_lanes = [splat(builder, builder.load(builder.bitcast(p, tile.lanes.element.as_pointer()))) for p in rows]
+            products = [(x, y) for x in a_lanes for y in b_lanes]
+            sums = zip(products, _vectors(builder, tile_), strict=True)
+            if words is None:
+                return _tile_of(builder, [fma_lanes(builder, *product, z) for product, z in sums])
+            return _tile_of(builder, [_add_dot(builder, words.dot, *product, z) for product, z in sums])
+
+        return tile(tile, types.int64, types.int64, types.int64), codegen
+
+    return add
+
+
+def _add_dot(builder: Any, dot: Dot, x: Any, y: Any, z: Any) -> Any:
+    """Add the products of the numbers in the words x and y to z; y has bytes if it must be widened first."""
+    numbers = ir.VectorType(ir.IntType(8 * dot.x_bytes), WIDTH * 4 // dot.x_bytes)
+    x, y = builder.bitcast(x, numbers), (y if y.type == numbers else builder.sext(y, numbers))
+    if ".vpdp" in dot.name:  # LLVM 22 changed the type of their operands; it still accepts this one
+        x, y = builder.bitcast(x, INTS), builder.bitcast(y, INTS)
+
+    def part(v: Any, lanes: Any) -> Any:
+        each = v.type.count // WIDTH
+        return builder.shuffle_vector(v, v, _indices(range(lanes.start * each, lanes.stop * each)))
+
+    if not dot.name:
+        for first in range(2):
+            every_second = _indices(range(first, 2 * WIDTH, 2))
+            left, right = (builder.sext(builder.shuffle_vector(v, v, every_second), INTS) for v in (x, y))
+            z = builder.add(z, builder.mul(left, right))
+        return z
+    parts = []
+    for first in range(0, WIDTH, dot.lanes):
+        sums, *pair = (part(v, range(first, first + dot.lanes)) for v in (z, x, y))
+        given = (sums, *pair) if dot.adds else pair
+        found = call_llvm(builder, f"llvm.{dot.name}", sums.type, *given)
+        parts.append(found if dot.adds else builder.add(sums, found))
+    while len(parts) > 1:
+        pairs = zip(parts[::2], parts[1::2], strict=True)
+        parts = [builder.shuffle_vector(*pair, _indices(range(2 * pair[0].type.count))) for pair in pairs]
+    return parts[0]
+
+
+def _indices(numbers: range) -> Any:
+    return ir.Constant(ir.VectorType(INTS.element, len(numbers)), list(numbers))
 
 
 @intrinsic
@@ -111,7 +176,7 @@ def add_row(typingctx: Any, tile: Any, address: Any) -> Any:
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         tile_, row = arguments
-        row_lanes = [load_lanes(builder, p) for p in _vector_pointers(builder, [_floats(builder, row)])]
+        row_lanes = [load_lanes(builder, p) for p in _vector_pointers(builder, [pointer_at(builder, row)])]
         vectors = _vectors(builder, tile_)
         return _tile_of(builder, [builder.fadd(x, row_lanes[i % _COLUMNS]) for i, x in enumerate(vectors)])
 
@@ -141,3 +206,21 @@ def add_tiles(typingctx: Any, x: Any, y: Any) -> Any:
         return _tile_of(builder, [builder.fadd(*pair) for pair in pairs])
 
     return x(x, x), codegen
+
+
+@intrinsic
+def add_block(typingctx: Any, totals: Any, sums: Any, a: Any, lda: Any, b: Any) -> Any:
+    """Add the sums of a block: totals[i, j] + sums[i, j], for words times the scales a[i] b[j] of its headers."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        totals_, sums_, a_, lda_, b_ = arguments
+        pairs = zip(_vectors(builder, sums_), _vectors(builder, totals_), strict=True)
+        if sums.lanes == FLOATS:
+            return _tile_of(builder, [builder.fadd(y, x) for x, y in pairs])
+        b_lanes = [load_lanes(builder, p) for p in _vector_pointers(builder, [pointer_at(builder, b_)])]
+        a_lanes = [splat(builder, builder.load(p)) for p in _row_pointers(builder, a_, lda_, totals.rows)]
+        scales = [builder.fmul(x, y) for x in a_lanes for y in b_lanes]
+        grown = ((builder.sitofp(x, FLOATS), scale, y) for scale, (x, y) in zip(scales, pairs, strict=True))
+        return _tile_of(builder, [fma_lanes(builder, *each) for each in grown])
+
+    return totals(totals, sums, types.int64, types.int64, types.int64), codegen

@@ -1,4 +1,4 @@
-"""The choice of a set of ops, from the name of a backend and a number of threads."""
+"""The choice of a set of ops, from the name of a backend, a number of threads and a compute type."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import NamedTuple
 from minibert.base.checks import brief, check_choice, check_int
 from minibert.base.machine import available_cores
 from minibert.base.warn import warn_caller
-from minibert.bert import reference
+from minibert.bert import low_precision, reference
+from minibert.bert.low_precision import COMPUTE_TYPES
 from minibert.bert.ops import Ops
 
-__all__ = ["BACKENDS", "ThreadChoice", "choose_num_threads", "choose_ops"]
+__all__ = ["BACKENDS", "ThreadChoice", "choose_compute_type", "choose_num_threads", "choose_ops"]
 
 BACKENDS = ("numba", "numba-blas", "numpy")
 """minibert's kernels; the same, but with the matrix products of NumPy's BLAS; NumPy alone."""
@@ -21,8 +22,8 @@ BACKENDS = ("numba", "numba-blas", "numpy")
 _MOST_THREADS = 1024
 
 
-def choose_ops(backend: str | None, num_threads: int | None) -> Ops:
-    """Choose a set of ops by two arguments of `BertModel.from_pretrained`, or by the environment.
+def choose_ops(backend: str | None, num_threads: int | None, compute_type: str | None = None) -> Ops:
+    """Choose a set of ops by three arguments of `BertModel.from_pretrained`, or by the environment.
 
     Raises
     ------
@@ -34,19 +35,28 @@ def choose_ops(backend: str | None, num_threads: int | None) -> Ops:
     chosen = backend if backend is not None else os.environ.get("MINIBERT_BACKEND") or None
     if chosen is not None:
         check_choice(source, chosen, BACKENDS)
+    compute_type = choose_compute_type(compute_type)
+    if compute_type != "float32" and chosen == "numba-blas":
+        raise ValueError(
+            f"compute_type={compute_type!r} and {source}={chosen!r}: a BLAS multiplies only floats. Use the backend "
+            "'numba', or compute_type='float32'."
+        )
     if chosen == "numpy":
-        return reference.OPS
+        return _numpy_ops(compute_type)
     try:
         from minibert.kernels import make_ops
+        from minibert.kernels.words import is_faster
 
-        return make_ops(threads, use_blas=chosen == "numba-blas")
+        if not is_faster(compute_type):
+            _warn_slow(compute_type, "this processor does not have the instructions for it")
+        return make_ops(threads, use_blas=chosen == "numba-blas", compute_type=compute_type)
     except ImportError as error:
         if chosen is not None:
             raise ValueError(
                 f"{source}={chosen!r}, but numba cannot be imported ({error}). Run pip install numba."
             ) from error
         _warn_no_numba(str(error))
-        return reference.OPS
+        return _numpy_ops(compute_type)
     except MemoryError:
         raise
     except Exception as error:  # after an interrupted import, Python keeps only some of its modules
@@ -54,6 +64,35 @@ def choose_ops(backend: str | None, num_threads: int | None) -> Ops:
             f"numba cannot be imported, or cannot compile the kernels ({type(error).__name__}: {error}). An earlier "
             "import of it may have been interrupted: restart Python."
         ) from error
+
+
+def choose_compute_type(compute_type: str | None = None) -> str:
+    """Return the compute type: the argument, else MINIBERT_COMPUTE_TYPE, else "float32".
+
+    Raises
+    ------
+    TypeError, ValueError
+        The argument or the variable is not a name in `COMPUTE_TYPES`.
+    """
+    source = "compute_type" if compute_type is not None else "MINIBERT_COMPUTE_TYPE"
+    chosen = compute_type if compute_type is not None else os.environ.get("MINIBERT_COMPUTE_TYPE") or "float32"
+    check_choice(source, chosen, COMPUTE_TYPES)
+    return chosen
+
+
+def _numpy_ops(compute_type: str) -> Ops:
+    if compute_type == "float32":
+        return reference.OPS
+    _warn_slow(compute_type, "NumPy does not have instructions for it")
+    return low_precision.make_ops(compute_type)
+
+
+def _warn_slow(compute_type: str, reason: str) -> None:
+    warn_caller(
+        f"compute_type={compute_type!r} is slower than 'float32' here, because {reason}. It takes less memory, and its "
+        "results are the same as on every processor. Use compute_type='float32' for speed.",
+        RuntimeWarning,
+    )
 
 
 def _warn_no_numba(reason: str) -> None:

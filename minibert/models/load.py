@@ -34,6 +34,7 @@ def load(
     return_dict: bool = True,
     backend: str | None = None,
     num_threads: int | None = None,
+    compute_type: str | None = None,
     **harmless: Any,
 ) -> BertModel | BertHead:
     """Load a model with the head that its checkpoint has; the arguments are those of `BertModel.from_pretrained`.
@@ -76,6 +77,7 @@ def load(
         return_dict=return_dict,
         backend=backend,
         num_threads=num_threads,
+        compute_type=compute_type,
     )
 
 

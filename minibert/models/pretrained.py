@@ -12,6 +12,7 @@ from minibert.base.arrays import FloatArray
 from minibert.base.keywords import FORWARD_KEYWORDS, check_keywords
 from minibert.base.tensors import holds_tensor, to_tensor, torch_is_loaded
 from minibert.bert.config import BertConfig
+from minibert.bert.low_precision import compute_type_of
 from minibert.bert.ops import LayerNorm, Ops
 from minibert.bert.weights import HEADS, Weights
 from minibert.checkpoint.hub import ModelFiles, check_files
@@ -65,6 +66,11 @@ class BertPreTrainedModel(Fixed, TorchHabits, Traceable):
         """The set of ops that computes; ``BertModel(model.weights, ops)`` makes a model with other ops."""
         return self._ops
 
+    @property
+    def compute_type(self) -> str:
+        """The numbers that the encoder multiplies: "float32", "int16" or "int8"."""
+        return compute_type_of(self._weights.layers[0].output) if self._weights.layers else "float32"
+
     @classmethod
     def from_pretrained(
         cls,
@@ -82,6 +88,7 @@ class BertPreTrainedModel(Fixed, TorchHabits, Traceable):
         return_dict: bool = True,
         backend: str | None = None,
         num_threads: int | None = None,
+        compute_type: str | None = None,
         **harmless: Any,
     ) -> Self:
         """Load a model from a folder, the hub's cache, or the hub.
@@ -116,6 +123,10 @@ class BertPreTrainedModel(Fixed, TorchHabits, Traceable):
             Threads of minibert's kernels, 1 to 1,024. Default: MINIBERT_NUM_THREADS, else the cores that this process
             may use, but at most OMP_NUM_THREADS. A BLAS reads its number of threads from its own variables
             (OPENBLAS_NUM_THREADS).
+        compute_type : {"float32", "int16", "int8"}, optional
+            The numbers that the encoder multiplies. Weights are converted while they are loaded. int16 and int8 are
+            faster and need less memory, with a small error; models/README.md has the figures. Default:
+            MINIBERT_COMPUTE_TYPE, else "float32".
         return_dict : bool
             The default of each call; see `__call__`.
         **harmless
@@ -151,6 +162,7 @@ class BertPreTrainedModel(Fixed, TorchHabits, Traceable):
             return_dict=return_dict,
             backend=backend,
             num_threads=num_threads,
+            compute_type=compute_type,
         )
 
     @classmethod
@@ -165,6 +177,7 @@ class BertPreTrainedModel(Fixed, TorchHabits, Traceable):
         return_dict: bool = True,
         backend: str | None = None,
         num_threads: int | None = None,
+        compute_type: str | None = None,
     ) -> Self:
         """Load a model from files that were located already. The other arguments are those of `from_pretrained`."""
         if config is not None and not isinstance(config, BertConfig):
@@ -172,7 +185,7 @@ class BertPreTrainedModel(Fixed, TorchHabits, Traceable):
         check_files(files)
         if cls._head is not None and HEADS[cls._head].pooled and not add_pooling_layer:
             raise ValueError(f"add_pooling_layer=False, but the head of {cls.__name__} reads the pooler. Leave it out.")
-        ops = choose_ops(backend, num_threads)
+        ops = choose_ops(backend, num_threads, compute_type)
         weights = load_weights(
             files,
             config or BertConfig.from_files(files),

@@ -12,6 +12,7 @@ import numpy as np
 from minibert.base.arrays import FloatArray
 from minibert.base.files import make_folder, write_whole
 from minibert.base.keywords import SAVING_KEYWORDS, check_keywords
+from minibert.bert.low_precision import compute_type_of
 from minibert.bert.ops import LayerNorm, PreparedLinear
 from minibert.bert.weights import EMBEDDING_ROWS, HEADS, LAYER_ROWS, POOLER_ROWS, Row, Weights
 
@@ -45,10 +46,18 @@ def save_model(
 
     Raises
     ------
+    ValueError
+        The model was loaded with a compute type other than float32.
     OSError
         A file cannot be written, or the folder holds a model in several files, which would stay beside the new one.
     """
     check_keywords(call, keywords, SAVING_KEYWORDS)
+    compute_type = compute_type_of(weights.layers[0].output) if weights.layers else "float32"
+    if compute_type != "float32":
+        raise ValueError(
+            f"{call}: the weights of this model were rounded to {compute_type} when it was loaded, so the files would "
+            "not hold the model. Load it with compute_type='float32', and save that."
+        )
     path = make_folder(folder)
     index = os.path.join(path, "model.safetensors.index.json")
     if os.path.lexists(index):

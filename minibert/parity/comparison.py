@@ -189,10 +189,14 @@ class _Comparison:
                 text += f": its shape is {dumped.shape}, expected {true.shape}."
             else:
                 rounded = [
-                    level for level in HALF_PRECISIONS if np.array_equal(dumped.astype(np.float32), round_to(level, true))
+                    level
+                    for level in HALF_PRECISIONS
+                    if np.array_equal(dumped.astype(np.float32), round_to(level, true))
                 ]
                 wrong = int(np.count_nonzero(dumped.astype(np.float32) != true))
-                text += f": it was rounded to {rounded[0]}." if rounded else f": {wrong:,} of {true.size:,} numbers differ."
+                text += (
+                    f": it was rounded to {rounded[0]}." if rounded else f": {wrong:,} of {true.size:,} numbers differ."
+                )
             findings.append(
                 Finding(
                     text=text, mistake="", names=(name,), explained=0.0, remedy="Repair what loads the weights first."
@@ -294,9 +298,7 @@ class _Comparison:
         found, seen = [], set()
         for entry in self._matched.values:
             if entry.name not in self._specs:
-                self._notes.append(
-                    f"{entry.given} holds sentence vectors; give a SentenceTransformer to compare them."
-                )
+                self._notes.append(f"{entry.given} holds sentence vectors; give a SentenceTransformer to compare them.")
                 continue
             tried = []
             for name in (entry.name, *self._others(entry)):
@@ -488,7 +490,9 @@ class _Comparison:
     def _say_hidden(self, rows: list[Row], entries: list[Any]) -> None:
         if self._batch.mask.all() or any(row.level == "wrong" for row in rows):
             return
-        if any(self._specs[name].kind == "tokens" and np.any(array[~self._batch.mask]) for name, _, array, _ in entries):
+        if any(
+            self._specs[name].kind == "tokens" and np.any(array[~self._batch.mask]) for name, _, array, _ in entries
+        ):
             self._notes.append("Places that are masked hold numbers. That is fine: nothing reads them.")
 
     def _diagnose(self, rows: list[Row], entries: list[Any], units: Mapping[str, Unit]) -> list[Finding]:

@@ -25,7 +25,9 @@ _VECTOR_NAMES = {
 }
 _TOKENS_NAMES = {"token_embeddings", "last_hidden", "last_hidden_states", "hidden_state", "encoder_output"}
 # Names of hidden states that do not say whether the look-up is number 0.
-_LOOSE = re.compile(r"(?:.*[._/-])?(?:layers?|blocks?|h|hidden|states?|hidden_states?|encoder_layers?)[._-]?0*(\d{1,4})$")
+_LOOSE = re.compile(
+    r"(?:.*[._/-])?(?:layers?|blocks?|h|hidden|states?|hidden_states?|encoder_layers?)[._-]?0*(\d{1,4})$"
+)
 _SEVERAL = {"hidden_states", "all_hidden_states", "layers", "states", "encoder_states"}
 _INPUT_NAMES = {"ids": "input_ids", "tokens": "input_ids", "segment_ids": "token_type_ids", "mask": "attention_mask"}
 

@@ -120,7 +120,9 @@ def _numbers(value: Any, name: str) -> Any:
     if array.dtype.name == "bfloat16":
         array = array.astype(np.float32)
     if array.dtype.kind not in "biuf":
-        raise ValueError(f"{printable(name)} holds {array.dtype} values; expected numbers: float32, float16 or integers.")
+        raise ValueError(
+            f"{printable(name)} holds {array.dtype} values; expected numbers: float32, float16 or integers."
+        )
     if array.dtype.itemsize > 8:
         array = array.astype(np.float64)
     return array.astype(array.dtype.newbyteorder("="), copy=False)
@@ -357,7 +359,9 @@ def _json_tensor(value: dict[str, Any], shown: str) -> npt.NDArray[Any]:
         except (binascii.Error, ValueError) as error:
             raise ValueError(f"{shown}: its data is not base64 ({error}).") from error
         if len(content) != math.prod(shape) * dtype.itemsize:
-            raise ValueError(f"{shown} has {len(content)} bytes of data; shape {shape} takes {math.prod(shape) * dtype.itemsize}.")
+            raise ValueError(
+                f"{shown} has {len(content)} bytes of data; shape {shape} takes {math.prod(shape) * dtype.itemsize}."
+            )
         flat = np.frombuffer(content, dtype.newbyteorder("<"))
         return (_widen(flat) if "bf" in name else flat).reshape(shape)
     if isinstance(data, dict):  # JSON.stringify(new Float32Array([1, 2])) is {"0": 1, "1": 2}
@@ -365,5 +369,7 @@ def _json_tensor(value: dict[str, Any], shown: str) -> npt.NDArray[Any]:
             raise ValueError(f"{shown}: the keys of its data are not 0, 1, 2, ...; write Array.from(tensor.data).")
         data = list(data.values())
     if not isinstance(data, list) or len(np.shape(data)) != 1 or len(data) != math.prod(shape):
-        raise ValueError(f"{shown}: its data is {brief(data)}; expected base64, or a flat list of {math.prod(shape)} numbers.")
+        raise ValueError(
+            f"{shown}: its data is {brief(data)}; expected base64, or a flat list of {math.prod(shape)} numbers."
+        )
     return np.asarray(_from_lists(data, shown)).reshape(shape)

@@ -118,7 +118,10 @@ def as_markdown(report: Report) -> str:
     if hidden:
         lines += ["", f"{counted(hidden, 'more name')} as exact as these or better."]
     for finding in report.diagnosis:
-        lines += ["", *(line.strip().replace("Why:", "**Why:**").replace("Fix:", "**Fix:**") for line in _finding_lines(finding))]
+        lines += [
+            "",
+            *(line.strip().replace("Why:", "**Why:**").replace("Fix:", "**Fix:**") for line in _finding_lines(finding)),
+        ]
     lines += ["", *(f"- {note}" for note in report.notes)] if report.notes else []
     if report.unknown:
         lines += ["", f"Not compared: {_some(report.unknown)}"]
@@ -149,18 +152,33 @@ def as_junit(report: Report) -> str:
         if failed:
             message = f"{_number(row.ratio)} units{_detail(row)}"
             inner = f"<failure message={quoteattr(_xml(message))}>{escape(_xml(findings))}</failure>"
-        cases.append(f"    <testcase classname={quoteattr('minibert.parity')} name={quoteattr(_xml(row.name))}>{inner}</testcase>")
+        cases.append(
+            f"    <testcase classname={quoteattr('minibert.parity')} name={quoteattr(_xml(row.name))}>{inner}</testcase>"
+        )
     if not report.names or (not report.allowed and not any("<failure" in case for case in cases)):
         inner = f"<failure message={quoteattr(_xml(_headline(report)))}>{escape(_xml(findings))}</failure>"
         cases.append(f'    <testcase classname="minibert.parity" name="verdict">{inner}</testcase>')
     failures = sum("<failure" in case for case in cases)
     head = f'<testsuite name="minibert parity" tests="{len(cases)}" failures="{failures}">'
-    return "\n".join(['<?xml version="1.0" encoding="UTF-8"?>', "<testsuites>", f"  {head}", *cases, "  </testsuite>", "</testsuites>", ""])
+    return "\n".join(
+        [
+            '<?xml version="1.0" encoding="UTF-8"?>',
+            "<testsuites>",
+            f"  {head}",
+            *cases,
+            "  </testsuite>",
+            "</testsuites>",
+            "",
+        ]
+    )
 
 
 def _xml(text: str) -> str:
     """Replace the characters that XML does not allow."""
-    return "".join(c if c in "\t\n\r" or 32 <= ord(c) < 0xD800 or 0xE000 <= ord(c) < 0xFFFE or ord(c) > 0xFFFF else "?" for c in text)
+    return "".join(
+        c if c in "\t\n\r" or 32 <= ord(c) < 0xD800 or 0xE000 <= ord(c) < 0xFFFE or ord(c) > 0xFFFF else "?"
+        for c in text
+    )
 
 
 def as_annotations(report: Report) -> str:

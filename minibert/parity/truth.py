@@ -76,7 +76,9 @@ class Values(Mapping[str, FloatArray]):
 
     def _compute(self, names: list[str]) -> Trace:
         layers = [self._specs[name].layer for name in names]
-        after = any(layer is None and not name.startswith("embeddings") for name, layer in zip(names, layers, strict=True))
+        after = any(
+            layer is None and not name.startswith("embeddings") for name, layer in zip(names, layers, strict=True)
+        )
         stop = {}
         if self._stops_early and not after:
             stop = {"num_layers": max((layer + 1 for layer in layers if layer is not None), default=0)}

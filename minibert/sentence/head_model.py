@@ -59,6 +59,7 @@ class HeadModel(ModelHabits):
         model_card_data: Any,
         backend: str | None,
         num_threads: int | None,
+        compute_type: str | None,
         **keywords: Any,
     ) -> tuple[ModelFiles, list[Module] | None, dict[str, Any]]:
         """Load prompts, tokenizer and model; return the files, modules.json and config_sentence_transformers.json.
@@ -99,7 +100,11 @@ class HeadModel(ModelHabits):
         config = BertConfig.from_files(bert_files)
         check_config(self._call, config, asked, "Save fewer layers with transformers, and give the folder.")
         self.model = self._head.from_files(
-            bert_files, config=config, backend=check_backend(backend), num_threads=num_threads
+            bert_files,
+            config=config,
+            backend=check_backend(backend),
+            num_threads=num_threads,
+            compute_type=compute_type,
         )
         return files, listed, stored
 

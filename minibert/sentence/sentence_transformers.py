@@ -86,7 +86,7 @@ class SentenceTransformer(SentenceHabits):
     truncate_dim : int, optional
         Keep only the first features of each vector; default: the model's setting, else all.
     device : None or "cpu"
-    backend, num_threads
+    backend, num_threads, compute_type
         As in `BertModel.from_pretrained`. "torch", which is sentence-transformers' default, means the default here.
     modules, trust_remote_code, model_kwargs, processor_kwargs, config_kwargs
         Keywords of sentence-transformers, at values that change nothing: None, False, {}, or for example
@@ -131,6 +131,7 @@ class SentenceTransformer(SentenceHabits):
         device: object = None,
         backend: str | None = None,
         num_threads: int | None = None,
+        compute_type: str | None = None,
         modules: None = None,
         trust_remote_code: bool = False,
         use_auth_token: str | bool | None = None,
@@ -197,7 +198,12 @@ class SentenceTransformer(SentenceHabits):
             "Give encode() a layer: encode(texts, layers=2) pools the states after layer 2.",
         )
         self.model = BertModel.from_files(
-            bert_files, config=config, output_hidden_states=False, backend=backend, num_threads=num_threads
+            bert_files,
+            config=config,
+            output_hidden_states=False,
+            backend=backend,
+            num_threads=num_threads,
+            compute_type=compute_type,
         )
         self.pipeline: Pipeline = read_pipeline(files, listed, self.model.config.hidden_size, self.model.ops)
 

@@ -39,7 +39,8 @@ class SparseEncoder(SparseScores, HeadModel):
         A folder, or a hub id. A short id is one of the organisation sparse-encoder. modules.json lists Transformer
         (with the task fill-mask) or MLMTransformer, then SpladePooling. Without this file, a model whose
         `architectures` end in ForMaskedLM is SPLADE with the maximum.
-    prompts, default_prompt_name, cache_folder, revision, local_files_only, token, device, backend, num_threads
+    prompts, default_prompt_name, cache_folder, revision, local_files_only, token, device, backend, num_threads,
+    compute_type
         As in `SentenceTransformer`.
     modules, trust_remote_code, model_kwargs, processor_kwargs, tokenizer_kwargs, config_kwargs, model_card_data
         As in `SentenceTransformer`.
@@ -99,6 +100,7 @@ class SparseEncoder(SparseScores, HeadModel):
         model_card_data: Any = None,
         backend: str | None = None,
         num_threads: int | None = None,
+        compute_type: str | None = None,
         similarity_fn_name: str | SimilarityFunction | None = None,
         max_active_dims: int | None = None,
     ) -> None:
@@ -117,6 +119,7 @@ class SparseEncoder(SparseScores, HeadModel):
             model_card_data=model_card_data,
             backend=backend,
             num_threads=num_threads,
+            compute_type=compute_type,
             modules=modules,
             trust_remote_code=trust_remote_code,
             model_kwargs=model_kwargs,

@@ -12,7 +12,12 @@ __all__ = ["load_served"]
 
 
 def load_served(
-    name: str, *, revision: str | None = None, backend: str | None = None, num_threads: int | None = None
+    name: str,
+    *,
+    revision: str | None = None,
+    backend: str | None = None,
+    num_threads: int | None = None,
+    compute_type: str | None = None,
 ) -> SentenceTransformer | CrossEncoder:
     """Load a folder or a hub id: as a `CrossEncoder` if it has a head for sequence classification.
 
@@ -31,4 +36,4 @@ def load_served(
     else:
         scores = loader_of(listed) == "CrossEncoder"
     kind = CrossEncoder if scores else SentenceTransformer
-    return kind(name, revision=revision, backend=backend, num_threads=num_threads)
+    return kind(name, revision=revision, backend=backend, num_threads=num_threads, compute_type=compute_type)

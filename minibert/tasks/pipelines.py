@@ -79,6 +79,7 @@ def pipeline(
     subfolder: str = "",
     backend: str | None = None,
     num_threads: int | None = None,
+    compute_type: str | None = None,
     batch_size: int | None = None,
     model_kwargs: Mapping[str, Any] | None = None,
     **arguments: Any,
@@ -93,7 +94,7 @@ def pipeline(
         A hub id or a folder; or a `BertModel` or a model with a head, which needs `tokenizer`.
     tokenizer : BertTokenizer, or str or path, optional
         Default: the one of the model's files.
-    config, revision, cache_dir, token, local_files_only, subfolder, backend, num_threads
+    config, revision, cache_dir, token, local_files_only, subfolder, backend, num_threads, compute_type
         As in `BertModel.from_pretrained`; for a model that is loaded by name.
     batch_size : int, optional
         Texts that are computed together: default 32 for a list, 1 for an iterable. It changes memory and time, and no
@@ -139,6 +140,7 @@ def pipeline(
         "subfolder": subfolder,
         "backend": backend,
         "num_threads": num_threads,
+        "compute_type": compute_type,
         **_mapping(model_kwargs),
     }
     loaded: Any
@@ -151,7 +153,7 @@ def pipeline(
         name, loaded, used = name or _task_of(model), model, _tokenizer(tokenizer, model)
         loaded = _with_head(loaded, name)
     elif isinstance(model, str | os.PathLike):
-        own = {option: given.pop(option) for option in ("config", "backend", "num_threads")}
+        own = {option: given.pop(option) for option in ("config", "backend", "num_threads", "compute_type")}
         where = {option: given.pop(option) for option in ("revision", "cache_dir", "token", "local_files_only")}
         files, found = find_model(
             "minibert.pipeline", model, given, own["config"], subfolder=given.pop("subfolder"), **where

@@ -1,0 +1,229 @@
+"""Matrix products of whole numbers: what the compute types int16 and int8 mean, in NumPy.
+
+What        y = activation(sum over groups of sx sw (qx . qw) + bias) + residual. A row of x and a row of the weight are
+            cut into groups of features. Each group is whole numbers (q) times one float32 scale (s)
+int16       Groups of 64 features. The weight has 13 bits, and x has 14 bits
+int8        Groups of 128 features and 8 bits
+Turned      Before that, x and the weight are multiplied by a Hadamard matrix, eight features at a time. The product
+            stays the same, because the matrix is orthogonal. A feature that is much larger than the others would need a
+            large scale for its group; afterwards it is spread over eight features
+Exact       The sum of a group's products is a whole number below 2^31, whatever the numbers are (`Format` checks it).
+            So its order does not matter. The groups are added in order, by fma. So the result has the same bits for any
+            batch, any number of threads, and on any processor; the kernels have the bits of this file
+Extremes    A group of x that holds NaN or infinity makes all results of its row NaN. A group whose numbers are all
+            smaller than 2^-100 counts as zeros. Loading refuses weights that are not finite
+Which       The linear maps of the encoder. The embeddings, the pooler and the heads stay in float32
+Source      The groups and bits were chosen by measurements (benchmarks/low_precision.py). The Hadamard matrix is
+            Sylvester's; Ashkboos et al. 2024, QuaRot (arXiv 2404.00456) use it for large language models
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from minibert.base.arrays import FloatArray, IntArray
+from minibert.bert import reference
+from minibert.bert.ops import Linear, Ops, PreparedLinear
+
+__all__ = [
+    "COMPUTE_TYPES",
+    "FORMATS",
+    "Format",
+    "QuantisedLinear",
+    "compute_type_of",
+    "format_of",
+    "make_ops",
+    "quantise",
+    "quantise_linear",
+]
+
+TURNED, APART = 8, 16
+"""Features k, k + APART, ... are multiplied by the Hadamard matrix together, TURNED of them."""
+
+BLOCK = TURNED * APART
+"""Features that are turned together; a row is filled up with zeros to whole blocks."""
+
+SMALLEST = 2.0**-100
+"""A group of smaller numbers counts as zeros."""
+
+_ROWS = 64  # that are quantised at once, so that a whole weight in float64 is never in memory
+
+
+@dataclasses.dataclass(frozen=True)
+class Format:
+    """How a compute type represents numbers.
+
+    Parameters
+    ----------
+    name : str
+    group : int                     features with one scale
+    weight_most, x_most : int       the largest whole number of the weight and of x
+    """
+
+    name: str
+    group: int
+    weight_most: int
+    x_most: int
+
+    def __post_init__(self) -> None:
+        # Some processors multiply x + 128 instead of x, which must fit into 8 bits.
+        largest_x = self.x_most if self.x_most > 127 else 255
+        if largest_x * self.weight_most * self.group >= 2**31:
+            raise ValueError(f"the sum of a group of {self.name} could be larger than a 32-bit number")
+
+    def groups(self, K: int) -> int:
+        """Return the number of groups of a row of K features."""
+        return -(-K // BLOCK) * (BLOCK // self.group)
+
+
+FORMATS = {
+    "int16": Format("int16", 64, 4095, 8191),
+    "int8": Format("int8", 128, 127, 127),
+}
+"""The formats of the compute types except float32."""
+
+COMPUTE_TYPES = ("float32", *FORMATS)
+
+
+def format_of(linear: Linear, compute_type: str) -> Format | None:
+    """Return the format of a linear map; None if it is computed in float32."""
+    return FORMATS.get(compute_type) if linear.paths[0].startswith("encoder.") else None
+
+
+def compute_type_of(linear: PreparedLinear) -> str:
+    """Return the compute type of a weight that a set of ops has prepared."""
+    form = getattr(linear, "format", None)
+    return form.name if isinstance(form, Format) else "float32"
+
+
+def quantise(values: FloatArray, form: Format, most: int) -> tuple[IntArray, FloatArray]:
+    """Represent each group of a row by whole numbers and a scale: values = whole * scale, rounded.
+
+    Parameters
+    ----------
+    values : ndarray of shape (rows, K), float32
+    form : Format
+    most : int       the largest size of a whole number
+
+    Returns
+    -------
+    whole : ndarray of shape (rows, groups, form.group), int8 or int16
+    scales : ndarray of shape (rows, groups), float32; NaN for a group that is not finite
+    """
+    rows, K = values.shape
+    whole = np.empty((rows, form.groups(K), form.group), np.int8 if most < 128 else np.int16)
+    scales = np.empty(whole.shape[:2], np.float32)
+    for first in range(0, rows, _ROWS):
+        part = slice(first, first + _ROWS)
+        whole[part], scales[part] = _quantise(values[part], form, most)
+    return whole, scales
+
+
+def _quantise(values: FloatArray, form: Format, most: int) -> tuple[FloatArray, FloatArray]:
+    rows, K = values.shape
+    filled_up = np.zeros((rows, form.groups(K) * form.group), np.float32)
+    filled_up[:, :K] = values
+    with np.errstate(all="ignore"):
+        groups = turn(filled_up).reshape(rows, -1, form.group)
+        largest = np.abs(groups).max(axis=2)
+        is_finite, nothing = np.isfinite(largest), largest < np.float32(SMALLEST)
+        factors = np.where(is_finite & ~nothing, np.float32(most) / largest, np.float32(0.0))
+        scales = np.where(nothing, np.float32(0.0), largest * np.float32(1.0 / most))
+        whole = np.rint(groups.astype(np.float64) * factors[:, :, None])  # rounded once, because the product is exact
+    whole[~is_finite] = 0.0
+    scales[~is_finite] = np.nan
+    return whole, scales
+
+
+def turn(rows: FloatArray) -> FloatArray:
+    """Multiply TURNED features with a distance of APART by the Hadamard matrix: three rounds of sums, differences."""
+    turned = rows.reshape(-1, TURNED, APART).copy()
+    distance = 1
+    while distance < TURNED:
+        pairs = turned.reshape(len(turned), -1, 2, distance, APART)
+        first, second = pairs[:, :, 0].copy(), pairs[:, :, 1].copy()
+        pairs[:, :, 0], pairs[:, :, 1] = first + second, first - second
+        distance *= 2
+    return turned.reshape(rows.shape)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class QuantisedLinear:
+    """A `Linear` whose weight is whole numbers and scales.
+
+    Parameters
+    ----------
+    paths : tuple of str
+    shape : (N, K)
+    whole : ndarray of shape (N, groups, format.group), int8 or int16
+    scales : ndarray of shape (N, groups), float32
+    bias : ndarray of shape (N,), float32
+    format : Format
+    """
+
+    paths: tuple[str, ...]
+    shape: tuple[int, int]
+    whole: IntArray
+    scales: FloatArray
+    bias: FloatArray
+    format: Format
+
+    @property
+    def weight(self) -> FloatArray:
+        """The rounded weight, (N, K): what the whole numbers mean."""
+        turned = (self.whole * self.scales[:, :, None]).reshape(len(self.whole), -1)
+        return np.ascontiguousarray(turn(turned)[:, : self.shape[1]])
+
+
+def quantise_linear(linear: Linear, form: Format) -> QuantisedLinear:
+    """Quantise a weight, divided by TURNED, because the Hadamard matrix times itself is TURNED."""
+    whole, scales = quantise(linear.weight * np.float32(1 / TURNED), form, form.weight_most)
+    return QuantisedLinear(linear.paths, linear.shape, whole, scales, np.asarray(linear.bias, np.float32), form)
+
+
+def make_ops(compute_type: str) -> Ops:
+    """Return the reference set of ops for a compute type."""
+
+    def prepare(linear: Linear) -> PreparedLinear:
+        form = format_of(linear, compute_type)
+        return reference.prepare(linear) if form is None else quantise_linear(linear, form)
+
+    return reference.OPS._replace(prepare=prepare, linear=apply_linear)
+
+
+def apply_linear(
+    x: FloatArray, linear: PreparedLinear, *, activation: str | None = None, residual: FloatArray | None = None
+) -> FloatArray:
+    """Compute what `reference.apply_linear` computes, with the whole numbers of a `QuantisedLinear`."""
+    if not isinstance(linear, QuantisedLinear):
+        return reference.apply_linear(x, linear, activation=activation, residual=residual)
+    whole, scales = quantise(np.asarray(x, np.float32), linear.format, linear.format.x_most)
+    y: FloatArray = np.zeros((len(x), linear.shape[0]), np.float32)
+    with np.errstate(all="ignore"):
+        for g in range(whole.shape[1]):
+            # Exact, because every sum is below 2^53; float64 because NumPy multiplies matrices of integers slowly.
+            sums = whole[:, g].astype(np.float64) @ linear.whole[:, g].astype(np.float64).T
+            y = fma(sums.astype(np.float32), scales[:, g, None] * linear.scales[:, g], y)
+        y = y + linear.bias
+        if activation is not None:
+            y = reference.ACTIVATION_FUNCTIONS[activation](y)
+        return y if residual is None else y + residual
+
+
+def fma(a: FloatArray, b: FloatArray, c: FloatArray) -> FloatArray:
+    """Compute a b + c in float32, rounded once.
+
+    The product is exact in float64. The sum is rounded to odd there: to the neighbour with an odd last bit, if it is
+    not exact. A second rounding, to float32, then gives the same as one rounding alone. Source: Boldo and Melquiond
+    2008 (IEEE Transactions on Computers 57(4)), theorem 1.
+    """
+    product = a.astype(np.float64) * b
+    total = product + c
+    part = total - product
+    rest = (product - (total - part)) + (c - part)  # what the sum has lost: Knuth's TwoSum
+    bits = total.view(np.int64)
+    to_odd = np.isfinite(total) & (rest != 0) & (bits & 1 == 0)
+    bits += np.where(to_odd, np.where((rest > 0) == (total > 0), 1, -1), 0)
+    return total.astype(np.float32)

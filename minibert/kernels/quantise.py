@@ -1,0 +1,133 @@
+"""The quantisation of x for a product of low precision: groups of features -> whole numbers and a scale, in words.
+
+What        The chunks of a task and the source of a small product. They have the bits of low_precision.quantise, in
+            the layout of words.py
+Layout      16 features are a vector, so a block of 128 features is eight vectors. The Hadamard matrix is three rounds
+            of sums and differences of these vectors, without any exchange of lanes
+Rounding    x factor + 1.5 2^23 is rounded once, to a float32 without digits after the point. Its last 8 or 16 bits are
+            the whole number. No number, not even NaN, has an undefined result here, as in a conversion to an integer
+Edges       The last features of a row are copied into a block that is filled up with zeros
+Contract    Callers have checked every shape; the code here does not check bounds
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from minibert.bert.low_precision import BLOCK, SMALLEST
+from minibert.kernels.compilation import function
+from minibert.kernels.memory import floats_at, stack_floats, task_at
+from minibert.kernels.processor import WIDTH
+from minibert.kernels.simd import FLOATS, INTS, call_llvm, fma_lanes, load_first, load_lanes, splat, store
+from minibert.kernels.tasks import FLOAT, LINEAR_WORDS, QUANTISE, ROWS
+from minibert.kernels.tile import pointer_at
+from minibert.kernels.words import Words
+
+__all__ = ["quantisers"]
+
+_ROUNDS = 1.5 * 2.0**23  # a number of this size has the whole numbers as its neighbours
+_ZERO = np.int64(0)
+_FLOAT, _INT = FLOATS.element, INTS.element
+_SIZE, _INFINITY, _NAN = 0x7FFFFFFF, 0x7F800000, 0x7FC00000  # the bits without the sign; of infinity; of NaN
+
+
+def _number(value: float) -> Any:
+    return ir.Constant(_FLOAT, value)
+
+
+def _turn(builder: Any, vectors: list[Any]) -> list[Any]:
+    """Multiply the vectors by the Hadamard matrix."""
+    vectors, apart = list(vectors), 1
+    while apart < len(vectors):
+        for i in range(len(vectors)):
+            if not i & apart:
+                pair = vectors[i], vectors[i + apart]
+                vectors[i], vectors[i + apart] = builder.fadd(*pair), builder.fsub(*pair)
+        apart *= 2
+    return vectors
+
+
+def _block_quantiser(words: Words) -> Any:
+    """Make the function that quantises the BLOCK floats at an address x, and writes their groups to an address q."""
+    form, dot = words.form, words.dot
+    narrow = ir.VectorType(ir.IntType(8 * dot.x_bytes), WIDTH)
+
+    @intrinsic
+    def quantise_block(typingctx: Any, x: Any, q: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            def size_of(group: list[Any]) -> Any:
+                """Return the bits of the largest size in a group: the order of the bits is that of the sizes."""
+                sizes = [builder.and_(builder.bitcast(x, INTS), ir.Constant(INTS, [_SIZE] * WIDTH)) for x in group]
+                while len(sizes) > 1:
+                    pairs = zip(sizes[::2], sizes[1::2], strict=True)
+                    sizes = [call_llvm(builder, f"llvm.smax.v{WIDTH}i32", INTS, *pair) for pair in pairs]
+                return call_llvm(builder, f"llvm.vector.reduce.smax.v{WIDTH}i32", _INT, *sizes)
+
+            x_, q_ = arguments
+            vectors = [load_lanes(builder, pointer_at(builder, x_, _FLOAT, i)) for i in range(0, BLOCK, WIDTH)]
+            vectors = _turn(builder, vectors)
+            each = form.group // WIDTH
+            for g in range(BLOCK // form.group):
+                group = vectors[g * each : (g + 1) * each]
+                bits, start = size_of(group), g * (1 + words.steps)
+                largest = builder.bitcast(bits, _FLOAT)
+                nothing = builder.fcmp_ordered("<", largest, _number(SMALLEST))
+                factor = builder.select(nothing, _number(0.0), builder.fdiv(_number(form.x_most), largest))
+                scale = builder.fmul(largest, _number(1.0 / form.x_most))
+                scale = builder.select(nothing, _number(0.0), scale)
+                is_finite = builder.icmp_signed("<", bits, ir.Constant(_INT, _INFINITY))
+                scale = builder.select(is_finite, builder.bitcast(scale, _INT), ir.Constant(_INT, _NAN))
+                builder.store(scale, pointer_at(builder, q_, _INT, start)).align = 4
+                factors, rounds = splat(builder, factor), ir.Constant(FLOATS, [_ROUNDS + dot.offset] * WIDTH)
+                for i, vector in enumerate(group):
+                    rounded = builder.bitcast(fma_lanes(builder, vector, factors, rounds), INTS)
+                    place = pointer_at(builder, q_, _INT, start + 1 + i * WIDTH * dot.x_bytes // FLOAT)
+                    place = builder.bitcast(place, narrow.as_pointer())
+                    builder.store(builder.trunc(rounded, narrow), place).align = 4
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64), codegen
+
+    return quantise_block
+
+
+_block = stack_floats(BLOCK)
+
+
+_quantise_task, _linear_task = task_at(QUANTISE), task_at(LINEAR_WORDS)
+
+
+def quantisers(words: Words) -> tuple[Any, Any]:
+    """Make the function that quantises ROWS rows of a task, and the one that quantises the source of a product."""
+    quantise_block = _block_quantiser(words)
+    size = words.row_size(BLOCK) * FLOAT  # bytes of a block
+
+    @function
+    def quantise_rows(x, K, first, last, q):
+        blocks, block = (K + BLOCK - 1) // BLOCK, _block()
+        for row in range(first, last):
+            for b in range(blocks):
+                source, count = x + (row * K + b * BLOCK) * FLOAT, K - b * BLOCK
+                if count < BLOCK:
+                    for i in range(0, BLOCK, WIDTH):
+                        store(floats_at(block), i, load_first(floats_at(source), i, count - i))
+                    source = block
+                quantise_block(source, q + (row * blocks + b) * size)
+
+    @function
+    def quantise_chunk(address, chunk):
+        task = _quantise_task(address)
+        quantise_rows(task.x, task.K, chunk * ROWS, min(task.M, (chunk + 1) * ROWS), task.y)
+
+    @function
+    def quantise_source(address):
+        task = _linear_task(address)
+        if task.source != 0:
+            quantise_rows(task.source, task.K, _ZERO, task.M, task.x)
+
+    return quantise_chunk, quantise_source

@@ -1,0 +1,98 @@
+"""Low precision in words of 32 bits: which instruction of the processor multiplies them, and the layout that it needs.
+
+What        WORDS has the layout of each format of bert/low_precision.py on this processor
+Dot         An instruction multiplies the two or four numbers of a word of x by those of a word of the weight, and adds
+            the products to a sum of 32 bits. With VNNI it is vpdpwssd for int16 and vpdpbusd for int8, whose x does not
+            have a sign: x + 128 is multiplied, and the sums begin with -128 times the sum of the weights. ARM has sdot
+            for int8. Otherwise vpmaddwd multiplies 16 bits (plain multiplications, if it is not an x86): then x is kept
+            in 16 bits, and the weight of int8 is widened to 16 bits when it is loaded
+Layout      A row of x is groups of words, each after a header of one word: its scale. A panel of the weight is groups
+            of lines, each after a header of one or two lines: NR scales, and the numbers with which the sums begin. A
+            line has one word (two bytes, if the weight is widened) of each of its NR columns
+Contract    This file does not import numba
+Source      Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2; Arm Architecture Reference Manual
+"""
+
+from __future__ import annotations
+
+import platform
+from typing import NamedTuple
+
+from minibert.bert.low_precision import FORMATS, Format
+from minibert.kernels.processor import ARM64, NR, Processor, target
+
+__all__ = ["WORDS", "Dot", "Words", "dot_for", "is_faster"]
+
+_X86 = platform.machine() in ("x86_64", "AMD64", "i686")
+_WORD = 4  # bytes
+
+
+class Dot(NamedTuple):
+    """How a processor multiplies words."""
+
+    name: str  # of the instruction in LLVM, after "llvm."; "" for plain multiplications
+    lanes: int  # words that one instruction multiplies
+    adds: bool  # whether it adds the products to the sums
+    x_bytes: int  # of a number of x; a word has 4 / x_bytes numbers
+    w_bytes: int  # of a number of the weight
+    offset: int = 0  # is added to x, because the instruction takes it for a number without a sign
+
+
+def dot_for(form: Format, processor: Processor) -> Dot:
+    """Return the best instruction of a processor for a format."""
+    has = processor.has
+    vnni = 512 if has("avx512vnni") and has("avx512f") else 256 if has("avxvnni") else 0
+    if form.weight_most > 127:
+        if vnni:
+            return Dot(f"x86.avx512.vpdpwssd.{vnni}", vnni // 32, True, 2, 2)
+    elif vnni:
+        return Dot(f"x86.avx512.vpdpbusd.{vnni}", vnni // 32, True, 1, 1, offset=128)
+    elif ARM64 and has("dotprod"):
+        return Dot("aarch64.neon.sdot.v4i32.v16i8", 4, True, 1, 1)
+    w_bytes = 2 if form.weight_most > 127 else 1
+    if not _X86:
+        return Dot("", 16, False, 2, w_bytes)
+    if has("avx512bw") and has("avx512f"):
+        return Dot("x86.avx512.pmaddw.d.512", 16, False, 2, w_bytes)
+    if has("avx2"):
+        return Dot("x86.avx2.pmadd.wd", 8, False, 2, w_bytes)
+    return Dot("x86.sse2.pmadd.wd", 4, False, 2, w_bytes)
+
+
+class Words(NamedTuple):
+    """The layout of x and of a weight in a format, on this processor."""
+
+    form: Format
+    dot: Dot
+
+    @property
+    def steps(self) -> int:
+        """Words of a group in a row of x, and lines of a group in a panel."""
+        return self.form.group * self.dot.x_bytes // _WORD
+
+    @property
+    def header(self) -> int:
+        """Lines before those of a group in a panel, NR numbers of 4 bytes each."""
+        return 2 if self.dot.offset else 1
+
+    @property
+    def line(self) -> int:
+        """Bytes of a line of a panel."""
+        return NR * _WORD * self.dot.w_bytes // self.dot.x_bytes
+
+    def row_size(self, K: int) -> int:
+        """Return the number of words of a row of x with K features."""
+        return self.form.groups(K) * (1 + self.steps)
+
+    def panel_shape(self, K: int) -> tuple[int, int]:
+        """Return the shape of a panel for K features: groups, and the words of one."""
+        return self.form.groups(K), self.header * NR + self.steps * self.line // _WORD
+
+
+WORDS = {name: Words(form, dot_for(form, target())) for name, form in FORMATS.items()}
+"""Compute type -> the layout on this processor."""
+
+
+def is_faster(compute_type: str) -> bool:
+    """Return whether a compute type is at least as fast as float32 on this processor; a rule, measured on x86-64."""
+    return compute_type not in WORDS or bool(WORDS[compute_type].dot.name)
