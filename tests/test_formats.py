@@ -11,8 +11,7 @@ import pytest
 
 from minibert.base.files import check_format
 from minibert.cli import main
-from minibert.corpus import shards
-from minibert.corpus.manifest import FORMAT, read_manifest
+from minibert.corpus.manifest import FORMAT, read_manifest, seal, unsealed
 from minibert.corpus.shards import ShardFolder, folder_of
 from minibert.corpus.token_features import TokenFeatures
 
@@ -28,10 +27,10 @@ def texts(tmp_path: Path) -> Path:
 
 def renumber(path: Path, number: int | None) -> None:
     """Give a sealed file another format number, or none as in minibert 0.1."""
-    content = shards._unsealed(path.read_bytes())
+    content = unsealed(path.read_bytes())
     assert content is not None
     del content["format"]
-    path.write_bytes(shards._seal(content if number is None else {"format": number, **content}))
+    path.write_bytes(seal(content if number is None else {"format": number, **content}))
 
 
 def embed(short_folder: Path, texts: Path, output: Path, *options: str) -> int:
@@ -87,9 +86,9 @@ def test_a_finished_run_without_a_number_is_read_and_a_newer_one_refused(
 
 
 def renumber_newer(path: Path) -> None:
-    content = shards._unsealed(path.read_bytes())
+    content = unsealed(path.read_bytes())
     assert content is not None
-    path.write_bytes(shards._seal({**content, "format": FORMAT + 1}))
+    path.write_bytes(seal({**content, "format": FORMAT + 1}))
 
 
 @pytest.mark.parametrize("number", [None, FORMAT + 1])

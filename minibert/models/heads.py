@@ -97,6 +97,11 @@ class BertHead(BertPreTrainedModel):
         )
         vars(self).update(bert=bert)
 
+    @property
+    def num_labels(self) -> int:
+        """The number of labels of the config; it is that of the logits if the head is a classifier."""
+        return self.config.num_labels
+
     def get_input_embeddings(self) -> Embedding:
         """Return the word embeddings; see `BertModel.get_input_embeddings`."""
         return self.bert.get_input_embeddings()

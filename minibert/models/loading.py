@@ -229,7 +229,11 @@ class _Checkpoint:
         missing = self._missing(head, tied=config.tie_word_embeddings)
         if missing:
             heads = self.heads()
-            there = f"It has what {' and '.join(heads)} needs" if heads else "It has no head, so BertModel loads it"
+            there = (
+                f"It has what {' and '.join(heads)} need{'s' * (len(heads) == 1)}"
+                if heads
+                else "It has no head, so BertModel loads it"
+            )
             more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
             raise ModelFormatError(
                 f"{self._files.source} cannot be loaded as {head}: {', '.join(missing[:4])}{more} "

@@ -38,6 +38,9 @@ class BertPreTrainedModel(Fixed, TorchHabits, Traceable):
     _head: ClassVar[str | None] = None  # a class in HEADS
     _keeps_hidden_states: ClassVar[bool] = False
 
+    base_model_prefix = "bert"
+    main_input_name = "input_ids"
+
     def __init__(self, weights: Weights | None, ops: Ops | None, return_dict: bool) -> None:
         name = type(self).__name__
         # Both are required. They may be None so that BertModel(config), which transformers allows, gets this message.
@@ -55,6 +58,11 @@ class BertPreTrainedModel(Fixed, TorchHabits, Traceable):
     def config(self) -> BertConfig:  # type: ignore[override]
         """The config of the weights. To use another one, load the model with ``config=``."""
         return self._weights.config
+
+    @property
+    def base_model(self) -> BertPreTrainedModel:
+        """The model without its head; a `BertModel` itself."""
+        return getattr(self, self.base_model_prefix, self)
 
     @property
     def weights(self) -> Weights:  # type: ignore[override]
@@ -201,6 +209,10 @@ class BertPreTrainedModel(Fixed, TorchHabits, Traceable):
             output_attentions=output_attentions,
             return_dict=return_dict,
         )
+
+    def can_generate(self) -> bool:
+        """Return False, because BERT does not write texts."""
+        return False
 
     def num_parameters(self) -> int:
         """Count the trained numbers of the model; a tied decoder's weight counts once."""

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from minibert.base.checks import brief, check_int
+from minibert.base.checks import check_int
 from minibert.base.progress import progress_bar
 from minibert.checkpoint.hub import ModelFiles
 from minibert.errors import ModelFormatError
@@ -145,10 +145,10 @@ class SparseEncoder(SparseScores, HeadModel):
         named = files.settings("config.json").get("architectures")
         names = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
         if not any(name.endswith("ForMaskedLM") for name in names):
+            shown = ", ".join(f"{name[:60]!a}" for name in names) or "no architectures"
             raise ModelFormatError(
-                f"{files.source} has no modules.json, and its config.json names {', '.join(map(brief, names)) or 'no'} "
-                "architectures: it is not a SPLADE model, whose architecture ends in ForMaskedLM. SentenceTransformer "
-                "gives dense vectors."
+                f"{files.source} has no modules.json, and its config.json names {shown}: it is not a SPLADE model, "
+                "whose architecture ends in ForMaskedLM. SentenceTransformer gives dense vectors."
             )
 
     # -- settings

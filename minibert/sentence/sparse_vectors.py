@@ -18,6 +18,30 @@ from minibert.similarity import SIMILARITY_FUNCTIONS, as_vectors
 
 __all__ = ["SparseVectors", "as_sparse", "make_sparse", "sparse_similarity", "sparse_similarity_pairwise"]
 
+# What programs ask of a sparse tensor of torch and SparseVectors does not have.
+_OF_TENSORS = frozenset(
+    [
+        "clone",
+        "coalesce",
+        "cpu",
+        "cuda",
+        "detach",
+        "device",
+        "dim",
+        "float",
+        "is_sparse",
+        "numpy",
+        "size",
+        "sum",
+        "t",
+        "T",
+        "to",
+        "tolist",
+        "transpose",
+        "values",
+    ]
+)
+
 # Most bytes of dense rows, or of products, that a similarity holds at a time.
 _BLOCK_BYTES = 1 << 24
 
@@ -138,6 +162,10 @@ class SparseVectors:
         """
         rows = () if self.ndim == 1 else (self._rows(),)
         return tensors.to_sparse_tensor(np.stack([*rows, self.indices.astype(np.int64)]), self.data, self.shape)
+
+    def __getattr__(self, name: str) -> Any:
+        hint = "; to_tensor() gives a tensor of torch, which has it" if name in _OF_TENSORS else ""
+        raise AttributeError(f"SparseVectors has no attribute {name!r}{hint}.")
 
     def _rows(self) -> IntArray:
         """Return the vector of each number."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -23,6 +24,16 @@ __all__ = ["BATCH_SIZE", "TaskPipeline", "model_inputs"]
 
 BATCH_SIZE = 32
 """Texts of a list, and windows, that are computed together unless batch_size= says otherwise."""
+
+# Arguments of transformers, most of them of older versions -> what to write.
+_INSTEAD = {
+    "return_all_scores": "top_k=None",
+    "grouped_entities": "aggregation_strategy='simple'",
+    "ignore_subwords": "aggregation_strategy='first'",
+    "offset_mapping": "nothing, because the tokenizer gives the characters of each token",
+    "multi_class": "multi_label=",
+    "text_pair": "a dict as the input, {'text': ..., 'text_pair': ...}",
+}
 
 
 class TaskPipeline:
@@ -58,6 +69,31 @@ class TaskPipeline:
         """The device "cpu", as that of a model."""
         return self.model.device
 
+    @property
+    def dtype(self) -> Any:
+        """The type of the model's results, float32."""
+        return self.model.dtype
+
+    torch_dtype = dtype
+
+    def __call__(self, *inputs: Any, **arguments: Any) -> Any:
+        """Compute the answers; each task has its own arguments."""
+        raise NotImplementedError
+
+    def predict(self, X: Any) -> Any:
+        """Return ``self(X)``; the pipelines of scikit-learn call this."""
+        return self(X)
+
+    transform = predict
+
+    def save_pretrained(self, save_directory: str | os.PathLike[str], **harmless: Any) -> None:
+        """Write the model and the tokenizer into a folder, from which `pipeline` makes the same task.
+
+        The arguments and errors are those of `BertModel.save_pretrained`.
+        """
+        self.model.save_pretrained(save_directory, **harmless)
+        self.tokenizer.save_pretrained(save_directory)
+
     def __repr__(self) -> str:
         return f"pipeline({self.task!r}, {self.model!r})"
 
@@ -92,10 +128,11 @@ class TaskPipeline:
     def _options(self, given: Mapping[str, Any]) -> Any:
         """Return the arguments of this call, and those of the pipeline where the call has none."""
         known = self.argument_names()
-        for name in given:
+        own = {name: value for name, value in given.items() if name != "num_workers"}  # of processes that read texts
+        for name in own:
             if name not in known:
                 raise TypeError(self.unknown_argument(name))
-        return self.options(**{**self._arguments, **given})
+        return self.options(**{**self._arguments, **own})
 
     @classmethod
     def argument_names(cls) -> list[str]:
@@ -108,6 +145,8 @@ class TaskPipeline:
         known = [*cls.argument_names(), "batch_size"]
         close = difflib.get_close_matches(name, known, 1)
         hint = f" Did you mean {close[0]}=?" if close else ""
+        if name in _INSTEAD:
+            hint = f" Write {_INSTEAD[name]}."
         return f"the task {cls.task!r} has no argument {name}=.{hint} It has {', '.join(known)}."
 
     def _call(

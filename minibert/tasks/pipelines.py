@@ -55,16 +55,6 @@ _TASK_OF = {"BertForPreTraining": "fill-mask"} | {
     model.__name__: task for task, (_, model) in reversed(list(TASKS.items()))
 }
 
-# Arguments of older versions of transformers -> what to write.
-_OLD_ARGUMENTS = {
-    "return_all_scores": "top_k=None",
-    "grouped_entities": "aggregation_strategy='simple'",
-    "ignore_subwords": "aggregation_strategy='first'",
-    "topk": "top_k=",
-    "offset_mapping": "nothing, because the tokenizer gives the characters of each token",
-    "multi_class": "multi_label=",
-}
-
 
 def pipeline(
     task: str | None = None,
@@ -265,8 +255,6 @@ def _own_arguments(task_class: type[TaskPipeline], given: Mapping[str, Any]) -> 
     own = {name: value for name, value in given.items() if name in known}
     others = {name: value for name, value in given.items() if name not in known}
     for name in others:
-        if name in _OLD_ARGUMENTS:
-            raise TypeError(f"pipeline() has no argument {name}=. Write {_OLD_ARGUMENTS[name]}.")
         if name not in PIPELINE_KEYWORDS:
             raise TypeError(task_class.unknown_argument(name))
     check_keywords("minibert.pipeline", others, PIPELINE_KEYWORDS)

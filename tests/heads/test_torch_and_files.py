@@ -57,6 +57,17 @@ def test_a_tuple_if_it_is_asked_for(folder_of: FolderOf, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CLASSES)
+def test_attributes_of_transformers(folder_of: FolderOf, name: str) -> None:
+    model, theirs = load(name, folder_of(name)), their_model(folder_of(name), name)
+    for attribute in ("base_model_prefix", "main_input_name", "num_labels"):
+        if hasattr(theirs, attribute):
+            assert getattr(model, attribute) == getattr(theirs, attribute)
+    assert model.base_model is model.bert
+    assert model.bert.base_model is model.bert
+    assert model.can_generate() is theirs.can_generate() is False
+
+
+@pytest.mark.parametrize("name", CLASSES)
 def test_keywords_of_transformers(folder_of: FolderOf, name: str) -> None:
     model = getattr(minibert, name).from_pretrained(
         pretrained_model_name_or_path=str(folder_of(name)), torch_dtype=torch.float32, attn_implementation="sdpa"

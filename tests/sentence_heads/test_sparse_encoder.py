@@ -205,6 +205,8 @@ def test_the_forms_of_answers(folders: dict[str, Path]) -> None:
     dense = model.encode(given, convert_to_sparse_tensor=False)
     np.testing.assert_array_equal(dense, whole.todense())
     np.testing.assert_array_equal(whole.to_scipy().toarray(), dense)
+    with pytest.raises(AttributeError, match="no attribute 'coalesce'; to_tensor\\(\\) gives a tensor"):
+        whole.coalesce()
     tensor = whole.to_tensor()
     assert tensor.is_sparse
     assert torch.equal(tensor.to_dense(), torch.from_numpy(dense))

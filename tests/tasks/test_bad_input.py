@@ -223,6 +223,7 @@ BAD_PIPELINES: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"task": "ner", "model": "FOLDER", "grouped_entities": True}, TypeError, "Write aggregation_strategy='simple'"),
     ({"task": "ner", "model": "FOLDER", "ignore_subwords": True}, TypeError, "Write aggregation_strategy='first'"),
     ({"task": "text-classification", "model": "CLASSES", "return_all_scores": True}, TypeError, "Write top_k=None"),
+    ({"task": "text-classification", "model": "CLASSES", "text_pair": "a"}, TypeError, "Write a dict as the input"),
     ({"task": "ner", "model": "FOLDER", "device": "cuda"}, ValueError, "expected None, 'cpu' or -1. minibert runs on"),
     ({"task": "ner", "model": "FOLDER", "device": 0}, ValueError, "device=0"),
     ({"task": "ner", "model": "FOLDER", "torch_dtype": "float16"}, ValueError, "minibert computes in float32"),

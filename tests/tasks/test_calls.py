@@ -65,6 +65,18 @@ def test_a_name_a_folder_and_a_loaded_model(task: str, folder_for: FolderFor, ou
     assert repr(pipe).startswith(f"pipeline({task!r}, {kind.__name__}(")
 
 
+@pytest.mark.parametrize("task", TASKS)
+def test_methods_that_every_pipeline_of_transformers_has(task: str, ours: Ours, tmp_path: Path) -> None:
+    (inputs, arguments), pipe = INPUTS[task], ours(task, **INPUTS[task][1])
+    expected = pipe(inputs)
+    assert pipe.predict(inputs) == pipe.transform(inputs) == pipe(inputs, num_workers=2) == expected
+    assert pipe.dtype == pipe.torch_dtype == torch.float32
+    pipe.save_pretrained(tmp_path)
+    assert minibert.pipeline(task, tmp_path, **arguments)(inputs) == expected
+    with pytest.raises(TypeError, match="has no argument grouped_entities="):
+        pipe(inputs, grouped_entities=True)
+
+
 @pytest.mark.parametrize("task", [task for task in TASKS if task != "zero-shot-classification"])
 def test_the_task_of_a_head(task: str, folder_for: FolderFor) -> None:
     folder = folder_for(task, length=64)
