@@ -172,7 +172,7 @@ EDITS = {
     ),
     "by the name of a hidden state": Case("hidden_states.2", Edit.scale(0.9), lambda x: x * 0.9),
     "by the name of TransformerLens": Case(
-        "blocks.1.hook_resid_post", Edit.scale(0.9, tokens=1), at((ALL, 1), lambda x: x * 0.9)
+        "blocks.1.ln2.hook_in", Edit.scale(0.9, tokens=1), at((ALL, 1), lambda x: x * 0.9)
     ),
 }
 
@@ -467,6 +467,10 @@ def test_a_wrong_edit_is_refused(edit: Any, error: type[Exception], message: str
 def test_an_edit_that_cannot_be_made(make: Callable[[], Edit], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         make()
+
+
+def test_there_are_20_wrong_edits() -> None:
+    assert len(WRONG) >= 20
 
 
 def test_wrong_patches(model: BertModel, clean: Trace) -> None:
