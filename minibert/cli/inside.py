@@ -6,6 +6,7 @@ import argparse
 import re
 from typing import Any, BinaryIO
 
+from minibert.base.checks import counted
 from minibert.cli.common import (
     add_model_options,
     check_file,
@@ -100,7 +101,7 @@ def _inspect(arguments: argparse.Namespace) -> None:
 
     write_file(arguments.output, write)
     tokens = sum(map(len, trace.tokens or []))
-    report_written(arguments.output, f"a page of {len(html):,} bytes, {tokens} tokens")
+    report_written(arguments.output, f"a page of {len(html) / 1e6:.2f} MB, {counted(tokens, 'token')}")
 
 
 def _explain(arguments: argparse.Namespace) -> None:

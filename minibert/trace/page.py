@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -55,11 +55,12 @@ class Frame:
         )
 
 
-def write_page(path: str | os.PathLike[str], html: str) -> None:
-    """Write a page into a file that ends in .html or .htm; the file gets its name when it is complete."""
+def write_page(path: str | os.PathLike[str], make: Callable[[], str]) -> None:
+    """Write a page into a file that ends in .html or .htm; the name is checked before `make` makes the page."""
     path = path_text(path)
     check_output(path, (".html", ".htm"))
-    write_whole(path, lambda file: file.write(html.encode("utf-8")))
+    html = make().encode("utf-8")
+    write_whole(path, lambda file: file.write(html))
 
 
 def page(

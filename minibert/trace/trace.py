@@ -313,7 +313,7 @@ class Trace(Mapping[str, FloatArray]):
         from minibert.trace.page import page, write_page
 
         options = {"sequences": sequences, "layers": layers, "heads": heads}
-        write_page(path, page(self, title=title, note=note, max_bytes=max_bytes, **options))
+        write_page(path, lambda: page(self, title=title, note=note, max_bytes=max_bytes, **options))
 
     def show(
         self,
