@@ -74,8 +74,8 @@ def value_zeroing(model: Any, inputs: Any, *, layers: Any = None) -> FloatArray:
     Returns
     -------
     ndarray of shape (layers, B, S, S), float64
-        ``[l, b, i, j]``: the share of token j among all that token i mixes in; rows have the sum 1, and zeros for
-        masked tokens.
+        ``[l, b, i, j]``: the share of token j among all that token i mixes in; rows have the sum 1. Zeros for
+        masked tokens, and for a token that no value vector changes.
 
     Raises
     ------
@@ -99,7 +99,8 @@ def value_zeroing(model: Any, inputs: Any, *, layers: Any = None) -> FloatArray:
             bert, layer, trace[f"hidden_states.{layer}"], shown.astype(np.int64), longest, last=1, change_value=zero
         )
         for token, output in enumerate(outputs):
-            changed[:, :, token] = 1 - (unit_rows(output.last_hidden_state) * clean).sum(axis=-1)
+            # 1 - cos of vectors of length 1; written so, it is exactly 0 for the same bits.
+            changed[:, :, token] = 0.5 * np.square(unit_rows(output.last_hidden_state) - clean).sum(axis=-1)
         maps.append([_shares(changed[b][row][:, : int(row.sum())]) for b, row in enumerate(shown)])
     return pad_maps(trace, maps)
 
@@ -120,7 +121,6 @@ def unit_rows(x: FloatArray) -> FloatArray:
 
 
 def _shares(changed: FloatArray) -> FloatArray:
-    """Divide rows by their sums; rounding can make a number that should be 0 negative."""
-    changed = np.maximum(changed, 0)
+    """Divide rows by their sums; a row in which nothing changed stays 0."""
     sums = changed.sum(axis=1, keepdims=True)
     return np.divide(changed, sums, out=np.zeros_like(changed), where=sums > 0)

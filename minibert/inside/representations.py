@@ -99,7 +99,7 @@ def _cka(xs: list[FloatArray], ys: list[FloatArray]) -> FloatArray:
     for i, x in enumerate(xs):
         for j, y in enumerate(ys):
             scale = own[id(x)] * own[id(y)]
-            found[i, j] = inner(x, y) / scale if scale else 0.0
+            found[i, j] = min(1.0, inner(x, y) / scale) if scale else 0.0  # rounding can give more than 1
     return found
 
 

@@ -3,8 +3,9 @@
 A name is the path of a module of transformers, and means the output of this module; ``.input`` means its input. Two
 values have no module there and get names of their own: ``.scores`` and ``.probs`` of each ``attention.self``.
 
-Aliases are other spellings of the same value. They were compared with the code of the projects: TransformerLens'
-``blocks.0.hook_resid_post`` is the sum before the last LayerNorm of layer 0, so it is not a hidden state.
+Aliases are other spellings of the same value. Tests compare those of TransformerLens with the values of its forward.
+Four of its names have two meanings: ``blocks.0.hook_resid_post`` is a hidden state in TransformerBridge, and the sum
+before the last LayerNorm in HookedEncoder. They are refused, with both meanings.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from minibert.base.checks import brief, counted
 from minibert.bert.config import BertConfig
 from minibert.bert.weights import HEADS
 from minibert.trace import table
-from minibert.trace.table import EMBEDDINGS, LAST_STATE, LAYER, POOLER, STATE_BEFORE, Entry
+from minibert.trace.table import EMBEDDINGS, LAST_STATE, LAYER, POOLER, STATE_BEFORE, TWO_MEANINGS, Entry
 
 __all__ = ["Names", "Record", "Sizes", "Spec"]
 
@@ -244,6 +245,13 @@ class Names:
         shown = repr(name) if len(name) <= 120 else brief(name)
         if not_computed:
             return f"{shown} is not computed with num_layers={self.sizes.num_layers}. Give a larger num_layers."
+        template, layer = re.sub(r"(?<=^blocks\.)\d+", "{i}", short), re.search(r"\d+", short)
+        if template in TWO_MEANINGS and layer is not None:
+            hooked, bridge = (meaning.format(i=layer[0]) for meaning in TWO_MEANINGS[template])
+            return (
+                f"{shown} has two meanings: {hooked} in HookedEncoder of TransformerLens, {bridge} in its "
+                "TransformerBridge. Write one of these."
+            )
         known = [*self.specs, *self._aliases]
         plain = re.sub(r"\[[^]]*\]|[*?]", "", short)
         nearest = difflib.get_close_matches(plain, known, 5, 0.0)

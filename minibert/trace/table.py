@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-__all__ = ["EMBEDDINGS", "HEADS", "LAST_STATE", "LAYER", "POOLER", "STATE_BEFORE", "TABLE", "Entry"]
+__all__ = ["EMBEDDINGS", "HEADS", "LAST_STATE", "LAYER", "POOLER", "STATE_BEFORE", "TABLE", "TWO_MEANINGS", "Entry"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +51,7 @@ EMBEDDINGS = (
         "W[input_ids]",
         "(B, S, H)",
         "embeddings.word_embeddings",
-        ("embed.hook_embed", *_onnx(f"{_E}/word_embeddings", "Gather")),
+        ("embed.hook_embed", "embed.hook_out", *_onnx(f"{_E}/word_embeddings", "Gather")),
     ),
     Entry(
         "embeddings.token_type_embeddings",
@@ -59,7 +59,7 @@ EMBEDDINGS = (
         "W[token_type_ids]",
         "(B, S, H)",
         "embeddings.token_type_embeddings",
-        ("embed.hook_token_type_embed", *_onnx(f"{_E}/token_type_embeddings", "Gather")),
+        ("embed.hook_token_type_embed", "token_type_embed.hook_out", *_onnx(f"{_E}/token_type_embeddings", "Gather")),
     ),
     Entry(
         "embeddings.position_embeddings",
@@ -67,14 +67,14 @@ EMBEDDINGS = (
         "W[position_ids]",
         "(B, S, H)",
         "embeddings.position_embeddings",
-        ("embed.hook_pos_embed", *_onnx(f"{_E}/position_embeddings", "Gather")),
+        ("embed.hook_pos_embed", "hook_pos_embed", "pos_embed.hook_out", *_onnx(f"{_E}/position_embeddings", "Gather")),
     ),
     Entry(
         "embeddings.LayerNorm.input",
         "embeddings_sum",
         "words + types + positions",
         "(B, S, H)",
-        aliases=("inp_embd", *_onnx(_E, "Add_1")),
+        aliases=("embed_ln.hook_in", "inp_embd", *_onnx(_E, "Add_1")),
     ),
     Entry(
         "embeddings",
@@ -84,7 +84,7 @@ EMBEDDINGS = (
         "embeddings.LayerNorm",
         (
             *("embeddings.LayerNorm", "embeddings.dropout", "hidden_states.0", "encoder.input"),
-            *("hook_full_embed", "embed.ln.hook_normalized", "inp_norm", *_onnx(f"{_E}/LayerNorm", *_NORM_OPS)),
+            *("hook_full_embed", "embed_ln.hook_out", "inp_norm", *_onnx(f"{_E}/LayerNorm", *_NORM_OPS)),
         ),
     ),
 )
@@ -98,7 +98,7 @@ LAYER = (
             "(B, S, H)",
             f"{_S}.{part}",
             (f"{part[0].upper()}cur-{{i}}", *_onnx(f"{_L}/attention/self/{part}", "Add")),
-            (f"blocks.{{i}}.attn.hook_{part[0]}",),
+            (f"blocks.{{i}}.attn.hook_{part[0]}", f"blocks.{{i}}.attn.{part[0]}.hook_out"),
         )
         for part in ("query", "key", "value")
     ),
@@ -107,7 +107,6 @@ LAYER = (
         "scores",
         "by_head(query) @ transposed(by_head(key)) / sqrt(D)",
         "(B, A, S, S)",
-        aliases=("blocks.{i}.attn.hook_attn_scores",),
     ),
     Entry(
         f"{_S}.probs",
@@ -122,7 +121,7 @@ LAYER = (
         "joined(probs @ by_head(value))",
         "(B, S, H)",
         aliases=("encoder.layer.{i}.attention.output.input", "encoder.layer.{i}.attention.output.dense.input"),
-        by_head=("blocks.{i}.attn.hook_z",),
+        by_head=("blocks.{i}.attn.hook_z", "blocks.{i}.attn.o.hook_in"),
     ),
     Entry(
         "encoder.layer.{i}.attention.output.dense",
@@ -131,7 +130,7 @@ LAYER = (
         "(B, S, H)",
         "encoder.layer.{i}.attention.output.dense",
         (
-            *("encoder.layer.{i}.attention.output.dropout", "blocks.{i}.hook_attn_out"),
+            *("encoder.layer.{i}.attention.output.dropout", "blocks.{i}.attn.o.hook_out"),
             *_onnx(f"{_L}/attention/output/dense", "Add"),
         ),
     ),
@@ -140,7 +139,7 @@ LAYER = (
         "attention_sum",
         "attention_dense + x",
         "(B, S, H)",
-        aliases=("blocks.{i}.hook_resid_mid", *_onnx(f"{_L}/attention/output", "Add")),
+        aliases=("blocks.{i}.ln1.hook_in", *_onnx(f"{_L}/attention/output", "Add")),
     ),
     Entry(
         "encoder.layer.{i}.attention",
@@ -151,7 +150,8 @@ LAYER = (
         (
             *("encoder.layer.{i}.attention.output", "encoder.layer.{i}.attention.output.LayerNorm"),
             *("encoder.layer.{i}.intermediate.input", "encoder.layer.{i}.intermediate.dense.input"),
-            *("blocks.{i}.ln1.hook_normalized", "ffn_inp-{i}"),
+            *("blocks.{i}.ln1.hook_out", "blocks.{i}.attn.hook_out", "blocks.{i}.mlp.hook_in"),
+            *("blocks.{i}.mlp.in.hook_in", "blocks.{i}.hook_mlp_in", "ffn_inp-{i}"),
             *_onnx(f"{_L}/attention/output/LayerNorm", *_NORM_OPS),
         ),
     ),
@@ -163,6 +163,7 @@ LAYER = (
         "encoder.layer.{i}.intermediate.dense",
         (
             *("encoder.layer.{i}.intermediate.intermediate_act_fn.input", "blocks.{i}.mlp.hook_pre"),
+            "blocks.{i}.mlp.in.hook_out",
             *_onnx(f"{_L}/intermediate/dense", "Add"),
         ),
     ),
@@ -173,7 +174,7 @@ LAYER = (
         "(B, S, F)",
         aliases=(
             *("encoder.layer.{i}.intermediate.intermediate_act_fn", "encoder.layer.{i}.output.input"),
-            *("encoder.layer.{i}.output.dense.input", "blocks.{i}.mlp.hook_post"),
+            *("encoder.layer.{i}.output.dense.input", "blocks.{i}.mlp.hook_post", "blocks.{i}.mlp.out.hook_in"),
         ),
     ),
     Entry(
@@ -184,6 +185,7 @@ LAYER = (
         "encoder.layer.{i}.output.dense",
         (
             *("encoder.layer.{i}.output.dropout", "blocks.{i}.hook_mlp_out", "ffn_out-{i}"),
+            *("blocks.{i}.mlp.hook_out", "blocks.{i}.mlp.out.hook_out"),
             *_onnx(f"{_L}/output/dense", "Add"),
         ),
     ),
@@ -192,7 +194,7 @@ LAYER = (
         "output_sum",
         "output_dense + attention",
         "(B, S, H)",
-        aliases=("blocks.{i}.hook_resid_post", *_onnx(f"{_L}/output", "Add")),
+        aliases=("blocks.{i}.ln2.hook_in", *_onnx(f"{_L}/output", "Add")),
     ),
     Entry(
         "encoder.layer.{i}",
@@ -202,7 +204,7 @@ LAYER = (
         "encoder.layer.{i}.output.LayerNorm",
         (
             *("encoder.layer.{i}.output", "encoder.layer.{i}.output.LayerNorm"),
-            *("blocks.{i}.hook_normalized_resid_post", "blocks.{i}.ln2.hook_normalized"),
+            *("blocks.{i}.hook_normalized_resid_post", "blocks.{i}.ln2.hook_out", "blocks.{i}.hook_out"),
             *_onnx(f"{_L}/output/LayerNorm", *_NORM_OPS),
         ),
     ),
@@ -212,11 +214,23 @@ LAYER = (
 STATE_BEFORE = (
     *("encoder.layer.{i}.input", "encoder.layer.{i}.attention.input", f"{_S}.input"),
     *(f"{_S}.{part}.input" for part in ("query", "key", "value")),
-    "blocks.{i}.hook_resid_pre",
+    *("blocks.{i}.hook_resid_pre", "blocks.{i}.hook_in", "blocks.{i}.attn.hook_in"),
+    *(f"blocks.{{i}}.attn.{part}.hook_in" for part in "qkv"),
 )
 
 # Names of the last hidden state.
 LAST_STATE = ("encoder", "last_hidden_state", "pooler.input", "result_embd")
+
+# Names of TransformerLens that mean the first value in its HookedEncoder, and the second one in its TransformerBridge.
+TWO_MEANINGS = {
+    "blocks.{i}.hook_attn_out": ("encoder.layer.{i}.attention.output.dense", "encoder.layer.{i}.attention"),
+    "blocks.{i}.attn.hook_attn_scores": (f"{_S}.scores", f"{_S}.probs"),
+    "blocks.{i}.hook_resid_mid": (
+        "encoder.layer.{i}.attention.output.LayerNorm.input",
+        "encoder.layer.{i}.output.LayerNorm.input",
+    ),
+    "blocks.{i}.hook_resid_post": ("encoder.layer.{i}.output.LayerNorm.input", "encoder.layer.{i}"),
+}
 
 POOLER = (
     Entry(
@@ -225,14 +239,17 @@ POOLER = (
         "x[0] @ W.T + b",
         "(B, H)",
         "pooler.dense",
-        ("pooler.activation.input", *_onnx("pooler/dense", "Gemm")),
+        ("pooler.activation.input", "pooler.dense.hook_out", *_onnx("pooler/dense", "Gemm")),
     ),
     Entry(
         "pooler",
         "pooler",
         "tanh(pooler_dense)",
         "(B, H)",
-        aliases=("pooler.activation", "pooler_output", *_onnx("pooler/activation", "Tanh")),
+        aliases=(
+            *("pooler.activation", "pooler_output", "pooler.hook_pooler_out"),
+            *_onnx("pooler/activation", "Tanh"),
+        ),
     ),
 )
 

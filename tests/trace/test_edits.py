@@ -172,7 +172,7 @@ EDITS = {
     ),
     "by the name of a hidden state": Case("hidden_states.2", Edit.scale(0.9), lambda x: x * 0.9),
     "by the name of TransformerLens": Case(
-        "blocks.1.hook_resid_post", Edit.scale(0.9, tokens=1), at((ALL, 1), lambda x: x * 0.9)
+        "blocks.1.ln2.hook_in", Edit.scale(0.9, tokens=1), at((ALL, 1), lambda x: x * 0.9)
     ),
 }
 
