@@ -276,7 +276,7 @@ const drawGridTable = () => {
 
 const shapeOf = (shape) => {
   const sizes = { B: 1, S: size(), H: about.model.hidden, A: about.model.heads, F: about.model.intermediate };
-  return shape.replace("(B, ", "(").replace(/[A-Z]/g, (letter) => sizes[letter] ?? letter);
+  return shape.replace("(B, ", "(").replace(/^\((\w+)\)$/, "($1,)").replace(/[A-Z]/g, (letter) => sizes[letter] ?? letter);
 };
 const stepNumbers = (part, step, layer) => {
   const token = part === "pooler" ? 0 : now.token, given = text().values[part];
