@@ -88,6 +88,7 @@ def outcome_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--write-slowest", action="store_true", help="put the slowest tests into tests/README.md")
+    parser.addoption("--write-picture", action="store_true", help="make .github/page.png again (-m browser)")
 
 
 @pytest.hookimpl(tryfirst=True)

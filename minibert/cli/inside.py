@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import argparse
 import re
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
+from minibert.base.checks import counted
 from minibert.cli.common import (
     add_model_options,
     check_file,
     positive,
+    report_problem,
     report_written,
     several_ints,
     write_file,
 )
-from minibert.cli.loading import locate_model
+from minibert.cli.loading import load_sentence_transformer, locate_model
+
+if TYPE_CHECKING:
+    from minibert.base.arrays import FloatArray
+    from minibert.trace.trace import Trace
 
 __all__ = ["add_verbs"]
 
@@ -69,22 +75,26 @@ def _index(text: str) -> int:
     return int(text)
 
 
-def _load(arguments: argparse.Namespace) -> tuple[Any, Any]:
-    """Load the encoder with its pooler, if the checkpoint has one, and the tokenizer."""
+def _load(arguments: argparse.Namespace, *, masked_lm: bool = False) -> tuple[Any, Any]:
+    """Load the encoder and the tokenizer; with `masked_lm` the encoder with that head, if the checkpoint has it."""
     from minibert.models.bert_model import BertModel
+    from minibert.models.heads import BertForMaskedLM
+    from minibert.models.loading import find_heads
     from minibert.tokenizer.bert_tokenizer import BertTokenizer
 
     files = locate_model(arguments)
-    model = BertModel.from_files(files, backend=arguments.backend, num_threads=arguments.num_threads)
+    wanted: Any = BertForMaskedLM if masked_lm and "BertForMaskedLM" in find_heads(files) else BertModel
+    model = wanted.from_files(files, backend=arguments.backend, num_threads=arguments.num_threads)
     return model, BertTokenizer.from_files(files)
 
 
 def _inspect(arguments: argparse.Namespace) -> None:
     check_file(arguments.output, ".html")
-    from minibert.inside.texts import trace_texts
+    from minibert.inside.texts import page_guesses, trace_texts
+    from minibert.models.heads import BertForMaskedLM
     from minibert.trace.page import page
 
-    model, tokenizer = _load(arguments)
+    model, tokenizer = _load(arguments, masked_lm=True)
     texts = [arguments.text] if arguments.pair is None else [arguments.text, arguments.pair]
     trace, _ = trace_texts(model, tokenizer, texts)
     html = page(
@@ -93,6 +103,8 @@ def _inspect(arguments: argparse.Namespace) -> None:
         layers=arguments.layers,
         heads=arguments.heads,
         max_bytes=arguments.max_bytes,
+        parts=None if arguments.pair is None else _parts(arguments, trace),
+        guesses=page_guesses(model, trace, tokenizer) if isinstance(model, BertForMaskedLM) else None,
     ).encode("utf-8")
 
     def write(file: BinaryIO) -> None:
@@ -100,7 +112,23 @@ def _inspect(arguments: argparse.Namespace) -> None:
 
     write_file(arguments.output, write)
     tokens = sum(map(len, trace.tokens or []))
-    report_written(arguments.output, f"a page of {len(html):,} bytes, {tokens} tokens")
+    report_written(arguments.output, f"a page of {len(html) / 1e6:.2f} MB, {counted(tokens, 'token')}")
+
+
+def _parts(arguments: argparse.Namespace, trace: Trace) -> FloatArray | None:
+    """Return the parts of the cosine of the two texts, or report why there are none."""
+    from minibert.inside.sentences import explain_similarity
+
+    model = load_sentence_transformer(arguments)
+    try:
+        found = explain_similarity(model, arguments.text, arguments.pair)
+    except ValueError as error:
+        report_problem(f"the page does not show how the cosine comes about: {error}")
+        return None
+    if [found.tokens_a, found.tokens_b] != trace.tokens:
+        report_problem("the page does not show how the cosine comes about, because sentence vectors take fewer tokens")
+        return None
+    return found.parts
 
 
 def _explain(arguments: argparse.Namespace) -> None:

@@ -9,12 +9,14 @@ import numpy as np
 
 from minibert.base.checks import brief, counted
 from minibert.base.warn import warn_caller
+from minibert.inside.lens import logit_lens
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
 from minibert.trace.names import Record
+from minibert.trace.page_data import Guesses
 from minibert.trace.trace import Trace
 
-__all__ = ["trace_texts"]
+__all__ = ["page_guesses", "trace_texts"]
 
 
 def trace_texts(
@@ -54,3 +56,12 @@ def trace_texts(
     words = [list(encoding.tokens) for encoding in encodings]
     trace = model.trace(ids, mask.astype(np.int64), types, record=record, tokens=words)
     return trace, encodings
+
+
+def page_guesses(model: Any, trace: Trace, tokenizer: BertTokenizer, k: int = 3) -> Guesses:
+    """Return the k words that the masked-LM head of a model reads out of each hidden state, for `Trace.page`."""
+    lens = logit_lens(model, trace, k)
+    words: Any = [
+        [[tokenizer.convert_ids_to_tokens(best.tolist()) for best in row] for row in state] for state in lens.ids
+    ]
+    return Guesses(lens.states, words, lens.probs)

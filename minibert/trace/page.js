@@ -276,7 +276,7 @@ const drawGridTable = () => {
 
 const shapeOf = (shape) => {
   const sizes = { B: 1, S: size(), H: about.model.hidden, A: about.model.heads, F: about.model.intermediate };
-  return shape.replace("(B, ", "(").replace(/[A-Z]/g, (letter) => sizes[letter] ?? letter);
+  return shape.replace("(B, ", "(").replace(/^\((\w+)\)$/, "($1,)").replace(/[A-Z]/g, (letter) => sizes[letter] ?? letter);
 };
 const stepNumbers = (part, step, layer) => {
   const token = part === "pooler" ? 0 : now.token, given = text().values[part];
@@ -349,6 +349,35 @@ const drawWords = () => {
     make("tbody", {}, ...table.map((cells, i) => make("tr", {}, make("th", { scope: "row" }, stateName(given.states[i])), ...cells.map((value, k) => make("td", value === lowest[k] ? { class: "lowest" } : {}, cosine(value)))))));
 };
 
+const drawParts = () => {
+  const given = read(about.parts);
+  if (!given) return;
+  const [n, m] = given.shape, names = [0, 1].map((i) => about.texts[i].tokens), total = given.data.reduce((a, b) => a + b, 0);
+  const best = [...given.data.keys()].sort((a, b) => Math.abs(given.data[b]) - Math.abs(given.data[a]) || a - b).slice(0, 10);
+  const most = Math.abs(given.data[best[0]]);
+  const sum = best.reduce((a, index) => a + given.data[index], 0);
+  $("parts-section").hidden = false;
+  $("parts-words").textContent = `The cosine of the two sentence vectors is ${cosine(total)}. It is the sum of ${n} \u00d7 ${m} = ${n * m} parts, one for each token of the first text with each token of the second. The ${best.length} largest parts add up to ${cosine(sum)}:`;
+  const pair = (i, j) => [bdi(`${i} ${names[0][i]}`), " with ", bdi(`${j} ${names[1][j]}`)];
+  fill($("parts"), ...best.map((index) => make("li", {}, make("span", {}, ...pair(Math.floor(index / m), index % m)), " ", make("span", { class: "number" }, minus(given.data[index].toFixed(4))), bar(Math.abs(given.data[index]) / most))));
+  $("parts-details").addEventListener("toggle", () => fill($("parts-table"), make("caption", {}, "Parts of the cosine"), head("first text", ...names[1].map((token, j) => bdi(`${j} ${token}`))),
+    make("tbody", {}, ...names[0].map((token, i) => make("tr", {}, make("th", { scope: "row" }, bdi(`${i} ${token}`)), ...names[1].map((_, j) => make("td", {}, minus(given.data[i * m + j].toFixed(4)))))))));
+};
+const drawGuesses = () => {
+  const given = text().guesses;
+  $("guesses-section").hidden = !given;
+  if (!given) return;
+  const rows = given.states.map((state, i) => make("tr", {}, make("th", { scope: "row" }, stateName(state)),
+    ...given.words[i][now.token].map((word, k) => make("td", { class: "start" }, bdi(word), ` ${percent(at(given.probs, i, now.token, k))}`))));
+  fill($("guesses"), make("caption", {}, "Token ", bdi(label(now.token))), head("state after", "first guess", "second", "third"), make("tbody", {}, ...rows));
+};
+const drawErrors = () => {
+  $("errors-section").hidden = !about.errors.length;
+  const first = about.errors.findIndex(([, , level]) => level === "wrong");
+  $("errors-words").textContent = `Errors in units of the rounding error of float32.${first < 0 ? "" : ` The first wrong value is ${about.errors[first][0]}.`}`;
+  fill($("errors"), head("value", "error", "level"), make("tbody", {}, ...about.errors.map(([value, error, level], i) => make("tr", {}, make("th", { scope: "row" }, value), make("td", i === first ? { class: "lowest" } : {}, error), make("td", { class: "start" }, level)))));
+};
+
 /* ---- changes ---- */
 const options = (select, names, chosen) => { fill(select, ...names.map((words, i) => make("option", { value: i }, words))); select.value = chosen; };
 const speak = () => {
@@ -367,6 +396,7 @@ const drawAll = (changes) => {
   if (has("text", "token", "layer", "head")) drawSteps();
   if (has("text", "token", "other")) drawFlow();
   if (has("text", "token", "word")) drawWords();
+  if (has("text", "token")) drawGuesses();
   speak();
 };
 const set = (changes) => {
@@ -382,15 +412,15 @@ const set = (changes) => {
   drawAll(changes);
 };
 
-/* At the start: the last place of the longest word that occurs more than once, and the head in which it looks most at one
-   other word. */
+/* At the start: [MASK], or the last place of the longest word that occurs more than once; and the head in which it looks most
+   at one other word that is not beside it. */
 const start = () => {
   const words = text().tokens, isWord = (token) => /^[\p{L}]+$/u.test(token), often = (token) => words.indexOf(token) !== words.lastIndexOf(token);
   const found = words.filter(isWord).sort((a, b) => often(b) - often(a) || b.length - a.length);
-  const token = found.length ? words.lastIndexOf(found[0]) : 0, best = { token, other: token ? 0 : words.length - 1, layer: 0, head: 0 };
+  const token = words.includes("[MASK]") ? words.indexOf("[MASK]") : found.length ? words.lastIndexOf(found[0]) : 0, best = { token, other: token ? 0 : words.length - 1, layer: 0, head: 0 };
   let most = 0;
   layers.forEach((_, layer) => heads.forEach((_, head) => row(layer, head, token, "raw").forEach((share, j) => {
-    if (share > most && isWord(words[j]) && words[j] !== words[token]) {
+    if (share > most && isWord(words[j]) && words[j] !== words[token] && Math.abs(j - token) > 1) {
       most = share;
       Object.assign(best, { other: j, layer, head });
     }
@@ -455,5 +485,7 @@ drawLegend();
 $("all").hidden = $("buttons").hidden = false;
 $("wait").hidden = true;
 set({ text: 0 });
+drawParts();
+drawErrors();
 document.documentElement.dataset.ready = "true";
 })();

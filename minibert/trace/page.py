@@ -12,17 +12,18 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from minibert.base.arrays import FloatArray
 from minibert.base.checks import brief, check_indices, check_int, counted
 from minibert.base.files import check_output, write_whole
 from minibert.trace.files import path_text
-from minibert.trace.page_data import FIRST, FIRST_KEYS, HEAD_MEASURES, Choice, Payload, text_data, visible
+from minibert.trace.page_data import FIRST, FIRST_KEYS, HEAD_MEASURES, Choice, Guesses, Payload, text_data, visible
 from minibert.trace.steps import PARTS, steps
 
 if TYPE_CHECKING:
@@ -55,11 +56,12 @@ class Frame:
         )
 
 
-def write_page(path: str | os.PathLike[str], html: str) -> None:
-    """Write a page into a file that ends in .html or .htm; the file gets its name when it is complete."""
+def write_page(path: str | os.PathLike[str], make: Callable[[], str]) -> None:
+    """Write a page into a file that ends in .html or .htm; the name is checked before `make` makes the page."""
     path = path_text(path)
     check_output(path, (".html", ".htm"))
-    write_whole(path, lambda file: file.write(html.encode("utf-8")))
+    html = make().encode("utf-8")
+    write_whole(path, lambda file: file.write(html))
 
 
 def page(
@@ -71,6 +73,9 @@ def page(
     layers: Sequence[int] | int | None = None,
     heads: Sequence[int] | int | None = None,
     max_bytes: int = MAX_BYTES,
+    parts: FloatArray | None = None,
+    guesses: Guesses | None = None,
+    errors: Sequence[tuple[str, float, str]] = (),
 ) -> str:
     """Return the page of a trace; `Trace.page` describes the arguments and errors."""
     for name, value in (("title", title), ("note", note)):
@@ -89,7 +94,7 @@ def page(
     payload = Payload()
     texts = []
     for number, row in enumerate(rows):
-        texts.append(text_data(trace, row, choice, payload, len(rows)))
+        texts.append(text_data(trace, row, choice, payload, len(rows), guesses))
         if sum(payload.sizes.values()) > 2 * max_bytes + 100_000:  # an estimate; the exact size is compared below
             raise ValueError(_too_large(trace, payload, max_bytes, rows[: number + 1], choice))
     if not payload.sizes:
@@ -114,6 +119,8 @@ def page(
         "edited": [f"{report.pattern}: {report.description}" for report in trace.edits],
         "steps": {part: _steps(part) for part in PARTS},
         "texts": texts,
+        "parts": None if parts is None else payload.add("parts", "f24", _checked_parts(parts, texts)),
+        "errors": [[visible(name), f"{units:.3g}", visible(level)] for name, units, level in errors],
     }
     html = _document(trace, title, note, description, payload, rows, choice)
     if len(html.encode("utf-8")) > max_bytes:
@@ -126,6 +133,16 @@ def _chosen(name: str, value: Any, count: int, what: str) -> list[int]:
         return list(range(count))
     found = check_indices(name, value, count, what=what, expected="an int, several, or None for all")
     return sorted(set(found))
+
+
+def _checked_parts(parts: FloatArray, texts: list[dict[str, Any]]) -> FloatArray:
+    expected = tuple(len(text["tokens"]) for text in texts)
+    if not isinstance(parts, np.ndarray) or parts.shape != expected or len(expected) != 2:
+        raise ValueError(
+            f"parts={brief(parts)}; expected the .parts of minibert.inside.explain_similarity for the two texts of the "
+            f"page, whose numbers of tokens are {expected}."
+        )
+    return parts
 
 
 def _too_large(trace: Trace, payload: Payload, max_bytes: int, rows: list[int], choice: Choice) -> str:

@@ -30,7 +30,17 @@ from minibert.trace.steps import PARTS
 if TYPE_CHECKING:
     from minibert.trace.trace import Trace
 
-__all__ = ["HEAD_MEASURES", "Choice", "Payload", "cosine", "sparse_entries", "text_data", "three_digits", "visible"]
+__all__ = [
+    "HEAD_MEASURES",
+    "Choice",
+    "Guesses",
+    "Payload",
+    "cosine",
+    "sparse_entries",
+    "text_data",
+    "three_digits",
+    "visible",
+]
 
 FIRST = 4
 """How many features of a vector the page has."""
@@ -53,6 +63,21 @@ _ALL_PAIRS, _MOST_PAIRS = 48, 300
 HEAD_MEASURES = ("first", "last", "previous", "next", "self", "same", "largest")
 """What the page says of a head: the mean share of attention on the first and the last token of the text, on the token
 before, the one after and the token itself, on other tokens that are equal to it; and the mean of the largest shares."""
+
+
+class Guesses(NamedTuple):
+    """The words that a masked-LM head reads out of hidden states; `minibert.inside.logit_lens` computes them.
+
+    Parameters
+    ----------
+    states : list of int                          the hidden states
+    words : nested lists of str                   by state, text, token: the k most probable words
+    probs : ndarray of shape (states, B, S, k)
+    """
+
+    states: list[int]
+    words: list[list[list[list[str]]]]
+    probs: FloatArray
 
 
 class Choice(NamedTuple):
@@ -182,7 +207,9 @@ def sparse_entries(num_rows: int, length: int) -> int:
     return max(_LEAST_OF_ROW, min(_MOST_OF_ROW, length, _SPARSE_ENTRIES // num_rows))
 
 
-def text_data(trace: Trace, index: int, choice: Choice, payload: Payload, num_texts: int) -> dict[str, Any]:
+def text_data(
+    trace: Trace, index: int, choice: Choice, payload: Payload, num_texts: int, guesses: Guesses | None = None
+) -> dict[str, Any]:
     """Put what the page shows of one text into the payload, and return its description.
 
     Parameters
@@ -192,6 +219,7 @@ def text_data(trace: Trace, index: int, choice: Choice, payload: Payload, num_te
     choice : Choice
     payload : Payload      gets the arrays
     num_texts : int        texts on the page, which share its size
+    guesses : Guesses, optional
     """
     length = int(trace.mask[index].sum())
     tokens = [str(i) for i in range(length)] if trace.tokens is None else trace.tokens[index]
@@ -203,6 +231,14 @@ def text_data(trace: Trace, index: int, choice: Choice, payload: Payload, num_te
     }
     data |= _attention(trace, index, length, choice, payload, num_texts, data["tokens"])
     data["cosines"] = _cosines(trace, index, tokens, payload)
+    data["guesses"] = None
+    if guesses is not None:
+        shown = np.flatnonzero(trace.mask[index])
+        data["guesses"] = {
+            "states": guesses.states,
+            "words": [[[visible(word) for word in state[index][i]] for i in shown] for state in guesses.words],
+            "probs": payload.add("guesses", "mille", guesses.probs[:, index, shown]),
+        }
     return data
 
 

@@ -23,6 +23,7 @@ from minibert.trace.names import Names, Record, Sizes, Spec
 
 if TYPE_CHECKING:
     from minibert.trace.page import Frame
+    from minibert.trace.page_data import Guesses
 
 __all__ = ["EditReport", "Site", "Trace", "Value", "check_tokens"]
 
@@ -288,6 +289,9 @@ class Trace(Mapping[str, FloatArray]):
         layers: Sequence[int] | int | None = None,
         heads: Sequence[int] | int | None = None,
         max_bytes: int = 5_000_000,
+        parts: FloatArray | None = None,
+        guesses: Guesses | None = None,
+        errors: Sequence[tuple[str, float, str]] = (),
     ) -> None:
         """Write one HTML file to look at the trace in a browser: the heads, their attention, each layer step by step.
 
@@ -301,6 +305,12 @@ class Trace(Mapping[str, FloatArray]):
             What the page has; default: all of the trace. Negative ones count from the end.
         max_bytes : int
             A larger page is refused. Beyond a million probs the page has the largest of each row only.
+        parts : ndarray of shape (Sa, Sb), optional
+            For a trace of two texts: ``minibert.inside.explain_similarity(model, a, b).parts``.
+        guesses : Guesses, optional
+            The words that a masked-LM head reads out of each hidden state; ``minibert inspect`` makes them.
+        errors : list of (name, error in units, level), optional
+            What a comparison with another implementation found for each value.
 
         Raises
         ------
@@ -312,8 +322,14 @@ class Trace(Mapping[str, FloatArray]):
         """
         from minibert.trace.page import page, write_page
 
-        options = {"sequences": sequences, "layers": layers, "heads": heads}
-        write_page(path, page(self, title=title, note=note, max_bytes=max_bytes, **options))
+        options: dict[str, Any] = {
+            "sequences": sequences,
+            "layers": layers,
+            "heads": heads,
+            "parts": parts,
+            "guesses": guesses,
+        }
+        write_page(path, lambda: page(self, title=title, note=note, max_bytes=max_bytes, errors=errors, **options))
 
     def show(
         self,
@@ -324,6 +340,9 @@ class Trace(Mapping[str, FloatArray]):
         layers: Sequence[int] | int | None = None,
         heads: Sequence[int] | int | None = None,
         max_bytes: int = 5_000_000,
+        parts: FloatArray | None = None,
+        guesses: Guesses | None = None,
+        errors: Sequence[tuple[str, float, str]] = (),
         height: int = 900,
     ) -> Frame:
         """Return the same page as `page` for a notebook, `height` pixels high.
@@ -332,8 +351,14 @@ class Trace(Mapping[str, FloatArray]):
         """
         from minibert.trace.page import Frame, page
 
-        options = {"sequences": sequences, "layers": layers, "heads": heads}
-        html = page(self, title=title, note=note, max_bytes=max_bytes, **options)
+        options: dict[str, Any] = {
+            "sequences": sequences,
+            "layers": layers,
+            "heads": heads,
+            "parts": parts,
+            "guesses": guesses,
+        }
+        html = page(self, title=title, note=note, max_bytes=max_bytes, errors=errors, **options)
         return Frame(html, check_int("height", height, 100, 100_000))
 
     # --- files --------------------------------------------------------------------------------------------------------

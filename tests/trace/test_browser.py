@@ -219,6 +219,22 @@ def test_the_button_changes_the_colours(browser: Any, file: Path) -> None:
         assert seen[0] == seen[1] != seen[2]
 
 
+def test_the_picture_of_the_front_page(browser: Any, trace: Trace, tmp_path: Path, request: Any) -> None:
+    """`pytest -m browser --write-picture` makes it again."""
+    there = Path(__file__).parents[2] / ".github" / "page.png"
+    target = there if request.config.getoption("--write-picture") else tmp_path / "page.png"
+    file = tmp_path / "page.html"
+    trace.page(file, title="all-MiniLM-L6-v2", sequences=0)
+    with watched_page(browser, file, viewport={"width": 1180, "height": 1500}, color_scheme="light") as page:
+        choose(page, token=19, other=11, layer=0, head=1)
+        page.screenshot(path=target)
+    for picture in (target, there):
+        content = picture.read_bytes()
+        assert content.startswith(b"\x89PNG")
+        assert int.from_bytes(content[16:20]) == 1180
+        assert 40_000 < len(content) < 400_000
+
+
 # --- other traces -----------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,355 @@
+"""The page without a browser: its numbers decoded, its bytes, its sizes, its text, what is refused."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import shutil
+import subprocess
+import zlib
+from collections.abc import Callable
+from html import unescape
+from html.parser import HTMLParser
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minibert import BertModel, BertTokenizer, Edit, Trace
+from minibert.trace.page import MAX_BYTES, page
+from minibert.trace.page_data import HEAD_MEASURES, three_digits
+from minibert.trace.steps import PARTS, steps
+from tests.support.checkpoints import random_checkpoint
+from tests.support.text_data import naughty_lines, needs_data
+
+TEXT = "After stealing money from the bank vault, the bank robber was seen fishing on the Mississippi river bank."
+
+
+@pytest.fixture(scope="module")
+def trace(minilm: BertModel, tokenizer: BertTokenizer) -> Trace:
+    return minilm.trace(**tokenizer(TEXT, return_tensors="np"), tokens=tokenizer)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> BertModel:
+    folder = random_checkpoint(tmp_path_factory.mktemp("small") / "model", num_attention_heads=2, num_hidden_layers=3)
+    return BertModel.from_pretrained(folder, backend="numpy")
+
+
+def decoded(html: str) -> tuple[dict[str, Any], Callable[[dict[str, Any]], np.ndarray]]:
+    """Return the description of a page, and a function that reads one of its arrays. It uses no code of minibert."""
+    payload = re.search(r'id="payload">([\w=-]*)</script>', html)
+    assert payload is not None
+    data = zlib.decompress(base64.urlsafe_b64decode(payload[1]), -15)
+    start = 4 + int.from_bytes(data[:4], "little")
+
+    def read(entry: dict[str, Any]) -> np.ndarray:
+        count = int(np.prod(entry["shape"]))
+        size = 3 if entry["kind"] == "f24" else 2
+        first = start + entry["at"]
+        planes = np.frombuffer(data[first : first + size * count], np.uint8).reshape(size, count)
+        if entry["kind"] == "f24":
+            array = np.vstack([np.zeros((1, count), np.uint8), planes]).T.copy().view("<f4").astype(float)
+        elif entry["kind"] == "digits":
+            array = planes.T.copy().view("<f2").astype(float)
+        else:
+            whole = planes.T.copy().view("<u2").astype(float)
+            scales = {"mille": whole / 1000, "cos": whole / 10000 - 1, "whole": whole - 1000}
+            array = np.where((whole == 65535) & (entry["kind"] != "whole"), np.nan, scales[entry["kind"]])
+        return array.reshape(entry["shape"])
+
+    return json.loads(data[4:start]), read
+
+
+def text_of(html: str) -> str:
+    """Return a page without the numbers."""
+    return re.sub(r'id="payload">[\w=-]*<', 'id="payload"><', html)
+
+
+# --- numbers ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_payload_is_the_trace(trace: Trace) -> None:
+    about, read = decoded(page(trace))
+    (text,) = about["texts"]
+    values = trace.sequence(0)
+    assert text["tokens"] == trace.tokens[0]
+    assert text["ids"] == trace.ids[0].tolist()
+    probs = np.stack([values[f"encoder.layer.{i}.attention.self.probs"] for i in range(6)])
+    np.testing.assert_allclose(read(text["attention"]["probs"]), probs, atol=0.000501)
+    scores = np.stack([values[f"encoder.layer.{i}.attention.self.scores"] for i in range(6)])[..., :3]
+    np.testing.assert_array_equal(three_digits(read(text["attention"]["scores"])), three_digits(scores))
+    for part, layers in (("embeddings", [None]), ("layer", range(6)), ("pooler", [None])):
+        first, rms = (read(text["values"][part][key]) for key in ("first", "rms"))
+        entries = [entry for entry in PARTS[part] if "S, S" not in entry.shape]
+        assert text["values"][part]["symbols"] == [entry.symbol for entry in entries]
+        for i, layer in enumerate(layers):
+            for j, entry in enumerate(entries):
+                array = values[entry.path.format(i=layer)].astype(float).reshape(first.shape[2], -1)
+                np.testing.assert_array_equal(three_digits(first[i, j]), three_digits(array[:, :4]))
+                squares = np.sqrt(np.square(array).mean(axis=1))
+                np.testing.assert_allclose(rms[i, j], squares, rtol=5.01e-3)
+    states = np.stack([values["embeddings"], *(values[f"encoder.layer.{i}"] for i in range(6))]).astype(float)
+    unit = states / np.linalg.norm(states, axis=2, keepdims=True)
+    cosines = np.einsum("lid,ljd->lij", unit, unit)
+    first, second = np.triu_indices(22, 1)
+    np.testing.assert_allclose(read(text["cosines"]["of_pairs"]), cosines[:, first, second], atol=5.1e-5)
+    before = np.einsum("lid,lid->li", unit[1:], unit[:-1])
+    np.testing.assert_allclose(read(text["cosines"]["with_previous"])[1:], before, atol=5.1e-5)
+    np.testing.assert_allclose(
+        read(text["cosines"]["with_embeddings"])[1:], np.einsum("lid,id->li", unit[1:], unit[0]), atol=5.1e-5
+    )
+
+
+def test_the_weighted_shares_are_those_of_kobayashi(trace: Trace, minilm: BertModel) -> None:
+    """With the corrections they are exact to 0.1 %, as `minibert.inside.norms` computes them."""
+    from minibert import inside
+
+    about, read = decoded(page(trace))
+    given = about["texts"][0]["attention"]
+    probs, norms, corrections = (read(given[key]) for key in ("probs", "norms", "corrections"))
+    parts = probs.astype(np.float32).astype(float) * norms[:, :, None, :]
+    shares = np.floor(1000 * (parts / np.add.accumulate(parts, axis=3)[..., -1:]) + 0.5) + corrections
+    expected = inside.norms(minilm, trace, "attention", heads=True)[:, 0]
+    expected = expected / expected.sum(axis=3, keepdims=True)
+    np.testing.assert_allclose(shares, 1000 * expected, atol=0.501)
+    assert given["mapped"]
+
+
+def test_the_measures_of_heads(trace: Trace) -> None:
+    about, read = decoded(page(trace))
+    measures = read(about["texts"][0]["attention"]["measures"])
+    words = trace.tokens[0]
+    for layer in range(6):
+        probs = trace[layer, "probs"][0].astype(float)
+        for head in range(12):
+            rows = probs[head]
+            same = [sum(row[j] for j in range(22) if j != i and words[j] == words[i]) for i, row in enumerate(rows)]
+            expected = {
+                "first": rows[:, 0].mean(),
+                "last": rows[:, -1].mean(),
+                "previous": np.mean([rows[i, i - 1] for i in range(1, 22)]),
+                "next": np.mean([rows[i, i + 1] for i in range(21)]),
+                "self": np.trace(rows) / 22,
+                "same": np.mean([same[i] for i in range(22) if words.count(words[i]) > 1]),
+                "largest": rows.max(axis=1).mean(),
+            }
+            np.testing.assert_allclose(measures[layer, head], [expected[key] for key in HEAD_MEASURES], atol=0.000501)
+
+
+def test_of_long_texts_the_largest_shares_are_kept(tmp_path: Path) -> None:
+    """The budget of 512 tokens x 12 layers x 12 heads, with attention as uneven as that of a trained model."""
+    sizes = {"hidden_size": 96, "num_attention_heads": 12, "num_hidden_layers": 12, "intermediate_size": 96}
+    model = BertModel.from_pretrained(random_checkpoint(tmp_path / "model", **sizes), backend="numpy")
+    ids = np.random.default_rng(0).integers(model.config.vocab_size, size=(1, 512))
+    trace = model.trace(ids, edit={"*.scores": Edit.noise(3.0, 0)})
+    html = page(trace)
+    assert len(html) < 5_000_000
+    about, read = decoded(html)
+    given = about["texts"][0]["attention"]
+    columns, shares = read(given["columns"]).astype(int), read(given["probs"])
+    kept = shares.shape[3]
+    assert 8 <= kept < 512
+    for layer, head, i in ((0, 0, 0), (11, 11, 511), (5, 7, 100)):
+        probs = trace[layer, "probs"][0, head, i]
+        assert (np.diff(columns[layer, head, i]) > 0).all()
+        np.testing.assert_allclose(shares[layer, head, i], probs[columns[layer, head, i]], atol=0.000501)
+        assert probs.argmax() in columns[layer, head, i]
+    pairs = about["texts"][0]["cosines"]["pairs"]
+    assert pairs is not None
+    assert all(ids[0, i] == ids[0, j] for i, j in pairs)
+
+
+# --- bytes and text ---------------------------------------------------------------------------------------------------
+
+
+def test_sizes_of_a_short_text(trace: Trace) -> None:
+    assert len(trace.tokens[0]) == 22
+    assert len(page(trace, title="all-MiniLM-L6-v2").encode("utf-8")) < 150_000
+    code = sum(len((files("minibert.trace") / f"page.{suffix}").read_bytes()) for suffix in ("html", "css", "js"))
+    assert code < 60_000
+
+
+def test_the_same_trace_gives_the_same_bytes(trace: Trace, minilm: BertModel, tokenizer: BertTokenizer) -> None:
+    again = minilm.trace(**tokenizer(TEXT, return_tensors="np"), tokens=tokenizer)
+    assert page(again, title="a") == page(trace, title="a")
+    assert page(again, title="b") != page(trace, title="a")
+
+
+class Outline(HTMLParser):
+    """Collects what the tests ask about: ids, open elements, attributes."""
+
+    EMPTY = ("meta", "br", "input", "canvas")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ids: list[str] = []
+        self.open: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.tags: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+        self.ids += [value or "" for key, value in attrs if key == "id"]
+        if tag not in ("meta", "th", "td", "tr"):  # the tables without JavaScript leave out some end tags
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in ("th", "td", "tr"):
+            assert self.open.pop() == tag
+
+
+def test_the_document_is_well_formed_and_asks_for_nothing(trace: Trace) -> None:
+    html = page(trace, title="a & b", note="<note>")
+    outline = Outline()
+    outline.feed(html)
+    outline.close()
+    assert outline.open == []
+    assert len(outline.ids) == len(set(outline.ids))
+    assert outline.tags.count("canvas") == 1
+    assert "grid-table" in outline.ids, "the table behind the canvas"
+    keys = {key for key, _ in outline.attributes}
+    assert not keys & {"src", "href", "srcset", "style", "action", "background", "ping"}
+    assert not [key for key in keys if key.startswith("on")]
+    plain = text_of(html).replace("http-equiv", "")
+    assert "http" not in plain
+    assert "//" not in plain
+    assert "@import" not in plain
+    assert "url(" not in plain
+    policy = next(unescape(value or "") for key, value in outline.attributes if key == "content" and "-src" in value)
+    assert policy.startswith("default-src 'none'; ")
+    assert "unsafe" not in policy
+
+
+def test_the_script_is_correct_javascript(tmp_path: Path) -> None:
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("this test needs node")
+    script = tmp_path / "page.js"
+    script.write_bytes((files("minibert.trace") / "page.js").read_bytes())
+    subprocess.run([node, "--check", str(script)], check=True, timeout=60)
+    text = script.read_text(encoding="utf-8")
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|fetch\(|XMLHttp|import\(", text)
+
+
+def test_each_symbol_of_the_table_has_a_step_with_its_line_of_code() -> None:
+    for part, entries in PARTS.items():
+        assert [step.entry for step in steps(part)] == list(entries)
+        for step in steps(part):
+            assert step.words.endswith(".")
+            assert step.lines[0].file == "encoder.py"
+            for file, number, text in step.lines:
+                lines = (files("minibert.bert") / file).read_text(encoding="utf-8").splitlines()
+                assert lines[number - 1].strip() == text
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return float(np.dot(linear, [0.2126, 0.7152, 0.0722]))
+
+
+def test_the_colours_of_text_have_contrast() -> None:
+    css = (files("minibert.trace") / "page.css").read_text(encoding="utf-8")
+    schemes = [dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", line)) for line in css.splitlines() if "--bg:" in line]
+    assert len(schemes) == 3
+    assert schemes[1] == schemes[2]
+    for colours in schemes:
+        for ink in ("ink", "quiet", "accent"):
+            for ground in ("bg", "field", "low"):
+                pair = sorted((luminance(colours[ink]), luminance(colours[ground])))
+                assert (pair[1] + 0.05) / (pair[0] + 0.05) >= 4.5, (ink, ground)
+
+
+@needs_data
+def test_hostile_tokens_stay_text(small: BertModel) -> None:
+    lines = [*naughty_lines(), "</script>", "\ud800", "]]>", "<!--", "{{payload}}", "\u2028"]
+    for start in range(0, len(lines), 100):
+        words = lines[start : start + 100]
+        html = page(small.trace(np.ones((1, len(words)), dtype=np.int64), tokens=[words]), title=words[0])
+        outline = Outline()
+        outline.feed(html)
+        assert outline.tags.count("script") == 2
+        assert not {"img", "iframe", "svg", "a", "object"} & set(outline.tags)
+        html.encode("utf-8")
+        about, _ = decoded(html)
+        shown = about["texts"][0]["tokens"]
+        assert not [token for token in shown if re.search("[\x00-\x1f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", token)]
+        for token, word in zip(shown, words, strict=True):
+            assert re.sub("\u27e8U\\+([0-9A-F]+)\u27e9", lambda found: chr(int(found[1], 16)), token) == word
+
+
+# --- choices ----------------------------------------------------------------------------------------------------------
+
+
+def test_layers_heads_and_texts_can_be_left_out(small: BertModel) -> None:
+    mask = np.array([[1, 1, 1], [0, 0, 0], [0, 1, 1]])
+    trace = small.trace(np.ones((3, 3), dtype=np.int64), mask)
+    about, read = decoded(page(trace, layers=[-1, 0], heads=1, sequences=[2, 1]))
+    assert (about["layers"], about["heads"]) == ([0, 2], [1])
+    (text,) = about["texts"]
+    assert text["tokens"] == ["0", "1"]
+    probs = read(text["attention"]["probs"])
+    assert probs.shape == (2, 1, 2, 2)
+    np.testing.assert_allclose(probs[1, 0], trace.sequence(2)["encoder.layer.2.attention.self.probs"][1], atol=0.000501)
+    assert "pooler" not in text["values"], "its first token is masked"
+    assert len(decoded(page(trace))[0]["texts"]) == 2, "a text without tokens is left out"
+
+
+def test_traces_of_all_kinds(small: BertModel, tmp_path: Path) -> None:
+    ids = np.ones((1, 3), dtype=np.int64)
+    for trace in (
+        small.trace(ids, record="hidden_states.1"),
+        small.trace(ids, record="*.query"),
+        small.trace(ids, num_layers=1),
+        small.trace(ids[:, :1]),
+        small.trace(inputs_embeds=np.ones((1, 2, small.config.hidden_size), dtype=np.float32)),
+        small.trace(ids, edit={"*.value": Edit.scale(1e9)}),
+        small.trace(ids, edit={"*.value": Edit.zero()}),
+    ):
+        trace.page(tmp_path / "page.html")
+        trace.save(tmp_path / "trace.npz")
+        loaded = Trace.load(tmp_path / "trace.npz")
+        assert loaded.ids is None
+        loaded.page(tmp_path / "loaded.htm")
+        assert trace.select("*" if len(trace) > 1 else list(trace)).output_map(0) is not None
+
+
+def test_a_frame_for_notebooks(trace: Trace) -> None:
+    frame = trace.show(title="x", height=500)
+    html = frame._repr_html_()
+    source = re.search('srcdoc="([^"]*)"', html)
+    assert source is not None
+    assert unescape(source[1]) == page(trace, title="x")
+    assert 'height="500"' in html
+    assert "bytes" in repr(frame)
+
+
+def test_what_is_refused(trace: Trace, small: BertModel, tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    nothing = small.trace(np.ones((1, 2), dtype=np.int64), record=())
+    hidden = small.trace(np.ones((1, 2), dtype=np.int64), np.zeros((1, 2), dtype=np.int64))
+    for error, message, call in (
+        (ValueError, r"larger than max_bytes=50,000: attention .* MB.*Leave something out, such as layers=\[0, 1\]",
+         lambda: trace.page(file, max_bytes=50_000)),
+        (ValueError, "larger than max_bytes=0", lambda: trace.page(file, max_bytes=0)),
+        (ValueError, "layers=6; this model has 6 layers", lambda: trace.page(file, layers=6)),
+        (TypeError, "heads='all'; expected an int, several", lambda: trace.page(file, heads="all")),
+        (ValueError, "sequences=1", lambda: trace.page(file, sequences=[0, 1])),
+        (ValueError, "holds no value that the page shows", lambda: nothing.page(file)),
+        (ValueError, "holds no token", lambda: hidden.page(file)),
+        (TypeError, "title=3; expected a str", lambda: trace.page(file, title=3)),
+        (TypeError, "max_bytes='1'", lambda: trace.page(file, max_bytes="1")),
+        (ValueError, r"\.html", lambda: trace.page(tmp_path / "page.pdf")),
+        (OSError, "there is no folder", lambda: trace.page(tmp_path / "no" / "page.html")),
+        (TypeError, "name of a file", lambda: trace.page(3)),
+        (ValueError, "height=1; expected an int, 100 to 100,000", lambda: trace.show(height=1)),
+    ):  # fmt: skip
+        with pytest.raises(error, match=message):
+            call()
+    assert not file.exists()
+    assert MAX_BYTES == 5_000_000
