@@ -20,7 +20,17 @@ if TYPE_CHECKING:
     from minibert import exact, inside, parity
     from minibert.bert.config import BertConfig
     from minibert.errors import DownloadError, ModelFormatError
-    from minibert.models.auto import AutoConfig, AutoModel
+    from minibert.models.auto import (
+        AutoConfig,
+        AutoModel,
+        AutoModelForMaskedLM,
+        AutoModelForMultipleChoice,
+        AutoModelForNextSentencePrediction,
+        AutoModelForPreTraining,
+        AutoModelForQuestionAnswering,
+        AutoModelForSequenceClassification,
+        AutoModelForTokenClassification,
+    )
     from minibert.models.bert_model import BertModel
     from minibert.models.heads import (
         BertForMaskedLM,
@@ -40,7 +50,7 @@ if TYPE_CHECKING:
     from minibert.similarity import SimilarityFunction, quantize_embeddings
     from minibert.tasks.pipelines import pipeline
     from minibert.tokenizer.auto import AutoTokenizer
-    from minibert.tokenizer.bert_tokenizer import BertTokenizer
+    from minibert.tokenizer.bert_tokenizer import BertTokenizer, BertTokenizerFast
     from minibert.tokens.embed import embed_tokens
     from minibert.tokens.layers import combine_layers
     from minibert.tokens.occurrences import word_occurrences
@@ -52,6 +62,13 @@ if TYPE_CHECKING:
 __all__ = [
     "AutoConfig",
     "AutoModel",
+    "AutoModelForMaskedLM",
+    "AutoModelForMultipleChoice",
+    "AutoModelForNextSentencePrediction",
+    "AutoModelForPreTraining",
+    "AutoModelForQuestionAnswering",
+    "AutoModelForSequenceClassification",
+    "AutoModelForTokenClassification",
     "AutoTokenizer",
     "BertConfig",
     "BertForMaskedLM",
@@ -64,6 +81,7 @@ __all__ = [
     "BertModel",
     "BertModelOutput",
     "BertTokenizer",
+    "BertTokenizerFast",
     "CrossEncoder",
     "DownloadError",
     "Edit",
@@ -93,6 +111,13 @@ __version__ = "0.3.0"
 _MODULE_OF = {
     "AutoConfig": "models.auto",
     "AutoModel": "models.auto",
+    "AutoModelForMaskedLM": "models.auto",
+    "AutoModelForMultipleChoice": "models.auto",
+    "AutoModelForNextSentencePrediction": "models.auto",
+    "AutoModelForPreTraining": "models.auto",
+    "AutoModelForQuestionAnswering": "models.auto",
+    "AutoModelForSequenceClassification": "models.auto",
+    "AutoModelForTokenClassification": "models.auto",
     "AutoTokenizer": "tokenizer.auto",
     "BertConfig": "bert.config",
     "BertForMaskedLM": "models.heads",
@@ -105,6 +130,7 @@ _MODULE_OF = {
     "BertModel": "models.bert_model",
     "BertModelOutput": "models.outputs",
     "BertTokenizer": "tokenizer.bert_tokenizer",
+    "BertTokenizerFast": "tokenizer.bert_tokenizer",
     "CrossEncoder": "sentence.cross_encoder",
     "DownloadError": "errors",
     "Edit": "trace.edit",
@@ -126,7 +152,6 @@ _MODULE_OF = {
 }
 
 
-_HEAD = "minibert.load(name), which finds the head of the checkpoint, or the class itself, such as BertForMaskedLM"
 _OTHER_MODEL = "minibert runs BERT only; BertModel loads a BERT checkpoint for the same use"
 _TRAINING = "minibert does not train; train with transformers or sentence-transformers, and load the folder here"
 _FAST = "BertTokenizer; it is as fast"
@@ -134,16 +159,8 @@ _FAST = "BertTokenizer; it is as fast"
 # Names of transformers and sentence-transformers that people import -> what to use instead. A name leaves this table
 # when minibert has it.
 _INSTEAD = {
-    **dict.fromkeys(
-        (
-            *("AutoModelForMaskedLM", "AutoModelForSequenceClassification", "AutoModelForTokenClassification"),
-            *("AutoModelForQuestionAnswering", "AutoModelForPreTraining", "AutoModelForNextSentencePrediction"),
-            "AutoModelForMultipleChoice",
-        ),
-        _HEAD,
-    ),
     **dict.fromkeys(("BertLMHeadModel", "AutoModelForCausalLM", "AutoModelForSeq2SeqLM"), _OTHER_MODEL),
-    **dict.fromkeys(("BertTokenizerFast", "PreTrainedTokenizerFast", "PreTrainedTokenizer"), _FAST),
+    **dict.fromkeys(("PreTrainedTokenizerFast", "PreTrainedTokenizer"), _FAST),
     "AutoProcessor": "AutoTokenizer",
     "BatchEncoding": "minibert.tokenizer.batch.TokenizedBatch, which the tokenizer returns",
     "DataCollatorWithPadding": (

@@ -21,6 +21,7 @@ import torch
 import minibert
 from minibert import BertModel, BertTokenizer, SentenceTransformer, combine_layers, embed_tokens, integrations, util
 from minibert.compat.bert_serving import BertClient
+from tests.support import sentence_heads
 from tests.support.checkpoints import random_checkpoint, sentence_model
 from tests.support.head_models import head_checkpoint
 
@@ -50,12 +51,12 @@ class World:
 
         return TheirTokenizer.from_pretrained(self.minilm), TheirModel.from_pretrained(self.minilm).eval()
 
-    def sentence_transformers(self, folder: Path | None = None) -> Any:
+    def sentence_transformers(self, folder: Path | None = None, **options: Any) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of torch and transformers themselves
             from sentence_transformers import SentenceTransformer as Theirs
 
-            return Theirs(str(folder or self.minilm), device="cpu")
+            return Theirs(str(folder or self.minilm), device="cpu", **options)
 
 
 CHECKS: dict[str, Callable[[World], None]] = {}
@@ -92,9 +93,12 @@ def close(found: Any, expected: Any) -> None:
 # --- transformers -----------------------------------------------------------------------------------------------------
 
 
-@row("`from transformers import BertModel, BertTokenizer, BertConfig, AutoModel, AutoTokenizer, AutoConfig`")
+@row(
+    "`from transformers import BertModel, BertTokenizer, BertTokenizerFast, BertConfig, AutoModel, AutoTokenizer, "
+    "AutoConfig`"
+)
 def _names(world: World) -> None:
-    for name in ("BertModel", "BertTokenizer", "BertConfig", "AutoModel", "AutoTokenizer", "AutoConfig"):
+    for name in ("BertModel", "BertTokenizerFast", "BertConfig", "AutoModel", "AutoTokenizer", "AutoConfig"):
         getattr(minibert, name).from_pretrained(world.minilm)
 
 
@@ -116,8 +120,12 @@ def _heads(world: World) -> None:
     folder = head_checkpoint(world.folder / "head", "BertForMaskedLM")
     theirs = AutoModelForMaskedLM.from_pretrained(folder)
     ids = torch.tensor([[5, 6, 7]])
-    for model in (minibert.load(folder), minibert.BertForMaskedLM.from_pretrained(folder)):
+    for load in (minibert.load, minibert.AutoModelForMaskedLM.from_pretrained):
+        model = load(folder)
+        assert type(model) is minibert.BertForMaskedLM
         close(model(ids).logits, theirs(ids).logits.detach())
+    with pytest.raises(minibert.ModelFormatError, match="minibert never makes random"):
+        minibert.AutoModelForSequenceClassification.from_pretrained(folder)
 
 
 @row('`tokenizer(text)["input_ids"]`')
@@ -145,7 +153,10 @@ def _device_of_parameters(world: World) -> None:
     first = next(world.model.parameters())
     assert first.device == world.model.device == next(world.transformers()[1].parameters()).device
     first.zero_()  # a copy
-    assert world.model.get_input_embeddings().weight.any()
+    assert world.model.embeddings.LayerNorm.weight.any()
+    assert first.numel() < 1000
+    theirs = [name for name, _ in world.transformers()[1].named_parameters()]
+    assert [name for name, _ in world.model.named_parameters()] == theirs
 
 
 @row('`.to("cuda")`, `.half()`, `.train()`, `torch_dtype=torch.float16`')
@@ -269,6 +280,16 @@ def _module_around_it(world: World) -> None:
     assert ours.top.weight.grad is not None
 
 
+@row("`tokenizer.tokenize([text, text])`")
+def _tokens_of_a_list(world: World) -> None:
+    tokenizer, _ = world.transformers()
+    assert tokenizer.tokenize(["A cat.", "A dog."]) == tokenizer.tokenize("A cat.")  # the dog is dropped
+    with pytest.raises(TypeError, match="expected one str"):
+        world.tokenizer.tokenize(["A cat.", "A dog."])
+    for given, options in ((["A cat."], {}), (["A", "cat."], {"is_split_into_words": True})):
+        assert world.tokenizer.tokenize(given, **options) == tokenizer.tokenize(given, **options)
+
+
 @row("`print(tokenizer(text))`")
 def _printed(world: World) -> None:
     tokenizer, _ = world.transformers()
@@ -383,6 +404,36 @@ def _device(world: World) -> None:
     assert str(world.sentences.device) == "cpu"
     with pytest.raises(ValueError, match="device='cuda'"):
         SentenceTransformer(world.minilm, device="cuda")
+
+
+@row('`config_kwargs={"num_hidden_layers": 2}`')
+def _other_config(world: World) -> None:
+    with pytest.raises(ValueError, match=r"num_hidden_layers=2.*encode\(texts, layers=2\)"):
+        SentenceTransformer(world.minilm, config_kwargs={"num_hidden_layers": 2})
+    SentenceTransformer(world.minilm, config_kwargs={"num_hidden_layers": 6})
+    theirs = world.sentence_transformers(config_kwargs={"num_hidden_layers": 2}).encode(TEXTS)
+    close(world.sentences.encode(TEXTS, layers=2), theirs)
+
+
+@row("`model.tokenize(texts)`, `preprocess(texts)`")
+def _features(world: World) -> None:
+    theirs = world.sentence_transformers().preprocess(TEXTS)
+    for ours in (world.sentences.tokenize(TEXTS), world.sentences.preprocess(TEXTS)):
+        assert isinstance(ours["input_ids"], np.ndarray)
+        made = ours.convert_to_tensors("pt")
+        for name in ("input_ids", "attention_mask", "token_type_ids"):
+            torch.testing.assert_close(made[name], theirs[name])
+
+
+@row("`SparseEncoder.encode(texts)`")
+def _sparse_tensors(world: World) -> None:
+    folder = sentence_heads.model_folder(world.folder / "sparse", sentence_heads.MASKED)
+    ours = minibert.SparseEncoder(folder).encode(["the cat sat", "a cat"])
+    theirs = sentence_heads.theirs("SparseEncoder", folder).encode(["the cat sat", "a cat"]).coalesce()
+    assert ours.is_sparse
+    close(ours.to_tensor().to_dense(), theirs.to_dense())
+    torch.testing.assert_close(ours._indices(), theirs._indices())
+    assert ours._values().nelement() == theirs._values().nelement()
 
 
 @row("`pool = model.start_multi_process_pool()`, `encode(texts, pool=pool)`")

@@ -28,7 +28,7 @@ from minibert.tokenizer.padding import PADDING, choose_strategy
 from minibert.tokenizer.saving import save_tokenizer
 from minibert.tokenizer.texts import Texts, as_batch, is_one_text, shown, split_pairs
 
-__all__ = ["BertTokenizer"]
+__all__ = ["BertTokenizer", "BertTokenizerFast"]
 
 
 class BertTokenizer(Chat):
@@ -546,6 +546,10 @@ def _spans(lengths: list[int], widths: list[int], side: str) -> list[slice]:
     if side == "right":
         return [slice(0, length) for length in lengths]
     return [slice(width - length, width) for length, width in zip(lengths, widths, strict=True)]
+
+
+BertTokenizerFast = BertTokenizer
+"""The older name of transformers, whose tokenizers of this name were the fast ones; in transformers 5 they are one."""
 
 
 def _only_text(name: str, value: Any, is_split_into_words: bool) -> Any:
