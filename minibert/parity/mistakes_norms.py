@@ -260,7 +260,15 @@ def activation_mistake(curve: str) -> Mistake:
     text = f"hidden_act: in the feed forward {what}; config.json has another hidden_act"
     remedy = _GELU_TANH_REMEDY if curve == "gelu" else _ACTIVATION_REMEDY
     harmless = "this erf is within 1.5e-7 of the true one" if _IDS[curve] == "G3.erf-5" else ""
-    return part_mistake(_IDS[curve], text, remedy, "intermediate", harmless=harmless, activation=_curve(CURVES[curve]))
+    return part_mistake(
+        _IDS[curve],
+        text,
+        remedy,
+        "intermediate",
+        harmless=harmless,
+        rounds=_IDS[curve] == "G2.ggml",
+        activation=_curve(CURVES[curve]),
+    )
 
 
 ACTIVATIONS: tuple[Mistake, ...] = (
