@@ -161,7 +161,7 @@ class _Diagnosis:
                 self._explained(cause.names, first_places),
                 cause.alternatives,
                 separate_by(cause.mistake, cause.alternatives, cause.names),
-                self._model.config.num_hidden_layers,
+                0 if self._is_wide(cause.names[0]) else self._model.config.num_hidden_layers,
             )
         left = [name for name in self._unknown if name in first_places]
         if left:
