@@ -36,6 +36,9 @@ __all__ = ["diagnose"]
 # A mistake must remove this part of a difference, beside leaving an error within the budget.
 _REMOVED = 0.7
 
+# A mistake that rounds must remove this part, and may leave more than the budget.
+_ROUNDED = 0.75
+
 # A simulation in float32 is repeated in float64 if it removes this part of the difference, or more.
 _PROMISING = 0.4
 
@@ -96,6 +99,7 @@ class _Trial(NamedTuple):
     fixed: frozenset[str]
     broken: frozenset[str]
     rest: float
+    form: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,7 +161,7 @@ class _Diagnosis:
                 self._explained(cause.names, first_places),
                 cause.alternatives,
                 separate_by(cause.mistake, cause.alternatives, cause.names),
-                self._model.config.num_hidden_layers,
+                0 if self._is_wide(cause.names[0]) else self._model.config.num_hidden_layers,
             )
         left = [name for name in self._unknown if name in first_places]
         if left:
@@ -236,7 +240,13 @@ class _Diagnosis:
             return remaining[1:]
         best = trials[0]
         count = len(best.mistakes)
-        same = [trial for trial in trials[1:] if trial.fixed == best.fixed and len(trial.mistakes) == count]
+        # A mistake in all layers is a better cause than another one that would have to be in some layers only.
+        same = [
+            trial
+            for trial in trials
+            if trial.fixed == best.fixed and len(trial.mistakes) == count and trial.form == best.form
+        ]
+        best, *same = self._by_hidden_keys(same)
         # Of several mistakes at once, alternatives are not listed one by one.
         alternatives = tuple(trial.mistakes[0] for trial in same) if count == 1 else ()
         for mistake in best.mistakes:
@@ -245,9 +255,28 @@ class _Diagnosis:
         self._chosen += best.mistakes
         return [name for name in remaining if name not in best.fixed]
 
+    def _by_hidden_keys(self, trials: list[_Trial]) -> list[_Trial]:
+        """Of trials that are equal at visible places, keep those that also give the port's probs of hidden keys."""
+        names = [name for name in trials[0].fixed if symbol_of(name) == "probs"][:1]
+        if len(trials) < 2 or not names:
+            return trials
+        errors = []
+        for trial in trials:
+            made = self._replay.run([*self._chosen, *trial.mistakes], compute=names)
+            errors.append(self._replay.error_with_hidden(names[0], made[names[0]]))
+        limit = max(100 * min(errors), 1e-6)
+        return [trial for trial, error in zip(trials, errors, strict=True) if error <= limit]
+
     def _candidates(self, target: str) -> list[Mistake]:
         """Return the mistakes that could make this name wrong."""
-        possible = [m for m in MISTAKES.values() if m.dump is None and m.kind != "D1" and not self._is_chosen(m)]
+        # A harmless mistake explains the value that it changes, and nothing that follows.
+        alone, config = len(self._replay.segments[target]) == 1, self._model.config
+        possible = [
+            mistake
+            for mistake in MISTAKES.values()
+            if mistake.dump is None and mistake.kind != "D1" and not self._is_chosen(mistake)
+            if alone or not mistake.is_harmless(config)
+        ]
         return [mistake for mistake in possible if self._replay.touched(mistake, [target])]
 
     def _is_chosen(self, mistake: Mistake) -> bool:
@@ -279,12 +308,12 @@ class _Diagnosis:
         """Try sets of mistakes in float64; return those that explain the target, the best first."""
         good = []
         for mistakes in sets:
-            for form in self._forms(mistakes, target):
-                trial = self._trial(form, remaining, target)
+            for number, form in enumerate(self._forms(mistakes, target)):
+                trial = self._trial(form, remaining, target, number)
                 if trial is not None and target in trial.fixed and not trial.broken:
                     good.append(trial)
                     break
-        return sorted(good, key=lambda trial: (-len(trial.fixed), len(trial.mistakes), trial.rest))
+        return sorted(good, key=lambda trial: (-len(trial.fixed), trial.form, len(trial.mistakes), trial.rest))
 
     def _forms(self, mistakes: tuple[Mistake, ...], target: str) -> Iterator[tuple[Mistake, ...]]:
         """Yield the mistakes in all layers, then in the layer of the target alone, then at the target alone."""
@@ -302,7 +331,7 @@ class _Diagnosis:
         layers = [stage for stage in self._replay.spans[self._span_of(name)] if isinstance(stage, int)]
         return layers[0] if len(layers) == 1 else None
 
-    def _trial(self, mistakes: tuple[Mistake, ...], remaining: Sequence[str], target: str) -> _Trial | None:
+    def _trial(self, mistakes: tuple[Mistake, ...], remaining: Sequence[str], target: str, form: int) -> _Trial | None:
         """Try a set of mistakes on every name that it touches."""
         touched = {name for mistake in mistakes for name in self._replay.touched(mistake, self._places)}
         spans = sorted({self._span_of(name) for name in touched})
@@ -311,19 +340,21 @@ class _Diagnosis:
             made = self._replay.places(
                 [*self._chosen, *mistakes], spans=[self._span_of(target)], compute=touched | {target}
             )
-            if not self._explains(made[target]):
+            if not self._explains(made[target], mistakes):
                 return None
             if len(spans) > 1:
                 made = self._replay.places([*self._chosen, *mistakes], compute=touched | {target})
         except InapplicableError:
             return None
-        fixed = frozenset(name for name in remaining if name in made and self._explains(made[name]))
+        fixed = frozenset(name for name in remaining if name in made and self._explains(made[name], mistakes))
         own = {*remaining, *self._unknown}
         broken = frozenset(name for name in touched if name in made and name not in own and not self._right(made[name]))
-        return _Trial(mistakes, fixed, broken, made[target].ratio)
+        return _Trial(mistakes, fixed, broken, made[target].ratio, form)
 
-    def _explains(self, place: Place) -> bool:
+    def _explains(self, place: Place, mistakes: Sequence[Mistake]) -> bool:
         before = self._places[place.name].error
+        if any(mistake.rounds for mistake in (*self._chosen, *mistakes)) and place.error <= (1 - _ROUNDED) * before:
+            return True
         return self._right(place) and not place.error > (1 - _REMOVED) * before
 
     def _several(self, target: str, remaining: Sequence[str]) -> list[_Trial]:

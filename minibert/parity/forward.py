@@ -138,7 +138,9 @@ def names_of(model: Model) -> Names:
 
 
 class Store:
-    """The weights of a model in one dtype; those of the layer that is computed are kept, and no others."""
+    """The weights of a model in one dtype: those of the layer that is computed, and of others while there is room."""
+
+    _MOST_BYTES = 1 << 28
 
     def __init__(self, dtype: npt.DTypeLike) -> None:
         self.dtype = np.dtype(dtype)
@@ -146,14 +148,16 @@ class Store:
         self._kept: dict[int, tuple[PreparedLinear, FloatArray, FloatArray]] = {}
 
     def enter(self, layer: object) -> None:
-        """Drop the weights of other layers."""
+        """Drop the weights of other layers if all of them take too much memory."""
         if layer != self._layer:
-            self._layer, self._kept = layer, {}
+            self._layer = layer
+            if sum(weight.nbytes for _, weight, _ in self._kept.values()) > self._MOST_BYTES:
+                self._kept = {}
 
     def get(self, linear: PreparedLinear, index: int) -> tuple[FloatArray, FloatArray]:
         """Return the weight and bias of one of the maps that are stacked in `linear`."""
         if id(linear) not in self._kept:
-            weight, bias = linear.weight.astype(self.dtype), linear.bias.astype(self.dtype)
+            weight, bias = (array.astype(self.dtype, copy=False) for array in (linear.weight, linear.bias))
             self._kept[id(linear)] = (linear, weight, bias)
         _, weight, bias = self._kept[id(linear)]
         size = len(bias) // len(linear.paths)

@@ -67,6 +67,9 @@ class Mistake:
         How it makes one vector of a text.
     harmless : str
         Why it cannot change a hidden state by more than rounding; "" if it can.
+    rounds : bool
+        It rounds numbers. Then float32 and float64 forwards with it differ by more than their own rounding, because a
+        number near the middle of two rounded ones may become either.
     harmless_if : function of the config
         Whether `harmless` is true of a model.
     """
@@ -80,6 +83,7 @@ class Mistake:
     dump: Dump | None = None
     vector: Vector | None = None
     harmless: str = ""
+    rounds: bool = False
     harmless_if: Callable[[BertConfig], bool] = lambda config: True
 
     @property
@@ -137,7 +141,14 @@ _EVERYWHERE = ("split", "layer")
 
 
 def part_mistake(
-    id: str, text: str, remedy: str, symbols: tuple[str, ...] | str, *, harmless: str = "", **parts: Part
+    id: str,
+    text: str,
+    remedy: str,
+    symbols: tuple[str, ...] | str,
+    *,
+    harmless: str = "",
+    rounds: bool = False,
+    **parts: Part,
 ) -> Mistake:
     """Return a mistake that replaces parts where they compute one of the symbols."""
     symbols = (symbols,) if isinstance(symbols, str) else symbols
@@ -145,7 +156,7 @@ def part_mistake(
         name: part if name in _EVERYWHERE else functools.partial(_at_symbols, symbols, part)
         for name, part in parts.items()
     }
-    return Mistake(id, text, remedy, symbols, wrapped, harmless=harmless)
+    return Mistake(id, text, remedy, symbols, wrapped, harmless=harmless, rounds=rounds)
 
 
 def square(weight: FloatArray) -> FloatArray:

@@ -206,7 +206,8 @@ def _zeroed(inner: Part, here: Here, masked: FloatArray) -> FloatArray:
 
 def _causal(inner: Part, here: Here, scores: FloatArray, shown: npt.NDArray[np.bool_]) -> FloatArray:
     later = np.triu(np.ones(scores.shape[-2:], np.bool_), 1)
-    return np.where(later, scores.dtype.type(-np.inf), inner(here, scores, shown))
+    # Finite, because a query that sees no key at all must not become NaN.
+    return np.where(later, scores.dtype.type(-1e30), np.maximum(inner(here, scores, shown), scores.dtype.type(-1e30)))
 
 
 _MASKS = (
@@ -333,6 +334,7 @@ _REST = (
         "Compute softmax in float32: torch softmax(scores, dim=-1, dtype=torch.float32).",
         "probs",
         softmax=_half_softmax,
+        rounds=True,
     ),
     part_mistake(
         "A9.no-shift",

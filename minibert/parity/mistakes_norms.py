@@ -259,8 +259,13 @@ def activation_mistake(curve: str) -> Mistake:
     what = "no activation is applied" if curve == "none" else f"{curve} is applied"
     text = f"hidden_act: in the feed forward {what}; config.json has another hidden_act"
     remedy = _GELU_TANH_REMEDY if curve == "gelu" else _ACTIVATION_REMEDY
-    harmless = "this erf is within 1.5e-7 of the true one" if _IDS[curve] == "G3.erf-5" else ""
-    return part_mistake(_IDS[curve], text, remedy, "intermediate", harmless=harmless, activation=_curve(CURVES[curve]))
+    mistake = part_mistake(
+        *(_IDS[curve], text, remedy, "intermediate"),
+        harmless="this erf is within 1.5e-7 of the true one" if _IDS[curve] == "G3.erf-5" else "",
+        rounds=_IDS[curve] == "G2.ggml",
+        activation=_curve(CURVES[curve]),
+    )
+    return dataclasses.replace(mistake, harmless_if=lambda config: config.activation == "gelu")
 
 
 ACTIVATIONS: tuple[Mistake, ...] = (

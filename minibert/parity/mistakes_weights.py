@@ -343,18 +343,21 @@ _PRECISION = (
             DENSE,
         ),
         product=_dynamic_int8,
+        rounds=True,
     ),
     part_mistake(
         "D2.float16",
         "precision: every value is rounded to float16",
         *(_ACTIVATION_REMEDY, _EVERY),
         value=_stored(_half),
+        rounds=True,
     ),
     part_mistake(
         "D2.bfloat16",
         "precision: every value is rounded to bfloat16",
         *(_ACTIVATION_REMEDY, _EVERY),
         value=_stored(to_bfloat16),
+        rounds=True,
     ),
     part_mistake(
         "D2.tf32",
@@ -363,6 +366,7 @@ _PRECISION = (
         "jax_default_matmul_precision='highest'.",
         DENSE,
         product=_tf32,
+        rounds=True,
     ),
     part_mistake(
         "D3.float16",
@@ -371,6 +375,7 @@ _PRECISION = (
         "CUBLAS_COMPUTE_32F; TensorRT: keep the layers in float32.",
         DENSE,
         product=_half_sums,
+        rounds=True,
     ),
 )
 

@@ -309,7 +309,8 @@ class Replay:
         filled = {name: np.where(np.isfinite(array), array, values.get(name, 0.0)) for name, array in known.items()}
         try:
             with np.errstate(all="ignore"):
-                return vector({**values, **filled}, forward.inputs, depth, recipe)
+                together = {name: array.astype(forward.dtype) for name, array in {**values, **filled}.items()}
+                return vector(together, forward.inputs, depth, recipe)
         except KeyError as error:
             raise InapplicableError(f"{error} is not known here") from None
 
@@ -321,6 +322,17 @@ class Replay:
         given = np.where(np.isfinite(self.port[name]), self.port[name], np.nan)
         with np.errstate(all="ignore"):
             return _rms(shown_values(computed, mask) - shown_values(given, mask))
+
+    def error_with_hidden(self, name: str, computed: FloatArray) -> float:
+        """Return the RMS difference of probs over visible queries and all keys; of other names over visible places."""
+        given = self.port[name]
+        if (
+            given.ndim != 4
+            or not np.isfinite(given[np.broadcast_to(self.inputs.mask[:, None, :, None], given.shape)]).all()
+        ):
+            return self.error(name, computed)
+        queries = np.broadcast_to(self.inputs.mask[:, None, :, None], given.shape)
+        return _rms(computed[queries] - given[queries])
 
     def size(self, computed: FloatArray) -> float:
         """Return the RMS of a value over the visible places."""

@@ -11,7 +11,9 @@ __all__ = ["cannot_tell", "finding_of", "renamed", "separate_by", "unknown"]
 
 
 def _layers(names: Sequence[str], num_layers: int) -> str:
-    """Say in which layers names are: "in all 6 layers", "in layer 3 only"."""
+    """Say in which layers names are: "in all 6 layers", "in layer 3 only"; nothing if `num_layers` is 0."""
+    if not num_layers:
+        return ""
     layers = sorted({int(name.split(".")[2]) for name in names if name.startswith("encoder.layer.")})
     if not layers:
         return ""
