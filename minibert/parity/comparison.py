@@ -20,12 +20,13 @@ from minibert.parity.finding import Finding
 from minibert.parity.layouts import align, expected_shape
 from minibert.parity.matching import VECTOR, Entry, Matched, match
 from minibert.parity.readers import Dump, as_dump, read_dump
-from minibert.parity.report import Report, Row
+from minibert.parity.report import Report
+from minibert.parity.rows import Row
 from minibert.parity.subject import INPUTS, Subject
 from minibert.parity.truth import HALF_PRECISIONS, Unit, measure_units, round_to, true_values, visible
 from minibert.trace.names import Spec
 
-__all__ = ["LARGEST", "RMS", "NothingCompared", "check"]
+__all__ = ["LARGEST", "RMS", "NothingComparedError", "check"]
 
 RMS, LARGEST = 4.0, 8.0
 """The budget: RMS error and largest error, in units of those of a plain float32 forward. See the README."""
@@ -40,7 +41,7 @@ _NEARER = 100.0
 _LEAST_HALF = 1 / 32
 
 
-class NothingCompared(ValueError):
+class NothingComparedError(ValueError):
     """A dump has no value that can be compared."""
 
 
@@ -80,7 +81,7 @@ def check(
 
     Raises
     ------
-    NothingCompared
+    NothingComparedError
         No array of the dump is a value of the model. It is a ValueError.
     TypeError, ValueError, OSError, MemoryError
         An argument is wrong, or a file cannot be read.
@@ -97,7 +98,7 @@ def check(
     comparison = _Comparison(model, subject, taken, batch, matched)
     findings = [*comparison.check_inputs(), *comparison.check_weights()]
     if not matched.values and not findings:
-        raise NothingCompared(_nothing(arrays, matched))
+        raise NothingComparedError(_nothing(arrays, matched))
     return comparison.report(budget, findings, diagnosis)
 
 
@@ -189,10 +190,14 @@ class _Comparison:
                 text += f": its shape is {dumped.shape}, expected {true.shape}."
             else:
                 rounded = [
-                    level for level in HALF_PRECISIONS if np.array_equal(dumped.astype(np.float32), round_to(level, true))
+                    level
+                    for level in HALF_PRECISIONS
+                    if np.array_equal(dumped.astype(np.float32), round_to(level, true))
                 ]
                 wrong = int(np.count_nonzero(dumped.astype(np.float32) != true))
-                text += f": it was rounded to {rounded[0]}." if rounded else f": {wrong:,} of {true.size:,} numbers differ."
+                text += (
+                    f": it was rounded to {rounded[0]}." if rounded else f": {wrong:,} of {true.size:,} numbers differ."
+                )
             findings.append(
                 Finding(
                     text=text, mistake="", names=(name,), explained=0.0, remedy="Repair what loads the weights first."
@@ -212,7 +217,7 @@ class _Comparison:
         stopped = any(finding.names[0] in INPUTS for finding in findings)
         entries = [] if stopped else self._entries()
         if not entries and not findings:
-            raise NothingCompared(f"Nothing can be compared. {' '.join(self._notes[:4])}")
+            raise NothingComparedError(f"Nothing can be compared. {' '.join(self._notes[:4])}")
         compared = list(dict.fromkeys(name for name, _, _, _ in entries))
         units = self._units(compared)
         rows = [self._measured(*entry, units) for entry in entries]
@@ -294,9 +299,7 @@ class _Comparison:
         found, seen = [], set()
         for entry in self._matched.values:
             if entry.name not in self._specs:
-                self._notes.append(
-                    f"{entry.given} holds sentence vectors; give a SentenceTransformer to compare them."
-                )
+                self._notes.append(f"{entry.given} holds sentence vectors; give a SentenceTransformer to compare them.")
                 continue
             tried = []
             for name in (entry.name, *self._others(entry)):
@@ -356,7 +359,7 @@ class _Comparison:
         largest = float(error.max(initial=0.0)) if finite else float("inf")
         rms = rms if finite else float("inf")
         flat = int(np.argmax(np.where(np.isfinite(error), error, np.inf))) if error.size else 0
-        indices = np.arange(true.size).reshape(true.shape)
+        indices: Any = np.arange(true.size).reshape(true.shape)
         places = visible(indices, spec.kind, self._batch)
         at = tuple(int(i) for i in np.unravel_index(places[flat], true.shape)) if error.size else ()
         return Row(
@@ -426,8 +429,8 @@ class _Comparison:
     def _half_precision(self, rows: list[Row]) -> tuple[str, dict[str, Unit]] | None:
         """Return the half precision whose forward has such errors, and its units; None if there is none.
 
-        A mistake can be as small as these errors. So every value must have an error of that size, and the dump must hold
-        the embeddings, where almost no mistake is, or numbers that were rounded.
+        A mistake can be as small as these errors. So every value must have an error of that size, and the dump must
+        hold the embeddings, where almost no mistake is, or numbers that were rounded.
         """
         if not all(np.isfinite(row.ratio) for row in rows) or any(row.relative > 0.5 for row in rows):
             return None
@@ -488,7 +491,9 @@ class _Comparison:
     def _say_hidden(self, rows: list[Row], entries: list[Any]) -> None:
         if self._batch.mask.all() or any(row.level == "wrong" for row in rows):
             return
-        if any(self._specs[name].kind == "tokens" and np.any(array[~self._batch.mask]) for name, _, array, _ in entries):
+        if any(
+            self._specs[name].kind == "tokens" and np.any(array[~self._batch.mask]) for name, _, array, _ in entries
+        ):
             self._notes.append("Places that are masked hold numbers. That is fine: nothing reads them.")
 
     def _diagnose(self, rows: list[Row], entries: list[Any], units: Mapping[str, Unit]) -> list[Finding]:
@@ -558,5 +563,5 @@ def _holds_finding(rows: list[Row], depth: int) -> Finding:
     listed = ", ".join(f"{row.given} holds {row.holds}" for row in rows[:4])
     text = f"The values are right, but belong to other names: {listed}."
     if any(row.holds.endswith(".input") for row in rows):
-        text += " A name that ends in LayerNorm.input is the sum before a LayerNorm: it was dumped before the norm, or the norm is missing."
+        text += " LayerNorm.input is the sum before a LayerNorm: it was dumped before the norm, or the norm is missing."
     return Finding(text, "", names, 1.0, "Dump the value that the name means; see trace/README.md.")
