@@ -275,8 +275,8 @@ def _simulate(arguments: argparse.Namespace) -> int:
     from minibert.parity.mistakes import MISTAKES, simulate  # type: ignore[import-not-found]
 
     if arguments.mistake == "list":
-        for mistake in MISTAKES.values() if hasattr(MISTAKES, "values") else MISTAKES:
-            print(f"{mistake.id:16}  {mistake.text}")
+        for mistake in MISTAKES.values():
+            print(f"{mistake.id:22}  {mistake.text}")
         return 0
     if arguments.output is None:
         raise ValueError("give --output FILE, where the dump is written.")

@@ -95,7 +95,7 @@ def check(
     taken = given_inputs.read_inputs(inputs, subject)
     batch = subject.pack(taken)
     matched = match(arrays, subject, batch, names)
-    comparison = _Comparison(model, subject, taken, batch, matched)
+    comparison = _Comparison(subject, taken, batch, matched)
     findings = [*comparison.check_inputs(), *comparison.check_weights()]
     if not matched.values and not findings:
         raise NothingComparedError(_nothing(arrays, matched))
@@ -127,9 +127,9 @@ class _Comparison:
     """One dump beside one model."""
 
     def __init__(
-        self, model: Any, subject: Subject, inputs: dict[str, Any], batch: PackedBatch, matched: Matched
+        self, subject: Subject, inputs: dict[str, Any], batch: PackedBatch, matched: Matched
     ) -> None:
-        self._model, self._subject, self._inputs = model, subject, inputs
+        self._subject, self._inputs = subject, inputs
         self._batch, self._matched = batch, matched
         self._notes: list[str] = []
         self._specs = dict(subject.names.specs)
@@ -214,7 +214,7 @@ class _Comparison:
 
     def report(self, budget: str | float, findings: list[Finding], diagnosis: bool) -> Report:
         """Compare the values, unless the inputs differ."""
-        stopped = any(finding.names[0] in INPUTS for finding in findings)
+        stopped_by, stopped = bool(findings), any(finding.names[0] in INPUTS for finding in findings)
         entries = [] if stopped else self._entries()
         if not entries and not findings:
             raise NothingComparedError(f"Nothing can be compared. {' '.join(self._notes[:4])}")
@@ -229,16 +229,15 @@ class _Comparison:
             first = findings[0].names[0]
         self._say_layouts(rows)
         self._say_hidden(rows, entries)
-        findings = [*findings, *renamed]
-        if diagnosis and verdict == "wrong" and not findings:
-            findings += self._diagnose(rows, entries, units)
+        if not findings and verdict == "wrong":
+            findings = (self._diagnose(entries, units) if diagnosis else []) or renamed
         return Report(
             verdict=verdict,
             first=first if verdict == "wrong" else None,
             names=rows,
             diagnosis=findings,
             budget=budget,
-            allowed=not findings and self._allowed(rows, verdict, budget),
+            allowed=not stopped_by and self._allowed(rows, verdict, budget),
             notes=self._notes,
             unknown=self._matched.unknown,
             model=self._description(),
@@ -496,7 +495,7 @@ class _Comparison:
         ):
             self._notes.append("Places that are masked hold numbers. That is fine: nothing reads them.")
 
-    def _diagnose(self, rows: list[Row], entries: list[Any], units: Mapping[str, Unit]) -> list[Finding]:
+    def _diagnose(self, entries: list[Any], units: Mapping[str, Unit]) -> list[Finding]:
         if importlib.util.find_spec("minibert.parity.diagnosis") is None:
             return []
         from minibert.parity.diagnosis import diagnose  # type: ignore[import-not-found]
@@ -506,7 +505,7 @@ class _Comparison:
         if VECTOR in port:
             truth = {**truth, VECTOR: self._true_vectors}
         found: list[Finding] = diagnose(
-            self._model,
+            self._subject.model,
             self._inputs,
             port,
             truth=truth,

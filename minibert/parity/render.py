@@ -81,7 +81,8 @@ def _detail(row: Row) -> str:
         return ""
     place = ", ".join(map(str, row.at))
     level = "" if row.level == "wrong" else f"  {row.level}"
-    return f"{level}  largest {row.largest:.1e} at [{place}]: {row.value:.6g} instead of {row.true:.6g}"
+    relative = f"  {100 * row.relative:.2g} %" if math.isfinite(row.relative) else ""
+    return f"{level}{relative}  largest {row.largest:.1e} at [{place}]: {row.value:.6g} instead of {row.true:.6g}"
 
 
 def _finding_lines(finding: Finding) -> list[str]:
