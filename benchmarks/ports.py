@@ -26,7 +26,7 @@ from minibert.parity.subject import Subject
 
 Dump = Mapping[str, Any]
 Runtime = Callable[[Path, Mapping[str, Any], Path], Dump]
-"""Runs the checkpoint of a folder on inputs, and returns values by name; the last argument is a folder for its files."""
+"""Runs the checkpoint of a folder on inputs, and returns values by name; the last argument is a scratch folder."""
 
 
 def _minibert(backend: str) -> Runtime:
@@ -141,7 +141,7 @@ RUNTIMES: dict[str, Runtime] = {
 def _checkpoints(scratch: Path) -> Iterator[tuple[str, Path]]:
     yield "MiniLM", locate(DEFAULT_MODEL).require("config.json").parent
     yield "2 x 24", random_checkpoint(scratch / "small")
-    yield "6 x 768", make_base(scratch / "base", 6)
+    yield "3 x 768", make_base(scratch / "base", 3)
 
 
 def _probes(subject: Subject) -> Iterator[tuple[str, dict[str, Any]]]:

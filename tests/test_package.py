@@ -31,7 +31,20 @@ PACKAGE = Path(minibert.__file__).parent
 # The folders, and the modules beside them. Each one imports only those above it in this list.
 ORDER = (
     *("errors", "base", "checkpoint", "bert", "kernels", "trace", "exact", "models", "tokenizer", "similarity"),
-    *("search", "index", "tokens", "sentence", "tasks", "inside", "corpus", "serving", "util", "plot", "scikit"),
+    *(
+        "search",
+        "index",
+        "tokens",
+        "sentence",
+        "tasks",
+        "inside",
+        "parity",
+        "corpus",
+        "serving",
+        "util",
+        "plot",
+        "scikit",
+    ),
     *("integrations", "compat", "cli", "__main__"),
 )
 # bert/ uses NumPy and base/ only. One function loads a config, and imports the modules for that inside.
@@ -53,7 +66,10 @@ HOMES = {
     "matplotlib": {"plot"},
     "jinja2": {"tokenizer.chat"},
     "torch": {"base.tensors", "cli.bench"},  # cli.bench times it
-    "transformers": {"cli.bench"},  # both are timed beside minibert if they are installed
+    "transformers": {"cli.bench", "parity.peers"},  # timed, and compared, beside minibert if they are installed
+    "onnxruntime": {"parity.peers"},
+    "onnx": {"parity.peers"},
+    "openvino": {"parity.peers"},
     "pyarrow": {"corpus.writers"},
     "bertopic": {"integrations.bertopic"},
     "chromadb": {"integrations.chroma"},

@@ -1,4 +1,4 @@
-"""``minibert parity check | probe | names | simulate``: is another implementation of BERT right?"""
+"""``minibert parity check | probe | names | simulate``: compare another implementation of BERT with the truth."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from minibert.base.files import check_output, parse_json, read_bytes, write_json, write_whole
 from minibert.cli.common import Parser, add_model_options, report_problem, report_written
-from minibert.cli.loading import load_tokenizer, locate_model
+from minibert.cli.loading import locate_model
 
 if TYPE_CHECKING:
     from minibert.parity.report import Report
@@ -41,7 +41,7 @@ def add_verbs(verbs: Any) -> None:
 def _start(parts: Any, name: str, run: Any, text: str, epilog: str | None = None) -> Parser:
     parser: Parser = parts.add_parser(name, help=text[0].lower() + text[1:-1], description=text, epilog=epilog)
     add_model_options(parser, backend=name != "names")
-    parser.set_defaults(run=run, parser=parser, failed=2)
+    parser.set_defaults(run=run, parser=parser, failed=2 if name == "check" else 1)
     return parser
 
 
@@ -171,7 +171,7 @@ def _subject(arguments: argparse.Namespace) -> Subject:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from minibert.parity.comparison import NothingCompared, check
+    from minibert.parity.comparison import NothingComparedError, check
     from minibert.parity.inputs import of_probe, of_texts, read_inputs
 
     for path, suffix in ((arguments.markdown, ".md"), (arguments.junit, ".xml"), (arguments.json, ".json")):
@@ -203,7 +203,7 @@ def _check(arguments: argparse.Namespace) -> int:
             raw=dict(arguments.raw or ()),
             diagnosis=arguments.diagnosis,
         )
-    except NothingCompared as error:
+    except NothingComparedError as error:
         report_problem(arguments.parser.in_its_words(str(error)))
         return 3
     _write(report, arguments)
@@ -275,8 +275,8 @@ def _simulate(arguments: argparse.Namespace) -> int:
     from minibert.parity.mistakes import MISTAKES, simulate  # type: ignore[import-not-found]
 
     if arguments.mistake == "list":
-        for mistake in MISTAKES.values() if hasattr(MISTAKES, "values") else MISTAKES:
-            print(f"{mistake.id:16}  {mistake.text}")
+        for mistake in MISTAKES.values():
+            print(f"{mistake.id:22}  {mistake.text}")
         return 0
     if arguments.output is None:
         raise ValueError("give --output FILE, where the dump is written.")

@@ -1,4 +1,4 @@
-"""Checking other implementations of BERT: is a port right, and if not, where and why?
+"""Checking other implementations of BERT: whether a port is right, and if not, where and why it is wrong.
 
 >>> from minibert import BertModel, parity
 >>> model = BertModel.from_pretrained("sentence-transformers/all-MiniLM-L6-v2")
@@ -11,9 +11,10 @@
 parity/README.md.
 """
 
-from minibert.parity.comparison import NothingCompared, check
+from minibert.parity.comparison import NothingComparedError, check
 from minibert.parity.finding import Finding
 from minibert.parity.probing import Probe, probe
-from minibert.parity.report import Report, Row
+from minibert.parity.report import Report
+from minibert.parity.rows import Row
 
-__all__ = ["Finding", "NothingCompared", "Probe", "Report", "Row", "check", "probe"]
+__all__ = ["Finding", "NothingComparedError", "Probe", "Report", "Row", "check", "probe"]

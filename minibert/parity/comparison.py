@@ -20,12 +20,13 @@ from minibert.parity.finding import Finding
 from minibert.parity.layouts import align, expected_shape
 from minibert.parity.matching import VECTOR, Entry, Matched, match
 from minibert.parity.readers import Dump, as_dump, read_dump
-from minibert.parity.report import Report, Row
+from minibert.parity.report import Report
+from minibert.parity.rows import Row
 from minibert.parity.subject import INPUTS, Subject
 from minibert.parity.truth import HALF_PRECISIONS, Unit, measure_units, round_to, true_values, visible
 from minibert.trace.names import Spec
 
-__all__ = ["LARGEST", "RMS", "NothingCompared", "check"]
+__all__ = ["LARGEST", "RMS", "NothingComparedError", "check"]
 
 RMS, LARGEST = 4.0, 8.0
 """The budget: RMS error and largest error, in units of those of a plain float32 forward. See the README."""
@@ -40,7 +41,7 @@ _NEARER = 100.0
 _LEAST_HALF = 1 / 32
 
 
-class NothingCompared(ValueError):
+class NothingComparedError(ValueError):
     """A dump has no value that can be compared."""
 
 
@@ -80,7 +81,7 @@ def check(
 
     Raises
     ------
-    NothingCompared
+    NothingComparedError
         No array of the dump is a value of the model. It is a ValueError.
     TypeError, ValueError, OSError, MemoryError
         An argument is wrong, or a file cannot be read.
@@ -94,10 +95,10 @@ def check(
     taken = given_inputs.read_inputs(inputs, subject)
     batch = subject.pack(taken)
     matched = match(arrays, subject, batch, names)
-    comparison = _Comparison(model, subject, taken, batch, matched)
+    comparison = _Comparison(subject, taken, batch, matched)
     findings = [*comparison.check_inputs(), *comparison.check_weights()]
     if not matched.values and not findings:
-        raise NothingCompared(_nothing(arrays, matched))
+        raise NothingComparedError(_nothing(arrays, matched))
     return comparison.report(budget, findings, diagnosis)
 
 
@@ -125,10 +126,8 @@ def _shape(value: npt.NDArray[Any] | list[npt.NDArray[Any]]) -> str:
 class _Comparison:
     """One dump beside one model."""
 
-    def __init__(
-        self, model: Any, subject: Subject, inputs: dict[str, Any], batch: PackedBatch, matched: Matched
-    ) -> None:
-        self._model, self._subject, self._inputs = model, subject, inputs
+    def __init__(self, subject: Subject, inputs: dict[str, Any], batch: PackedBatch, matched: Matched) -> None:
+        self._subject, self._inputs = subject, inputs
         self._batch, self._matched = batch, matched
         self._notes: list[str] = []
         self._specs = dict(subject.names.specs)
@@ -213,10 +212,10 @@ class _Comparison:
 
     def report(self, budget: str | float, findings: list[Finding], diagnosis: bool) -> Report:
         """Compare the values, unless the inputs differ."""
-        stopped = any(finding.names[0] in INPUTS for finding in findings)
+        stopped_by, stopped = bool(findings), any(finding.names[0] in INPUTS for finding in findings)
         entries = [] if stopped else self._entries()
         if not entries and not findings:
-            raise NothingCompared(f"Nothing can be compared. {' '.join(self._notes[:4])}")
+            raise NothingComparedError(f"Nothing can be compared. {' '.join(self._notes[:4])}")
         compared = list(dict.fromkeys(name for name, _, _, _ in entries))
         units = self._units(compared)
         rows = [self._measured(*entry, units) for entry in entries]
@@ -228,16 +227,15 @@ class _Comparison:
             first = findings[0].names[0]
         self._say_layouts(rows)
         self._say_hidden(rows, entries)
-        findings = [*findings, *renamed]
-        if diagnosis and verdict == "wrong" and not findings:
-            findings += self._diagnose(rows, entries, units)
+        if not findings and verdict == "wrong":
+            findings = (self._diagnose(entries, units) if diagnosis else []) or renamed
         return Report(
             verdict=verdict,
             first=first if verdict == "wrong" else None,
             names=rows,
             diagnosis=findings,
             budget=budget,
-            allowed=not findings and self._allowed(rows, verdict, budget),
+            allowed=not stopped_by and self._allowed(rows, verdict, budget),
             notes=self._notes,
             unknown=self._matched.unknown,
             model=self._description(),
@@ -358,7 +356,7 @@ class _Comparison:
         largest = float(error.max(initial=0.0)) if finite else float("inf")
         rms = rms if finite else float("inf")
         flat = int(np.argmax(np.where(np.isfinite(error), error, np.inf))) if error.size else 0
-        indices = np.arange(true.size).reshape(true.shape)
+        indices: Any = np.arange(true.size).reshape(true.shape)
         places = visible(indices, spec.kind, self._batch)
         at = tuple(int(i) for i in np.unravel_index(places[flat], true.shape)) if error.size else ()
         return Row(
@@ -428,8 +426,8 @@ class _Comparison:
     def _half_precision(self, rows: list[Row]) -> tuple[str, dict[str, Unit]] | None:
         """Return the half precision whose forward has such errors, and its units; None if there is none.
 
-        A mistake can be as small as these errors. So every value must have an error of that size, and the dump must hold
-        the embeddings, where almost no mistake is, or numbers that were rounded.
+        A mistake can be as small as these errors. So every value must have an error of that size, and the dump must
+        hold the embeddings, where almost no mistake is, or numbers that were rounded.
         """
         if not all(np.isfinite(row.ratio) for row in rows) or any(row.relative > 0.5 for row in rows):
             return None
@@ -495,7 +493,7 @@ class _Comparison:
         ):
             self._notes.append("Places that are masked hold numbers. That is fine: nothing reads them.")
 
-    def _diagnose(self, rows: list[Row], entries: list[Any], units: Mapping[str, Unit]) -> list[Finding]:
+    def _diagnose(self, entries: list[Any], units: Mapping[str, Unit]) -> list[Finding]:
         if importlib.util.find_spec("minibert.parity.diagnosis") is None:
             return []
         from minibert.parity.diagnosis import diagnose  # type: ignore[import-not-found]
@@ -505,7 +503,7 @@ class _Comparison:
         if VECTOR in port:
             truth = {**truth, VECTOR: self._true_vectors}
         found: list[Finding] = diagnose(
-            self._model,
+            self._subject.model,
             self._inputs,
             port,
             truth=truth,
@@ -562,5 +560,5 @@ def _holds_finding(rows: list[Row], depth: int) -> Finding:
     listed = ", ".join(f"{row.given} holds {row.holds}" for row in rows[:4])
     text = f"The values are right, but belong to other names: {listed}."
     if any(row.holds.endswith(".input") for row in rows):
-        text += " A name that ends in LayerNorm.input is the sum before a LayerNorm: it was dumped before the norm, or the norm is missing."
+        text += " LayerNorm.input is the sum before a LayerNorm: it was dumped before the norm, or the norm is missing."
     return Finding(text, "", names, 1.0, "Dump the value that the name means; see trace/README.md.")

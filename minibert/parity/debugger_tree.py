@@ -26,6 +26,8 @@ SUFFIXES = (SUFFIX, "_debug_tree_SUMMARY.json")
 _REMEDY = (
     "Write it again with model_addition_debugger_context(model, debug_path=..., use_repr=False, do_prune_layers=False)."
 )
+# Modules whose input is a value of its own; the inputs of the others are outputs of other modules.
+_WITH_INPUT = re.compile(r"(?:LayerNorm|\boutput\.dense|intermediate\.dense)$")
 _LAYER = re.compile(r"encoder\.layer\.(\d{1,6})$")
 
 Load = Callable[[Path], npt.NDArray[Any]]
@@ -60,6 +62,8 @@ def read_tree(tree: Any, path: Path, load: Load) -> dict[str, npt.NDArray[Any]]:
         if name == root:
             continue
         for key, end in (("outputs", ""), ("inputs", ".input")):
+            if end and not _WITH_INPUT.search(name):
+                continue
             file = _first_tensor(node.get(key), shown)
             if file is not None and f"{name}{end}" not in values:
                 values[f"{name}{end}"] = load(_beside(path, file, shown))

@@ -38,8 +38,8 @@ def read_inputs(inputs: Any, subject: Subject) -> dict[str, Any]:
         inputs = _from_file(Path(os.fspath(inputs)))
     if not isinstance(inputs, Mapping):
         raise TypeError(
-            f"inputs={brief(inputs)}; expected a mapping as the model takes it, such as tokenizer(texts, padding=True), "
-            "or the name of a file."
+            f"inputs={brief(inputs)}; expected a mapping as the model takes it, such as tokenizer(texts, padding=True)"
+            ", or the name of a file."
         )
     taken = {name: inputs[name] for name in INPUTS if name in inputs and inputs[name] is not None}
     if ("input_ids" in taken) == ("inputs_embeds" in taken):
@@ -91,5 +91,6 @@ def of_texts(subject: Subject, texts: Sequence[str | tuple[str, str]]) -> dict[s
     """
     if subject.tokenizer is None:
         raise ValueError("The model has no tokenizer; give its ids.")
-    batch = subject.tokenizer(list(texts), padding=True, truncation=True, return_tensors="np")
+    rows = [subject.tokenizer(*((one,) if isinstance(one, str) else one), truncation=True) for one in texts]
+    batch = subject.tokenizer.pad(rows, return_tensors="np")
     return {name: batch[name] for name in INPUTS if name in batch}

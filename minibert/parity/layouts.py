@@ -1,4 +1,4 @@
-"""Arrays in the layouts that programs use -> the padded form of a trace. Where shapes are ambiguous, the error decides."""
+"""Arrays in the layouts that programs use -> the padded form of a trace; where two shapes fit, the error decides."""
 
 from __future__ import annotations
 

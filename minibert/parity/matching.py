@@ -10,6 +10,7 @@ from typing import Any
 import numpy.typing as npt
 
 from minibert.base.checks import brief
+from minibert.base.files import printable
 from minibert.bert.packed import PackedBatch
 from minibert.parity.readers import Dump
 from minibert.parity.subject import INPUTS, Subject
@@ -81,8 +82,8 @@ def match(dump: Dump, subject: Subject, batch: PackedBatch | None, renamed: Mapp
         raise ValueError(f"The map has the names {brief(missing)}, which are not in the dump: {brief(list(dump))}.")
     weights = {*subject.weights()} if batch is not None else set()
     matched = Matched({}, {}, [], [])
-    for given, value in dump.items():
-        name = renamed.get(given, given)
+    for key, value in dump.items():
+        name, given = renamed.get(key, key), printable(key)
         plain = _INPUT_NAMES.get(name, name)
         if plain in INPUTS and not isinstance(value, list):
             matched.inputs[plain] = value
@@ -91,12 +92,18 @@ def match(dump: Dump, subject: Subject, batch: PackedBatch | None, renamed: Mapp
         elif (weight := _weight_name(name)) in weights and not isinstance(value, list):
             matched.weights[weight] = value
         else:
-            if given in renamed and name != VECTOR:
+            if key in renamed and name != VECTOR:
                 found = [Entry(subject.names.resolve(name)[0], given, value)]  # raises, with the nearest names
             else:
                 found = _values(name, given, value, subject, batch)
             matched.values.extend(found)
             matched.unknown.extend([] if found else [given])
+    if batch is not None and not matched.values and len(matched.unknown) == 1:
+        (given,) = matched.unknown
+        value = next(value for key, value in dump.items() if printable(key) == given)
+        matched.values.extend(_by_shape(given, value, subject, batch))
+        if matched.values:
+            matched.unknown.clear()
     order = {name: i for i, name in enumerate((*subject.names.specs, VECTOR))}
     matched.values.sort(key=lambda entry: order[entry.name])
     for one, other in zip(matched.values, matched.values[1:], strict=False):
@@ -124,7 +131,7 @@ def _values(
 ) -> list[Entry]:
     depth = subject.config.num_hidden_layers
     shape = () if isinstance(value, list) else value.shape
-    B, S = batch.mask.shape
+    B = len(batch.mask)
     if name.lower() in _VECTOR_NAMES and len(shape) == 2 and shape[0] == B and name != "pooled":
         return [Entry(VECTOR, given, value)]
     try:
@@ -145,13 +152,13 @@ def _values(
         return [Entry(_state(min(number + 1, depth)), given, value, loose=True)]
     if name.lower() in _TOKENS_NAMES:
         return [Entry(_state(depth), given, value)]
-    return _by_shape(given, value, subject, batch)
+    return []
 
 
 def _by_shape(
     given: str, value: npt.NDArray[Any] | list[npt.NDArray[Any]], subject: Subject, batch: PackedBatch
 ) -> list[Entry]:
-    """Guess what an array of an unknown name is: vectors, or the last hidden state."""
+    """Guess what the only array of a dump is, if its name is unknown: vectors, or the last hidden state."""
     B, S = batch.mask.shape
     H, depth = subject.config.hidden_size, subject.config.num_hidden_layers
     if isinstance(value, list):

@@ -63,9 +63,10 @@ def _transformers(files: list[str], model: ModelFiles, inputs: Mapping[str, Any]
         raise _missing("transformers", "transformers torch", error) from error
     folder = model.require("config.json").parent
     try:
-        theirs = transformers.BertModel.from_pretrained(
+        theirs: Any = transformers.BertModel.from_pretrained(
             os.fspath(folder), attn_implementation=attention, dtype="float32", local_files_only=True
-        ).eval()
+        )
+        theirs.eval()
         found: Dump = {}
         handles = [
             module.register_forward_hook(_keeper(found, name)) for name, module in theirs.named_modules() if name

@@ -14,21 +14,20 @@ from minibert.base.arrays import IntArray
 from minibert.base.checks import check_int
 from minibert.base.files import make_folder, write_json, write_whole
 from minibert.parity.subject import Subject
-from minibert.trace.files import Stored, write_arrays
 
 __all__ = ["FORMAT", "Probe", "probe"]
 
 FORMAT = 1
 """The number of the format of probe.json."""
 
-# (first text, second text, what the row shows); the width, the hidden size and the number of heads are different
-# numbers, so that a swapped axis does not fit by chance.
+# First text, second text, what the row shows, and the most of its 24 tokens, because some vocabularies have few words.
+# The width, the hidden size and the number of heads of most models differ, so a swapped axis does not fit by chance.
 _ROWS = (
-    ("The river bank was steep.", "Which bank lends money to a small shop, and why?", "a second segment"),
-    ("A short text.", None, "padding on the right"),
-    ("One token in the middle of this row is masked.", None, "a hole in the mask"),
-    ("Padding on the left moves the words.", None, "padding on the left"),
-    ("Café Zürich: ÀÉÎ, naïve 東京 x2!", None, "capitals, accents, Chinese characters"),
+    ("The river bank was steep.", "Which bank lends money to a small shop, and why?", "a second segment", 24),
+    ("A short text.", None, "padding on the right", 8),
+    ("One token in the middle of this row is masked.", None, "a hole in the mask", 16),
+    ("Padding on the left moves the words.", None, "padding on the left", 16),
+    ("Café Zürich: ÀÉÎ, naïve 東京 x2!", None, "capitals, accents, Chinese characters", 20),
 )
 _WIDTH = 24
 _NAMES = ("input_ids", "attention_mask", "token_type_ids")
@@ -94,9 +93,12 @@ def probe(model: Any, *, tokenizer: Any = None, long: bool = False) -> Probe:
     config = subject.config
     most = config.max_position_embeddings
     width = min(_WIDTH, most)
-    rows = [_ids(tokenizer, config, i, first, second, width) for i, (first, second, _) in enumerate(_ROWS)]
-    texts: list[tuple[str, str | None]] = [(first, second) for first, second, _ in _ROWS]
-    shows = [shown for _, _, shown in _ROWS]
+    rows = [
+        _ids(tokenizer, config, i, first, second, max(1, most_tokens * width // _WIDTH))
+        for i, (first, second, _, most_tokens) in enumerate(_ROWS)
+    ]
+    texts: list[tuple[str, str | None]] = [(first, second) for first, second, _, _ in _ROWS]
+    shows = [shown for _, _, shown, _ in _ROWS]
     if long:
         length = min(most, tokenizer.model_max_length if tokenizer is not None else most)
         text = " ".join([_ROWS[0][0]] * length)
@@ -122,10 +124,9 @@ def _ids(
     """Return the ids and token types of one row without padding."""
     if tokenizer is None:
         generator = np.random.Generator(np.random.PCG64(index))
-        length = width if index == 0 else max(1, width - 3 * index)
         low = min(5, config.vocab_size - 1)
-        types = [int(config.type_vocab_size > 1 and index == 0 and i >= length // 2) for i in range(length)]
-        return generator.integers(low, config.vocab_size, length).tolist(), types
+        types = [int(config.type_vocab_size > 1 and index == 0 and i >= width // 2) for i in range(width)]
+        return generator.integers(low, config.vocab_size, width).tolist(), types
     encoded = tokenizer(first, second, truncation="longest_first", max_length=width)
     types = encoded.get("token_type_ids") or [0] * len(encoded["input_ids"])
     return list(encoded["input_ids"]), [min(int(one), config.type_vocab_size - 1) for one in types]

@@ -1,4 +1,4 @@
-"""Files of values that another program wrote -> arrays by name. Nothing in a file is run, and no size in it is believed.
+"""Files of values that another program wrote -> arrays by name. Nothing in a file is run, and no size is believed.
 
 >>> from minibert.parity.readers import SUFFIXES
 >>> SUFFIXES
@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert.base.checks import brief
-from minibert.base.files import is_regular_file, os_reason, parse_json, printable, read_bytes
+from minibert.base.files import is_regular_file, parse_json, printable, read_bytes
 from minibert.base.machine import available_memory
 from minibert.base.npy import parse_npy
 from minibert.checkpoint.tensors import StoredTensor, read_header
@@ -49,7 +49,7 @@ _SAFETENSORS = {
     **{"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "BOOL": "|b1", "I64": "<i8", "I32": "<i4"},
     **{"I16": "<i2", "I8": "|i1", "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "|u1"},
 }
-_JSON_DTYPES = {
+_JSON_DTYPES: dict[str, np.dtype[Any]] = {
     **{name: np.dtype(name) for name in ("float16", "float32", "float64", "int32", "int64", "uint8", "bool")},
     **{"f16": np.dtype("f2"), "f32": np.dtype("f4"), "f64": np.dtype("f8"), "i32": np.dtype("i4")},
     **{"i64": np.dtype("i8"), "bfloat16": np.dtype("u2"), "bf16": np.dtype("u2")},
@@ -256,7 +256,8 @@ def _read_safetensors(path: Path) -> Dump:
 def _tensor(stored: StoredTensor) -> npt.NDArray[Any]:
     if stored.dtype not in _SAFETENSORS:
         raise ValueError(
-            f"{printable(str(stored.path))}: {printable(stored.name)} is {stored.dtype}; expected {', '.join(_SAFETENSORS)}."
+            f"{printable(str(stored.path))}: {printable(stored.name)} is {stored.dtype}; "
+            f"expected {', '.join(_SAFETENSORS)}."
         )
     count, dtype = math.prod(stored.shape), np.dtype(_SAFETENSORS[stored.dtype])
     with open(stored.path, "rb") as file:

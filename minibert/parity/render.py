@@ -10,7 +10,7 @@ from xml.sax.saxutils import escape, quoteattr
 import minibert
 from minibert.base.checks import counted
 from minibert.parity.finding import Finding
-from minibert.parity.report import FORMAT, Report, Row
+from minibert.parity.rows import FORMAT, Result, Row
 
 __all__ = ["as_annotations", "as_json", "as_junit", "as_markdown", "as_text"]
 
@@ -18,7 +18,7 @@ __all__ = ["as_annotations", "as_json", "as_junit", "as_markdown", "as_text"]
 _MOST_ROWS = 40
 
 
-def as_text(report: Report) -> str:
+def as_text(report: Result) -> str:
     """Return the report for a terminal of 120 columns."""
     lines = [_headline(report)]
     lines.append("  unit: RMS error of a plain float32 forward of this model on these inputs")
@@ -42,13 +42,13 @@ def as_text(report: Report) -> str:
     return "\n".join(lines)
 
 
-def _headline(report: Report) -> str:
+def _headline(report: Result) -> str:
     rows, wrong = report.names, [row for row in report.names if row.level == "wrong"]
     compared = counted(len(rows), "name")
     if report.verdict == "wrong":
         if not wrong:
             return f"WRONG: {report.first}" if report.first else "WRONG"
-        before = [row for row in rows[: rows.index(wrong[0])]]
+        before = rows[: rows.index(wrong[0])]
         right = f" ({counted(len(before), 'name')} before it: right)" if before else ""
         return f"WRONG from {wrong[0].name} on{right}; {len(wrong)} of {compared} wrong"
     largest = max((row.ratio for row in rows), default=0.0)
@@ -62,7 +62,7 @@ def _headline(report: Report) -> str:
     return said + ("" if report.allowed else f", which is more than the budget allows ({report.budget})")
 
 
-def _shown(report: Report) -> list[Row]:
+def _shown(report: Result) -> list[Row]:
     rows = report.names
     if len(rows) <= _MOST_ROWS:
         return rows
@@ -81,7 +81,8 @@ def _detail(row: Row) -> str:
         return ""
     place = ", ".join(map(str, row.at))
     level = "" if row.level == "wrong" else f"  {row.level}"
-    return f"{level}  largest {row.largest:.1e} at [{place}]: {row.value:.6g} instead of {row.true:.6g}"
+    relative = f"  {100 * row.relative:.2g} %" if math.isfinite(row.relative) else ""
+    return f"{level}{relative}  largest {row.largest:.1e} at [{place}]: {row.value:.6g} instead of {row.true:.6g}"
 
 
 def _finding_lines(finding: Finding) -> list[str]:
@@ -107,13 +108,12 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
 
-def as_markdown(report: Report) -> str:
+def as_markdown(report: Result) -> str:
     """Return the report in Markdown: a headline, the table of the names, the findings."""
     lines = [f"**{_headline(report)}**", "", "| name | units | largest error | |", "|---|--:|--:|---|"]
-    lines += [
-        f"| `{row.name}` | {_number(row.ratio)} | {row.largest:.1e} | {row.holds and 'holds ' + row.holds or row.level} |"
-        for row in _shown(report)
-    ]
+    for row in _shown(report):
+        level = f"holds {row.holds}" if row.holds else row.level
+        lines.append(f"| `{row.name}` | {_number(row.ratio)} | {row.largest:.1e} | {level} |")
     hidden = len(report.names) - len(_shown(report))
     if hidden:
         lines += ["", f"{counted(hidden, 'more name')} as exact as these or better."]
@@ -128,7 +128,7 @@ def as_markdown(report: Report) -> str:
     return "\n".join(lines) + "\n"
 
 
-def as_json(report: Report) -> dict[str, Any]:
+def as_json(report: Result) -> dict[str, Any]:
     """Return the report as a JSON object."""
     content = dataclasses.asdict(report)
     return {"format": FORMAT, "minibert": minibert.__version__, **_finite(content)}
@@ -142,7 +142,7 @@ def _finite(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def as_junit(report: Report) -> str:
+def as_junit(report: Result) -> str:
     """Return the report as JUnit XML; a name outside the budget is a failed test case."""
     findings = "\n".join(line for finding in report.diagnosis for line in _finding_lines(finding))
     cases = []
@@ -152,9 +152,7 @@ def as_junit(report: Report) -> str:
         if failed:
             message = f"{_number(row.ratio)} units{_detail(row)}"
             inner = f"<failure message={quoteattr(_xml(message))}>{escape(_xml(findings))}</failure>"
-        cases.append(
-            f"    <testcase classname={quoteattr('minibert.parity')} name={quoteattr(_xml(row.name))}>{inner}</testcase>"
-        )
+        cases.append(f'    <testcase classname="minibert.parity" name={quoteattr(_xml(row.name))}>{inner}</testcase>')
     if not report.names or (not report.allowed and not any("<failure" in case for case in cases)):
         inner = f"<failure message={quoteattr(_xml(_headline(report)))}>{escape(_xml(findings))}</failure>"
         cases.append(f'    <testcase classname="minibert.parity" name="verdict">{inner}</testcase>')
@@ -181,7 +179,7 @@ def _xml(text: str) -> str:
     )
 
 
-def as_annotations(report: Report) -> str:
+def as_annotations(report: Result) -> str:
     """Return lines that GitHub Actions shows beside a commit; "" if everything is within the budget."""
     if report.allowed:
         return ""

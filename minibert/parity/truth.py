@@ -206,7 +206,7 @@ def _plain_ops(product: Product) -> Ops:
     def linear(
         x: FloatArray, linear: PreparedLinear, *, activation: str | None = None, residual: FloatArray | None = None
     ) -> FloatArray:
-        y = product(x, linear.weight) + linear.bias
+        y: FloatArray = product(x, linear.weight) + linear.bias
         if activation is not None:
             y = reference.ACTIVATION_FUNCTIONS[activation](y)
         return y if residual is None else y + residual
@@ -263,16 +263,11 @@ def _half_ops(precision: str) -> Ops:
         return_scores: bool = False,
         return_probs: bool = False,
     ) -> AttentionOutput:
-        output = reference.attention(
-            *(half(x) for x in (query, key, value)),
-            cu_seqlens,
-            num_heads,
-            path=path,
-            return_scores=return_scores,
-            return_probs=return_probs,
+        context, scores, probs = reference.attention(
+            half(query), half(key), half(value), cu_seqlens, num_heads, return_scores=True, return_probs=True
         )
-        kept = [None if part is None else [half(one) for one in part] for part in output[1:]]
-        return AttentionOutput(half(output.context), *kept)
+        kept = [[half(one) for one in part or ()] for part in (scores, probs)]
+        return AttentionOutput(half(context), kept[0] if return_scores else None, kept[1] if return_probs else None)
 
     def layer_norm(x: FloatArray, norm: LayerNorm) -> FloatArray:
         rounded = dataclasses.replace(norm, weight=half(norm.weight), bias=half(norm.bias))

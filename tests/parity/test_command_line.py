@@ -1,0 +1,229 @@
+"""``minibert parity``: exit codes 0 to 3, reports in all formats, the probe, names, other libraries."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minibert import BertModel, BertTokenizer, parity
+from minibert.parity.rows import FORMAT
+from minibert.parity.styles import STYLES
+from tests.support.checkpoints import random_checkpoint, sentence_model
+from tests.support.command_line import run
+from tests.support.head_models import head_checkpoint
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a model, a right and a wrong dump of the probe, and the probe."""
+    home = tmp_path_factory.mktemp("parity")
+    model = BertModel.from_pretrained(random_checkpoint(home / "model"), backend="numpy")
+    made = parity.probe(model, tokenizer=BertTokenizer.from_pretrained(home / "model"))
+    made.save(home / "probe")
+    trace = model.trace(**made.inputs, record="hidden_states.*")
+    np.savez(home / "right.npz", **trace)
+    np.savez(home / "wrong.npz", **{**trace, "encoder.layer.1": trace["encoder.layer.1"] + np.float32(0.01)})
+    np.savez(home / "nothing.npz", x=np.zeros((2, 2)))
+    (home / "damaged.npz").write_bytes(b"hello")
+    return home
+
+
+def check(capsys: Capture, home: Path, dump: str, *arguments: str) -> tuple[int, str, str]:
+    words = ("parity", "check", str(home / dump), "-m", str(home / "model"), "--backend", "numpy")
+    return run(capsys, *words, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("dump", "code", "said"),
+    [
+        ("right.npz", 0, "BITS: 3 names"),
+        ("wrong.npz", 1, "WRONG from encoder.layer.1 on"),
+        ("damaged.npz", 2, "is not a whole .npz file"),
+        ("absent.npz", 2, "does not exist"),
+        ("nothing.npz", 3, "Nothing can be compared"),
+    ],
+)
+def test_exit_codes(capsys: Capture, home: Path, dump: str, code: int, said: str) -> None:
+    found, out, err = check(capsys, home, dump, "--inputs", str(home / "probe" / "probe.json"), "--no-diagnosis")
+    assert found == code
+    assert said in (out if code < 2 else err)
+    assert bool(out) == (code < 2)
+
+
+@pytest.mark.parametrize("suffix", ["json", "npz", "safetensors"])
+def test_each_file_of_the_probe_is_the_default_input(capsys: Capture, home: Path, suffix: str) -> None:
+    file = home / "probe" / f"probe.{suffix}"
+    assert check(capsys, home, "right.npz", "--inputs", str(file))[0] == 0
+    assert check(capsys, home, "right.npz")[0] == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--inputs", "absent.json"),
+        ("--inputs", "right.npz"),
+        ("--map", "probe/probe.json"),
+        ("--texts", "absent.txt"),
+        ("--texts", "probe/texts.txt", "--inputs", "probe/probe.json"),
+        ("--against", "transformers"),
+        ("--json", "report.txt"),
+        ("--markdown", "no/such/folder/report.md"),
+        ("--raw", "x=1,2"),
+    ],
+)
+def test_wrong_arguments_have_the_code_2(capsys: Capture, home: Path, arguments: tuple[str, ...]) -> None:
+    given = [str(home / word) if (home / word).exists() or "." in word else word for word in arguments]
+    code, out, err = check(capsys, home, "right.npz", *given)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [("--budget", "0"), ("--budget", "double"), ("--raw", "x"), ("--raw", "x=a")])
+def test_options_that_cannot_be_read(capsys: Capture, home: Path, arguments: tuple[str, ...]) -> None:
+    code, out, err = check(capsys, home, "right.npz", *arguments)
+    assert (code, out) == (2, "")
+    assert arguments[1] in err
+
+
+def test_reports_in_files(capsys: Capture, home: Path, tmp_path: Path) -> None:
+    files = [f"{tmp_path}/report.{suffix}" for suffix in ("json", "md", "xml")]
+    options = ("--json", files[0], "--markdown", files[1], "--junit", files[2], "--github", "--no-diagnosis")
+    code, out, _ = check(capsys, home, "wrong.npz", *options)
+    assert code == 1
+    report = json.loads(Path(files[0]).read_text())
+    assert (report["format"], report["verdict"], report["first"]) == (FORMAT, "wrong", "encoder.layer.1")
+    assert [row["level"] for row in report["names"]] == ["float32", "float32", "wrong"]
+    assert "| `encoder.layer.1` |" in Path(files[1]).read_text()
+    suite = xml.etree.ElementTree.parse(files[2]).getroot()[0]
+    assert (suite.get("tests"), suite.get("failures")) == ("3", "1")
+    assert [case.get("name") for case in suite if len(case)] == ["encoder.layer.1"]
+    assert "::error title=minibert parity::WRONG from encoder.layer.1 on" in out
+    code, out, _ = check(capsys, home, "right.npz", "--json", "-")
+    assert (code, json.loads(out)["verdict"]) == (0, "bits")
+
+
+def test_the_report_escapes_what_a_dump_says(home: Path) -> None:
+    model = BertModel.from_pretrained(home / "model", backend="numpy")
+    inputs = dict(parity.probe(model).inputs)
+    dump = {"hidden_states.0": np.full((5, 24, 24), np.nan, np.float32), "<b>\x00&\n::error::": np.zeros(1)}
+    report = parity.check(model, dump, inputs, diagnosis=False)
+    xml.etree.ElementTree.fromstring(report.to_junit())
+    text = json.dumps(report.to_json(), allow_nan=False)
+    assert json.loads(text)["names"][0]["ratio"] == "inf"
+    assert "\n::error" not in str(report)
+
+
+def test_a_map_and_raw_numbers(capsys: Capture, home: Path, tmp_path: Path) -> None:
+    with np.load(home / "right.npz") as values:
+        values["encoder.layer.1"].astype("<f4").tofile(tmp_path / "logits.bin")
+        np.save(tmp_path / "mine.npy", values["encoder.layer.0"])
+    (tmp_path / "map.json").write_text('{"mine": "hidden_states.1"}')
+    words = ("parity", "check", "-m", str(home / "model"), "--backend", "numpy")
+    raw = ("--raw", "hidden_states.2=5,24,24")
+    assert run(capsys, *words, str(tmp_path / "logits.bin"), *raw)[0] == 0
+    assert run(capsys, *words, str(tmp_path / "mine.npy"), "--map", str(tmp_path / "map.json"))[0] == 0
+    assert run(capsys, *words, str(tmp_path / "logits.bin"), "--raw", "hidden_states.2=5,24,25")[0] == 2
+
+
+def test_the_probe(capsys: Capture, home: Path, tmp_path: Path) -> None:
+    words = ("parity", "probe", "-m", str(home / "model"), "--backend", "numpy", "-o", str(tmp_path / "made"))
+    code, out, _ = run(capsys, *words)
+    assert code == 0
+    assert (tmp_path / "made" / "probe.json").read_bytes() == (home / "probe" / "probe.json").read_bytes()
+    assert "a hole in the mask" in out
+    content = json.loads((tmp_path / "made" / "probe.json").read_text())
+    mask, types = np.array(content["attention_mask"]), np.array(content["token_type_ids"])
+    assert mask.shape == (5, 24)
+    assert types[0].max() == 1  # a second segment
+    assert mask[1, 0] == 1  # padding on the right
+    assert mask[1, -1] == 0
+    assert (np.diff(np.flatnonzero(mask[2])) > 1).any()  # a hole
+    assert mask[3, 0] == 0  # padding on the left
+    assert mask[3, -1] == 1
+    assert run(capsys, *words, "--long")[0] == 0
+    assert np.array(json.loads((tmp_path / "made" / "probe.json").read_text())["input_ids"]).shape == (6, 512)
+
+
+def test_the_probe_of_a_small_model_without_a_tokenizer(tmp_path: Path) -> None:
+    folder = random_checkpoint(tmp_path, max_position_embeddings=7, type_vocab_size=1, vocab_size=12)
+    model = BertModel.from_pretrained(folder, backend="numpy")
+    made = parity.probe(model, long=True)
+    assert made.input_ids.shape == (6, 7)
+    assert model(**made.inputs).last_hidden_state.shape == (6, 7, 24)
+    assert np.array_equal(made.input_ids, parity.probe(model, long=True).input_ids)
+
+
+@pytest.mark.parametrize("style", ["minibert", *STYLES])
+def test_names(capsys: Capture, home: Path, style: str) -> None:
+    code, out, _ = run(capsys, "parity", "names", "-m", str(home / "model"), "--style", style)
+    assert code == 0
+    names = BertModel.from_pretrained(home / "model", backend="numpy").value_names()
+    lines = [line for line in out.splitlines() if "(B, " in line]
+    listed = [names.resolve(line.split("  ")[0])[0] for line in lines]
+    assert len(listed) >= (3 if style == "hidden_states" else 10)
+    assert listed == [name for name in names.specs if name in listed]
+    if style == "minibert":
+        assert len(listed) == len(names.specs)
+        assert "(B, 3, S, S)" in out
+
+
+def test_a_model_with_a_head_and_one_of_sentence_transformers(capsys: Capture, tmp_path: Path) -> None:
+    folder = head_checkpoint(tmp_path / "head", "BertForTokenClassification")
+    _, out, _ = run(capsys, "parity", "names", "-m", str(folder))
+    assert "classifier" in out
+    folder = sentence_model(tmp_path / "sentence", ["models.Transformer", "models.Pooling", "models.Normalize"])
+    _, out, _ = run(capsys, "parity", "names", "-m", str(folder))
+    assert "sentence_embedding" in out
+    (tmp_path / "texts.txt").write_text("the cat\nthe dog\tsat on a mat\n")
+    vectors = np.asarray([[0.5] * 24] * 2, np.float32)
+    np.save(tmp_path / "vectors.npy", vectors)
+    words = ("parity", "check", str(tmp_path / "vectors.npy"), "-m", str(folder), "--backend", "numpy")
+    code, out, _ = run(capsys, *words, "--texts", str(tmp_path / "texts.txt"), "--no-diagnosis")
+    assert code == 1
+    assert "WRONG from sentence_embedding" in out
+
+
+# --- other libraries --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_against_transformers(capsys: Capture, home: Path, attention: str) -> None:
+    words = ("parity", "check", "-m", str(home / "model"), "--backend", "numpy", "--against", "transformers", attention)
+    code, out, _ = run(capsys, *words, "--json", "-")
+    report = json.loads(out)
+    assert (code, report["verdict"], report["unknown"]) == (0, "float32", [])
+    names = {row["name"] for row in report["names"]}
+    assert {"embeddings", "encoder.layer.0.attention.self.query", "encoder.layer.1.output.dense", "pooler"} <= names
+    assert ("encoder.layer.1.attention.self.probs" in names) == (attention == "eager")
+
+
+def test_against_an_exported_graph(capsys: Capture, home: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    from benchmarks.contenders import export_onnx
+
+    path, _ = export_onnx(home / "model", tmp_path)
+    words: tuple[Any, ...] = ("parity", "check", "-m", str(home / "model"), "--backend", "numpy", "--against")
+    for library in ("onnx", "openvino"):
+        pytest.importorskip({"onnx": "onnxruntime"}.get(library, library))
+        code, out, _ = run(capsys, *words, library, str(path), "--json", "-")
+        report = json.loads(out)
+        assert (code, report["verdict"]) == (0, "float32")
+        assert len(report["names"]) > 20
+
+
+@pytest.mark.parametrize(
+    "words", [("jax",), ("onnx",), ("onnx", "absent.onnx"), ("openvino", "a", "b"), ("transformers", "flash")]
+)
+def test_libraries_that_cannot_be_run(capsys: Capture, home: Path, words: tuple[str, ...]) -> None:
+    given = ("parity", "check", "-m", str(home / "model"), "--backend", "numpy", "--against", *words)
+    code, out, err = run(capsys, *given)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
