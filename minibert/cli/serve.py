@@ -22,8 +22,8 @@ def add_verbs(verbs: Any) -> None:
     """Add the verb to the command line."""
     serve = verbs.add_parser(
         "serve",
-        help="answer requests for vectors over HTTP",
-        description="Answer requests for sentence vectors over HTTP, in the protocols of OpenAI, "
+        help="answer requests for vectors and scores over HTTP",
+        description="Answer requests for vectors and scores over HTTP, in the protocols of OpenAI, "
         "text-embeddings-inference and bert-as-service. SIGTERM ends the service when all requests that have begun are "
         "answered. Each option is also an environment variable: --max-wait is MINIBERT_SERVE_MAX_WAIT.",
     )
@@ -31,7 +31,7 @@ def add_verbs(verbs: Any) -> None:
         "models",
         nargs="*",
         metavar="MODEL",
-        help=f"hub ids or folders (default: {DEFAULT_MODEL}); the first answers requests that do not name one",
+        help=f"hub ids or folders (default: {DEFAULT_MODEL}); the first that can answer does it if a request names none",
     )
     serve.add_argument("--host", default="127.0.0.1", help="name or address to listen on (default: %(default)s)")
     serve.add_argument("--port", type=natural, default=8080, help="0 lets the system choose (default: %(default)s)")
