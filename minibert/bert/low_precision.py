@@ -1,12 +1,12 @@
 """Matrix products of whole numbers: what the compute types int16 and int8 mean, in NumPy.
 
 What        y = activation(sum over groups of sx sw (qx . qw) + bias) + residual. A row of x and a row of the weight are
-            cut into groups of features. Each group is whole numbers (q) times one float32 scale (s)
-int16       Groups of 64 features. The weight has 13 bits, and x has 14 bits
-int8        Groups of 128 features and 8 bits
-Turned      Before that, x and the weight are multiplied by a Hadamard matrix, eight features at a time. The product
+            cut into groups of 64 features. Each group is whole numbers (q) times one float32 scale (s)
+int16       The weight has 13 bits, and x has 14 bits
+int8        Both have 8 bits
+Turned      Before that, x and the weight are multiplied by a Hadamard matrix, 128 features at a time. The product
             stays the same, because the matrix is orthogonal. A feature that is much larger than the others would need a
-            large scale for its group; afterwards it is spread over eight features
+            large scale for its group; afterwards it is spread over 128 features
 Exact       The sum of a group's products is a whole number below 2^31, whatever the numbers are (`Format` checks it).
             So its order does not matter. The groups are added in order, by fma. So the result has the same bits for any
             batch, any number of threads, and on any processor; the kernels have the bits of this file
@@ -39,11 +39,11 @@ __all__ = [
     "quantise_linear",
 ]
 
-TURNED, APART = 8, 16
-"""Features k, k + APART, ... are multiplied by the Hadamard matrix together, TURNED of them."""
+BLOCK = 128
+"""Features that are multiplied by the Hadamard matrix together; a row is filled up with zeros to whole blocks."""
 
-BLOCK = TURNED * APART
-"""Features that are turned together; a row is filled up with zeros to whole blocks."""
+DISTANCES = (16, 32, 64, 1, 2, 4, 8)
+"""The features of which the matrix makes sums and differences, round by round."""
 
 SMALLEST = 2.0**-100
 """A group of smaller numbers counts as zeros."""
@@ -80,7 +80,7 @@ class Format:
 
 FORMATS = {
     "int16": Format("int16", 64, 4095, 8191),
-    "int8": Format("int8", 128, 127, 127),
+    "int8": Format("int8", 64, 127, 127),
 }
 """The formats of the compute types except float32."""
 
@@ -138,14 +138,12 @@ def _quantise(values: FloatArray, form: Format, most: int) -> tuple[FloatArray, 
 
 
 def turn(rows: FloatArray) -> FloatArray:
-    """Multiply TURNED features with a distance of APART by the Hadamard matrix: three rounds of sums, differences."""
-    turned = rows.reshape(-1, TURNED, APART).copy()
-    distance = 1
-    while distance < TURNED:
-        pairs = turned.reshape(len(turned), -1, 2, distance, APART)
-        first, second = pairs[:, :, 0].copy(), pairs[:, :, 1].copy()
-        pairs[:, :, 0], pairs[:, :, 1] = first + second, first - second
-        distance *= 2
+    """Multiply each BLOCK features by Sylvester's Hadamard matrix: rounds of sums and differences."""
+    turned = rows.reshape(-1, BLOCK)
+    for distance in DISTANCES:
+        pairs = turned.reshape(-1, BLOCK // (2 * distance), 2, distance)
+        first, second = pairs[:, :, 0], pairs[:, :, 1]
+        turned = np.stack([first + second, first - second], axis=2)
     return turned.reshape(rows.shape)
 
 
@@ -178,8 +176,8 @@ class QuantisedLinear:
 
 
 def quantise_linear(linear: Linear, form: Format) -> QuantisedLinear:
-    """Quantise a weight, divided by TURNED, because the Hadamard matrix times itself is TURNED."""
-    whole, scales = quantise(linear.weight * np.float32(1 / TURNED), form, form.weight_most)
+    """Quantise a weight, divided by BLOCK, because the Hadamard matrix times itself is BLOCK."""
+    whole, scales = quantise(linear.weight * np.float32(1 / BLOCK), form, form.weight_most)
     return QuantisedLinear(linear.paths, linear.shape, whole, scales, np.asarray(linear.bias, np.float32), form)
 
 

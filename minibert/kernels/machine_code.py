@@ -38,6 +38,7 @@ import llvmlite.binding as llvm
 
 from minibert.base.owners import has_private_group
 from minibert.base.warn import warn_caller
+from minibert.bert import low_precision
 from minibert.kernels.object_code import Kernel, ObjectCode, link
 from minibert.kernels.processor import target
 
@@ -154,10 +155,13 @@ def _key(compute_type: str) -> str:
 
 @functools.cache
 def _sources() -> str | None:
-    """Return the SHA-256 of all files in kernels/ at the first call in this process; None if there are no files."""
+    """Return the SHA-256 of all files in kernels/ at the first call in this process; None if there are no files.
+
+    Also of the one other file whose constants are compiled into the code.
+    """
     digest = hashlib.sha256()
     files = sorted(Path(__file__).parent.glob("*.py"))
-    for file in files:
+    for file in (*files, *([Path(low_precision.__file__)] if files else ())):
         digest.update(file.name.encode() + b"\0" + file.read_bytes())
     return digest.hexdigest() if files else None
 

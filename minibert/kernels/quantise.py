@@ -3,7 +3,7 @@
 What        The chunks of a task and the source of a small product. They have the bits of low_precision.quantise, in
             the layout of words.py
 Layout      16 features are a vector, so a block of 128 features is eight vectors. The Hadamard matrix is three rounds
-            of sums and differences of these vectors, without any exchange of lanes
+            of sums and differences of these vectors, and four rounds of those of their lanes
 Rounding    x factor + 1.5 2^23 is rounded once, to a float32 without digits after the point. Its last 8 or 16 bits are
             the whole number. No number, not even NaN, has an undefined result here, as in a conversion to an integer
 Edges       The last features of a row are copied into a block that is filled up with zeros
@@ -19,7 +19,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from minibert.bert.low_precision import BLOCK, SMALLEST
+from minibert.bert.low_precision import BLOCK, DISTANCES, SMALLEST
 from minibert.kernels.compilation import function
 from minibert.kernels.memory import floats_at, stack_floats, task_at
 from minibert.kernels.processor import WIDTH
@@ -41,14 +41,18 @@ def _number(value: float) -> Any:
 
 
 def _turn(builder: Any, vectors: list[Any]) -> list[Any]:
-    """Multiply the vectors by the Hadamard matrix."""
-    vectors, apart = list(vectors), 1
-    while apart < len(vectors):
-        for i in range(len(vectors)):
-            if not i & apart:
+    """Multiply the vectors by the Hadamard matrix: sums and differences of vectors, then of lanes."""
+    vectors = list(vectors)
+    for distance in DISTANCES:
+        if distance >= WIDTH:
+            apart = distance // WIDTH
+            for i in (i for i in range(len(vectors)) if not i & apart):
                 pair = vectors[i], vectors[i + apart]
                 vectors[i], vectors[i + apart] = builder.fadd(*pair), builder.fsub(*pair)
-        apart *= 2
+        else:
+            signs = ir.Constant(FLOATS, [-1.0 if lane & distance else 1.0 for lane in range(WIDTH)])
+            others = ir.Constant(INTS, [lane ^ distance for lane in range(WIDTH)])
+            vectors = [fma_lanes(builder, v, signs, builder.shuffle_vector(v, v, others)) for v in vectors]
     return vectors
 
 

@@ -1,0 +1,406 @@
+"""int16 and int8: the bits of the twin, sums that cannot overflow, hostile numbers, and the error on real texts."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+import pickle
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from minibert import BertForSequenceClassification, BertModel, BertTokenizer, SentenceTransformer
+from minibert.base.arrays import FloatArray
+from minibert.bert import low_precision
+from minibert.bert.low_precision import BLOCK, FORMATS, Format, QuantisedLinear
+from minibert.bert.ops import Linear, Ops
+from minibert.bert.weights import HeadWeights
+from minibert.kernels import make_ops
+from minibert.kernels import ops as kernel_ops
+from minibert.kernels.packing import PackedLinear, PackedWords
+from minibert.kernels.processor import NR, Processor
+from minibert.kernels.words import WORDS, dot_for
+from tests.support.cases import OP_CASES, Arguments, OpCase
+from tests.support.text_data import english_texts, needs_data, udhr_lines
+
+TYPES = tuple(FORMATS)
+CASES = [case for case in OP_CASES if case.op == "linear"]
+GUARD = 20260714.0  # a value that no kernel computes
+
+
+def encoder_arguments(case: OpCase) -> Arguments:
+    """Return the arguments of a case, whose weight is that of a map of the encoder."""
+    arguments = case.arguments()
+    return {**arguments, "linear": dataclasses.replace(arguments["linear"], paths=("encoder.dense",))}
+
+
+def product(ops: Ops, x: FloatArray, weight: FloatArray) -> FloatArray:
+    zeros = np.zeros(len(weight), np.float32)
+    return ops.linear(x, ops.prepare(Linear(("encoder.dense",), weight, zeros)))
+
+
+def normal(*shape: int, seed: int = 0) -> FloatArray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+# --- the product -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+@pytest.mark.parametrize("compute_type", TYPES)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_product_has_the_bits_of_its_twin(case: OpCase, compute_type: str, num_threads: int) -> None:
+    arguments = encoder_arguments(case)
+    before = [v.tobytes() for v in (arguments["x"], arguments["linear"].weight, arguments["linear"].bias)]
+    twin_ops = low_precision.make_ops(compute_type)
+    found, twin = case.run(make_ops(num_threads, compute_type=compute_type), arguments), case.run(twin_ops, arguments)
+    assert [v.tobytes() for v in (arguments["x"], arguments["linear"].weight, arguments["linear"].bias)] == before
+    assert found.dtype == np.float32
+    assert found.flags.c_contiguous
+    if "activation" in arguments:  # the formulas of the activations differ by rounding
+        np.testing.assert_allclose(found, twin, rtol=2e-6, atol=2e-6)
+    else:
+        np.testing.assert_array_equal(found, twin)
+
+
+@pytest.mark.parametrize("compute_type", TYPES)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_product_fills_its_result_and_nothing_else(
+    case: OpCase, compute_type: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    margin, blocks = 64, []
+
+    def empty(_: object, *shape: int) -> FloatArray:
+        size = math.prod(shape)
+        blocks.append(np.full(size + 2 * margin, GUARD, np.float32))
+        blocks[-1][margin : margin + size] = np.nan
+        return blocks[-1][margin : margin + size].reshape(shape)
+
+    monkeypatch.setattr(kernel_ops.Buffers, "empty", empty)
+    result = case.run(make_ops(2, compute_type=compute_type), encoder_arguments(case))
+    assert np.isfinite(result).all()
+    assert len(blocks) == 2
+    for block in blocks:
+        assert (block[:margin] == GUARD).all()
+        assert (block[-margin:] == GUARD).all()
+
+
+@pytest.mark.parametrize("compute_type", TYPES)
+def test_a_row_has_the_same_bits_alone_and_in_any_batch(compute_type: str) -> None:
+    """Small batches are quantised by one thread, large ones by all."""
+    x, weight = normal(400, 384), normal(100, 384, seed=1)
+    expected = product(make_ops(1, compute_type=compute_type), x, weight)
+    for num_threads in (1, 2, 5, 8):
+        ops = make_ops(num_threads, compute_type=compute_type)
+        for rows in (slice(0, 1), slice(0, 7), slice(100, 122), slice(33, 333), slice(0, 400)):
+            np.testing.assert_array_equal(product(ops, x[rows], weight), expected[rows])
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float16])
+@pytest.mark.parametrize("compute_type", TYPES)
+def test_x_may_have_another_dtype_or_order(compute_type: str, dtype: type[np.floating]) -> None:
+    x, weight, ops = normal(9, 70).astype(dtype), normal(5, 70, seed=1), make_ops(1, compute_type=compute_type)
+    expected = product(ops, x.astype(np.float32), weight)
+    np.testing.assert_array_equal(product(ops, np.asfortranarray(x), weight), expected)
+    np.testing.assert_array_equal(product(ops, np.repeat(x, 2, axis=1)[:, ::2], weight), expected)
+
+
+@pytest.mark.parametrize("compute_type", TYPES)
+def test_maps_outside_of_the_encoder_are_those_of_float32(compute_type: str) -> None:
+    dense, x = Linear(("pooler.dense",), normal(40, 40), normal(40)), normal(7, 40)
+    ops, floats = make_ops(1, compute_type=compute_type), make_ops(1)
+    assert isinstance(ops.prepare(dense), PackedLinear)
+    np.testing.assert_array_equal(ops.linear(x, ops.prepare(dense)), floats.linear(x, floats.prepare(dense)))
+
+
+# --- extremes --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compute_type", TYPES)
+@pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf])
+def test_a_row_with_a_number_that_is_not_finite_is_nan_and_the_others_are_unchanged(
+    bad: float, compute_type: str
+) -> None:
+    x, weight = normal(40, 200), normal(35, 200, seed=1)
+    hostile = x.copy()
+    hostile[3, 0], hostile[17, 199], hostile[39, 127] = bad, bad, bad
+    for ops in (make_ops(2, compute_type=compute_type), low_precision.make_ops(compute_type)):
+        expected, found = product(ops, x, weight), product(ops, hostile, weight)
+        is_bad = np.isin(np.arange(40), (3, 17, 39))
+        assert np.isnan(found[is_bad]).all()
+        np.testing.assert_array_equal(found[~is_bad], expected[~is_bad])
+
+
+@pytest.mark.parametrize("size", [0.0, -0.0, 1e-45, 1e-38, 1e-31, 1e-29, 1e-20, 1e20, 1e36, 3.4e38])
+@pytest.mark.parametrize("compute_type", TYPES)
+def test_x_and_weights_of_any_size_have_the_bits_of_the_twin(size: float, compute_type: str) -> None:
+    ops, twin = make_ops(1, compute_type=compute_type), low_precision.make_ops(compute_type)
+    x, weight = np.clip(normal(9, 150), -1, 1), np.clip(normal(35, 150, seed=1), -1, 1)
+    with np.errstate(all="ignore"):
+        for a, b in ((x * np.float32(size), weight), (x, weight * np.float32(size))):
+            np.testing.assert_array_equal(product(ops, a, b), product(twin, a, b))
+            assert np.isfinite(product(ops, a, b)).all() or size > 1e36
+
+
+@pytest.mark.parametrize("K", [128, 3072])
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("compute_type", TYPES)
+def test_the_largest_sums_do_not_overflow(compute_type: str, sign: int, K: int) -> None:
+    """After the Hadamard matrix, one large feature of a block has the same size in all: each product is the largest."""
+    x, weight = np.zeros((3, K), np.float32), np.zeros((NR + 1, K), np.float32)
+    x[:, ::BLOCK], weight[:, ::BLOCK] = sign, 1
+    form = FORMATS[compute_type]
+    whole, _ = low_precision.quantise(x, form, form.x_most)
+    assert (np.abs(whole.astype(int)) == form.x_most).all()
+    found = product(make_ops(1, compute_type=compute_type), x, weight)
+    np.testing.assert_array_equal(found, product(low_precision.make_ops(compute_type), x, weight))
+    np.testing.assert_allclose(found, sign * K / BLOCK, rtol=1e-5)
+
+
+def test_a_format_whose_sums_could_overflow_is_refused() -> None:
+    with pytest.raises(ValueError, match="could be larger than a 32-bit number"):
+        Format("int16", 128, 4095, 8191)
+    with pytest.raises(ValueError, match="could be larger than a 32-bit number"):
+        Format("int17", 64, 8191, 8191)
+
+
+# --- the parts of the twin -------------------------------------------------------------------------------------------
+
+
+def test_the_matrix_is_the_hadamard_matrix() -> None:
+    matrix = np.array([[(-1) ** (i & j).bit_count() for j in range(BLOCK)] for i in range(BLOCK)], np.float32)
+    np.testing.assert_array_equal(low_precision.turn(np.eye(BLOCK, dtype=np.float32)), matrix)
+    np.testing.assert_array_equal(matrix @ matrix, BLOCK * np.eye(BLOCK))
+
+
+@pytest.mark.parametrize("compute_type", TYPES)
+def test_whole_numbers_and_scales_are_within_half_a_step(compute_type: str) -> None:
+    form, values = FORMATS[compute_type], normal(70, 300)
+    whole, scales = low_precision.quantise(values, form, form.x_most)
+    assert np.abs(whole.astype(int)).max() == form.x_most
+    filled_up = np.zeros((70, 384), np.float32)
+    filled_up[:, :300] = values
+    turned = low_precision.turn(filled_up).reshape(whole.shape)
+    assert (np.abs(whole * scales[:, :, None] - turned) <= scales[:, :, None] * np.float32(0.5001)).all()
+
+
+def test_fma_rounds_once() -> None:
+    generator = np.random.default_rng(0)
+    a, b, c = (generator.standard_normal(3000).astype(np.float32) for _ in range(3))
+    c[::3] = (-(a * b))[::3]  # cancellation
+    c[1::3] *= np.float32(2.0**20)
+    c[2::6] = (a * b)[2::6] * np.float32(2.0**25)
+    found = low_precision.fma(a, b, c)
+    for x, y, z, result in zip(a, b, c, found, strict=True):
+        exact = Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z))
+        near = [result, np.nextafter(result, np.float32(-np.inf)), np.nextafter(result, np.float32(np.inf))]
+        errors = [abs(Fraction(float(number)) - exact) for number in near]
+        assert errors[0] == min(errors)
+
+
+@pytest.mark.parametrize("compute_type", TYPES)
+def test_a_packed_weight_gives_back_its_numbers_and_survives_pickling(compute_type: str) -> None:
+    dense = Linear(("encoder.dense",), normal(71, 300), normal(71))
+    packed = make_ops(1, compute_type=compute_type).prepare(dense)
+    twin = low_precision.make_ops(compute_type).prepare(dense)
+    assert isinstance(packed, PackedWords)
+    assert isinstance(twin, QuantisedLinear)
+    again = pickle.loads(pickle.dumps(packed))
+    for weight in (packed.weight, again.weight):
+        np.testing.assert_array_equal(weight, twin.weight)
+    assert again.panels.tobytes() == packed.panels.tobytes()
+    assert (packed.paths, packed.shape) == (dense.paths, dense.shape)
+    np.testing.assert_allclose(packed.weight, dense.weight, atol=2e-3 if compute_type == "int16" else 0.06)
+    assert not packed.panels.flags.writeable
+
+
+@pytest.mark.parametrize(("compute_type", "part"), [("int16", 0.53), ("int8", 0.30)])
+def test_packed_weights_need_little_memory(compute_type: str, part: float) -> None:
+    if WORDS[compute_type].dot.w_bytes > (2 if compute_type == "int16" else 1):
+        pytest.skip("this processor needs wider words")
+    dense = Linear(("encoder.dense",), np.zeros((768, 768), np.float32), np.zeros(768, np.float32))
+    packed = make_ops(1, compute_type=compute_type).prepare(dense)
+    assert isinstance(packed, PackedWords)
+    assert packed.panels.nbytes <= part * dense.weight.nbytes
+
+
+FEATURES = "+avx,+avx2,+fma"
+
+
+@pytest.mark.parametrize(
+    ("features", "int16", "int8"),
+    [
+        (f"{FEATURES},+avx512f,+avx512bw,+avx512vnni", "x86.avx512.vpdpwssd.512", "x86.avx512.vpdpbusd.512"),
+        (f"{FEATURES},+avxvnni", "x86.avx512.vpdpwssd.256", "x86.avx512.vpdpbusd.256"),
+        (f"{FEATURES},+avx512f,+avx512bw", "x86.avx512.pmaddw.d.512", "x86.avx512.pmaddw.d.512"),
+        (f"{FEATURES},+avx512f", "x86.avx2.pmadd.wd", "x86.avx2.pmadd.wd"),
+        (FEATURES, "x86.avx2.pmadd.wd", "x86.avx2.pmadd.wd"),
+        ("+avx", "x86.sse2.pmadd.wd", "x86.sse2.pmadd.wd"),
+        ("", "x86.sse2.pmadd.wd", "x86.sse2.pmadd.wd"),
+    ],
+)
+def test_the_instruction_follows_the_features(
+    features: str, int16: str, int8: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("minibert.kernels.words.ARM64", False)
+    monkeypatch.setattr("minibert.kernels.words._X86", True)
+    processor = Processor("made", features)
+    assert dot_for(FORMATS["int16"], processor).name == int16
+    assert dot_for(FORMATS["int8"], processor).name == int8
+    monkeypatch.setattr("minibert.kernels.words._X86", False)
+    monkeypatch.setattr("minibert.kernels.words.ARM64", True)
+    arm = Processor("made", "+neon,+dotprod")
+    assert dot_for(FORMATS["int16"], arm).name == ""
+    assert dot_for(FORMATS["int8"], arm).name == "aarch64.neon.sdot.v4i32.v16i8"
+    assert dot_for(FORMATS["int8"], Processor("made", "+neon")).name == ""
+
+
+# --- models ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def models(minilm_folder: Path) -> dict[str, BertModel]:
+    return {name: BertModel.from_pretrained(minilm_folder, compute_type=name) for name in ("float32", *TYPES)}
+
+
+def test_a_model_says_its_compute_type(models: dict[str, BertModel], minilm: BertModel) -> None:
+    assert {name: model.compute_type for name, model in models.items()} == {name: name for name in models}
+    assert minilm.compute_type == "float32"
+
+
+@pytest.mark.parametrize("compute_type", TYPES)
+def test_a_text_has_the_same_bits_alone_in_a_batch_and_in_a_copy(
+    models: dict[str, BertModel], compute_type: str, tokenizer: BertTokenizer
+) -> None:
+    model, texts = models[compute_type], english_texts()[:20]
+    batch = model(**tokenizer(texts, padding=True, truncation=True)).last_hidden_state
+    copied = pickle.loads(pickle.dumps(model))
+    assert copied.compute_type == copy.deepcopy(model).compute_type == compute_type
+    for i in (0, 7, 19):
+        one = tokenizer([texts[i]], truncation=True)
+        for each in (model, copied):
+            alone = each(**one).last_hidden_state[0]
+            np.testing.assert_array_equal(alone, batch[i][: len(alone)])
+
+
+def test_the_compute_type_comes_from_the_argument_then_the_environment(
+    small_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINIBERT_COMPUTE_TYPE", "int8")
+    assert BertModel.from_pretrained(small_folder).compute_type == "int8"
+    assert BertModel.from_pretrained(small_folder, compute_type="int16").compute_type == "int16"
+    assert BertModel.from_pretrained(small_folder, compute_type="float32").compute_type == "float32"
+    monkeypatch.setenv("MINIBERT_COMPUTE_TYPE", "")
+    assert BertModel.from_pretrained(small_folder).compute_type == "float32"
+    monkeypatch.setenv("MINIBERT_COMPUTE_TYPE", "int4")
+    with pytest.raises(ValueError, match="MINIBERT_COMPUTE_TYPE"):
+        BertModel.from_pretrained(small_folder)
+
+
+@pytest.mark.parametrize("wrong", ["int4", "INT8", "float16", ""])
+def test_other_compute_types_are_refused(small_folder: Path, wrong: str) -> None:
+    with pytest.raises(ValueError, match="compute_type"):
+        BertModel.from_pretrained(small_folder, compute_type=wrong)
+    with pytest.raises(TypeError, match="compute_type"):
+        BertModel.from_pretrained(small_folder, compute_type=8)  # type: ignore[arg-type]
+
+
+def test_a_blas_cannot_multiply_whole_numbers(small_folder: Path) -> None:
+    with pytest.raises(ValueError, match="a BLAS multiplies only floats"):
+        BertModel.from_pretrained(small_folder, backend="numba-blas", compute_type="int8")
+
+
+@pytest.mark.parametrize("compute_type", TYPES)
+def test_numpy_computes_the_same_and_warns_that_it_is_slow(small_folder: Path, compute_type: str) -> None:
+    with pytest.warns(RuntimeWarning, match="slower than 'float32' here"):
+        numpy_model = BertModel.from_pretrained(small_folder, backend="numpy", compute_type=compute_type)
+    model = BertModel.from_pretrained(small_folder, compute_type=compute_type)
+    assert numpy_model.compute_type == compute_type
+    ids = np.arange(1, 61).reshape(4, 15)
+    found, expected = model(ids).last_hidden_state, numpy_model(ids).last_hidden_state
+    # A rounding error of an op can move a number to the next whole number.
+    np.testing.assert_allclose(found, expected, atol=1e-3 if compute_type == "int16" else 3e-2)
+    assert (
+        np.square(found - expected).mean() < np.square(found - BertModel.from_pretrained(small_folder)(ids)[0]).mean()
+    )
+
+
+@pytest.mark.parametrize("compute_type", TYPES)
+def test_rounded_weights_are_not_saved(small_folder: Path, tmp_path: Path, compute_type: str) -> None:
+    model = BertModel.from_pretrained(small_folder, compute_type=compute_type)
+    with pytest.raises(ValueError, match=r"rounded to int\d+ .* compute_type='float32'"):
+        model.save_pretrained(tmp_path / "saved")
+    assert not (tmp_path / "saved").exists()
+
+
+def test_a_slow_processor_is_told_once(small_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = WORDS["int8"]._replace(dot=WORDS["int8"].dot._replace(name=""))
+    monkeypatch.setitem(WORDS, "int8", plain)
+    with pytest.warns(RuntimeWarning, match="this processor does not have the instructions") as caught:
+        BertModel.from_pretrained(small_folder, compute_type="int8")
+    assert len(caught) == 1
+
+
+# --- real texts ------------------------------------------------------------------------------------------------------
+
+
+def apart(found: Any, exact: Any) -> FloatArray:
+    """Return 1 - cosine of unit vectors, from their difference, because the cosine would lose all digits."""
+    return np.square(found.astype(np.float64) - exact).sum(axis=1) / 2
+
+
+def encode(folder: Path, compute_type: str, texts: list[str]) -> FloatArray:
+    model = SentenceTransformer(str(folder), compute_type=compute_type)
+    return model.encode(texts, normalize_embeddings=True, truncation="silent")
+
+
+@pytest.mark.parametrize(("compute_type", "limit"), [("int16", 5e-7), ("int8", 4e-4)])
+@pytest.mark.parametrize("count", [200, pytest.param(2500, marks=pytest.mark.slow)])
+@needs_data
+def test_sentence_vectors_of_real_texts(minilm_folder: Path, compute_type: str, limit: float, count: int) -> None:
+    lines = udhr_lines()
+    texts = [lines[i] for i in np.random.default_rng(0).permutation(len(lines))[:count]]
+    error = apart(encode(minilm_folder, compute_type, texts), encode(minilm_folder, "float32", texts))
+    assert error.mean() <= limit
+    assert error.max() <= 10 * limit
+
+
+@pytest.mark.parametrize(("compute_type", "limit"), [("int16", 1e-3), ("int8", 4e-2)])
+def test_hidden_states_of_each_layer(
+    models: dict[str, BertModel], compute_type: str, limit: float, tokenizer: BertTokenizer
+) -> None:
+    inputs = tokenizer(english_texts()[:40], padding=True, truncation=True)
+    found, exact = (models[name](**inputs).hidden_states for name in (compute_type, "float32"))
+    visible = inputs["attention_mask"] == 1
+    np.testing.assert_array_equal(found[0], exact[0])
+    for state, wanted in zip(found[1:], exact[1:], strict=True):
+        error = np.sqrt(np.mean(np.square(state - wanted)[visible]) / np.mean(np.square(wanted)[visible]))
+        assert 0 < error <= limit
+
+
+@pytest.mark.parametrize(("compute_type", "part"), [("int16", 0.999), ("int8", 0.99)])
+@needs_data
+def test_labels_of_a_head_do_not_change(
+    models: dict[str, BertModel], compute_type: str, part: float, tokenizer: BertTokenizer
+) -> None:
+    """A classifier of two labels, which divides the texts by the main direction of their pooled outputs."""
+    lines = udhr_lines()
+    inputs = tokenizer(list(lines[: 4 * len(lines) : max(1, len(lines) // 300)])[:300], padding=True, truncation=True)
+    pooled = models["float32"](**inputs).pooler_output
+    ours = pooled - pooled.mean(axis=0)
+    first = np.linalg.svd(ours, full_matrices=False)[2][0].astype(np.float32)
+    rows, bias = np.stack([first, -first]), np.array([-1, 1], np.float32) * np.float32(pooled.mean(axis=0) @ first)
+    labels = {}
+    for name in ("float32", compute_type):
+        model = models[name]
+        classifier = model.ops.prepare(Linear(("classifier",), rows, bias))
+        head = HeadWeights("BertForSequenceClassification", classifier=classifier)
+        config = dataclasses.replace(model.config, id2label={0: "a", 1: "b"})
+        weights = dataclasses.replace(model.weights, config=config, head=head)
+        labels[name] = BertForSequenceClassification(weights, model.ops)(**inputs).logits.argmax(axis=1)
+    assert 0.1 < labels["float32"].mean() < 0.9, "both labels must occur"
+    assert (labels[compute_type] == labels["float32"]).mean() >= part
