@@ -66,8 +66,9 @@ def best_spans(
             product = float(start[0] * end[0])
             null = product if null is None else min(null, product)
             start, end = start[1:], end[1:]
-        first = np.repeat(np.arange(n), np.minimum(max_answer_len, n - np.arange(n)))
-        length = np.concatenate([np.arange(min(max_answer_len, n - i)) for i in range(n)])
+        most = min(max_answer_len, n)
+        first = np.repeat(np.arange(n), np.minimum(most, n - np.arange(n)))
+        length = np.concatenate([np.arange(min(most, n - i)) for i in range(n)])
         last = first + length
         scores = start[first] * end[last]
         # Each answer has many spans. They are read from the best to the worst, until `top_k` answers are found.

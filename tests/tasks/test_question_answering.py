@@ -105,6 +105,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"top_k": 3, "align_to_words": False},
     {"top_k": 4, "max_answer_len": 1},
     {"top_k": 2, "max_answer_len": 200, "align_to_words": False},
+    {"top_k": 2, "max_answer_len": 10**30},
     {"top_k": 6, "handle_impossible_answer": True},
     {"doc_stride": 0, "top_k": 2},
     {"max_seq_len": 30, "doc_stride": 5, "top_k": 3, "handle_impossible_answer": True},
