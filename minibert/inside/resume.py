@@ -65,7 +65,14 @@ def run_copies(
     Yields
     ------
     The output that the model gives for the whole batch
+
+    Raises
+    ------
+    TypeError
+        The model computes in float64: the states of the copies are given as inputs_embeds, which are float32.
     """
+    if np.dtype(model._result_dtype) != np.float32:
+        raise TypeError("The model computes in float64; give the model itself, because copies of texts are float32.")
     mask = np.asarray(mask)
     tokens = max(1, int(np.count_nonzero(mask)))
     head = model.weights.head
