@@ -19,23 +19,23 @@ import unicodedata
 import zlib
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from minibert.base.arrays import FloatArray, IntArray
+from minibert.trace.names import Sizes
 from minibert.trace.steps import PARTS
 
-if TYPE_CHECKING:
-    from minibert.trace.trace import Trace
-
 __all__ = [
+    "FIRST",
+    "FIRST_KEYS",
     "HEAD_MEASURES",
     "Choice",
     "Guesses",
     "Payload",
-    "cosine",
+    "Traced",
     "sparse_entries",
     "text_data",
     "three_digits",
@@ -63,6 +63,32 @@ _ALL_PAIRS, _MOST_PAIRS = 48, 300
 HEAD_MEASURES = ("first", "last", "previous", "next", "self", "same", "largest")
 """What the page says of a head: the mean share of attention on the first and the last token of the text, on the token
 before, the one after and the token itself, on other tokens that are equal to it; and the mean of the largest shares."""
+
+
+class Traced(Protocol):
+    """What the page reads of a `Trace`, which has these members and describes them."""
+
+    mask: npt.NDArray[np.bool_]
+    tokens: list[list[str]] | None
+    edits: tuple[Any, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The recorded names."""
+
+    @property
+    def sizes(self) -> Sizes:
+        """The sizes of the model."""
+
+    @property
+    def ids(self) -> list[IntArray] | None:
+        """The token ids of each sequence."""
+
+    def value_of(self, name: str, index: int) -> FloatArray | None:
+        """Return a value of one sequence."""
+
+    def output_map(self, layer: int) -> FloatArray | None:
+        """Return the weight (H, H) after attention."""
 
 
 class Guesses(NamedTuple):
@@ -208,13 +234,13 @@ def sparse_entries(num_rows: int, length: int) -> int:
 
 
 def text_data(
-    trace: Trace, index: int, choice: Choice, payload: Payload, num_texts: int, guesses: Guesses | None = None
+    trace: Traced, index: int, choice: Choice, payload: Payload, num_texts: int, guesses: Guesses | None = None
 ) -> dict[str, Any]:
     """Put what the page shows of one text into the payload, and return its description.
 
     Parameters
     ----------
-    trace : Trace
+    trace : Traced
     index : int            the sequence
     choice : Choice
     payload : Payload      gets the arrays
@@ -242,7 +268,7 @@ def text_data(
     return data
 
 
-def _values(trace: Trace, index: int, length: int, choice: Choice, payload: Payload) -> dict[str, Any]:
+def _values(trace: Traced, index: int, length: int, choice: Choice, payload: Payload) -> dict[str, Any]:
     """Return the first features and the RMS of each token in each step: NaN where a value was not recorded."""
     found: dict[str, Any] = {}
     for part, entries in PARTS.items():
@@ -269,7 +295,7 @@ def _values(trace: Trace, index: int, length: int, choice: Choice, payload: Payl
 
 
 def _attention(
-    trace: Trace,
+    trace: Traced,
     index: int,
     length: int,
     choice: Choice,
@@ -323,7 +349,7 @@ def _attention(
     return {"attention": found}
 
 
-def _lengths(trace: Trace, layer: int, value: FloatArray, heads: Sequence[int]) -> FloatArray:
+def _lengths(trace: Traced, layer: int, value: FloatArray, heads: Sequence[int]) -> FloatArray:
     """Return ||v_j W|| of each head and token, (A, S): the value vectors after the head's part of the output map.
 
     Kobayashi et al. 2020 (arXiv 2004.10102), section 3. Without the weights, for a trace from a file: ||v_j||.
@@ -376,7 +402,7 @@ def _measures(probs: FloatArray, tokens: Sequence[str]) -> FloatArray:
     )
 
 
-def _cosines(trace: Trace, index: int, tokens: Sequence[str], payload: Payload) -> dict[str, Any] | None:
+def _cosines(trace: Traced, index: int, tokens: Sequence[str], payload: Payload) -> dict[str, Any] | None:
     """Return the cosines of pairs of tokens in each hidden state, and those of each token with its state before."""
     names = ["embeddings", *(f"encoder.layer.{i}" for i in range(trace.sizes.num_layers))]
     recorded = [i for i, name in enumerate(names) if name in trace.names]
