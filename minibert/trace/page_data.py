@@ -4,7 +4,8 @@ The page computes no model, so everything that it shows is computed here, from r
 one of five kinds, two bytes each, or three for "f24":
 
     "f24"    float32 rounded to its 24 leading bits: relative error at most 2^-17
-    "digits" float16 of the number rounded to 3 digits; it has the same 3 digits, because float16 is finer than these
+    "digits" 64 times the number rounded to 3 digits, as float16, which is finer than these, so the 3 digits stay; the
+             factor is for small numbers: below 1e-6 there are fewer digits
     "mille"  a share from 0 to 1 as round(1000 share)
     "cos"    a cosine as round(10000 (cosine + 1))
     "whole"  an int, plus 1000
@@ -50,7 +51,8 @@ FIRST_KEYS = 3
 
 _NOT_A_NUMBER = 65535
 # Larger numbers are not kept in float16.
-_LARGEST_DIGITS = 60000.0
+_LARGEST_DIGITS = 900.0
+_FACTOR = 64.0
 
 # All probs are kept up to this number; beyond it, the largest of each row.
 _DENSE_PROBS = 1_000_000
@@ -154,7 +156,7 @@ def as_read(kind: str, array: npt.NDArray[Any]) -> FloatArray:
     if kind == "mille":
         return (mille(array) / 1000).astype(np.float32).astype(np.float64)
     if kind == "digits":
-        return three_digits(array).astype(np.float16).astype(np.float64)
+        return (three_digits(array) * _FACTOR).astype(np.float16).astype(np.float64) / _FACTOR
     return _rounded_bits(array.astype(np.float32)).view(np.float32).astype(np.float64)
 
 
@@ -163,7 +165,7 @@ def _planes(kind: str, array: npt.NDArray[Any]) -> bytes:
         bits = _rounded_bits(array.astype(np.float32))
         return _by_significance(bits, 4)[bits.size :].tobytes()
     if kind == "digits":
-        return _by_significance(three_digits(array).astype("<f2"), 2).tobytes()
+        return _by_significance((three_digits(array) * _FACTOR).astype("<f2"), 2).tobytes()
     if kind == "whole":
         return _by_significance((array + 1000).astype("<u2"), 2).tobytes()
     scaled = mille(array) if kind == "mille" else np.rint((array + 1.0) * 10000.0)
