@@ -21,7 +21,7 @@ import pytest
 import minibert
 from minibert import BertModel, BertTokenizer, SentenceTransformer, embed_tokens, word_occurrences
 from minibert.checkpoint.hub import DEFAULT_MODEL
-from minibert.cli import doctor, embed, extract, info, main, parity, rerank, serve, states, tasks
+from minibert.cli import doctor, embed, extract, info, inside, main, parity, rerank, serve, states, tasks
 from minibert.cli.common import Parser
 from tests.support.checkpoints import random_checkpoint
 from tests.support.command_line import run, standard_input
@@ -382,7 +382,7 @@ def in_shells(arguments: list[str], *closed: str) -> list[subprocess.CompletedPr
 def test_every_verb_is_run_with_closed_streams() -> None:
     parser = Parser()
     verbs = parser.add_subparsers()
-    for family in (states, embed, extract, tasks, rerank, info, doctor, serve, parity):
+    for family in (states, embed, extract, tasks, rerank, inside, info, doctor, serve, parity):
         family.add_verbs(verbs)
     tried = {words[0] for words in (*PRINTING.values(), *(words for words, _ in WRITING.values()))}
     assert {verb for verb in tried if not verb.startswith("-")} == set(verbs.choices) - {

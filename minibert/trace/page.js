@@ -62,7 +62,7 @@ const read = (entry) => {
     for (let i = 0; i < n; i++) {
       const whole = bytes[at + i] | (bytes[at + n + i] << 8);
       if (entry.kind === "whole") data[i] = whole - 1000;
-      else if (entry.kind === "digits") data[i] = half(whole);
+      else if (entry.kind === "digits") data[i] = half(whole) / 64;
       else if (whole === 65535) data[i] = NaN;
       else data[i] = entry.kind === "mille" ? whole / 1000 : whole / 10000 - 1;
     }
@@ -165,6 +165,7 @@ const drawMap = () => {
   measures.last = `to the last token, ${name(size() - 1)} (mean)`;
   fill($("measure"), ...Object.entries(measures).map(([key, words]) => make("option", { value: key }, words)));
   $("measure").value = now.measure;
+  table.caption.textContent = `Percent ${now.measure === "chosen" && now.mode === "weighted" ? "of the weighted attention" : "of the raw probs"}, one row for each layer, one column for each head`;
   if (!body.rows.length) {
     fill(table.tHead, make("tr", {}, make("th", { scope: "col" }, "head"), ...heads.map((h) => make("th", { scope: "col" }, String(h)))));
     layers.forEach((l, i) => body.append(make("tr", {}, make("th", { scope: "row" }, make("span", { class: "wordy" }, "layer "), String(l)),
@@ -183,6 +184,7 @@ const drawMap = () => {
   $("map-top").textContent = best[2] < 0 ? "" : `Largest: layer ${best[0]}, head ${best[1]}, ${percent(best[2])}.`;
 };
 
+const isWord = (token) => /^(##)?[\p{L}\p{N}]+$/u.test(token);
 const ranked = (shares, count = 8) => [...shares.keys()].filter((j) => shares[j] > 0).sort((a, b) => shares[b] - shares[a] || a - b).slice(0, count);
 const rankList = (list, shares, choose) => fill(list, ...ranked(shares).map((j) =>
   make("li", {}, make("button", { type: "button", onclick: () => choose(j) }, make("span", {}, `${j} `, bdi(name(j))), " ", make("span", { class: "number" }, percent(shares[j])), bar(shares[j])))));
@@ -193,6 +195,8 @@ const drawHead = () => {
     ? `Weighted: each prob times the length of the value vector that is read there${attention().mapped ? ", after the head's part of the output map (Kobayashi et al. 2020)" : ""}; as a share of the row's sum. A token with a short vector gives little, even if its prob is large.`
     : "Raw probs. Attention is not importance: a prob says where a head looks, not how much it takes from there or what the model needs. Compare with the weighted view.";
   const shares = row(now.layer, now.head, now.token);
+  const [most] = ranked(shares, 1), [word] = ranked(shares, size()).filter((j) => j !== now.token && isWord(name(j)));
+  if (most !== undefined) $("head-title").append(" ", bdi(label(now.token)), " looks most at ", bdi(label(most)), ` (${percent(shares[most])})`, ...(word === undefined ? [] : ["; of the other words, at ", bdi(label(word)), ` (${percent(shares[word])})`]), ".");
   fill($("h-to"), bdi(label(now.token)), " looks at");
   fill($("h-from"), bdi(label(now.token)), " is looked at by");
   rankList($("to"), shares, (j) => set({ other: j }));
@@ -326,7 +330,7 @@ const drawFlow = () => {
 
 const repeated = () => {
   const places = new Map();
-  text().tokens.forEach((token, i) => { if (/^(##)?[\p{L}\p{N}]+$/u.test(token)) places.set(token, [...(places.get(token) ?? []), i]); });
+  text().tokens.forEach((token, i) => { if (isWord(token)) places.set(token, [...(places.get(token) ?? []), i]); });
   return new Map([...places].filter(([, found]) => found.length > 1).sort((a, b) => b[0].length - a[0].length));
 };
 const drawWords = () => {
@@ -344,7 +348,9 @@ const drawWords = () => {
   places.forEach((a, i) => places.slice(i + 1).forEach((b) => { if (pairs.length < 10) pairs.push([a, b]); }));
   const table = given.states.map((_, i) => pairs.map(([a, b]) => pairCosine(i, a, b)));
   const lowest = pairs.map((_, k) => Math.min(...table.map((cells) => cells[k])));
-  fill($("words-summary"), ...pairs.slice(0, 6).flatMap(([a, b], k) => [make("span", {}, `${a} and ${b} differ most after ${stateName(given.states[table.findIndex((cells) => cells[k] === lowest[k])])} (${cosine(lowest[k])}). `)]));
+  const means = table.map((cells) => cells.reduce((a, b) => a + b, 0) / cells.length), apart = means.indexOf(Math.min(...means));
+  const summary = pairs.length > 1 ? [`All together differ most after ${stateName(given.states[apart])} (mean ${cosine(means[apart])}). `] : [];
+  fill($("words-summary"), ...summary, ...pairs.slice(0, 6).flatMap(([a, b], k) => [make("span", {}, `${a} and ${b} differ most after ${stateName(given.states[table.findIndex((cells) => cells[k] === lowest[k])])} (${cosine(lowest[k])}). `)]));
   fill($("words"), make("caption", {}, "Cosines; the lowest of each column is underlined"), head("state after", ...pairs.map(([a, b]) => `${a}\u2013${b}`)),
     make("tbody", {}, ...table.map((cells, i) => make("tr", {}, make("th", { scope: "row" }, stateName(given.states[i])), ...cells.map((value, k) => make("td", value === lowest[k] ? { class: "lowest" } : {}, cosine(value)))))));
 };
@@ -415,7 +421,7 @@ const set = (changes) => {
 /* At the start: [MASK], or the last place of the longest word that occurs more than once; and the head in which it looks most
    at one other word that is not beside it. */
 const start = () => {
-  const words = text().tokens, isWord = (token) => /^[\p{L}]+$/u.test(token), often = (token) => words.indexOf(token) !== words.lastIndexOf(token);
+  const words = text().tokens, often = (token) => words.indexOf(token) !== words.lastIndexOf(token);
   const found = words.filter(isWord).sort((a, b) => often(b) - often(a) || b.length - a.length);
   const token = words.includes("[MASK]") ? words.indexOf("[MASK]") : found.length ? words.lastIndexOf(found[0]) : 0, best = { token, other: token ? 0 : words.length - 1, layer: 0, head: 0 };
   let most = 0;

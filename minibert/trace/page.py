@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -23,11 +23,18 @@ from minibert.base.arrays import FloatArray
 from minibert.base.checks import brief, check_indices, check_int, counted
 from minibert.base.files import check_output, write_whole
 from minibert.trace.files import path_text
-from minibert.trace.page_data import FIRST, FIRST_KEYS, HEAD_MEASURES, Choice, Guesses, Payload, text_data, visible
+from minibert.trace.page_data import (
+    FIRST,
+    FIRST_KEYS,
+    HEAD_MEASURES,
+    Choice,
+    Guesses,
+    Payload,
+    Traced,
+    text_data,
+    visible,
+)
 from minibert.trace.steps import PARTS, steps
-
-if TYPE_CHECKING:
-    from minibert.trace.trace import Trace
 
 __all__ = ["Frame", "page", "write_page"]
 
@@ -65,7 +72,7 @@ def write_page(path: str | os.PathLike[str], make: Callable[[], str]) -> None:
 
 
 def page(
-    trace: Trace,
+    trace: Traced,
     *,
     title: str = "",
     note: str = "",
@@ -145,7 +152,7 @@ def _checked_parts(parts: FloatArray, texts: list[dict[str, Any]]) -> FloatArray
     return parts
 
 
-def _too_large(trace: Trace, payload: Payload, max_bytes: int, rows: list[int], choice: Choice) -> str:
+def _too_large(trace: Traced, payload: Payload, max_bytes: int, rows: list[int], choice: Choice) -> str:
     parts = sorted(payload.sizes.items(), key=lambda item: -item[1])
     largest = ", ".join(f"{name} {size / 1e6:.2f} MB" for name, size in parts)
     tokens = [int(trace.mask[row].sum()) for row in rows]
@@ -187,7 +194,7 @@ def _digest(text: str) -> str:
 
 
 def _document(
-    trace: Trace,
+    trace: Traced,
     title: str,
     note: str,
     description: dict[str, Any],
@@ -216,14 +223,14 @@ def _document(
     return pieces[0] + "".join(parts[name] + rest for name, rest in (piece.split("}}", 1) for piece in pieces[1:]))
 
 
-def _plain(trace: Trace, description: dict[str, Any], rows: list[int], choice: Choice) -> str:
+def _plain(trace: Traced, description: dict[str, Any], rows: list[int], choice: Choice) -> str:
     """Return what a reader without JavaScript gets: the tokens, and what each looks at most in each layer."""
     return "\n".join(
         _plain_text(trace, row, text, choice) for row, text in zip(rows, description["texts"], strict=True)
     )
 
 
-def _plain_text(trace: Trace, row: int, text: dict[str, Any], choice: Choice) -> str:
+def _plain_text(trace: Traced, row: int, text: dict[str, Any], choice: Choice) -> str:
     tokens = text["tokens"]
     count = min(len(tokens), _PLAIN_TOKENS)
     columns = []

@@ -4,7 +4,8 @@ The page computes no model, so everything that it shows is computed here, from r
 one of five kinds, two bytes each, or three for "f24":
 
     "f24"    float32 rounded to its 24 leading bits: relative error at most 2^-17
-    "digits" float16 of the number rounded to 3 digits; it has the same 3 digits, because float16 is finer than these
+    "digits" 64 times the number rounded to 3 digits, as float16, which is finer than these, so the 3 digits stay; the
+             factor is for small numbers: below 1e-6 there are fewer digits
     "mille"  a share from 0 to 1 as round(1000 share)
     "cos"    a cosine as round(10000 (cosine + 1))
     "whole"  an int, plus 1000
@@ -19,23 +20,23 @@ import unicodedata
 import zlib
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from minibert.base.arrays import FloatArray, IntArray
+from minibert.trace.names import Sizes
 from minibert.trace.steps import PARTS
 
-if TYPE_CHECKING:
-    from minibert.trace.trace import Trace
-
 __all__ = [
+    "FIRST",
+    "FIRST_KEYS",
     "HEAD_MEASURES",
     "Choice",
     "Guesses",
     "Payload",
-    "cosine",
+    "Traced",
     "sparse_entries",
     "text_data",
     "three_digits",
@@ -50,7 +51,8 @@ FIRST_KEYS = 3
 
 _NOT_A_NUMBER = 65535
 # Larger numbers are not kept in float16.
-_LARGEST_DIGITS = 60000.0
+_LARGEST_DIGITS = 900.0
+_FACTOR = 64.0
 
 # All probs are kept up to this number; beyond it, the largest of each row.
 _DENSE_PROBS = 1_000_000
@@ -63,6 +65,32 @@ _ALL_PAIRS, _MOST_PAIRS = 48, 300
 HEAD_MEASURES = ("first", "last", "previous", "next", "self", "same", "largest")
 """What the page says of a head: the mean share of attention on the first and the last token of the text, on the token
 before, the one after and the token itself, on other tokens that are equal to it; and the mean of the largest shares."""
+
+
+class Traced(Protocol):
+    """What the page reads of a `Trace`, which has these members and describes them."""
+
+    mask: npt.NDArray[np.bool_]
+    tokens: list[list[str]] | None
+    edits: tuple[Any, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The recorded names."""
+
+    @property
+    def sizes(self) -> Sizes:
+        """The sizes of the model."""
+
+    @property
+    def ids(self) -> list[IntArray] | None:
+        """The token ids of each sequence."""
+
+    def value_of(self, name: str, index: int) -> FloatArray | None:
+        """Return a value of one sequence."""
+
+    def output_map(self, layer: int) -> FloatArray | None:
+        """Return the weight (H, H) after attention."""
 
 
 class Guesses(NamedTuple):
@@ -128,7 +156,7 @@ def as_read(kind: str, array: npt.NDArray[Any]) -> FloatArray:
     if kind == "mille":
         return (mille(array) / 1000).astype(np.float32).astype(np.float64)
     if kind == "digits":
-        return three_digits(array).astype(np.float16).astype(np.float64)
+        return (three_digits(array) * _FACTOR).astype(np.float16).astype(np.float64) / _FACTOR
     return _rounded_bits(array.astype(np.float32)).view(np.float32).astype(np.float64)
 
 
@@ -137,7 +165,7 @@ def _planes(kind: str, array: npt.NDArray[Any]) -> bytes:
         bits = _rounded_bits(array.astype(np.float32))
         return _by_significance(bits, 4)[bits.size :].tobytes()
     if kind == "digits":
-        return _by_significance(three_digits(array).astype("<f2"), 2).tobytes()
+        return _by_significance((three_digits(array) * _FACTOR).astype("<f2"), 2).tobytes()
     if kind == "whole":
         return _by_significance((array + 1000).astype("<u2"), 2).tobytes()
     scaled = mille(array) if kind == "mille" else np.rint((array + 1.0) * 10000.0)
@@ -208,13 +236,13 @@ def sparse_entries(num_rows: int, length: int) -> int:
 
 
 def text_data(
-    trace: Trace, index: int, choice: Choice, payload: Payload, num_texts: int, guesses: Guesses | None = None
+    trace: Traced, index: int, choice: Choice, payload: Payload, num_texts: int, guesses: Guesses | None = None
 ) -> dict[str, Any]:
     """Put what the page shows of one text into the payload, and return its description.
 
     Parameters
     ----------
-    trace : Trace
+    trace : Traced
     index : int            the sequence
     choice : Choice
     payload : Payload      gets the arrays
@@ -242,7 +270,7 @@ def text_data(
     return data
 
 
-def _values(trace: Trace, index: int, length: int, choice: Choice, payload: Payload) -> dict[str, Any]:
+def _values(trace: Traced, index: int, length: int, choice: Choice, payload: Payload) -> dict[str, Any]:
     """Return the first features and the RMS of each token in each step: NaN where a value was not recorded."""
     found: dict[str, Any] = {}
     for part, entries in PARTS.items():
@@ -269,7 +297,7 @@ def _values(trace: Trace, index: int, length: int, choice: Choice, payload: Payl
 
 
 def _attention(
-    trace: Trace,
+    trace: Traced,
     index: int,
     length: int,
     choice: Choice,
@@ -323,7 +351,7 @@ def _attention(
     return {"attention": found}
 
 
-def _lengths(trace: Trace, layer: int, value: FloatArray, heads: Sequence[int]) -> FloatArray:
+def _lengths(trace: Traced, layer: int, value: FloatArray, heads: Sequence[int]) -> FloatArray:
     """Return ||v_j W|| of each head and token, (A, S): the value vectors after the head's part of the output map.
 
     Kobayashi et al. 2020 (arXiv 2004.10102), section 3. Without the weights, for a trace from a file: ||v_j||.
@@ -376,7 +404,7 @@ def _measures(probs: FloatArray, tokens: Sequence[str]) -> FloatArray:
     )
 
 
-def _cosines(trace: Trace, index: int, tokens: Sequence[str], payload: Payload) -> dict[str, Any] | None:
+def _cosines(trace: Traced, index: int, tokens: Sequence[str], payload: Payload) -> dict[str, Any] | None:
     """Return the cosines of pairs of tokens in each hidden state, and those of each token with its state before."""
     names = ["embeddings", *(f"encoder.layer.{i}" for i in range(trace.sizes.num_layers))]
     recorded = [i for i, name in enumerate(names) if name in trace.names]

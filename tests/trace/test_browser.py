@@ -10,10 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minibert import BertModel, BertTokenizer, Trace
+from minibert import BertForMaskedLM, BertModel, BertTokenizer, Trace
+from minibert.cli import main
+from minibert.inside import explain_similarity, logit_lens
+from minibert.inside.texts import page_guesses, trace_texts
 from tests.support.browser import axe_source, open_browser, watched_page
 from tests.support.checkpoints import random_checkpoint
 from tests.support.report import REPORT
+from tests.support.sentence_heads import model_folder
 
 pytestmark = pytest.mark.browser
 
@@ -274,6 +278,41 @@ def test_two_texts(browser: Any, file: Path, trace: Trace) -> None:
         choose(page, token=2, other=3, layer=4, head=1)
         share = trace[4, "probs"][1, 1, 2, 3]
         assert f"money gives bank {100 * share:.1f} %" in page.text_content("#say")
+
+
+def test_the_parts_of_a_cosine(browser: Any, minilm_sentences: Any, tmp_path: Path) -> None:
+    path, texts = tmp_path / "pair.html", ("The bank lends money to the farmer.", "He sat on the river bank.")
+    assert main(["inspect", texts[0], "--pair", texts[1], "-o", str(path)]) == 0
+    found = explain_similarity(minilm_sentences, *texts)
+    with watched_page(browser, path) as page:
+        assert f"is {found.cosine:.3f}. It is the sum of 11 \u00d7 9 = 99 parts" in page.text_content("#parts-words")
+        shown = [number(text) for text in page.locator("#parts .number").all_text_contents()]
+        np.testing.assert_allclose(shown, [part for _, _, part in found.largest(10)], atol=5.1e-5)
+        page.click("#parts-details summary")
+        page.locator("#parts-table tbody tr").first.wait_for()
+        cells = [number(cell) for cell in page.locator("#parts-table td").all_text_contents()]
+        np.testing.assert_allclose(cells, found.parts.ravel(), atol=5.1e-5)
+
+
+def test_guesses_and_errors(browser: Any, tmp_path: Path) -> None:
+    folder = model_folder(tmp_path / "model", "BertForMaskedLM")
+    model, tokenizer = BertForMaskedLM.from_pretrained(folder), BertTokenizer.from_pretrained(folder)
+    trace, _ = trace_texts(model, tokenizer, ["the [MASK] cat"])
+    lens = logit_lens(model, trace, 3)
+    rows = [("embeddings", 0.9, "float32"), ("<b>encoder.layer.0", 2310.4, "wrong"), ("encoder.layer.1", 9e9, "wrong")]
+    trace.page(tmp_path / "page.html", guesses=page_guesses(model, trace, tokenizer), errors=rows)
+    with watched_page(browser, tmp_path / "page.html") as page:
+        assert page.input_value("#token") == "2", "[MASK] is chosen at the start"
+        for token in (2, 3):
+            choose(page, token=token)
+            for state, row in enumerate(page.locator("#guesses tbody tr").all()):
+                words = tokenizer.convert_ids_to_tokens(lens.ids[state, 0, token].tolist())
+                assert row.locator("td bdi").all_text_contents() == words
+                shown = [number(cell.split()[-2]) for cell in row.locator("td").all_text_contents()]
+                np.testing.assert_allclose(shown, 100 * lens.probs[state, 0, token], atol=0.0501)
+        assert "The first wrong value is <b>encoder.layer.0." in page.text_content("#errors-words")
+        assert page.locator("#errors td.lowest").all_text_contents() == ["2.31e+03"]
+        assert page.locator("#errors b").count() == 0
 
 
 @pytest.mark.parametrize("record", ["hidden_states.*", "attentions.[13]", "*.query", "pooler"])

@@ -54,7 +54,7 @@ def decoded(html: str) -> tuple[dict[str, Any], Callable[[dict[str, Any]], np.nd
         if entry["kind"] == "f24":
             array = np.vstack([np.zeros((1, count), np.uint8), planes]).T.copy().view("<f4").astype(float)
         elif entry["kind"] == "digits":
-            array = planes.T.copy().view("<f2").astype(float)
+            array = planes.T.copy().view("<f2").astype(float) / 64
         else:
             whole = planes.T.copy().view("<u2").astype(float)
             scales = {"mille": whole / 1000, "cos": whole / 10000 - 1, "whole": whole - 1000}
@@ -81,7 +81,8 @@ def test_the_payload_is_the_trace(trace: Trace) -> None:
     probs = np.stack([values[f"encoder.layer.{i}.attention.self.probs"] for i in range(6)])
     np.testing.assert_allclose(read(text["attention"]["probs"]), probs, atol=0.000501)
     scores = np.stack([values[f"encoder.layer.{i}.attention.self.scores"] for i in range(6)])[..., :3]
-    np.testing.assert_array_equal(three_digits(read(text["attention"]["scores"])), three_digits(scores))
+    shown = three_digits(read(text["attention"]["scores"]))
+    np.testing.assert_allclose(shown, three_digits(scores), rtol=0, atol=1e-8)
     for part, layers in (("embeddings", [None]), ("layer", range(6)), ("pooler", [None])):
         first, rms = (read(text["values"][part][key]) for key in ("first", "rms"))
         entries = [entry for entry in PARTS[part] if "S, S" not in entry.shape]
@@ -89,7 +90,7 @@ def test_the_payload_is_the_trace(trace: Trace) -> None:
         for i, layer in enumerate(layers):
             for j, entry in enumerate(entries):
                 array = values[entry.path.format(i=layer)].astype(float).reshape(first.shape[2], -1)
-                np.testing.assert_array_equal(three_digits(first[i, j]), three_digits(array[:, :4]))
+                np.testing.assert_allclose(three_digits(first[i, j]), three_digits(array[:, :4]), rtol=0, atol=1e-8)
                 squares = np.sqrt(np.square(array).mean(axis=1))
                 np.testing.assert_allclose(rms[i, j], squares, rtol=5.01e-3)
     states = np.stack([values["embeddings"], *(values[f"encoder.layer.{i}"] for i in range(6))]).astype(float)
