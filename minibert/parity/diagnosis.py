@@ -424,13 +424,8 @@ class _Diagnosis:
             scale = fits.fit_scale(query, key, port[target][row][:, shown][:, :, shown], self._model.config)
             if scale is None:
                 return []
-            named = f", {scale.name}" if scale.name else ""
-            return [
-                _scaled(
-                    scale.factor * math.sqrt(self._model.config.head_size),
-                    f" (query key^T times {scale.factor:.6g}{named})",
-                )
-            ]
+            named = f" (query key^T times {scale.factor:.6g}{', ' if scale.name else ''}{scale.name})"
+            return [_scaled(scale.factor * math.sqrt(self._model.config.head_size), named)]
         if symbol == "probs":
             leak = fits.fit_leak(port[f"{before}.scores"], port[target], mask)
             return [] if leak is None else [leak_mistake(_rounded(leak.constant))]
@@ -549,7 +544,9 @@ class _Diagnosis:
             if symbol_of(name) == "probs" and scores in self._replay.port:
                 leak = fits.fit_leak(self._replay.port[scores], self._replay.port[name], self._inputs.mask)
                 if leak is not None:
-                    text = f"{mistake.text} (in {name.removesuffix('.probs')}, up to {leak.mass:.0%} of a token's attention)"
+                    where = name.removesuffix(".probs")
+                    where = name.removesuffix(".probs")
+                    text = f"{mistake.text} (in {where}, up to {leak.mass:.0%} of a token's attention)"
                     return dataclasses.replace(mistake, text=text)
         return mistake
 

@@ -20,15 +20,31 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert.base.arrays import FloatArray
-from minibert.parity.forward import Forward, InapplicableError, Model, Padded, Store, names_of
-from minibert.parity.mistake import Mistake, Recipe, symbol_of
+from minibert.parity.forward import Forward, Here, InapplicableError, Model, Padded, Part, Store, names_of
+from minibert.parity.mistake import DENSE, Mistake, Recipe, part_mistake, symbol_of
 from minibert.parity.vectors import VECTOR, state_name, vector
 from minibert.trace.table import EMBEDDINGS, LAYER, POOLER
 
 __all__ = ["Place", "Replay", "encoder_of", "replay", "shown_values"]
 
-# The least unit, relative to the RMS of a value: about the error of rounding it to float32 once.
-_LEAST_UNIT = 2.0**-26
+# The least unit, relative to the RMS of a value: about the error of rounding it to float32 once, and of a long sum. One
+# large feature can make up most of a value, and then one sum of one order is a matter of luck.
+_LEAST_UNIT, _LEAST_UNIT_OF_SUMS = 2.0**-26, 2.0**-23
+
+
+def _backwards(inner: Part, here: Here, x: FloatArray, weight: FloatArray) -> FloatArray:
+    y: FloatArray = inner(here, np.ascontiguousarray(x[:, ::-1]), np.ascontiguousarray(weight[:, ::-1]))
+    return y
+
+
+def _in_blocks(inner: Part, here: Here, x: FloatArray, weight: FloatArray) -> FloatArray:
+    blocks = range(0, x.shape[1], 64)
+    y: FloatArray = sum(inner(here, x[:, k : k + 64], weight[:, k : k + 64]) for k in blocks)
+    return y
+
+
+# Other orders of summation, which are a library's choice.
+_ORDERS = tuple(part_mistake("", "", "", DENSE, product=product) for product in (_backwards, _in_blocks))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -338,21 +354,41 @@ class Replay:
         """Return the RMS of a value over the visible places."""
         return _rms(shown_values(computed, self.inputs.mask))
 
-    def unit(self, exact: FloatArray, plain: FloatArray) -> float:
+    def unit(self, name: str, exact: FloatArray, plain: FloatArray) -> float:
         """Return the RMS error of a float32 computation over the visible places."""
         mask = self.inputs.mask
         with np.errstate(all="ignore"):
             error = _rms(shown_values(plain, mask) - shown_values(exact, mask))
-        return max(error if np.isfinite(error) else 0.0, _LEAST_UNIT * self.size(exact), 1e-300)
+        sums = any(symbol_of(one) in DENSE for one in self.segments[name])
+        least = (_LEAST_UNIT_OF_SUMS if sums else _LEAST_UNIT) * self.size(exact)
+        return max(error if np.isfinite(error) else 0.0, least, 1e-300)
+
+    @functools.cached_property
+    def _true_units(self) -> dict[str, tuple[float, float]]:
+        """For each name the largest unit of several orders of summation, without mistakes, and the RMS of the value."""
+        exact = self.run()
+        units = {name: (0.0, self.size(value)) for name, value in exact.items()}
+        for order in ((), *((one,) for one in _ORDERS)):
+            for name, plain in self.run(order, dtype=np.float32).items():
+                unit, size = units[name]
+                units[name] = (max(unit, self.unit(name, exact[name], plain)), size)
+        return units
 
     def places(self, mistakes: Sequence[Mistake] = (), **options: Any) -> dict[str, Place]:
-        """Compare names of the port with a forward with mistakes; `options` are those of `run`."""
+        """Compare names of the port with a forward with mistakes; `options` are those of `run`.
+
+        The unit is that without mistakes, larger by as much as the value is larger; or that with them, if it is larger.
+        """
         exact = self.run(mistakes, **options)
-        plain = self.run(mistakes, **options, dtype=np.float32)
-        return {
-            name: Place(
-                name, self.error(name, exact[name]), self.unit(exact[name], plain[name]), self.size(exact[name])
-            )
-            for name in self.port
-            if name in exact
-        }
+        plain = self.run(mistakes, **options, dtype=np.float32) if mistakes else {}
+        found = {}
+        for name in self.port:
+            if name not in exact:
+                continue
+            unit, true_size = self._true_units[name]
+            size = self.size(exact[name])
+            if name in plain:
+                unit *= max(1.0, size / true_size if true_size and np.isfinite(size) else 1.0)
+                unit = max(unit, self.unit(name, exact[name], plain[name]))
+            found[name] = Place(name, self.error(name, exact[name]), unit, size)
+        return found

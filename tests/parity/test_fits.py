@@ -131,4 +131,4 @@ def test_precision() -> None:
     assert fits.precision_of(x.astype(np.float16)) == "float16"
     bits = (x.astype(np.float32).view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
     assert fits.precision_of(bits) == "bfloat16"
-    assert fits.precision_of(np.array([np.nan, 1.0])) == "float16"
+    assert fits.precision_of(np.array([np.nan, 1.0])) == "bfloat16"
