@@ -13,7 +13,8 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -135,7 +136,7 @@ class Replay:
         self.model, self.inputs, self.recipe = model, inputs, recipe
         self._names = names_of(model)
         known = [*self._names.specs, *([VECTOR] if recipe is not None else [])]
-        self.port = {name: self._usable(np.asarray(port[name], dtype=np.float64)) for name in known if name in port}
+        self.port = {name: self._usable(np.asarray(port[name])) for name in known if name in port}
         self.spans = self._spans()
         self._stores = {np.dtype(kind): Store(kind) for kind in ("float64", "float32")}
         self._tails: list[dict[str, FloatArray]] | None = None
@@ -143,12 +144,14 @@ class Replay:
     def _usable(self, array: FloatArray) -> FloatArray:
         """Make rows of zeros in hidden places NaN, which means unknown."""
         hidden = ~self.inputs.mask
+        if array.dtype not in (np.float32, np.float64):
+            array = array.astype(np.float64)
         if array.ndim == 3:
             unknown = hidden & ~array.any(axis=2)
-            return np.where(unknown[:, :, None], np.nan, array)
+            return np.where(unknown[:, :, None], array.dtype.type(np.nan), array) if unknown.any() else array
         if array.ndim == 4:
             unknown = hidden[:, None, :] & ~array.any(axis=3)  # queries of the padding
-            return np.where(unknown[..., None], np.nan, array)
+            return np.where(unknown[..., None], array.dtype.type(np.nan), array) if unknown.any() else array
         return array
 
     # --- what depends on what -----------------------------------------------------------------------------------------
@@ -242,8 +245,19 @@ class Replay:
         InapplicableError
             A mistake is not possible here.
         """
+        spans_of = self._walk(mistakes, spans, compute=compute, dtype=dtype)
+        return {name: value for values in spans_of for name, value in values.items()}
+
+    def _walk(
+        self,
+        mistakes: Sequence[Mistake] = (),
+        spans: Collection[int] | None = None,
+        *,
+        compute: Collection[str] | None = None,
+        dtype: npt.DTypeLike = np.float64,
+    ) -> Iterator[dict[str, FloatArray]]:
+        """Yield what `run` returns, span by span."""
         forward = Forward(self.model, self.inputs, mistakes, dtype=dtype, store=self._stores[np.dtype(dtype)])
-        values: dict[str, FloatArray] = {}
         tails: list[dict[str, FloatArray]] = []
         tail: dict[str, FloatArray] = {}
         for number, span in enumerate(self.spans):
@@ -258,11 +272,10 @@ class Replay:
                 tails.append(tail)
                 continue
             computed, tail = self._run_span(forward, span, tail, wanted, mistakes)
-            values |= computed
             tails.append(tail)
-        if spans is None and not mistakes and np.dtype(dtype) == np.float64:
+            yield computed
+        if spans is None and compute is None and not mistakes and np.dtype(dtype) == np.float64:
             self._tails = tails
-        return values
 
     def _end(self, span: Sequence[int | str]) -> str | None:
         """Return the hidden state that the port gave at the end of a span, or None."""
@@ -366,12 +379,13 @@ class Replay:
     @functools.cached_property
     def _true_units(self) -> dict[str, tuple[float, float]]:
         """For each name the largest unit of several orders of summation, without mistakes, and the RMS of the value."""
-        exact = self.run()
-        units = {name: (0.0, self.size(value)) for name, value in exact.items()}
-        for order in ((), *((one,) for one in _ORDERS)):
-            for name, plain in self.run(order, dtype=np.float32).items():
-                unit, size = units[name]
-                units[name] = (max(unit, self.unit(name, exact[name], plain)), size)
+        units: dict[str, tuple[float, float]] = {}
+        orders: list[tuple[Mistake, ...]] = [(), *((one,) for one in _ORDERS)]
+        walks = [self._walk(order, dtype=np.float32) for order in orders]
+        for exact, *several in zip(self._walk(), *walks, strict=True):
+            for name, value in exact.items():
+                unit = max(self.unit(name, value, plain[name]) for plain in several)
+                units[name] = (unit, self.size(value))
         return units
 
     def places(self, mistakes: Sequence[Mistake] = (), **options: Any) -> dict[str, Place]:
@@ -379,16 +393,15 @@ class Replay:
 
         The unit is that without mistakes, larger by as much as the value is larger; or that with them, if it is larger.
         """
-        exact = self.run(mistakes, **options)
-        plain = self.run(mistakes, **options, dtype=np.float32) if mistakes else {}
         found = {}
-        for name in self.port:
-            if name not in exact:
-                continue
-            unit, true_size = self._true_units[name]
-            size = self.size(exact[name])
-            if name in plain:
-                unit *= max(1.0, size / true_size if true_size and np.isfinite(size) else 1.0)
-                unit = max(unit, self.unit(name, exact[name], plain[name]))
-            found[name] = Place(name, self.error(name, exact[name]), unit, size)
-        return found
+        walk = self._walk(mistakes, **options)
+        plain_walk = self._walk(mistakes, **options, dtype=np.float32) if mistakes else itertools.repeat({})
+        for exact, plain in zip(walk, plain_walk, strict=False):
+            for name, value in exact.items():
+                unit, true_size = self._true_units[name]
+                size = self.size(value)
+                if name in plain:
+                    unit *= max(1.0, size / true_size if true_size and np.isfinite(size) else 1.0)
+                    unit = max(unit, self.unit(name, value, plain[name]))
+                found[name] = Place(name, self.error(name, value), unit, size)
+        return {name: found[name] for name in self.port if name in found}
