@@ -156,7 +156,7 @@ class _Diagnosis:
         self._unknown += remaining
         for cause in self._causes:
             yield finding_of(
-                cause.mistake,
+                self._with_mass(cause.mistake),
                 cause.names,
                 self._explained(cause.names, first_places),
                 cause.alternatives,
@@ -388,25 +388,48 @@ class _Diagnosis:
         made: list[Mistake] = []
         if "words" in symbols:
             made += self._fitted_ids(target)
-        single = len(self._replay.segments[target]) == 1
-        norms, tens = {"embeddings", "attention", "output"}, tuple(range(-8, 0))
-        families: list[tuple[set[str], Callable[[float], Mistake], tuple[float, ...]]] = [
-            (
-                {"embeddings", "attention", "output"},
-                lambda t: eps_mistake(_rounded(10**t)),
-                (-8, -7, -6, -5, -4, -3, -2, -1),
-            ),
-            (norms, lambda t: eps_mistake(_rounded(10**t), outside=True), tens),
-            ({"scores"}, lambda t: _scaled(math.exp(t)), (-4, -3, -2, -1, -0.3, 0.3, 1, 2, 3, 4)),
-            ({"probs"}, lambda t: leak_mistake(_rounded(t)), (-16, -12, -8, -6, -4, -2, -0.5, 2)),
-        ]
-        if not self._is_wide(target):
+        if len(symbols) == 1:
+            made += self._fitted_op(target, *symbols)
+        elif not self._is_wide(target):
+            norms, tens = {"embeddings", "attention", "output"}, tuple(range(-8, 0))
+            families: list[tuple[set[str], Callable[[float], Mistake], Sequence[float]]] = [
+                (norms, lambda t: eps_mistake(_rounded(10**t)), tens),
+                (norms, lambda t: eps_mistake(_rounded(10**t), outside=True), tens),
+                ({"scores"}, lambda t: _scaled(math.exp(t)), (-4, -3, -2, -1, -0.3, 0.3, 1, 2, 3, 4)),
+                ({"probs"}, lambda t: leak_mistake(_rounded(t)), (-16, -12, -8, -6, -4, -2, -0.5, 2)),
+            ]
             for needs, make, grid in families:
-                if needs & symbols and (single or len(symbols) > 1):
-                    found = self._search(target, make, grid)
-                    if found is not None:
-                        made.append(found)
+                found = self._search(target, make, grid) if needs & symbols else None
+                if found is not None:
+                    made.append(found)
         return self._ranked([(mistake,) for mistake in made], remaining, target)
+
+    def _fitted_op(self, target: str, symbol: str) -> list[Mistake]:
+        """Fit a number in closed form from the input and output of one op."""
+        port, mask = self._replay.port, self._inputs.mask
+        if symbol in ("embeddings", "attention", "output"):
+            weights = self._model.weights
+            path = target if symbol == "embeddings" else f"{target}.output"
+            norm = weights.embeddings_norm
+            if symbol != "embeddings":
+                layer = weights.layers[int(target.split(".")[2])]
+                norm = layer.attention_norm if symbol == "attention" else layer.output_norm
+            eps = fits.fit_eps(port[f"{path}.LayerNorm.input"][mask], port[target][mask], norm)
+            return [] if eps is None else [eps_mistake(_rounded(eps.eps), outside=eps.outside)]
+        before = target.rpartition(".")[0]
+        if symbol == "scores":
+            row = int(mask.sum(axis=1).argmax())
+            shown = mask[row]
+            query, key = (port[f"{before}.{part}"][row][shown] for part in ("query", "key"))
+            scale = fits.fit_scale(query, key, port[target][row][:, shown][:, :, shown], self._model.config)
+            if scale is None:
+                return []
+            named = f" (query key^T times {scale.factor:.6g}{', ' if scale.name else ''}{scale.name})"
+            return [_scaled(scale.factor * math.sqrt(self._model.config.head_size), named)]
+        if symbol == "probs":
+            leak = fits.fit_leak(port[f"{before}.scores"], port[target], mask)
+            return [] if leak is None else [leak_mistake(_rounded(leak.constant))]
+        return []
 
     def _search(self, target: str, make: Callable[[float], Mistake], grid: Sequence[float]) -> Mistake | None:
         """Find the number with the least error: the best of a grid, then golden section around it."""
@@ -514,6 +537,19 @@ class _Diagnosis:
             shares.append(1.0 if not np.isfinite(first) else max(0.0, 1 - (last / first) ** 2))
         return min(shares, default=0.0)
 
+    def _with_mass(self, mistake: Mistake) -> Mistake:
+        """Add to a mistake with the mask how much of the attention hidden places get, if the port's probs say it."""
+        for name in self._replay.port if mistake.kind in ("A5", "A6") else ():
+            scores = f"{name.removesuffix('probs')}scores"
+            if symbol_of(name) == "probs" and scores in self._replay.port:
+                leak = fits.fit_leak(self._replay.port[scores], self._replay.port[name], self._inputs.mask)
+                if leak is not None:
+                    where = name.removesuffix(".probs")
+                    where = name.removesuffix(".probs")
+                    text = f"{mistake.text} (in {where}, up to {leak.mass:.0%} of a token's attention)"
+                    return dataclasses.replace(mistake, text=text)
+        return mistake
+
     def _facts(self, names: Sequence[str]) -> str:
         """Say which rows and heads of the first unexplained name differ."""
         name = names[0]
@@ -547,6 +583,12 @@ class _Diagnosis:
             heads = np.flatnonzero(pairs.any(axis=(0, 2, 3)))
             if 0 < len(heads) < exact.shape[1]:
                 facts.append(f"heads {', '.join(map(str, heads.tolist()))} only")
+        before = f"{name}.dense"
+        if symbol_of(name) == "intermediate" and before in self._replay.port:
+            points = (shown_values(self._replay.port[before], mask), shown_values(given, mask))
+            curve = fits.fit_activation(*points)
+            if curve is not None and curve[1] < 0.05 * place.size:
+                facts.append(f"the nearest curve is {curve[0]}")
         precision = fits.precision_of(shown_values(given, mask))
         if precision in ("float16", "bfloat16"):
             facts.append(f"all its values are {precision} numbers")
@@ -559,6 +601,6 @@ def _rounded(number: float) -> float:
     return near if abs(number / near - 1) < 2e-3 else float(f"{number:.6g}")
 
 
-def _scaled(factor: float) -> Mistake:
-    text = f"attention: the scores are {factor:.6g} times what they must be"
+def _scaled(factor: float, more: str = "") -> Mistake:
+    text = f"attention: the scores are {factor:.6g} times what they must be{more}"
     return scale_mistake("A2.fitted", text, lambda here, size: factor)

@@ -163,11 +163,8 @@ def fit_leak(scores: FloatArray, probs: FloatArray, mask: npt.NDArray[np.bool_])
     with np.errstate(all="ignore"):
         mass = np.where(hidden, probs, 0).sum(axis=-1)
         excess = np.log(probs) - scores
-        level = (
-            np.nanmean(np.where(shown & np.isfinite(excess), excess, np.nan), axis=-1, keepdims=True)
-            if shown.any()
-            else 0
-        )
+        usable = shown & np.isfinite(excess)
+        level = np.where(usable, excess, 0).sum(axis=-1, keepdims=True) / usable.sum(axis=-1, keepdims=True)
         constants = (excess - level)[hidden & np.isfinite(excess - level) & (probs > 1e-30)]
     largest = float(np.nanmax(mass, initial=0.0))
     if not largest > 1e-7 or not len(constants):
@@ -233,9 +230,10 @@ def fit_rows(table: FloatArray, given: FloatArray) -> Int64Array:
 def precision_of(values: FloatArray) -> str:
     """Return the narrowest format that holds all values exactly: "float16", "bfloat16", "float32" or "float64"."""
     x = values[np.isfinite(values)].astype(np.float64)
+    # First bfloat16, because its 8 bits fit into the 11 of float16.
+    if np.array_equal(to_bfloat16(x), x):
+        return "bfloat16"
     with np.errstate(over="ignore"):
         if np.array_equal(x.astype(np.float16).astype(np.float64), x):
             return "float16"
-        if np.array_equal(to_bfloat16(x), x):
-            return "bfloat16"
         return "float32" if np.array_equal(x.astype(np.float32).astype(np.float64), x) else "float64"

@@ -140,7 +140,7 @@ def names_of(model: Model) -> Names:
 class Store:
     """The weights of a model in one dtype: those of the layer that is computed, and of others while there is room."""
 
-    _MOST_BYTES = 1 << 28
+    _MOST_BYTES = 1 << 27
 
     def __init__(self, dtype: npt.DTypeLike) -> None:
         self.dtype = np.dtype(dtype)

@@ -217,8 +217,8 @@ def _erf_5(x: FloatArray) -> FloatArray:
 
 
 CURVES: dict[str, Callable[[FloatArray], FloatArray]] = {
-    "gelu": reference.ACTIVATION_FUNCTIONS["gelu"],
     "gelu_tanh": reference.ACTIVATION_FUNCTIONS["gelu_tanh"],
+    "gelu": reference.ACTIVATION_FUNCTIONS["gelu"],
     "gelu in a table of float16": _ggml,
     "quick_gelu": lambda x: x * _sigmoid(x.dtype.type(1.702) * x),
     "relu": reference.ACTIVATION_FUNCTIONS["relu"],

@@ -13,22 +13,39 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from minibert.base.arrays import FloatArray
-from minibert.parity.forward import Forward, InapplicableError, Model, Padded, Store, names_of
-from minibert.parity.mistake import Mistake, Recipe, symbol_of
+from minibert.parity.forward import Forward, Here, InapplicableError, Model, Padded, Part, Store, names_of
+from minibert.parity.mistake import DENSE, Mistake, Recipe, part_mistake, symbol_of
 from minibert.parity.vectors import VECTOR, state_name, vector
 from minibert.trace.table import EMBEDDINGS, LAYER, POOLER
 
 __all__ = ["Place", "Replay", "encoder_of", "replay", "shown_values"]
 
-# The least unit, relative to the RMS of a value: about the error of rounding it to float32 once.
-_LEAST_UNIT = 2.0**-26
+# The least unit, relative to the RMS of a value: about the error of rounding it to float32 once, and of a long sum. One
+# large feature can make up most of a value, and then one sum of one order is a matter of luck.
+_LEAST_UNIT, _LEAST_UNIT_OF_SUMS = 2.0**-26, 2.0**-23
+
+
+def _backwards(inner: Part, here: Here, x: FloatArray, weight: FloatArray) -> FloatArray:
+    y: FloatArray = inner(here, np.ascontiguousarray(x[:, ::-1]), np.ascontiguousarray(weight[:, ::-1]))
+    return y
+
+
+def _in_blocks(inner: Part, here: Here, x: FloatArray, weight: FloatArray) -> FloatArray:
+    blocks = range(0, x.shape[1], 64)
+    y: FloatArray = sum(inner(here, x[:, k : k + 64], weight[:, k : k + 64]) for k in blocks)
+    return y
+
+
+# Other orders of summation, which are a library's choice.
+_ORDERS = tuple(part_mistake("", "", "", DENSE, product=product) for product in (_backwards, _in_blocks))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +136,7 @@ class Replay:
         self.model, self.inputs, self.recipe = model, inputs, recipe
         self._names = names_of(model)
         known = [*self._names.specs, *([VECTOR] if recipe is not None else [])]
-        self.port = {name: self._usable(np.asarray(port[name], dtype=np.float64)) for name in known if name in port}
+        self.port = {name: self._usable(np.asarray(port[name])) for name in known if name in port}
         self.spans = self._spans()
         self._stores = {np.dtype(kind): Store(kind) for kind in ("float64", "float32")}
         self._tails: list[dict[str, FloatArray]] | None = None
@@ -127,12 +144,14 @@ class Replay:
     def _usable(self, array: FloatArray) -> FloatArray:
         """Make rows of zeros in hidden places NaN, which means unknown."""
         hidden = ~self.inputs.mask
+        if array.dtype not in (np.float32, np.float64):
+            array = array.astype(np.float64)
         if array.ndim == 3:
             unknown = hidden & ~array.any(axis=2)
-            return np.where(unknown[:, :, None], np.nan, array)
+            return np.where(unknown[:, :, None], array.dtype.type(np.nan), array) if unknown.any() else array
         if array.ndim == 4:
             unknown = hidden[:, None, :] & ~array.any(axis=3)  # queries of the padding
-            return np.where(unknown[..., None], np.nan, array)
+            return np.where(unknown[..., None], array.dtype.type(np.nan), array) if unknown.any() else array
         return array
 
     # --- what depends on what -----------------------------------------------------------------------------------------
@@ -226,8 +245,19 @@ class Replay:
         InapplicableError
             A mistake is not possible here.
         """
+        spans_of = self._walk(mistakes, spans, compute=compute, dtype=dtype)
+        return {name: value for values in spans_of for name, value in values.items()}
+
+    def _walk(
+        self,
+        mistakes: Sequence[Mistake] = (),
+        spans: Collection[int] | None = None,
+        *,
+        compute: Collection[str] | None = None,
+        dtype: npt.DTypeLike = np.float64,
+    ) -> Iterator[dict[str, FloatArray]]:
+        """Yield what `run` returns, span by span."""
         forward = Forward(self.model, self.inputs, mistakes, dtype=dtype, store=self._stores[np.dtype(dtype)])
-        values: dict[str, FloatArray] = {}
         tails: list[dict[str, FloatArray]] = []
         tail: dict[str, FloatArray] = {}
         for number, span in enumerate(self.spans):
@@ -242,11 +272,10 @@ class Replay:
                 tails.append(tail)
                 continue
             computed, tail = self._run_span(forward, span, tail, wanted, mistakes)
-            values |= computed
             tails.append(tail)
-        if spans is None and not mistakes and np.dtype(dtype) == np.float64:
+            yield computed
+        if spans is None and compute is None and not mistakes and np.dtype(dtype) == np.float64:
             self._tails = tails
-        return values
 
     def _end(self, span: Sequence[int | str]) -> str | None:
         """Return the hidden state that the port gave at the end of a span, or None."""
@@ -338,21 +367,41 @@ class Replay:
         """Return the RMS of a value over the visible places."""
         return _rms(shown_values(computed, self.inputs.mask))
 
-    def unit(self, exact: FloatArray, plain: FloatArray) -> float:
+    def unit(self, name: str, exact: FloatArray, plain: FloatArray) -> float:
         """Return the RMS error of a float32 computation over the visible places."""
         mask = self.inputs.mask
         with np.errstate(all="ignore"):
             error = _rms(shown_values(plain, mask) - shown_values(exact, mask))
-        return max(error if np.isfinite(error) else 0.0, _LEAST_UNIT * self.size(exact), 1e-300)
+        sums = any(symbol_of(one) in DENSE for one in self.segments[name])
+        least = (_LEAST_UNIT_OF_SUMS if sums else _LEAST_UNIT) * self.size(exact)
+        return max(error if np.isfinite(error) else 0.0, least, 1e-300)
+
+    @functools.cached_property
+    def _true_units(self) -> dict[str, tuple[float, float]]:
+        """For each name the largest unit of several orders of summation, without mistakes, and the RMS of the value."""
+        units: dict[str, tuple[float, float]] = {}
+        orders: list[tuple[Mistake, ...]] = [(), *((one,) for one in _ORDERS)]
+        walks = [self._walk(order, dtype=np.float32) for order in orders]
+        for exact, *several in zip(self._walk(), *walks, strict=True):
+            for name, value in exact.items():
+                unit = max(self.unit(name, value, plain[name]) for plain in several)
+                units[name] = (unit, self.size(value))
+        return units
 
     def places(self, mistakes: Sequence[Mistake] = (), **options: Any) -> dict[str, Place]:
-        """Compare names of the port with a forward with mistakes; `options` are those of `run`."""
-        exact = self.run(mistakes, **options)
-        plain = self.run(mistakes, **options, dtype=np.float32)
-        return {
-            name: Place(
-                name, self.error(name, exact[name]), self.unit(exact[name], plain[name]), self.size(exact[name])
-            )
-            for name in self.port
-            if name in exact
-        }
+        """Compare names of the port with a forward with mistakes; `options` are those of `run`.
+
+        The unit is that without mistakes, larger by as much as the value is larger; or that with them, if it is larger.
+        """
+        found = {}
+        walk = self._walk(mistakes, **options)
+        plain_walk = self._walk(mistakes, **options, dtype=np.float32) if mistakes else itertools.repeat({})
+        for exact, plain in zip(walk, plain_walk, strict=False):
+            for name, value in exact.items():
+                unit, true_size = self._true_units[name]
+                size = self.size(value)
+                if name in plain:
+                    unit *= max(1.0, size / true_size if true_size and np.isfinite(size) else 1.0)
+                    unit = max(unit, self.unit(name, value, plain[name]))
+                found[name] = Place(name, self.error(name, value), unit, size)
+        return {name: found[name] for name in self.port if name in found}

@@ -50,7 +50,7 @@ def separate_by(mistake: Mistake, alternatives: Sequence[Mistake], names: Sequen
     if not alternatives:
         return ""
     symbols = [set(one.symbols) for one in (mistake, *alternatives)]
-    places = sorted(set().union(*symbols) - set.intersection(*symbols))
+    places = sorted(symbols[0].union(*symbols[1:]) - symbols[0].intersection(*symbols[1:]))
     if places:
         return f"Dump every name; {', '.join(places[:4])} of `minibert parity names` would tell."
     kinds = {one.kind for one in (mistake, *alternatives)}

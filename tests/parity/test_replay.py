@@ -1,0 +1,136 @@
+"""Replay: every wrong op is found, and no right one, whatever the port dumped and however it adds up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.checkpoints import random_checkpoint
+from benchmarks.mistakes import ODD_FIRST, Subject
+from minibert import BertModel, SentenceTransformer
+from minibert.parity.mistake import part_mistake, symbol_of
+from minibert.parity.mistakes import MISTAKES, simulate
+from minibert.parity.replay import replay
+
+BUDGET = 4.0
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return random_checkpoint(tmp_path_factory.mktemp("replay") / "model", num_hidden_layers=3, type_vocab_size=3)
+
+
+@pytest.fixture(scope="module")
+def subject(folder: Any) -> Subject:
+    return Subject.of("small", BertModel.from_pretrained(folder, backend="numpy"), 14, 3)
+
+
+def wrong_names(subject: Subject, port: dict[str, np.ndarray]) -> list[str]:
+    return [place.name for place in replay(subject.model, subject.inputs, port) if not place.ratio <= BUDGET]
+
+
+RECORDS = ("*", "hidden_states.*", "last_hidden_state", "*.dense", ("attentions.*", "encoder.layer.1"))
+
+
+@pytest.mark.parametrize("record", RECORDS)
+def test_nothing_is_wrong_in_a_right_port(subject: Subject, record: Any) -> None:
+    for order in ((), ODD_FIRST):
+        assert wrong_names(subject, simulate(subject.model, subject.inputs, order, record=record)) == []
+
+
+@pytest.mark.parametrize("backend", ["numba", "numba-blas", "numpy"])
+def test_nothing_is_wrong_in_our_own_ops(subject: Subject, folder: Any, backend: str) -> None:
+    """Hidden places hold zeros in a trace, and the replay does not read them as values."""
+    trace = BertModel.from_pretrained(folder, backend=backend).trace(**subject.inputs)
+    assert wrong_names(subject, dict(trace)) == []
+    assert wrong_names(subject, dict(trace.select("hidden_states.*"))) == []
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_nothing_is_wrong_in_transformers(subject: Subject, folder: Any, attention: str) -> None:
+    import torch
+    from transformers import BertModel as Theirs
+
+    model = Theirs.from_pretrained(folder, attn_implementation=attention).eval()
+    with torch.no_grad():
+        output = model(**{k: torch.from_numpy(v) for k, v in subject.inputs.items()}, output_hidden_states=True)
+    names = ["embeddings", *(f"encoder.layer.{i}" for i in range(3))]
+    port = {name: state.numpy() for name, state in zip(names, output.hidden_states, strict=True)}
+    port["pooler"] = output.pooler_output.numpy()
+    assert wrong_names(subject, port) == []
+
+
+# id -> the symbols of the ops that are wrong; with all names just these are found, in every layer
+EXACT = {
+    "G1.tanh": {"intermediate"},
+    "N3.unbiased": {"embeddings", "attention", "output"},
+    "A1.none": {"scores"},
+    "A3.merge": {"context"},
+    "A5.none": {"probs"},
+    "A7.causal": {"probs"},
+    "A8.rope": {"scores"},
+    "A9.heads": {"probs"},
+    "E1.first": {"types"},
+    "E3.plus-1": {"positions"},
+    "E4.scaled": {"embeddings_sum"},
+    "E5.swapped": {"types", "probs"},
+    "W1.attention.self.key": {"key"},
+    "W2.output.dense": {"output_dense"},
+    "C1.before-norm": {"attention_sum", "output_sum"},
+    "T1.shifted": {"words"},
+    "G3.pooler": {"pooler"},
+}
+
+
+@pytest.mark.parametrize("id", EXACT)
+def test_every_wrong_op_is_found_and_no_other(subject: Subject, id: str) -> None:
+    port = simulate(subject.model, subject.inputs, [ODD_FIRST, id])
+    wanted = [name for name in port if symbol_of(name) in EXACT[id]]
+    assert wrong_names(subject, port) == wanted
+
+
+def test_hidden_states_alone_are_replayed_layer_by_layer(subject: Subject) -> None:
+    def states(id: str) -> list[str]:
+        return wrong_names(subject, simulate(subject.model, subject.inputs, [ODD_FIRST, id], record="hidden_states.*"))
+
+    assert states("G1.tanh@1") == ["encoder.layer.1"]
+    assert states("E1.first") == ["embeddings"]
+    assert states("G1.tanh") == ["encoder.layer.0", "encoder.layer.1", "encoder.layer.2"]
+    assert states("A5.none@0+N3.unbiased@2") == ["encoder.layer.0", "encoder.layer.2"]
+
+
+def test_a_gap_is_one_op(subject: Subject) -> None:
+    """With some hidden states only, what lies between two of them is one op."""
+    port = simulate(subject.model, subject.inputs, "G1.tanh@1", record=["embeddings", "encoder.layer.2", "pooler"])
+    assert wrong_names(subject, port) == ["encoder.layer.2"]
+
+
+def test_a_changed_weight_is_found_where_it_is(subject: Subject) -> None:
+    noise = np.random.default_rng(0).standard_normal((40, 24)).astype(np.float32) * np.float32(1e-3)
+    bad = part_mistake("", "", "", "intermediate_dense", weights=lambda inner, here, w, b: (w + noise, b)).only(1)
+    port = simulate(subject.model, subject.inputs, bad)
+    assert wrong_names(subject, port) == ["encoder.layer.1.intermediate.dense"]
+
+
+def test_nan_is_wrong_where_it_is_and_what_follows_is_still_compared(subject: Subject) -> None:
+    port = simulate(subject.model, subject.inputs, "G1.tanh@2")
+    port["encoder.layer.0.attention.self.key"][0, 3, 5] = np.nan
+    assert wrong_names(subject, port) == ["encoder.layer.0.attention.self.key", "encoder.layer.2.intermediate"]
+
+
+def test_other_models_and_other_objects(subject: Subject, minilm_sentences: SentenceTransformer) -> None:
+    inputs = minilm_sentences.tokenizer(["a text", "another longer text"], padding=True, return_tensors="np")
+    port = simulate(minilm_sentences.model, inputs, "N1.1e-5", record=["hidden_states.0", "hidden_states.1"])
+    places = replay(minilm_sentences, inputs, port)
+    assert [place.name for place in places] == ["embeddings", "encoder.layer.0"]
+    assert places[0].ratio > 1000
+    with pytest.raises(TypeError, match="expected a model of minibert"):
+        replay("bert", inputs, port)
+
+
+def test_names_of_a_head_are_left_out(subject: Subject) -> None:
+    port = {"classifier": np.zeros((5, 2)), **simulate(subject.model, subject.inputs, (), record="embeddings")}
+    assert [place.name for place in replay(subject.model, subject.inputs, port)] == ["embeddings"]
+    assert "classifier" not in MISTAKES
