@@ -31,7 +31,7 @@ def add_verbs(verbs: Any) -> None:
         "models",
         nargs="*",
         metavar="MODEL",
-        help=f"hub ids or folders (default: {DEFAULT_MODEL}); the first that can answer does it if a request names none",
+        help=f"hub ids or folders (default: {DEFAULT_MODEL}); without a name, the first that can answer does it",
     )
     serve.add_argument("--host", default="127.0.0.1", help="name or address to listen on (default: %(default)s)")
     serve.add_argument("--port", type=natural, default=8080, help="0 lets the system choose (default: %(default)s)")
