@@ -108,7 +108,7 @@ def run_bodies(model: SentenceTransformer, ranker: CrossEncoder, seed: int, numb
 
 
 def test_random_bodies(model: SentenceTransformer, ranker: CrossEncoder) -> None:
-    counts = run_bodies(model, ranker, 1, 900)
+    counts = run_bodies(model, ranker, 1, 600)
     assert counts[200] > 50
     assert counts[400] > 50
     assert counts[422] > 50
