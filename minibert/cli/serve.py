@@ -25,7 +25,8 @@ def add_verbs(verbs: Any) -> None:
         help="answer requests for vectors and scores over HTTP",
         description="Answer requests for vectors and scores over HTTP, in the protocols of OpenAI, "
         "text-embeddings-inference, Cohere, Ollama and bert-as-service. SIGTERM ends the service when all requests "
-        "that have begun are answered. Each option is also an environment variable: --max-wait is MINIBERT_SERVE_MAX_WAIT.",
+        "that have begun are answered. Each option is also an environment variable: --max-wait is "
+        "MINIBERT_SERVE_MAX_WAIT.",
     )
     serve.add_argument(
         "models",
