@@ -24,16 +24,20 @@ def add_verbs(verbs: Any) -> None:
         "serve",
         help="answer requests for vectors and scores over HTTP",
         description="Answer requests for vectors and scores over HTTP, in the protocols of OpenAI, "
-        "text-embeddings-inference and bert-as-service. SIGTERM ends the service when all requests that have begun are "
-        "answered. Each option is also an environment variable: --max-wait is MINIBERT_SERVE_MAX_WAIT.",
+        "text-embeddings-inference, Cohere, Ollama and bert-as-service. SIGTERM ends the service when all requests "
+        "that have begun are answered. Each option is also an environment variable: --max-wait is "
+        "MINIBERT_SERVE_MAX_WAIT.",
     )
     serve.add_argument(
         "models",
         nargs="*",
         metavar="MODEL",
-        help=f"hub ids or folders (default: {DEFAULT_MODEL}); the first that can answer does it if a request names none",
+        help=f"hub ids or folders (default: {DEFAULT_MODEL}); without a name, the first that can answer does it",
     )
-    serve.add_argument("--host", default="127.0.0.1", help="name or address to listen on (default: %(default)s)")
+    serve.add_argument("--model-id", metavar="MODEL", help="a further model; a name of text-embeddings-inference")
+    serve.add_argument(
+        "--host", "--hostname", default="127.0.0.1", help="name or address to listen on (default: %(default)s)"
+    )
     serve.add_argument("--port", type=natural, default=8080, help="0 lets the system choose (default: %(default)s)")
     serve.add_argument("--uds", metavar="PATH", help="listen on a Unix socket instead")
     serve.add_argument("--served-model-name", metavar="NAME", help="the name by which clients ask for the model")
@@ -54,14 +58,16 @@ def add_verbs(verbs: Any) -> None:
         ("--step-ms", positive, 50, "milliseconds of a step of the engine"),
         ("--max-wait", _seconds, 60.0, "seconds; a request whose estimated wait is longer is refused with 429"),
         ("--max-client-batch-size", positive, 2048, "texts of a request"),
-        ("--max-body-bytes", positive, 32 * 2**20, "bytes of a request"),
+        ("--max-body-bytes --payload-limit", positive, 32 * 2**20, "bytes of a request"),
         ("--max-inflight-bytes", positive, 256 * 2**20, "bytes of all requests and answers in flight"),
         ("--request-timeout", _seconds, 600.0, "seconds from a request to its answer"),
         ("--body-timeout", _seconds, 30.0, "seconds in which the head of a request must arrive, and then its body"),
         ("--send-timeout", _seconds, 60.0, "seconds in which a client must read some of its answer"),
         ("--shutdown-timeout", _seconds, 30.0, "seconds for the requests that have begun when the service ends"),
     ):
-        serve.add_argument(option, type=kind, default=default, metavar="N", help=f"{text} (default: %(default)s)")
+        serve.add_argument(
+            *option.split(), type=kind, default=default, metavar="N", help=f"{text} (default: %(default)s)"
+        )
     serve.add_argument(
         "--metrics-namespace",
         default="minibert",
@@ -129,7 +135,8 @@ def _serve(arguments: argparse.Namespace) -> None:
     except ImportError as error:  # a library of the extra `serve`
         raise ValueError(str(error)) from error
 
-    names = arguments.models or _several(os.environ.get(_ENVIRONMENT + "MODELS", "")) or [DEFAULT_MODEL]
+    names = arguments.models or _several(os.environ.get(_ENVIRONMENT + "MODELS", ""))
+    names = [*names, *([arguments.model_id] if arguments.model_id else [])] or [DEFAULT_MODEL]
     served = [_served_name(name) for name in names]
     if arguments.served_model_name is not None:
         if len(names) > 1:

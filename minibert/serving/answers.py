@@ -45,6 +45,8 @@ STATUS: dict[str, dict[str, int]] = {
 STATUS["bert"] = STATUS["openai"]
 STATUS["tei"] = {**STATUS["openai"], "invalid": 422, "too_long": 413, "too_many": 413, "unsupported": 424}
 
+STATUS["ollama"] = {**STATUS["openai"], "overloaded": 503}
+
 _OPENAI_CODES = {
     "too_long": "context_length_exceeded",
     "model": "model_not_found",
@@ -100,7 +102,7 @@ def status_of(error: ServiceError, family: str) -> int:
 
 
 def error_body(error: ServiceError, family: str, field: str) -> bytes:
-    """Return the JSON of an error in a protocol: "openai", "tei" or "bert".
+    """Return the JSON of an error in a protocol: "openai", "tei", "ollama" or "bert".
 
     Parameters
     ----------
@@ -114,6 +116,8 @@ def error_body(error: ServiceError, family: str, field: str) -> bytes:
         if error.kind == "too_long":
             message += f" `inputs` must have less than {error.limit} tokens. Given: {error.given}"
         return dump({"error": message, "error_type": _TEI_TYPES.get(error.kind, "Validation")})
+    if family == "ollama":
+        return dump({"error": message})
     if family == "bert":
         return dump({"status": status_of(error, family), "error": message})
     if error.kind == "too_long":  # clients look for the end of this text

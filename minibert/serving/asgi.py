@@ -26,7 +26,7 @@ from minibert.serving.libraries import missing
 from minibert.serving.logs import LOG
 from minibert.serving.metrics import Metrics
 from minibert.serving.openapi import openapi
-from minibert.serving.protocols import POSTS, Post, Work, info, model_list, model_object
+from minibert.serving.protocols import POSTS, Post, Work, info, model_list, model_object, ollama_models
 
 try:
     from starlette.applications import Starlette
@@ -103,6 +103,8 @@ def app(
     get("/metrics", lambda request: Response(service.metrics.text(), media_type="text/plain; version=0.0.4"))
     get("/info", lambda request: _json(info(engine, minibert.__version__)))
     get("/openapi.json", lambda request: Response(document, media_type="application/json"))
+    get("/api/tags", lambda request: _json(ollama_models(engine)))
+    get("/api/version", lambda request: _json({"version": minibert.__version__}))
     for prefix in ("", "/v1"):
         get(f"{prefix}/models", lambda request: _json(model_list(engine)))
         get(f"{prefix}/models/{{name:path}}", lambda request: _model(engine, request))

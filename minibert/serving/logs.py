@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import queue
 import sys
 import threading
@@ -99,6 +100,17 @@ class _Writer(logging.Handler):
                 if self._dropped:
                     dropped, self._dropped = self._dropped, 0
                     line += f"\nminibert: {dropped} lines of the log were dropped"
-                sys.stderr.write(f"{line}\n")
-                sys.stderr.flush()
+                _write(f"{line}\n")
             self._lines.task_done()
+
+
+def _write(text: str) -> None:
+    """Write to the standard error without its lock, which a thread that a full pipe stops would keep at the end."""
+    try:
+        number = sys.stderr.fileno()
+    except (AttributeError, OSError, ValueError):  # it is not a file
+        sys.stderr.write(text)
+        return
+    rest = text.encode(errors="backslashreplace")
+    while rest:
+        rest = rest[os.write(number, rest) :]

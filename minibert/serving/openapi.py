@@ -40,6 +40,7 @@ _ERRORS = {
         },
     },
     "tei": {"type": "object", "properties": {"error": {"type": "string"}, "error_type": {"type": "string"}}},
+    "ollama": {"type": "object", "properties": {"error": {"type": "string"}}},
     "bert": {"type": "object", "properties": {"error": {"type": "string"}, "status": {"type": "integer"}}},
 }
 

@@ -1,11 +1,13 @@
 """What each route does: a request's body -> a job for the engine, and the bytes of its answer. There is no HTTP in it.
 
-Sources: OpenAI's API reference, "Create embeddings"; Cohere's, "Rerank"; text-embeddings-inference 1.9,
-router/src/http/types.rs and server.rs; bert-as-service 1.10, server/bert_serving/server/http.py.
+Sources: OpenAI's API reference, "Create embeddings"; Cohere's, "Embed" and "Rerank"; Ollama's docs/api.md;
+text-embeddings-inference 1.9, router/src/http/types.rs and server.rs; bert-as-service 1.10,
+server/bert_serving/server/http.py.
 """
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import uuid
 from collections.abc import Callable, Mapping
@@ -20,9 +22,9 @@ from minibert.serving.errors import ServiceError
 from minibert.serving.scheduler import Job
 from minibert.serving.served_classifier import ScoreOptions, ServedClassifier
 from minibert.serving.served_model import Prepared, Report, ServedModel, TextOptions, check_number
-from minibert.similarity import pairwise_cos_sim
+from minibert.similarity import pairwise_cos_sim, quantize_embeddings
 
-__all__ = ["POSTS", "Post", "Work", "info", "model_list", "model_object"]
+__all__ = ["POSTS", "Post", "Work", "info", "model_list", "model_object", "ollama_models"]
 
 _MOST_CHARACTERS = 2**20  # of a request for tokens: each token takes some hundred bytes of JSON
 
@@ -55,7 +57,7 @@ class Post:
 
     Parameters
     ----------
-    family : {"openai", "tei", "bert"}
+    family : {"openai", "tei", "ollama", "bert"}
         The shape of its errors.
     field : str
         The name of the field with the texts.
@@ -304,6 +306,108 @@ def info(engine: Engine, version: str) -> dict[str, Any]:
     }
 
 
+# --- Cohere -----------------------------------------------------------------------------------------------------------
+
+_COHERE_TRUNCATE = {None: (None, None), "NONE": ("error", None), "END": ("mark", "right"), "START": ("mark", "left")}
+
+
+def _cohere(engine: Engine, body: bytes, accept: str) -> Work:
+    """Answer by type if `embedding_types` is there, as /v2/embed does, else with floats alone, as /v1/embed does."""
+    request, ignored = wire.decode(body, wire.CohereEmbedRequest)
+    served = engine.model(request.model)
+    if not request.texts:
+        raise ServiceError("empty", "texts is an empty list; expected at least one text.", param="texts")
+    for kind in request.embedding_types or ():
+        if kind in ("int8", "uint8"):
+            raise ServiceError(
+                "unsupported",
+                f"embedding_types: {kind} needs the ranges of a corpus, because ranges of one request would make a "
+                "vector depend on the other texts. Ask for float, base64, binary or ubinary.",
+                param="embedding_types",
+            )
+        if kind not in ("float", "base64", "binary", "ubinary"):
+            raise ServiceError(
+                "invalid",
+                f"embedding_types: {kind[:50]!r}; expected float, base64, binary or ubinary.",
+                param="embedding_types",
+            )
+    truncation, side = _COHERE_TRUNCATE[request.truncate]
+    options = TextOptions(
+        truncation=truncation,
+        side=side,
+        input_type=request.input_type,
+        prompt_name=request.prompt_name,
+        dimensions=request.output_dimension,
+    )
+    prepared = served.prepare(request.texts, options, engine.settings)
+    report = prepared.report
+
+    def write(vectors: FloatArray) -> bytes:
+        found: dict[str, Any] = {}
+        for kind in request.embedding_types or ("float",):
+            if kind == "float":
+                found[kind] = [*vectors]
+            elif kind == "base64":
+                found[kind] = [base64.b64encode(answers.array_file(row)).decode() for row in vectors]
+            else:
+                found[kind] = [*quantize_embeddings(vectors, kind)]
+        answer: dict[str, Any] = {
+            "id": uuid.uuid4().hex,
+            "response_type": "embeddings_by_type" if request.embedding_types else "embeddings_floats",
+            "embeddings": found if request.embedding_types else found["float"],
+            "texts": request.texts,
+            "meta": {"billed_units": {"input_tokens": sum(report.n_tokens)}},
+        }
+        answer |= {"truncated": report.truncated} if report.truncated else {}
+        answer |= {"ignored": ignored} if ignored else {}
+        return answers.dump(answer)
+
+    return _work(prepared, write, ignored)
+
+
+# --- Ollama -----------------------------------------------------------------------------------------------------------
+
+
+def _ollama(engine: Engine, body: bytes, accept: str) -> Work:
+    request, ignored = wire.decode(body, wire.OllamaEmbedRequest)
+    served = engine.model(_without_tag(request.model))
+    shown = {"model": request.model or served.name}
+    if bytes(request.input).split() in ([b"[]"], [b"[", b"]"], [b'""']):  # a program asks so whether a model is there
+        return Work(lambda _: answers.dump({**shown, "embeddings": []}), ignored=ignored)
+    inputs = wire.read_inputs(request.input, "input", ids=False)
+    truncation = None if request.truncate is None else "mark" if request.truncate else "error"
+    options = TextOptions(truncation=truncation, dimensions=request.dimensions, prompt_name=request.prompt_name)
+    prepared = served.prepare(inputs, options, engine.settings)
+
+    def write(vectors: FloatArray) -> bytes:
+        seconds = prepared.job.queue_seconds + prepared.job.compute_seconds
+        rest = {
+            **shown,
+            "total_duration": round(1e9 * seconds),
+            "load_duration": 0,
+            "prompt_eval_count": sum(prepared.report.n_tokens),
+        }
+        return b'{"embeddings":' + answers.list_of_vectors([*vectors]) + b"," + answers.dump(rest)[1:]
+
+    return _work(prepared, write, ignored)
+
+
+def _ollama_old(engine: Engine, body: bytes, accept: str) -> Work:
+    request, ignored = wire.decode(body, wire.OllamaOldRequest)
+    prepared = engine.model(_without_tag(request.model)).prepare([request.prompt], TextOptions(), engine.settings)
+    return _work(prepared, lambda vectors: answers.dump({"embedding": vectors[0]}), ignored)
+
+
+def _without_tag(name: str | None) -> str | None:
+    """Return a model's name without Ollama's tag."""
+    return None if name is None else name.removesuffix(":latest")
+
+
+def ollama_models(engine: Engine) -> dict[str, Any]:
+    """Return Ollama's list of models."""
+    return {"models": [{"name": name, "model": name, "size": 0, "digest": "", "details": {}} for name in engine.models]}
+
+
 # --- bert-as-service --------------------------------------------------------------------------------------------------
 
 
@@ -375,11 +479,16 @@ def _work(
 
 
 _RERANK = Post("openai", "documents", (wire.RerankRequest,), _rerank, "Sort texts by how well they answer a query")
+_COHERE = Post("openai", "texts", (wire.CohereEmbedRequest,), _cohere, "Turn texts into vectors, as Cohere")
 _OPENAI = Post("openai", "input", (wire.OpenAIEmbeddingRequest,), _openai, "Turn texts into vectors")
 
 POSTS: Mapping[str, Post] = {
     "/v1/embeddings": _OPENAI,
     "/embeddings": _OPENAI,
+    "/v1/embed": _COHERE,
+    "/v2/embed": _COHERE,
+    "/api/embed": Post("ollama", "input", (wire.OllamaEmbedRequest,), _ollama, "Turn texts into vectors, as Ollama"),
+    "/api/embeddings": Post("ollama", "prompt", (wire.OllamaOldRequest,), _ollama_old, "Turn a text into a vector"),
     "/embed": Post("tei", "inputs", (wire.EmbedRequest,), _embed, "Turn texts into vectors"),
     "/": Post("tei", "inputs", (wire.EmbedRequest, wire.SimilarityRequest), _root, "Vectors, or similarities"),
     "/embed_all": Post("tei", "inputs", (wire.EmbedRequest,), _embed_all, "Turn texts into vectors of their tokens"),

@@ -50,6 +50,8 @@ COUNTED = 2**16
 _PROMPTS_OF = {
     **dict.fromkeys(("query", "search_query"), ("query",)),
     **dict.fromkeys(("document", "search_document", "passage"), ("document", "passage", "corpus")),
+    "classification": ("classification",),
+    "clustering": ("clustering",),
 }
 
 

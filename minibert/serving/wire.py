@@ -14,10 +14,13 @@ except ImportError as error:
     raise missing(error) from error
 
 __all__ = [
+    "CohereEmbedRequest",
     "DecodeRequest",
     "EmbedRequest",
     "EncodeRequest",
     "InputsOnly",
+    "OllamaEmbedRequest",
+    "OllamaOldRequest",
     "OpenAIEmbeddingRequest",
     "PredictRequest",
     "RerankDocument",
@@ -150,6 +153,35 @@ class RerankRequest(TruncationFields, kw_only=True):
     return_documents: bool = False
     top_n: int | None = None
     priority: Literal["low", "normal"] | None = None
+
+
+class CohereEmbedRequest(msgspec.Struct, kw_only=True):
+    """Cohere's request for embeddings."""
+
+    texts: list[str]
+    model: str | None = None
+    input_type: str | None = None
+    embedding_types: list[str] | None = None
+    output_dimension: int | None = None
+    truncate: Literal["NONE", "START", "END"] | None = None
+    prompt_name: str | None = None
+
+
+class OllamaEmbedRequest(msgspec.Struct, kw_only=True):
+    """Ollama's request for embeddings."""
+
+    input: _OneOrMore
+    model: str | None = None
+    truncate: bool | None = None
+    dimensions: int | None = None
+    prompt_name: str | None = None
+
+
+class OllamaOldRequest(msgspec.Struct, kw_only=True):
+    """Ollama's older request, for one text."""
+
+    prompt: str
+    model: str | None = None
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True):

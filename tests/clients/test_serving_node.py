@@ -87,4 +87,4 @@ def test_errors_are_those_of_the_clients(answer: Any) -> None:
     assert names[:3] == ["AuthenticationError", "NotFoundError", "BadRequestError"]
     assert "Incorrect API key provided" in answer["errors"][0][1]
     assert "dimensions is 1000" in answer["errors"][2][1]
-    assert names[3].startswith("InferenceClient")
+    assert names[3] == "InferenceClientProviderApiError"

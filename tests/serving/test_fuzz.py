@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from minibert import SentenceTransformer
+from minibert import CrossEncoder, SentenceTransformer
 from minibert.serving.asgi import app
 from minibert.serving.engine import Engine
 from minibert.serving.protocols import POSTS
+from tests.support.sentence_heads import model_folder
 
 WORDS = (
     "a",
@@ -31,6 +32,8 @@ WORDS = (
     "mean",
 )
 FIELDS = (
+    *("query", "documents", "text", "top_n", "raw_scores", "return_text", "return_documents", "prompt"),
+    *("embedding_types", "output_dimension"),
     *("input", "inputs", "texts", "ids", "model", "dimensions", "encoding_format", "truncate", "truncation_direction"),
     *("prompt_name", "input_type", "truncate_prompt_tokens", "normalize", "layers", "pooling", "add_special_tokens"),
     *(
@@ -65,6 +68,9 @@ def body(chance: random.Random) -> bytes:
     if chance.random() < 0.8:
         for name in ("input", "inputs", "texts"):
             content[name] = texts
+        content["query"], content["prompt"] = texts[0], texts[-1]
+        if chance.random() < 0.3:
+            content["documents"] = content.pop("texts")
         content["ids"] = [chance.randint(0, 120) for _ in range(4)]
     if chance.random() < 0.1:
         content["inputs"] = {"source_sentence": "a", "sentences": texts}
@@ -75,10 +81,17 @@ def body(chance: random.Random) -> bytes:
     return written
 
 
-def run_bodies(model: SentenceTransformer, seed: int, number: int) -> dict[int, int]:
+@pytest.fixture(scope="module")
+def ranker(tmp_path_factory: pytest.TempPathFactory) -> CrossEncoder:
+    folder = tmp_path_factory.mktemp("fuzz") / "ranker"
+    return CrossEncoder(model_folder(folder, "BertForSequenceClassification", num_labels=1))
+
+
+def run_bodies(model: SentenceTransformer, ranker: CrossEncoder, seed: int, number: int) -> dict[int, int]:
     """Send bodies to random routes, and count the answers by status."""
     chance, counts = random.Random(seed), dict[int, int]()
-    with Engine(model) as engine, TestClient(app(engine), raise_server_exceptions=False) as client:
+    models = {"default": model, "ranker": ranker}
+    with Engine(models) as engine, TestClient(app(engine), raise_server_exceptions=False) as client:
         for _ in range(number):
             path, content = chance.choice([*POSTS]), body(chance)
             response = client.post(path, content=content)
@@ -86,7 +99,7 @@ def run_bodies(model: SentenceTransformer, seed: int, number: int) -> dict[int, 
             assert response.status_code in (200, 400, 404, 413, 422, 424), (path, content, response.text)
             found = response.json()
             if response.status_code != 200:
-                message = found["error"]["message"] if path.endswith("embeddings") else found["error"]
+                message = found["error"]["message"] if POSTS[path].family == "openai" else found["error"]
                 assert message
                 assert "Traceback" not in message
         load = engine.load()
@@ -94,8 +107,8 @@ def run_bodies(model: SentenceTransformer, seed: int, number: int) -> dict[int, 
     return counts
 
 
-def test_random_bodies(model: SentenceTransformer) -> None:
-    counts = run_bodies(model, 1, 600)
+def test_random_bodies(model: SentenceTransformer, ranker: CrossEncoder) -> None:
+    counts = run_bodies(model, ranker, 1, 600)
     assert counts[200] > 50
     assert counts[400] > 50
     assert counts[422] > 50
@@ -103,5 +116,5 @@ def test_random_bodies(model: SentenceTransformer) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2, 22))
-def test_many_random_bodies(model: SentenceTransformer, seed: int) -> None:
-    run_bodies(model, seed, 3000)
+def test_many_random_bodies(model: SentenceTransformer, ranker: CrossEncoder, seed: int) -> None:
+    run_bodies(model, ranker, seed, 3000)

@@ -8,6 +8,7 @@ import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -19,6 +20,8 @@ from tests.support.served import Served, served
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals end processes at once there")
 
+PATIENT = ("--max-wait", "100000", "--request-timeout", "100000")  # a busy machine must not refuse requests
+
 
 def made_texts(number: int) -> list[str]:
     """Return texts of 0 to 400 words; some are equal, some are cut."""
@@ -28,15 +31,21 @@ def made_texts(number: int) -> list[str]:
     return [texts[i // 2] if i % 9 == 0 else text for i, text in enumerate(texts)]
 
 
+def post(client: httpx.Client, path: str, body: dict[str, Any], **headers: str) -> httpx.Response:
+    answer = client.post(path, json=body, headers=headers)
+    assert answer.status_code == 200, answer.text
+    return answer
+
+
 def ask(client: httpx.Client, texts: list[str], kind: int) -> list[bytes]:
     """Return the bytes of the vectors of texts, by one of the protocols."""
     if kind == 0:
-        found = client.post("/v1/embeddings", json={"input": texts, "encoding_format": "base64"}).json()["data"]
+        found = post(client, "/v1/embeddings", {"input": texts, "encoding_format": "base64"}).json()["data"]
         return [base64.b64decode(one["embedding"]) for one in found]
     if kind == 1:
-        raw = client.post("/embed", json={"inputs": texts}, headers={"accept": "application/octet-stream"}).content
+        raw = post(client, "/embed", {"inputs": texts}, accept="application/octet-stream").content
         return [raw[i : i + len(raw) // len(texts)] for i in range(0, len(raw), len(raw) // len(texts))]
-    floats = client.post("/v1/embeddings", json={"input": texts, "priority": "low"}).json()["data"]
+    floats = post(client, "/v1/embeddings", {"input": texts, "priority": "low"}).json()["data"]
     return [np.array(one["embedding"], dtype="<f4").tobytes() for one in floats]
 
 
@@ -67,7 +76,7 @@ def all_the_same(folder: Path, number: int, clients: int) -> None:
     alone = [row.tobytes() for row in model.encode(texts, truncation="silent")]
     assert alone[:8] == [model.encode(text, truncation="silent").tobytes() for text in texts[:8]]
     for _ in range(2):  # the second one is another process
-        with served(str(folder), "--json-logs", errors=[]) as running:
+        with served(str(folder), "--json-logs", *PATIENT, errors=[]) as running:
             checked = compare(running, texts, alone, clients)
             with httpx.Client(base_url=running.url, timeout=PATIENCE) as client:
                 assert ask(client, texts, 0) == alone
