@@ -189,7 +189,7 @@ def test_whole_numbers_and_scales_are_within_half_a_step(compute_type: str) -> N
     filled_up = np.zeros((70, 384), np.float32)
     filled_up[:, :300] = values
     turned = low_precision.turn(filled_up).reshape(whole.shape)
-    assert (np.abs(whole * scales[:, :, None] - turned) <= scales[:, :, None] * np.float32(0.5001)).all()
+    assert (np.abs(whole * scales[:, :, None] - turned) <= scales[:, :, None] * np.float32(0.501)).all()
 
 
 def test_fma_rounds_once() -> None:
@@ -309,7 +309,7 @@ def test_the_compute_type_comes_from_the_argument_then_the_environment(
 def test_other_compute_types_are_refused(small_folder: Path, wrong: str) -> None:
     with pytest.raises(ValueError, match="compute_type"):
         BertModel.from_pretrained(small_folder, compute_type=wrong)
-    with pytest.raises(TypeError, match="compute_type"):
+    with pytest.raises(ValueError, match="compute_type=8; expected one of 'float32', 'int16', 'int8'"):
         BertModel.from_pretrained(small_folder, compute_type=8)  # type: ignore[arg-type]
 
 
@@ -379,7 +379,7 @@ def test_hidden_states_of_each_layer(
 ) -> None:
     inputs = tokenizer(english_texts()[:40], padding=True, truncation=True)
     found, exact = (models[name](**inputs).hidden_states for name in (compute_type, "float32"))
-    visible = inputs["attention_mask"] == 1
+    visible = np.array(inputs["attention_mask"]) == 1
     np.testing.assert_array_equal(found[0], exact[0])
     for state, wanted in zip(found[1:], exact[1:], strict=True):
         error = np.sqrt(np.mean(np.square(state - wanted)[visible]) / np.mean(np.square(wanted)[visible]))
@@ -393,7 +393,8 @@ def test_labels_of_a_head_do_not_change(
 ) -> None:
     """A classifier of two labels, which divides the texts by the main direction of their pooled outputs."""
     lines = udhr_lines()
-    inputs = tokenizer(list(lines[: 4 * len(lines) : max(1, len(lines) // 300)])[:300], padding=True, truncation=True)
+    chosen = list(lines[:: len(lines) // 300])
+    inputs = tokenizer(chosen, padding=True, truncation=True, max_length=48)
     pooled = models["float32"](**inputs).pooler_output
     ours = pooled - pooled.mean(axis=0)
     first = np.linalg.svd(ours, full_matrices=False)[2][0].astype(np.float32)
@@ -415,7 +416,8 @@ def test_labels_of_a_head_do_not_change(
 
 def test_every_loader_takes_a_compute_type(small_folder: Path, tmp_path: Path) -> None:
     assert minibert.load(small_folder, compute_type="int8").compute_type == "int8"
-    assert SentenceTransformer(str(small_folder), compute_type="int16").model.compute_type == "int16"
+    with pytest.warns(UserWarning, match="it is not a sentence-embedding model"):
+        assert SentenceTransformer(str(small_folder), compute_type="int16").model.compute_type == "int16"
     features = minibert.pipeline("feature-extraction", small_folder, compute_type="int8")
     assert features.model.compute_type == "int8"
     with pytest.raises(ValueError, match="compute_type= is for a model that is loaded by name"):
