@@ -71,7 +71,7 @@ def choose_compute_type(compute_type: str | None = None) -> str:
 
     Raises
     ------
-    TypeError, ValueError
+    ValueError
         The argument or the variable is not a name in `COMPUTE_TYPES`.
     """
     source = "compute_type" if compute_type is not None else "MINIBERT_COMPUTE_TYPE"

@@ -26,6 +26,7 @@ from minibert import (
 )
 from minibert.base.arrays import FloatArray
 from minibert.base.portable import softmax
+from minibert.bert.low_precision import FORMATS
 from minibert.bert.ops import Linear, PreparedLinear
 from minibert.bert.weights import HeadWeights, PredictionWeights
 from minibert.kernels import make_ops
@@ -97,6 +98,10 @@ def of_model(folder: str) -> dict[str, str]:
         found["pooler_output"] = digest(output.pooler_output)
         found |= of_heads(BertModel.from_pretrained(folder), tokenizer, inputs)
     found |= {f"vectors, {mode}": digest(model.encode(TEXTS, pooling=mode)) for mode in (*POOLING_MODES, "first_last")}
+    for name in FORMATS:
+        low = BertModel.from_pretrained(folder, compute_type=name)(**inputs)
+        found |= {f"hidden_states.{i}, {name}": digest(state) for i, state in enumerate(low.hidden_states)}
+        found[f"vectors, {name}"] = digest(SentenceTransformer(folder, compute_type=name).encode(TEXTS))
     return {
         **found,
         "vectors": digest(model.encode(TEXTS)),
@@ -105,9 +110,17 @@ def of_model(folder: str) -> dict[str, str]:
 
 
 def of_ops() -> dict[str, str]:
-    """Hash the results of every second case of the ops."""
+    """Hash the results of every second case of the ops, and of the products in low precision."""
     ops = make_ops(2)
-    return {str(case): digest(*oracle.arrays(case.run(ops, case.arguments()))) for case in OP_CASES[::2]}
+    found = {str(case): digest(*oracle.arrays(case.run(ops, case.arguments()))) for case in OP_CASES[::2]}
+    for name in FORMATS:
+        low = make_ops(2, compute_type=name)
+        for case in OP_CASES[::2]:
+            if case.op == "linear":
+                given = case.arguments()
+                given["linear"] = dataclasses.replace(given["linear"], paths=("encoder.dense",))
+                found[f"{case}, {name}"] = digest(case.run(low, given))
+    return found
 
 
 def main(arguments: list[str]) -> None:

@@ -1,0 +1,233 @@
+"""int16 and int8 beside the low precision of other engines: the time of a forward, and the error that it costs.
+
+    python -m benchmarks.low_precision [--write]
+
+Two tables. The first has the time of the forward pass for the shapes of benchmarks/end_to_end.py and for texts of three
+lengths. The second has the error on real texts (MINIBERT_TEST_DATA): 1 - cosine between the sentence vectors of a
+contender and those of transformers in float32, and the error of the last hidden state. A contender that is fast with a
+large error has not won, so read both. bert-base has random weights, so its error is that of random weights.
+
+Every contender has a process of its own and the same number of threads, and all run in turn (contenders.py).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.contenders import (
+    Compute,
+    Contender,
+    Maker,
+    _export,
+    _feed,
+    _onnxruntime,
+    _openvino,
+    _pipeline,
+    _transformers,
+    make_base,
+    start,
+)
+from benchmarks.end_to_end import SHAPES
+from benchmarks.readme import publish, table_parser
+from benchmarks.real_texts import udhr_lines
+from benchmarks.texts import COLLECTIONS, make_texts
+from minibert import BertTokenizer
+from minibert.base.machine import available_cores
+from minibert.checkpoint.hub import DEFAULT_MODEL, locate
+
+OURS = "float32"
+
+
+def _minibert(compute_type: str, folder: Path, threads: int, scratch: Path) -> Compute:
+    from minibert import BertModel, SentenceTransformer
+
+    model = BertModel.from_pretrained(
+        folder, output_hidden_states=False, add_pooling_layer=False, num_threads=threads, compute_type=compute_type
+    )
+    if not (folder / "modules.json").exists():
+        return lambda ids: model(ids).last_hidden_state
+    sentences = SentenceTransformer(folder, num_threads=threads, compute_type=compute_type)
+    sentences.max_seq_length = 512
+    encode = functools.partial(sentences.encode, truncation="silent", normalize_embeddings=True)
+    return lambda given: encode(given) if isinstance(given, list) else model(given).last_hidden_state
+
+
+def _also_texts(make: Maker, folder: Path, threads: int, scratch: Path) -> Compute:
+    """Make a contender that takes texts too: they are sorted, padded, pooled and normalised as in contenders.py."""
+    forward = make(folder, threads, scratch)
+    encode = _pipeline(folder, forward) if (folder / "tokenizer.json").exists() else forward
+    return lambda given: encode(given) if isinstance(given, list) else forward(given)
+
+
+def _transformers_masked(folder: Path, threads: int, scratch: Path) -> Compute:
+    import torch
+    import transformers
+
+    plain = _transformers(folder, threads, scratch)
+    model = transformers.BertModel.from_pretrained(folder, attn_implementation="sdpa", add_pooling_layer=False).eval()
+
+    def forward(inputs: np.ndarray | tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+        if not isinstance(inputs, tuple):
+            return plain(inputs)
+        with torch.inference_mode():
+            ids, mask = map(torch.from_numpy, inputs)
+            return model(input_ids=ids, attention_mask=mask).last_hidden_state.numpy()
+
+    return forward
+
+
+def _openvino_bf16(folder: Path, threads: int, scratch: Path) -> Compute:
+    import openvino
+
+    graph, _ = _export(folder, scratch)
+    core = openvino.Core()
+    options = {"INFERENCE_PRECISION_HINT": "bf16", "INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
+    request = core.compile_model(core.read_model(str(graph)), "CPU", options).create_infer_request()
+    return lambda inputs: request.infer(_feed(inputs), share_outputs=True)[0]
+
+
+def _onnxruntime_int8(folder: Path, threads: int, scratch: Path) -> Compute:
+    import onnxruntime
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    _onnxruntime(folder, threads, scratch)  # writes fused.onnx
+    path = scratch / "int8.onnx"
+    quantize_dynamic(scratch / "fused.onnx", path, weight_type=QuantType.QInt8)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    wanted = {node.name for node in session.get_inputs()}
+    return lambda inputs: session.run(None, {k: v for k, v in _feed(inputs).items() if k in wanted})[0]
+
+
+def _ctranslate2_int8(folder: Path, threads: int, scratch: Path) -> Compute:
+    import ctranslate2
+    from ctranslate2.converters import TransformersConverter
+
+    # Its converter needs a field of config.json that transformers 5 does not write any more.
+    copied = scratch / "model"
+    shutil.copytree(folder, copied)
+    config = json.loads((copied / "config.json").read_text(encoding="utf-8"))
+    (copied / "config.json").write_text(json.dumps({"position_embedding_type": "absolute", **config}))
+    TransformersConverter(str(copied)).convert(str(scratch / "converted"), quantization="int8_float32")
+    encoder = ctranslate2.Encoder(str(scratch / "converted"), compute_type="int8_float32", intra_threads=threads)
+
+    def forward(inputs: np.ndarray | tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+        ids, mask = inputs if isinstance(inputs, tuple) else (inputs, np.ones_like(inputs))
+        lengths = mask.sum(axis=1)
+        rows = [row[:length].tolist() for row, length in zip(ids, lengths, strict=True)]
+        output = encoder.forward_batch(rows, token_type_ids=[[0] * len(row) for row in rows])
+        return np.array(output.last_hidden_state)
+
+    return forward
+
+
+CONTENDERS: dict[str, Maker] = {
+    OURS: functools.partial(_minibert, "float32"),
+    "int16": functools.partial(_minibert, "int16"),
+    "int8": functools.partial(_minibert, "int8"),
+    "OpenVINO f32": functools.partial(_also_texts, _openvino),
+    "OpenVINO bf16": functools.partial(_also_texts, _openvino_bf16),
+    "onnxruntime f32": functools.partial(_also_texts, _onnxruntime),
+    "onnxruntime int8": functools.partial(_also_texts, _onnxruntime_int8),
+    "ctranslate2 int8": functools.partial(_also_texts, _ctranslate2_int8),
+}
+TRUTH: dict[str, Maker] = {"transformers": functools.partial(_also_texts, _transformers_masked)}
+
+
+def time_row(label: str, given: object, contenders: dict[str, Contender], runs: int, seconds: float) -> str:
+    """Time all contenders in turn; return a row: milliseconds, and how many times as fast as float32."""
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(runs):
+        for name, contender in contenders.items():
+            times[name].append(contender.run(given, seconds)[0])
+    cells = []
+    for name, values in times.items():
+        faster = float(np.median(np.divide(times[OURS], values)))
+        cells.append(f"{float(np.median(values)) * 1e3:.2f}" + ("" if name == OURS else f" ({faster:.2f}x)"))
+    return f"| {label} | {' | '.join(cells)} |"
+
+
+def error_row(label: str, texts: list[str], contenders: dict[str, Contender], truth: Contender) -> list[str]:
+    """Compare sentence vectors with those of transformers; return two rows: the mean and the largest 1 - cosine."""
+    exact = truth.run(texts, 0.0)[1].astype(np.float64)
+    means, most = [], []
+    for contender in contenders.values():
+        apart = np.square(contender.run(texts, 0.0)[1] - exact).sum(axis=1) / 2  # of vectors of length 1: 1 - cosine
+        means.append(f"{apart.mean():.1e}")
+        most.append(f"{apart.max():.1e}")
+    return [f"| {label}, mean | {' | '.join(means)} |", f"| {label}, largest | {' | '.join(most)} |"]
+
+
+def main() -> int:
+    """Measure both models, print the tables, and write them into README.md if asked."""
+    parser = table_parser("low_precision")
+    parser.add_argument("--runs", type=int, default=9, help="number of runs, for the medians (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=0.5, help="seconds per run and shape (default: %(default)s)")
+    parser.add_argument("--texts", type=int, default=2000, help="real texts for the error (default: %(default)s)")
+    parser.add_argument("--only", default="", help="measure only models whose name contains this")
+    options = parser.parse_args()
+    threads = available_cores()
+    speed: list[str] = []
+    errors: list[str] = []
+
+    def say(lines: list[str], line: str) -> None:
+        print(line, flush=True)
+        lines.append(line)
+
+    with tempfile.TemporaryDirectory() as scratch_name:
+        scratch = Path(scratch_name)
+        folders = {
+            "MiniLM": locate(DEFAULT_MODEL).require("config.json").parent,
+            "bert-base": make_base(scratch / "base"),
+        }
+        for model, folder in folders.items():
+            if options.only not in model:
+                continue
+            contenders = start(CONTENDERS, folder, threads, scratch)
+            if not speed:
+                for lines, first in ((speed, "milliseconds"), (errors, "1 - cosine")):
+                    say(lines, f"| {first} | {' | '.join(contenders)} |")
+                    say(lines, "|---|" + "--:|" * len(contenders))
+            generator = np.random.default_rng(0)
+            for shape in SHAPES:
+                ids = generator.integers(1000, 2000, shape)
+                label = f"{model}, {shape[0]} x {shape[1]}"
+                say(speed, time_row(label, ids, contenders, options.runs, options.seconds))
+            if model == "MiniLM":
+                tokenizer = BertTokenizer.from_pretrained(folder)
+                words = [word for word in tokenizer.vocab if word.isascii() and word.isalpha() and len(word) > 2]
+                for name in COLLECTIONS:
+                    made = make_texts(name, words)[0][:256]
+                    label = f"{model}, 256 texts as in {name}"
+                    say(speed, time_row(label, made, contenders, max(3, options.runs // 3), 0.0))
+                lines = udhr_lines()
+                chosen = [lines[i] for i in np.random.default_rng(0).permutation(len(lines))[: options.texts]]
+                english = [line.split("\t", 1)[1] for line in _lines_of("eng")]
+                truth = start(TRUTH, folder, threads, scratch)["transformers"]
+                for label, texts in ((f"{len(chosen):,} lines in 45 languages", chosen), ("English lines", english)):
+                    for row in error_row(label, texts, contenders, truth):
+                        say(errors, row)
+                truth.close()
+            for contender in contenders.values():
+                contender.close()
+    publish("low precision", speed, f"{threads} threads each; medians of {options.runs} runs", write=options.write)
+    publish("low precision error", errors, "real texts", write=options.write)
+    return 0
+
+
+def _lines_of(language: str) -> list[str]:
+    from benchmarks.real_texts import data_path
+
+    lines = data_path("udhr.tsv").read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if line.startswith(f"{language}\t")]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
