@@ -535,7 +535,7 @@ def test_the_benchmarks_find_their_markers() -> None:
         for path in (ROOT / "benchmarks").glob("*.py")
         for name in re.findall(r'\bpublish\("(\w+)"', path.read_text(encoding="utf-8"))
     }
-    assert named == {"speed", "texts", "corpus", "runtime", "parity", "ops", "bounds", "rounding", "heads"}
+    assert named == {"speed", "texts", "corpus", "runtime", "parity", "ops", "bounds", "rounding", "heads", "trace"}
     for name in named:
         assert page.count(f"<!-- {name} -->\n|") == page.count(f"<!-- /{name} -->") == 1
         assert f"<!-- {name} -->" not in PAGES["README.md"]

@@ -22,6 +22,9 @@ __all__ = ["Change", "run_copies"]
 # Copies are run together up to this number of tokens: more do not get faster, and take more memory.
 _TOKENS_AT_ONCE = 8 * TOKENS_PER_STEP
 
+# The numbers of an output that several copies may have together; the logits of words are many.
+_NUMBERS_AT_ONCE = 1 << 24
+
 
 class Change(Protocol):
     """Change the array of one sequence in place; `copy` is the number of the copy, `sequence` the row in the batch."""
@@ -62,10 +65,19 @@ def run_copies(
     Yields
     ------
     The output that the model gives for the whole batch
+
+    Raises
+    ------
+    TypeError
+        The model computes in float64: the states of the copies are given as inputs_embeds, which are float32.
     """
+    if np.dtype(model._result_dtype) != np.float32:
+        raise TypeError("The model computes in float64; give the model itself, because copies of texts are float32.")
     mask = np.asarray(mask)
     tokens = max(1, int(np.count_nonzero(mask)))
-    most = max(1, _TOKENS_AT_ONCE // tokens)
+    head = model.weights.head
+    width = model.config.hidden_size if head is None or head.predictions is None else model.config.vocab_size
+    most = max(1, min(_TOKENS_AT_ONCE // tokens, _NUMBERS_AT_ONCE // (width * max(1, mask.size))))
     rows = len(state)
     for start in range(0, copies, most):
         count = min(most, copies - start)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,7 +59,7 @@ def explain_similarity(
     b: str,
     *,
     prompt_names: tuple[str | None, str | None] = (None, None),
-    pooling: str | None = None,
+    pooling: str | Sequence[str] | None = None,
 ) -> SimilarityParts:
     """Split the cosine of two texts into a part for each pair of their tokens; the parts add up to the cosine.
 
@@ -104,7 +104,7 @@ def explain_similarity(
 
 
 def _weighted(
-    model: SentenceTransformer, text: str, prompt_name: str | None, pooling: str | None
+    model: SentenceTransformer, text: str, prompt_name: str | None, pooling: str | Sequence[str] | None
 ) -> tuple[list[str], FloatArray]:
     """Return the tokens of a text, and vectors (S, width) that add up to the vector of the text."""
     options = EncodeOptions(prompt_name=prompt_name, pooling=pooling)
@@ -178,7 +178,7 @@ def leave_one_out(
     score: str | npt.ArrayLike | Callable[[FloatArray], npt.ArrayLike],
     *,
     prompt_name: str | None = None,
-    pooling: str | None = None,
+    pooling: str | Sequence[str] | None = None,
 ) -> LeftOut:
     """Leave out each token of a text in turn, and return how much the score falls.
 
@@ -225,7 +225,7 @@ def leave_one_out(
     return LeftOut([tokens[i] for i in positions], positions, scores[0] - scores[1:], float(scores[0]))
 
 
-def _make_score(model: SentenceTransformer, score: Any, pooling: str | None, width: int) -> Any:
+def _make_score(model: SentenceTransformer, score: Any, pooling: str | Sequence[str] | None, width: int) -> Any:
     """Return a function of vectors (n, width) that gives n finite numbers."""
     if callable(score):
 

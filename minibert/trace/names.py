@@ -3,9 +3,9 @@
 A name is the path of a module of transformers, and means the output of this module; ``.input`` means its input. Two
 values have no module there and get names of their own: ``.scores`` and ``.probs`` of each ``attention.self``.
 
-Aliases are other spellings of the same value. Tests compare those of TransformerLens with the values of its forward.
-Four of its names have two meanings: ``blocks.0.hook_resid_post`` is a hidden state in TransformerBridge, and the sum
-before the last LayerNorm in HookedEncoder. They are refused, with both meanings.
+Aliases are other spellings of the same value. Tests compare those of TransformerLens and ONNX with the values there.
+Four names of TransformerLens have two meanings: ``blocks.0.hook_resid_post`` is a hidden state in TransformerBridge, and
+the sum before the last LayerNorm in HookedEncoder. They are refused, with both meanings.
 """
 
 from __future__ import annotations

@@ -204,7 +204,7 @@ const drawHead = () => {
     : "Raw probs. Attention is not importance: a prob says where a head looks, not how much it takes from there or what the model needs. Compare with the weighted view.";
   const rows = matrix().rows, shares = rows[now.token];
   const [most] = ranked(shares, 1), [word] = ranked(shares, size()).filter((j) => j !== now.token && isWord(name(j)));
-  if (most !== undefined) $("head-title").append(" ", bdi(label(now.token)), " looks most at ", bdi(label(most)), ` (${percent(shares[most])})`, ...(word === undefined ? [] : ["; of the other words, at ", bdi(label(word)), ` (${percent(shares[word])})`]), ".");
+  if (most !== undefined) $("head-title").append(" ", bdi(label(now.token)), " looks most at ", bdi(label(most)), ` (${percent(shares[most])})`, ...(word === undefined || word === most ? [] : ["; of the other words, at ", bdi(label(word)), ` (${percent(shares[word])})`]), ".");
   fill($("h-to"), bdi(label(now.token)), " looks at");
   fill($("h-from"), bdi(label(now.token)), " is looked at by");
   rankList($("to"), shares, (j) => set({ other: j }));
@@ -335,7 +335,7 @@ const drawFlow = () => {
   fill($("flow-words"), "Token ", bdi(label(now.token)), ": how large the numbers are that the two halves of each layer add (RMS), and the cosine of its hidden state with the state before, with the embeddings, and with ", bdi(label(now.other)), ".");
   const rows = (given?.states ?? []).map((state, i) => make("tr", {}, make("th", { scope: "row" }, stateName(state)),
     ...[number(size("attention_dense", layers.indexOf(state - 1))), number(size("output_dense", layers.indexOf(state - 1))), cosine(at(given.with_previous, i, now.token)), cosine(at(given.with_embeddings, i, now.token)), cosine(pairCosine(i, now.token, now.other))].map((cell) => make("td", {}, cell))));
-  fill($("flow"), make("caption", {}, "After each layer"), head("state after", "attention adds", "feed forward adds", "with the state before", "with the embeddings", make("span", {}, "with ", bdi(label(now.other)))), make("tbody", {}, ...rows));
+  fill($("flow"), make("caption", {}, "Sizes (RMS), then cosines"), head("state after", "attention adds", "feed forward adds", "state before", "embeddings", make("span", {}, bdi(label(now.other)))), make("tbody", {}, ...rows));
 };
 
 const repeated = () => {

@@ -13,7 +13,7 @@ import pytest
 
 import minibert
 from benchmarks.checkpoints import random_checkpoint
-from minibert import BertModel, SentenceTransformer, inside
+from minibert import BertModel, SentenceTransformer, exact, inside
 from tests.support.head_models import head_checkpoint
 from tests.support.sentence_modules import MEAN, dense, model_with_modules
 
@@ -65,6 +65,11 @@ WRONG: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     "another head": (lambda g: inside.logit_lens(g.classifier, g.inputs), ValueError, "has no masked-LM head"),
     "no model for the lens": (lambda g: inside.logit_lens(3, g.inputs), TypeError, "logit_lens was given a int"),
     "a model without layers": (lambda g: inside.ablate_heads(g.flat, g.inputs), ValueError, "no layers to analyse"),
+    "a model in float64": (
+        lambda g: inside.ablate_heads(g.bert.with_ops(exact.OPS, np.float64), g.inputs),
+        TypeError,
+        "computes in float64; give the model itself",
+    ),
     # inputs
     "text for inputs": (lambda g: inside.ablate_heads(g.bert, "text"), TypeError, "what a tokenizer returns"),
     "ids for inputs": (lambda g: inside.value_zeroing(g.bert, [[1, 2]]), TypeError, "what a tokenizer returns"),

@@ -69,14 +69,13 @@ def check_sums(texts: list[str], pairs: int, model: SentenceTransformer) -> None
     """Compare the sums of the parts with the cosines of the vectors that encode gives."""
     generator = np.random.default_rng(17)
     largest = 0.0
-    for i in range(pairs):
+    for _ in range(pairs):
         a, b = (texts[j] for j in generator.integers(len(texts), size=2))
         for mode in MODES:
-            x, y = model.encode([a, b], pooling=mode, truncation="silent").astype(np.float64)
+            x, y = model.encode([a, b], pooling=mode).astype(np.float64)
             found = inside.explain_similarity(model, a, b, pooling=mode)
             largest = max(largest, abs(found.parts.sum() - cosine(x, y)))
             assert found.parts.shape == (len(found.tokens_a), len(found.tokens_b))
-        assert i >= 0
     REPORT.append(f"inside: parts of {pairs} x {len(MODES)} cosines: the sums are within {largest:.1e} of the cosines")
     assert largest <= 1e-6
 
@@ -88,7 +87,9 @@ def test_the_parts_of_some_real_cosines_add_up(minilm_sentences: SentenceTransfo
 @pytest.mark.slow
 @needs_data
 def test_the_parts_of_1000_real_cosines_add_up(minilm_sentences: SentenceTransformer) -> None:
-    check_sums([line[:400] for line in udhr_lines()], 1000, minilm_sentences)
+    lines = [line[:400] for line in udhr_lines()]
+    short = [line for line, n in zip(lines, minilm_sentences.num_tokens(lines), strict=True) if n <= 256]
+    check_sums(short, 1000, minilm_sentences)
 
 
 IDENTITY = "torch.nn.modules.linear.Identity"

@@ -46,6 +46,18 @@ def test_rows_of_overflow_count_the_truncated_tokens(tokenizer: BertTokenizer) -
     assert sorted(set(kept)) == sorted(whole.tokens[1:-1])
 
 
+def test_an_encoding_of_some_tokens(tokenizer: BertTokenizer) -> None:
+    for whole in (
+        tokenizer.encodings(["one two three"])[0],
+        tokenizer.encodings(["one two three four"], max_length=5)[0],
+    ):
+        some = whole.take(np.array([0, 2, 4]))
+        assert some.tokens == ["[CLS]", "two", "[SEP]"]
+        assert some.ids.tolist() == whole.ids[[0, 2, 4]].tolist()
+        assert some.n_truncated == whole.n_truncated
+        assert some.take(np.array([1])).tokens == ["two"]
+
+
 def test_rows_and_characters_out_of_range(tokenizer: BertTokenizer) -> None:
     inputs = tokenizer(["a b", "c d"])
     for call in (lambda: inputs.tokens(2), lambda: inputs.word_ids(-3), lambda: inputs.token_to_chars(0, 4)):

@@ -469,6 +469,10 @@ def test_an_edit_that_cannot_be_made(make: Callable[[], Edit], error: type[Excep
         make()
 
 
+def test_there_are_20_wrong_edits() -> None:
+    assert len(WRONG) >= 20
+
+
 def test_wrong_patches(model: BertModel, clean: Trace) -> None:
     some = clean.select("pooler")
     with pytest.raises(ValueError, match=r"does not have embeddings\. Record it there"):

@@ -295,6 +295,8 @@ def test_shapes_and_the_table_in_words(folder: Path) -> None:
     assert lines[1].split()[0] == "embeddings.word_embeddings"
     assert len(lines) == 26
     assert "<td>pooler</td>" in trace._repr_html_()
+    assert (trace.sizes.num_layers, trace.sizes.num_attention_heads, trace.sizes.pooler) == (2, 3, True)
+    assert model.trace([[1]], num_layers=1).sizes.num_layers == 1
     assert "0 names" in repr(model.trace([[1]], record=()))
 
 

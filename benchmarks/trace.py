@@ -1,0 +1,239 @@
+"""What recording costs: time beside a plain call and beside both outputs, and peak memory beside what is recorded.
+
+    python -m benchmarks.trace [--write]
+
+Time: MiniLM, ids in; each row is the same forward that keeps more. Each one runs in a process of its own with the same
+number of threads, and they run in turn. First the bits are compared: all rows of minibert must give the same last
+hidden state, and the recorded values must be those of the outputs. The last row is transformers (eager, the only
+attention that gives probs there) with a forward hook on every module; scores have no module, so it records less.
+
+Memory: the peak that Linux reports for a process that makes one call, above the peak of one that makes a plain call.
+Beside it is what the trace keeps. A stream keeps nothing, so its peak must not grow with the number of tokens.
+"""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import tempfile
+import warnings
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.contenders import Compute, Contender, start
+from benchmarks.environment import peak_memory
+from benchmarks.readme import publish, table_parser
+from minibert.base.machine import available_cores
+from minibert.checkpoint.hub import DEFAULT_MODEL, locate
+
+SHAPES = ((1, 32), (8, 128), (32, 128))
+BOTH = ("hidden_states.*", "attentions.*")
+HOOKS = "transformers eager, hooks on all modules"
+
+
+def _plain(model: Any, ids: np.ndarray) -> Any:
+    return model(ids)
+
+
+def _outputs(model: Any, ids: np.ndarray) -> Any:
+    return model(ids, output_hidden_states=True, output_attentions=True)
+
+
+def _trace(record: Any, model: Any, ids: np.ndarray) -> Any:
+    return model.trace(ids, record=record).output
+
+
+def _edit(model: Any, ids: np.ndarray) -> Any:
+    """Call a function of the user for each layer and text; it leaves the bits."""
+    edit = {"encoder.layer.*.attention.self": lambda context: context}
+    return model.trace(ids, record=(), edit=edit, allow_noop=True).output
+
+
+class _Last:
+    """The last hidden state of a stream, as an output."""
+
+    def __init__(self, model: Any, ids: np.ndarray, record: Any = "*") -> None:
+        self.last_hidden_state = np.empty((*ids.shape, model.config.hidden_size), dtype=np.float32)
+        last = f"encoder.layer.{model.config.num_hidden_layers - 1}"
+        for site in model.stream(ids, record=record):
+            if site.name == last:
+                self.last_hidden_state[site.sequence] = site.array
+
+
+ROWS: dict[str, Callable[[Any, np.ndarray], Any]] = {
+    "plain call": _plain,
+    "both outputs: hidden states and attentions": _outputs,
+    "trace of these two": functools.partial(_trace, BOTH),
+    "trace of everything": functools.partial(_trace, "*"),
+    "stream of everything": _Last,
+    "a function that edits each context": _edit,
+}
+BASE, OUTPUTS = list(ROWS)[:2]
+
+
+def load(folder: Path, threads: int | None) -> Any:
+    """Load minibert's model, which keeps only the last hidden state."""
+    from minibert import BertModel
+
+    return BertModel.from_pretrained(folder, output_hidden_states=False, num_threads=threads)
+
+
+def verify(folder: Path, ids: np.ndarray) -> None:
+    """Compare the values of a trace with the outputs of a plain call, bit for bit.
+
+    Raises
+    ------
+    RuntimeError
+        They differ.
+    """
+    model = load(folder, None)
+    output, trace = _outputs(model, ids), model.trace(ids)
+    pairs = [(f"hidden_states.{i}", state) for i, state in enumerate(output.hidden_states)]
+    pairs += [(f"attentions.{i}", probs) for i, probs in enumerate(output.attentions)]
+    for name, array in pairs:
+        if not np.array_equal(trace[name], array):
+            raise RuntimeError(f"{name} of the trace differs from the output of a plain call.")
+
+
+# --- time -------------------------------------------------------------------------------------------------------------
+
+
+def _minibert(row: str, folder: Path, threads: int, scratch: Path) -> Compute:
+    model = load(folder, threads)
+    return lambda ids: ROWS[row](model, ids).last_hidden_state
+
+
+def _hooks(folder: Path, threads: int, scratch: Path) -> Compute:
+    import torch
+    import transformers
+
+    torch.set_num_threads(threads)
+    model = transformers.BertModel.from_pretrained(folder, attn_implementation="eager").eval()
+    kept: dict[str, Any] = {}
+
+    def keep(name: str) -> Callable[..., None]:
+        def hook(module: object, arguments: object, result: Any) -> None:
+            kept[name] = result[0] if isinstance(result, tuple) else result
+
+        return hook
+
+    for name, module in model.named_modules():
+        if name:
+            module.register_forward_hook(keep(name))
+
+    def forward(ids: np.ndarray) -> np.ndarray:
+        kept.clear()
+        with torch.inference_mode():
+            output = model(input_ids=torch.from_numpy(ids), output_attentions=True, output_hidden_states=True)
+        return output.last_hidden_state.numpy()
+
+    return forward
+
+
+def times(contenders: dict[str, Contender], runs: int, seconds: float) -> list[str]:
+    """Compare the results, then time; return the rows of the table."""
+    lines = [
+        "| texts x tokens | what is kept | ms | of a plain call | of both outputs |",
+        "|---|---|--:|--:|--:|",
+    ]
+    for rows, length in SHAPES:
+        ids = np.random.default_rng(0).integers(1000, 2000, (rows, length))
+        found: dict[str, list[float]] = {name: [] for name in contenders}
+        for _ in range(runs):
+            results = {}
+            for name, process in contenders.items():
+                took, results[name] = process.run(ids, seconds)
+                found[name].append(took)
+            for name, result in results.items():
+                apart = float(np.abs(result - results[BASE]).max())
+                if not apart <= (1e-4 if name == HOOKS else 0):  # written so that NaN fails too
+                    raise RuntimeError(f"{name}: the last hidden state differs by {apart} from a plain call's.")
+        for name, took in found.items():
+            of_plain, of_outputs = (float(np.median(np.divide(took, found[other]))) for other in (BASE, OUTPUTS))
+            lines.append(
+                f"| {rows} x {length} | {name} | {1e3 * np.median(took):.2f} | {of_plain:.2f} | {of_outputs:.2f} |"
+            )
+            print(lines[-1], flush=True)
+    return lines
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+def _peak(row: str, folder: Path, shape: tuple[int, int], pipe: Connection) -> None:
+    """Make one call in a process; send its peak memory, and the bytes that a trace keeps."""
+    warnings.simplefilter("ignore")
+    model = load(folder, None)
+    ids = np.random.default_rng(0).integers(1000, 2000, shape)
+    model(ids[:1])
+    if row.startswith("trace"):
+        trace = model.trace(ids, record=ROWS[row].args[0])  # type: ignore[attr-defined]
+        pipe.send((peak_memory() / 2**20, trace.nbytes / 2**20))
+    elif row.startswith("stream"):
+        for _ in model.stream(ids):
+            pass
+        pipe.send((peak_memory() / 2**20, 0.0))
+    else:
+        ROWS[row](model, ids)
+        pipe.send((peak_memory() / 2**20, 0.0))
+
+
+def peak(row: str, folder: Path, shape: tuple[int, int]) -> tuple[float, float]:
+    """Return the peak of a process that makes one call, and what the trace keeps, in MB."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_peak, args=(row, folder, shape, theirs), daemon=True)
+    process.start()
+    theirs.close()  # so that recv() raises if the process dies
+    found: tuple[float, float] = ours.recv()
+    process.join()
+    return found
+
+
+def memory(folder: Path, shape: tuple[int, int], tokens: list[int]) -> list[str]:
+    """Measure the peaks; return the rows of the table."""
+    base, _ = peak(BASE, folder, shape)
+    lines = ["| texts x tokens | what is kept | recorded, MB | peak above a plain call, MB |", "|---|---|--:|--:|"]
+    for row in list(ROWS)[1:4]:
+        most, recorded = peak(row, folder, shape)
+        kept = f"{recorded:,.0f}" if recorded else ""
+        lines.append(f"| {shape[0]} x {shape[1]} | {row} | {kept} | {most - base:,.0f} |")
+        print(lines[-1], flush=True)
+    stream = list(ROWS)[4]
+    for count in tokens:
+        rows = count // shape[1]
+        most, _ = peak(stream, folder, (rows, shape[1]))
+        lines.append(f"| {rows:,} x {shape[1]} | {stream} | 0 | {most - base:,.0f} |")
+        print(lines[-1], flush=True)
+    return lines
+
+
+def main() -> int:
+    """Verify, measure time and memory, print the tables, and write them into README.md if asked."""
+    parser = table_parser("trace")
+    parser.add_argument("--runs", type=int, default=5, help="number of runs, for the medians (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=0.5, help="seconds per run and row (default: %(default)s)")
+    parser.add_argument(
+        "--tokens", type=int, nargs="+", default=[4096, 131_072], help="tokens of the streams (default: %(default)s)"
+    )
+    options = parser.parse_args()
+    threads = available_cores()
+    folder = locate(DEFAULT_MODEL).require("config.json").parent
+    verify(folder, np.random.default_rng(1).integers(1000, 2000, (3, 40)))
+    makers: dict[str, Any] = {row: functools.partial(_minibert, row) for row in ROWS}
+    with tempfile.TemporaryDirectory() as scratch:
+        contenders = start({**makers, HOOKS: _hooks}, folder, threads, Path(scratch))
+        lines = times(contenders, options.runs, options.seconds)
+        for contender in contenders.values():
+            contender.close()
+    lines += ["", *memory(folder, SHAPES[-1], options.tokens)]
+    publish("trace", lines, f"MiniLM, {threads} threads each; medians of {options.runs} runs", write=options.write)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
