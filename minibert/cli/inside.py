@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import re
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+import minibert
 from minibert.base.checks import counted
 from minibert.cli.common import (
     add_model_options,
@@ -99,7 +101,8 @@ def _inspect(arguments: argparse.Namespace) -> None:
     trace, _ = trace_texts(model, tokenizer, texts)
     html = page(
         trace,
-        title=arguments.model,
+        title=PurePath(arguments.model).name or arguments.model,
+        note=f"minibert {minibert.__version__}" + (f", revision {arguments.revision}" if arguments.revision else ""),
         layers=arguments.layers,
         heads=arguments.heads,
         max_bytes=arguments.max_bytes,

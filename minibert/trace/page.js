@@ -104,6 +104,14 @@ const row = (layer, headNumber, token, mode = now.mode) => {
   return shares;
 };
 
+/* All rows of the chosen head, kept until another one is chosen. */
+let kept = { key: "", rows: [], picture: null };
+const matrix = () => {
+  const key = [now.text, now.layer, now.head, now.mode].join();
+  if (kept.key !== key) kept = { key, rows: text().tokens.map((_, i) => row(now.layer, now.head, i)), picture: null };
+  return kept;
+};
+
 /* ---- colours: one hue; shares by their root, so that small ones are seen ---- */
 let stops = [];
 const readColours = () => {
@@ -126,7 +134,7 @@ const paint = (node, rgb) => { node.style.backgroundColor = `rgb(${rgb})`; node.
 
 /* ---- the parts of the page ---- */
 const drawStrip = () => {
-  const strip = $("strip"), shares = row(now.layer, now.head, now.token);
+  const strip = $("strip"), shares = matrix().rows[now.token];
   if (strip.dataset.text !== String(now.text)) {
     strip.dataset.text = now.text;
     strip.dir = text().direction;
@@ -194,21 +202,33 @@ const drawHead = () => {
   $("remark").textContent = weighted
     ? `Weighted: each prob times the length of the value vector that is read there${attention().mapped ? ", after the head's part of the output map (Kobayashi et al. 2020)" : ""}; as a share of the row's sum. A token with a short vector gives little, even if its prob is large.`
     : "Raw probs. Attention is not importance: a prob says where a head looks, not how much it takes from there or what the model needs. Compare with the weighted view.";
-  const shares = row(now.layer, now.head, now.token);
+  const rows = matrix().rows, shares = rows[now.token];
   const [most] = ranked(shares, 1), [word] = ranked(shares, size()).filter((j) => j !== now.token && isWord(name(j)));
-  if (most !== undefined) $("head-title").append(" ", bdi(label(now.token)), " looks most at ", bdi(label(most)), ` (${percent(shares[most])})`, ...(word === undefined ? [] : ["; of the other words, at ", bdi(label(word)), ` (${percent(shares[word])})`]), ".");
+  if (most !== undefined) $("head-title").append(" ", bdi(label(now.token)), " looks most at ", bdi(label(most)), ` (${percent(shares[most])})`, ...(word === undefined || word === most ? [] : ["; of the other words, at ", bdi(label(word)), ` (${percent(shares[word])})`]), ".");
   fill($("h-to"), bdi(label(now.token)), " looks at");
   fill($("h-from"), bdi(label(now.token)), " is looked at by");
   rankList($("to"), shares, (j) => set({ other: j }));
-  const rows = text().tokens.map((_, i) => row(now.layer, now.head, i));
   rankList($("from"), rows.map((one) => one[now.token]), (j) => set({ other: j }));
-  drawGrid(rows);
+  drawGrid();
   if ($("grid-details").open) drawGridTable();
 };
 
 /* The grid: a row for each token that looks, a column for each token that is looked at. */
 const place = { left: 0, top: 0, cell: 1 };
-const drawGrid = (rows = text().tokens.map((_, i) => row(now.layer, now.head, i))) => {
+const gridPicture = (rows, S) => {
+  const image = new ImageData(S, S), palette = Array.from({ length: 256 }, (_, i) => mix(i / 255));
+  rows.forEach((shares, i) => shares.forEach((share, j) => {
+    const rgb = palette[Math.round(255 * Math.sqrt(Math.min(1, share || 0)))], pixel = 4 * (i * S + j);
+    image.data[pixel] = rgb[0];
+    image.data[pixel + 1] = rgb[1];
+    image.data[pixel + 2] = rgb[2];
+    image.data[pixel + 3] = 255;
+  }));
+  const small = new OffscreenCanvas(S, S);
+  small.getContext("2d").putImageData(image, 0, 0);
+  return small;
+};
+const drawGrid = () => {
   const canvas = $("grid"), S = size(), wide = $("grid-place").clientWidth || 600, ratio = window.devicePixelRatio || 1;
   const named = S <= 40, longest = Math.min(90, 9 + 7.2 * Math.max(...text().tokens.map((token) => token.length)));
   place.left = named ? Math.min(longest, wide * 0.26) : 0;
@@ -220,17 +240,7 @@ const drawGrid = (rows = text().tokens.map((_, i) => row(now.layer, now.head, i)
   canvas.height = Math.max(1, Math.round(height * ratio));
   canvas.style.width = `${width}px`;
   canvas.style.height = `${height}px`;
-  const image = new ImageData(S, S);
-  const palette = Array.from({ length: 256 }, (_, i) => mix(i / 255));
-  rows.forEach((shares, i) => shares.forEach((share, j) => {
-    const rgb = palette[Math.round(255 * Math.sqrt(Math.min(1, share || 0)))], pixel = 4 * (i * S + j);
-    image.data[pixel] = rgb[0];
-    image.data[pixel + 1] = rgb[1];
-    image.data[pixel + 2] = rgb[2];
-    image.data[pixel + 3] = 255;
-  }));
-  const small = new OffscreenCanvas(S, S);
-  small.getContext("2d").putImageData(image, 0, 0);
+  const own = matrix(), small = (own.picture ??= gridPicture(own.rows, S));
   const draw = canvas.getContext("2d"), style = getComputedStyle(document.documentElement);
   draw.setTransform(ratio, 0, 0, ratio, 0, 0);
   draw.imageSmoothingEnabled = place.cell < 1;
@@ -257,7 +267,7 @@ const drawGrid = (rows = text().tokens.map((_, i) => row(now.layer, now.head, i)
   const edge = Math.max(place.cell, 4);
   draw.strokeRect(place.left, place.top + now.token * place.cell, place.cell * S, edge);
   draw.strokeRect(place.left + now.other * place.cell, place.top + now.token * place.cell, edge, edge);
-  const share = row(now.layer, now.head, now.token)[now.other];
+  const share = own.rows[now.token][now.other];
   canvas.setAttribute("aria-label", `Grid of the attention of layer ${layers[now.layer]}, head ${heads[now.head]}. Row ${label(now.token)}, column ${label(now.other)}: ${percent(share)}.`);
   $("grid-words").textContent = `Each row is a token that looks, each column a token that is looked at. The frame is the row of ${label(now.token)}.${attention().columns ? ` The page has the ${attention().probs.shape[3]} largest shares of each row.` : ""}`;
 };
@@ -270,7 +280,7 @@ const drawGridTable = () => {
   const S = size(), table = $("grid-table"), all = S <= 40;
   const first = all ? head("looks", ...text().tokens.map((_, j) => bdi(label(j)))) : head("looks", "at most at", "then at", "then at");
   const rows = text().tokens.map((_, i) => {
-    const shares = row(now.layer, now.head, i);
+    const shares = matrix().rows[i];
     const cells = all ? [...shares].map((share) => make("td", {}, Number.isNaN(share) ? "\u2013" : (100 * share).toFixed(1)))
       : ranked(shares, 3).map((j) => make("td", { class: "start" }, bdi(label(j)), ` ${percent(shares[j])}`));
     return make("tr", {}, make("th", { scope: "row" }, bdi(label(i))), ...cells);
@@ -325,7 +335,7 @@ const drawFlow = () => {
   fill($("flow-words"), "Token ", bdi(label(now.token)), ": how large the numbers are that the two halves of each layer add (RMS), and the cosine of its hidden state with the state before, with the embeddings, and with ", bdi(label(now.other)), ".");
   const rows = (given?.states ?? []).map((state, i) => make("tr", {}, make("th", { scope: "row" }, stateName(state)),
     ...[number(size("attention_dense", layers.indexOf(state - 1))), number(size("output_dense", layers.indexOf(state - 1))), cosine(at(given.with_previous, i, now.token)), cosine(at(given.with_embeddings, i, now.token)), cosine(pairCosine(i, now.token, now.other))].map((cell) => make("td", {}, cell))));
-  fill($("flow"), make("caption", {}, "After each layer"), head("state after", "attention adds", "feed forward adds", "with the state before", "with the embeddings", make("span", {}, "with ", bdi(label(now.other)))), make("tbody", {}, ...rows));
+  fill($("flow"), make("caption", {}, "Sizes (RMS), then cosines"), head("state after", "attention adds", "feed forward adds", "state before", "embeddings", make("span", {}, bdi(label(now.other)))), make("tbody", {}, ...rows));
 };
 
 const repeated = () => {
@@ -473,7 +483,7 @@ $("theme").addEventListener("click", () => {
   $("theme").textContent = `Colours: ${next}`;
   recolour();
 });
-const recolour = () => { readColours(); drawLegend(); drawAll({}); };
+const recolour = () => { kept.key = ""; readColours(); drawLegend(); drawAll({}); };
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolour);
 let resized = 0;
 window.addEventListener("resize", () => { cancelAnimationFrame(resized); resized = requestAnimationFrame(() => attention() && drawGrid()); });
