@@ -24,12 +24,12 @@ from benchmarks.contenders import (
     Compute,
     Contender,
     Maker,
-    _export,
     _feed,
     _onnxruntime,
     _openvino,
     _pipeline,
     _transformers,
+    export_onnx,
     make_base,
     start,
 )
@@ -85,7 +85,7 @@ def _transformers_masked(folder: Path, threads: int, scratch: Path) -> Compute:
 def _openvino_bf16(folder: Path, threads: int, scratch: Path) -> Compute:
     import openvino
 
-    graph, _ = _export(folder, scratch)
+    graph, _ = export_onnx(folder, scratch)
     core = openvino.Core()
     options = {"INFERENCE_PRECISION_HINT": "bf16", "INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
     request = core.compile_model(core.read_model(str(graph)), "CPU", options).create_infer_request()
