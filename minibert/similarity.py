@@ -168,8 +168,11 @@ SIMILARITY_FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] =
 """The values of ``similarity_fn_name``: a function for all pairs of rows, and one for row i with row i."""
 
 
-class SimilarityFunction(enum.Enum):
-    """The names of the similarity functions, for programs that write ``SimilarityFunction.COSINE``."""
+class SimilarityFunction(str, enum.Enum):  # noqa: UP042  # a StrEnum prints otherwise than theirs
+    """The names of the similarity functions, for programs that write ``SimilarityFunction.COSINE``.
+
+    A member is a str, so that the enum of sentence-transformers, and with it its evaluators, take it.
+    """
 
     COSINE = "cosine"
     DOT_PRODUCT = "dot"

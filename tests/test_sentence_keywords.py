@@ -125,6 +125,8 @@ def test_the_similarity_function_as_an_enum(folder: Path, model: SentenceTransfo
         model.similarity_fn_name = value
         assert model.similarity_fn_name == "dot"
     assert SentenceTransformer(folder, similarity_fn_name=Theirs.MANHATTAN).similarity_fn_name == "manhattan"
+    assert Theirs(SimilarityFunction.MANHATTAN) is Theirs.MANHATTAN  # so their evaluators take it
+    assert str(SimilarityFunction.MANHATTAN) == str(Theirs.MANHATTAN)
     assert SimilarityFunction.possible_values() == [one.value for one in SimilarityFunction]
     assert {*SimilarityFunction.possible_values()} < {*Theirs.possible_values()}
     for name in SimilarityFunction.possible_values():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, KeysView, MutableMapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -79,6 +79,10 @@ class TokenizedBatch(MutableMapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self.data)
+
+    def keys(self) -> KeysView[str]:
+        """Return the names of the values."""
+        return KeysView(self.data)  # prints as in transformers
 
     def __getattr__(self, name: str) -> Any:
         # Read through __dict__, because copy and pickle read attributes before __init__ has run.

@@ -121,13 +121,16 @@ class Padding(Vocabulary):
         *,
         equal: bool,
     ) -> list[int]:
-        """Return the width of each row with its padding; if `equal`, refuse rows of different width."""
+        """Return the width of each row with its padding; if `equal`, refuse rows of different width.
+
+        Rows that are longer than `max_length` keep their length, as in transformers.
+        """
         width = max(lengths, default=0)
         if padding != "do_not_pad":
             if self.pad_token_id is None:
                 raise ValueError("this tokenizer has no padding token; tokenize without padding=.")
             if padding == "max_length" and max_length is not None and lengths:
-                if width > max_length:
+                if equal and width > max_length and min(lengths) < width:
                     row = lengths.index(width)
                     raise ValueError(f"row {row} has {width} tokens, max_length={max_length}; add truncation=True.")
                 width = max_length
@@ -140,7 +143,7 @@ class Padding(Vocabulary):
                     )
                 width = -(-width // multiple) * multiple
             _check_memory(len(lengths), width)
-            return [width] * len(lengths)
+            return [max(width, length) for length in lengths]
         if equal and min(lengths, default=0) < width:
             shortest = lengths.index(min(lengths))
             raise ValueError(

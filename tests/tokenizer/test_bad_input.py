@@ -87,7 +87,12 @@ from minibert.tokenizer.bert_tokenizer import BertTokenizer
             "max_length=9 is not a multiple",
         ),
         ("a", {"padding": "max_length", "max_length": 2**62}, MemoryError, "1 row of .* tokens do not fit into memory"),
-        ("a b c", {"padding": "max_length", "max_length": 3}, ValueError, "row 0 has 5 tokens, max_length=3"),
+        (
+            ["a b c", "a"],
+            {"padding": "max_length", "max_length": 3, "return_tensors": "np"},
+            ValueError,
+            "row 0 has 5 tokens, max_length=3; add truncation=True",
+        ),
     ],
 )
 def test_bad_input_is_named(

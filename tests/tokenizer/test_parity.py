@@ -196,6 +196,20 @@ def test_single_texts_equal_transformers_row_by_row(tokenizer: BertTokenizer) ->
             assert tokenizer.tokenize([words], is_split_into_words=True) == expected
 
 
+def test_rows_above_max_length_stay_long_without_truncation(tokenizer: BertTokenizer) -> None:
+    """A tutorial of Hugging Face prints such rows."""
+    theirs = transformers.BertTokenizer.from_pretrained(locate_minilm())
+    options: dict[str, Any] = {"padding": "max_length", "max_length": 5, "truncation": False}
+    for texts in (["a b c d e f", "a"], "a b c d e f", "a"):
+        for multiple in (None, 4):
+            expected = theirs(texts, pad_to_multiple_of=multiple, **options)
+            found = tokenizer(texts, pad_to_multiple_of=multiple, **options)
+            assert {name: found[name] for name in found} == {name: expected[name] for name in expected}
+            assert repr(found.keys()) == repr(expected.keys())
+    whole = tokenizer("a b c d e f", return_tensors="np", **options)["input_ids"]
+    assert whole.tolist() == [tokenizer("a b c d e f")["input_ids"]]
+
+
 def test_words_equal_transformers(tokenizer: BertTokenizer) -> None:
     theirs = transformers.BertTokenizer.from_pretrained(locate_minilm())
     sentences = [text.split(" ") for text in AWKWARD_TEXTS] + [[], ["New York", "", "embeddings"]]
