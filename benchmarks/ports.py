@@ -138,10 +138,11 @@ RUNTIMES: dict[str, Runtime] = {
 }
 
 
-def _checkpoints(scratch: Path) -> Iterator[tuple[str, Path]]:
-    yield "MiniLM", locate(DEFAULT_MODEL).require("config.json").parent
-    yield "2 x 24", random_checkpoint(scratch / "small")
-    yield "3 x 768", make_base(scratch / "base", 3)
+CHECKPOINTS: dict[str, Callable[[Path], Path]] = {
+    "MiniLM": lambda scratch: locate(DEFAULT_MODEL).require("config.json").parent,
+    "2 x 24": lambda scratch: random_checkpoint(scratch / "small"),
+    "3 x 768": lambda scratch: make_base(scratch / "base", 3),
+}
 
 
 def _probes(subject: Subject) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -175,11 +176,14 @@ def main() -> None:
     """Print one line for each runtime and checkpoint, and the largest of all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", choices=list(RUNTIMES), default=list(RUNTIMES))
-    chosen = parser.parse_args().only
+    parser.add_argument("--checkpoints", nargs="*", choices=list(CHECKPOINTS), default=list(CHECKPOINTS))
+    arguments = parser.parse_args()
+    chosen = arguments.only
     warnings.simplefilter("ignore")
     largest = [0.0, 0.0]
     with tempfile.TemporaryDirectory() as name:
-        for checkpoint, folder in _checkpoints(Path(name)):
+        for checkpoint in arguments.checkpoints:
+            folder = CHECKPOINTS[checkpoint](Path(name))
             subject = _subject(folder)
             probes = list(_probes(subject))
             for runtime in chosen:

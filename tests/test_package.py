@@ -510,7 +510,10 @@ def test_there_are_five_runtime_packages_and_they_are_the_ones_imported() -> Non
         "tqdm",
         "torch",
         "transformers",
-    }, "the first two come with the others; only bench.py imports the rest, if they are installed"
+        "onnx",
+        "onnxruntime",
+        "openvino",
+    }, "the first two come with the others; only bench.py and parity/peers.py import the rest, if they are installed"
 
 
 # --- the tests themselves ---------------------------------------------------------------------------------------------

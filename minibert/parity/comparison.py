@@ -15,8 +15,8 @@ import numpy.typing as npt
 from minibert.base.arrays import FloatArray
 from minibert.base.checks import brief, counted
 from minibert.bert.packed import PackedBatch
-from minibert.parity import inputs as given_inputs
 from minibert.parity.finding import Finding
+from minibert.parity.inputs import of_probe, read_inputs
 from minibert.parity.layouts import align, expected_shape
 from minibert.parity.matching import VECTOR, Entry, Matched, match
 from minibert.parity.readers import Dump, as_dump, read_dump
@@ -91,8 +91,8 @@ def check(
     arrays = as_dump(dump) if isinstance(dump, Mapping) else read_dump(dump, raw)
     if inputs is None:
         own = match(arrays, subject, None, names).inputs
-        inputs = own if "input_ids" in own or "inputs_embeds" in own else given_inputs.of_probe(subject)
-    taken = given_inputs.read_inputs(inputs, subject)
+        inputs = own if "input_ids" in own or "inputs_embeds" in own else of_probe(subject)
+    taken = read_inputs(inputs, subject)
     batch = subject.pack(taken)
     matched = match(arrays, subject, batch, names)
     comparison = _Comparison(subject, taken, batch, matched)

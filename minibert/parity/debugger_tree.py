@@ -18,10 +18,10 @@ import numpy.typing as npt
 from minibert.base.checks import brief
 from minibert.base.files import printable
 
-__all__ = ["SUFFIX", "SUFFIXES", "read_tree"]
+__all__ = ["TREE_SUFFIX", "TREE_SUFFIXES", "read_tree"]
 
-SUFFIX = "_debug_tree_FULL_TENSORS.json"
-SUFFIXES = (SUFFIX, "_debug_tree_SUMMARY.json")
+TREE_SUFFIX = "_debug_tree_FULL_TENSORS.json"
+TREE_SUFFIXES = (TREE_SUFFIX, "_debug_tree_SUMMARY.json")
 
 _REMEDY = (
     "Write it again with model_addition_debugger_context(model, debug_path=..., use_repr=False, do_prune_layers=False)."
@@ -48,7 +48,7 @@ def read_tree(tree: Any, path: Path, load: Load) -> dict[str, npt.NDArray[Any]]:
     """
     shown = printable(str(path))
     if path.name.endswith("SUMMARY.json"):
-        raise ValueError(f"{shown} is the summary, which has no values. Give the file that ends in {SUFFIX}.")
+        raise ValueError(f"{shown} is the summary, which has no values. Give the file that ends in {TREE_SUFFIX}.")
     if not isinstance(tree, dict) or not isinstance(tree.get("module_path"), str):
         raise ValueError(f"{shown} is not a call tree of transformers: it has no module_path. {_REMEDY}")
     nodes = list(_nodes(tree, shown))

@@ -26,7 +26,7 @@ from minibert.base.machine import available_memory
 from minibert.base.npy import parse_npy
 from minibert.checkpoint.tensors import StoredTensor, read_header
 from minibert.errors import ModelFormatError
-from minibert.parity import debugger_tree
+from minibert.parity.debugger_tree import TREE_SUFFIX, TREE_SUFFIXES, read_tree
 
 __all__ = ["SUFFIXES", "Dump", "as_dump", "read_dump"]
 
@@ -137,7 +137,7 @@ def _widen(stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _read_folder(folder: Path, raw: dict[str, tuple[int, ...]]) -> Dump:
-    trees = sorted(folder.glob(f"*{debugger_tree.SUFFIX}"))
+    trees = sorted(folder.glob(f"*{TREE_SUFFIX}"))
     if trees:
         if len(trees) > 1:
             names = ", ".join(tree.name for tree in trees)
@@ -177,7 +177,7 @@ def _read_file(path: Path, raw: dict[str, tuple[int, ...]]) -> Dump:
     if suffix == ".safetensors":
         return _read_safetensors(path)
     if suffix == ".json":
-        return _read_tree(path) if path.name.endswith(debugger_tree.SUFFIXES) else _read_json(path)
+        return _read_tree(path) if path.name.endswith(TREE_SUFFIXES) else _read_json(path)
     if suffix in (".bin", ".raw"):
         return _read_raw(path, raw)
     raise ValueError(f"{shown} is of an unknown kind; expected a file that ends in {', '.join(SUFFIXES)}, or a folder.")
@@ -303,7 +303,7 @@ def _read_tree(path: Path) -> Dump:
             raise ValueError(f"{printable(str(file))} holds {brief(sorted(values))}; expected one tensor, data.")
         return values["data"]  # type: ignore[return-value]
 
-    return dict(debugger_tree.read_tree(tree, path, load))
+    return dict(read_tree(tree, path, load))
 
 
 def _read_json(path: Path) -> Dump:
