@@ -556,7 +556,7 @@ def _holds_finding(rows: list[Row], depth: int) -> Finding:
             f"({counted(len(rows), 'name')}). hidden_states.0 is the output of the embeddings after their LayerNorm, "
             f"hidden_states.{depth} the output of the last layer."
         )
-        return Finding(text, "H1", names, 1.0, "Count from the output of the embeddings.")
+        return Finding(text, "H1.late" if shift == -1 else "", names, 1.0, "Count from the output of the embeddings.")
     listed = ", ".join(f"{row.given} holds {row.holds}" for row in rows[:4])
     text = f"The values are right, but belong to other names: {listed}."
     if any(row.holds.endswith(".input") for row in rows):
