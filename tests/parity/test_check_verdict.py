@@ -190,7 +190,7 @@ def test_a_value_before_its_norm_is_named(case: Case) -> None:
 @pytest.mark.parametrize("prefix", ["bert.", "model.", "BertModel.", "0.auto_model."])
 def test_prefixes_and_other_spellings(case: Case, prefix: str) -> None:
     model, inputs, trace = case
-    dump = {f"{prefix}encoder.layer.0": trace["encoder.layer.0"], "blocks.1.hook_resid_mid": trace[1, "attention_sum"]}
+    dump = {f"{prefix}encoder.layer.0": trace["encoder.layer.0"], "blocks.1.ln1.hook_in": trace[1, "attention_sum"]}
     report = parity.check(model, dump, inputs)
     assert report.verdict == "bits"
     assert [row.name for row in report.names] == [

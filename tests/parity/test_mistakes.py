@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from benchmarks import parity
 from benchmarks.checkpoints import random_checkpoint
 from benchmarks.mistakes import Subject
 from minibert import BertModel
-from minibert.bert.ops import Ops
-from minibert.parity.forward import Forward, Padded
 from minibert.parity.mistakes import MISTAKES, find_mistakes, forward_values, simulate
 from minibert.parity.vectors import VECTOR
+from tests.support.mutants import MUTANTS, mutated
 
 # Most kinds of inside of BERT in one small model; the axes have different lengths.
 SIZES = {"num_hidden_layers": 3, "type_vocab_size": 3}
@@ -168,36 +169,8 @@ def test_an_id_finds_its_mistake() -> None:
 
 # --- mistakes in our own ops ------------------------------------------------------------------------------------------
 
-OPS_OF_PARTS = {
-    "embed": {"rows", "total"},
-    "linear": {"weights", "product", "dense", "activation", "add", "value"},
-    "attention": {"split", "scores", "mask", "softmax", "weigh", "merge", "value"},
-    "layer_norm": {"norm", "value"},
-}
 
-
-def mutated(model: BertModel, id: str) -> BertModel:
-    """Return our model with a mistake in its ops; ops without a mistake are its own."""
-    mistake = MISTAKES[id]
-    nothing = Padded.of(model.config, {"input_ids": [[0]]})
-    forward = Forward(model, nothing, [mistake], dtype=np.float32)
-    forward.packed = True
-    ops: Ops = model.ops
-    replaced = {name for name, parts in OPS_OF_PARTS.items() if parts & mistake.parts.keys()}
-    # A mistake may use a value before: then all ops have to leave theirs.
-    if mistake.kind == "C1":
-        replaced = set(OPS_OF_PARTS)
-    return model.with_ops(ops._replace(**{name: getattr(forward.ops, name) for name in replaced}))
-
-
-def in_ops(id: str) -> bool:
-    """Tell whether a mistake can be made in the ops of a packed batch: there is no mask, and no other layer."""
-    mistake = MISTAKES[id]
-    masks = mistake.kind in ("A5", "A6") or "layer" in mistake.parts
-    return bool(mistake.parts) and not masks and id not in ("A9.no-shift", "G1.erf", "N1.1e-12", "D2.q8_0-weights")
-
-
-@pytest.mark.parametrize("id", [id for id in MISTAKES if in_ops(id)])
+@pytest.mark.parametrize("id", MUTANTS)
 def test_a_mistake_in_our_own_ops_fails_our_own_check(subject: Subject, id: str) -> None:
     """The other ops stay; the values are those of `trace`."""
     mistake, model = MISTAKES[id], subject.model
@@ -208,6 +181,31 @@ def test_a_mistake_in_our_own_ops_fails_our_own_check(subject: Subject, id: str)
         assert {name.rsplit(".", 1)[1] for name in wrong} <= {"key", "scores"}
     else:
         assert wrong
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory: pytest.TempPathFactory) -> tuple[parity.Subject, Any, dict[str, Any]]:
+    """The odd model of tests/test_parity.py, its float64 states, and those of transformers."""
+    subject = parity.odd_subject(tmp_path_factory.mktemp("odd") / "model")
+    theirs = {attention: parity._run_transformers(subject, attention, None) for attention in parity.TRANSFORMERS}
+    return subject, parity._float64_states(subject), theirs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("id", [id for id in MUTANTS if "pooler" not in id and id not in ("G1.tanh", "N1.1e-5")])
+def test_a_mistake_in_our_own_ops_fails_our_own_suite(id: str, odd: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What tests/test_parity.py asserts of the odd model is false for both backends, with the mistake in one op."""
+    subject, exact, theirs = odd
+    load = BertModel.from_pretrained
+    mutant = SimpleNamespace(from_pretrained=lambda *names, **options: mutated(load(*names, **options), id))
+    monkeypatch.setattr(parity, "BertModel", mutant)
+    monkeypatch.setattr(parity, "_float64_states", lambda subject: exact)
+    monkeypatch.setattr(parity, "_run_transformers", lambda subject, attention, threads: theirs[attention])
+    with np.errstate(all="ignore"):
+        rows = parity.measure(subject)
+    if not MISTAKES[id].is_harmless(load(subject.folder, backend="numpy").config):
+        assert not all(row.held("numba") for row in rows)
+        assert not all(row.held("numpy") for row in rows)
 
 
 def test_our_own_ops_pass_our_own_check(subject: Subject) -> None:
