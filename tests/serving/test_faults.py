@@ -203,9 +203,11 @@ def test_ten_thousand_clients_that_leave(service: Served, expected: np.ndarray) 
 def many_connections(service: Served, expected: np.ndarray, number: int) -> None:
     before = open_files(service)
     with contextlib.ExitStack() as stack:
-        idle = [stack.enter_context(connect(service)) for _ in range(number)]
-        for connection in idle:
-            connection.sendall(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
+        idle = []
+        for _ in range(number):
+            connection = stack.enter_context(connect(service))
+            connection.sendall(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")  # at once: a head must arrive within a second
+            idle.append(connection)
         for connection in idle:
             assert connection.recv(1000).startswith(b"HTTP/1.1 200 ")
         assert open_files(service) >= before + number
