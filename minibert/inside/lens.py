@@ -10,7 +10,7 @@ from minibert.base.arrays import FloatArray, IntArray
 from minibert.base.checks import check_int
 from minibert.base.portable import softmax
 from minibert.bert import heads
-from minibert.inside.checks import as_trace, check_layers, require
+from minibert.inside.checks import as_trace, check_layers, check_model, require
 from minibert.models.logits import SLICE_BYTES
 
 __all__ = ["LogitLens", "logit_lens"]
@@ -59,12 +59,13 @@ def logit_lens(model: Any, trace: Any, k: int = 5, *, layers: Any = None) -> Log
     TypeError, ValueError
         An argument is wrong; or the model does not have a masked-LM head.
     """
-    traced = as_trace("logit_lens", model, trace, "hidden_states.*") if _has_head(model) else None
-    if traced is None:
+    head = check_model("logit_lens", model).weights.head
+    if head is None or head.predictions is None:
         raise ValueError(
             f"logit_lens was given a {type(model).__name__}, which has no masked-LM head. Load the model with "
             "BertForMaskedLM.from_pretrained(...), if its checkpoint has the head (cls.predictions)."
         )
+    traced = as_trace("logit_lens", model, trace, "hidden_states.*")
     config, mask = model.config, traced.mask
     k = check_int("k", k, 1, config.vocab_size)
     chosen = check_layers(traced, layers, hidden_states=True)
@@ -78,13 +79,6 @@ def logit_lens(model: Any, trace: Any, k: int = 5, *, layers: Any = None) -> Log
             ids[row][mask] = np.concatenate([one for one, _ in found])
             probs[row][mask] = np.concatenate([one for _, one in found])
     return LogitLens(chosen, ids, probs)
-
-
-def _has_head(model: object) -> bool:
-    head = getattr(getattr(model, "weights", None), "head", None)
-    if not hasattr(model, "trace"):
-        as_trace("logit_lens", model, {}, ())  # says what is expected
-    return getattr(head, "predictions", None) is not None
 
 
 def _slices(rows: int, vocab_size: int) -> list[slice]:

@@ -4,8 +4,8 @@ A name is the path of a module of transformers, and means the output of this mod
 values have no module there and get names of their own: ``.scores`` and ``.probs`` of each ``attention.self``.
 
 Aliases are other spellings of the same value. Tests compare those of TransformerLens and ONNX with the values there.
-Four names of TransformerLens have two meanings: ``blocks.0.hook_resid_post`` is a hidden state in TransformerBridge, and
-the sum before the last LayerNorm in HookedEncoder. They are refused, with both meanings.
+Four names of TransformerLens have two meanings: ``blocks.0.hook_resid_post`` is a hidden state in TransformerBridge,
+and the sum before the last LayerNorm in HookedEncoder. They are refused, with both meanings.
 """
 
 from __future__ import annotations
