@@ -62,8 +62,7 @@ def versions() -> dict[str, str | None]:
 
 
 def processor() -> dict[str, Any]:
-    """Return the processor as the compiler sees it, the floats of a vector, the compute types, the threads and
-    the rule for them.
+    """Return the processor as the compiler sees it, its vectors and instructions, the threads and the rule for them.
 
     Raises
     ------
