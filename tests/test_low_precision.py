@@ -448,11 +448,11 @@ def test_verbs_take_a_compute_type(small_folder: Path, capsys: pytest.CaptureFix
 def test_doctor_compares_a_compute_type_with_numpy(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--compute-type", "int8", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert report["compute_type"] == "int8"
-    assert set(report["instructions"]) == set(TYPES)
+    assert report["processor"]["compute_type"] == "int8"
+    assert set(report["processor"]["instructions"]) == set(TYPES)
     assert {check["name"]: check["detail"] for check in report["checks"]}["linear, int8"] == "the same bits as NumPy"
     assert main(["doctor"]) == 0
-    assert "computes   in float32, if a program does not choose; int16 by " in capsys.readouterr().out
+    assert "computes   in float32, unless a program chooses; int16 by " in capsys.readouterr().out
 
 
 def test_bench_shows_speed_and_error_on_texts(

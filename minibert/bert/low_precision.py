@@ -28,8 +28,11 @@ from minibert.bert import reference
 from minibert.bert.ops import Linear, Ops, PreparedLinear
 
 __all__ = [
+    "BLOCK",
     "COMPUTE_TYPES",
+    "DISTANCES",
     "FORMATS",
+    "SMALLEST",
     "Format",
     "QuantisedLinear",
     "compute_type_of",

@@ -17,7 +17,7 @@ from minibert.bert import low_precision, reference
 from minibert.bert.config import ACTIVATIONS, BertConfig
 from minibert.bert.ops import LayerNorm, Linear, Ops
 from minibert.bert.weights import LayerWeights, Weights
-from minibert.models.backend import choose_num_threads
+from minibert.models.backend import choose_compute_type, choose_num_threads
 from minibert.models.bert_model import BertModel
 
 __all__ = [
@@ -28,7 +28,6 @@ __all__ = [
     "check_low_precision",
     "check_ops",
     "check_threads",
-    "instructions",
     "processor",
     "versions",
     "warm_up",
@@ -63,7 +62,7 @@ def versions() -> dict[str, str | None]:
 
 
 def processor() -> dict[str, Any]:
-    """Return the processor as the compiler sees it, the floats of a vector, the threads and the rule for them.
+    """Return the processor as the compiler sees it, its vectors and instructions, the threads and the rule for them.
 
     Raises
     ------
@@ -71,6 +70,7 @@ def processor() -> dict[str, Any]:
         Numba cannot be imported.
     """
     from minibert.kernels import processor
+    from minibert.kernels.words import WORDS
 
     target = processor.target()
     return {
@@ -81,22 +81,10 @@ def processor() -> dict[str, Any]:
         "fma": target.has("fma") or processor.ARM64,
         "cores": os.cpu_count(),
         "available_cores": available_cores(),
+        "compute_type": choose_compute_type(),
+        "instructions": {name: words.dot.name or "plain multiplications" for name, words in WORDS.items()},
         **choose_num_threads()._asdict(),
     }
-
-
-def instructions() -> dict[str, str]:
-    """Return the instruction that multiplies in each compute type except float32.
-
-    Raises
-    ------
-    ImportError
-        Numba cannot be imported.
-    """
-    from minibert.kernels.words import WORDS
-
-    plain = "plain multiplications, slower than float32"
-    return {name: words.dot.name or plain for name, words in WORDS.items()}
 
 
 def cache_state() -> list[dict[str, Any]]:

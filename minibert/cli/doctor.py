@@ -56,12 +56,12 @@ def _doctor(arguments: argparse.Namespace) -> None:
     from minibert.cli import diagnostics
     from minibert.models.backend import choose_compute_type
 
+    compute_type = choose_compute_type(arguments.compute_type)
     report: dict[str, Any] = {"versions": diagnostics.versions(), "blas": diagnostics.blas()}
     try:
         report["processor"] = diagnostics.processor()
         report["cache"] = diagnostics.cache_state()
-        report["compute_type"] = choose_compute_type(arguments.compute_type)
-        report["instructions"] = diagnostics.instructions()
+        report["processor"]["compute_type"] = compute_type
         from minibert.kernels import make_ops
 
         checks = [
@@ -69,8 +69,8 @@ def _doctor(arguments: argparse.Namespace) -> None:
             diagnostics.check_threads(max(2, available_cores())),
             diagnostics.check_cache(),
         ]
-        if report["compute_type"] != "float32":
-            checks.append(diagnostics.check_low_precision(report["compute_type"]))
+        if compute_type != "float32":
+            checks.append(diagnostics.check_low_precision(compute_type))
     except ImportError as error:
         detail = f"cannot be imported ({error}), so minibert computes with NumPy alone"
         checks = [diagnostics.Check("numba", False, detail)]
@@ -96,8 +96,8 @@ def _as_text(report: dict[str, Any]) -> str:
             )
         cores = f"{cpu['available_cores']} of {cpu['cores']} cores may be used"
         lines.append(f"threads    {cpu['num_threads']}: {cpu['rule']} ({cores})")
-        named = ", ".join(f"{name} by {instruction}" for name, instruction in report["instructions"].items())
-        lines.append(f"computes   in {report['compute_type']}, if a program does not choose; {named}")
+        named = ", ".join(f"{name} by {instruction}" for name, instruction in cpu["instructions"].items())
+        lines.append(f"computes   in {cpu['compute_type']}, unless a program chooses; {named}")
         for state in report["cache"]:
             warmth = "warm" if state["kernels"] else "cold"
             access = "writable" if state["writable"] else "not writable"

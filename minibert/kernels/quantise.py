@@ -4,7 +4,7 @@ What        The chunks of a task and the source of a small product. They have th
             the layout of words.py
 Layout      16 features are a vector, so a block of 128 features is eight vectors. The Hadamard matrix is three rounds
             of sums and differences of these vectors, and four rounds of those of their lanes
-Rounding    x factor + 1.5 2^23 is rounded once, to a float32 without digits after the point. Its last 8 or 16 bits are
+Numerics    x factor + 1.5 2^23 is rounded once, to a float32 without digits after the point. Its last 8 or 16 bits are
             the whole number. No number, not even NaN, has an undefined result here, as in a conversion to an integer
 Edges       The last features of a row are copied into a block that is filled up with zeros
 Contract    Callers have checked every shape; the code here does not check bounds
@@ -31,7 +31,8 @@ from minibert.kernels.words import Words
 __all__ = ["quantisers"]
 
 _ROUNDS = 1.5 * 2.0**23  # a number of this size has the whole numbers as its neighbours
-_ZERO = np.int64(0)
+_ZERO, _quantise_task, _linear_task = np.int64(0), task_at(QUANTISE), task_at(LINEAR_WORDS)
+_block = stack_floats(BLOCK)
 _FLOAT, _INT = FLOATS.element, INTS.element
 _SIZE, _INFINITY, _NAN = 0x7FFFFFFF, 0x7F800000, 0x7FC00000  # the bits without the sign; of infinity; of NaN
 
@@ -98,12 +99,6 @@ def _block_quantiser(words: Words) -> Any:
         return types.void(types.int64, types.int64), codegen
 
     return quantise_block
-
-
-_block = stack_floats(BLOCK)
-
-
-_quantise_task, _linear_task = task_at(QUANTISE), task_at(LINEAR_WORDS)
 
 
 def quantisers(words: Words) -> tuple[Any, Any]:

@@ -1,7 +1,7 @@
 """Low precision in words of 32 bits: which instruction of the processor multiplies them, and the layout that it needs.
 
 What        WORDS has the layout of each format of bert/low_precision.py on this processor
-Dot         An instruction multiplies the two or four numbers of a word of x by those of a word of the weight, and adds
+Algorithm   An instruction multiplies the two or four numbers of a word of x by those of a word of the weight, and adds
             the products to a sum of 32 bits. With VNNI it is vpdpwssd for int16 and vpdpbusd for int8, whose x does not
             have a sign: x + 128 is multiplied, and the sums begin with -128 times the sum of the weights. ARM has sdot
             for int8. Otherwise vpmaddwd multiplies 16 bits (plain multiplications, if it is not an x86): then x is kept
