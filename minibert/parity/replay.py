@@ -138,7 +138,7 @@ class Replay:
         known = [*self._names.specs, *([VECTOR] if recipe is not None else [])]
         self.port = {name: self._usable(np.asarray(port[name])) for name in known if name in port}
         self.spans = self._spans()
-        self._stores = {np.dtype(kind): Store(kind) for kind in ("float64", "float32")}
+        self._stores: dict[Any, Store] = {np.dtype(kind): Store(kind) for kind in ("float64", "float32")}
         self._tails: list[dict[str, FloatArray]] | None = None
 
     def _usable(self, array: FloatArray) -> FloatArray:
