@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -269,10 +268,7 @@ def _simulate(arguments: argparse.Namespace) -> int:
     import numpy as np
 
     from minibert.parity.inputs import of_probe, read_inputs
-
-    if importlib.util.find_spec("minibert.parity.mistakes") is None:
-        raise ValueError("this version does not have the catalogue of mistakes.")
-    from minibert.parity.mistakes import MISTAKES, simulate  # type: ignore[import-not-found]
+    from minibert.parity.mistakes import MISTAKES, simulate
 
     if arguments.mistake == "list":
         for mistake in MISTAKES.values():
@@ -284,6 +280,6 @@ def _simulate(arguments: argparse.Namespace) -> int:
     subject = _subject(arguments)
     inputs = read_inputs(of_probe(subject) if arguments.inputs is None else arguments.inputs, subject)
     values = simulate(subject.model, inputs, arguments.mistake)
-    write_whole(arguments.output, lambda file: np.savez(file, **values))
+    write_whole(arguments.output, lambda file: np.savez(file, **values))  # type: ignore[arg-type]
     report_written(arguments.output, f"{len(values)} names of a port with the mistake {arguments.mistake}")
     return 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib.util
 import os
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,6 +14,7 @@ import numpy.typing as npt
 from minibert.base.arrays import FloatArray
 from minibert.base.checks import brief, counted
 from minibert.bert.packed import PackedBatch
+from minibert.parity.diagnosis import diagnose
 from minibert.parity.finding import Finding
 from minibert.parity.inputs import of_probe, read_inputs
 from minibert.parity.layouts import align, expected_shape
@@ -494,15 +494,11 @@ class _Comparison:
             self._notes.append("Places that are masked hold numbers. That is fine: nothing reads them.")
 
     def _diagnose(self, entries: list[Any], units: Mapping[str, Unit]) -> list[Finding]:
-        if importlib.util.find_spec("minibert.parity.diagnosis") is None:
-            return []
-        from minibert.parity.diagnosis import diagnose  # type: ignore[import-not-found]
-
         port = {name: array for name, _, array, _ in entries}
         truth: Mapping[str, FloatArray] = _Some(self._truth, [name for name in port if name != VECTOR])
         if VECTOR in port:
             truth = {**truth, VECTOR: self._true_vectors}
-        found: list[Finding] = diagnose(
+        return diagnose(
             self._subject.model,
             self._inputs,
             port,
@@ -510,7 +506,6 @@ class _Comparison:
             unit={name: unit.rms for name, unit in units.items()},
             budget=RMS,
         )
-        return found
 
 
 def _is_rounded(array: npt.NDArray[Any], precision: str) -> bool:
