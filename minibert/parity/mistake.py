@@ -43,6 +43,11 @@ def symbol_of(name: str) -> str:
     return _SYMBOLS.get(re.sub(r"^encoder\.layer\.\d+", "encoder.layer.{i}", name), "")
 
 
+def _always(config: BertConfig) -> bool:
+    """Return True: it does not depend on the model."""
+    return True
+
+
 @dataclasses.dataclass(frozen=True)
 class Mistake:
     """One mistake.
@@ -84,7 +89,7 @@ class Mistake:
     vector: Vector | None = None
     harmless: str = ""
     rounds: bool = False
-    harmless_if: Callable[[BertConfig], bool] = lambda config: True
+    harmless_if: Callable[[BertConfig], bool] = _always
 
     @property
     def kind(self) -> str:
