@@ -93,12 +93,15 @@ def _openvino_bf16(folder: Path, threads: int, scratch: Path) -> Compute:
 
 
 def _onnxruntime_int8(folder: Path, threads: int, scratch: Path) -> Compute:
+    import onnx
     import onnxruntime
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     _onnxruntime(folder, threads, scratch)  # writes fused.onnx
     path = scratch / "int8.onnx"
-    quantize_dynamic(scratch / "fused.onnx", path, weight_type=QuantType.QInt8)
+    # onnxruntime's own fused operators do not say the type of their results.
+    given = {"DefaultTensorType": onnx.TensorProto.FLOAT}
+    quantize_dynamic(scratch / "fused.onnx", path, weight_type=QuantType.QInt8, extra_options=given)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
