@@ -221,6 +221,7 @@ def check_keywords(
     known: Mapping[str, Keyword],
     *,
     settings: Collection[str] = (),
+    own: Collection[str] = (),
 ) -> dict[str, object]:
     """Check that the keywords of a call are known and change nothing.
 
@@ -234,6 +235,8 @@ def check_keywords(
         One of the tables of this module.
     settings : names, optional
         Names of settings of the model. They are compared with it later, by `check_agreement`.
+    own : names, optional
+        The arguments that the function itself has; a message can suggest them.
 
     Returns
     -------
@@ -251,7 +254,7 @@ def check_keywords(
         if name in settings:
             continue
         if name not in known:
-            close = difflib.get_close_matches(name, [*known, *settings], 1)
+            close = difflib.get_close_matches(name, [*own, *known, *settings], 1)
             hint = f" Did you mean {close[0]}=?" if close else ""
             raise TypeError(f"{call}() has no keyword {name}=.{hint} Leave it out; help({call}) lists the keywords.")
         keyword = known[name]

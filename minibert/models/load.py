@@ -99,9 +99,12 @@ def choose_class(files: ModelFiles) -> type[BertModel | BertHead]:
     elif names or not all(name == chosen or _is_part(name, chosen) for name in found):
         others = ", ".join(name for name in found if name != chosen)
         fits = f"; {others} would fit too" if others else ""
+        has = "has the tensors of a head"
+        if any(name in HEADS for name in names):
+            has = "does not have the tensors of its head. It has those of another head"
         warn_caller(
-            f"{says}, but {files.source} has the tensors of a head, so it is loaded as {chosen}{fits}. To choose the "
-            "class, call its from_pretrained."
+            f"{says}, but {files.source} {has}, so it is loaded as {chosen}{fits}. To choose the class, call its "
+            "from_pretrained."
         )
     return _class_of(chosen)
 

@@ -228,22 +228,26 @@ class _Checkpoint:
         """Add the tensors of a head to `tensors`; raise an error that says which heads are there if one is missing."""
         missing = self._missing(head, tied=config.tie_word_embeddings)
         if missing:
-            heads = self.heads()
-            there = (
-                f"It has what {' and '.join(heads)} need{'s' * (len(heads) == 1)}"
-                if heads
-                else "It has no head, so BertModel loads it"
-            )
             more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
             raise ModelFormatError(
                 f"{self._files.source} cannot be loaded as {head}: {', '.join(missing[:4])}{more} "
-                f"{'is' if len(missing) == 1 else 'are'} missing, and minibert never makes random weights. {there}. "
-                "Use a checkpoint that was trained for this task, or minibert.load, which finds the class."
+                f"{'is' if len(missing) == 1 else 'are'} missing, and minibert never makes random weights. "
+                f"{self._what_is_there()}"
             )
         needed = [name for row in HEADS[head].rows for name in self._names(row, tied=config.tie_word_embeddings)]
         added = self._renamed({name: tensor for name, tensor in self._beside.items() if _modern_name(name) in needed})
         self._head = tuple(added)
         self.tensors |= added
+
+    def _what_is_there(self) -> str:
+        """Say which heads are there, and what to do if the one that was asked for is not."""
+        heads = self.heads()
+        there = (
+            f"It has what {' and '.join(heads)} need{'s' * (len(heads) == 1)}"
+            if heads
+            else "It has no head, so BertModel loads it"
+        )
+        return f"{there}. Use a checkpoint that was trained for this task, or minibert.load, which finds the class."
 
     def check(self, config: BertConfig, *, pooler: bool, head: str | None = None) -> None:
         """Compare all names, shapes and dtypes with the config; raise an error that lists the faults."""
@@ -270,10 +274,10 @@ class _Checkpoint:
         if faults:
             listed = "".join(f"\n  - {fault}" for fault in faults[:12])
             more = f"\n  and {len(faults) - 12} more" if len(faults) > 12 else ""
-            raise ModelFormatError(
-                f"The tensors of {self._files.source} do not match its config.json:{listed}{more}\n"
-                "Use the config.json that belongs to the model, and a model that is a plain BERT."
-            )
+            what, remedy = "its config.json", "Use the config.json that belongs to the model, and a plain BERT."
+            if head is not None and head not in (there := self.heads()) and there:
+                what, remedy = head, self._what_is_there()
+            raise ModelFormatError(f"The tensors of {self._files.source} do not match {what}:{listed}{more}\n{remedy}")
 
     def _check_layer_count(self, config: BertConfig) -> None:
         found = {int(match[1]) for name in self.tensors if (match := re.match(r"encoder\.layer\.(\d{1,9})\.", name))}

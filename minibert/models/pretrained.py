@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -279,7 +280,9 @@ class BertPreTrainedModel(Fixed, TorchHabits, Traceable):
 
     def _check_keywords(self, keywords: Mapping[str, Any]) -> None:
         """Check the keywords of a call that the model itself does not have."""
-        check_keywords(type(self).__name__, keywords, FORWARD_KEYWORDS)
+        if keywords:
+            own = inspect.signature(type(self).__call__).parameters.keys() - {"self"}
+            check_keywords(type(self).__name__, keywords, FORWARD_KEYWORDS, own=own)
 
     def _finish(self, output: _Output, return_dict: bool | None, *inputs: object) -> _Output:
         """Return an output as the caller wants it: tensors if an input is one, a tuple if that was asked for."""

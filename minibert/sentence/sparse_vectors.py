@@ -58,7 +58,8 @@ class SparseVectors:
     indptr: IntArray
 
     def __post_init__(self) -> None:
-        if not isinstance(self.shape, tuple) or len(self.shape) not in (1, 2):
+        sizes = self.shape if isinstance(self.shape, tuple) else ()
+        if len(sizes) not in (1, 2) or not all(isinstance(n, int | np.integer) and n >= 0 for n in sizes):
             raise ValueError(f"shape={brief(self.shape)}; expected (B, V), or (V,) for one vector.")
         for name, kinds in (("data", "f"), ("indices", "iu"), ("indptr", "iu")):
             array = getattr(self, name)
@@ -113,7 +114,7 @@ class SparseVectors:
                 "Convert fewer vectors at once: vectors[:1000]."
             )
         dense = np.zeros(self.shape, dtype=self.data.dtype)
-        dense.reshape(-1, self.shape[-1])[self._rows(), self.indices] = self.data
+        dense.reshape(len(self.indptr) - 1, self.shape[-1])[self._rows(), self.indices] = self.data
         return dense
 
     def to_dense(self) -> FloatArray:
@@ -185,6 +186,11 @@ class SparseVectors:
         """Return the vector at an index, or several for a slice, a list or an array of indices or bools."""
         if self.ndim == 1:
             raise TypeError("This is one vector, which cannot be indexed; vector.todense()[i] gives one number.")
+        if isinstance(index, tuple):  # (i, j) means one number for an array, and two vectors for a list
+            raise TypeError(
+                f"index={brief(index)}; expected an int, a slice or a list of ints. vectors[i].todense()[j] gives one "
+                "number."
+            )
         if isinstance(index, slice):
             return self._chosen(np.arange(len(self))[index])
         if isinstance(index, np.ndarray) and index.dtype == np.bool_:
@@ -193,10 +199,12 @@ class SparseVectors:
             return self._chosen(np.flatnonzero(index))
         try:
             rows = check_indices("index", index, len(self), what="vectors", expected="an int, a slice or several ints")
-        except ValueError as error:
-            raise IndexError(str(error)) from None
+        except ValueError:
+            raise IndexError(
+                f"index={brief(index)}; there are {len(self)} vectors, 0 to {len(self) - 1}; -1 is the last one."
+            ) from None
         found = self._chosen(np.array(rows, dtype=np.int64))
-        if isinstance(index, list | tuple | np.ndarray) and np.ndim(index):
+        if isinstance(index, list | np.ndarray) and np.ndim(index):
             return found
         return SparseVectors(self.shape[1:], found.data, found.indices, found.indptr)
 
@@ -297,6 +305,7 @@ def _normalized(x: SparseVectors) -> SparseVectors:
     """Scale each vector to length 1; vectors of zeros remain zeros."""
     wide = x.data.astype(np.float64)
     lengths = np.sqrt(np.bincount(x._rows(), wide * wide, minlength=len(x)))
+    lengths[lengths == 0] = 1  # of zeros that are stored
     return SparseVectors(x.shape, wide / np.repeat(lengths, np.diff(x.indptr)), x.indices, x.indptr)
 
 

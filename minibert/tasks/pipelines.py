@@ -85,7 +85,8 @@ def pipeline(
     tokenizer : BertTokenizer, or str or path, optional
         Default: the one of the model's files.
     config, revision, cache_dir, token, local_files_only, subfolder, backend, num_threads, compute_type
-        As in `BertModel.from_pretrained`; for a model that is loaded by name.
+        As in `BertModel.from_pretrained`; for a model that is loaded by name. A tokenizer that is named is looked for
+        with cache_dir, token and local_files_only too.
     batch_size : int, optional
         Texts that are computed together: default 32 for a list, 1 for an iterable. It changes memory and time, and no
         answer.
@@ -153,7 +154,8 @@ def pipeline(
         _check_named_class(files.settings("config.json").get("architectures"), kind, name, files.source)
         own |= {"config": found, "output_hidden_states": False}
         loaded = _with_head(kind.from_files(files, **own), name)
-        used = BertTokenizer.from_files(files) if tokenizer is None else _tokenizer(tokenizer, None)
+        del where["revision"]  # of the model's repository
+        used = BertTokenizer.from_files(files) if tokenizer is None else _tokenizer(tokenizer, None, **where)
     else:
         raise TypeError(
             f"model is {shown(model)}; expected a hub id, a folder, or a model of minibert, such as BertForMaskedLM. A "
@@ -232,12 +234,12 @@ def _check_named_class(named: Any, kind: type[Any], task: str, source: str) -> N
             )
 
 
-def _tokenizer(tokenizer: Any, model: Any) -> BertTokenizer:
-    """Return the tokenizer that was given, or load the one that was named."""
+def _tokenizer(tokenizer: Any, model: Any, **where: Any) -> BertTokenizer:
+    """Return the tokenizer that was given, or load the one that was named; `where` says how it is looked for."""
     if isinstance(tokenizer, BertTokenizer):
         return tokenizer
     if isinstance(tokenizer, str | os.PathLike):
-        return BertTokenizer.from_pretrained(tokenizer)
+        return BertTokenizer.from_pretrained(tokenizer, **where)
     if tokenizer is None:
         raise TypeError(
             f"a loaded {type(model).__name__} does not know its tokenizer. Give the tokenizer, "

@@ -59,7 +59,7 @@ class TokenClassificationOptions(TextOptions):
             if how == "none":
                 raise ValueError(
                     "stride= joins the entities of several windows, and aggregation_strategy='none' gives tokens. Give "
-                    "aggregation_strategy='simple', 'first', 'average' or 'max'."
+                    "another aggregation, such as aggregation_strategy='simple'."
                 )
         ignored: Any = ["O"] if self.ignore_labels is None else self.ignore_labels
         if isinstance(ignored, str) or not isinstance(ignored, Sequence | set | frozenset):
@@ -115,7 +115,8 @@ class TokenClassificationPipeline(TaskPipeline):
         TypeError, ValueError
             An argument is wrong, or an input is not a text.
         """
-        words = {**self._arguments, **arguments}.get("is_split_into_words") is True
+        given = {**self._arguments, **arguments}.get("is_split_into_words")
+        words = isinstance(given, bool | np.bool_) and bool(given)
 
         def is_one(value: Any) -> bool:
             return isinstance(value, list | tuple) and any(map(is_text, value)) if words else is_text(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,6 +63,8 @@ class ZeroShotClassificationPipeline(TaskPipeline):
 
     def __init__(self, model: Any, tokenizer: BertTokenizer, **arguments: Any) -> None:
         self._entailment, self._contradiction = _label_ids(model.config.id2label)
+        if isinstance(labels := arguments.get("candidate_labels"), Iterator):  # every call reads them again
+            arguments["candidate_labels"] = list(labels)
         super().__init__(model, tokenizer, **arguments)
 
     def __call__(self, sequences: Any, *labels: Any, batch_size: int | None = None, **arguments: Any) -> Any:

@@ -287,8 +287,14 @@ def test_keywords_of_transformers_that_change_nothing(model_of: ModelOf, name: s
     for keyword, remedy in (("head_mask", "minibert.head_mask"), ("past_key_values", "Leave it out")):
         with pytest.raises(ValueError, match=f"{name}\\({keyword}=.*expected None or False.*{remedy}"):
             model(**inputs, **{keyword: np.ones((2, 4))})
-    with pytest.raises(TypeError, match="has no keyword head_masks="):
-        model(**inputs, head_masks=None)
+    for wrong, right in (
+        ("head_masks", "head_mask"),
+        ("attention_masks", "attention_mask"),
+        ("input_id", "input_ids"),
+        ("output_hidden_state", "output_hidden_states"),
+    ):
+        with pytest.raises(TypeError, match=rf"has no keyword {wrong}=\. Did you mean {right}=\?"):
+            model(**inputs, **{wrong: None})
 
 
 BAD_INPUTS: list[tuple[dict[str, Any], type[Exception], str]] = [

@@ -93,7 +93,8 @@ def test_no_warning_without_a_contradiction(
             "BertForSequenceClassification",
             {"architectures": ["BertForSequenceClassification"], "drop": "pooler"},
             "BertForTokenClassification",
-            r"names 'BertForSequenceClassification', but .* loaded as BertForTokenClassification\. To choose the class",
+            r"names 'BertForSequenceClassification', but .* does not have the tensors of its head\. It has those of "
+            r"another head, so it is loaded as BertForTokenClassification\. To choose the class",
         ),
         (
             "BertForQuestionAnswering",
