@@ -63,11 +63,23 @@ _REFUSED = {
     **dict.fromkeys(("probe", "probing", "linear_probe"), f"{_TRAINED}scikit-learn fits a linear probe."),
 }
 
+# Names that people look for -> the function that does it.
+_CALLED_HERE = {
+    **dict.fromkeys(("cka", "linear_cka", "CKA", "similarity", "anisotropy", "layer_similarity"), "compare_layers"),
+    **dict.fromkeys(("activation_patching", "causal_tracing", "causal_mediation", "patching"), "patch"),
+    **dict.fromkeys(("head_ablation", "ablate", "ablation", "prune_heads", "mask_heads"), "ablate_heads"),
+    **dict.fromkeys(("occlusion", "erasure", "loo"), "leave_one_out"),
+    **dict.fromkeys(("entropy", "attention_entropy", "head_kinds"), "heads"),
+    "attention_norms": "norms",
+}
+
 
 def __getattr__(name: str) -> NoReturn:
     """Refuse an analysis that minibert does not have, by name and with the remedy."""
     if name in _REFUSED:
         refuse_name(__name__, f"minibert.inside has no {name}: {_REFUSED[name]}")
+    if name in _CALLED_HERE:
+        refuse_name(__name__, f"minibert.inside has no {name}: it is {_CALLED_HERE[name]} here.")
     nearest = difflib.get_close_matches(name, __all__, 3, 0.5)
     there = f"The nearest names are {', '.join(nearest)}." if nearest else f"It has {', '.join(__all__)}."
     refuse_name(__name__, f"minibert.inside has no {name}. {there}")

@@ -25,8 +25,9 @@ def ablate_heads(model: Any, inputs: Any, metric: Metric = None, *, layers: Any 
     inputs : mapping, as the tokenizer gives it
     metric : function, str, or None
         A function of the model's output for these inputs that returns one number, such as
-        ``lambda output: float(output.logits[0, 1])``. Or the name of an array of the output, such as "pooler_output":
-        the RMS of its change divided by its RMS. None: the first array, last_hidden_state or the logits.
+        ``lambda output: float(output.logits[0, 1])``; the output has no hidden_states or attentions. Or the name of an
+        array of the output, such as "pooler_output": the RMS of its change divided by its RMS. None: the first array,
+        last_hidden_state or the logits.
     layers : int or ints, optional
         Default: all.
 
@@ -58,7 +59,7 @@ def ablate_heads(model: Any, inputs: Any, metric: Metric = None, *, layers: Any 
 
 
 def value_zeroing(model: Any, inputs: Any, *, layers: Any = None) -> FloatArray:
-    """Set the value vector of each token to zero in turn, and return how much each other token of that layer changes.
+    """Set the value vector of each token to zero in turn, and return how much each token of that layer changes.
 
     Mohebbi et al. 2023, "Quantifying Context Mixing in Transformers" (arXiv 2301.12971), section 3: in one layer, token
     j's value vectors are 0 in all heads; the score is 1 - cos of the layer's output for token i with and without that.

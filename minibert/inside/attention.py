@@ -141,8 +141,14 @@ def _measure(trace: Trace, name: str, lengths: npt.NDArray[Any]) -> dict[str, Fl
 
 
 def _of(trace: Trace, name: str, sequence: int) -> FloatArray:
-    value = trace.value_of(name, sequence)
-    return np.asarray(value, dtype=np.float64)
+    """Return the probs of one sequence; an edit can make them negative, and then no share is defined."""
+    value = np.asarray(trace.value_of(name, sequence), dtype=np.float64)
+    if value.min(initial=0) < 0:
+        raise ValueError(
+            f"{name} has negative numbers in sequence {sequence}, because of an edit. Give a trace in which all probs "
+            "are at least 0."
+        )
+    return value
 
 
 def rollout(trace: Trace | npt.ArrayLike, residual: float = 0.5, heads: str = "mean", layers: Any = None) -> FloatArray:

@@ -78,7 +78,7 @@ def as_trace(function: str, model: object, given: object, record: Record) -> Tra
     Raises
     ------
     TypeError, ValueError
-        The model or the inputs are wrong, or the trace is of a model with other sizes.
+        The model or the inputs are wrong, or the trace is of a model with other sizes or other weights.
     """
     checked = check_model(function, model)
     if not isinstance(given, Trace):
@@ -90,6 +90,13 @@ def as_trace(function: str, model: object, given: object, record: Record) -> Tra
             raise ValueError(
                 f"{function}: the trace is of a model with {field} {there}, and this model has {here}. Give the "
                 "model that made the trace."
+            )
+    for i, layer in enumerate(checked.weights.layers):
+        weight = given.output_map(i)  # None for a trace from a file
+        if weight is not None and not np.array_equal(weight, layer.attention_output.weight):
+            raise ValueError(
+                f"{function}: the trace is of a model of the same sizes with other weights (layer {i} differs first). "
+                "Give the model that made the trace."
             )
     return given
 
@@ -159,7 +166,7 @@ def make_metric(function: str, metric: Metric, clean: Any) -> Callable[[Any], fl
         `metric` is not a function, and not the name of an array of the output.
     """
     if callable(metric):
-        return lambda output: _number(function, metric(output))
+        return lambda output: _number(function, _call(function, metric, output))
     arrays = [key for key, value in clean.items() if isinstance(value, np.ndarray)]
     key = arrays[0] if metric is None else metric
     if not isinstance(key, str):
@@ -177,6 +184,21 @@ def make_metric(function: str, metric: Metric, clean: Any) -> Callable[[Any], fl
         return float(np.sqrt(np.square(difference).mean())) / size if size else 0.0
 
     return change
+
+
+def _call(function: str, metric: Callable[[Any], Any], output: Any) -> Any:
+    """Call a metric; outputs of changed copies do not have hidden_states and attentions, and the error says so."""
+    try:
+        return metric(output)
+    except (TypeError, KeyError, IndexError) as error:
+        if output.hidden_states is not None or (isinstance(error, TypeError) and "NoneType" not in str(error)):
+            raise
+        there = ", ".join(key for key, value in output.items() if isinstance(value, np.ndarray))
+        raise ValueError(
+            f"{function}: the metric raised {type(error).__name__}: {error}. The output of a changed text has {there}, "
+            "and no hidden_states or attentions. Use one of these, or call model.trace(**inputs, edit=...) for each "
+            "change."
+        ) from error
 
 
 def _number(function: str, value: Any) -> float:

@@ -94,7 +94,7 @@ def _of_sequence(layer: Any, trace: Trace, i: int, b: int, include: str, heads: 
     # Head a owns the columns a D to (a + 1) D - 1 of the output map.
     mapped = np.einsum("sad,had->sah", vectors, weight.reshape(H, A, H // A), optimize=True)  # (S, A, H)
     if heads:
-        return probs * np.linalg.norm(mapped, axis=2).T[:, None, :]
+        return np.abs(probs) * np.linalg.norm(mapped, axis=2).T[:, None, :]
     x = value(_input(i)) if include != "attention" else None
     scale = None
     if include == "layer_norm":

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minibert.base.arrays import FloatArray
+from minibert.base.checks import brief
 from minibert.inside.ablation import unit_rows
 from minibert.inside.checks import check_layers, check_trace, require
 from minibert.trace.trace import Trace
@@ -59,10 +60,12 @@ def compare_layers(trace_a: Trace, trace_b: Trace | None = None, *, layers: Any 
     """
     states_a = _states(check_trace("compare_layers", trace_a), layers)
     states_b = states_a if trace_b is None else _states(check_trace("compare_layers", trace_b), layers)
-    if len(states_a[0]) != len(states_b[0]):
+    both = (trace_a, trace_a if trace_b is None else trace_b)
+    counts_a, counts_b = (trace.mask.sum(axis=1).tolist() for trace in both)
+    if counts_a != counts_b:
         raise ValueError(
-            f"compare_layers was given traces of {len(states_a[0])} and {len(states_b[0])} tokens. Give two models the "
-            "same texts with the same attention mask."
+            f"compare_layers was given texts of {brief(counts_a)} and {brief(counts_b)} tokens, so they do not "
+            "belong together. Give two models the same texts with the same attention mask."
         )
     if len(states_a[0]) < 2:
         raise ValueError(f"compare_layers needs at least 2 tokens; the trace has {len(states_a[0])}. Give more text.")

@@ -80,20 +80,23 @@ class Target:
                 )
 
     def axes(self, where: Where, sequence: int) -> tuple[IntArray, ...] | None:
-        """Return the indices that an edit changes, one array for each axis of the sequence's value; or None."""
+        """Return the indices that an edit changes, one array for each axis of the sequence's value; or None.
+
+        They have the order in which the user gave them, because numbers for a part are in that order.
+        """
         if where.sequences is not None and sequence not in where.sequences % self.batch.num_sequences:
             return None
         spec, length = self.spec, len(self.columns[sequence])
         if spec.kind == "pairs":
-            heads = np.arange(spec.width) if where.heads is None else np.unique(where.heads % spec.width)
+            heads = np.arange(spec.width) if where.heads is None else _once(where.heads % spec.width)
             found: tuple[IntArray, ...] = (heads, self._rows(where.tokens, sequence), self._rows(where.keys, sequence))
         else:
-            features = np.arange(spec.width)
+            features: IntArray = np.arange(spec.width)
             if where.features is not None:
-                features = np.unique(where.features % spec.width)
+                features = _once(where.features % spec.width)
             elif where.heads is not None:
                 num_heads = self.names.sizes.num_attention_heads
-                features = features.reshape(num_heads, -1)[np.unique(where.heads % num_heads)].reshape(-1)
+                features = features.reshape(num_heads, -1)[_once(where.heads % num_heads)].reshape(-1)
             found = (features,) if spec.kind == "pooled" else (self._rows(where.tokens, sequence), features)
         empty = any(len(axis) == 0 for axis in found) or (length == 0 and spec.kind != "pooled")
         return None if empty else found
@@ -104,7 +107,9 @@ class Target:
             return np.arange(len(columns))
         if chosen.dtype.kind == "b":
             return np.flatnonzero(chosen[sequence, columns])
-        return np.flatnonzero(np.isin(columns, chosen))
+        asked = _once(chosen)
+        places = np.searchsorted(columns, asked)
+        return places[np.isin(asked, columns)]
 
     # --- values -------------------------------------------------------------------------------------------------------
 
@@ -229,6 +234,11 @@ class Target:
         if self.spec.kind == "tokens":
             return whole[np.ix_(columns[axes[0]], axes[1])]
         return whole[np.ix_(axes[0], columns[axes[1]], columns[axes[2]])]
+
+
+def _once(indices: npt.NDArray[Any]) -> IntArray:
+    """Return each index once, in the order of the first ones."""
+    return np.array(list(dict.fromkeys(indices.tolist())), dtype=np.int64)
 
 
 def _call(function: Callable[..., Any], part: FloatArray, site: Site) -> FloatArray | None:
@@ -375,6 +385,8 @@ def _as_edit(pattern: str, value: Any) -> Edit:
         return value
     if isinstance(value, Trace):
         return Edit.patch(value)
+    if getattr(value, "__self__", None) is Edit:
+        raise TypeError(f"edit[{pattern!r}] is the method Edit.{value.__name__} itself. Call it, such as Edit.zero().")
     if callable(value):
         return Edit.function(value)
     try:

@@ -245,9 +245,10 @@ class Names:
         shown = repr(name) if len(name) <= 120 else brief(name)
         if not_computed:
             return f"{shown} is not computed with num_layers={self.sizes.num_layers}. Give a larger num_layers."
-        template, layer = re.sub(r"(?<=^blocks\.)\d+", "{i}", short), re.search(r"\d+", short)
+        layer = re.match(r"blocks\.(\d+|\*|\[[^]]+\]|\?)\.", short)  # a number, or the pattern of several
+        template = short if layer is None else f"blocks.{{i}}.{short[layer.end() :]}"
         if template in TWO_MEANINGS and layer is not None:
-            hooked, bridge = (meaning.format(i=layer[0]) for meaning in TWO_MEANINGS[template])
+            hooked, bridge = (meaning.format(i=layer[1]) for meaning in TWO_MEANINGS[template])
             return (
                 f"{shown} has two meanings: {hooked} in HookedEncoder of TransformerLens, {bridge} in its "
                 "TransformerBridge. Write one of these."

@@ -118,6 +118,10 @@ class Trace(Mapping[str, FloatArray]):
         self.edits = tuple(edits)
         self._weights = weights
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the weights out of a pickle or a copy: they are the whole model."""
+        return {**self.__dict__, "_weights": None}
+
     # --- the mapping --------------------------------------------------------------------------------------------------
 
     def __getitem__(self, key: str | tuple[int, str]) -> FloatArray:
@@ -235,7 +239,7 @@ class Trace(Mapping[str, FloatArray]):
         return part
 
     def output_map(self, layer: int) -> FloatArray | None:
-        """Return the weight (H, H) of a layer's linear map after attention; None for a trace from a file."""
+        """Return the weight (H, H) of a layer's linear map after attention; None for a trace from a file or pickle."""
         return None if self._weights is None else self._weights.layers[layer].attention_output.weight
 
     def select(self, record: Record) -> Trace:

@@ -13,7 +13,7 @@ import pytest
 
 import minibert
 from benchmarks.checkpoints import random_checkpoint
-from minibert import BertModel, SentenceTransformer, exact, inside
+from minibert import BertModel, Edit, SentenceTransformer, exact, inside
 from tests.support.head_models import head_checkpoint
 from tests.support.sentence_modules import MEAN, dense, model_with_modules
 
@@ -42,6 +42,11 @@ def given(tmp_path_factory: pytest.TempPathFactory, small_folder: Path) -> Simpl
         trace=bert.trace(**inputs),
         some=bert.trace(**inputs, record="pooler"),
         hidden=bert.trace(**inputs, record="hidden_states.*"),
+        negative=bert.trace(**inputs, edit={"*.probs": Edit.scale(-1)}),
+        other=BertModel.from_pretrained(random_checkpoint(top / "other", seed=8)),
+        other_lm=minibert.BertForMaskedLM.from_pretrained(
+            head_checkpoint(top / "other-masked-lm", "BertForMaskedLM", seed=8)
+        ),
     )
 
 
@@ -111,8 +116,25 @@ WRONG: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     "other tokens": (
         lambda g: inside.compare_layers(g.trace, g.bert.trace([[1, 2, 3]])),
         ValueError,
-        "traces of 7 and 3 tokens",
+        r"texts of \[4, 3\] and \[3\] tokens",
     ),
+    "as many tokens in other texts": (
+        lambda g: inside.compare_layers(g.trace, g.bert.trace(g.inputs["input_ids"], g.inputs["attention_mask"][::-1])),
+        ValueError,
+        r"texts of \[4, 3\] and \[3, 4\] tokens",
+    ),
+    "a trace of other weights": (
+        lambda g: inside.norms(g.other, g.trace),
+        ValueError,
+        "of the same sizes with other weights .layer 0 differs first",
+    ),
+    "a trace of other weights for the lens": (
+        lambda g: inside.logit_lens(g.masked_lm, g.other_lm.trace(**g.inputs)),
+        ValueError,
+        "Give the model that made the trace",
+    ),
+    "heads of negative probs": (lambda g: inside.heads(g.negative), ValueError, "negative numbers .* of an edit"),
+    "rollout of negative probs": (lambda g: inside.rollout(g.negative), ValueError, "negative numbers .* of an edit"),
     "one token": (lambda g: inside.compare_layers(g.bert.trace([[1]])), ValueError, "needs at least 2 tokens"),
     "all masked": (lambda g: inside.heads(g.bert.trace([[1, 2]], [[0, 0]])), ValueError, "all tokens are masked"),
     # choices
@@ -155,6 +177,21 @@ WRONG: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
         lambda g: inside.ablate_heads(g.bert, g.inputs, "hidden_states"),
         ValueError,
         "is not an array of this output",
+    ),
+    "a function of hidden states": (
+        lambda g: inside.ablate_heads(g.bert, g.inputs, lambda output: output.hidden_states[-1][0, 0, 0]),
+        ValueError,
+        "raised TypeError: .* has last_hidden_state, pooler_output, and no hidden_states or attentions",
+    ),
+    "a function of hidden states by key": (
+        lambda g: inside.patch(g.bert, g.inputs, g.inputs, lambda output: output["hidden_states"][0][0, 0, 0]),
+        ValueError,
+        "raised KeyError: .* and no hidden_states or attentions",
+    ),
+    "a function with an error of its own": (
+        lambda g: inside.ablate_heads(g.bert, g.inputs, lambda: 0),
+        TypeError,
+        "positional argument",
     ),
     "a number for a metric": (
         lambda g: inside.ablate_heads(g.bert, g.inputs, 3),
@@ -272,6 +309,9 @@ def test_there_are_40_wrong_arguments() -> None:
         ("attribution_patching", "patch"),
         ("tuned_lens", "logit_lens"),
         ("probing", "must be trained"),
+        ("linear_cka", "it is compare_layers here"),
+        ("activation_patching", "it is patch here"),
+        ("head_ablation", "it is ablate_heads here"),
         ("rolout", "The nearest names are rollout"),
         ("something_else", "It has .*explain_similarity"),
     ],
@@ -281,6 +321,17 @@ def test_what_needs_gradients_is_refused_by_name(name: str, remedy: str) -> None
         getattr(inside, name)
     with pytest.raises(ImportError, match=f"minibert.inside has no {name}"):
         exec(f"from minibert.inside import {name}")
+
+
+def test_the_weights_of_a_trace_are_compared_by_value(given: SimpleNamespace, small_folder: Path) -> None:
+    again = BertModel.from_pretrained(small_folder)
+    np.testing.assert_array_equal(inside.norms(again, given.trace), inside.norms(given.bert, given.trace))
+
+
+def test_norms_are_not_negative(given: SimpleNamespace) -> None:
+    found = inside.norms(given.bert, given.negative, "attention", heads=True)
+    assert found.min() == 0
+    assert found.max() > 0
 
 
 def test_padding_alone_gives_zeros(given: SimpleNamespace) -> None:

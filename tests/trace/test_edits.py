@@ -167,6 +167,21 @@ EDITS = {
     ),
     "a function of a part": Case(SELF, Edit.function(np.abs, heads=3), at(HEAD_3, torch.abs)),
     "a function of the scores": Case(f"{SELF}.scores", lambda x: np.maximum(x, 0), lambda x: x.clamp(min=0)),
+    "numbers for features in another order": Case(
+        layer("output"),
+        Edit.replace([10, 20, 30], features=[5, -1, 3]),
+        at((..., [5, 34, 3]), lambda x: 0 * x + tensor([10, 20, 30])),
+    ),
+    "numbers for heads in another order": Case(
+        SELF,
+        Edit.replace(VECTOR[: 2 * D], heads=[3, 1]),
+        at((..., [*range(3 * D, 4 * D), *range(D, 2 * D)]), lambda x: 0 * x + tensor(VECTOR[: 2 * D])),
+    ),
+    "a function of tokens in another order": Case(
+        layer("output"),
+        Edit.function(lambda x: x * np.arange(1, len(x) + 1)[:, None], tokens=[9, 4], sequences=0),
+        at(([0, 0], [9, 4]), lambda x: x * tensor([[1], [2]])),
+    ),
     "two after each other": Case(
         "embeddings", Edit.scale(2) | Edit.add(1, tokens=[2]), lambda x: at((ALL, 2), lambda y: y + 1)(x * 2)
     ),
@@ -406,6 +421,8 @@ WRONG: dict[str, tuple[Any, type[Exception], str]] = {
     ),
     "not a dict": ([("pooler", Edit.zero())], TypeError, "expected a dict of names to changes"),
     "a key that is a number": ({3: Edit.zero()}, TypeError, "has the key 3"),
+    "a method that was not called": ({"pooler": Edit.zero}, TypeError, r"the method Edit.zero itself. Call it"),
+    "a feature twice": ({"pooler": Edit.add([1, 2], features=[3, 3])}, ValueError, r"the array has shape \(2,\)"),
     "text": ({"pooler": "zero"}, TypeError, r"edit\['pooler'\].*An Edit, an array, a number or a function"),
     "None": ({"pooler": None}, TypeError, "expected a number"),
     "NaN": ({"pooler": np.nan}, ValueError, "NaN or infinity"),

@@ -207,7 +207,9 @@ def check_errors(subject: str, rows: list[tuple[str, float, float]]) -> None:
     assert not [row for row in rows if row[1] > 1.5 * row[2] + 1e-12], rows
 
 
-@pytest.mark.parametrize("kind", ["MiniLM", "12 layers", "odd"])
+@pytest.mark.parametrize(
+    "kind", ["MiniLM", "12 layers", "odd", pytest.param("12 layers of 768", marks=pytest.mark.slow)]
+)
 def test_every_name_is_what_transformers_computes_there(
     kind: str, minilm: BertModel, odd_folder: Path, tmp_path: Path, tokenizer: Any, their_minilm: Any
 ) -> None:
@@ -221,16 +223,17 @@ def test_every_name_is_what_transformers_computes_there(
         inputs = dict(tokenizer(texts[:-1:2], texts[1::2], padding=True, **cut, return_tensors="np"))
         theirs = Theirs.from_pretrained(Path(their_minilm.config._name_or_path), attn_implementation="eager").eval()
     else:
-        sizes = {"hidden_size": 60, "num_attention_heads": 12, "num_hidden_layers": 12, "intermediate_size": 240}
+        H, rows = (768, 6) if kind == "12 layers of 768" else (60, 40)
+        sizes = {"hidden_size": H, "num_attention_heads": 12, "num_hidden_layers": 12, "intermediate_size": 4 * H}
         folder = odd_folder if kind == "odd" else random_checkpoint(tmp_path / "model", **sizes, initializer_range=0.05)
         model = BertModel.from_pretrained(folder)
-        inputs = padded_inputs(model, rows=40, length=29)
+        inputs = padded_inputs(model, rows=rows, length=29)
         theirs = Theirs.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
     trace, true = model.trace(**inputs), exact.forward(model, **inputs)
     values, output = run_hooked(theirs, inputs)
     found = their_names(values, trace._names)
     assert set(found) == set(trace)
-    assert len(trace) == {"MiniLM": 91, "12 layers": 175, "odd": 49}[kind]
+    assert len(trace) == {"MiniLM": 91, "odd": 49}.get(kind, 175)
     np.testing.assert_array_equal(output.pooler_output.numpy(), found["pooler"])
     check_errors(kind, compare(trace, true, found, inputs["attention_mask"]))
 
@@ -380,6 +383,8 @@ def test_a_layer_does_not_contain_its_input(odd_trace: Trace) -> None:
             r"two meanings: \S+.output.LayerNorm.input in HookedEncoder of TransformerLens, encoder.layer.1 in",
         ),
         ("bert.blocks.0.hook_resid_mid", ValueError, "has two meanings"),
+        ("blocks.*.hook_resid_post", ValueError, r"two meanings: .* encoder.layer.\* in its TransformerBridge"),
+        ("blocks.[01].attn.hook_attn_scores", ValueError, r"two meanings: encoder.layer.\[01\].attention.self.scores"),
         (3, TypeError, "record=3; expected a name or a pattern"),
         ([3], TypeError, "expected a name or a pattern"),
         (b"pooler", TypeError, "expected a name or a pattern"),

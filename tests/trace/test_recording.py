@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 import tracemalloc
 from pathlib import Path
@@ -283,6 +284,17 @@ def test_arrays_are_new_and_sequences_are_views(folder: Path) -> None:
     np.testing.assert_array_equal(trace.sequence(-1)["embeddings"], trace.sequence(4)["embeddings"])
     with pytest.raises(ValueError, match="index=5"):
         trace.sequence(5)
+
+
+def test_a_pickle_of_a_trace_is_as_large_as_its_values(folder: Path) -> None:
+    model = BertModel.from_pretrained(folder)
+    trace = model.trace([[3, 4, 5]], record="pooler")
+    assert trace.output_map(0) is not None
+    data = pickle.dumps(trace)
+    assert len(data) < 10_000
+    again = pickle.loads(data)
+    np.testing.assert_array_equal(again["pooler"], trace["pooler"])
+    assert again.output_map(0) is None
 
 
 def test_shapes_and_the_table_in_words(folder: Path) -> None:
