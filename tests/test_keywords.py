@@ -15,6 +15,7 @@ import pytest
 import torch
 import transformers
 
+import minibert
 from minibert import AutoConfig, AutoModel, AutoTokenizer, BertConfig, BertModel, BertTokenizer, ModelFormatError
 from minibert.base import keywords
 
@@ -47,6 +48,22 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"torch_dtyp": None}, TypeError, "has no keyword torch_dtyp=. Did you mean torch_dtype="),
     ({"pretrained_model_name_or_path": "x"}, TypeError, "the name of the model twice"),
 ]
+
+MISSPELT = (
+    ("local_file_only", "local_files_only"),
+    ("output_attention", "output_attentions"),
+    ("num_thread", "num_threads"),
+)
+
+
+@pytest.mark.parametrize(("wrong", "right"), MISSPELT)
+def test_a_misspelt_keyword_is_found_among_those_of_the_function(small_folder: Path, wrong: str, right: str) -> None:
+    loaders: list[Any] = [BertModel.from_pretrained, AutoModel.from_pretrained, minibert.load]
+    if right == "local_files_only":
+        loaders.append(BertTokenizer.from_pretrained)
+    for load in loaders:
+        with pytest.raises(TypeError, match=rf"has no keyword {wrong}=\. Did you mean {right}=\?"):
+            load(small_folder, **{wrong: None})
 
 
 @pytest.mark.parametrize("options", HARMLESS, ids=str)

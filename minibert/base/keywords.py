@@ -7,6 +7,7 @@ written for those libraries then run as they are, and a keyword that would chang
 from __future__ import annotations
 
 import difflib
+import inspect
 import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ __all__ = [
     "SAVING_KEYWORDS",
     "TOKENIZER_KEYWORDS",
     "Keyword",
+    "arguments_of",
     "check_agreement",
     "check_keywords",
     "check_remote_code",
@@ -221,7 +223,7 @@ def check_keywords(
     known: Mapping[str, Keyword],
     *,
     settings: Collection[str] = (),
-    own: Collection[str] = (),
+    function: Callable[..., object] | None = None,
 ) -> dict[str, object]:
     """Check that the keywords of a call are known and change nothing.
 
@@ -235,8 +237,8 @@ def check_keywords(
         One of the tables of this module.
     settings : names, optional
         Names of settings of the model. They are compared with it later, by `check_agreement`.
-    own : names, optional
-        The arguments that the function itself has; a message can suggest them.
+    function : callable, optional
+        The function itself; a message can suggest its arguments.
 
     Returns
     -------
@@ -254,6 +256,7 @@ def check_keywords(
         if name in settings:
             continue
         if name not in known:
+            own = () if function is None else arguments_of(function)
             close = difflib.get_close_matches(name, [*own, *known, *settings], 1)
             hint = f" Did you mean {close[0]}=?" if close else ""
             raise TypeError(f"{call}() has no keyword {name}=.{hint} Leave it out; help({call}) lists the keywords.")
@@ -261,6 +264,12 @@ def check_keywords(
         if not keyword.accepts(value):
             raise ValueError(f"{call}({name}={brief(value)}); expected {keyword.expected}. {keyword.remedy}")
     return {name: value for name, value in given.items() if name in settings}
+
+
+def arguments_of(function: Callable[..., object]) -> list[str]:
+    """Return the names of a function's arguments, without those of ``self`` and ``**keywords``."""
+    parameters = inspect.signature(function).parameters.values()
+    return [one.name for one in parameters if one.name != "self" and one.kind != one.VAR_KEYWORD]
 
 
 def check_agreement(call: str, given: Mapping[str, object], settings: Mapping[str, object], remedy: str) -> None:

@@ -67,6 +67,7 @@ def load(
         token=token,
         local_files_only=local_files_only,
         subfolder=subfolder,
+        function=load,
     )
     return choose_class(files).from_files(
         files,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from minibert.base.keywords import MODEL_KEYWORDS, check_keywords, check_remote_code, given_name
@@ -21,6 +21,8 @@ def find_model(
     name_or_path: str | os.PathLike[str] | None,
     keywords: Mapping[str, Any],
     config: BertConfig | None = None,
+    *,
+    function: Callable[..., object],
     **where: Any,
 ) -> tuple[ModelFiles, BertConfig]:
     """Check the keywords of a from_pretrained, and find the files and the config of the model.
@@ -35,6 +37,8 @@ def find_model(
         The keywords that the function itself does not have; see `minibert.base.keywords`.
     config : BertConfig, optional
         Used instead of the model's own.
+    function : callable
+        The function that was called; see `check_keywords`.
     **where
         revision, cache_dir, token, local_files_only and subfolder of `locate`.
 
@@ -47,7 +51,7 @@ def find_model(
         raise TypeError(f"config is a {type(config).__name__}; expected a minibert.BertConfig.")
     given = dict(keywords)
     name = given_name(call, name_or_path, given)
-    settings = check_keywords(call, given, MODEL_KEYWORDS, settings=SETTINGS)
+    settings = check_keywords(call, given, MODEL_KEYWORDS, settings=SETTINGS, function=function)
     files = locate(name, **where)
     check_remote_code(call, given.get("trust_remote_code"), files.settings("config.json"))
     if config is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -161,6 +160,7 @@ class BertPreTrainedModel(Fixed, TorchHabits, Traceable):
             token=token,
             local_files_only=local_files_only,
             subfolder=subfolder,
+            function=cls.from_pretrained,
         )
         return cls.from_files(
             files,
@@ -280,9 +280,7 @@ class BertPreTrainedModel(Fixed, TorchHabits, Traceable):
 
     def _check_keywords(self, keywords: Mapping[str, Any]) -> None:
         """Check the keywords of a call that the model itself does not have."""
-        if keywords:
-            own = inspect.signature(type(self).__call__).parameters.keys() - {"self"}
-            check_keywords(type(self).__name__, keywords, FORWARD_KEYWORDS, own=own)
+        check_keywords(type(self).__name__, keywords, FORWARD_KEYWORDS, function=type(self).__call__)
 
     def _finish(self, output: _Output, return_dict: bool | None, *inputs: object) -> _Output:
         """Return an output as the caller wants it: tensors if an input is one, a tuple if that was asked for."""

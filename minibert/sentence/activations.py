@@ -42,7 +42,7 @@ class Activation:
         Raises
         ------
         ValueError
-            The caller's function failed, or did not return one row of numbers for each pair.
+            The caller's function failed, returned NaN, or did not return one row of numbers for each pair.
         """
         if self.function is not None:
             return self._of_caller(self.function, logits)
@@ -67,6 +67,11 @@ class Activation:
             raise ValueError(
                 f"activation_fn {self.name} failed for logits of shape {logits.shape}: {type(error).__name__}: {error}."
             ) from error
+        if np.isnan(scores).any():
+            raise ValueError(
+                f"activation_fn {self.name} returned NaN for logits of shape {logits.shape}; expected numbers, because "
+                "scores are sorted."
+            )
         if scores.ndim == 0 or len(scores) != len(logits):
             raise ValueError(
                 f"activation_fn {self.name} returned shape {scores.shape} for logits of shape {logits.shape}; expected "

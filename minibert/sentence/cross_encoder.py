@@ -383,7 +383,7 @@ class CrossEncoder(HeadModel):
         texts, one = as_texts("documents", documents)
         if one:
             raise TypeError("documents is one str; expected a sequence of str, such as [text].")
-        check_inputs(texts)
+        check_inputs(texts, name="documents")
         scores = self.predict(
             [(query, text) for text in texts],
             prompt_name,

@@ -140,10 +140,10 @@ class TaskPipeline:
         return [field.name for field in dataclasses.fields(cls.options) if field.init]
 
     @classmethod
-    def unknown_argument(cls, name: str) -> str:
-        """Return the message about an argument that the task does not have."""
+    def unknown_argument(cls, name: str, others: Iterable[str] = ()) -> str:
+        """Return the message about an argument that the task does not have; it can suggest `others` too."""
         known = [*cls.argument_names(), "batch_size"]
-        close = difflib.get_close_matches(name, known, 1)
+        close = difflib.get_close_matches(name, [*known, *others], 1)
         hint = f" Did you mean {close[0]}=?" if close else ""
         if name in _INSTEAD:
             hint = f" Write {_INSTEAD[name]}."

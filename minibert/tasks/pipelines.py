@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from minibert.base.checks import brief
-from minibert.base.keywords import PIPELINE_KEYWORDS, check_keywords
+from minibert.base.keywords import PIPELINE_KEYWORDS, arguments_of, check_keywords
 from minibert.bert.weights import HEADS
 from minibert.models.bert_model import BertModel
 from minibert.models.heads import (
@@ -147,7 +147,13 @@ def pipeline(
         own = {option: given.pop(option) for option in ("config", "backend", "num_threads", "compute_type")}
         where = {option: given.pop(option) for option in ("revision", "cache_dir", "token", "local_files_only")}
         files, found = find_model(
-            "minibert.pipeline", model, given, own["config"], subfolder=given.pop("subfolder"), **where
+            "minibert.pipeline",
+            model,
+            given,
+            own["config"],
+            subfolder=given.pop("subfolder"),
+            function=BertModel.from_pretrained,
+            **where,
         )
         kind = choose_class(files) if name is None else TASKS[name][1]
         name = name or _task_of(kind)
@@ -258,6 +264,6 @@ def _own_arguments(task_class: type[TaskPipeline], given: Mapping[str, Any]) -> 
     others = {name: value for name, value in given.items() if name not in known}
     for name in others:
         if name not in PIPELINE_KEYWORDS:
-            raise TypeError(task_class.unknown_argument(name))
+            raise TypeError(task_class.unknown_argument(name, arguments_of(pipeline)))
     check_keywords("minibert.pipeline", others, PIPELINE_KEYWORDS)
     return own

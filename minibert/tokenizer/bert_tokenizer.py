@@ -126,7 +126,7 @@ class BertTokenizer(Chat):
         """
         call = "BertTokenizer.from_pretrained"
         name = given_name(call, name_or_path, harmless)
-        asked = check_keywords(call, harmless, TOKENIZER_KEYWORDS, settings=SETTINGS)
+        asked = check_keywords(call, harmless, TOKENIZER_KEYWORDS, settings=SETTINGS, function=cls.from_pretrained)
         if model_max_length is None:
             model_max_length = asked.pop("max_len", None)  # type: ignore[assignment]
         for option, side in ("padding_side", padding_side), ("truncation_side", truncation_side):
@@ -290,7 +290,7 @@ class BertTokenizer(Chat):
         >>> inputs.tokens(0)
         ['[CLS]', 'first', 'text', '[SEP]', '[PAD]', '[PAD]']
         """
-        check_keywords("BertTokenizer", harmless, CALL_KEYWORDS)
+        check_keywords("BertTokenizer", harmless, CALL_KEYWORDS, function=type(self).__call__)
         kind = check_return_tensors(return_tensors)
         padding = choose_strategy("padding", padding, PADDING)
         target_length = max_length if max_target_length is None else max_target_length

@@ -205,7 +205,7 @@ class TokenWindows:
         return (window.special_tokens_mask == 0) & (window.offsets[:, 1] > len(self._prompt))
 
 
-def check_inputs(texts: Sequence[str], first: int = 0) -> None:
+def check_inputs(texts: Sequence[str], first: int = 0, name: str = "inputs") -> None:
     """Raise for values that are not a str, and for lone surrogates.
 
     Parameters
@@ -213,6 +213,8 @@ def check_inputs(texts: Sequence[str], first: int = 0) -> None:
     texts : sequence
     first : int
         The caller's index of `texts[0]`, for messages.
+    name : str
+        The caller's name of the texts, for messages.
 
     Raises
     ------
@@ -221,8 +223,8 @@ def check_inputs(texts: Sequence[str], first: int = 0) -> None:
     """
     for index, text in enumerate(texts, first):
         if not isinstance(text, str):
-            raise TypeError(f"inputs[{index}] is a {type(text).__name__}; expected a str.")
-        refuse_lone_surrogate(text, f"inputs[{index}]")
+            raise TypeError(f"{name}[{index}] is a {type(text).__name__}; expected a str.")
+        refuse_lone_surrogate(text, f"{name}[{index}]")
 
 
 def count_tokens(windows: Sequence[Encoding]) -> tuple[int, int]:

@@ -220,6 +220,11 @@ BAD_PIPELINES: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"task": "ner", "model": 3}, TypeError, "model is int 3; expected a hub id, a folder, or a model of minibert"),
     ({"task": "ner", "model": BertModel}, TypeError, "model is .*; expected a hub id"),
     ({"task": "ner", "model": "FOLDER", "aggregation": "max"}, TypeError, "no argument aggregation=. Did you mean agg"),
+    (
+        {"task": "ner", "model": "FOLDER", "num_thread": 1},
+        TypeError,
+        "has no argument num_thread=. Did you mean num_threads=",
+    ),
     ({"task": "ner", "model": "FOLDER", "grouped_entities": True}, TypeError, "Write aggregation_strategy='simple'"),
     ({"task": "ner", "model": "FOLDER", "ignore_subwords": True}, TypeError, "Write aggregation_strategy='first'"),
     ({"task": "text-classification", "model": "CLASSES", "return_all_scores": True}, TypeError, "Write top_k=None"),

@@ -47,7 +47,7 @@ from minibert.tokenizer.bert_tokenizer import BertTokenizer
         ("a", {"padding_side": "top"}, ValueError, "padding_side='top'; expected one of 'right', 'left'"),
         ("a", {"text_target": 5}, TypeError, "text is int 5; expected str"),
         ("a", {"text_pair_target": "b"}, ValueError, "expected None or False. Tokenize the targets"),
-        ("a", {"paddin": True}, TypeError, r"BertTokenizer\(\) has no keyword paddin=\. Leave it out"),
+        ("a", {"paddin": True}, TypeError, r"BertTokenizer\(\) has no keyword paddin=\. Did you mean padding=\?"),
         ("a", {"padding": "long"}, ValueError, "padding='long'; expected one of 'longest'"),
         ("a", {"padding": 1}, ValueError, "padding=1; expected one of"),
         ("a", {"truncation": "first"}, ValueError, "truncation='first'; expected one of 'longest_first'"),
