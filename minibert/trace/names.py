@@ -34,6 +34,9 @@ In a pattern ``*`` stands for any text; between two other characters it does not
 """
 
 
+# Patterns whose names each model's `Names` remembers: a search takes as long as the forward of a few tokens.
+_PATTERNS_KEPT = 256
+
 _PREFIXES = ("bert.", "model.", "BertModel.", "0.auto_model.", "0.model.")
 
 
@@ -102,6 +105,7 @@ class Names:
         self._not_computed: set[str] = set()
         self.by_module: dict[str, str] = {}
         self._aliases: dict[str, tuple[str, bool]] = {}
+        self._matched: dict[str, tuple[str, ...]] = {}
         ending = False
         for layer, entry in everything:
             name = entry.path.format(i=layer)
@@ -182,6 +186,15 @@ class Names:
         ValueError
             There are none; the message lists the nearest names.
         """
+        found = self._matched.get(pattern)
+        if found is None:
+            found = tuple(self._search(pattern))
+            if len(self._matched) < _PATTERNS_KEPT:
+                self._matched[pattern] = found
+        return list(found)
+
+    def _search(self, pattern: str) -> list[str]:
+        """Return the names that a pattern means, by comparing it with all names and aliases."""
         short = _without_prefix(pattern)
         if not re.search(r"[*?[]", short):
             return [self.resolve(short)[0]]

@@ -357,6 +357,18 @@ def test_patterns(record: Any, names: list[str], odd_trace: Trace, odd_folder: P
     assert list(BertModel.from_pretrained(odd_folder).trace([[1, 2, 3]], record=record)) == names
 
 
+def test_a_pattern_is_searched_once(odd_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = Names(BertModel.from_pretrained(odd_folder).value_names().sizes)
+    found = names.match("hidden_states.*")
+    found.clear()  # a list of the caller's own
+    monkeypatch.setattr(names, "_search", None)
+    assert len(names.match("hidden_states.*")) == 4
+    monkeypatch.undo()
+    for number in range(600):
+        names.match(f"*{'*' * number}")
+    assert len(names._matched) <= 256
+
+
 def test_a_layer_does_not_contain_its_input(odd_trace: Trace) -> None:
     """The input of layer 1 is the output of layer 0, so an edit of "encoder.layer.1.*" must not change it."""
     assert set(odd_trace._names.match("encoder.layer.1.*")) == {
