@@ -125,6 +125,10 @@ class Names:
         }
         self._add_states(sizes)
 
+    def __reduce__(self) -> tuple[type[Names], tuple[Sizes]]:
+        """Pickle the sizes alone, because all the rest follows from them."""
+        return Names, (self.sizes,)
+
     def _add_states(self, sizes: Sizes) -> None:
         """Add the names of hidden states that depend on their neighbours."""
         states = ["embeddings", *(f"encoder.layer.{i}" for i in range(sizes.num_hidden_layers))]
@@ -133,6 +137,8 @@ class Names:
             if i < sizes.num_hidden_layers:
                 self._aliases |= {alias.format(i=i): (state, False) for alias in STATE_BEFORE}
         self._aliases |= dict.fromkeys(LAST_STATE, (states[-1], False))
+        if sizes.pooler:
+            self._aliases["pooler.input"] = (states[-1], False)
         if sizes.head is None:
             return
         outputs = [entry.path for entry in table.HEADS[sizes.head]]

@@ -322,6 +322,13 @@ def test_an_alias_is_its_name(alias: str, name: str, odd_trace: Trace) -> None:
     assert alias not in list(odd_trace)
 
 
+def test_a_model_without_a_pooler_has_no_input_of_it(odd_folder: Path) -> None:
+    bare = BertModel.from_pretrained(odd_folder, add_pooling_layer=False)
+    with pytest.raises(ValueError, match="no pooler"):
+        bare.trace([[1, 2]], record="pooler.input")
+    assert list(BertModel.from_pretrained(odd_folder).trace([[1, 2]], record="pooler.input")) == ["encoder.layer.2"]
+
+
 def test_aliases_by_head_have_an_axis_of_heads(odd_trace: Trace) -> None:
     name = "encoder.layer.1.attention.self"
     by_head = odd_trace["blocks.1.attn.hook_z"]
