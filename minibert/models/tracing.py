@@ -104,6 +104,10 @@ class Traceable:
         model = self._traced(plan, recorder)
         stop = {} if num_layers is None else {"num_layers": num_layers}
         output = model(**plan.inputs, **stop, return_dict=True)  # type: ignore[operator]
+        for name, value in (*recorder.values.items(), *output.items()):
+            for array in value if isinstance(value, list | tuple) else (value,):
+                if array is not None:
+                    plan.edits.check_after(name, array)
         reports = plan.edits.reports(allow_noop=allow_noop)
         output = self._finish(output, True, *inputs)
         kept = {"output": output, "tokens": words, "edits": reports, "weights": self.weights}
@@ -217,7 +221,9 @@ class Traceable:
         for step, i, x in model._packed_states(plan.batch, stop):
             if i == self.config.num_hidden_layers:
                 model._after_states(x, step)
-            yield from queue.take()
+            for site in queue.take():
+                plan.edits.check_after(site.name, site.array)
+                yield site
         plan.edits.reports(allow_noop=allow_noop)
 
     def _words(self, tokens: Any, plan: _Plan) -> list[list[str]] | None:

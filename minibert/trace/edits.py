@@ -339,6 +339,22 @@ class Edits:
     def __contains__(self, name: str) -> bool:
         return name in self._by_name
 
+    def check_after(self, name: str, array: npt.NDArray[Any]) -> None:
+        """Refuse a value that is computed from the changed ones and does not fit into its dtype; -inf is a score.
+
+        Raises
+        ------
+        ValueError
+        """
+        if not self._tallies or np.isfinite(array).all():
+            return
+        if not name.endswith(".scores") or not (np.isfinite(array) | np.isneginf(array)).all():
+            patterns = ", ".join(tally.pattern for tally in self._tallies)
+            raise ValueError(
+                f"{name} holds NaN or infinity after the edits ({patterns}), "
+                f"because numbers became too large for {array.dtype}. Change the values by smaller numbers."
+            )
+
     def apply(self, name: str, sequence: int, array: FloatArray) -> FloatArray:
         """Return the new value of one sequence; the same object if no edit reached it."""
         target = self._targets[name]

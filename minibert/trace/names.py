@@ -34,6 +34,9 @@ In a pattern ``*`` stands for any text; between two other characters it does not
 """
 
 
+# Patterns whose names each model's `Names` remembers: a search takes as long as the forward of a few tokens.
+_PATTERNS_KEPT = 256
+
 _PREFIXES = ("bert.", "model.", "BertModel.", "0.auto_model.", "0.model.")
 
 
@@ -102,6 +105,7 @@ class Names:
         self._not_computed: set[str] = set()
         self.by_module: dict[str, str] = {}
         self._aliases: dict[str, tuple[str, bool]] = {}
+        self._matched: dict[str, tuple[str, ...]] = {}
         ending = False
         for layer, entry in everything:
             name = entry.path.format(i=layer)
@@ -121,6 +125,10 @@ class Names:
         }
         self._add_states(sizes)
 
+    def __reduce__(self) -> tuple[type[Names], tuple[Sizes]]:
+        """Pickle the sizes alone, because all the rest follows from them."""
+        return Names, (self.sizes,)
+
     def _add_states(self, sizes: Sizes) -> None:
         """Add the names of hidden states that depend on their neighbours."""
         states = ["embeddings", *(f"encoder.layer.{i}" for i in range(sizes.num_hidden_layers))]
@@ -129,6 +137,8 @@ class Names:
             if i < sizes.num_hidden_layers:
                 self._aliases |= {alias.format(i=i): (state, False) for alias in STATE_BEFORE}
         self._aliases |= dict.fromkeys(LAST_STATE, (states[-1], False))
+        if sizes.pooler:
+            self._aliases["pooler.input"] = (states[-1], False)
         if sizes.head is None:
             return
         outputs = [entry.path for entry in table.HEADS[sizes.head]]
@@ -182,6 +192,15 @@ class Names:
         ValueError
             There are none; the message lists the nearest names.
         """
+        found = self._matched.get(pattern)
+        if found is None:
+            found = tuple(self._search(pattern))
+            if len(self._matched) < _PATTERNS_KEPT:
+                self._matched[pattern] = found
+        return list(found)
+
+    def _search(self, pattern: str) -> list[str]:
+        """Return the names that a pattern means, by comparing it with all names and aliases."""
         short = _without_prefix(pattern)
         if not re.search(r"[*?[]", short):
             return [self.resolve(short)[0]]

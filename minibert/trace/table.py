@@ -219,7 +219,7 @@ STATE_BEFORE = (
 )
 
 # Names of the last hidden state.
-LAST_STATE = ("encoder", "last_hidden_state", "pooler.input", "result_embd")
+LAST_STATE = ("encoder", "last_hidden_state", "result_embd")
 
 # Names of TransformerLens that mean the first value in its HookedEncoder, and the second one in its TransformerBridge.
 TWO_MEANINGS = {

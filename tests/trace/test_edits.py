@@ -503,6 +503,21 @@ def test_wrong_patches(model: BertModel, clean: Trace) -> None:
     model.trace(**OTHER, edit={"embeddings": Edit.patch(unmasked, sequences=0)})
 
 
+def test_numbers_that_become_too_large_are_refused(model: BertModel) -> None:
+    """The changed value fits into float32, and what is computed from it does not."""
+    edit: dict[str, EditValue] = {"encoder.layer.0": Edit.scale(1e30)}
+    for record in ("*", ()):
+        with (
+            np.errstate(all="ignore"),
+            pytest.raises(ValueError, match=r"infinity after the edits \(encoder.layer.0\)"),
+        ):
+            model.trace(**INPUTS, edit=edit, record=record)
+    with np.errstate(all="ignore"), pytest.raises(ValueError, match=r"too large for float32"):
+        list(model.stream(**INPUTS, edit=edit))
+    masked = model.trace(**INPUTS, edit={"*.scores": Edit.add(CAUSAL[None, None], sequences=0)}, record="*.scores")
+    assert np.isneginf(masked[SELF + ".scores"]).any()
+
+
 def test_edits_beyond_num_layers(model: BertModel) -> None:
     with pytest.raises(ValueError, match="is not computed with num_layers=1"):
         model.trace(**INPUTS, num_layers=1, edit={"hidden_states.2": Edit.zero()})

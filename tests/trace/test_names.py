@@ -322,6 +322,13 @@ def test_an_alias_is_its_name(alias: str, name: str, odd_trace: Trace) -> None:
     assert alias not in list(odd_trace)
 
 
+def test_a_model_without_a_pooler_has_no_input_of_it(odd_folder: Path) -> None:
+    bare = BertModel.from_pretrained(odd_folder, add_pooling_layer=False)
+    with pytest.raises(ValueError, match="no pooler"):
+        bare.trace([[1, 2]], record="pooler.input")
+    assert list(BertModel.from_pretrained(odd_folder).trace([[1, 2]], record="pooler.input")) == ["encoder.layer.2"]
+
+
 def test_aliases_by_head_have_an_axis_of_heads(odd_trace: Trace) -> None:
     name = "encoder.layer.1.attention.self"
     by_head = odd_trace["blocks.1.attn.hook_z"]
@@ -355,6 +362,18 @@ def test_every_alias_means_one_name() -> None:
 def test_patterns(record: Any, names: list[str], odd_trace: Trace, odd_folder: Path) -> None:
     assert odd_trace._names.select(record) == names
     assert list(BertModel.from_pretrained(odd_folder).trace([[1, 2, 3]], record=record)) == names
+
+
+def test_a_pattern_is_searched_once(odd_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = Names(BertModel.from_pretrained(odd_folder).value_names().sizes)
+    found = names.match("hidden_states.*")
+    found.clear()  # a list of the caller's own
+    monkeypatch.setattr(names, "_search", None)
+    assert len(names.match("hidden_states.*")) == 4
+    monkeypatch.undo()
+    for number in range(600):
+        names.match(f"*{'*' * number}")
+    assert len(names._matched) <= 256
 
 
 def test_a_layer_does_not_contain_its_input(odd_trace: Trace) -> None:
