@@ -312,7 +312,7 @@ def _stored(rounding: Callable[[FloatArray], FloatArray]) -> Part:
 
 _LOOKUPS = tuple(entry.symbol for entry in EMBEDDINGS[:3])
 _EVERY = tuple(entry.symbol for entry in (*EMBEDDINGS, *LAYER, *POOLER))
-_WEIGHT_REMEDY = "Convert the checkpoint without rounding: convert_hf_to_gguf.py --outtype f32; dtype=torch.float32."
+_WEIGHT_REMEDY = "Convert the checkpoint without rounding: convert_hf_to_gguf.py with outtype f32; dtype=torch.float32."
 _ACTIVATION_REMEDY = "Run the model in float32: torch model.float(); onnxruntime: a float32 export; candle DType::F32."
 _PRECISION = (
     *(

@@ -36,6 +36,13 @@ def simulated(subject: Subject, mistake: Any, dump: str = "all names") -> dict[s
     return simulate(subject.model, subject.inputs, [ODD_FIRST, *mistakes], record=DUMPS[dump])
 
 
+def assert_unchanged(subject: Subject, id: str, dump: str) -> None:
+    """A mistake that does not change a dump is within the budget there, and nothing is said about it."""
+    port = simulated(subject, MISTAKES[id], dump)
+    assert all(subject.ratio(name, array) <= BUDGET for name, array in port.items())
+    assert findings(subject, port) == []
+
+
 def said(found: Sequence[Finding]) -> list[tuple[str, ...]]:
     return [finding.candidates for finding in found]
 
@@ -44,11 +51,12 @@ def said(found: Sequence[Finding]) -> list[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("dump", ["all names", "hidden states"])
-@pytest.mark.parametrize("id", list(MISTAKES))
+@pytest.mark.parametrize("id", [id for id in MISTAKES if id != "D2.q8_0-weights"])  # it needs multiples of 32
 def test_each_mistake_is_named(subject: Subject, id: str, dump: str) -> None:
     result = try_mistakes(subject, dump, [MISTAKES[id]])
     if result is None:
-        pytest.skip("it changes nothing in this dump")
+        assert_unchanged(subject, id, dump)
+        return
     assert result.detected
     # Values that were rounded to bfloat16 leave so little in a whole layer that another one may not be explained.
     assert result.verdict in (("alone", "first", "in part") if id == "D2.bfloat16" else ("alone", "first")), said(
@@ -76,7 +84,8 @@ SAMPLE = (
 def test_no_wrong_claim_from_one_array(subject: Subject, id: str, dump: str) -> None:
     result = try_mistakes(subject, dump, [MISTAKES[id]])
     if result is None:
-        pytest.skip("it changes nothing in this dump")
+        assert_unchanged(subject, id, dump)
+        return
     assert result.detected
     assert result.verdict in ("alone", "first", "in the class", "cannot tell"), said(result.findings)
     assert "layer" not in result.findings[0].text or "in layer" not in result.findings[0].text

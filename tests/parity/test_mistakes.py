@@ -62,12 +62,10 @@ def test_the_forward_without_mistakes_is_right(subject: Subject) -> None:
     assert port["encoder.layer.2"][~subject.padded.mask].any()
 
 
-@pytest.mark.parametrize("id", list(MISTAKES))
+@pytest.mark.parametrize("id", [id for id in MISTAKES if id != "D2.q8_0-weights"])  # it needs multiples of 32
 def test_a_mistake_is_outside_the_budget_or_provably_harmless(subject: Subject, id: str) -> None:
     """In the last state, or where the mistake is: the pooler, the vector, a name."""
     mistake = MISTAKES[id]
-    if id == "D2.q8_0-weights":
-        pytest.skip("the sizes are no multiples of 32")
     port = simulate(subject.model, subject.inputs, id, record=["*", VECTOR])
     found = ratios(subject, port)
     wrong = [name for name, ratio in found.items() if not ratio <= BUDGET]
