@@ -7,11 +7,13 @@ import importlib.metadata
 import platform
 from pathlib import Path
 
+from minibert import __version__
+
 
 def environment() -> str:
     """Name the versions and the processor that the figures belong to."""
-    names = ("minibert", "numpy", "numba", "torch", "transformers", "sentence-transformers", "onnxruntime", "openvino")
-    found = []
+    names = ("numpy", "numba", "torch", "transformers", "sentence-transformers", "onnxruntime", "openvino")
+    found = [f"minibert {__version__}"]  # of the code that runs, not of a package that is installed beside it
     for name in names:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found.append(f"{name} {importlib.metadata.version(name)}")

@@ -29,6 +29,9 @@ from minibert.trace.tracer import Deliver, Queue, Recorder, Tracer, nbytes_of
 
 __all__ = ["Traceable"]
 
+# Values of fewer bytes skip the memory check, because asking the system takes longer than a layer of a short text.
+_NEVER_TOO_MUCH = 1 << 24
+
 
 class _Plan(NamedTuple):
     """One checked call of `trace` or `stream`."""
@@ -248,7 +251,10 @@ class Traceable:
         """Refuse a trace that does not fit into memory, before anything is computed."""
         sizes = nbytes_of(plan.names, plan.batch, plan.record, np.dtype(self._result_dtype).itemsize)
         recorded = sum(sizes.values())
-        needed, limit = recorded + self._output_nbytes(plan.batch), available_memory()
+        needed = recorded + self._output_nbytes(plan.batch)
+        if needed < _NEVER_TOO_MUCH:
+            return
+        limit = available_memory()
         if limit is None or needed <= limit:
             return
         largest = max(sizes, key=lambda name: sizes[name], default="")
