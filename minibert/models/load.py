@@ -10,8 +10,8 @@ from minibert.bert.config import BertConfig
 from minibert.bert.weights import HEADS
 from minibert.checkpoint.hub import ModelFiles
 from minibert.models import heads
+from minibert.models.bert_head import BertHead
 from minibert.models.bert_model import BertModel
-from minibert.models.heads import BertHead
 from minibert.models.loading import find_heads
 from minibert.models.options import find_model
 from minibert.models.pretrained import Selection

@@ -10,7 +10,7 @@ from minibert.base.checks import brief
 from minibert.bert.config import BertConfig
 from minibert.checkpoint.hub import ModelFiles, locate
 from minibert.errors import ModelFormatError
-from minibert.models.heads import BertHead
+from minibert.models.bert_head import BertHead
 from minibert.sentence.card import ModelCardData
 from minibert.sentence.keywords import check_backend, check_config, check_constructor, choose_token, set_keywords
 from minibert.sentence.model_habits import ModelHabits

@@ -10,6 +10,7 @@ from typing import Any
 from minibert.base.checks import brief
 from minibert.base.keywords import PIPELINE_KEYWORDS, arguments_of, check_keywords
 from minibert.bert.weights import HEADS
+from minibert.models.bert_head import BertHead
 from minibert.models.bert_model import BertModel
 from minibert.models.heads import (
     BertForMaskedLM,
@@ -18,7 +19,6 @@ from minibert.models.heads import (
     BertForQuestionAnswering,
     BertForSequenceClassification,
     BertForTokenClassification,
-    BertHead,
 )
 from minibert.models.load import choose_class
 from minibert.models.options import find_model

@@ -160,7 +160,7 @@ def test_the_logits_of_a_step_are_computed_in_slices(model_of: ModelOf, monkeypa
     model, inputs = model_of(MASKED), inputs_of(MASKED)
     whole = model(**inputs).logits
     for rows in (1, 2, 7):
-        monkeypatch.setattr("minibert.models.heads.SLICE_BYTES", 4 * SIZES["vocab_size"] * rows)
+        monkeypatch.setattr("minibert.models.bert_head.SLICE_BYTES", 4 * SIZES["vocab_size"] * rows)
         assert model(**inputs).logits.tobytes() == whole.tobytes()
 
 

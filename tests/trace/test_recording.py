@@ -121,9 +121,9 @@ def test_heads_are_traced(kind: str, tmp_path: Path) -> None:
 
 def test_a_head_with_a_large_vocabulary_is_recorded_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The decoder computes at most 16 MB of logits at once; here less, so that a small model needs several parts."""
-    from minibert.models import heads
+    from minibert.models import bert_head
 
-    monkeypatch.setattr(heads, "SLICE_BYTES", 4 * 97 * 7)
+    monkeypatch.setattr(bert_head, "SLICE_BYTES", 4 * 97 * 7)
     model = minibert.BertForMaskedLM.from_pretrained(head_checkpoint(tmp_path / "model", "BertForMaskedLM"))
     inputs = inputs_of("BertForMaskedLM", rows=9)
     trace = model.trace(**inputs)
