@@ -39,6 +39,7 @@ def inputs() -> dict[str, np.ndarray]:
 
 
 def test_the_logits_beside_transformers(inputs: dict[str, np.ndarray]) -> None:
+    inputs = {name: values[::3] for name, values in inputs.items()}
     model = BertForMaskedLM.from_pretrained(FOLDER)
     assert model.weights.head.predictions.tied
     assert model.weights.ignored == ()
