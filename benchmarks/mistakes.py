@@ -29,10 +29,9 @@ from minibert import BertModel
 from minibert.checkpoint.hub import DEFAULT_MODEL
 from minibert.parity.diagnosis import diagnose
 from minibert.parity.finding import Finding
-from minibert.parity.forward import InapplicableError, Padded
 from minibert.parity.mistake import DENSE, Mistake, Recipe, part_mistake
 from minibert.parity.mistakes import MISTAKES, forward_values, simulate
-from minibert.parity.replay import shown_values
+from minibert.parity.padded import InapplicableError, Padded, visible
 from minibert.parity.vectors import VECTOR
 
 BUDGET = 4.0
@@ -87,7 +86,7 @@ class Subject:
 
 def rms(array: np.ndarray, inputs: Padded) -> float:
     with np.errstate(all="ignore"):
-        shown = np.square(shown_values(np.asarray(array, np.float64), inputs.mask))
+        shown = np.square(visible(np.asarray(array, np.float64), inputs.mask))
         return float(np.sqrt(np.mean(shown)))
 
 
@@ -159,8 +158,7 @@ def passes(subject: Subject, port: Mapping[str, np.ndarray]) -> tuple[str, ...]:
     mask = subject.padded.mask
     with np.errstate(all="ignore"):
         pairs = [
-            tuple(shown_values(np.asarray(x, np.float64), mask) for x in (port[name], subject.truth[name]))
-            for name in port
+            tuple(visible(np.asarray(x, np.float64), mask) for x in (port[name], subject.truth[name])) for name in port
         ]
         cosines = [float(a @ b / np.sqrt((a @ a) * (b @ b))) for a, b in pairs if b.any()]
         for bar in (0.99, 0.999):

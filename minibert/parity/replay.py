@@ -21,12 +21,14 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert.base.arrays import FloatArray
-from minibert.parity.forward import Forward, Here, InapplicableError, Model, Padded, Part, Store, names_of
+from minibert.parity.forward import Forward, Model, names_of
 from minibert.parity.mistake import DENSE, Mistake, Recipe, part_mistake, symbol_of
+from minibert.parity.padded import InapplicableError, Padded, visible
+from minibert.parity.parts import Here, Part, Store
 from minibert.parity.vectors import VECTOR, state_name, vector
 from minibert.trace.table import EMBEDDINGS, LAYER, POOLER
 
-__all__ = ["Place", "Replay", "encoder_of", "replay", "shown_values"]
+__all__ = ["Place", "Replay", "encoder_of", "replay"]
 
 # The least unit, relative to the RMS of a value: about the error of rounding it to float32 once, and of a long sum. One
 # large feature can make up most of a value, and then one sum of one order is a matter of luck.
@@ -81,16 +83,6 @@ def encoder_of(model: Any) -> Model:
         )
     encoder: Model = model
     return encoder
-
-
-def shown_values(array: FloatArray, mask: npt.NDArray[np.bool_]) -> FloatArray:
-    """Return the values at visible places: of tokens, of pairs of visible tokens, or of visible first tokens."""
-    if array.ndim == 4:
-        pairs = np.broadcast_to((mask[:, :, None] & mask[:, None, :])[:, None], array.shape)
-        return array[pairs]
-    if array.ndim == 3:
-        return array[mask].reshape(-1)
-    return array[mask[:, 0]].reshape(-1)
 
 
 def _rms(values: FloatArray) -> float:
@@ -350,7 +342,7 @@ class Replay:
         mask = self.inputs.mask
         given = np.where(np.isfinite(self.port[name]), self.port[name], np.nan)
         with np.errstate(all="ignore"):
-            return _rms(shown_values(computed, mask) - shown_values(given, mask))
+            return _rms(visible(computed, mask) - visible(given, mask))
 
     def error_with_hidden(self, name: str, computed: FloatArray) -> float:
         """Return the RMS difference of probs over visible queries and all keys; of other names over visible places."""
@@ -365,13 +357,13 @@ class Replay:
 
     def size(self, computed: FloatArray) -> float:
         """Return the RMS of a value over the visible places."""
-        return _rms(shown_values(computed, self.inputs.mask))
+        return _rms(visible(computed, self.inputs.mask))
 
     def unit(self, name: str, exact: FloatArray, plain: FloatArray) -> float:
         """Return the RMS error of a float32 computation over the visible places."""
         mask = self.inputs.mask
         with np.errstate(all="ignore"):
-            error = _rms(shown_values(plain, mask) - shown_values(exact, mask))
+            error = _rms(visible(plain, mask) - visible(exact, mask))
         sums = any(symbol_of(one) in DENSE for one in self.segments[name])
         least = (_LEAST_UNIT_OF_SUMS if sums else _LEAST_UNIT) * self.size(exact)
         return max(error if np.isfinite(error) else 0.0, least, 1e-300)
