@@ -83,6 +83,11 @@ class Subject:
         """Return an error in units."""
         return rms(array - self.truth[name], self.padded) / self.unit[name]
 
+    def diagnose(self, port: Mapping[str, np.ndarray]) -> list[Finding]:
+        """Return what `minibert.parity` says about a port."""
+        wrong = [name for name, array in port.items() if not self.ratio(name, array) <= BUDGET]
+        return diagnose(self.model, self.inputs, port, wrong, budget=BUDGET, vectors=self.truth[VECTOR])
+
 
 def rms(array: np.ndarray, inputs: Padded) -> float:
     with np.errstate(all="ignore"):
@@ -189,7 +194,7 @@ def try_mistakes(subject: Subject, dump: str, mistakes: Sequence[Mistake]) -> Re
     if not detected and all(mistake.is_harmless(subject.model.config) for mistake in mistakes):
         return None
     start = time.perf_counter()
-    findings = diagnose(subject.model, subject.inputs, port, truth=subject.truth, unit=subject.unit, budget=BUDGET)
+    findings = subject.diagnose(port)
     seconds = time.perf_counter() - start
     ids = tuple(mistake.id for mistake in mistakes)
     verdict = judge(findings, ids) if detected else "not detected"

@@ -27,7 +27,7 @@ from minibert.parity.report import Report
 from minibert.parity.rounding import HALF_PRECISIONS, round_to
 from minibert.parity.rows import Row
 from minibert.parity.subject import INPUTS, Subject
-from minibert.parity.truth import Unit, measure_units, plain_states, true_values
+from minibert.parity.truth import Unit, Values, measure_units, plain_states, true_values
 from minibert.trace.names import Spec
 
 __all__ = ["LARGEST", "RMS", "NothingComparedError", "check"]
@@ -156,7 +156,7 @@ class _Comparison:
         self._say_layouts(rows)
         self._say_hidden(rows, entries)
         if not findings and verdict == "wrong":
-            findings = (self._diagnose(entries, units) if diagnosis else []) or renamed
+            findings = (self._diagnose(rows, entries) if diagnosis else []) or renamed
         return Report(
             verdict=verdict,
             first=first if verdict == "wrong" else None,
@@ -177,11 +177,11 @@ class _Comparison:
         return expected_shape(self._specs[name], self._batch)
 
     @functools.cached_property
-    def _all_truth(self) -> Mapping[str, FloatArray]:
+    def _all_truth(self) -> Values:
         return true_values(self._subject, self._inputs, self._batch, list(self._subject.names.specs))
 
     @functools.cached_property
-    def _truth(self) -> Mapping[str, FloatArray]:
+    def _truth(self) -> Values:
         names = {entry.name for entry in self._matched.values} - {VECTOR}
         for entry in self._matched.values:
             names |= set(self._others(entry)) - {VECTOR}
@@ -390,19 +390,12 @@ class _Comparison:
         ):
             self._notes.append("Places that are masked hold numbers. That is fine: nothing reads them.")
 
-    def _diagnose(self, entries: list[Any], units: Mapping[str, Unit]) -> list[Finding]:
+    def _diagnose(self, rows: list[Row], entries: list[Any]) -> list[Finding]:
         port = {name: array for name, _, array, _ in entries}
-        truth: Mapping[str, FloatArray] = _Some(self._truth, [name for name in port if name != VECTOR])
-        if VECTOR in port:
-            truth = {**truth, VECTOR: self._true_vectors}
-        return diagnose(
-            self._subject.model,
-            self._inputs,
-            port,
-            truth=truth,
-            unit={name: unit.rms for name, unit in units.items()},
-            budget=RMS,
-        )
+        wrong = [row.name for row in rows if not row.ratio <= RMS]
+        vectors = self._true_vectors if VECTOR in port else None
+        self._truth.release()
+        return diagnose(self._subject.model, self._inputs, port, wrong, budget=RMS, vectors=vectors)
 
 
 def _is_rounded(array: npt.NDArray[Any], precision: str) -> bool:

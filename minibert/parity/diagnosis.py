@@ -41,10 +41,10 @@ def diagnose(
     model: Any,
     inputs: Mapping[str, Any],
     port: Mapping[str, FloatArray],
+    wrong: Sequence[str],
     *,
-    truth: Mapping[str, FloatArray],
-    unit: Mapping[str, float],
     budget: float,
+    vectors: FloatArray | None = None,
 ) -> list[Finding]:
     """Say which known mistakes explain the difference between a port and the truth.
 
@@ -53,31 +53,22 @@ def diagnose(
     model : BertModel, a model with a head, or a SentenceTransformer
     inputs : mapping
         input_ids, attention_mask, token_type_ids, position_ids, as the model takes them.
-    port, truth : mappings of canonical names to padded arrays
-        "sentence_embedding" is the name of one vector per text. Hidden places of `port` may hold anything.
-    unit : mapping of names to the RMS error of a plain float32 forward
+    port : mapping of canonical names to padded arrays
+        "sentence_embedding" is the name of one vector per text. Hidden places may hold anything.
+    wrong : the names of `port` whose difference from the truth is outside the budget
     budget : float
-        The RMS error that is right, in units.
+        The RMS error that is right, in units of a plain float32 forward's.
+    vectors : the true vectors of the texts, if `port` has vectors
 
     Returns
     -------
     list of Finding
         The ones that explain most first; empty if nothing is wrong.
     """
-    encoder = encoder_of(model)
-    padded = Padded.of(encoder.config, inputs)
-    kept = {name: array for name, array in port.items() if name in truth and np.shape(array) == np.shape(truth[name])}
-    wrong = [name for name, array in kept.items() if not _within(array, truth[name], padded, unit.get(name, 0), budget)]
     if not wrong:
         return []
-    return list(_Diagnosis(encoder, padded, kept, wrong, truth, budget).findings())
-
-
-def _within(array: FloatArray, true: FloatArray, inputs: Padded, unit: float, budget: float) -> bool:
-    with np.errstate(all="ignore"):
-        rest = visible(np.asarray(array, np.float64), inputs.mask) - visible(true, inputs.mask)
-        error = math.sqrt(float(np.mean(np.square(rest)))) if rest.size else 0.0
-    return error <= budget * unit  # NaN is not
+    encoder = encoder_of(model)
+    return list(_Diagnosis(encoder, Padded.of(encoder.config, inputs), port, wrong, budget, vectors).findings())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,12 +87,12 @@ class _Diagnosis:
         inputs: Padded,
         port: Mapping[str, FloatArray],
         wrong: Sequence[str],
-        truth: Mapping[str, FloatArray],
         budget: float,
+        vectors: FloatArray | None,
     ) -> None:
         self._model, self._inputs = model, inputs
-        self._port, self._wrong, self._truth = dict(port), list(wrong), truth
-        self._search = Search(model, inputs, Replay(model, inputs, self._port, self._recipe()), budget)
+        self._port, self._wrong = dict(port), list(wrong)
+        self._search = Search(model, inputs, Replay(model, inputs, self._port, self._recipe(vectors)), budget)
         self._causes: list[_Cause] = []
 
     def findings(self) -> Iterator[Finding]:
@@ -173,13 +164,13 @@ class _Diagnosis:
             shown = visible(value, self._inputs.mask)
             return math.sqrt(float(np.mean(np.square(shown)))) if shown.size else 0.0
 
-    def _recipe(self) -> Recipe | None:
+    def _recipe(self, vectors: FloatArray | None) -> Recipe | None:
         """Find out how the right vector is made."""
-        if VECTOR not in self._port:
+        if VECTOR not in self._port or vectors is None:
             return None
         values = dict(self._kept_states())
         depth = self._model.config.num_hidden_layers
-        return find_recipe(values, self._inputs, depth, np.asarray(self._truth[VECTOR], np.float64))
+        return find_recipe(values, self._inputs, depth, np.asarray(vectors, np.float64))
 
     def _kept_states(self) -> Iterator[tuple[str, FloatArray]]:
         wanted = {state_name(i) for i in range(self._model.config.num_hidden_layers + 1)} | {"pooler"}

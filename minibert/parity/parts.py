@@ -24,19 +24,24 @@ Part = Callable[..., Any]
 class Store:
     """The weights of a model in one dtype: those of the layer that is computed, and of others while there is room."""
 
-    _MOST_BYTES = 1 << 27
+    _MOST_BYTES = 3 << 25
 
     def __init__(self, dtype: npt.DTypeLike) -> None:
         self.dtype = np.dtype(dtype)
         self._layer: object = None
+        self._before = self._largest = 0  # bytes: when this layer was entered, and of the largest layer so far
         self._kept: dict[int, tuple[PreparedLinear, FloatArray, FloatArray]] = {}
 
     def enter(self, layer: object) -> None:
-        """Drop the weights of other layers if all of them take too much memory."""
+        """Drop the weights of other layers if those of one more layer would take too much memory."""
         if layer != self._layer:
-            self._layer = layer
-            if sum(weight.nbytes for _, weight, _ in self._kept.values()) > self._MOST_BYTES:
+            self._largest = max(self._largest, self._nbytes() - self._before)
+            if self._nbytes() + self._largest > self._MOST_BYTES:
                 self._kept = {}
+            self._layer, self._before = layer, self._nbytes()
+
+    def _nbytes(self) -> int:
+        return sum(weight.nbytes for _, weight, _ in self._kept.values())
 
     def get(self, linear: PreparedLinear, index: int) -> tuple[FloatArray, FloatArray]:
         """Return the weight and bias of one of the maps that are stacked in `linear`."""

@@ -34,6 +34,10 @@ __all__ = ["Place", "Replay", "encoder_of", "replay"]
 # large feature can make up most of a value, and then one sum of one order is a matter of luck.
 _LEAST_UNIT, _LEAST_UNIT_OF_SUMS = 2.0**-26, 2.0**-23
 
+# The least unit of an activation, relative to the RMS of its input: x / 2 (1 + erf) loses the bits of 1 + erf where erf
+# is near -1, and the erf of torch is a few units in the last place away from the true one there.
+_LEAST_UNIT_OF_CURVES = 2.0**-25
+
 
 def _backwards(inner: Part, here: Here, x: FloatArray, weight: FloatArray) -> FloatArray:
     y: FloatArray = inner(here, np.ascontiguousarray(x[:, ::-1]), np.ascontiguousarray(weight[:, ::-1]))
@@ -129,6 +133,7 @@ class Replay:
         self._names = names_of(model)
         known = [*self._names.specs, *([VECTOR] if recipe is not None else [])]
         self.port = {name: self._usable(np.asarray(port[name])) for name in known if name in port}
+        self._complete = frozenset(name for name, array in self.port.items() if np.isfinite(array).all())
         self.spans = self._spans()
         self._stores: dict[Any, Store] = {np.dtype(kind): Store(kind) for kind in ("float64", "float32")}
         self._tails: list[dict[str, FloatArray]] | None = None
@@ -259,8 +264,8 @@ class Replay:
                 tail = {name: array.astype(dtype, copy=False) for name, array in self._entry(number).items()}
             wanted = set(self.names_in(span)) if compute is None else {*self.names_in(span)} & set(compute)
             end = self._end(span)
-            if number and not wanted and end is not None and np.isfinite(self.port[end]).all():
-                tail = {end: self.port[end].astype(dtype)}
+            if number and not wanted and end is not None and end in self._complete:
+                tail = {end: self.port[end].astype(dtype, copy=False)}
                 tails.append(tail)
                 continue
             computed, tail = self._run_span(forward, span, tail, wanted, mistakes)
@@ -302,9 +307,9 @@ class Replay:
             forced = {name: self.port[name] for name in names}
             # Places that the port does not have are computed, so only whole arrays can be left out.
             given = {
-                name: array.astype(dtype)
+                name: array.astype(dtype, copy=False)
                 for name, array in forced.items()
-                if name not in wanted and np.isfinite(array).all()
+                if name not in wanted and name in self._complete
             }
             made = forward.run(stage, tail, given=given, forced=forced)
             computed |= {name: made[name] for name in wanted if name in made}
@@ -366,6 +371,9 @@ class Replay:
             error = _rms(visible(plain, mask) - visible(exact, mask))
         sums = any(symbol_of(one) in DENSE for one in self.segments[name])
         least = (_LEAST_UNIT_OF_SUMS if sums else _LEAST_UNIT) * self.size(exact)
+        before = f"{name}.dense"
+        if symbol_of(name) == "intermediate" and before in self._complete:
+            least = max(least, _LEAST_UNIT_OF_CURVES * self.size(self.port[before]))
         return max(error if np.isfinite(error) else 0.0, least, 1e-300)
 
     @functools.cached_property

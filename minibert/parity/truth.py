@@ -23,7 +23,7 @@ from minibert.trace.tracer import nbytes_of
 __all__ = ["Unit", "Values", "measure_units", "plain_states", "true_values"]
 
 # The values that are in memory at once. A dump with more values takes several forwards.
-_GROUP_NBYTES = 2**28
+_GROUP_NBYTES = 2**27
 
 # The least unit, relative to the RMS of a value: a value that is rounded to float32 once has an error of about that.
 _LEAST_UNIT = 2.0**-26
@@ -73,6 +73,10 @@ class Values(Mapping[str, FloatArray]):
             self._held = None  # before the next forward, so that two groups are never in memory
             self._held = (index, self._compute(self._groups[index]))
         return self._held[1][name]
+
+    def release(self) -> None:
+        """Drop the values that are in memory; they are computed again when they are read."""
+        self._held = None
 
     def _compute(self, names: list[str]) -> Trace:
         layers = [self._specs[name].layer for name in names]
