@@ -29,10 +29,9 @@ from minibert import BertModel
 from minibert.checkpoint.hub import DEFAULT_MODEL
 from minibert.parity.diagnosis import diagnose
 from minibert.parity.finding import Finding
-from minibert.parity.forward import InapplicableError, Padded
 from minibert.parity.mistake import DENSE, Mistake, Recipe, part_mistake
 from minibert.parity.mistakes import MISTAKES, forward_values, simulate
-from minibert.parity.replay import shown_values
+from minibert.parity.padded import InapplicableError, Padded, visible
 from minibert.parity.vectors import VECTOR
 
 BUDGET = 4.0
@@ -84,10 +83,15 @@ class Subject:
         """Return an error in units."""
         return rms(array - self.truth[name], self.padded) / self.unit[name]
 
+    def diagnose(self, port: Mapping[str, np.ndarray]) -> list[Finding]:
+        """Return what `minibert.parity` says about a port."""
+        wrong = [name for name, array in port.items() if not self.ratio(name, array) <= BUDGET]
+        return diagnose(self.model, self.inputs, port, wrong, budget=BUDGET, vectors=self.truth[VECTOR])
+
 
 def rms(array: np.ndarray, inputs: Padded) -> float:
     with np.errstate(all="ignore"):
-        shown = np.square(shown_values(np.asarray(array, np.float64), inputs.mask))
+        shown = np.square(visible(np.asarray(array, np.float64), inputs.mask))
         return float(np.sqrt(np.mean(shown)))
 
 
@@ -159,8 +163,7 @@ def passes(subject: Subject, port: Mapping[str, np.ndarray]) -> tuple[str, ...]:
     mask = subject.padded.mask
     with np.errstate(all="ignore"):
         pairs = [
-            tuple(shown_values(np.asarray(x, np.float64), mask) for x in (port[name], subject.truth[name]))
-            for name in port
+            tuple(visible(np.asarray(x, np.float64), mask) for x in (port[name], subject.truth[name])) for name in port
         ]
         cosines = [float(a @ b / np.sqrt((a @ a) * (b @ b))) for a, b in pairs if b.any()]
         for bar in (0.99, 0.999):
@@ -191,7 +194,7 @@ def try_mistakes(subject: Subject, dump: str, mistakes: Sequence[Mistake]) -> Re
     if not detected and all(mistake.is_harmless(subject.model.config) for mistake in mistakes):
         return None
     start = time.perf_counter()
-    findings = diagnose(subject.model, subject.inputs, port, truth=subject.truth, unit=subject.unit, budget=BUDGET)
+    findings = subject.diagnose(port)
     seconds = time.perf_counter() - start
     ids = tuple(mistake.id for mistake in mistakes)
     verdict = judge(findings, ids) if detected else "not detected"

@@ -106,7 +106,8 @@ class Embed(Protocol):
     """``words[token_ids] + token_type_table[token_types] + position_table[positions]``, of shape (T, H).
 
     `words` is the table of word embeddings (V, H), or the inputs_embeds of the batch (T, H). A forward calls `embed`
-    once; the path of its module is "embeddings".
+    once; the path of its module is "embeddings". The arguments have no keywords, so a wrapper may take them as one
+    tuple: a table, its ids, and so on.
     """
 
     def __call__(
@@ -117,6 +118,7 @@ class Embed(Protocol):
         token_types: IntArray,
         position_table: FloatArray,
         positions: IntArray,
+        /,
     ) -> FloatArray: ...
 
 

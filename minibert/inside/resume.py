@@ -133,15 +133,7 @@ class _FromState:
     def ops(self) -> Ops:
         return self._ops._replace(embed=self._embed, layer_norm=self._layer_norm, attention=self._attention)
 
-    def _embed(
-        self,
-        words: FloatArray,
-        token_ids: IntArray,
-        token_type_table: FloatArray,
-        token_types: IntArray,
-        position_table: FloatArray,
-        positions: IntArray,
-    ) -> FloatArray:
+    def _embed(self, words: FloatArray, token_ids: IntArray, *others: Any) -> FloatArray:
         return words[token_ids]
 
     def _layer_norm(self, x: FloatArray, norm: LayerNorm) -> FloatArray:
@@ -156,8 +148,7 @@ class _FromState:
         num_heads: int,
         *,
         path: str = "",
-        return_scores: bool = False,
-        return_probs: bool = False,
+        **returned: bool,
     ) -> AttentionOutput:
         if path != self._path:
             return self._ops.attention(query, key, value, cu_seqlens, num_heads, path=path)

@@ -16,26 +16,24 @@ from minibert.base.checks import brief, counted
 from minibert.bert.packed import PackedBatch
 from minibert.parity.diagnosis import diagnose
 from minibert.parity.finding import Finding
+from minibert.parity.holds import NEARER, with_holds
 from minibert.parity.inputs import of_probe, read_inputs
+from minibert.parity.inputs_and_weights import check_inputs, check_weights
 from minibert.parity.layouts import align, expected_shape
 from minibert.parity.matching import VECTOR, Entry, Matched, match
+from minibert.parity.padded import visible
 from minibert.parity.readers import Dump, as_dump, read_dump
 from minibert.parity.report import Report
+from minibert.parity.rounding import HALF_PRECISIONS, round_to
 from minibert.parity.rows import Row
 from minibert.parity.subject import INPUTS, Subject
-from minibert.parity.truth import HALF_PRECISIONS, Unit, measure_units, round_to, true_values, visible
+from minibert.parity.truth import Unit, Values, measure_units, plain_states, true_values
 from minibert.trace.names import Spec
 
 __all__ = ["LARGEST", "RMS", "NothingComparedError", "check"]
 
 RMS, LARGEST = 4.0, 8.0
 """The budget: RMS error and largest error, in units of those of a plain float32 forward. See the README."""
-
-# A value whose relative error is larger is compared with the other values of the model too.
-_ANOTHER = 0.02
-
-# A value is taken for another one if it is nearer to it by this factor.
-_NEARER = 100.0
 
 # The least share of float16's error that every value of a float16 forward has.
 _LEAST_HALF = 1 / 32
@@ -95,11 +93,11 @@ def check(
     taken = read_inputs(inputs, subject)
     batch = subject.pack(taken)
     matched = match(arrays, subject, batch, names)
-    comparison = _Comparison(subject, taken, batch, matched)
-    findings = [*comparison.check_inputs(), *comparison.check_weights()]
+    wrong_weights, notes = check_weights(subject, matched.weights)
+    findings = [*check_inputs(subject, taken, batch, matched.inputs), *wrong_weights]
     if not matched.values and not findings:
         raise NothingComparedError(_nothing(arrays, matched))
-    return comparison.report(budget, findings, diagnosis)
+    return _Comparison(subject, taken, batch, matched, notes).report(budget, findings, diagnosis)
 
 
 def _check_budget(budget: object) -> None:
@@ -126,87 +124,15 @@ def _shape(value: npt.NDArray[Any] | list[npt.NDArray[Any]]) -> str:
 class _Comparison:
     """One dump beside one model."""
 
-    def __init__(self, subject: Subject, inputs: dict[str, Any], batch: PackedBatch, matched: Matched) -> None:
+    def __init__(
+        self, subject: Subject, inputs: dict[str, Any], batch: PackedBatch, matched: Matched, notes: list[str]
+    ) -> None:
         self._subject, self._inputs = subject, inputs
         self._batch, self._matched = batch, matched
-        self._notes: list[str] = []
+        self._notes = notes
         self._specs = dict(subject.names.specs)
         if subject.pipeline is not None:
             self._specs[VECTOR] = Spec(VECTOR, None, "pooled", subject.pipeline.widths[-1], False)
-
-    # --- what comes before the values ---------------------------------------------------------------------------------
-
-    def check_inputs(self) -> list[Finding]:
-        """Compare the ids, mask and types in the dump with the inputs."""
-        findings = []
-        for name, dumped in self._matched.inputs.items():
-            given = self._inputs.get(name)
-            if given is None or name == "inputs_embeds":
-                continue
-            given = np.asarray(given)
-            shown = np.ones(given.shape, np.bool_) if name == "attention_mask" else self._batch.mask
-            if dumped.shape != given.shape:
-                text = f"{name} has shape {dumped.shape} in the dump; expected {given.shape}."
-            elif not ((dumped != given) & np.broadcast_to(shown, given.shape)).any():
-                continue
-            else:
-                row = int(np.flatnonzero(((dumped != given) & shown).any(axis=1))[0])
-                text = f"{name} differ in row {row}. The port has {self._row(name, dumped[row])}, expected "
-                text += f"{self._row(name, given[row])}."
-            findings.append(
-                Finding(
-                    text=text + " So the values are not compared.",
-                    mistake="",
-                    names=(name,),
-                    explained=0.0,
-                    remedy="Give both the same integers, or repair the tokenizer first.",
-                )
-            )
-        return findings
-
-    def _row(self, name: str, row: npt.NDArray[Any]) -> str:
-        tokenizer = self._subject.tokenizer
-        listed = row[:24].tolist()
-        if name == "input_ids" and tokenizer is not None and row.dtype.kind in "iu":
-            known = [i if 0 <= i < len(tokenizer) else 0 for i in listed]
-            return f"{listed} ({' '.join(tokenizer.convert_ids_to_tokens(known))})"
-        return str(listed)
-
-    def check_weights(self) -> list[Finding]:
-        """Compare the weights in the dump with those of the checkpoint, bit for bit."""
-        findings, weights = [], self._subject.weights()
-        transposed = []
-        for name, dumped in self._matched.weights.items():
-            true = weights[name]
-            if dumped.shape == true.shape and np.array_equal(dumped.astype(np.float32), true):
-                continue
-            if dumped.T.shape == true.shape and np.array_equal(dumped.T.astype(np.float32), true):
-                transposed.append(name)
-                continue
-            text = f"{name} is not the checkpoint's"
-            if dumped.shape != true.shape:
-                text += f": its shape is {dumped.shape}, expected {true.shape}."
-            else:
-                rounded = [
-                    level
-                    for level in HALF_PRECISIONS
-                    if np.array_equal(dumped.astype(np.float32), round_to(level, true))
-                ]
-                wrong = int(np.count_nonzero(dumped.astype(np.float32) != true))
-                text += (
-                    f": it was rounded to {rounded[0]}." if rounded else f": {wrong:,} of {true.size:,} numbers differ."
-                )
-            findings.append(
-                Finding(
-                    text=text, mistake="", names=(name,), explained=0.0, remedy="Repair what loads the weights first."
-                )
-            )
-        if transposed:
-            self._notes.append(f"These weights are stored transposed: {', '.join(transposed[:4])}.")
-        equal = len(self._matched.weights) - len(findings)
-        if equal:
-            self._notes.append(f"{counted(equal, 'weight')} in the dump: equal to the checkpoint's.")
-        return findings
 
     # --- the values ---------------------------------------------------------------------------------------------------
 
@@ -219,7 +145,9 @@ class _Comparison:
         compared = list(dict.fromkeys(name for name, _, _, _ in entries))
         units = self._units(compared)
         rows = [self._measured(*entry, units) for entry in entries]
-        rows, renamed = self._with_holds(rows, entries)
+        rows, renamed = with_holds(
+            rows, [array for _, _, array, _ in entries], self._subject.names, self._error_beside, _within
+        )
         rows = self._with_levels(rows)
         verdict = self._verdict(rows, entries, bool(findings))
         first = next((row.name for row in rows if row.level == "wrong"), None)
@@ -228,7 +156,7 @@ class _Comparison:
         self._say_layouts(rows)
         self._say_hidden(rows, entries)
         if not findings and verdict == "wrong":
-            findings = (self._diagnose(entries, units) if diagnosis else []) or renamed
+            findings = (self._diagnose(rows, entries) if diagnosis else []) or renamed
         return Report(
             verdict=verdict,
             first=first if verdict == "wrong" else None,
@@ -249,11 +177,11 @@ class _Comparison:
         return expected_shape(self._specs[name], self._batch)
 
     @functools.cached_property
-    def _all_truth(self) -> Mapping[str, FloatArray]:
+    def _all_truth(self) -> Values:
         return true_values(self._subject, self._inputs, self._batch, list(self._subject.names.specs))
 
     @functools.cached_property
-    def _truth(self) -> Mapping[str, FloatArray]:
+    def _truth(self) -> Values:
         names = {entry.name for entry in self._matched.values} - {VECTOR}
         for entry in self._matched.values:
             names |= set(self._others(entry)) - {VECTOR}
@@ -281,7 +209,7 @@ class _Comparison:
         return [] if layer is None else ["embeddings" if layer == 0 else f"encoder.layer.{layer - 1}"]
 
     def _shown(self, array: FloatArray, name: str) -> FloatArray:
-        return visible(array, self._specs[name].kind, self._batch).astype(np.float64, copy=False)
+        return visible(array, self._batch.mask).astype(np.float64, copy=False)
 
     def _error(self, array: FloatArray, name: str, true: FloatArray | None = None) -> float:
         """Return the relative RMS error of an array in padded form."""
@@ -290,6 +218,9 @@ class _Comparison:
             size = float(np.sqrt(np.mean(true * true))) if true.size else 0.0
             error = float(np.sqrt(np.mean((self._shown(array, name) - true) ** 2))) if true.size else 0.0
         return error / (size or 1.0)
+
+    def _error_beside(self, array: FloatArray, name: str) -> float:
+        return self._error(array, name, self._all_truth[name])
 
     def _entries(self) -> list[tuple[str, str, FloatArray, str]]:
         """Return canonical name, name in the dump, array in padded form and layout of each value that fits."""
@@ -315,7 +246,7 @@ class _Comparison:
                     "compared."
                 )
                 continue
-            best = min(range(len(tried)), key=lambda i: (not tried[i][0] < tried[0][0] / _NEARER, i))
+            best = min(range(len(tried)), key=lambda i: (not tried[i][0] < tried[0][0] / NEARER, i))
             _, name, aligned = tried[best]
             if entry.loose:
                 self._notes.append(f"{entry.given} was taken for {name}.")
@@ -335,8 +266,6 @@ class _Comparison:
         return units
 
     def _vector_unit(self, precision: str) -> Unit:
-        from minibert.parity.truth import plain_states
-
         true = self._shown(self._true_vectors, VECTOR)
         unit: Unit | None = None
         for states in plain_states(self._subject, self._inputs, self._batch, self._last_state, precision):
@@ -348,7 +277,7 @@ class _Comparison:
         return unit
 
     def _measured(self, name: str, given: str, array: FloatArray, layout: str, units: Mapping[str, Unit]) -> Row:
-        spec, true = self._specs[name], self._true(name)
+        true = self._true(name)
         with np.errstate(all="ignore"):
             error = np.abs(self._shown(array, name) - self._shown(true, name))
             rms = float(np.sqrt(np.mean(error * error))) if error.size else 0.0
@@ -357,7 +286,7 @@ class _Comparison:
         rms = rms if finite else float("inf")
         flat = int(np.argmax(np.where(np.isfinite(error), error, np.inf))) if error.size else 0
         indices: Any = np.arange(true.size).reshape(true.shape)
-        places = visible(indices, spec.kind, self._batch)
+        places = visible(indices, self._batch.mask)
         at = tuple(int(i) for i in np.unravel_index(places[flat], true.shape)) if error.size else ()
         return Row(
             name=name,
@@ -374,38 +303,6 @@ class _Comparison:
             true=float(true[at]) if at else 0.0,
             layout=layout,
         )
-
-    # --- names that hold something else -------------------------------------------------------------------------------
-
-    def _with_holds(self, rows: list[Row], entries: list[Any]) -> tuple[list[Row], list[Finding]]:
-        """Find arrays that are the value of another name; all wrong rows must be such, or nothing is said."""
-        far = [i for i, row in enumerate(rows) if row.relative > _ANOTHER and row.name != VECTOR]
-        if not far or any(not _within(row) for i, row in enumerate(rows) if i not in far):
-            return rows, []
-        found: dict[int, str] = {}
-        for i in far:
-            name = self._nearest(rows[i], entries[i][2])
-            if name is None:
-                return rows, []
-            found[i] = name
-        changed = [dataclasses.replace(row, holds=found.get(i, "")) for i, row in enumerate(rows)]
-        return changed, [_holds_finding([changed[i] for i in far], self._subject.config.num_hidden_layers)]
-
-    def _nearest(self, row: Row, array: FloatArray) -> str | None:
-        spec = self._specs[row.name]
-        best, least = None, min(row.relative / _NEARER, 5e-3)
-        if not np.isfinite(row.relative):
-            return None
-        for name, other in self._subject.names.specs.items():
-            if name == row.name or (other.kind, other.width) != (spec.kind, spec.width):
-                continue
-            near = name.endswith(".input") or not name.startswith("encoder.layer.") or name.count(".") == 2
-            if not near and other.layer != spec.layer:
-                continue
-            error = self._error(array, row.name, self._all_truth[name])
-            if error < least:
-                best, least = name, error
-        return best
 
     # --- the verdict --------------------------------------------------------------------------------------------------
 
@@ -461,8 +358,8 @@ class _Comparison:
         trace = self._subject.model.trace(**self._inputs, record=names)
         return all(
             np.array_equal(
-                visible(array, self._specs[name].kind, self._batch),
-                visible(trace[name], self._specs[name].kind, self._batch),
+                visible(array, self._batch.mask),
+                visible(trace[name], self._batch.mask),
             )
             for name, _, array, _ in entries
         )
@@ -493,19 +390,12 @@ class _Comparison:
         ):
             self._notes.append("Places that are masked hold numbers. That is fine: nothing reads them.")
 
-    def _diagnose(self, entries: list[Any], units: Mapping[str, Unit]) -> list[Finding]:
+    def _diagnose(self, rows: list[Row], entries: list[Any]) -> list[Finding]:
         port = {name: array for name, _, array, _ in entries}
-        truth: Mapping[str, FloatArray] = _Some(self._truth, [name for name in port if name != VECTOR])
-        if VECTOR in port:
-            truth = {**truth, VECTOR: self._true_vectors}
-        return diagnose(
-            self._subject.model,
-            self._inputs,
-            port,
-            truth=truth,
-            unit={name: unit.rms for name, unit in units.items()},
-            budget=RMS,
-        )
+        wrong = [row.name for row in rows if not row.ratio <= RMS]
+        vectors = self._true_vectors if VECTOR in port else None
+        self._truth.release()
+        return diagnose(self._subject.model, self._inputs, port, wrong, budget=RMS, vectors=vectors)
 
 
 def _is_rounded(array: npt.NDArray[Any], precision: str) -> bool:
@@ -532,28 +422,3 @@ class _Some(Mapping[str, FloatArray]):
 
     def __len__(self) -> int:
         return len(self._names)
-
-
-def _holds_finding(rows: list[Row], depth: int) -> Finding:
-    def number(name: str) -> int | None:
-        if name == "embeddings":
-            return 0
-        parts = name.split(".")
-        return int(parts[2]) + 1 if len(parts) == 3 and parts[0] == "encoder" else None
-
-    numbers = [(number(row.name), number(row.holds)) for row in rows]
-    shifts = {held - own if own is not None and held is not None else None for own, held in numbers}
-    names = tuple(row.name for row in rows)
-    if len(shifts) == 1 and None not in shifts:
-        (shift,) = shifts
-        text = (
-            f"The values are right, but their names are not: hidden_states.i holds hidden_states.i{shift:+d} "
-            f"({counted(len(rows), 'name')}). hidden_states.0 is the output of the embeddings after their LayerNorm, "
-            f"hidden_states.{depth} the output of the last layer."
-        )
-        return Finding(text, "H1.late" if shift == -1 else "", names, 1.0, "Count from the output of the embeddings.")
-    listed = ", ".join(f"{row.given} holds {row.holds}" for row in rows[:4])
-    text = f"The values are right, but belong to other names: {listed}."
-    if any(row.holds.endswith(".input") for row in rows):
-        text += " LayerNorm.input is the sum before a LayerNorm: it was dumped before the norm, or the norm is missing."
-    return Finding(text, "", names, 1.0, "Dump the value that the name means; see trace/README.md.")

@@ -14,34 +14,24 @@ possible in a packed batch.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from minibert.base.arrays import FloatArray, IntArray
-from minibert.base.checks import brief
-from minibert.bert import encoder, reference
+from minibert.bert import encoder
 from minibert.bert.config import BertConfig
 from minibert.bert.ops import AttentionOutput, LayerNorm, Ops, PreparedLinear
-from minibert.bert.packed import PackedBatch
 from minibert.bert.weights import LayerWeights, Weights
-from minibert.models.inputs import pack
-from minibert.trace.names import Names, Sizes
+from minibert.parity.padded import Padded
+from minibert.parity.parts import PARTS, Here, Part, Store
+from minibert.trace.names import Names, Sizes, lookups
 
-__all__ = ["PARTS", "Forward", "Here", "InapplicableError", "Model", "Padded", "Part", "Store", "names_of"]
-
-Part = Callable[..., Any]
-"""A part; as a mistake it is called with the part that it replaces, then `Here`, then the arguments of the part."""
-
-
-class InapplicableError(ValueError):
-    """A mistake cannot be made with this model or these inputs, for example a position beyond the table."""
+__all__ = ["Forward", "Model", "names_of"]
 
 
 class Model(Protocol):
@@ -70,209 +60,9 @@ class Changes(Protocol):
     def inputs(self) -> Callable[[Padded, BertConfig], Padded] | None: ...
 
 
-@dataclasses.dataclass(frozen=True)
-class Padded:
-    """The inputs of a model, each of shape (B, S); `embeds` (B, S, H) replaces the look-up of the ids."""
-
-    ids: IntArray
-    mask: npt.NDArray[np.bool_]
-    types: IntArray
-    positions: IntArray
-    embeds: FloatArray | None = None
-
-    @classmethod
-    def of(cls, config: BertConfig, inputs: Mapping[str, Any]) -> Padded:
-        """Check inputs as a model does, and fill in the defaults.
-
-        Raises
-        ------
-        TypeError, ValueError
-            As for `BertModel.__call__`; or a name is not that of an input.
-        """
-        keys = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds")
-        unknown = [key for key in inputs if key not in keys]
-        if unknown:
-            raise ValueError(f"inputs has {brief(unknown[0])}; expected {', '.join(keys)}.")
-        given = {key: inputs.get(key) for key in keys}
-        batch = pack(config, **given)
-        shape = batch.mask.shape
-        embeds = None if given["inputs_embeds"] is None else np.array(given["inputs_embeds"], dtype=np.float64)
-        ids = np.zeros(shape, np.int64) if embeds is not None else np.array(given["input_ids"], dtype=np.int64)
-        types, positions = (
-            np.broadcast_to(np.asarray(default if given[key] is None else given[key], dtype=np.int64), shape)
-            for key, default in (("token_type_ids", 0), ("position_ids", np.arange(shape[1])))
-        )
-        return cls(ids, batch.mask, types, positions, embeds)
-
-    def packed(self) -> PackedBatch:
-        """Return all tokens, those of the padding too, as a packed batch of B sequences of S tokens."""
-        rows, length = self.ids.shape
-        embeds = None if self.embeds is None else self.embeds.reshape(rows * length, -1).astype(np.float32)
-        return PackedBatch(
-            token_ids=self.ids.ravel() if embeds is None else np.arange(rows * length),
-            token_types=self.types.ravel(),
-            positions=self.positions.ravel(),
-            cu_seqlens=np.arange(rows + 1) * length,
-            mask=np.ones((rows, length), np.bool_),
-            inputs_embeds=embeds,
-        )
-
-    def rows(self, chosen: Collection[int]) -> Padded:
-        """Return some of the B sequences."""
-        index = np.array(sorted(chosen), dtype=np.int64)
-        embeds = None if self.embeds is None else self.embeds[index]
-        return Padded(self.ids[index], self.mask[index], self.types[index], self.positions[index], embeds)
-
-
-class Here(NamedTuple):
-    """Where a part is computed: the name that it contributes to, its layer, and the forward."""
-
-    name: str
-    layer: int | None
-    forward: Forward
-
-
 def names_of(model: Model) -> Names:
     """Return the names of a model without its head."""
     return Names.of(Sizes.of(model.config, pooler=model.weights.pooler is not None, head=None))
-
-
-class Store:
-    """The weights of a model in one dtype: those of the layer that is computed, and of others while there is room."""
-
-    _MOST_BYTES = 1 << 27
-
-    def __init__(self, dtype: npt.DTypeLike) -> None:
-        self.dtype = np.dtype(dtype)
-        self._layer: object = None
-        self._kept: dict[int, tuple[PreparedLinear, FloatArray, FloatArray]] = {}
-
-    def enter(self, layer: object) -> None:
-        """Drop the weights of other layers if all of them take too much memory."""
-        if layer != self._layer:
-            self._layer = layer
-            if sum(weight.nbytes for _, weight, _ in self._kept.values()) > self._MOST_BYTES:
-                self._kept = {}
-
-    def get(self, linear: PreparedLinear, index: int) -> tuple[FloatArray, FloatArray]:
-        """Return the weight and bias of one of the maps that are stacked in `linear`."""
-        if id(linear) not in self._kept:
-            weight, bias = (array.astype(self.dtype, copy=False) for array in (linear.weight, linear.bias))
-            self._kept[id(linear)] = (linear, weight, bias)
-        _, weight, bias = self._kept[id(linear)]
-        size = len(bias) // len(linear.paths)
-        rows = slice(index * size, (index + 1) * size)
-        return weight[rows], bias[rows]
-
-
-# --- the parts, as they are right -------------------------------------------------------------------------------------
-
-
-def _rows(here: Here, table: FloatArray, ids: IntArray) -> FloatArray:
-    """Look up rows of a table of embeddings."""
-    rows: FloatArray = table[ids].astype(here.forward.dtype)
-    return rows
-
-
-def _total(here: Here, words: FloatArray, types: FloatArray, positions: FloatArray) -> FloatArray:
-    return words + types + positions
-
-
-def _norm(here: Here, x: FloatArray, norm: LayerNorm) -> FloatArray:
-    centered = x - x.mean(axis=-1, keepdims=True)
-    variance = (centered * centered).mean(axis=-1, keepdims=True)
-    scaled: FloatArray = centered / np.sqrt(variance + x.dtype.type(norm.eps))
-    return scaled * norm.weight + norm.bias
-
-
-def _weights(here: Here, weight: FloatArray, bias: FloatArray) -> tuple[FloatArray, FloatArray]:
-    return weight, bias
-
-
-def _dense(here: Here, x: FloatArray, linear: PreparedLinear, index: int) -> FloatArray:
-    """Compute x W^T + b of one of the maps that are stacked in `linear`."""
-    forward = here.forward
-    weight, bias = forward.part("weights", here, *forward.store.get(linear, index))
-    y: FloatArray = forward.part("product", here, x, weight)
-    return y + bias
-
-
-def _product(here: Here, x: FloatArray, weight: FloatArray) -> FloatArray:
-    y: FloatArray = x @ weight.T
-    return y
-
-
-def _activation(here: Here, x: FloatArray, name: str) -> FloatArray:
-    return reference.ACTIVATION_FUNCTIONS[name](x)
-
-
-def _add(here: Here, dense: FloatArray, residual: FloatArray) -> FloatArray:
-    return dense + residual
-
-
-def _split(here: Here, x: FloatArray, num_heads: int) -> FloatArray:
-    """Split columns into heads, (B, S, H) -> (B, A, S, D); head a owns the columns [a D, (a + 1) D)."""
-    rows, length, width = x.shape
-    return x.reshape(rows, length, num_heads, width // num_heads).transpose(0, 2, 1, 3)
-
-
-def _scores(here: Here, query: FloatArray, key: FloatArray) -> FloatArray:
-    scores: FloatArray = query @ key.transpose(0, 1, 3, 2)
-    return scores * query.dtype.type(1 / math.sqrt(query.shape[-1]))
-
-
-def _mask(here: Here, scores: FloatArray, shown: npt.NDArray[np.bool_]) -> FloatArray:
-    """Give hidden keys the score minus infinity; `shown` (B, S) is True for the others."""
-    masked: FloatArray = np.where(shown[:, None, None, :], scores, scores.dtype.type(-np.inf))
-    return masked
-
-
-def _softmax(here: Here, masked: FloatArray) -> FloatArray:
-    return reference.softmax(masked)
-
-
-def _weigh(here: Here, probs: FloatArray, value: FloatArray) -> FloatArray:
-    context: FloatArray = probs @ value
-    return context
-
-
-def _merge(here: Here, context: FloatArray) -> FloatArray:
-    """Put the heads side by side, (B, A, S, D) -> (B, S, H)."""
-    rows, heads, length, size = context.shape
-    return context.transpose(0, 2, 1, 3).reshape(rows, length, heads * size)
-
-
-def _value(here: Here, value: FloatArray) -> FloatArray:
-    """Store the value of a name."""
-    return value
-
-
-def _layer(here: Here, layers: tuple[LayerWeights, ...]) -> LayerWeights:
-    assert here.layer is not None
-    return layers[here.layer]
-
-
-PARTS: dict[str, Part] = {
-    "layer": _layer,
-    "rows": _rows,
-    "total": _total,
-    "norm": _norm,
-    "weights": _weights,
-    "product": _product,
-    "dense": _dense,
-    "activation": _activation,
-    "add": _add,
-    "split": _split,
-    "scores": _scores,
-    "mask": _mask,
-    "softmax": _softmax,
-    "weigh": _weigh,
-    "merge": _merge,
-    "value": _value,
-}
-"""The parts by name: each is called with `Here` and its own arguments."""
-
-_TABLES = ("embeddings.word_embeddings", "embeddings.token_type_embeddings", "embeddings.position_embeddings")
 
 
 class Forward:
@@ -397,19 +187,9 @@ class Forward:
             embed=self._embed, linear=self._linear, attention=self._attention, layer_norm=self._layer_norm
         )
 
-    def _embed(
-        self,
-        words: FloatArray,
-        token_ids: IntArray,
-        token_type_table: FloatArray,
-        token_types: IntArray,
-        position_table: FloatArray,
-        positions: IntArray,
-    ) -> FloatArray:
+    def _embed(self, *arguments: Any) -> FloatArray:
         found = []
-        for name, table, ids in zip(
-            _TABLES, (words, token_type_table, position_table), (token_ids, token_types, positions), strict=True
-        ):
+        for name, table, ids in lookups(arguments):
             rows = functools.partial(self.part, "rows", self._here(name), table, ids)
             found.append(self._site(name, rows))
         name = "embeddings.LayerNorm.input"

@@ -12,7 +12,8 @@ import numpy as np
 
 from minibert.base.arrays import FloatArray
 from minibert.bert.config import BertConfig
-from minibert.parity.forward import Here, InapplicableError, Padded, Part
+from minibert.parity.padded import InapplicableError, Padded
+from minibert.parity.parts import Here, Part
 from minibert.trace.table import EMBEDDINGS, LAYER, POOLER
 
 __all__ = ["DENSE", "NORMS", "Dump", "Mistake", "Recipe", "Vector", "part_mistake", "square", "symbol_of"]

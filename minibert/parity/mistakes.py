@@ -29,12 +29,14 @@ import numpy.typing as npt
 
 from minibert.base.arrays import FloatArray
 from minibert.base.checks import brief, check_int
-from minibert.parity.forward import Forward, InapplicableError, Model, Padded, Store, names_of
+from minibert.parity.forward import Forward, Model, names_of
 from minibert.parity.mistake import Mistake, Recipe
 from minibert.parity.mistakes_attention import ATTENTION_MISTAKES
 from minibert.parity.mistakes_inputs import INPUT_MISTAKES
 from minibert.parity.mistakes_norms import ACTIVATIONS, NORM_MISTAKES
 from minibert.parity.mistakes_weights import WEIGHT_MISTAKES
+from minibert.parity.padded import InapplicableError, Padded
+from minibert.parity.parts import Store
 from minibert.parity.vectors import DUMP_MISTAKES, VECTOR, VECTOR_MISTAKES, vector
 from minibert.trace.names import Record
 

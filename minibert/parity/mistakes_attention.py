@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from minibert.base.arrays import FloatArray
 from minibert.bert.ops import PreparedLinear
-from minibert.parity.forward import Here, Part
 from minibert.parity.mistake import Mistake, part_mistake
+from minibert.parity.parts import Here, Part
 
 __all__ = ["ATTENTION_MISTAKES", "leak_mistake", "scale_mistake"]
 

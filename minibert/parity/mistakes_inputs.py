@@ -9,8 +9,9 @@ import numpy as np
 
 from minibert.base.arrays import FloatArray, IntArray
 from minibert.bert.config import BertConfig
-from minibert.parity.forward import Here, InapplicableError, Padded, Part
 from minibert.parity.mistake import Mistake, part_mistake
+from minibert.parity.padded import InapplicableError, Padded
+from minibert.parity.parts import Here, Part
 
 __all__ = ["INPUT_MISTAKES"]
 

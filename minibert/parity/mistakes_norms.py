@@ -12,8 +12,8 @@ import numpy as np
 from minibert.base.arrays import FloatArray
 from minibert.bert import reference
 from minibert.bert.ops import LayerNorm
-from minibert.parity.forward import Here, Part
 from minibert.parity.mistake import NORMS, Mistake, part_mistake
+from minibert.parity.parts import Here, Part
 
 __all__ = ["ACTIVATIONS", "CURVES", "NORM_MISTAKES", "activation_mistake", "eps_mistake"]
 

@@ -9,11 +9,13 @@ import numpy as np
 from minibert.base.arrays import FloatArray, IntArray
 from minibert.bert.ops import LayerNorm, PreparedLinear
 from minibert.bert.weights import LayerWeights
-from minibert.parity.forward import Here, InapplicableError, Part
 from minibert.parity.mistake import DENSE, Mistake, part_mistake, square
+from minibert.parity.padded import InapplicableError
+from minibert.parity.parts import Here, Part
+from minibert.parity.rounding import to_bfloat16, to_float16, to_tf32
 from minibert.trace.table import EMBEDDINGS, LAYER, POOLER
 
-__all__ = ["DROPOUT", "WEIGHT_MISTAKES", "to_bfloat16", "to_tf32"]
+__all__ = ["DROPOUT", "WEIGHT_MISTAKES"]
 
 _MODULES = {
     "query": "attention.self.query",
@@ -215,29 +217,6 @@ _DROPOUT = part_mistake(
 # --- low precision ----------------------------------------------------------------------------------------------------
 
 
-def _half(x: FloatArray) -> FloatArray:
-    return x.astype(np.float16).astype(x.dtype)
-
-
-def _cut(x: FloatArray, bits: int) -> FloatArray:
-    """Round float32 numbers to nearest even, to `bits` fewer bits of the fraction."""
-    raw = np.ascontiguousarray(x, dtype=np.float32).view(np.uint32)
-    lowest = (raw >> np.uint32(bits)) & np.uint32(1)
-    rounded = (raw + np.uint32((1 << (bits - 1)) - 1) + lowest) & ~np.uint32((1 << bits) - 1)
-    result = rounded.view(np.float32)
-    return np.where(np.isfinite(x), result, x).astype(x.dtype)
-
-
-def to_bfloat16(x: FloatArray) -> FloatArray:
-    """Round to bfloat16, 8 bits of precision, and keep the dtype."""
-    return _cut(x, 16)
-
-
-def to_tf32(x: FloatArray) -> FloatArray:
-    """Round to TF32, 11 bits of precision, and keep the dtype."""
-    return _cut(x, 13)
-
-
 def _q8_0(weight: FloatArray) -> FloatArray:
     """Round to 8 bits in blocks of 32 with a scale in float16, as ggml does."""
     if weight.shape[-1] % 32:
@@ -245,7 +224,7 @@ def _q8_0(weight: FloatArray) -> FloatArray:
     blocks = weight.reshape(*weight.shape[:-1], -1, 32)
     scale = np.abs(blocks).max(axis=-1, keepdims=True) / weight.dtype.type(127)
     whole = np.round(blocks / np.where(scale, scale, 1))
-    return (whole * _half(scale)).reshape(weight.shape)
+    return (whole * to_float16(scale)).reshape(weight.shape)
 
 
 def _int8(weight: FloatArray) -> FloatArray:
@@ -324,7 +303,7 @@ _PRECISION = (
             rows=_round_rows(rounding),
         )
         for id, name, rounding in (
-            ("float16", "float16", _half),
+            ("float16", "float16", to_float16),
             ("bfloat16", "bfloat16", to_bfloat16),
             ("q8_0", "8 bits in blocks of 32 (q8_0 of ggml)", _q8_0),
         )
@@ -349,7 +328,7 @@ _PRECISION = (
         "D2.float16",
         "precision: every value is rounded to float16",
         *(_ACTIVATION_REMEDY, _EVERY),
-        value=_stored(_half),
+        value=_stored(to_float16),
         rounds=True,
     ),
     part_mistake(

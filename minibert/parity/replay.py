@@ -21,16 +21,22 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert.base.arrays import FloatArray
-from minibert.parity.forward import Forward, Here, InapplicableError, Model, Padded, Part, Store, names_of
+from minibert.parity.forward import Forward, Model, names_of
 from minibert.parity.mistake import DENSE, Mistake, Recipe, part_mistake, symbol_of
+from minibert.parity.padded import InapplicableError, Padded, visible
+from minibert.parity.parts import Here, Part, Store
 from minibert.parity.vectors import VECTOR, state_name, vector
 from minibert.trace.table import EMBEDDINGS, LAYER, POOLER
 
-__all__ = ["Place", "Replay", "encoder_of", "replay", "shown_values"]
+__all__ = ["Place", "Replay", "encoder_of", "replay"]
 
 # The least unit, relative to the RMS of a value: about the error of rounding it to float32 once, and of a long sum. One
 # large feature can make up most of a value, and then one sum of one order is a matter of luck.
 _LEAST_UNIT, _LEAST_UNIT_OF_SUMS = 2.0**-26, 2.0**-23
+
+# The least unit of an activation, relative to the RMS of its input: x / 2 (1 + erf) loses the bits of 1 + erf where erf
+# is near -1, and the erf of torch is a few units in the last place away from the true one there.
+_LEAST_UNIT_OF_CURVES = 2.0**-25
 
 
 def _backwards(inner: Part, here: Here, x: FloatArray, weight: FloatArray) -> FloatArray:
@@ -83,16 +89,6 @@ def encoder_of(model: Any) -> Model:
     return encoder
 
 
-def shown_values(array: FloatArray, mask: npt.NDArray[np.bool_]) -> FloatArray:
-    """Return the values at visible places: of tokens, of pairs of visible tokens, or of visible first tokens."""
-    if array.ndim == 4:
-        pairs = np.broadcast_to((mask[:, :, None] & mask[:, None, :])[:, None], array.shape)
-        return array[pairs]
-    if array.ndim == 3:
-        return array[mask].reshape(-1)
-    return array[mask[:, 0]].reshape(-1)
-
-
 def _rms(values: FloatArray) -> float:
     with np.errstate(all="ignore"):
         return float(np.sqrt(np.mean(np.square(values, dtype=np.float64)))) if values.size else 0.0
@@ -137,6 +133,7 @@ class Replay:
         self._names = names_of(model)
         known = [*self._names.specs, *([VECTOR] if recipe is not None else [])]
         self.port = {name: self._usable(np.asarray(port[name])) for name in known if name in port}
+        self._complete = frozenset(name for name, array in self.port.items() if np.isfinite(array).all())
         self.spans = self._spans()
         self._stores: dict[Any, Store] = {np.dtype(kind): Store(kind) for kind in ("float64", "float32")}
         self._tails: list[dict[str, FloatArray]] | None = None
@@ -267,8 +264,8 @@ class Replay:
                 tail = {name: array.astype(dtype, copy=False) for name, array in self._entry(number).items()}
             wanted = set(self.names_in(span)) if compute is None else {*self.names_in(span)} & set(compute)
             end = self._end(span)
-            if number and not wanted and end is not None and np.isfinite(self.port[end]).all():
-                tail = {end: self.port[end].astype(dtype)}
+            if number and not wanted and end is not None and end in self._complete:
+                tail = {end: self.port[end].astype(dtype, copy=False)}
                 tails.append(tail)
                 continue
             computed, tail = self._run_span(forward, span, tail, wanted, mistakes)
@@ -310,9 +307,9 @@ class Replay:
             forced = {name: self.port[name] for name in names}
             # Places that the port does not have are computed, so only whole arrays can be left out.
             given = {
-                name: array.astype(dtype)
+                name: array.astype(dtype, copy=False)
                 for name, array in forced.items()
-                if name not in wanted and np.isfinite(array).all()
+                if name not in wanted and name in self._complete
             }
             made = forward.run(stage, tail, given=given, forced=forced)
             computed |= {name: made[name] for name in wanted if name in made}
@@ -350,7 +347,7 @@ class Replay:
         mask = self.inputs.mask
         given = np.where(np.isfinite(self.port[name]), self.port[name], np.nan)
         with np.errstate(all="ignore"):
-            return _rms(shown_values(computed, mask) - shown_values(given, mask))
+            return _rms(visible(computed, mask) - visible(given, mask))
 
     def error_with_hidden(self, name: str, computed: FloatArray) -> float:
         """Return the RMS difference of probs over visible queries and all keys; of other names over visible places."""
@@ -365,15 +362,18 @@ class Replay:
 
     def size(self, computed: FloatArray) -> float:
         """Return the RMS of a value over the visible places."""
-        return _rms(shown_values(computed, self.inputs.mask))
+        return _rms(visible(computed, self.inputs.mask))
 
     def unit(self, name: str, exact: FloatArray, plain: FloatArray) -> float:
         """Return the RMS error of a float32 computation over the visible places."""
         mask = self.inputs.mask
         with np.errstate(all="ignore"):
-            error = _rms(shown_values(plain, mask) - shown_values(exact, mask))
+            error = _rms(visible(plain, mask) - visible(exact, mask))
         sums = any(symbol_of(one) in DENSE for one in self.segments[name])
         least = (_LEAST_UNIT_OF_SUMS if sums else _LEAST_UNIT) * self.size(exact)
+        before = f"{name}.dense"
+        if symbol_of(name) == "intermediate" and before in self._complete:
+            least = max(least, _LEAST_UNIT_OF_CURVES * self.size(self.port[before]))
         return max(error if np.isfinite(error) else 0.0, least, 1e-300)
 
     @functools.cached_property

@@ -14,19 +14,19 @@ from minibert.base.arrays import FloatArray, IntArray
 from minibert.bert import reference
 from minibert.bert.ops import AttentionOutput, LayerNorm, Ops, PreparedLinear
 from minibert.bert.packed import PackedBatch
+from minibert.parity.padded import visible
+from minibert.parity.rounding import round_to
 from minibert.parity.subject import Subject
 from minibert.trace.trace import Trace
 from minibert.trace.tracer import nbytes_of
 
-__all__ = ["HALF_PRECISIONS", "Unit", "Values", "measure_units", "plain_states", "round_to", "true_values", "visible"]
+__all__ = ["Unit", "Values", "measure_units", "plain_states", "true_values"]
 
 # The values that are in memory at once. A dump with more values takes several forwards.
-_GROUP_NBYTES = 2**28
+_GROUP_NBYTES = 2**27
 
 # The least unit, relative to the RMS of a value: a value that is rounded to float32 once has an error of about that.
 _LEAST_UNIT = 2.0**-26
-
-HALF_PRECISIONS = ("float16", "bfloat16")
 
 
 class Values(Mapping[str, FloatArray]):
@@ -73,6 +73,10 @@ class Values(Mapping[str, FloatArray]):
             self._held = None  # before the next forward, so that two groups are never in memory
             self._held = (index, self._compute(self._groups[index]))
         return self._held[1][name]
+
+    def release(self) -> None:
+        """Drop the values that are in memory; they are computed again when they are read."""
+        self._held = None
 
     def _compute(self, names: list[str]) -> Trace:
         layers = [self._specs[name].layer for name in names]
@@ -133,11 +137,11 @@ def measure_units(
     runs = [Values(subject, inputs, batch, list(truth), ops, np.float32) for ops in _ops_of(precision)]
     units: dict[str, Unit] = {}
     for name, true in truth.items():
-        shown = visible(true, subject.names.specs[name].kind, batch)
+        shown = visible(true, batch.mask)
         least = _LEAST_UNIT * float(np.sqrt(np.mean(shown * shown))) if shown.size else 0.0
         for run in runs:
             with np.errstate(all="ignore"):
-                error = visible(run[name], subject.names.specs[name].kind, batch) - shown
+                error = visible(run[name], batch.mask) - shown
             unit = Unit.of(np.nan_to_num(error, posinf=np.inf, neginf=np.inf), max(least, 1e-300))
             units[name] = unit.larger(units.get(name, unit))
     return units
@@ -154,17 +158,6 @@ def _ops_of(precision: str) -> list[Ops]:
     if precision != "float32":
         return [_half_ops(precision)]
     return [_plain_ops(_forwards), _plain_ops(_backwards)]
-
-
-def visible(array: FloatArray, kind: str, batch: PackedBatch) -> FloatArray:
-    """Return the values at places that are not masked, as one flat array; of pairs, where both tokens are not."""
-    mask = batch.mask
-    if kind == "tokens":
-        return array[mask].reshape(-1)
-    if kind == "pooled":
-        return array[batch.shows_first].reshape(-1)
-    pairs = np.broadcast_to((mask[:, :, None] & mask[:, None, :])[:, None], array.shape)
-    return array[pairs]
 
 
 # --- a plain float32 forward, in the order of operations of transformers ----------------------------------------------
@@ -215,16 +208,6 @@ def _plain_ops(product: Product) -> Ops:
 
 
 # --- half precision ---------------------------------------------------------------------------------------------------
-
-
-def round_to(precision: str, x: FloatArray) -> FloatArray:
-    """Round float32 numbers to "float16" or "bfloat16" and back; to the nearest, ties to even."""
-    if precision == "float16":
-        with np.errstate(over="ignore"):
-            return x.astype(np.float16).astype(np.float32)
-    bits = np.ascontiguousarray(x, dtype=np.float32).view(np.uint32)
-    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(0xFFFF0000)
-    return np.where(np.isfinite(x), rounded.view(np.float32), x)
 
 
 def _half_ops(precision: str) -> Ops:

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert.base.arrays import FloatArray
-from minibert.parity.forward import Padded
 from minibert.parity.mistake import Dump, Mistake, Recipe
+from minibert.parity.padded import Padded
 from minibert.sentence.pooling import POOLING_MODES
 
 __all__ = ["DUMP_MISTAKES", "POOLINGS", "SCALINGS", "VECTOR", "VECTOR_MISTAKES", "find_recipe", "state_name", "vector"]

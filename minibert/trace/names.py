@@ -14,9 +14,9 @@ import dataclasses
 import difflib
 import functools
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from minibert.base.checks import brief, counted
 from minibert.bert.config import BertConfig
@@ -24,7 +24,7 @@ from minibert.bert.weights import HEADS
 from minibert.trace import table
 from minibert.trace.table import EMBEDDINGS, LAST_STATE, LAYER, POOLER, STATE_BEFORE, TWO_MEANINGS, Entry
 
-__all__ = ["Names", "Record", "Sizes", "Spec"]
+__all__ = ["Names", "Record", "Sizes", "Spec", "lookups"]
 
 Record: TypeAlias = str | Iterable[str] | Callable[[str], bool]
 """Which names: a name, an alias or a pattern; several of these; or a function of the name that returns True or False.
@@ -310,3 +310,8 @@ def _compile(pattern: str) -> re.Pattern[str]:
         return re.compile("".join(parts), re.DOTALL)
     except re.error:  # such as [3-0]
         return re.compile(re.escape(pattern))
+
+
+def lookups(arguments: tuple[Any, ...]) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the name, the table and the ids of each look-up in the arguments of `Ops.embed`."""
+    return zip((entry.path for entry in EMBEDDINGS[:3]), arguments[::2], arguments[1::2], strict=True)

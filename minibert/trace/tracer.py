@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,12 +22,10 @@ from minibert.bert.ops import AttentionOutput, LayerNorm, Ops, PreparedLinear
 from minibert.bert.packed import PackedBatch
 from minibert.bert.reference import ACTIVATION_FUNCTIONS, softmax
 from minibert.trace.edits import Edits
-from minibert.trace.names import Names
+from minibert.trace.names import Names, lookups
 from minibert.trace.trace import Site, Value
 
 __all__ = ["Deliver", "Queue", "Recorder", "Tracer", "nbytes_of"]
-
-_TABLES = ("embeddings.word_embeddings", "embeddings.token_type_embeddings", "embeddings.position_embeddings")
 
 
 class Step:
@@ -97,29 +96,19 @@ class Tracer:
 
     # --- the ops ------------------------------------------------------------------------------------------------------
 
-    def _embed(
-        self,
-        words: FloatArray,
-        token_ids: IntArray,
-        token_type_table: FloatArray,
-        token_types: IntArray,
-        position_table: FloatArray,
-        positions: IntArray,
-    ) -> FloatArray:
+    def _embed(self, *arguments: Any) -> FloatArray:
         tokens, batch = next(self._steps)
         self._step = Step(batch, tokens, self._sequences, self._pooled)
         self._sequences, self._pooled = self._step.sequences.stop, self._step.pooled.stop
-        arguments: list[FloatArray | IntArray] = []
-        for name, table, ids in zip(
-            _TABLES, (words, token_type_table, position_table), (token_ids, token_types, positions), strict=True
-        ):
+        passed: list[Any] = []
+        for name, table, ids in lookups(arguments):
             if self._wants(name):
                 rows = table[ids].astype(self._dtype, copy=False)
                 changed = self._pass(name, rows)
                 if changed is not rows:  # rows that are the table's own give the same bits
                     table, ids = changed, np.arange(len(ids), dtype=np.int32)
-            arguments += [table, ids]
-        return self._ops.embed(*arguments)  # type: ignore[arg-type]
+            passed += [table, ids]
+        return self._ops.embed(*passed)
 
     def _layer_norm(self, x: FloatArray, norm: LayerNorm) -> FloatArray:
         x = self._pass(f"{norm.path}.input", x)

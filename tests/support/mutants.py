@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from minibert import BertModel
-from minibert.parity.forward import Forward, Padded
+from minibert.parity.forward import Forward
 from minibert.parity.mistakes import MISTAKES
+from minibert.parity.padded import Padded
 
 __all__ = ["MUTANTS", "mutated"]
 
