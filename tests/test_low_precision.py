@@ -158,18 +158,30 @@ def test_the_largest_sums_do_not_overflow(compute_type: str, sign: int, K: int) 
     x, weight = np.zeros((3, K), np.float32), np.zeros((NR + 1, K), np.float32)
     x[:, ::BLOCK], weight[:, ::BLOCK] = sign, 1
     form = FORMATS[compute_type]
-    whole, _ = low_precision.quantise(x, form, form.x_most)
-    assert (np.abs(whole.astype(int)) == form.x_most).all()
+    sums = np.abs(low_precision.quantise(x, form, form.x_most, form.total)[0].astype(np.int64)).sum(axis=2)
+    assert (sums == form.x_most * form.total).all()
     found = product(make_ops(1, compute_type=compute_type), x, weight)
     np.testing.assert_array_equal(found, product(low_precision.make_ops(compute_type), x, weight))
     np.testing.assert_allclose(found, sign * K / BLOCK, rtol=1e-5)
 
 
+@pytest.mark.parametrize("compute_type", TYPES)
+def test_the_whole_numbers_of_x_have_a_limited_sum(compute_type: str) -> None:
+    form, generator = FORMATS[compute_type], np.random.default_rng(0)
+    x = generator.standard_normal((4000, BLOCK)) ** generator.integers(1, 9, (4000, 1))  # from flat to few large ones
+    x[:2000] = np.sign(x[:2000]) * np.abs(x[:2000]) ** 0.1
+    whole, _ = low_precision.quantise(x.astype(np.float32), form, form.x_most, form.total)
+    sizes = np.abs(whole.astype(np.int64))
+    assert sizes.max() <= form.x_most
+    assert sizes.sum(axis=2).max() * form.weight_most < 2**31
+    if form.total < form.group:
+        assert sizes.sum(axis=2).max() > form.x_most * form.total, "rounding adds to the largest sums"
+
+
 def test_a_format_whose_sums_could_overflow_is_refused() -> None:
-    with pytest.raises(ValueError, match="could be larger than a 32-bit number"):
-        Format("int16", 128, 4095, 8191)
-    with pytest.raises(ValueError, match="could be larger than a 32-bit number"):
-        Format("int17", 64, 8191, 8191)
+    for given in ((128, 8191, 32767, 8), (128, 4095, 8191, 128), (64, 8191, 8191, 64), (1 << 17, 127, 127, 1 << 17)):
+        with pytest.raises(ValueError, match="could be larger than a 32-bit number"):
+            Format("made", *given, distances=())
 
 
 # --- the parts of the twin -------------------------------------------------------------------------------------------
@@ -177,18 +189,21 @@ def test_a_format_whose_sums_could_overflow_is_refused() -> None:
 
 def test_the_matrix_is_the_hadamard_matrix() -> None:
     matrix = np.array([[(-1) ** (i & j).bit_count() for j in range(BLOCK)] for i in range(BLOCK)], np.float32)
-    np.testing.assert_array_equal(low_precision.turn(np.eye(BLOCK, dtype=np.float32)), matrix)
-    np.testing.assert_array_equal(matrix @ matrix, BLOCK * np.eye(BLOCK))
+    eye = np.eye(BLOCK, dtype=np.float32)
+    np.testing.assert_array_equal(low_precision.turn(eye, FORMATS["int8"].distances), matrix)
+    np.testing.assert_array_equal(matrix @ matrix, BLOCK * eye)
+    smaller = low_precision.turn(eye, FORMATS["int16"].distances)
+    np.testing.assert_array_equal(smaller, np.kron(matrix[:8, :8], np.eye(16)))
 
 
 @pytest.mark.parametrize("compute_type", TYPES)
 def test_whole_numbers_and_scales_are_within_half_a_step(compute_type: str) -> None:
     form, values = FORMATS[compute_type], normal(70, 300)
-    whole, scales = low_precision.quantise(values, form, form.x_most)
-    assert np.abs(whole.astype(int)).max() == form.x_most
+    whole, scales = low_precision.quantise(values, form, form.weight_most, form.group)
+    assert np.abs(whole.astype(int)).max() == form.weight_most
     filled_up = np.zeros((70, 384), np.float32)
     filled_up[:, :300] = values
-    turned = low_precision.turn(filled_up).reshape(whole.shape)
+    turned = low_precision.turn(filled_up, form.distances).reshape(whole.shape)
     assert (np.abs(whole * scales[:, :, None] - turned) <= scales[:, :, None] * np.float32(0.501)).all()
 
 

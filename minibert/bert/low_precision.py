@@ -1,17 +1,21 @@
 """Matrix products of whole numbers: what the compute types int16 and int8 mean, in NumPy.
 
 What        y = activation(sum over groups of sx sw (qx . qw) + bias) + residual. A row of x and a row of the weight are
-            cut into groups of 64 features. Each group is whole numbers (q) times one float32 scale (s)
-int16       The weight has 13 bits, and x has 14 bits
-int8        Both have 8 bits
-Turned      Before that, x and the weight are multiplied by a Hadamard matrix, 128 features at a time. The product
-            stays the same, because the matrix is orthogonal. A feature that is much larger than the others would need a
-            large scale for its group; afterwards it is spread over 128 features
+            cut into groups of features. Each group is whole numbers (q) times one float32 scale (s)
+int16       Groups of 128 features. The weight has 14 bits. x has 16 bits, but the sizes of a group's numbers have a sum
+            of at most 8 times the largest 16-bit number. So the usual group has 14 bits, and only a few large numbers
+            need more
+int8        Groups of 64 features. Both have 8 bits
+Turned      Before that, x and the weight are multiplied by a Hadamard matrix. The product stays the same, because the
+            matrix is orthogonal. A feature that is much larger than the others would need a large scale for its group;
+            afterwards it is spread over all 128 features of a block in int8, and over 8 of them in int16, which has
+            bits enough
 Exact       The sum of a group's products is a whole number below 2^31, whatever the numbers are (`Format` checks it).
             So its order does not matter. The groups are added in order, by fma. So the result has the same bits for any
             batch, any number of threads, and on any processor; the kernels have the bits of this file
-Extremes    A group of x that holds NaN or infinity makes all results of its row NaN. A group whose numbers are all
-            smaller than 2^-100 counts as zeros. Loading refuses weights that are not finite
+Extremes    A group of x that holds NaN or infinity makes all results of its row NaN, and so may numbers above 2^119,
+            because their sums overflow. A group whose size is below 2^-100 counts as zeros. Loading refuses weights
+            that are not finite
 Which       The linear maps of the encoder. The embeddings, the pooler and the heads stay in float32
 Source      The groups and bits were chosen by measurements (benchmarks/low_precision.py). The Hadamard matrix is
             Sylvester's; Ashkboos et al. 2024, QuaRot (arXiv 2404.00456) use it for large language models
@@ -30,7 +34,6 @@ from minibert.bert.ops import Linear, Ops, PreparedLinear
 __all__ = [
     "BLOCK",
     "COMPUTE_TYPES",
-    "DISTANCES",
     "FORMATS",
     "SMALLEST",
     "Format",
@@ -43,13 +46,10 @@ __all__ = [
 ]
 
 BLOCK = 128
-"""Features that are multiplied by the Hadamard matrix together; a row is filled up with zeros to whole blocks."""
-
-DISTANCES = (16, 32, 64, 1, 2, 4, 8)
-"""The features of which the matrix makes sums and differences, round by round."""
+"""Features that are quantised together; a row is filled up with zeros to whole blocks."""
 
 SMALLEST = 2.0**-100
-"""A group of smaller numbers counts as zeros."""
+"""A group of a smaller size counts as zeros."""
 
 _ROWS = 64  # that are quantised at once, so that a whole weight in float64 is never in memory
 
@@ -61,19 +61,26 @@ class Format:
     Parameters
     ----------
     name : str
-    group : int                     features with one scale
+    group : int                     features with one scale, a power of two
     weight_most, x_most : int       the largest whole number of the weight and of x
+    total : int                     x_most times this is the largest sum of the sizes of a group's whole numbers of x
+                                    before they are rounded; `group`, if their sum is not limited
+    distances : tuple of int        of the features of which the Hadamard matrix makes sums and differences, by rounds
     """
 
     name: str
     group: int
     weight_most: int
     x_most: int
+    total: int
+    distances: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        # Some processors multiply x + 128 instead of x, which must fit into 8 bits.
-        largest_x = self.x_most if self.x_most > 127 else 255
-        if largest_x * self.weight_most * self.group >= 2**31:
+        # Rounding adds at most 1/2 to each number, and the sum of the sizes in float32 is off by less than 2^-18 of it.
+        largest_x = self.total * self.x_most * (1 + 2.0**-18) + self.group / 2
+        if self.x_most < 128:
+            largest_x = 255 * self.group  # some processors multiply x + 128 instead of x, which must fit into 8 bits
+        if largest_x * self.weight_most >= 2**31:
             raise ValueError(f"the sum of a group of {self.name} could be larger than a 32-bit number")
 
     def groups(self, K: int) -> int:
@@ -82,8 +89,8 @@ class Format:
 
 
 FORMATS = {
-    "int16": Format("int16", 64, 4095, 8191),
-    "int8": Format("int8", 64, 127, 127),
+    "int16": Format("int16", 128, 8180, 32767, 8, (16, 32, 64)),
+    "int8": Format("int8", 64, 127, 127, 64, (16, 32, 64, 1, 2, 4, 8)),
 }
 """The formats of the compute types except float32."""
 
@@ -101,14 +108,18 @@ def compute_type_of(linear: PreparedLinear) -> str:
     return form.name if isinstance(form, Format) else "float32"
 
 
-def quantise(values: FloatArray, form: Format, most: int) -> tuple[IntArray, FloatArray]:
+def quantise(values: FloatArray, form: Format, most: int, total: int) -> tuple[IntArray, FloatArray]:
     """Represent each group of a row by whole numbers and a scale: values = whole * scale, rounded.
+
+    The size of a group is its largest number, without signs, or the sum of its numbers divided by `total`, if that is
+    larger. The size becomes the whole number `most`.
 
     Parameters
     ----------
     values : ndarray of shape (rows, K), float32
     form : Format
     most : int       the largest size of a whole number
+    total : int      times `most`: the largest sum of the sizes of a group's numbers
 
     Returns
     -------
@@ -120,30 +131,40 @@ def quantise(values: FloatArray, form: Format, most: int) -> tuple[IntArray, Flo
     scales = np.empty(whole.shape[:2], np.float32)
     for first in range(0, rows, _ROWS):
         part = slice(first, first + _ROWS)
-        whole[part], scales[part] = _quantise(values[part], form, most)
+        whole[part], scales[part] = _quantise(values[part], form, most, total)
     return whole, scales
 
 
-def _quantise(values: FloatArray, form: Format, most: int) -> tuple[FloatArray, FloatArray]:
+def _quantise(values: FloatArray, form: Format, most: int, total: int) -> tuple[FloatArray, FloatArray]:
     rows, K = values.shape
     filled_up = np.zeros((rows, form.groups(K) * form.group), np.float32)
     filled_up[:, :K] = values
     with np.errstate(all="ignore"):
-        groups = turn(filled_up).reshape(rows, -1, form.group)
-        largest = np.abs(groups).max(axis=2)
-        is_finite, nothing = np.isfinite(largest), largest < np.float32(SMALLEST)
-        factors = np.where(is_finite & ~nothing, np.float32(most) / largest, np.float32(0.0))
-        scales = np.where(nothing, np.float32(0.0), largest * np.float32(1.0 / most))
+        groups = turn(filled_up, form.distances).reshape(rows, -1, form.group)
+        sizes = np.abs(groups)
+        size = sizes.max(axis=2)
+        if total < form.group:
+            sums = sizes * np.float32(1.0 / total)
+            while sums.shape[2] > 1:  # this order is part of the definition, because float32 rounds each sum
+                sums = np.add(*np.split(sums, 2, axis=2))
+            size = np.maximum(size, sums[:, :, 0])
+        is_finite, nothing = np.isfinite(size), size < np.float32(SMALLEST)
+        factors = np.where(is_finite & ~nothing, np.float32(most) / size, np.float32(0.0))
+        scales = np.where(nothing, np.float32(0.0), size * np.float32(1.0 / most))
         whole = np.rint(groups.astype(np.float64) * factors[:, :, None])  # rounded once, because the product is exact
     whole[~is_finite] = 0.0
     scales[~is_finite] = np.nan
     return whole, scales
 
 
-def turn(rows: FloatArray) -> FloatArray:
-    """Multiply each BLOCK features by Sylvester's Hadamard matrix: rounds of sums and differences."""
+def turn(rows: FloatArray, distances: tuple[int, ...]) -> FloatArray:
+    """Multiply each BLOCK features by Sylvester's Hadamard matrix, by rounds of sums and differences.
+
+    With all distances from 1 to 64 it is the matrix of BLOCK rows. With some of them, it is a smaller matrix for each
+    set of features that these distances join.
+    """
     turned = rows.reshape(-1, BLOCK)
-    for distance in DISTANCES:
+    for distance in distances:
         pairs = turned.reshape(-1, BLOCK // (2 * distance), 2, distance)
         first, second = pairs[:, :, 0], pairs[:, :, 1]
         turned = np.stack([first + second, first - second], axis=2)
@@ -175,12 +196,13 @@ class QuantisedLinear:
     def weight(self) -> FloatArray:
         """The rounded weight, (N, K): what the whole numbers mean."""
         turned = (self.whole * self.scales[:, :, None]).reshape(len(self.whole), -1)
-        return np.ascontiguousarray(turn(turned)[:, : self.shape[1]])
+        return np.ascontiguousarray(turn(turned, self.format.distances)[:, : self.shape[1]])
 
 
 def quantise_linear(linear: Linear, form: Format) -> QuantisedLinear:
-    """Quantise a weight, divided by BLOCK, because the Hadamard matrix times itself is BLOCK."""
-    whole, scales = quantise(linear.weight * np.float32(1 / BLOCK), form, form.weight_most)
+    """Quantise a weight, divided by what the Hadamard matrix times itself is: the number of its rows."""
+    weight = linear.weight * np.float32(0.5 ** len(form.distances))
+    whole, scales = quantise(weight, form, form.weight_most, form.group)
     return QuantisedLinear(linear.paths, linear.shape, whole, scales, np.asarray(linear.bias, np.float32), form)
 
 
@@ -200,7 +222,7 @@ def apply_linear(
     """Compute what `reference.apply_linear` computes, with the whole numbers of a `QuantisedLinear`."""
     if not isinstance(linear, QuantisedLinear):
         return reference.apply_linear(x, linear, activation=activation, residual=residual)
-    whole, scales = quantise(np.asarray(x, np.float32), linear.format, linear.format.x_most)
+    whole, scales = quantise(np.asarray(x, np.float32), linear.format, linear.format.x_most, linear.format.total)
     y: FloatArray = np.zeros((len(x), linear.shape[0]), np.float32)
     with np.errstate(all="ignore"):
         for g in range(whole.shape[1]):

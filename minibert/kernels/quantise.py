@@ -3,7 +3,7 @@
 What        The chunks of a task and the source of a small product. They have the bits of low_precision.quantise, in
             the layout of words.py
 Layout      16 features are a vector, so a block of 128 features is eight vectors. The Hadamard matrix is three rounds
-            of sums and differences of these vectors, and four rounds of those of their lanes
+            of sums and differences of these vectors and, in int8, four rounds of those of their lanes
 Numerics    x factor + 1.5 2^23 is rounded once, to a float32 without digits after the point. Its last 8 or 16 bits are
             the whole number. No number, not even NaN, has an undefined result here, as in a conversion to an integer
 Edges       The last features of a row are copied into a block that is filled up with zeros
@@ -12,6 +12,7 @@ Contract    Callers have checked every shape; the code here does not check bound
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,21 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from minibert.bert.low_precision import BLOCK, DISTANCES, SMALLEST
+from minibert.bert.low_precision import BLOCK, SMALLEST
 from minibert.kernels.compilation import function
 from minibert.kernels.memory import floats_at, stack_floats, task_at
 from minibert.kernels.processor import WIDTH
-from minibert.kernels.simd import FLOATS, INTS, call_llvm, fma_lanes, load_first, load_lanes, splat, store
+from minibert.kernels.simd import (
+    FLOATS,
+    INTS,
+    call_llvm,
+    combine_lanes,
+    fma_lanes,
+    load_first,
+    load_lanes,
+    splat,
+    store,
+)
 from minibert.kernels.tasks import FLOAT, LINEAR_WORDS, QUANTISE, ROWS
 from minibert.kernels.tile import pointer_at
 from minibert.kernels.words import Words
@@ -41,10 +52,10 @@ def _number(value: float) -> Any:
     return ir.Constant(_FLOAT, value)
 
 
-def _turn(builder: Any, vectors: list[Any]) -> list[Any]:
+def _turn(builder: Any, vectors: list[Any], distances: tuple[int, ...]) -> list[Any]:
     """Multiply the vectors by the Hadamard matrix: sums and differences of vectors, then of lanes."""
     vectors = list(vectors)
-    for distance in DISTANCES:
+    for distance in distances:
         if distance >= WIDTH:
             apart = distance // WIDTH
             for i in (i for i in range(len(vectors)) if not i & apart):
@@ -65,25 +76,35 @@ def _block_quantiser(words: Words) -> Any:
     @intrinsic
     def quantise_block(typingctx: Any, x: Any, q: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            def halve(vectors: list[Any], combine: Any) -> Any:
+                while len(vectors) > 1:
+                    half = len(vectors) // 2
+                    vectors = [combine(*pair) for pair in zip(vectors[:half], vectors[half:], strict=True)]
+                return vectors[0]
+
             def size_of(group: list[Any]) -> Any:
-                """Return the bits of the largest size in a group: the order of the bits is that of the sizes."""
+                """Return the bits of the size of a group: the order of the bits is that of the sizes."""
                 sizes = [builder.and_(builder.bitcast(x, INTS), ir.Constant(INTS, [_SIZE] * WIDTH)) for x in group]
-                while len(sizes) > 1:
-                    pairs = zip(sizes[::2], sizes[1::2], strict=True)
-                    sizes = [call_llvm(builder, f"llvm.smax.v{WIDTH}i32", INTS, *pair) for pair in pairs]
-                return call_llvm(builder, f"llvm.vector.reduce.smax.v{WIDTH}i32", _INT, *sizes)
+                most = halve(sizes, functools.partial(call_llvm, builder, f"llvm.smax.v{WIDTH}i32", INTS))
+                most = call_llvm(builder, f"llvm.vector.reduce.smax.v{WIDTH}i32", _INT, most)
+                if form.total >= form.group:
+                    return most
+                part = ir.Constant(FLOATS, [1.0 / form.total] * WIDTH)
+                lanes = halve([builder.fmul(builder.bitcast(x, FLOATS), part) for x in sizes], builder.fadd)
+                total = combine_lanes(builder, lanes, lambda builder, x, y: builder.fadd(x, y))
+                return call_llvm(builder, "llvm.smax.i32", _INT, most, builder.bitcast(total, _INT))
 
             x_, q_ = arguments
             vectors = [load_lanes(builder, pointer_at(builder, x_, _FLOAT, i)) for i in range(0, BLOCK, WIDTH)]
-            vectors = _turn(builder, vectors)
+            vectors = _turn(builder, vectors, form.distances)
             each = form.group // WIDTH
             for g in range(BLOCK // form.group):
                 group = vectors[g * each : (g + 1) * each]
                 bits, start = size_of(group), g * (1 + words.steps)
-                largest = builder.bitcast(bits, _FLOAT)
-                nothing = builder.fcmp_ordered("<", largest, _number(SMALLEST))
-                factor = builder.select(nothing, _number(0.0), builder.fdiv(_number(form.x_most), largest))
-                scale = builder.fmul(largest, _number(1.0 / form.x_most))
+                size = builder.bitcast(bits, _FLOAT)
+                nothing = builder.fcmp_ordered("<", size, _number(SMALLEST))
+                factor = builder.select(nothing, _number(0.0), builder.fdiv(_number(form.x_most), size))
+                scale = builder.fmul(size, _number(1.0 / form.x_most))
                 scale = builder.select(nothing, _number(0.0), scale)
                 is_finite = builder.icmp_signed("<", bits, ir.Constant(_INT, _INFINITY))
                 scale = builder.select(is_finite, builder.bitcast(scale, _INT), ir.Constant(_INT, _NAN))

@@ -45,6 +45,7 @@ __all__ = [
     "absolute",
     "broadcast",
     "call_llvm",
+    "combine_lanes",
     "exp2",
     "first_lanes",
     "fma",
@@ -318,24 +319,26 @@ maximum = _choice(">", "Compute the larger of each pair of lanes; x where x or y
 minimum = _choice("<", "Compute the smaller of each pair of lanes; x where x or y is NaN.")
 
 
-def _across(combine: Callable[[Any, Any, Any], Any], doc: str) -> Any:
-    """Define a reduction over the lanes: combine the upper half with the lower half until one lane is left.
+def combine_lanes(builder: Any, lanes: Any, combine: Callable[[Any, Any, Any], Any]) -> Any:
+    """Combine the upper half of the lanes with the lower half until one lane is left, always in this order."""
+    width = WIDTH
+    while width > 1:
+        width //= 2
+        undefined = ir.Constant(lanes.type, ir.Undefined)
+        half = ir.VectorType(_INT, width)
+        lower = builder.shuffle_vector(lanes, undefined, ir.Constant(half, list(range(width))))
+        upper = builder.shuffle_vector(lanes, undefined, ir.Constant(half, list(range(width, 2 * width))))
+        lanes = combine(builder, lower, upper)
+    return builder.extract_element(lanes, ir.Constant(_INT, 0))
 
-    So the order of the operations is always the same.
-    """
+
+def _across(combine: Callable[[Any, Any, Any], Any], doc: str) -> Any:
+    """Define a reduction over the lanes."""
 
     @intrinsic
     def function(typingctx: Any, x: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            lanes, width = arguments[0], WIDTH
-            while width > 1:
-                width //= 2
-                undefined = ir.Constant(lanes.type, ir.Undefined)
-                half = ir.VectorType(_INT, width)
-                lower = builder.shuffle_vector(lanes, undefined, ir.Constant(half, list(range(width))))
-                upper = builder.shuffle_vector(lanes, undefined, ir.Constant(half, list(range(width, 2 * width))))
-                lanes = combine(builder, lower, upper)
-            return builder.extract_element(lanes, ir.Constant(_INT, 0))
+            return combine_lanes(builder, arguments[0], combine)
 
         return x.element(x), codegen
 
