@@ -18,7 +18,7 @@ from minibert.bert import reference
 from minibert.bert.low_precision import format_of, quantise_linear
 from minibert.bert.ops import AttentionOutput, LayerNorm, Linear, Ops, PreparedLinear
 from minibert.kernels.buffers import Buffers, Slabs
-from minibert.kernels.machine_code import cache_key, load_run_task
+from minibert.kernels.machine_code import load_run_task
 from minibert.kernels.packing import PackedLinear, PackedWords, pack, pack_words
 from minibert.kernels.tasks import (
     ACTIVATION_CODES,
@@ -38,7 +38,7 @@ from minibert.kernels.tasks import (
 from minibert.kernels.threads import Team
 from minibert.kernels.words import WORDS
 
-__all__ = ["PackedLayout", "attention", "blas_linear", "embed", "layer_norm", "linear", "make_ops"]
+__all__ = ["attention", "blas_linear", "embed", "layer_norm", "linear", "make_ops"]
 
 
 class Resources(NamedTuple):
@@ -88,29 +88,6 @@ def prepare_linear(empty: Callable[..., FloatArray], compute_type: str, linear: 
     """Pack a weight, quantised if its product is computed in low precision; `empty` allocates the panels."""
     form = format_of(linear, compute_type)
     return pack(empty, linear) if form is None else pack_words(empty, quantise_linear(linear, form))
-
-
-class PackedLayout:
-    """How the ops of a compute type keep packed weights on this processor, for files of them.
-
-    Attributes
-    ----------
-    key : str
-        Everything that the panels depend on, besides the weights.
-    """
-
-    def __init__(self, compute_type: str) -> None:
-        self.key = cache_key(compute_type)
-        self._compute_type = compute_type
-
-    def restore(
-        self, paths: tuple[str, ...], shape: tuple[int, int], panels: FloatArray, bias: FloatArray
-    ) -> PackedLinear | PackedWords:
-        """Return what `prepare` made, from its panels and its bias."""
-        form = format_of(Linear(paths, panels, bias), self._compute_type)  # which reads the paths only
-        if form is None:
-            return PackedLinear(paths, shape, panels, bias)
-        return PackedWords(paths, shape, panels, bias, form)
 
 
 def _floats(array: FloatArray) -> FloatArray:

@@ -107,7 +107,7 @@ def choose_sharing(
             "shared. Use the backend 'numba', or give shared_weights=False."
         )
     try:
-        from minibert.kernels.ops import PackedLayout
+        from minibert.kernels.packing import PackedLayout
     except ImportError:  # `choose_ops` has warned of it
         return None
     name = choose_compute_type(compute_type)

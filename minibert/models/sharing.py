@@ -3,7 +3,9 @@
 What        `choose_sharing` says whether weights are shared, by ``shared_weights=`` or MINIBERT_SHARED_WEIGHTS.
             `Recording` notes what a model is made of, and `Restored` makes it from the mapped arrays
 Key         The SHA-256 of the checkpoint's files, so a checkpoint that was changed never gets the old weights; the
-            sources of the kernels, the processor and the compute type
+            sources of the kernels, the processor and the compute type. A digest is noted beside the weights, with the
+            state of its file, because it would take longer than the rest. The state has the time of the last change,
+            which the system sets, and no program can set back
 Parts       "encoder" has the tables and the layers. All models with the same encoder map that file. A masked-LM head
             has a file of its own, because its decoder is large. Poolers and other heads are small, and are not shared
 Failure     If the file cannot be written, each process has its own weights, and one warning says so
@@ -11,13 +13,17 @@ Failure     If the file cannot be written, each process has its own weights, and
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import operator
 import os
+import re
+import sys
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import IO, TYPE_CHECKING, Protocol, cast
 
 import numpy as np
 
@@ -25,7 +31,7 @@ import minibert
 from minibert.base.arrays import FloatArray
 from minibert.base.files import os_reason
 from minibert.base.mapped import shared_arrays
-from minibert.base.trusted import user_cache
+from minibert.base.trusted import read_trusted, user_cache, write_trusted
 from minibert.base.warn import warn_caller
 from minibert.bert.ops import PreparedLinear
 from minibert.checkpoint.hub import ModelFiles
@@ -33,13 +39,14 @@ from minibert.checkpoint.tensors import StoredTensor, file_state
 from minibert.errors import ModelFormatError
 
 if TYPE_CHECKING:
-    from minibert.kernels.ops import PackedLayout
-    from minibert.kernels.packing import PackedLinear, PackedWords
+    from minibert.kernels.packing import PackedLayout, PackedLinear, PackedWords
 
 __all__ = ["Recording", "Restored", "Sharing", "Tensors", "shared_folder"]
 
 # Is raised when the arrays of a part, or their names, change without a change in kernels/.
 _FORMAT = 1
+
+_SETTLED_SECONDS = 10
 
 
 class Tensors(Protocol):
@@ -142,33 +149,52 @@ class Sharing:
         ModelFormatError
             A file of the checkpoint cannot be read, or has changed since `tensors` were listed.
         """
-        states = {tensor.path: tensor.state for tensor in tensors}
-        digests = [self._digest(path, state) for path, state in sorted(states.items())]
-        key = repr((_FORMAT, minibert.__version__, part, digests, self.layout.key))
-        # Those who may not read the checkpoint may not read its weights either.
-        mode = functools.reduce(operator.and_, (os.stat(path).st_mode for path in states), 0o444) | 0o400
         folder = shared_folder()
         if folder is None:
             _warn_not_shared("the user does not have a home folder")
             return None
+        states = {tensor.path: tensor.state for tensor in tensors}
+        digests = [self._digest(folder, path, state) for path, state in sorted(states.items())]
+        key = repr((_FORMAT, minibert.__version__, part, digests, self.layout.key))
+        # Those who may not read the checkpoint may not read its weights either.
+        mode = functools.reduce(operator.and_, (os.stat(path).st_mode for path in states), 0o444) | 0o400
         try:
             return shared_arrays(folder, key, make, title=f"{files.source}, {part}, {self._compute_type}", mode=mode)
         except OSError as error:
             _warn_not_shared(f"{folder}: {os_reason(error)}")
             return None
 
-    def _digest(self, path: Path, state: tuple[int, ...]) -> str:
+    def _digest(self, folder: Path, path: Path, state: tuple[int, ...]) -> str:
         """Return the SHA-256 of a file of the checkpoint, which must be in this state."""
         if path not in self._digests:
             try:
                 with open(path, "rb", buffering=0) as file:
-                    self._digests[path] = hashlib.file_digest(file, "sha256").hexdigest()
+                    self._digests[path] = _noted_digest(folder, path, file)
                     unchanged = file_state(file) == state
             except OSError as error:
                 raise ModelFormatError(f"{path} cannot be read: {os_reason(error)}.") from error
             if not unchanged:
                 raise ModelFormatError(f"{path} changed while it was being read; load the model again.")
         return self._digests[path]
+
+
+def _noted_digest(folder: Path, path: Path, file: IO[bytes]) -> str:
+    """Return the SHA-256 of an open file: the noted one, if the file has not changed since, else the computed one."""
+    if sys.platform == "win32":  # its ctime is the time when the file was made
+        return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+    changed = os.fstat(file.fileno()).st_ctime_ns
+    state = repr((os.path.realpath(path), *file_state(file), changed))
+    name = hashlib.sha256(state.encode(errors="surrogateescape")).hexdigest()[:32] + ".digest"
+    with contextlib.suppress(OSError):
+        noted = read_trusted(folder, name).decode("ascii", "replace")
+        if re.fullmatch("[0-9a-f]{64}", noted):
+            return noted
+    digest = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+    # A file that was changed just now may change again within the same tick of the system's clock.
+    if time.time_ns() - changed > _SETTLED_SECONDS * 10**9:
+        with contextlib.suppress(OSError):  # without the note, the next load computes it again
+            write_trusted(folder, name, [digest.encode()])
+    return digest
 
 
 def shared_folder() -> Path | None:
