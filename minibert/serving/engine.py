@@ -348,6 +348,7 @@ class Engine:
             self._busy_seconds += seconds
         for job in dict.fromkeys(job for job, _ in step.members):
             job.compute_seconds += seconds
+        complete = list[Job]()
         for (job, index), result in zip(step.members, results, strict=True):
             if isinstance(result, _Failure):
                 if not job.future.done():
@@ -359,7 +360,11 @@ class Engine:
             job.results[index] = result
             job.missing -= 1
             if not job.missing:
-                self._complete(job)
+                complete.append(job)
+        with self._changed:
+            self._unfinished.difference_update(complete)
+        for job in complete:
+            self._complete(job)
         for observe in self.observers:
             observe(len(step.members), step.tokens, seconds)
 
@@ -388,7 +393,6 @@ class Engine:
         else:
             with contextlib.suppress(InvalidStateError):  # it was cancelled
                 job.future.set_result(value)
-        self._forget(job)
 
     def _drop(self, job: Job) -> None:
         job.future.set_running_or_notify_cancel()  # wakes those that wait for several futures
@@ -404,7 +408,15 @@ class Engine:
 def _checked(results: Sequence[Any], number: int) -> list[Any]:
     if len(results) != number:
         raise RuntimeError(f"{number} texts have {len(results)} results")
+    if len({getattr(result, "shape", None) for result in results}) == 1 and _are_finite(results):
+        return [*results]
     return [_finite(result) for result in results]
+
+
+def _are_finite(results: Sequence[Any]) -> bool:
+    """Check results of one shape together, which is faster."""
+    whole = np.array(results)
+    return whole.dtype == np.float32 and bool(np.isfinite(whole).all())
 
 
 def _finite(result: Any) -> Any:

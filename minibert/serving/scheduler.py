@@ -244,6 +244,8 @@ class Scheduler:
 
     def remove(self, job: Job) -> int:
         """Drop the units of a request that are not taken yet, and return their number."""
+        if job.next == len(job.units):
+            return 0
         try:
             self._queues[job.bulk].remove(job)
         except ValueError:
