@@ -17,6 +17,7 @@ from minibert.serving.keys import ApiKeys
 from minibert.serving.libraries import missing
 from minibert.serving.metrics import Metrics
 from minibert.serving.openapi import openapi
+from minibert.serving.page import HEADERS, page
 from minibert.serving.post_route import PostRoute, Service
 from minibert.serving.protocols import POSTS, info, model_list, model_object, ollama_models
 
@@ -84,7 +85,15 @@ def app(
 
         routes.append(Route(path, endpoint, methods=["GET"]))
 
-    for path in ("/health", "/ping", "/readyz", "/"):
+    def root(request: Request) -> Response:
+        response = _health(service, ready=True)
+        if response.status_code != 200 or "text/html" not in request.headers.get("accept", ""):
+            return response
+        shown = page(engine, minibert.__version__, str(request.base_url), with_key=keys is not None)
+        return Response(shown, headers=HEADERS, media_type="text/html")
+
+    get("/", root)
+    for path in ("/health", "/ping", "/readyz"):
         get(path, lambda request: _health(service, ready=True))
     get("/livez", lambda request: _health(service, ready=False))
     get("/metrics", lambda request: Response(service.metrics.text(), media_type="text/plain; version=0.0.4"))

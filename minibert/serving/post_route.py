@@ -94,6 +94,8 @@ class PostRoute:
         held, work = _Held(service), None
         try:
             body = await self._body(scope, receive, held)
+            if post.computes:  # a token has a byte at least; what the body says may make it bulk
+                service.engine.check_room(None if b"priority" in body else len(body))
             accept = dict(scope["headers"]).get(b"accept", b"").decode("latin-1")
             before = time.monotonic()
             if len(body) <= _INLINE_BODY:
