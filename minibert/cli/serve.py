@@ -65,6 +65,12 @@ def add_verbs(verbs: Any) -> None:
         ("--body-timeout", _seconds, 30.0, "seconds in which the head of a request must arrive, and then its body"),
         ("--send-timeout", _seconds, 60.0, "seconds in which a client must read some of its answer"),
         ("--shutdown-timeout", _seconds, 30.0, "seconds for the requests that have begun when the service ends"),
+        (
+            "--drain-delay",
+            _no_seconds,
+            0.0,
+            "seconds of usual answers after SIGTERM, while /readyz says 503",
+        ),
     ):
         serve.add_argument(
             *option.split(), type=kind, default=default, metavar="N", help=f"{text} (default: %(default)s)"
@@ -109,6 +115,10 @@ def _seconds(text: str) -> float:
     if not 0 < seconds < 1e9:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
     return seconds
+
+
+def _no_seconds(text: str) -> float:
+    return 0.0 if text in ("0", "0.0") else _seconds(text)
 
 
 def _use_environment(parser: argparse.ArgumentParser) -> None:
@@ -182,6 +192,7 @@ def _serve(arguments: argparse.Namespace) -> None:
         listening=lambda address: report_problem(f"loading {shown}, listening on {address}"),
         started=lambda address: report_problem(f"serving {shown} on {address}"),
         shutdown_timeout=arguments.shutdown_timeout,
+        drain_delay=arguments.drain_delay,
         head_timeout=arguments.body_timeout,
         send_timeout=arguments.send_timeout,
         metrics_namespace=arguments.metrics_namespace,

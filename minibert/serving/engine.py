@@ -15,7 +15,7 @@ import dataclasses
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -24,7 +24,7 @@ import numpy as np
 from minibert.sentence.cross_encoder import CrossEncoder
 from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.serving.errors import ServiceError
-from minibert.serving.scheduler import Job, Scheduler, Step
+from minibert.serving.scheduler import INTERACTIVE_TOKENS, Job, Scheduler, Step
 from minibert.serving.served_classifier import ScoreOptions, ServedClassifier
 from minibert.serving.served_model import Prepared, Report, ServedModel, TextOptions
 from minibert.serving.settings import Settings
@@ -97,6 +97,7 @@ class Engine:
         }
         for served in self.models.values():
             served.check_settings(self.settings.truncation, self.settings.default_prompt_name)
+        self._has_prompts = any(any(served.model.prompts.values()) for served in self.models.values())
         self.observers: list[Callable[[int, int, float], object]] = []
         self._clock = clock
         self._scheduler = Scheduler(step_seconds=self.settings.step_seconds, max_wait=self.settings.max_wait)
@@ -122,11 +123,8 @@ class Engine:
                 raise ServiceError("unavailable", "the service is stopping; send the request again.", retry_after=1.0)
             job.admitted = self._clock()
             if job.units:
-                try:
+                with self._counting_refusals():
                     self._scheduler.admit(job)
-                except ServiceError:
-                    self._refused_jobs += 1
-                    raise
                 self._unfinished.add(job)
                 if self._thread is None:
                     self._thread = threading.Thread(target=self._run, name="minibert-engine", daemon=True)
@@ -136,6 +134,35 @@ class Engine:
             self._complete(job)
         job.future.add_done_callback(lambda future: self._drop(job) if future.cancelled() else None)
         return job.future
+
+    def check_room(self, most_tokens: int | None = None) -> None:
+        """Raise the error that `submit` would raise, before the texts of a request are read: refusing costs little.
+
+        Parameters
+        ----------
+        most_tokens : int, optional
+            The request has at most so many tokens besides those of a prompt; default: not known, so it is refused only
+            if all would be.
+
+        Raises
+        ------
+        ServiceError
+            The estimated wait is too long.
+        """
+        with self._changed, self._counting_refusals():
+            if most_tokens is None or most_tokens > INTERACTIVE_TOKENS or self._has_prompts:
+                bulk = self._scheduler.estimated_wait(True) < self._scheduler.estimated_wait(False)
+                self._scheduler.check_room(bulk)
+            else:
+                self._scheduler.check_room(False)
+
+    @contextlib.contextmanager
+    def _counting_refusals(self) -> Iterator[None]:
+        try:
+            yield
+        except ServiceError:
+            self._refused_jobs += 1
+            raise
 
     def prepare(
         self, inputs: Sequence[str] | Sequence[Sequence[int]], model: str | None = None, **options: Any
@@ -348,6 +375,7 @@ class Engine:
             self._busy_seconds += seconds
         for job in dict.fromkeys(job for job, _ in step.members):
             job.compute_seconds += seconds
+        complete = list[Job]()
         for (job, index), result in zip(step.members, results, strict=True):
             if isinstance(result, _Failure):
                 if not job.future.done():
@@ -359,7 +387,11 @@ class Engine:
             job.results[index] = result
             job.missing -= 1
             if not job.missing:
-                self._complete(job)
+                complete.append(job)
+        with self._changed:
+            self._unfinished.difference_update(complete)
+        for job in complete:
+            self._complete(job)
         for observe in self.observers:
             observe(len(step.members), step.tokens, seconds)
 
@@ -388,7 +420,6 @@ class Engine:
         else:
             with contextlib.suppress(InvalidStateError):  # it was cancelled
                 job.future.set_result(value)
-        self._forget(job)
 
     def _drop(self, job: Job) -> None:
         job.future.set_running_or_notify_cancel()  # wakes those that wait for several futures
@@ -404,7 +435,15 @@ class Engine:
 def _checked(results: Sequence[Any], number: int) -> list[Any]:
     if len(results) != number:
         raise RuntimeError(f"{number} texts have {len(results)} results")
+    if len({getattr(result, "shape", None) for result in results}) == 1 and _are_finite(results):
+        return [*results]
     return [_finite(result) for result in results]
+
+
+def _are_finite(results: Sequence[Any]) -> bool:
+    """Check results of one shape together, which is faster."""
+    whole = np.array(results)
+    return whole.dtype == np.float32 and bool(np.isfinite(whole).all())
 
 
 def _finite(result: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import uuid
 
@@ -9,7 +10,7 @@ from minibert.serving import answers
 from minibert.serving.errors import ServiceError
 from minibert.serving.keys import ApiKeys
 from minibert.serving.libraries import missing
-from minibert.serving.logs import LOG
+from minibert.serving.logs import REQUESTS
 from minibert.serving.metrics import Metrics
 from minibert.serving.protocols import POSTS
 
@@ -22,13 +23,14 @@ except ImportError as error:
 __all__ = ["KeyGate", "LoadingGate", "path_of", "request_id_of"]
 
 _WITHOUT_KEY = {"/health", "/ping", "/livez", "/readyz", "/metrics"}
+_FIRST, _NUMBERS = uuid.uuid4().hex[:20], itertools.count()  # a new uuid for each request is a system call
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
 def request_id_of(scope: Scope) -> str:
     """Return the id that the client gave its request, or a new one."""
     given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
-    return given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+    return given if _REQUEST_ID.fullmatch(given) else f"{_FIRST}{next(_NUMBERS):012x}"
 
 
 def path_of(scope: Scope) -> str:
@@ -62,7 +64,7 @@ class KeyGate:
         error = ServiceError("key", "Incorrect API key provided, or none; send the header Authorization: Bearer KEY.")
         response = _refusal(error, scope, {"www-authenticate": "Bearer", "connection": "close"})
         line = {"request_id": response.headers["x-request-id"], "route": route, "status": 401}
-        LOG.info("%s", line, extra={"request": line})
+        REQUESTS.info("%s", line, extra={"request": line})
         await response(scope, receive, send)
 
     def _is_open(self, scope: Scope) -> bool:

@@ -12,9 +12,11 @@ import threading
 import time
 from typing import Any
 
-__all__ = ["LOG", "log_requests"]
+__all__ = ["LOG", "REQUESTS", "log_requests"]
 
 LOG = logging.getLogger("minibert.serving")
+REQUESTS = LOG.getChild("requests")
+"""A record per request: a warning if texts were cut."""
 
 _MOST_LINES = 10_000  # that wait to be written; further ones are counted and dropped
 
@@ -33,6 +35,7 @@ def log_requests(*, as_json: bool) -> None:
         handler.addFilter(_OncePerMinute())
     LOG.handlers[:] = [handler]
     LOG.setLevel(logging.INFO)
+    REQUESTS.setLevel(logging.INFO if as_json else logging.WARNING)
     LOG.propagate = False
 
 

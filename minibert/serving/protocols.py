@@ -66,6 +66,8 @@ class Post:
     read : callable
         (engine, body, Accept header) -> Work. It runs in a thread that may take its time.
     summary : str
+    computes : bool
+        Its answers need the engine.
     """
 
     family: str
@@ -73,6 +75,7 @@ class Post:
     kinds: tuple[type, ...]
     read: Callable[[Engine, bytes, str], Work]
     summary: str
+    computes: bool = True
 
 
 # --- OpenAI -----------------------------------------------------------------------------------------------------------
@@ -493,8 +496,8 @@ POSTS: Mapping[str, Post] = {
     "/": Post("tei", "inputs", (wire.EmbedRequest, wire.SimilarityRequest), _root, "Vectors, or similarities"),
     "/embed_all": Post("tei", "inputs", (wire.EmbedRequest,), _embed_all, "Turn texts into vectors of their tokens"),
     "/similarity": Post("tei", "inputs", (wire.SimilarityRequest,), _similarity, "Compare a sentence with others"),
-    "/tokenize": Post("tei", "inputs", (wire.TokenizeRequest,), _tokenize, "Turn texts into tokens"),
-    "/decode": Post("tei", "ids", (wire.DecodeRequest,), _decode, "Turn token ids into texts"),
+    "/tokenize": Post("tei", "inputs", (wire.TokenizeRequest,), _tokenize, "Turn texts into tokens", False),
+    "/decode": Post("tei", "ids", (wire.DecodeRequest,), _decode, "Turn token ids into texts", False),
     "/predict": Post("tei", "inputs", (wire.PredictRequest,), _predict, "Turn texts or pairs into scores of labels"),
     "/rerank": Post("tei", "texts", (wire.RerankRequest,), _rerank, "Sort texts by how well they answer a query"),
     "/v1/rerank": _RERANK,

@@ -186,7 +186,13 @@ class Scheduler:
         ServiceError
             The estimated wait is longer than the limit.
         """
-        wait = self.estimated_wait(job.bulk)
+        self.check_room(job.bulk)
+        self._queues[job.bulk].append(job)
+        self._tokens[job.bulk][job.kind.rate_key] += job.queued_tokens
+
+    def check_room(self, bulk: bool) -> None:
+        """Raise the ServiceError that `admit` would raise for a request of this class."""
+        wait = self.estimated_wait(bulk)
         if wait > self._max_wait and self.queued_jobs:
             raise ServiceError(
                 "overloaded",
@@ -194,8 +200,6 @@ class Scheduler:
                 "later.",
                 retry_after=min(max(wait - self._max_wait, 1.0), 60.0),
             )
-        self._queues[job.bulk].append(job)
-        self._tokens[job.bulk][job.kind.rate_key] += job.queued_tokens
 
     def next_step(self) -> Step | None:
         """Take the units that are to be computed now; None if nothing is queued."""
@@ -244,6 +248,8 @@ class Scheduler:
 
     def remove(self, job: Job) -> int:
         """Drop the units of a request that are not taken yet, and return their number."""
+        if job.next == len(job.units):
+            return 0
         try:
             self._queues[job.bulk].remove(job)
         except ValueError:

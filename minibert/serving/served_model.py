@@ -9,7 +9,7 @@ import copy
 import dataclasses
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -41,6 +41,7 @@ __all__ = [
 ]
 
 _MOST_MODES = 8  # of pooling, in one request
+_MOST_TASKS = 64  # that are kept
 _TRUNCATION = ("mark", "error", "split")
 
 COUNTED = 2**16
@@ -141,6 +142,15 @@ class _Unit:
     alone: bool
 
 
+class _Task(NamedTuple):
+    """What is done with the texts of requests with the same options."""
+
+    task: EncodeTask
+    width: int
+    prompt_name: str | None
+    model: SentenceTransformer
+
+
 @dataclasses.dataclass(frozen=True)
 class _Embed:
     """Sentence vectors of windows; for a text of one window also the modules after the pooling."""
@@ -205,6 +215,7 @@ class ServedModel:
         self._from_left = copy.copy(model)
         self._from_left.tokenizer = copy.copy(model.tokenizer)
         self._from_left.tokenizer.truncation_side = "left"
+        self._tasks: dict[Hashable, _Task] = {}
 
     @property
     def normalizes(self) -> bool:
@@ -324,9 +335,22 @@ class ServedModel:
             )
         return options.max_tokens
 
-    def _task(
-        self, options: TextOptions, settings: Settings
-    ) -> tuple[EncodeTask, int, str | None, SentenceTransformer]:
+    def _task(self, options: TextOptions, settings: Settings) -> _Task:
+        """Check the options of a request, and return what is done with its texts; most requests have the same ones."""
+        model = self.model
+        key = (options, settings, model.max_seq_length, model.truncate_dim, tuple(model.prompts.items()))
+        try:
+            known = self._tasks.get(key)
+        except TypeError:  # a list is among the options
+            return self._new_task(options, settings)
+        if known is None:
+            known = self._new_task(options, settings)
+            if len(self._tasks) >= _MOST_TASKS:
+                self._tasks.clear()
+            self._tasks[key] = known
+        return known
+
+    def _new_task(self, options: TextOptions, settings: Settings) -> _Task:
         prompt_name = self.prompt_of(options.prompt_name, options.input_type, settings.default_prompt_name)
         truncation = _truncation(options, settings)
         check_side(options.side)
@@ -338,6 +362,7 @@ class ServedModel:
         limit = self._limit(options)
         if limit != model.max_seq_length:
             model = copy.copy(model)
+            model.tokenizer = copy.copy(model.tokenizer)
             model.max_seq_length = limit
         chosen = EncodeOptions(
             prompt=self.model.prompts[prompt_name] if prompt_name else "",
@@ -358,7 +383,7 @@ class ServedModel:
             raise ServiceError("invalid", str(error)) from error
         most = width if self.model.truncate_dim is None or options.tokens else min(width, self.model.truncate_dim)
         if options.dimensions is None:
-            return task, most, prompt_name, model
+            return _Task(task, most, prompt_name, model)
         if not 1 <= options.dimensions <= most:
             raise ServiceError(
                 "invalid",
@@ -366,7 +391,7 @@ class ServedModel:
                 "vectors.",
                 param="dimensions",
             )
-        return task, options.dimensions, prompt_name, model
+        return _Task(task, options.dimensions, prompt_name, model)
 
     def _windows(
         self, windows: TokenWindows, texts: list[str], rows: list[int], truncation: str, limit: int

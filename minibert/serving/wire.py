@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -247,9 +248,20 @@ def decode(body: bytes, kind: type[_Struct]) -> tuple[_Struct, tuple[str, ...]]:
         The body is not JSON, or a field has the wrong type.
     """
     content: dict[str, Any] = _decode(body, dict[str, msgspec.Raw], "")
-    known = {field.encode_name for field in msgspec.structs.fields(kind)}
+    known = _names(kind)
     ignored = tuple(name for name in content if name not in known)[:_MOST_IGNORED]
     return _decode(body, kind, ""), ignored
+
+
+@functools.cache
+def _names(kind: type[msgspec.Struct]) -> frozenset[str]:
+    """Return the names of a struct's fields; msgspec evaluates its annotations each time."""
+    return frozenset(field.encode_name for field in msgspec.structs.fields(kind))
+
+
+@functools.cache
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind)
 
 
 def is_object(raw: msgspec.Raw) -> bool:
@@ -315,7 +327,7 @@ def read_token_lists(raw: msgspec.Raw, field: str) -> list[list[str]]:
 
 def _decode(body: bytes | msgspec.Raw, kind: Any, field: str) -> Any:
     try:
-        return msgspec.json.decode(body, type=kind)
+        return _decoder(kind).decode(body)
     except msgspec.ValidationError as error:
         message, _, place = str(error).partition(" - at `$")
         place = (field + place.rstrip("`")).removeprefix(".")

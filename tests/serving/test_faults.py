@@ -140,7 +140,7 @@ def test_a_client_that_stops_reading_is_disconnected(service: Served, expected: 
 
 
 def test_a_client_that_closes_its_side_has_left(service: Served, expected: np.ndarray) -> None:
-    body = json.dumps({"inputs": ["word " * 500] * 2000}).encode()
+    body = json.dumps({"inputs": [f"{i} " + "word " * 500 for i in range(2000)]}).encode()
     for sent in (request(body)[:-1], request(body[:-2] + b', "a"]}')):
         with connect(service) as connection:
             connection.sendall(sent)

@@ -1,0 +1,316 @@
+"""The way of a request with a body: read it, give its job to the engine, wait, write the answer; limits and numbers.
+
+The event loop never computes. It reads short bodies, waits, and sends. Threads read and tokenize long ones, and write
+long answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import re
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+from urllib.parse import quote
+
+from minibert.serving import answers
+from minibert.serving.completions import Completions
+from minibert.serving.engine import Engine
+from minibert.serving.errors import ServiceError
+from minibert.serving.gates import request_id_of
+from minibert.serving.libraries import missing
+from minibert.serving.logs import LOG, REQUESTS
+from minibert.serving.metrics import Metrics
+from minibert.serving.protocols import Post, Work
+from minibert.serving.scheduler import Job
+
+try:
+    from starlette.responses import Response
+    from starlette.types import Receive, Scope, Send
+except ImportError as error:
+    raise missing(error) from error
+
+__all__ = ["PostRoute", "Service"]
+
+_INLINE_BODY = 2**11  # bytes; reading it takes 0.1 ms, which is less than giving it to a thread and back
+_SHORT_BODY = 2**16  # a longer one is read and tokenized in another thread, so that short ones do not wait for it
+_SHORT_ANSWER = 16  # texts; the vectors of more are written in a thread
+_WATCH_AFTER = 0.5  # seconds; most answers are there before, and watching for the client's leaving takes time
+_DISCARD_SECONDS = 5.0
+_PART_BYTES = 2**18  # of an answer: the next part is sent when the client has read most of the one before
+
+
+class Service:
+    """What the routes share: the engine, its numbers, the threads that read requests, the bytes in flight.
+
+    Attributes
+    ----------
+    leaving : bool
+        The process ends soon: /health and /readyz say so, and requests are still answered.
+    """
+
+    def __init__(self, engine: Engine, metrics: Metrics) -> None:
+        self.engine, self.metrics, self.inflight_bytes = engine, metrics, 0
+        self.completions, self.leaving = Completions(), False
+        metrics.inflight.set_function(lambda: self.inflight_bytes)
+        self._short = ThreadPoolExecutor(1, "minibert-read")
+        self._long = ThreadPoolExecutor(1, "minibert-read-long")
+
+    def add_bytes(self, count: int, own: int) -> None:
+        """Count bytes of a request that has `own` already; ServiceError if all requests have too many.
+
+        A request is never refused because of its own bytes.
+        """
+        self.inflight_bytes += count
+        if self.inflight_bytes > self.engine.settings.max_inflight_bytes and self.inflight_bytes > own + count:
+            raise ServiceError(
+                "overloaded", "the requests that wait take too much memory; send it again later.", retry_after=1.0
+            )
+
+    async def run(self, function: Callable[..., Any], *arguments: Any, long: bool) -> Any:
+        """Run a function in a thread: the one for short requests, or that for long ones."""
+        return await asyncio.get_running_loop().run_in_executor(
+            self._long if long else self._short, function, *arguments
+        )
+
+
+class PostRoute:
+    """A route that takes a body. It is an ASGI application of its own, because it watches for the client's leaving."""
+
+    def __init__(self, service: Service, path: str, post: Post) -> None:
+        self._service, self._path, self._post = service, path, post
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        service, post, started = self._service, self._post, time.monotonic()
+        metrics = service.metrics
+        metrics.requests.labels(self._path).inc()
+        request_id = request_id_of(scope)
+        headers = {"x-request-id": request_id}
+        held, work = _Held(service), None
+        try:
+            body = await self._body(scope, receive, held)
+            if post.computes:  # a token has a byte at least; what the body says may make it bulk
+                service.engine.check_room(None if b"priority" in body else len(body))
+            accept = dict(scope["headers"]).get(b"accept", b"").decode("latin-1")
+            before = time.monotonic()
+            if len(body) <= _INLINE_BODY:
+                work = post.read(service.engine, body, accept)
+            else:
+                work = await service.run(post.read, service.engine, body, accept, long=len(body) > _SHORT_BODY)
+            del body
+            if work.report is not None:
+                held.add(work.report.n_bytes)
+            metrics.tokenization.observe(time.monotonic() - before)
+            headers["x-tokenization-time"] = _milliseconds(time.monotonic() - before)
+            content = await self._answer(work, receive)
+            status, media_type = 200, work.media_type
+            metrics.successes.labels(self._path).inc()
+        except _DisconnectedError:
+            metrics.disconnected.inc()
+            held.release()
+            return
+        except ServiceError as error:
+            status, content, media_type = self._failed(error, headers)
+        except asyncio.CancelledError:
+            held.release()
+            raise
+        except Exception:
+            LOG.exception("request %s: an error of the service", request_id)
+            problem = ServiceError("failed", f"an error of the service; its log has the details, see {request_id}.")
+            status, content, media_type = self._failed(problem, headers)
+        seconds = time.monotonic() - started
+        metrics.duration.labels(self._path).observe(seconds)
+        headers["x-total-time"] = _milliseconds(seconds)
+        self._report(work, headers, request_id, status, seconds)
+        try:
+            del work
+            await _send(Response(content, status, headers, media_type), send)
+        finally:
+            held.release()
+
+    async def _body(self, scope: Scope, receive: Receive, held: _Held) -> bytes:
+        """Read the body, up to its limit and within its time."""
+        settings = self._service.engine.settings
+        headers = dict(scope["headers"])
+        encoding = headers.get(b"content-encoding", b"identity").decode("latin-1").lower()
+        if encoding != "identity":
+            raise ServiceError("media_type", f"the body has Content-Encoding {encoding[:50]!r}; send it uncompressed.")
+        length = headers.get(b"content-length", b"0")
+        if length.isdigit() and int(length) > settings.max_body_bytes:
+            if b"expect" not in headers:  # a client that asks before it sends does not send it
+                await _discard(receive, settings.max_body_bytes)
+            raise _too_large(settings.max_body_bytes)
+        parts, size = list[bytes](), 0
+        try:
+            async with asyncio.timeout(settings.body_timeout):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise _DisconnectedError
+                    part: bytes = message.get("body", b"")
+                    size += len(part)
+                    held.add(len(part))
+                    if size > settings.max_body_bytes:
+                        parts.clear()
+                        await _discard(receive, settings.max_body_bytes)
+                        raise _too_large(settings.max_body_bytes)
+                    parts.append(part)
+                    if not message.get("more_body", False):
+                        return b"".join(parts)
+        except TimeoutError:
+            raise ServiceError(
+                "slow", f"the body did not arrive within {settings.body_timeout:g} seconds; send it again."
+            ) from None
+
+    async def _answer(self, work: Work, receive: Receive) -> bytes:
+        """Wait for the engine and write the answer; a client that leaves cancels its job."""
+        service, value, count = self._service, None, 0
+        if work.job is not None and work.report is not None:
+            job, report = work.job, work.report
+            value = await self._computed(job, receive)
+            count = len(report.n_tokens)
+            metrics = service.metrics
+            metrics.queue.observe(job.queue_seconds)
+            metrics.inference.observe(job.compute_seconds)
+            for number in report.n_tokens:
+                metrics.input_length.observe(number)
+            metrics.texts.inc(count)
+            metrics.tokens.inc(sum(report.n_tokens))
+            if report.truncated:
+                metrics.truncated.inc(len(report.truncated))
+            if report.prompt_name is not None:
+                metrics.prompts.inc(count)
+        if count <= _SHORT_ANSWER and (work.job is None or work.job.tokens <= 512):
+            return work.write(value)
+        written: bytes = await service.run(work.write, value, long=True)
+        return written
+
+    async def _computed(self, job: Job, receive: Receive) -> Any:
+        """Return what the engine computes; cancel it after the time for a request, and if the client leaves."""
+        completions, limit = self._service.completions, self._service.engine.settings.request_timeout
+        future = self._service.engine.submit(job)
+        try:
+            first = min(limit, _WATCH_AFTER)
+            if await completions.wait(future, first) or await self._watched(future, limit - first, receive):
+                return future.result()
+            raise ServiceError(
+                "unavailable",
+                f"the request took longer than {limit:g} seconds; send fewer texts.",
+                retry_after=1.0,
+            )
+        finally:
+            future.cancel()  # without an effect if it has ended
+
+    async def _watched(self, future: Future[Any], seconds: float, receive: Receive) -> bool:
+        """Wait until a future has ended, and say if it has in time; _DisconnectedError if the client leaves."""
+        waiter = self._service.completions.waiter(future)
+        leaving = asyncio.ensure_future(_disconnected(receive))
+        try:
+            await asyncio.wait({waiter, leaving}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            if leaving.done() and not future.done():
+                raise _DisconnectedError
+            return future.done()
+        finally:
+            leaving.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await leaving
+
+    def _failed(self, error: ServiceError, headers: dict[str, str]) -> tuple[int, bytes, str]:
+        self._service.metrics.failures.labels(self._path, error.kind).inc()
+        return _failed(error, self._post, headers)
+
+    def _report(self, work: Work | None, headers: dict[str, str], request_id: str, status: int, seconds: float) -> None:
+        """Say in the headers and in the log what was done to the texts."""
+        line: dict[str, Any] = {"request_id": request_id, "route": self._path, "status": status}
+        line["milliseconds"] = round(1000 * seconds, 1)
+        if work is not None and work.ignored:
+            self._service.metrics.ignored.inc(len(work.ignored))
+            names = [re.sub(r"[^\w.-]", "?", name, flags=re.ASCII)[:40] for name in work.ignored[:10]]
+            headers["x-minibert-ignored"] = line["ignored"] = ",".join(names)
+        if work is not None and work.job is not None and work.report is not None:
+            report = work.report
+            line |= {"texts": len(report.n_tokens), "tokens": sum(report.n_tokens)}
+            if report.truncated:
+                headers["x-minibert-truncated"] = str(len(report.truncated))
+                line["truncated"] = len(report.truncated)
+            if report.prompt_name is not None:
+                headers["x-minibert-prompt"] = quote(report.prompt_name)
+                line["prompt"] = report.prompt_name
+            headers["x-compute-tokens"] = str(sum(report.n_tokens))
+            headers["x-compute-characters"] = str(report.n_characters)
+            headers["x-queue-time"] = _milliseconds(work.job.queue_seconds)
+            headers["x-inference-time"] = _milliseconds(work.job.compute_seconds)
+        level = logging.WARNING if "truncated" in line else logging.INFO
+        if REQUESTS.isEnabledFor(level):
+            REQUESTS.log(level, "%s", json.dumps(line), extra={"request": line})
+
+
+class _Held:
+    """The bytes of one request and its answer, which are counted until the answer is sent."""
+
+    def __init__(self, service: Service) -> None:
+        self._service, self._count = service, 0
+
+    def add(self, count: int) -> None:
+        """Count more bytes; ServiceError if all requests have too many."""
+        own = self._count
+        self._count += count
+        self._service.add_bytes(count, own)
+
+    def release(self) -> None:
+        """Count nothing more of this request."""
+        self._service.inflight_bytes -= self._count
+        self._count = 0
+
+
+class _DisconnectedError(Exception):
+    """The client has closed its connection."""
+
+
+def _too_large(limit: int) -> ServiceError:
+    return ServiceError("too_large", f"the body is larger than {limit} bytes; send fewer texts.")
+
+
+async def _discard(receive: Receive, most: int) -> None:
+    """Read the rest of a body that is too large, because many clients read the answer only after they sent it."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_DISCARD_SECONDS):
+            size, more = 0, True
+            while more and size <= most:
+                message = await receive()
+                size += len(message.get("body", b""))
+                more = message.get("more_body", False)
+
+
+async def _send(response: Response, send: Send) -> None:
+    """Send a response in parts, so that the bytes of a slow client are not all copied into its connection at once."""
+    await send({"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers})
+    content, first = response.body, 0
+    while len(content) - first > _PART_BYTES:
+        part = bytes(content[first : first + _PART_BYTES])
+        await send({"type": "http.response.body", "body": part, "more_body": True})
+        first += _PART_BYTES
+    await send({"type": "http.response.body", "body": bytes(content[first:])})
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _failed(error: ServiceError, post: Post, headers: dict[str, str]) -> tuple[int, bytes, str]:
+    """Return the status, the body and the media type of an error, and add its headers."""
+    if error.retry_after is not None:
+        headers["retry-after"] = str(max(1, round(error.retry_after)))
+    if error.kind in ("too_large", "slow", "media_type"):  # the rest of the body is not read
+        headers["connection"] = "close"
+    return answers.status_of(error, post.family), answers.error_body(error, post.family, post.field), "application/json"
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1000 * seconds:.0f}"
