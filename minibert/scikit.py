@@ -24,7 +24,7 @@ except ImportError as error:
 
 __all__ = ["MinibertTransformer"]
 
-_OF_THE_MODEL = ("prompts", "revision", "backend", "num_threads", "compute_type")
+_OF_THE_MODEL = ("prompts", "revision", "backend", "num_threads", "compute_type", "shared_weights")
 _OF_ENCODE = tuple(field.name for field in dataclasses.fields(EncodeOptions))
 
 
@@ -36,7 +36,7 @@ class MinibertTransformer(TransformerMixin, BaseEstimator):  # type: ignore[misc
 
     Parameters
     ----------
-    model_name_or_path, prompts, revision, backend, num_threads, compute_type
+    model_name_or_path, prompts, revision, backend, num_threads, compute_type, shared_weights
         As in `SentenceTransformer`.
     pooling, layers, layer_pooling, special_tokens, normalize_embeddings, truncate_dim
         As in `SentenceTransformer.encode`.
@@ -54,6 +54,7 @@ class MinibertTransformer(TransformerMixin, BaseEstimator):  # type: ignore[misc
         backend: str | None = None,
         num_threads: int | None = None,
         compute_type: str | None = None,
+        shared_weights: bool | None = None,
         pooling: str | Sequence[str] | None = None,
         layers: LayerSelection | None = None,
         layer_pooling: str = "concat",
@@ -72,6 +73,7 @@ class MinibertTransformer(TransformerMixin, BaseEstimator):  # type: ignore[misc
         self.backend = backend
         self.num_threads = num_threads
         self.compute_type = compute_type
+        self.shared_weights = shared_weights
         self.pooling = pooling
         self.layers = layers
         self.layer_pooling = layer_pooling

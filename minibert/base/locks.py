@@ -39,6 +39,8 @@ class FileLock:
     check : callable, optional
         Called when the lock is taken, before anything is written, with the text of the file; None if it is new. If it
         raises, the file is not changed.
+    needed : bool
+        Whether to warn if the file system does not support locks, because a second process could then do harm.
 
     Raises
     ------
@@ -55,7 +57,7 @@ class FileLock:
         The file system does not support locks, like some network drives, so a second run is not prevented.
     """
 
-    def __init__(self, path: Path, check: Callable[[str | None], object] | None = None) -> None:
+    def __init__(self, path: Path, check: Callable[[str | None], object] | None = None, *, needed: bool = True) -> None:
         self._path = path
         self._descriptor, new = _open(path)
         try:
@@ -69,10 +71,11 @@ class FileLock:
                 raise BlockingIOError(holder if _HOLDER.fullmatch(holder) else "another process") from error
             if error.errno not in _WITHOUT_LOCKS:
                 raise
-            warn_caller(
-                f"{path} cannot be locked ({os_reason(error)}): its file system does not support locks. Make sure that "
-                "no second run writes the same output."
-            )
+            if needed:
+                warn_caller(
+                    f"{path} cannot be locked ({os_reason(error)}): its file system does not support locks. Make sure "
+                    "that no second run writes the same output."
+                )
             self._descriptor = -1
             return
         # The process that had the lock may have deleted the file after it was opened here; the lock is then void.

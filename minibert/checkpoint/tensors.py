@@ -17,7 +17,7 @@ from minibert.base.files import JSON_LIMIT, parse_json, refuse_lfs_pointer
 from minibert.checkpoint.hub import ModelFiles
 from minibert.errors import ModelFormatError
 
-__all__ = ["DTYPES", "StoredTensor", "load_tensors", "open_checkpoint", "read_header", "read_tensor"]
+__all__ = ["DTYPES", "StoredTensor", "file_state", "load_tensors", "open_checkpoint", "read_header", "read_tensor"]
 
 _BUFFER_BYTES = 4 * 2**20
 
@@ -111,7 +111,7 @@ def read_tensor(tensor: StoredTensor, target: FloatArray) -> None:
                         f"{[int(i) for i in index]}; a weight must be finite, and between -{_LARGEST_WEIGHT:g} and "
                         f"{_LARGEST_WEIGHT:g}. The file was saved from a broken model."
                     )
-            if _file_state(file) != tensor.state:
+            if file_state(file) != tensor.state:
                 raise ModelFormatError(f"{tensor.path} changed while it was being read; load the model again.")
     except OSError as error:
         raise ModelFormatError(f"{tensor.path}: reading tensor {tensor.name} failed: {error}.") from error
@@ -163,7 +163,7 @@ def read_header(path: Path) -> list[StoredTensor]:
     """
     try:
         with open(path, "rb", buffering=0) as file:
-            state = _file_state(file)
+            state = file_state(file)
             header, first = _header_bytes(file, size=state[2])
         return _tensors_of(path, state, parse_json(header, "its header"), first)
     except (OSError, ValueError) as error:
@@ -222,7 +222,7 @@ def _entry(name: str, entry: object) -> tuple[str, tuple[int, ...], int, int]:
     raise ValueError(f"tensor {name!a} is described by {brief(entry)}; expected dtype, shape and data_offsets")
 
 
-def _file_state(file: IO[bytes]) -> tuple[int, ...]:
+def file_state(file: IO[bytes]) -> tuple[int, ...]:
     """Return numbers that change when a file is replaced or written to."""
     status = os.fstat(file.fileno())
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

@@ -22,6 +22,7 @@ __all__ = [
     "add_layers",
     "add_model_options",
     "add_prompt",
+    "add_shared_weights",
     "add_stride",
     "add_texts",
     "check_file",
@@ -167,6 +168,7 @@ def add_model_options(parser: argparse.ArgumentParser, *, backend: bool = True, 
             help="default: MINIBERT_NUM_THREADS, else all cores, but at most OMP_NUM_THREADS",
         )
         add_compute_type(parser)
+        add_shared_weights(parser)
 
 
 def add_compute_type(parser: argparse.ArgumentParser) -> None:
@@ -176,6 +178,16 @@ def add_compute_type(parser: argparse.ArgumentParser) -> None:
         choices=("float32", "int16", "int8"),
         help="the numbers that are multiplied (default: MINIBERT_COMPUTE_TYPE, else float32); int16 and int8 are "
         "faster and need less memory, with a small error",
+    )
+
+
+def add_shared_weights(parser: argparse.ArgumentParser) -> None:
+    """Add --shared-weights and --no-shared-weights."""
+    parser.add_argument(
+        "--shared-weights",
+        action=argparse.BooleanOptionalAction,
+        help="hold the weights once for all processes of this machine, from a file that is written at the first load "
+        "(default: MINIBERT_SHARED_WEIGHTS, else no)",
     )
 
 

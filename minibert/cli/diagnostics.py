@@ -95,6 +95,7 @@ def cache_state() -> list[dict[str, Any]]:
     ImportError
         Numba cannot be imported.
     """
+    from minibert.base.trusted import why_untrusted
     from minibert.kernels import machine_code
 
     states = []
@@ -107,7 +108,7 @@ def cache_state() -> list[dict[str, Any]]:
                 "kernels": len(files),
                 "bytes": sum(file.stat().st_size for file in files),
                 "writable": os.path.isdir(nearest) and os.access(nearest, os.W_OK),
-                "untrusted": machine_code.why_untrusted(folder),
+                "untrusted": why_untrusted(folder),
             }
         )
     return states

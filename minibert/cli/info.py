@@ -121,7 +121,9 @@ class _Description:
                 self._add(name, value, file)
         self._add("compute type", self._compute_type, "")
         self._model = self._try(
-            lambda: BertModel.from_files(files, config=config, backend="numpy", compute_type="float32")
+            lambda: BertModel.from_files(
+                files, config=config, backend="numpy", compute_type="float32", shared_weights=False
+            )
         )
         if self._model is not None:
             index = self._try(files.index)

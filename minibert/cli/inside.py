@@ -86,7 +86,8 @@ def _load(arguments: argparse.Namespace, *, masked_lm: bool = False) -> tuple[An
 
     files = locate_model(arguments)
     wanted: Any = BertForMaskedLM if masked_lm and "BertForMaskedLM" in find_heads(files) else BertModel
-    model = wanted.from_files(files, backend=arguments.backend, num_threads=arguments.num_threads)
+    how = {name: getattr(arguments, name) for name in ("backend", "num_threads", "shared_weights")}
+    model = wanted.from_files(files, **how)
     return model, BertTokenizer.from_files(files)
 
 

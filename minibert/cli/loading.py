@@ -51,6 +51,7 @@ def load_bert(arguments: argparse.Namespace) -> BertModel:
         backend=arguments.backend,
         num_threads=arguments.num_threads,
         compute_type=arguments.compute_type,
+        shared_weights=arguments.shared_weights,
         add_pooling_layer=False,
     )
 
@@ -77,4 +78,5 @@ def load_sparse_encoder(arguments: argparse.Namespace) -> SparseEncoder:
 
 
 def _how(arguments: argparse.Namespace) -> dict[str, Any]:
-    return {name: getattr(arguments, name) for name in ("revision", "backend", "num_threads", "compute_type")}
+    names = ("revision", "backend", "num_threads", "compute_type", "shared_weights")
+    return {name: getattr(arguments, name) for name in names}

@@ -149,16 +149,15 @@ def _subject(arguments: argparse.Namespace) -> Subject:
     modules = list_modules(files)
     listed = read_modules(files) if modules and [one.kind for one in modules][:2] == ["Transformer", "Pooling"] else []
     folder = files.subfolder(listed[0].path) if listed else files
+    how = {name: getattr(arguments, name) for name in ("backend", "num_threads", "shared_weights")}
     if listed:
         from minibert.models.bert_model import BertModel
 
-        model: Any = BertModel.from_files(folder, backend=arguments.backend, num_threads=arguments.num_threads)
+        model: Any = BertModel.from_files(folder, **how)
         pipeline = read_pipeline(files, listed, model.config.hidden_size, model.ops)
     else:
         pipeline = None
-        model = load(
-            arguments.model, revision=arguments.revision, backend=arguments.backend, num_threads=arguments.num_threads
-        )
+        model = load(arguments.model, revision=arguments.revision, **how)
     try:
         from minibert.tokenizer.bert_tokenizer import BertTokenizer
 
@@ -253,7 +252,7 @@ def _probe(arguments: argparse.Namespace) -> int:
 def _names(arguments: argparse.Namespace) -> int:
     from minibert.parity.styles import listed_names
 
-    arguments.backend, arguments.num_threads = "numpy", None
+    arguments.backend, arguments.num_threads, arguments.shared_weights = "numpy", None, False
     subject = _subject(arguments)
     rows = listed_names(subject, arguments.style)
     width = max((len(name) for name, _ in rows), default=0)

@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from minibert.checkpoint.hub import DEFAULT_MODEL
-from minibert.cli.common import add_compute_type, natural, positive, report_problem
+from minibert.cli.common import add_compute_type, add_shared_weights, natural, positive, report_problem
 
 if TYPE_CHECKING:
     from minibert.serving.keys import ApiKeys
@@ -46,6 +46,7 @@ def add_verbs(verbs: Any) -> None:
     serve.add_argument("--backend", choices=("numba", "numba-blas", "numpy"), help="the code that computes")
     serve.add_argument("--threads", dest="num_threads", type=positive, metavar="N", help="threads of the engine")
     add_compute_type(serve)
+    add_shared_weights(serve)
     serve.add_argument(
         "--truncation",
         choices=("mark", "error", "split"),
@@ -146,8 +147,8 @@ def _serve(arguments: argparse.Namespace) -> None:
         raise ValueError(f"two models have the name {max(served, key=served.count)}; rename a folder.")
     if arguments.truncation not in ("mark", "error", "split"):  # argparse does not check the environment's choices
         raise ValueError(f"--truncation {arguments.truncation}; expected mark, error or split.")
-    for name in ("any_model_name", "json_logs"):
-        if not isinstance(getattr(arguments, name), bool):
+    for name in ("any_model_name", "json_logs", "shared_weights"):
+        if not isinstance(getattr(arguments, name), bool | None):
             raise ValueError(f"{_ENVIRONMENT}{name.upper()}={getattr(arguments, name)}; expected 1 or 0.")
     keys = _read_keys(arguments)
     log_requests(as_json=arguments.json_logs)
@@ -167,7 +168,8 @@ def _serve(arguments: argparse.Namespace) -> None:
     bound = listen(arguments.host, arguments.port, arguments.uds)
 
     def load() -> Engine:
-        options = {name: getattr(arguments, name) for name in ("revision", "backend", "num_threads", "compute_type")}
+        names_of_options = ("revision", "backend", "num_threads", "compute_type", "shared_weights")
+        options = {name: getattr(arguments, name) for name in names_of_options}
         models = {name: load_served(model, **options) for name, model in zip(served, names, strict=True)}
         engine = Engine(models, settings=settings)
         engine.warm_up()

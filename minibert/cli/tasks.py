@@ -118,6 +118,7 @@ def _load(arguments: argparse.Namespace, task: str, *names: str) -> Any:
         backend=arguments.backend,
         num_threads=arguments.num_threads,
         compute_type=arguments.compute_type,
+        shared_weights=arguments.shared_weights,
         **given,
     )
 

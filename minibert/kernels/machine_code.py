@@ -6,7 +6,7 @@ Files       - A file is used only if it is complete (it begins with the SHA-256 
               these sources, by this Numba, for this processor. If not, the code is compiled again.
             - A file gets its name when it is complete, so many processes may start, or be killed, at the same time.
             - Machine code is read only from a file and a folder that no user except the current one, or the owner of
-              the package, can write to or replace (`why_untrusted` lists the conditions).
+              the package, can write to or replace (base/trusted.py).
             - If machine code cannot be saved, it is compiled at every start, and one warning says so.
             - Machine code of other versions of the sources is deleted when it has not been used for a month.
 Layout      SHA-256 of the rest (32 bytes) | one line of JSON: format, key, symbol | an object file
@@ -25,24 +25,22 @@ import importlib.metadata
 import json
 import os
 import re
-import stat
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import llvmlite
 import llvmlite.binding as llvm
 
-from minibert.base.owners import has_private_group
+from minibert.base.trusted import FOLDER_FLAGS, HAS_FOLDER_DESCRIPTORS, read_trusted, user_cache, write_trusted
 from minibert.base.warn import warn_caller
 from minibert.bert import low_precision
 from minibert.kernels.object_code import Kernel, ObjectCode, link
 from minibert.kernels.processor import target
 
-__all__ = ["cache_folders", "load_run_task", "why_untrusted"]
+__all__ = ["cache_folders", "cache_key", "load_run_task"]
 
 _FORMAT = 1
 _FILE = "run_task-{}.bin"
@@ -51,14 +49,6 @@ _FILE = "run_task-{}.bin"
 _UNUSED_SECONDS = 30 * 24 * 3600
 
 _DIGEST_SIZE = hashlib.sha256().digest_size
-
-# Python on Windows does not give owners or descriptors of folders. There, only the access list protects a folder.
-_HAS_OWNERS = hasattr(os, "geteuid")
-_HAS_FOLDER_DESCRIPTORS = {os.open, os.rename, os.unlink} <= os.supports_dir_fd
-_FOLDER_FLAGS = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
-# With O_NONBLOCK, opening a fifo does not wait for a writer. It is refused afterwards, because it is not a file.
-_FILE_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-
 
 _lock = threading.RLock()
 
@@ -102,10 +92,10 @@ def _make_kernel(compute_type: str) -> Kernel:
 
 def _read_code(compute_type: str = "float32") -> ObjectCode | None:
     """Return the machine code on disk; None if there is none that can be used."""
-    key = _key(compute_type)
+    key = cache_key(compute_type)
     for folder in cache_folders():
         try:
-            content = _read(folder, _FILE.format(hashlib.sha256(key.encode()).hexdigest()[:32]))
+            content = read_trusted(folder, _FILE.format(hashlib.sha256(key.encode()).hexdigest()[:32]))
             digest, payload = content[:_DIGEST_SIZE], content[_DIGEST_SIZE:]
             if hashlib.sha256(payload).digest() == digest:
                 line, _, code = payload.partition(b"\n")
@@ -128,14 +118,14 @@ def _compile_code(compute_type: str) -> ObjectCode:
 
 def _save(code: ObjectCode, compute_type: str = "float32") -> None:
     """Save machine code in the first folder that can be written to."""
-    key = _key(compute_type)
+    key = cache_key(compute_type)
     header = json.dumps({"format": _FORMAT, "key": key, "symbol": code.symbol}).encode()
     payload = header + b"\n" + code.content
     reasons = []
     for folder in cache_folders():
         try:
             name = _FILE.format(hashlib.sha256(key.encode()).hexdigest()[:32])
-            _write(folder, name, hashlib.sha256(payload).digest() + payload)
+            write_trusted(folder, name, [hashlib.sha256(payload).digest(), payload])
         except OSError as error:
             reasons.append(f"{folder}: {error.strerror or error}")
         else:
@@ -144,8 +134,8 @@ def _save(code: ObjectCode, compute_type: str = "float32") -> None:
     _warn_not_saved("; ".join(reasons) or "there is not a folder for them")
 
 
-def _key(compute_type: str) -> str:
-    """Return a text with everything that the machine code depends on."""
+def cache_key(compute_type: str) -> str:
+    """Return a text with everything that the machine code, and the packed weights that it reads, depend on."""
     try:
         compiler = importlib.metadata.version("numba")
     except importlib.metadata.PackageNotFoundError:
@@ -183,135 +173,8 @@ def cache_folders() -> Iterator[Path]:
         yield Path(chosen) / name
         return
     yield Path(__file__).parent / "__pycache__" / name
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    if os.path.isabs(base):  # without a home directory, the path is not absolute
-        yield Path(base) / "minibert" / name
-
-
-def why_untrusted(folder: Path) -> str | None:
-    """Return the reason why machine code in a folder is not executed; None if only trusted users can write there.
-
-    The user and the owner of the package are trusted; for the folders above, root is trusted too. Other users must not
-    have write access to any of these folders. A folder above may be sticky, as /tmp is, because there other users
-    cannot rename files that are not theirs. It may be open to a group whose only user is its owner
-    (`has_private_group`). Folders above the package's sources are not checked, because users who can write there can
-    replace the sources.
-    """
-    try:
-        _check_folder(folder)
-    except OSError as error:
-        return error.strerror or str(error)
-    return None
-
-
-@functools.cache
-def _source_folders() -> frozenset[Path]:
-    """Return the folders of the sources. They are not checked: users who can write there can change the sources."""
-    sources = Path(os.path.realpath(__file__)).parent
-    return frozenset((sources / "__pycache__", sources, *sources.parents))
-
-
-def _check_folder(folder: Path, *, make: bool = False) -> Path:
-    """Return a folder's path without links; raise PermissionError if others could put machine code there.
-
-    Each folder is checked after the one above it, in which others then cannot rename anything. So they cannot change
-    the meaning of the path afterwards. With `make`, missing folders are made; without it, the check ends at the first
-    missing folder.
-    """
-    if not _HAS_OWNERS:
-        if make:
-            folder.mkdir(parents=True, exist_ok=True)
-        return folder
-    resolved = Path(os.path.realpath(folder))
-    for path in (*reversed(resolved.parents), resolved):
-        try:
-            state = os.lstat(path)
-        except FileNotFoundError:
-            if not make:
-                break
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(path, 0o755)
-            state = os.lstat(path)
-        if path not in _source_folders():
-            _check_state(state, stat.S_IFDIR, "" if path == resolved else str(path))
-    return resolved
-
-
-def _check_state(state: os.stat_result, kind: int, above: str = "") -> None:
-    """Raise PermissionError if others could change a file or a folder.
-
-    `above` is the path, for the message, if this is a folder above the one that is asked for.
-    """
-    name = above or "it"
-    if stat.S_IFMT(state.st_mode) != kind:
-        raise PermissionError(0, f"{name} is not a {'folder' if kind == stat.S_IFDIR else 'regular file'}")
-    if not _HAS_OWNERS:
-        return
-    owners = {os.geteuid(), os.stat(__file__).st_uid} | ({0} if above else set())
-    if state.st_uid not in owners:
-        raise PermissionError(0, f"{name} belongs to another user")
-    if not state.st_mode & 0o022 or (above and state.st_mode & stat.S_ISVTX):
-        return
-    if state.st_mode & 0o002 or not (above and has_private_group(above, state)):
-        raise PermissionError(0, f"others can write to {name}")
-
-
-class _OpenFolder(NamedTuple):
-    """A trusted folder and its descriptor, which means the same folder even if the path changes."""
-
-    path: Path
-    descriptor: int | None
-
-    def name(self, file: str) -> str:
-        """Return the name of a file for a call that gets `descriptor` as `dir_fd`."""
-        return file if self.descriptor is not None else str(self.path / file)
-
-
-@contextlib.contextmanager
-def _open_folder(folder: Path, *, make: bool = False) -> Iterator[_OpenFolder]:
-    """Keep a folder open; raise OSError if it does not exist, or others could put machine code there."""
-    path = _check_folder(folder, make=make)
-    if not _HAS_FOLDER_DESCRIPTORS:
-        yield _OpenFolder(path, None)
-        return
-    descriptor = os.open(path, _FOLDER_FLAGS)
-    try:
-        _check_state(os.fstat(descriptor), stat.S_IFDIR)
-        yield _OpenFolder(path, descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _read(folder: Path, name: str) -> bytes:
-    """Read a file of machine code; raise OSError if it does not exist, or others could have written it."""
-    with _open_folder(folder) as opened:
-
-        def opener(path: str, flags: int) -> int:
-            return os.open(path, flags | _FILE_FLAGS, dir_fd=opened.descriptor)
-
-        with open(opened.name(name), "rb", opener=opener) as file:
-            _check_state(os.fstat(file.fileno()), stat.S_IFREG)
-            return file.read()
-
-
-def _write(folder: Path, name: str, content: bytes) -> None:
-    """Write a file that gets its name when it is complete; raise OSError if the folder cannot be used."""
-    with _open_folder(folder, make=True) as opened:
-        partial, at = opened.name(f".{os.urandom(8).hex()}.partial"), opened.descriptor
-
-        def opener(path: str, flags: int) -> int:
-            return os.open(path, flags | _FILE_FLAGS, 0o644, dir_fd=at)
-
-        try:
-            with open(partial, "xb", opener=opener) as file:
-                if hasattr(os, "fchmod"):
-                    os.fchmod(file.fileno(), 0o644)  # the umask must not decide, as a package may have several users
-                file.write(content)
-            os.replace(partial, opened.name(name), src_dir_fd=at, dst_dir_fd=at)
-        except BaseException:
-            with contextlib.suppress(OSError):  # so that the first error is raised
-                os.unlink(partial, dir_fd=at)
-            raise
+    if (users := user_cache()) is not None:
+        yield users / name
 
 
 @functools.cache
@@ -327,7 +190,7 @@ def _delete_unused(folder: Path) -> None:
 
     If an older version still runs, it keeps the code that it has loaded, and compiles again the code that is missing.
     """
-    if not _HAS_FOLDER_DESCRIPTORS:  # without descriptors, a folder could be replaced after its check
+    if not HAS_FOLDER_DESCRIPTORS:  # without descriptors, a folder could be replaced after its check
         return
     with contextlib.suppress(OSError):
         for name in os.listdir(folder.parent):
@@ -338,7 +201,7 @@ def _delete_unused(folder: Path) -> None:
 
 def _delete_if_unused(folder: Path) -> None:
     """Delete a folder if it belongs to the user, holds only machine code, and was not used for `_UNUSED_SECONDS`."""
-    descriptor = os.open(folder, _FOLDER_FLAGS)
+    descriptor = os.open(folder, FOLDER_FLAGS)
     try:
         state, names = os.fstat(descriptor), os.listdir(descriptor)
         if state.st_uid != os.geteuid() or time.time() - state.st_mtime < _UNUSED_SECONDS:

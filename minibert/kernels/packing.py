@@ -23,13 +23,14 @@ from typing import Any
 import numpy as np
 
 from minibert.base.arrays import FloatArray, IntArray
-from minibert.bert.low_precision import Format, QuantisedLinear
+from minibert.bert.low_precision import Format, QuantisedLinear, format_of
 from minibert.bert.ops import Linear
 from minibert.kernels.buffers import aligned_empty
+from minibert.kernels.machine_code import cache_key
 from minibert.kernels.processor import NR
 from minibert.kernels.words import WORDS, Words
 
-__all__ = ["PackedLinear", "PackedWords", "pack", "pack_words"]
+__all__ = ["PackedLayout", "PackedLinear", "PackedWords", "pack", "pack_words"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -130,3 +131,26 @@ def _numbers(panels: FloatArray, words: Words) -> IntArray:
     """Return the whole numbers of panels, a view of shape (..., groups, steps, NR, numbers of a word)."""
     lines = panels[..., words.header * NR :].view(f"i{words.dot.w_bytes}")
     return lines.reshape(*panels.shape[:-1], words.steps, NR, -1)
+
+
+class PackedLayout:
+    """The layout of the packed weights of a compute type on this processor, for files of them.
+
+    Attributes
+    ----------
+    key : str
+        Everything that the panels depend on, besides the weights.
+    """
+
+    def __init__(self, compute_type: str) -> None:
+        self.key = cache_key(compute_type)
+        self._compute_type = compute_type
+
+    def restore(
+        self, paths: tuple[str, ...], shape: tuple[int, int], panels: FloatArray, bias: FloatArray
+    ) -> PackedLinear | PackedWords:
+        """Return what `prepare` made, from its panels and its bias."""
+        form = format_of(Linear(paths, panels, bias), self._compute_type)  # which reads the paths only
+        if form is None:
+            return PackedLinear(paths, shape, panels, bias)
+        return PackedWords(paths, shape, panels, bias, form)

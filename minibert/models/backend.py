@@ -12,8 +12,9 @@ from minibert.base.warn import warn_caller
 from minibert.bert import low_precision, reference
 from minibert.bert.low_precision import COMPUTE_TYPES
 from minibert.bert.ops import Ops
+from minibert.models.sharing import Sharing
 
-__all__ = ["BACKENDS", "ThreadChoice", "choose_compute_type", "choose_num_threads", "choose_ops"]
+__all__ = ["BACKENDS", "ThreadChoice", "choose_compute_type", "choose_num_threads", "choose_ops", "choose_sharing"]
 
 BACKENDS = ("numba", "numba-blas", "numpy")
 """minibert's kernels; the same, but with the matrix products of NumPy's BLAS; NumPy alone."""
@@ -78,6 +79,39 @@ def choose_compute_type(compute_type: str | None = None) -> str:
     chosen = compute_type if compute_type is not None else os.environ.get("MINIBERT_COMPUTE_TYPE") or "float32"
     check_choice(source, chosen, COMPUTE_TYPES)
     return chosen
+
+
+def choose_sharing(
+    shared_weights: bool | None, backend: str | None = None, compute_type: str | None = None
+) -> Sharing | None:
+    """Return how the weights of a model are shared: the argument, else MINIBERT_SHARED_WEIGHTS, else they are not.
+
+    Raises
+    ------
+    TypeError, ValueError
+        The argument is not a bool, or the variable is neither 1 nor 0; or the weights are to be shared with a backend
+        other than "numba".
+    """
+    if shared_weights is not None and not isinstance(shared_weights, bool):
+        raise TypeError(f"shared_weights is {brief(shared_weights)}; expected True, False or None.")
+    text = os.environ.get("MINIBERT_SHARED_WEIGHTS") or "0"
+    if shared_weights is None and text not in ("0", "1"):
+        raise ValueError(f"MINIBERT_SHARED_WEIGHTS={brief(text)}; expected 1 or 0.")
+    if not (text == "1" if shared_weights is None else shared_weights):
+        return None
+    chosen = backend if backend is not None else os.environ.get("MINIBERT_BACKEND") or None
+    if chosen not in (None, "numba"):
+        asked = "MINIBERT_SHARED_WEIGHTS=1" if shared_weights is None else "shared_weights=True"
+        raise ValueError(
+            f"{asked}, and the backend is {chosen!r}: only the weights that are packed for minibert's kernels can be "
+            "shared. Use the backend 'numba', or give shared_weights=False."
+        )
+    try:
+        from minibert.kernels.packing import PackedLayout
+    except ImportError:  # `choose_ops` has warned of it
+        return None
+    name = choose_compute_type(compute_type)
+    return Sharing(PackedLayout(name), name)
 
 
 def _numpy_ops(compute_type: str) -> Ops:

@@ -35,6 +35,7 @@ def load(
     backend: str | None = None,
     num_threads: int | None = None,
     compute_type: str | None = None,
+    shared_weights: bool | None = None,
     **harmless: Any,
 ) -> BertModel | BertHead:
     """Load a model with the head that its checkpoint has; the arguments are those of `BertModel.from_pretrained`.
@@ -79,6 +80,7 @@ def load(
         backend=backend,
         num_threads=num_threads,
         compute_type=compute_type,
+        shared_weights=shared_weights,
     )
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from minibert.bert.weights import (
 from minibert.checkpoint.hub import ModelFiles
 from minibert.checkpoint.tensors import DTYPES, StoredTensor, open_checkpoint, read_tensor
 from minibert.errors import ModelFormatError
+from minibert.models.sharing import Recording, Restored, Sharing, Tensors
 
 __all__ = ["find_heads", "load_weights"]
 
@@ -37,6 +39,8 @@ _BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
 _HEAD_MODULES = ("cls.", "classifier.", "qa_outputs.")
 _DECODER = "cls.predictions.decoder"
 
+_Part = TypeVar("_Part")
+
 
 def load_weights(
     files: ModelFiles,
@@ -45,6 +49,7 @@ def load_weights(
     *,
     add_pooling_layer: bool = True,
     head: str | None = None,
+    sharing: Sharing | None = None,
 ) -> Weights:
     """Read a model's safetensors into float32 weights, and call `prepare` for each linear map as soon as it is read.
 
@@ -60,6 +65,8 @@ def load_weights(
         Whether to read the pooler, if the checkpoint has one.
     head : str, optional
         A class in `HEADS`: its head is read too, and the pooler is read if and only if that head needs it.
+    sharing : Sharing, optional
+        The tables, the encoder and a decoder are then mapped from files that `prepare` made once.
 
     Raises
     ------
@@ -82,19 +89,53 @@ def load_weights(
         has_pooler = add_pooling_layer and checkpoint.has_pooler
     checkpoint.check(config, pooler=has_pooler, head=head)
 
-    def read(rows: Iterable[Row], scope: str = "") -> dict[str, PreparedLinear | LayerNorm | FloatArray]:
-        return _assemble(checkpoint, rows, scope, config, prepare)
+    plain = _FromFiles(checkpoint, prepare)
 
-    fields = read(EMBEDDING_ROWS)
-    layers = tuple(
-        LayerWeights(path, **read(LAYER_ROWS, f"{path}."))  # type: ignore[arg-type]
-        for path in (f"encoder.layer.{i}" for i in range(config.num_hidden_layers))
-    )
-    pooler = read(POOLER_ROWS) if has_pooler else {"pooler": None}
-    weights = Weights(config=config, layers=layers, ignored=checkpoint.ignored(), **fields, **pooler)  # type: ignore[arg-type]
+    def read(part: str, make: Callable[[Tensors], _Part]) -> _Part:
+        return make(plain) if sharing is None else _shared(sharing, part, files, checkpoint, plain, make)
+
+    def read_encoder(tensors: Tensors) -> Weights:
+        fields = _assemble(tensors, EMBEDDING_ROWS, "", config)
+        layers = tuple(
+            LayerWeights(path, **_assemble(tensors, LAYER_ROWS, f"{path}.", config))  # type: ignore[arg-type]
+            for path in (f"encoder.layer.{i}" for i in range(config.num_hidden_layers))
+        )
+        return Weights(config=config, layers=layers, pooler=None, ignored=checkpoint.ignored(), **fields)  # type: ignore[arg-type]
+
+    weights = read("encoder", read_encoder)
+    if has_pooler:
+        weights = dataclasses.replace(weights, **_assemble(plain, POOLER_ROWS, "", config))  # type: ignore[arg-type]
     if head is None:
         return weights
-    return dataclasses.replace(weights, head=_read_head(head, checkpoint, config, prepare, weights.word_embeddings))
+
+    def read_head(tensors: Tensors) -> HeadWeights:
+        return _read_head(head, tensors, checkpoint.decoder_bias, config, weights.word_embeddings)
+
+    # Only a decoder is large.
+    has_decoder = any(row.path == _DECODER for row in HEADS[head].rows)
+    return dataclasses.replace(weights, head=read(head, read_head) if has_decoder else read_head(plain))
+
+
+def _shared(
+    sharing: Sharing,
+    part: str,
+    files: ModelFiles,
+    checkpoint: _Checkpoint,
+    plain: _FromFiles,
+    make: Callable[[Tensors], _Part],
+) -> _Part:
+    """Make a part of the weights from the file that processes share, or from the checkpoint if there can be none."""
+    made: list[_Part] = []
+
+    def record() -> dict[str, FloatArray]:
+        recording = Recording(plain)
+        made.append(make(recording))
+        return recording.arrays
+
+    arrays = sharing.arrays(part, files, checkpoint.tensors.values(), record)
+    if arrays is not None:
+        return make(Restored(arrays, sharing.layout))
+    return made[0] if made else make(plain)
 
 
 def find_heads(files: ModelFiles) -> tuple[str, ...]:
@@ -114,32 +155,21 @@ def _open(files: ModelFiles) -> _Checkpoint:
 
 
 def _read_head(
-    name: str,
-    checkpoint: _Checkpoint,
-    config: BertConfig,
-    prepare: Callable[[Linear], PreparedLinear],
-    word_embeddings: FloatArray,
+    name: str, tensors: Tensors, decoder_bias: str, config: BertConfig, word_embeddings: FloatArray
 ) -> HeadWeights:
     """Read a head that was checked."""
     rows = HEADS[name].rows
-    fields = _assemble(checkpoint, [row for row in rows if row.path != _DECODER], "", config, prepare)
+    fields = _assemble(tensors, [row for row in rows if row.path != _DECODER], "", config)
     if not any(row.path == _DECODER for row in rows):
         return HeadWeights(name, **fields)  # type: ignore[arg-type]
-    weight = checkpoint.read([f"{_DECODER}.weight"]) if f"{_DECODER}.weight" in checkpoint.tensors else word_embeddings
-    if tied := np.array_equal(weight, word_embeddings):
-        weight = word_embeddings  # so that a second copy is not kept
-    decoder = prepare(Linear((_DECODER,), weight, checkpoint.read([checkpoint.decoder_bias])))
+    decoder, tied = tensors.decoder(_DECODER, decoder_bias, word_embeddings)
     transform = {field: fields.pop(field) for field in ("transform", "transform_norm")}
     predictions = PredictionWeights(decoder=decoder, tied=tied, **transform)  # type: ignore[arg-type]
     return HeadWeights(name, predictions=predictions, **fields)  # type: ignore[arg-type]
 
 
 def _assemble(
-    checkpoint: _Checkpoint,
-    rows: Iterable[Row],
-    scope: str,
-    config: BertConfig,
-    prepare: Callable[[Linear], PreparedLinear],
+    tensors: Tensors, rows: Iterable[Row], scope: str, config: BertConfig
 ) -> dict[str, PreparedLinear | LayerNorm | FloatArray]:
     """Read the modules below one path into fields; modules of the same field are stacked into one linear map."""
     by_field: dict[str, list[Row]] = {}
@@ -148,16 +178,38 @@ def _assemble(
     fields: dict[str, PreparedLinear | LayerNorm | FloatArray] = {}
     for field, stack in by_field.items():
         paths = tuple(scope + row.path for row in stack)
-        weight = checkpoint.read([f"{path}.weight" for path in paths])
-        if not stack[0].bias:
-            fields[field] = weight
+        num_rows, *columns = stack[0].sizes(config)
+        if columns and stack[0].bias:
+            fields[field] = tensors.linear(paths, (len(stack) * num_rows, *columns))  # type: ignore[arg-type]
             continue
-        bias = checkpoint.read([f"{path}.bias" for path in paths])
-        if len(stack[0].shape) == 1:
-            fields[field] = LayerNorm(paths[0], weight, bias, config.layer_norm_eps)
+        weight = tensors.array([f"{path}.weight" for path in paths])
+        if columns:
+            fields[field] = weight
         else:
-            fields[field] = prepare(Linear(paths, weight, bias))
+            bias = tensors.array([f"{path}.bias" for path in paths])
+            fields[field] = LayerNorm(paths[0], weight, bias, config.layer_norm_eps)
     return fields
+
+
+class _FromFiles:
+    """The tensors of a checkpoint, read from its files; see `Tensors`."""
+
+    def __init__(self, checkpoint: _Checkpoint, prepare: Callable[[Linear], PreparedLinear]) -> None:
+        self._checkpoint, self._prepare = checkpoint, prepare
+
+    def array(self, names: list[str]) -> FloatArray:
+        return self._checkpoint.read(names)
+
+    def linear(self, paths: tuple[str, ...], shape: tuple[int, int]) -> PreparedLinear:
+        weight = self.array([f"{path}.weight" for path in paths])
+        return self._prepare(Linear(paths, weight, self.array([f"{path}.bias" for path in paths])))
+
+    def decoder(self, path: str, bias: str, word_embeddings: FloatArray) -> tuple[PreparedLinear, bool]:
+        stored = f"{path}.weight" in self._checkpoint.tensors
+        weight = self.array([f"{path}.weight"]) if stored else word_embeddings
+        if tied := np.array_equal(weight, word_embeddings):
+            weight = word_embeddings  # so that a second copy is not kept
+        return self._prepare(Linear((path,), weight, self.array([bias]))), tied
 
 
 class _Checkpoint:

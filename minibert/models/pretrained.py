@@ -16,7 +16,7 @@ from minibert.bert.low_precision import compute_type_of
 from minibert.bert.ops import LayerNorm, Ops
 from minibert.bert.weights import HEADS, Weights
 from minibert.checkpoint.hub import ModelFiles, check_files
-from minibert.models.backend import choose_ops
+from minibert.models.backend import choose_ops, choose_sharing
 from minibert.models.habits import Fixed, TorchHabits
 from minibert.models.loading import load_weights
 from minibert.models.options import find_model
@@ -97,6 +97,7 @@ class BertPreTrainedModel(Fixed, TorchHabits, Traceable):
         backend: str | None = None,
         num_threads: int | None = None,
         compute_type: str | None = None,
+        shared_weights: bool | None = None,
         **harmless: Any,
     ) -> Self:
         """Load a model from a folder, the hub's cache, or the hub.
@@ -135,6 +136,10 @@ class BertPreTrainedModel(Fixed, TorchHabits, Traceable):
             The numbers that the encoder multiplies. Weights are converted while they are loaded. int16 and int8 are
             faster and need less memory, with a small error; models/README.md has the figures. Default:
             MINIBERT_COMPUTE_TYPE, else "float32".
+        shared_weights : bool, optional
+            Map the packed weights from a file, which is written at the first load, so that all processes of this
+            machine hold one copy of them. The results are the same. Default: MINIBERT_SHARED_WEIGHTS (1 or 0), else
+            False.
         return_dict : bool
             The default of each call; see `__call__`.
         **harmless
@@ -172,6 +177,7 @@ class BertPreTrainedModel(Fixed, TorchHabits, Traceable):
             backend=backend,
             num_threads=num_threads,
             compute_type=compute_type,
+            shared_weights=shared_weights,
         )
 
     @classmethod
@@ -187,6 +193,7 @@ class BertPreTrainedModel(Fixed, TorchHabits, Traceable):
         backend: str | None = None,
         num_threads: int | None = None,
         compute_type: str | None = None,
+        shared_weights: bool | None = None,
     ) -> Self:
         """Load a model from files that were located already. The other arguments are those of `from_pretrained`."""
         if config is not None and not isinstance(config, BertConfig):
@@ -195,12 +202,14 @@ class BertPreTrainedModel(Fixed, TorchHabits, Traceable):
         if cls._head is not None and HEADS[cls._head].pooled and not add_pooling_layer:
             raise ValueError(f"add_pooling_layer=False, but the head of {cls.__name__} reads the pooler. Leave it out.")
         ops = choose_ops(backend, num_threads, compute_type)
+        sharing = choose_sharing(shared_weights, backend, compute_type)
         weights = load_weights(
             files,
             config or BertConfig.from_files(files),
             ops.prepare,
             add_pooling_layer=add_pooling_layer,
             head=cls._head,
+            sharing=sharing,
         )
         kept = cls._keeps_hidden_states if output_hidden_states is None else output_hidden_states
         return cls(

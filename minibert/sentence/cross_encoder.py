@@ -87,7 +87,7 @@ class CrossEncoder(HeadModel):
         object of such a class; or any function of an array. Default: the model's, else Sigmoid for one label and
         Identity for several.
     device : None or "cpu"
-    backend, num_threads, compute_type
+    backend, num_threads, compute_type, shared_weights
         As in `BertModel.from_pretrained`. "torch", which is sentence-transformers' default, means the default here.
     modules, trust_remote_code, model_kwargs, processor_kwargs, config_kwargs, keep_in_fp32_modules, model_card_data
         As in `SentenceTransformer`: keywords at values that change nothing.
@@ -143,6 +143,7 @@ class CrossEncoder(HeadModel):
         backend: str | None = None,
         num_threads: int | None = None,
         compute_type: str | None = None,
+        shared_weights: bool | None = None,
         num_labels: int | None = None,
         max_length: int | None = None,
         activation_fn: Any = None,
@@ -184,6 +185,7 @@ class CrossEncoder(HeadModel):
             backend=backend,
             num_threads=num_threads,
             compute_type=compute_type,
+            shared_weights=shared_weights,
             modules=modules,
             trust_remote_code=trust_remote_code,
             model_kwargs=model_kwargs,

@@ -60,6 +60,7 @@ class HeadModel(ModelHabits):
         backend: str | None,
         num_threads: int | None,
         compute_type: str | None,
+        shared_weights: bool | None,
         **keywords: Any,
     ) -> tuple[ModelFiles, list[Module] | None, dict[str, Any]]:
         """Load prompts, tokenizer and model; return the files, modules.json and config_sentence_transformers.json.
@@ -105,6 +106,7 @@ class HeadModel(ModelHabits):
             backend=check_backend(backend),
             num_threads=num_threads,
             compute_type=compute_type,
+            shared_weights=shared_weights,
         )
         return files, listed, stored
 

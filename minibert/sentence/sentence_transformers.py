@@ -86,7 +86,7 @@ class SentenceTransformer(SentenceHabits):
     truncate_dim : int, optional
         Keep only the first features of each vector; default: the model's setting, else all.
     device : None or "cpu"
-    backend, num_threads, compute_type
+    backend, num_threads, compute_type, shared_weights
         As in `BertModel.from_pretrained`. "torch", which is sentence-transformers' default, means the default here.
     modules, trust_remote_code, model_kwargs, processor_kwargs, config_kwargs
         Keywords of sentence-transformers, at values that change nothing: None, False, {}, or for example
@@ -132,6 +132,7 @@ class SentenceTransformer(SentenceHabits):
         backend: str | None = None,
         num_threads: int | None = None,
         compute_type: str | None = None,
+        shared_weights: bool | None = None,
         modules: None = None,
         trust_remote_code: bool = False,
         use_auth_token: str | bool | None = None,
@@ -204,6 +205,7 @@ class SentenceTransformer(SentenceHabits):
             backend=backend,
             num_threads=num_threads,
             compute_type=compute_type,
+            shared_weights=shared_weights,
         )
         self.pipeline: Pipeline = read_pipeline(files, listed, self.model.config.hidden_size, self.model.ops)
 

@@ -40,7 +40,7 @@ class SparseEncoder(SparseScores, HeadModel):
         (with the task fill-mask) or MLMTransformer, then SpladePooling. Without this file, a model whose
         `architectures` end in ForMaskedLM is SPLADE with the maximum.
     prompts, default_prompt_name, cache_folder, revision, local_files_only, token, device, backend, num_threads,
-    compute_type
+    compute_type, shared_weights
         As in `SentenceTransformer`.
     modules, trust_remote_code, model_kwargs, processor_kwargs, tokenizer_kwargs, config_kwargs, model_card_data
         As in `SentenceTransformer`.
@@ -101,6 +101,7 @@ class SparseEncoder(SparseScores, HeadModel):
         backend: str | None = None,
         num_threads: int | None = None,
         compute_type: str | None = None,
+        shared_weights: bool | None = None,
         similarity_fn_name: str | SimilarityFunction | None = None,
         max_active_dims: int | None = None,
     ) -> None:
@@ -120,6 +121,7 @@ class SparseEncoder(SparseScores, HeadModel):
             backend=backend,
             num_threads=num_threads,
             compute_type=compute_type,
+            shared_weights=shared_weights,
             modules=modules,
             trust_remote_code=trust_remote_code,
             model_kwargs=model_kwargs,

@@ -18,6 +18,7 @@ def load_served(
     backend: str | None = None,
     num_threads: int | None = None,
     compute_type: str | None = None,
+    shared_weights: bool | None = None,
 ) -> SentenceTransformer | CrossEncoder:
     """Load a folder or a hub id: as a `CrossEncoder` if it has a head for sequence classification.
 
@@ -36,4 +37,11 @@ def load_served(
     else:
         scores = loader_of(listed) == "CrossEncoder"
     kind = CrossEncoder if scores else SentenceTransformer
-    return kind(name, revision=revision, backend=backend, num_threads=num_threads, compute_type=compute_type)
+    return kind(
+        name,
+        revision=revision,
+        backend=backend,
+        num_threads=num_threads,
+        compute_type=compute_type,
+        shared_weights=shared_weights,
+    )

@@ -70,6 +70,7 @@ def pipeline(
     backend: str | None = None,
     num_threads: int | None = None,
     compute_type: str | None = None,
+    shared_weights: bool | None = None,
     batch_size: int | None = None,
     model_kwargs: Mapping[str, Any] | None = None,
     **arguments: Any,
@@ -84,7 +85,8 @@ def pipeline(
         A hub id or a folder; or a `BertModel` or a model with a head, which needs `tokenizer`.
     tokenizer : BertTokenizer, or str or path, optional
         Default: the one of the model's files.
-    config, revision, cache_dir, token, local_files_only, subfolder, backend, num_threads, compute_type
+    config, revision, cache_dir, token, local_files_only, subfolder, backend, num_threads, compute_type,
+    shared_weights
         As in `BertModel.from_pretrained`; for a model that is loaded by name. A tokenizer that is named is looked for
         with cache_dir, token and local_files_only too.
     batch_size : int, optional
@@ -132,6 +134,7 @@ def pipeline(
         "backend": backend,
         "num_threads": num_threads,
         "compute_type": compute_type,
+        "shared_weights": shared_weights,
         **_mapping(model_kwargs),
     }
     loaded: Any
@@ -144,7 +147,8 @@ def pipeline(
         name, loaded, used = name or _task_of(model), model, _tokenizer(tokenizer, model)
         loaded = _with_head(loaded, name)
     elif isinstance(model, str | os.PathLike):
-        own = {option: given.pop(option) for option in ("config", "backend", "num_threads", "compute_type")}
+        choices = ("config", "backend", "num_threads", "compute_type", "shared_weights")
+        own = {option: given.pop(option) for option in choices}
         where = {option: given.pop(option) for option in ("revision", "cache_dir", "token", "local_files_only")}
         files, found = find_model(
             "minibert.pipeline",

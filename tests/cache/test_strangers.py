@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from minibert.base.trusted import read_trusted, why_untrusted, write_trusted
 from minibert.kernels import machine_code
 from minibert.kernels.object_code import ObjectCode
 from tests.support.report import REPORT
@@ -137,10 +138,10 @@ def test_a_folder_above_that_is_open_to_the_group_of_one_user_is_trusted(trap: T
     """So is ~/.cache with the umask 002. The folder of the machine code itself is closed in any case."""
     trap.above.chmod(0o775)
     trap.base.chmod(0o775)
-    assert machine_code.why_untrusted(trap.folder) is None
+    assert why_untrusted(trap.folder) is None
     assert trap.load()
     trap.folder.chmod(0o775)
-    assert machine_code.why_untrusted(trap.folder) == "others can write to it"
+    assert why_untrusted(trap.folder) == "others can write to it"
     trap.folder.chmod(0o755)
     trap.above.chmod(0o777)
     assert not trap.load()
@@ -167,7 +168,7 @@ def test_a_group_that_others_may_be_in_is_not_trusted(
         accounts.lists = ["system.posix_acl_access"]
     else:
         monkeypatch.setattr(pwd, "getpwuid", lambda uid: {}[uid])
-    assert machine_code.why_untrusted(trap.folder) == f"others can write to {trap.above}"
+    assert why_untrusted(trap.folder) == f"others can write to {trap.above}"
     assert not trap.load()
 
 
@@ -177,10 +178,10 @@ def test_a_private_folder_is_used(case: str, trap: Trap) -> None:
     """The code is executed here; without this test, the next ones would not prove anything."""
     place, change = PRIVATE[case]
     change(getattr(trap, place))
-    assert machine_code.why_untrusted(trap.folder) is None
+    assert why_untrusted(trap.folder) is None
     assert trap.load()
-    machine_code._write(trap.folder, "a.bin", b"machine code")
-    assert machine_code._read(trap.folder, "a.bin") == b"machine code"
+    write_trusted(trap.folder, "a.bin", [b"machine code"])
+    assert read_trusted(trap.folder, "a.bin") == b"machine code"
 
 
 @needs_owners
@@ -192,15 +193,15 @@ def test_files_that_others_could_have_written_are_not_used(case: str, trap: Trap
     change(getattr(trap, place))
     assert not trap.load()
     if reason is None:  # the folder is safe, so the file is replaced by a good one
-        assert machine_code.why_untrusted(trap.folder) is None
-        machine_code._write(trap.folder, trap.file.name, b"machine code")
-        assert machine_code._read(trap.folder, trap.file.name) == b"machine code"
+        assert why_untrusted(trap.folder) is None
+        write_trusted(trap.folder, trap.file.name, [b"machine code"])
+        assert read_trusted(trap.folder, trap.file.name) == b"machine code"
         assert not trap.file.is_symlink()
     else:
         reason = reason.format(above=trap.above)
-        assert machine_code.why_untrusted(trap.folder) == reason
+        assert why_untrusted(trap.folder) == reason
         with pytest.raises(PermissionError, match=f"^{re.escape(str(PermissionError(0, reason)))}$"):
-            machine_code._write(trap.folder, "a.bin", b"machine code")
+            write_trusted(trap.folder, "a.bin", [b"machine code"])
         assert os.listdir(trap.folder) == [trap.file.name]
 
 
@@ -225,7 +226,7 @@ def test_missing_folders_are_made_for_the_user_alone_to_write_to(trap: Trap) -> 
     shutil.rmtree(trap.base)
     before = os.umask(0o002)
     try:
-        machine_code._write(trap.folder, "a.bin", b"machine code")
+        write_trusted(trap.folder, "a.bin", [b"machine code"])
     finally:
         os.umask(before)
     assert [path.stat().st_mode & 0o777 for path in (trap.base, trap.folder, trap.folder / "a.bin")] == [
@@ -236,7 +237,7 @@ def test_missing_folders_are_made_for_the_user_alone_to_write_to(trap: Trap) -> 
     shutil.rmtree(trap.base)
     trap.above.chmod(0o777)
     with pytest.raises(PermissionError, match="others can write to"):
-        machine_code._write(trap.folder, "a.bin", b"machine code")
+        write_trusted(trap.folder, "a.bin", [b"machine code"])
     assert not trap.base.exists()
 
 
@@ -296,7 +297,7 @@ def test_a_folder_that_is_swapped_while_it_is_checked(place: str, trap: Trap) ->
         for write in (False, True):
             with after_call(number, swap.do) as calls, contextlib.suppress(OSError):
                 if write:
-                    machine_code._write(trap.folder, "a.bin", b"machine code")
+                    write_trusted(trap.folder, "a.bin", [b"machine code"])
                 else:
                     trap.load()
             if len(calls) >= number:

@@ -1,0 +1,174 @@
+"""Files that only trusted users can write: machine code and packed weights, which are used without further checks.
+
+The user and the owner of the package are trusted. For the folders above, root is trusted too. Other users must not have
+write access to any of these folders. A folder above may be sticky, as /tmp is, because there other users cannot rename
+files that are not theirs. It may be open to a group whose only user is its owner (`has_private_group`). The folders of
+the package's sources and those above them are not checked, because users who can write there can replace the sources.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from minibert.base.owners import has_private_group
+
+__all__ = [
+    "FOLDER_FLAGS",
+    "HAS_FOLDER_DESCRIPTORS",
+    "OpenFolder",
+    "open_folder",
+    "open_trusted",
+    "read_trusted",
+    "user_cache",
+    "why_untrusted",
+    "write_trusted",
+]
+
+# Python on Windows does not give owners or descriptors of folders. There, only the access list protects a folder.
+_HAS_OWNERS = hasattr(os, "geteuid")
+HAS_FOLDER_DESCRIPTORS = {os.open, os.rename, os.unlink} <= os.supports_dir_fd
+FOLDER_FLAGS = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
+# With O_NONBLOCK, opening a fifo does not wait for a writer. It is refused afterwards, because it is not a file.
+_FILE_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+
+_PACKAGE = Path(os.path.realpath(__file__)).parents[1]
+
+
+def user_cache() -> Path | None:
+    """Return the folder of minibert in the user's cache; None if the user does not have a home folder."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(base) / "minibert" if os.path.isabs(base) else None
+
+
+def why_untrusted(folder: Path) -> str | None:
+    """Return the reason why the files in a folder are not used; None if only trusted users can write there."""
+    try:
+        _check_folder(folder)
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
+
+
+def _holds_sources(folder: Path) -> bool:
+    """Return whether a folder is one of the package, such as ``kernels/__pycache__``, or one above the package."""
+    if folder.is_relative_to(_PACKAGE):
+        return len(folder.relative_to(_PACKAGE).parts) <= 2
+    return _PACKAGE.is_relative_to(folder)
+
+
+def _check_folder(folder: Path, *, make: bool = False) -> Path:
+    """Return a folder's path without links; raise PermissionError if others could put files there.
+
+    Each folder is checked after the one above it, in which others then cannot rename anything. So they cannot change
+    the meaning of the path afterwards. With `make`, missing folders are made; without it, the check ends at the first
+    missing folder.
+    """
+    if not _HAS_OWNERS:
+        if make:
+            folder.mkdir(parents=True, exist_ok=True)
+        return folder
+    resolved = Path(os.path.realpath(folder))
+    for path in (*reversed(resolved.parents), resolved):
+        try:
+            state = os.lstat(path)
+        except FileNotFoundError:
+            if not make:
+                break
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(path, 0o755)
+            state = os.lstat(path)
+        if not _holds_sources(path):
+            _check_state(state, stat.S_IFDIR, "" if path == resolved else str(path))
+    return resolved
+
+
+def _check_state(state: os.stat_result, kind: int, above: str = "") -> None:
+    """Raise PermissionError if others could change a file or a folder.
+
+    `above` is the path, for the message, if this is a folder above the one that is asked for.
+    """
+    name = above or "it"
+    if stat.S_IFMT(state.st_mode) != kind:
+        raise PermissionError(0, f"{name} is not a {'folder' if kind == stat.S_IFDIR else 'regular file'}")
+    if not _HAS_OWNERS:
+        return
+    owners = {os.geteuid(), os.stat(__file__).st_uid} | ({0} if above else set())
+    if state.st_uid not in owners:
+        raise PermissionError(0, f"{name} belongs to another user")
+    if not state.st_mode & 0o022 or (above and state.st_mode & stat.S_ISVTX):
+        return
+    if state.st_mode & 0o002 or not (above and has_private_group(above, state)):
+        raise PermissionError(0, f"others can write to {name}")
+
+
+class OpenFolder(NamedTuple):
+    """A trusted folder and its descriptor, which means the same folder even if the path changes."""
+
+    path: Path
+    descriptor: int | None
+
+    def name(self, file: str) -> str:
+        """Return the name of a file for a call that gets `descriptor` as `dir_fd`."""
+        return file if self.descriptor is not None else str(self.path / file)
+
+
+@contextlib.contextmanager
+def open_folder(folder: Path, *, make: bool = False) -> Iterator[OpenFolder]:
+    """Keep a folder open; raise OSError if it does not exist, or others could put files there."""
+    path = _check_folder(folder, make=make)
+    if not HAS_FOLDER_DESCRIPTORS:
+        yield OpenFolder(path, None)
+        return
+    descriptor = os.open(path, FOLDER_FLAGS)
+    try:
+        _check_state(os.fstat(descriptor), stat.S_IFDIR)
+        yield OpenFolder(path, descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def open_trusted(folder: Path, name: str) -> Iterator[BinaryIO]:
+    """Open a file to read it, unbuffered; raise OSError if it does not exist, or others could have written it."""
+    with open_folder(folder) as opened:
+
+        def opener(path: str, flags: int) -> int:
+            return os.open(path, flags | _FILE_FLAGS, dir_fd=opened.descriptor)
+
+        with open(opened.name(name), "rb", buffering=0, opener=opener) as file:
+            _check_state(os.fstat(file.fileno()), stat.S_IFREG)
+            yield file
+
+
+def read_trusted(folder: Path, name: str) -> bytes:
+    """Read a file; raise OSError if it does not exist, or others could have written it."""
+    with open_trusted(folder, name) as file:
+        return file.read()
+
+
+def write_trusted(folder: Path, name: str, pieces: Iterable[bytes | memoryview], *, mode: int = 0o644) -> None:
+    """Write a file that gets its name when it is complete; raise OSError if the folder cannot be used.
+
+    The umask does not change `mode`, as a package may have several users. Windows does not have such modes.
+    """
+    with open_folder(folder, make=True) as opened:
+        partial, at = opened.name(f".{os.urandom(8).hex()}.partial"), opened.descriptor
+
+        def opener(path: str, flags: int) -> int:
+            return os.open(path, flags | _FILE_FLAGS, mode, dir_fd=at)
+
+        try:
+            with open(partial, "xb", opener=opener) as file:
+                file.writelines(pieces)
+                if _HAS_OWNERS:
+                    os.fchmod(file.fileno(), mode)
+            os.replace(partial, opened.name(name), src_dir_fd=at, dst_dir_fd=at)
+        except BaseException:
+            with contextlib.suppress(OSError):  # so that the first error is raised
+                os.unlink(partial, dir_fd=at)
+            raise
