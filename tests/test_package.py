@@ -66,6 +66,7 @@ HOMES = {
     "langchain_core": {"integrations.langchain"},
     "llama_index": {"integrations.llama_index"},
     "mteb": {"integrations.mteb"},
+    "ray": {"integrations.ray"},
     "scipy": {"sentence.sparse_vectors"},
     "faiss": {"index"},
     "usearch": {"index"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ from minibert.cli.runs import SHARD_SIZE, add_inputs, has_files, report_run, res
 
 if TYPE_CHECKING:
     from minibert.corpus.estimate import Estimate
+    from minibert.corpus.encoders import Workers
     from minibert.sentence.sentence_transformers import SentenceTransformer
 
 __all__ = ["add_verbs"]
@@ -64,6 +66,16 @@ def add_verbs(verbs: Any) -> None:
         help="compute nothing but a sample, with --input, and print how long the run would take and its memory",
     )
     embed.add_argument("--json", action="store_true", help="with --estimate: print one JSON object")
+    embed.add_argument(
+        "--on",
+        metavar="ray[:ADDRESS]",
+        help="compute with the machines of a Ray cluster, with --input: the address of its head, such as "
+        "ray:10.0.0.1:6379; ray:local starts Ray on this machine; ray alone is RAY_ADDRESS, or this machine's cluster. "
+        "--num-threads is that of each worker",
+    )
+    embed.add_argument(
+        "--actors", type=positive, metavar="N", help="workers, with --on (default: as many as the cluster has room for)"
+    )
     add_prompt(embed, "each text")
     embed.add_argument(
         "--normalize",
@@ -136,8 +148,11 @@ def _add_vector_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _load(arguments: argparse.Namespace) -> SentenceTransformer:
-    prompts = "builtin" if arguments.builtin_prompts else None
-    return load_sentence_transformer(arguments, prompts=prompts)
+    return load_sentence_transformer(arguments, prompts=_prompts(arguments))
+
+
+def _prompts(arguments: argparse.Namespace) -> str | None:
+    return "builtin" if arguments.builtin_prompts else None
 
 
 def _options(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -155,7 +170,13 @@ def _embed(arguments: argparse.Namespace) -> None:
 
     if arguments.json and not arguments.estimate:
         raise ValueError("--json is for --estimate; vectors are printed as JSON in any case.")
-    if has_files(arguments, {"--dtype": arguments.dtype != "float32", "--estimate": arguments.estimate}):
+    of_files = {
+        "--dtype": arguments.dtype != "float32",
+        "--estimate": arguments.estimate,
+        "--on": arguments.on is not None,
+        "--actors": arguments.actors is not None,
+    }
+    if has_files(arguments, of_files):
         if arguments.estimate:
             _estimate(arguments)
         else:
@@ -186,12 +207,13 @@ def _embed_corpus(arguments: argparse.Namespace) -> None:
     if arguments.precision != "float32":
         raise ValueError("--precision does not work with --input; give --dtype float16, or leave it out.")
     output_suffix(arguments.output)  # raises before a model is loaded
-    with resumable(arguments.output):
+    with resumable(arguments.output), _workers(arguments) as workers:
         summary = embed_corpus(
             _load(arguments),
             sources_of(arguments),
             arguments.output,
             dtype=arguments.dtype,
+            workers=workers,
             **run_options(arguments),
             **_options(arguments),
         )
@@ -207,6 +229,8 @@ def _estimate(arguments: argparse.Namespace) -> None:
         raise ValueError("--precision does not work with --input; give --dtype float16, or leave it out.")
     if arguments.resume:
         raise ValueError("--resume does not work with --estimate, which is about a whole run; leave it out.")
+    if arguments.on is not None or arguments.actors is not None:
+        raise ValueError("--on does not work with --estimate, which is about this machine; leave it out.")
     found = estimate_corpus(
         _load(arguments),
         sources_of(arguments),
@@ -250,6 +274,31 @@ def _duration(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.1f} seconds"
     return f"{seconds / 60:.1f} minutes" if seconds < 3600 else f"{seconds / 3600:.2f} hours"
+
+
+def _workers(arguments: argparse.Namespace) -> contextlib.AbstractContextManager[Workers | None]:
+    """Return the workers that the options name; None if this process computes."""
+    if arguments.on is None:
+        if arguments.actors is not None:
+            raise ValueError("--actors is the number of workers of a cluster; name it with --on.")
+        return contextlib.nullcontext()
+    engine, _, address = arguments.on.partition(":")
+    if engine != "ray":
+        raise ValueError(f"--on {arguments.on}: expected ray, ray:local or ray:HOST:PORT.")
+    from minibert.integrations.ray_workers import RayWorkers
+
+    options = {name: getattr(arguments, name) for name in ("num_threads", "revision", "backend", "compute_type")}
+    try:
+        return RayWorkers(
+            arguments.model,
+            address=address or None,
+            actors=arguments.actors,
+            report=report_problem,
+            prompts=_prompts(arguments),
+            **options,
+        )
+    except ImportError as error:
+        raise ValueError(str(error)) from error
 
 
 def _similarity(arguments: argparse.Namespace) -> None:

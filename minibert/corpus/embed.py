@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from minibert.base.arrays import FloatArray
 from minibert.base.checks import check_choice
 from minibert.base.ordering import in_chunks
+from minibert.corpus.encoders import Encoder, LocalEncoder, Workers, probe_vector
 from minibert.corpus.readers import InputLine, Source, check_sources
 from minibert.corpus.runs import Append, BadLines, Output, Summary, row_of, run_shards
 from minibert.corpus.shards import Counts
@@ -28,6 +30,9 @@ __all__ = ["embed_corpus", "too_long"]
 # Rows that are converted to bytes together.
 _ROWS_AT_ONCE = 512
 
+# A shard whose vectors are being computed: its numbered input lines, and the function that waits for the results.
+_Begun = tuple[list[tuple[int, InputLine]], Callable[[], EncodedTexts | None]]
+
 
 def embed_corpus(
     model: SentenceTransformer,
@@ -41,6 +46,7 @@ def embed_corpus(
     settings: dict[str, Any] | None = None,
     show_progress: bool = False,
     report: Callable[[str], object] = print,
+    workers: Workers | None = None,
     **options: Any,
 ) -> Summary | None:
     """Compute one vector per text of some files and write them, in order, into one file.
@@ -66,6 +72,9 @@ def embed_corpus(
     show_progress : bool
     report : callable
         Called with each problem, as a line of text.
+    workers : Workers, optional
+        Processes elsewhere that compute the vectors, such as `minibert.integrations.ray_workers.RayWorkers`. This
+        process still reads and writes all files, and the files are the same.
     **options
         The fields of `EncodeOptions`, as in `SentenceTransformer.encode`. With truncation="error" a text that is too
         long counts as an input line that cannot be used.
@@ -90,7 +99,7 @@ def embed_corpus(
     long_texts = chosen.truncation == "error"
     if long_texts:
         chosen = dataclasses.replace(chosen, truncation="silent")
-    probe = _probe(model, chosen)
+    probe = probe_vector(model, chosen)
     check_sources(sources)
     numbered = all(source.id_column is None for source in sources)
 
@@ -99,8 +108,18 @@ def embed_corpus(
         # A run needs to know only whether a text is cut; the problem of a text that is too long needs its whole length.
         how = {"silent": "warn"} if long_texts else {"warn": "silent"}
         truncation = how.get(chosen.truncation, chosen.truncation)
-        task = _Task(model, writer, bad_lines, long_texts, dataclasses.replace(chosen, truncation=truncation))
-        return Output(writer.parts, task.compute, writer.width, writer.assemble)
+        how_to = dataclasses.replace(chosen, truncation=truncation)
+        encoder = LocalEncoder(model, how_to) if workers is None else workers.start(how_to, probe)
+        task = _Task(encoder, writer, bad_lines, model.max_seq_length if long_texts else None)
+        return Output(
+            writer.parts,
+            task.compute,
+            writer.width,
+            writer.assemble,
+            begin=task.begin,
+            has_room=encoder.has_room,
+            processors=encoder.processors,
+        )
 
     return run_shards(
         output,
@@ -125,20 +144,20 @@ def embed_corpus(
 
 @dataclasses.dataclass(frozen=True)
 class _Task:
-    model: SentenceTransformer
+    encoder: Encoder
     writer: VectorWriter
     bad_lines: BadLines
-    long_texts: bool
-    options: EncodeOptions
+    limit: int | None  # most tokens of a text; None if longer texts are cut
 
-    def compute(
-        self, chunk: list[tuple[int, InputLine]], before: Counts, append: Append, progress: Callable[[int], object]
-    ) -> Counts:
+    def begin(self, chunk: list[tuple[int, InputLine]], progress: Callable[[int], object]) -> _Begun:
         texts = [input_line.text for _, input_line in chunk if input_line.text is not None]
-        size = max(1, len(texts))
-        encoded = next(self.model.encode_chunks(texts, chunk_size=size, progress=progress, **vars(self.options)), None)
         progress(len(chunk) - len(texts))
-        next_index = iter(range(len(texts)))
+        return chunk, self.encoder.submit(texts, progress)
+
+    def compute(self, begun: _Begun, before: Counts, append: Append, progress: Callable[[int], object]) -> Counts:
+        chunk, results = begun
+        encoded = results()
+        next_index = iter(range(len(chunk)))
         first, n_tokens, n_cut = before.n_texts, 0, 0
         for input_lines in in_chunks(chunk, _ROWS_AT_ONCE):
             rows, indices = list[dict[str, Any]](), list[int]()
@@ -147,8 +166,8 @@ class _Task:
                 if input_line.text is not None and encoded is not None:
                     index = next(next_index)
                     cut = int(encoded.n_truncated[index])
-                    if cut and self.long_texts:
-                        problem = _length_problem(int(encoded.n_tokens[index]), self.model.max_seq_length)
+                    if cut and self.limit is not None:
+                        problem = _length_problem(int(encoded.n_tokens[index]), self.limit)
                         input_line, index = dataclasses.replace(input_line, problem=problem), -1
                     else:
                         n_tokens += int(encoded.n_tokens[index]) - cut
@@ -161,7 +180,7 @@ class _Task:
         n_texts = first - before.n_texts
         return Counts(n_texts, n_tokens, n_cut, len(chunk) - n_texts)
 
-    def _vectors(self, encoded: EncodedTexts | None, indices: list[int]) -> np.ndarray:
+    def _vectors(self, encoded: EncodedTexts | None, indices: list[int]) -> FloatArray:
         """Return the vectors at some indices: (len(indices), width), NaN for index -1."""
         chosen = np.full((len(indices), self.writer.width), np.nan, dtype=np.float32)
         found = np.array(indices, dtype=np.int64) >= 0
@@ -183,15 +202,6 @@ def too_long(model: SentenceTransformer, options: EncodeOptions) -> Callable[[li
         return [_length_problem(n, limit) if n > limit else None for n in counts]
 
     return reasons
-
-
-def _probe(model: SentenceTransformer, options: EncodeOptions) -> np.ndarray:
-    """Compute the vector of a fixed text. Two runs with the same model and options have the same vector.
-
-    If texts are split, this text is long: then windows that cannot hold any of a text's tokens are refused at once.
-    """
-    text = "minibert " * (model.max_seq_length if options.truncation == "split" else 1)
-    return next(model.encode_chunks([text], **vars(options))).vectors[0]
 
 
 def _as_json(model: SentenceTransformer, options: EncodeOptions) -> dict[str, Any]:

@@ -14,7 +14,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -27,6 +28,7 @@ from minibert.base.checks import check_choice, check_int, counted
 from minibert.base.files import os_reason, printable
 from minibert.base.ordering import in_chunks
 from minibert.base.progress import progress_bar
+from minibert.corpus.encoders import processor_name
 from minibert.corpus.manifest import manifest_path, read_manifest
 from minibert.corpus.readers import InputLine, Source, read_input_lines
 from minibert.corpus.shards import Counts, Part, ShardFolder
@@ -124,18 +126,28 @@ class Output:
     parts : sequence of Part
         Those with a final name become the output files.
     compute : callable
-        Computes a shard from its numbered input lines, the counts of all earlier shards, a function that appends bytes
-        to the part with a name, and a function to call with the number of lines done. Returns the shard's counts.
+        Computes a shard from what `begin` returned for it, the counts of all earlier shards, a function that appends
+        bytes to the part with a name, and a function to call with the number of lines done. Returns the shard's counts.
     width : int
         Numbers of one vector.
     assemble : callable, optional
         See `ShardFolder.finish`.
+    begin : callable
+        Begins a shard, given its numbered input lines and a function to call with the number of lines done. By default
+        it returns the input lines.
+    has_room : callable
+        Returns whether a further shard should begin before the oldest one that has begun is computed and saved.
+    processors : callable
+        Returns the names of the processors that have computed something, for the manifest.
     """
 
     parts: Sequence[Part]
-    compute: Callable[[list[tuple[int, InputLine]], Counts, Append, Callable[[int], object]], Counts]
+    compute: Callable[[Any, Counts, Append, Callable[[int], object]], Counts]
     width: int
     assemble: Callable[[Path, Counts], Sequence[Part]] | None = None
+    begin: Callable[[list[tuple[int, InputLine]], Callable[[int], object]], Any] = lambda chunk, _: chunk
+    has_room: Callable[[], bool] = lambda: False
+    processors: Callable[[], Collection[str]] = lambda: (processor_name(),)
 
 
 def run_shards(
@@ -338,11 +350,21 @@ def _compute(
     # Lines are counted, not shards, because a shard of long lines has fewer of them.
     done = folder.counts.n_texts + folder.counts.n_left_out
     next(islice(input_lines, done, done), None)
-    for chunk in in_chunks(input_lines, shard_size, lambda numbered: _weight(numbered[1]), _CHARACTERS_AT_ONCE):
-        counts = task.compute(chunk, folder.counts, folder.append, progress)
+    begun: deque[Any] = deque()
+
+    def save_oldest() -> None:
+        counts = task.compute(begun.popleft(), folder.counts, folder.append, progress)
         _refuse_changes(sources, before)
+        folder.add_processors(task.processors())
         folder.commit(counts)
+
+    for chunk in in_chunks(input_lines, shard_size, lambda numbered: _weight(numbered[1]), _CHARACTERS_AT_ONCE):
+        begun.append(task.begin(chunk, progress))
         del chunk  # frees its memory before the next one is read
+        while begun and not task.has_room():
+            save_oldest()
+    while begun:
+        save_oldest()
 
 
 def _numbered_lines(sources: Sequence[Source], checksums: Sequence[str]) -> Iterator[tuple[int, InputLine]]:

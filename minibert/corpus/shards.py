@@ -24,7 +24,7 @@ import os
 import re
 import stat
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Self
 
@@ -129,6 +129,7 @@ class ShardFolder:
         self._open_files = contextlib.ExitStack()
         self._ends: dict[str, int] = {}
         self._checksums: dict[str, int] = {}
+        self._processors: set[str] = set()
 
     def __enter__(self) -> Self:
         try:
@@ -271,6 +272,17 @@ class ShardFolder:
             self._files[_JOURNAL].flush()
             os.fsync(self._files[_JOURNAL].fileno())
         self.n_shards, self.counts, self._ends, self._checksums = self.n_shards + 1, total, ends, {}
+
+    def add_processors(self, names: Collection[str]) -> None:
+        """Record in the manifest the processors that computed, before a shard of theirs is recorded."""
+        if self._processors.issuperset(names):
+            return
+        manifest = self.manifest()
+        assert manifest is not None  # `start` has written it
+        known = manifest.get("processors", [])
+        self._processors = {*known, *names}
+        if len(self._processors) > len(known):
+            self._write_manifest({**manifest, "processors": sorted(self._processors)})
 
     # -- finish
 

@@ -1,0 +1,97 @@
+"""What computes the vectors of a run's shards: the model of this process, or workers elsewhere."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from minibert.base.arrays import FloatArray
+from minibert.kernels.processor import REGISTER_LANES, target
+from minibert.sentence.encode import EncodedTexts
+from minibert.sentence.options import EncodeOptions
+from minibert.sentence.sentence_transformers import SentenceTransformer
+
+__all__ = ["Encoder", "LocalEncoder", "Workers", "probe_vector", "processor_name"]
+
+
+class Encoder(Protocol):
+    """Computes the vectors of shards: one after the other, or several at a time."""
+
+    def submit(self, texts: Sequence[str], progress: Callable[[int], object]) -> Callable[[], EncodedTexts | None]:
+        """Begin to compute the vectors of n texts, and return the function that waits for them.
+
+        Parameters
+        ----------
+        texts : sequence of n str
+        progress : callable
+            Called with the number of texts done since its last call.
+
+        Returns
+        -------
+        callable
+            Returns the results of the n texts, in their order; None if n is 0.
+        """
+        ...
+
+    def has_room(self) -> bool:
+        """Return whether a further shard should be submitted before the results of the oldest one are taken."""
+        ...
+
+    def processors(self) -> Collection[str]:
+        """Return the names of the processors that have computed something, see `processor_name`."""
+        ...
+
+
+class Workers(Protocol):
+    """Processes elsewhere, of which a run makes its `Encoder` when it knows its options."""
+
+    def start(self, options: EncodeOptions, probe: FloatArray) -> Encoder:
+        """Let each worker load its model, and return the encoder that they are.
+
+        Parameters
+        ----------
+        options : EncodeOptions
+        probe : ndarray of shape (width,)
+            The vector that this process's model has for a fixed text (`probe_vector`). Each worker must have the same.
+        """
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalEncoder:
+    """The encoder that is this process's model. A shard is computed when its results are asked for."""
+
+    model: SentenceTransformer
+    options: EncodeOptions
+
+    def submit(self, texts: Sequence[str], progress: Callable[[int], object]) -> Callable[[], EncodedTexts | None]:
+        """Return a function that computes the vectors."""
+        size = max(1, len(texts))
+        chunks = self.model.encode_chunks(texts, chunk_size=size, progress=progress, **vars(self.options))
+        return lambda: next(chunks, None)
+
+    def has_room(self) -> bool:
+        """Return False: nothing is computed while this process reads."""
+        return False
+
+    def processors(self) -> Collection[str]:
+        """Return the name of this machine's processor."""
+        return (processor_name(),)
+
+
+def processor_name() -> str:
+    """Return the kind of this machine's processor and the width of the registers that the kernels use."""
+    return f"{target().name}, {32 * REGISTER_LANES} bits"
+
+
+def probe_vector(model: SentenceTransformer, options: EncodeOptions) -> FloatArray:
+    """Compute the vector of a fixed text: (width,). Two runs with the same model and options have the same vector.
+
+    If texts are split, this text is long: then windows that cannot hold any of a text's tokens are refused at once.
+    """
+    text = "minibert " * (model.max_seq_length if options.truncation == "split" else 1)
+    vector: FloatArray = np.asarray(next(model.encode_chunks([text], **vars(options))).vectors[0])
+    return vector

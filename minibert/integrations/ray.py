@@ -1,0 +1,178 @@
+"""`Embedder` for Ray Data's `map_batches`. The functions here import Ray, this module itself does not."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from minibert.base.checks import check_choice
+from minibert.base.warn import warn_caller
+from minibert.corpus.runs import ON_ERROR
+from minibert.integrations.options import DEFAULT_MODEL, SentenceTransformer, check_options, missing
+from minibert.sentence.encode import CutTexts
+from minibert.sentence.options import EncodeOptions
+from minibert.tokenizer.windows import check_inputs
+
+__all__ = ["Embedder", "assigned_threads", "import_ray"]
+
+
+class Embedder:
+    """Add the sentence vectors of a column of texts to batches: a class for `map_batches` of Ray Data.
+
+    Each actor of the pool makes one object, which loads the model. A text's vector has the same bits as on one machine,
+    in any batch and with any number of actors and threads.
+
+    Parameters
+    ----------
+    model : str
+        Name or folder of the model. A folder must exist on each machine of the cluster.
+    column : str
+        Name of the column that holds the texts.
+    output : str
+        Name of the column of vectors, which is added to a batch: float32 of shape (B, width).
+    num_threads : int, optional
+        Default: the CPUs that Ray has assigned to the actor (``num_cpus=`` of `map_batches`), at least 1. Ray does not
+        prevent an actor from using more.
+    on_error : {"stop", "skip", "null"}
+        If a text cannot be used: raise, leave its row out, or give it a vector of NaN. A text cannot be used if it is
+        not a str (such as None), holds a lone surrogate, or is too long with ``truncation="error"``.
+    model_options : mapping, optional
+        Further arguments of `SentenceTransformer`, such as ``{"revision": "main"}``.
+    **encode_options
+        The fields of `EncodeOptions`, as in `SentenceTransformer.encode`.
+
+    Attributes
+    ----------
+    cut : CutTexts
+        How many texts were cut. The first batch with such a text gives a warning, the others do not.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An option is not one of `encode`, or its value is wrong.
+    """
+
+    def __init__(
+        self,
+        model: str = DEFAULT_MODEL,
+        *,
+        column: str = "text",
+        output: str = "vector",
+        num_threads: int | None = None,
+        on_error: str = "stop",
+        model_options: Mapping[str, Any] | None = None,
+        **encode_options: Any,
+    ) -> None:
+        check_choice("on_error", on_error, ON_ERROR)
+        self._options = EncodeOptions.of(encode_options)  # before anything is downloaded
+        self._column, self._output, self._on_error = column, output, on_error
+        threads = assigned_threads() if num_threads is None else num_threads
+        self.model = SentenceTransformer(model, num_threads=threads, **(model_options or {}))
+        check_options(self.model, vars(self._options))
+        self._width = self.model.encode([], **vars(self._options)).shape[1]
+        self.cut = CutTexts()
+
+    def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the batch with the column of vectors.
+
+        Parameters
+        ----------
+        batch : mapping
+            Name of a column -> its B values; with `batch_format="numpy"` of `map_batches`, the default.
+
+        Raises
+        ------
+        TypeError, ValueError
+            The batch is not a mapping or does not have the column. A text cannot be used, with on_error="stop".
+        """
+        values = self._texts(batch)
+        problems = [self._problem(value, index) for index, value in enumerate(values)]
+        usable = [index for index, problem in enumerate(problems) if problem is None]
+        # Of texts that are too long, only the message about them needs the whole length.
+        how = {"error": "warn", "warn": "silent"}.get(self._options.truncation, self._options.truncation)
+        options = {**vars(self._options), "truncation": how}
+        texts = [values[index] for index in usable]
+        encoded = next(self.model.encode_chunks(texts, chunk_size=max(1, len(texts)), **options), None)
+        vectors = np.full((len(values), self._width), np.nan, dtype=np.float32)
+        if encoded is not None:
+            vectors[usable] = encoded.vectors
+            if self._options.truncation == "error":
+                self._refuse_long(encoded, usable, problems, vectors)
+            elif self._options.truncation != "split":
+                self._count_cut(encoded.n_truncated)
+        if self._on_error == "skip":
+            kept = np.array([problem is None for problem in problems], dtype=np.bool_)
+            return {name: np.asarray(column)[kept] for name, column in {**batch, self._output: vectors}.items()}
+        return {**batch, self._output: vectors}
+
+    def _texts(self, batch: Mapping[str, Any]) -> list[Any]:
+        if not isinstance(batch, Mapping):
+            raise TypeError(
+                f"the batch is a {type(batch).__name__}; expected a mapping of columns. In map_batches leave "
+                "batch_format out, or give 'numpy'."
+            )
+        if self._column not in batch:
+            raise ValueError(f"the batch does not have the column {self._column!r}; it has {', '.join(batch)}.")
+        # A str of NumPy is a str, but its pickled and hashed forms are not those of one.
+        return [str(value) if isinstance(value, np.str_) else value for value in batch[self._column]]
+
+    def _problem(self, value: Any, index: int) -> str | None:
+        try:
+            check_inputs([value], index, self._column)
+        except (TypeError, ValueError) as error:
+            if self._on_error == "stop":
+                raise
+            return str(error)
+        return None
+
+    def _refuse_long(self, encoded: Any, usable: list[int], problems: list[str | None], vectors: Any) -> None:
+        """Raise, or note the problem, for texts that have more tokens than the model takes."""
+        for row, index in enumerate(usable):
+            if encoded.n_truncated[row]:
+                problem = (
+                    f"{self._column}[{index}] has {encoded.n_tokens[row]} tokens, the limit is "
+                    f"{self.model.max_seq_length} (max_seq_length)."
+                )
+                if self._on_error == "stop":
+                    raise ValueError(problem)
+                problems[index] = problem
+                vectors[index] = np.nan
+
+    def _count_cut(self, n_truncated: Any) -> None:
+        first = not self.cut.num_cut
+        self.cut.add(n_truncated)
+        if first and self.cut.num_cut and self._options.truncation == "warn":
+            warn_caller(
+                f"A text was cut, because it has more than {self.model.max_seq_length} tokens. Further ones are "
+                "counted without a warning: cut.num_cut. Silence this with truncation='silent', or use all of a text "
+                "with truncation='split'."
+            )
+
+
+def import_ray() -> Any:
+    """Return the module ray.
+
+    Raises
+    ------
+    ImportError
+        Ray is not installed.
+    """
+    try:
+        import ray
+    except ModuleNotFoundError as error:
+        raise missing("Ray", "ray[data,serve]", error) from error
+    return ray
+
+
+def assigned_threads() -> int | None:
+    """Return the CPUs that Ray has assigned to this actor or task, at least 1; None outside of Ray's workers.
+
+    Ray also sets OMP_NUM_THREADS, but that is 1 in a placement group, for any number of CPUs (ray#37384).
+    """
+    ray: Any = sys.modules.get("ray")  # a worker of Ray has imported it
+    if ray is None or not ray.is_initialized() or ray.get_runtime_context().worker.mode != ray.WORKER_MODE:
+        return None
+    return max(1, int(ray.get_runtime_context().get_assigned_resources().get("CPU", 1)))
