@@ -29,8 +29,8 @@ from minibert.cli.loading import load_sentence_transformer
 from minibert.cli.runs import SHARD_SIZE, add_inputs, has_files, report_run, resumable, run_options, sources_of
 
 if TYPE_CHECKING:
-    from minibert.corpus.estimate import Estimate
     from minibert.corpus.encoders import Workers
+    from minibert.corpus.estimate import Estimate
     from minibert.sentence.sentence_transformers import SentenceTransformer
 
 __all__ = ["add_verbs"]
