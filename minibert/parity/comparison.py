@@ -145,9 +145,7 @@ class _Comparison:
         compared = list(dict.fromkeys(name for name, _, _, _ in entries))
         units = self._units(compared)
         rows = [self._measured(*entry, units) for entry in entries]
-        rows, renamed = with_holds(
-            rows, [array for _, _, array, _ in entries], self._subject.names, self._error_beside, _within
-        )
+        rows, renamed = self._with_holds(rows, entries)
         rows = self._with_levels(rows)
         verdict = self._verdict(rows, entries, bool(findings))
         first = next((row.name for row in rows if row.level == "wrong"), None)
@@ -175,10 +173,6 @@ class _Comparison:
 
     def _expected(self, name: str) -> tuple[int, ...]:
         return expected_shape(self._specs[name], self._batch)
-
-    @functools.cached_property
-    def _all_truth(self) -> Values:
-        return true_values(self._subject, self._inputs, self._batch, list(self._subject.names.specs))
 
     @functools.cached_property
     def _truth(self) -> Values:
@@ -219,8 +213,15 @@ class _Comparison:
             error = float(np.sqrt(np.mean((self._shown(array, name) - true) ** 2))) if true.size else 0.0
         return error / (size or 1.0)
 
-    def _error_beside(self, array: FloatArray, name: str) -> float:
-        return self._error(array, name, self._all_truth[name])
+    def _with_holds(self, rows: list[Row], entries: list[Any]) -> tuple[list[Row], list[Finding]]:
+        names = self._subject.names
+        # Not kept, because these are all values of the model.
+        values = true_values(self._subject, self._inputs, self._batch, list(names.specs))
+
+        def error(array: FloatArray, name: str) -> float:
+            return self._error(array, name, values[name])
+
+        return with_holds(rows, [array for _, _, array, _ in entries], names, error, _within)
 
     def _entries(self) -> list[tuple[str, str, FloatArray, str]]:
         """Return canonical name, name in the dump, array in padded form and layout of each value that fits."""

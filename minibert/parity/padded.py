@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -56,8 +57,9 @@ class Padded:
         )
         return cls(ids, batch.mask, types, positions, embeds)
 
+    @functools.cached_property
     def packed(self) -> PackedBatch:
-        """Return all tokens, those of the padding too, as a packed batch of B sequences of S tokens."""
+        """All tokens, those of the padding too, as a packed batch of B sequences of S tokens."""
         rows, length = self.ids.shape
         embeds = None if self.embeds is None else self.embeds.reshape(rows * length, -1).astype(np.float32)
         return PackedBatch(

@@ -222,6 +222,7 @@ class Replay:
         spans: Collection[int] | None = None,
         *,
         compute: Collection[str] | None = None,
+        known: Mapping[str, FloatArray] | None = None,
         dtype: npt.DTypeLike = np.float64,
     ) -> dict[str, FloatArray]:
         """Compute names of the port from the names before them, with mistakes.
@@ -231,6 +232,7 @@ class Replay:
         mistakes : what the port is supposed to do wrong
         spans : numbers of spans; None means all of them, one after the other
         compute : the names to compute; None means all. The others have the port's values.
+        known : values that are not computed, beside those of the port
         dtype : float64 or float32
 
         Returns
@@ -242,7 +244,7 @@ class Replay:
         InapplicableError
             A mistake is not possible here.
         """
-        spans_of = self._walk(mistakes, spans, compute=compute, dtype=dtype)
+        spans_of = self._walk(mistakes, spans, compute=compute, known=known, dtype=dtype)
         return {name: value for values in spans_of for name, value in values.items()}
 
     def _walk(
@@ -251,6 +253,7 @@ class Replay:
         spans: Collection[int] | None = None,
         *,
         compute: Collection[str] | None = None,
+        known: Mapping[str, FloatArray] | None = None,
         dtype: npt.DTypeLike = np.float64,
     ) -> Iterator[dict[str, FloatArray]]:
         """Yield what `run` returns, span by span."""
@@ -268,11 +271,24 @@ class Replay:
                 tail = {end: self.port[end].astype(dtype, copy=False)}
                 tails.append(tail)
                 continue
-            computed, tail = self._run_span(forward, span, tail, wanted, mistakes)
+            computed, tail = self._run_span(forward, span, tail, wanted, mistakes, known or {})
             tails.append(tail)
             yield computed
         if spans is None and compute is None and not mistakes and np.dtype(dtype) == np.float64:
             self._tails = tails
+
+    def values_of_layer(self, mistakes: Sequence[Mistake], number: int, target: str) -> dict[str, FloatArray]:
+        """Return all values of a span in float32, the port's own ones where it has them, but for the target.
+
+        Only of a span that is one layer, with or without what follows it; {} of others.
+        """
+        span = self.spans[number]
+        if isinstance(span[0], str) or sum(isinstance(stage, int) for stage in span) > 1:
+            return {}
+        forward = Forward(self.model, self.inputs, mistakes, dtype=np.float32, store=self._stores[np.dtype("float32")])
+        tail = {name: array.astype(np.float32, copy=False) for name, array in self._entry(number).items()}
+        self._run_span(forward, span[:1], tail, {target}, mistakes, {})
+        return {name: forward.values[name] for name in forward.values if name not in tail}
 
     def _end(self, span: Sequence[int | str]) -> str | None:
         """Return the hidden state that the port gave at the end of a span, or None."""
@@ -293,6 +309,7 @@ class Replay:
         tail: dict[str, FloatArray],
         wanted: Collection[str],
         mistakes: Sequence[Mistake],
+        known: Mapping[str, FloatArray],
     ) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
         """Compute the wanted names of a span; return them, and the values with which the next span begins."""
         dtype = forward.dtype
@@ -311,7 +328,7 @@ class Replay:
                 for name, array in forced.items()
                 if name not in wanted and name in self._complete
             }
-            made = forward.run(stage, tail, given=given, forced=forced)
+            made = forward.run(stage, tail, given=given | dict(known), forced=forced)
             computed |= {name: made[name] for name in wanted if name in made}
             if stage == "pooler":
                 states["pooler"] = forward.values["pooler"]
