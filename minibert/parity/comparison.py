@@ -20,7 +20,7 @@ from minibert.parity.holds import NEARER, with_holds
 from minibert.parity.inputs import of_probe, read_inputs
 from minibert.parity.inputs_and_weights import check_inputs, check_weights
 from minibert.parity.layouts import align, expected_shape
-from minibert.parity.matching import VECTOR, Entry, Matched, match
+from minibert.parity.matching import Entry, Matched, match
 from minibert.parity.padded import visible
 from minibert.parity.readers import Dump, as_dump, read_dump
 from minibert.parity.report import Report
@@ -28,6 +28,7 @@ from minibert.parity.rounding import HALF_PRECISIONS, round_to
 from minibert.parity.rows import Row
 from minibert.parity.subject import INPUTS, Subject
 from minibert.parity.truth import Unit, Values, measure_units, plain_states, true_values
+from minibert.parity.vectors import VECTOR, mask_of
 from minibert.trace.names import Spec
 
 __all__ = ["LARGEST", "RMS", "NothingComparedError", "check"]
@@ -203,7 +204,7 @@ class _Comparison:
         return [] if layer is None else ["embeddings" if layer == 0 else f"encoder.layer.{layer - 1}"]
 
     def _shown(self, array: FloatArray, name: str) -> FloatArray:
-        return visible(array, self._batch.mask).astype(np.float64, copy=False)
+        return visible(array, mask_of(name, self._batch.mask)).astype(np.float64, copy=False)
 
     def _error(self, array: FloatArray, name: str, true: FloatArray | None = None) -> float:
         """Return the relative RMS error of an array in padded form."""
@@ -287,7 +288,7 @@ class _Comparison:
         rms = rms if finite else float("inf")
         flat = int(np.argmax(np.where(np.isfinite(error), error, np.inf))) if error.size else 0
         indices: Any = np.arange(true.size).reshape(true.shape)
-        places = visible(indices, self._batch.mask)
+        places = visible(indices, mask_of(name, self._batch.mask))
         at = tuple(int(i) for i in np.unravel_index(places[flat], true.shape)) if error.size else ()
         return Row(
             name=name,

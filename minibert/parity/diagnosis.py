@@ -123,7 +123,7 @@ class _Diagnosis:
                 cause.names,
                 self._explained(cause.names),
                 cause.alternatives,
-                separate_by(cause.mistake, cause.alternatives, cause.names),
+                separate_by(cause.mistake, cause.alternatives, self._inputs),
                 0 if search.is_wide(cause.names[0]) else self._model.config.num_hidden_layers,
             )
         left = [name for name in search.unknown if name in search.places]

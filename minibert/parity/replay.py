@@ -25,7 +25,7 @@ from minibert.parity.forward import Forward, Model, names_of
 from minibert.parity.mistake import DENSE, Mistake, Recipe, part_mistake, symbol_of
 from minibert.parity.padded import InapplicableError, Padded, visible
 from minibert.parity.parts import Here, Part, Store
-from minibert.parity.vectors import VECTOR, state_name, vector
+from minibert.parity.vectors import VECTOR, mask_of, state_name, vector
 from minibert.trace.table import EMBEDDINGS, LAYER, POOLER
 
 __all__ = ["Place", "Replay", "encoder_of", "replay"]
@@ -361,7 +361,7 @@ class Replay:
 
     def error(self, name: str, computed: FloatArray) -> float:
         """Return the RMS difference of a computed value and the port's, over the visible places; NaN counts."""
-        mask = self.inputs.mask
+        mask = mask_of(name, self.inputs.mask)
         given = np.where(np.isfinite(self.port[name]), self.port[name], np.nan)
         with np.errstate(all="ignore"):
             return _rms(visible(computed, mask) - visible(given, mask))
@@ -377,20 +377,20 @@ class Replay:
         queries = np.broadcast_to(self.inputs.mask[:, None, :, None], given.shape)
         return _rms(computed[queries] - given[queries])
 
-    def size(self, computed: FloatArray) -> float:
+    def size(self, name: str, computed: FloatArray) -> float:
         """Return the RMS of a value over the visible places."""
-        return _rms(visible(computed, self.inputs.mask))
+        return _rms(visible(computed, mask_of(name, self.inputs.mask)))
 
     def unit(self, name: str, exact: FloatArray, plain: FloatArray) -> float:
         """Return the RMS error of a float32 computation over the visible places."""
-        mask = self.inputs.mask
+        mask = mask_of(name, self.inputs.mask)
         with np.errstate(all="ignore"):
             error = _rms(visible(plain, mask) - visible(exact, mask))
         sums = any(symbol_of(one) in DENSE for one in self.segments[name])
-        least = (_LEAST_UNIT_OF_SUMS if sums else _LEAST_UNIT) * self.size(exact)
+        least = (_LEAST_UNIT_OF_SUMS if sums else _LEAST_UNIT) * self.size(name, exact)
         before = f"{name}.dense"
         if symbol_of(name) == "intermediate" and before in self._complete:
-            least = max(least, _LEAST_UNIT_OF_CURVES * self.size(self.port[before]))
+            least = max(least, _LEAST_UNIT_OF_CURVES * self.size(before, self.port[before]))
         return max(error if np.isfinite(error) else 0.0, least, 1e-300)
 
     @functools.cached_property
@@ -402,7 +402,7 @@ class Replay:
         for exact, *several in zip(self._walk(), *walks, strict=True):
             for name, value in exact.items():
                 unit = max(self.unit(name, value, plain[name]) for plain in several)
-                units[name] = (unit, self.size(value))
+                units[name] = (unit, self.size(name, value))
         return units
 
     def places(self, mistakes: Sequence[Mistake] = (), **options: Any) -> dict[str, Place]:
@@ -416,7 +416,7 @@ class Replay:
         for exact, plain in zip(walk, plain_walk, strict=False):
             for name, value in exact.items():
                 unit, true_size = self._true_units[name]
-                size = self.size(value)
+                size = self.size(name, value)
                 if name in plain:
                     unit *= max(1.0, size / true_size if true_size and np.isfinite(size) else 1.0)
                     unit = max(unit, self.unit(name, value, plain[name]))
