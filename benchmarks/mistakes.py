@@ -68,8 +68,12 @@ class Subject:
 
     @classmethod
     def of(cls, name: str, model: BertModel, width: int, types: int) -> Subject:
+        """Make a probe, and measure."""
+        return cls.of_inputs(name, model, probe(model, width, types))
+
+    @classmethod
+    def of_inputs(cls, name: str, model: BertModel, inputs: dict[str, Any]) -> Subject:
         """Measure the unit: the larger RMS error of two orders of summation."""
-        inputs = probe(model, width, types)
         padded = Padded.of(model.config, inputs)
         truth = forward_values(model, padded, dtype=np.float64, recipe=_RECIPE)
         plain = [forward_values(model, padded, order, recipe=_RECIPE) for order in ([], [BACKWARDS])]

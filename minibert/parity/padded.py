@@ -71,11 +71,12 @@ class Padded:
             inputs_embeds=embeds,
         )
 
-    def rows(self, chosen: Collection[int]) -> Padded:
-        """Return some of the B sequences."""
+    def cut(self, chosen: Collection[int], width: int | None = None) -> Padded:
+        """Return some of the B sequences, and their first `width` places."""
         index = np.array(sorted(chosen), dtype=np.int64)
-        embeds = None if self.embeds is None else self.embeds[index]
-        return Padded(self.ids[index], self.mask[index], self.types[index], self.positions[index], embeds)
+        ids, types, positions = (array[index, :width] for array in (self.ids, self.types, self.positions))
+        embeds = None if self.embeds is None else self.embeds[index, :width]
+        return Padded(ids, self.mask[index, :width], types, positions, embeds)
 
 
 def visible(array: FloatArray, mask: npt.NDArray[np.bool_]) -> FloatArray:

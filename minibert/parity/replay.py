@@ -196,15 +196,15 @@ class Replay:
                 found.append(state_name(depth if layer is None else layer))
             needs[entry.path.format(i=layer)] = tuple(name for name in found if name != entry.path.format(i=layer))
 
-        @functools.cache
-        def closure(name: str) -> frozenset[str]:
-            return frozenset({name}).union(*(closure(one) for one in needs.get(name, ()) if one not in self.port))
-
-        ordered = [*(entry.path for entry in EMBEDDINGS)]
+        # In the order of the forward pass, so that what a name needs is known before it.
+        ordered = [entry.path for entry in EMBEDDINGS]
         ordered += [entry.path.format(i=i) for i in range(depth) for entry in LAYER]
+        ordered += [*(entry.path for entry in POOLER), VECTOR]
+        closed: dict[str, frozenset[str]] = {}
         for name in ordered:
-            closure(name)  # in this order, so that the recursion stays shallow
-        return {name: closure(name) for name in self.port}
+            before = (closed.get(one, frozenset({one})) for one in needs.get(name, ()) if one not in self.port)
+            closed[name] = frozenset({name}).union(*before)
+        return {name: closed[name] for name in self.port}
 
     def touched(self, mistake: Mistake, names: Iterable[str]) -> list[str]:
         """Return the names whose computation from the names before them has this mistake in it."""

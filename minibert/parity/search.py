@@ -73,6 +73,14 @@ class Search:
         """Return whether the error at a place is within the budget."""
         return place.error <= self.budget * place.unit
 
+    def is_explained(self) -> bool:
+        """Return whether the chosen mistakes explain every name."""
+        try:
+            made = self.replay.places(self.chosen)
+        except InapplicableError:
+            return False
+        return all(self.right(place) or self._explains(place, ()) for place in made.values())
+
     def span_of(self, name: str) -> int:
         """Return the number of the replay's span that gives a name."""
         return next(i for i, span in enumerate(self.replay.spans) if name in self.replay.names_in(span))
