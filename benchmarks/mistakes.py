@@ -32,7 +32,7 @@ from minibert.parity.finding import Finding
 from minibert.parity.mistake import DENSE, Mistake, Recipe, part_mistake
 from minibert.parity.mistakes import MISTAKES, forward_values, simulate
 from minibert.parity.padded import InapplicableError, Padded, visible
-from minibert.parity.vectors import VECTOR
+from minibert.parity.vectors import VECTOR, mask_of
 
 BUDGET = 4.0
 DUMPS: dict[str, list[str]] = {
@@ -68,20 +68,24 @@ class Subject:
 
     @classmethod
     def of(cls, name: str, model: BertModel, width: int, types: int) -> Subject:
+        """Make a probe, and measure."""
+        return cls.of_inputs(name, model, probe(model, width, types))
+
+    @classmethod
+    def of_inputs(cls, name: str, model: BertModel, inputs: dict[str, Any]) -> Subject:
         """Measure the unit: the larger RMS error of two orders of summation."""
-        inputs = probe(model, width, types)
         padded = Padded.of(model.config, inputs)
         truth = forward_values(model, padded, dtype=np.float64, recipe=_RECIPE)
         plain = [forward_values(model, padded, order, recipe=_RECIPE) for order in ([], [BACKWARDS])]
         unit = {
-            key: max(2.0**-26 * rms(true, padded), *(rms(one[key] - true, padded) for one in plain))
+            key: max(2.0**-26 * rms(key, true, padded), *(rms(key, one[key] - true, padded) for one in plain))
             for key, true in truth.items()
         }
         return cls(name, model, inputs, padded, truth, unit)
 
     def ratio(self, name: str, array: np.ndarray) -> float:
         """Return an error in units."""
-        return rms(array - self.truth[name], self.padded) / self.unit[name]
+        return rms(name, array - self.truth[name], self.padded) / self.unit[name]
 
     def diagnose(self, port: Mapping[str, np.ndarray]) -> list[Finding]:
         """Return what `minibert.parity` says about a port."""
@@ -89,9 +93,9 @@ class Subject:
         return diagnose(self.model, self.inputs, port, wrong, budget=BUDGET, vectors=self.truth[VECTOR])
 
 
-def rms(array: np.ndarray, inputs: Padded) -> float:
+def rms(name: str, array: np.ndarray, inputs: Padded) -> float:
     with np.errstate(all="ignore"):
-        shown = np.square(visible(np.asarray(array, np.float64), inputs.mask))
+        shown = np.square(visible(np.asarray(array, np.float64), mask_of(name, inputs.mask)))
         return float(np.sqrt(np.mean(shown)))
 
 
@@ -163,7 +167,8 @@ def passes(subject: Subject, port: Mapping[str, np.ndarray]) -> tuple[str, ...]:
     mask = subject.padded.mask
     with np.errstate(all="ignore"):
         pairs = [
-            tuple(visible(np.asarray(x, np.float64), mask) for x in (port[name], subject.truth[name])) for name in port
+            tuple(visible(np.asarray(x, np.float64), mask_of(name, mask)) for x in (port[name], subject.truth[name]))
+            for name in port
         ]
         cosines = [float(a @ b / np.sqrt((a @ a) * (b @ b))) for a, b in pairs if b.any()]
         for bar in (0.99, 0.999):
@@ -204,7 +209,8 @@ def try_mistakes(subject: Subject, dump: str, mistakes: Sequence[Mistake]) -> Re
             same = forward_values(
                 subject.model, subject.padded, [MISTAKES[findings[0].mistake]], dtype=np.float64, recipe=_RECIPE
             )
-            if max(rms(same[name] - exact[name], subject.padded) / subject.unit[name] for name in port) <= BUDGET / 4:
+            rest = {name: rms(name, same[name] - exact[name], subject.padded) for name in port}
+            if max(rest[name] / subject.unit[name] for name in port) <= BUDGET / 4:
                 verdict = "first"
         except (KeyError, InapplicableError):
             pass

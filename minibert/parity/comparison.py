@@ -20,7 +20,7 @@ from minibert.parity.holds import NEARER, with_holds
 from minibert.parity.inputs import of_probe, read_inputs
 from minibert.parity.inputs_and_weights import check_inputs, check_weights
 from minibert.parity.layouts import align, expected_shape
-from minibert.parity.matching import VECTOR, Entry, Matched, match
+from minibert.parity.matching import Entry, Matched, match
 from minibert.parity.padded import visible
 from minibert.parity.readers import Dump, as_dump, read_dump
 from minibert.parity.report import Report
@@ -28,6 +28,7 @@ from minibert.parity.rounding import HALF_PRECISIONS, round_to
 from minibert.parity.rows import Row
 from minibert.parity.subject import INPUTS, Subject
 from minibert.parity.truth import Unit, Values, measure_units, plain_states, true_values
+from minibert.parity.vectors import VECTOR, mask_of
 from minibert.trace.names import Spec
 
 __all__ = ["LARGEST", "RMS", "NothingComparedError", "check"]
@@ -145,9 +146,7 @@ class _Comparison:
         compared = list(dict.fromkeys(name for name, _, _, _ in entries))
         units = self._units(compared)
         rows = [self._measured(*entry, units) for entry in entries]
-        rows, renamed = with_holds(
-            rows, [array for _, _, array, _ in entries], self._subject.names, self._error_beside, _within
-        )
+        rows, renamed = self._with_holds(rows, entries)
         rows = self._with_levels(rows)
         verdict = self._verdict(rows, entries, bool(findings))
         first = next((row.name for row in rows if row.level == "wrong"), None)
@@ -175,10 +174,6 @@ class _Comparison:
 
     def _expected(self, name: str) -> tuple[int, ...]:
         return expected_shape(self._specs[name], self._batch)
-
-    @functools.cached_property
-    def _all_truth(self) -> Values:
-        return true_values(self._subject, self._inputs, self._batch, list(self._subject.names.specs))
 
     @functools.cached_property
     def _truth(self) -> Values:
@@ -209,7 +204,7 @@ class _Comparison:
         return [] if layer is None else ["embeddings" if layer == 0 else f"encoder.layer.{layer - 1}"]
 
     def _shown(self, array: FloatArray, name: str) -> FloatArray:
-        return visible(array, self._batch.mask).astype(np.float64, copy=False)
+        return visible(array, mask_of(name, self._batch.mask)).astype(np.float64, copy=False)
 
     def _error(self, array: FloatArray, name: str, true: FloatArray | None = None) -> float:
         """Return the relative RMS error of an array in padded form."""
@@ -219,8 +214,15 @@ class _Comparison:
             error = float(np.sqrt(np.mean((self._shown(array, name) - true) ** 2))) if true.size else 0.0
         return error / (size or 1.0)
 
-    def _error_beside(self, array: FloatArray, name: str) -> float:
-        return self._error(array, name, self._all_truth[name])
+    def _with_holds(self, rows: list[Row], entries: list[Any]) -> tuple[list[Row], list[Finding]]:
+        names = self._subject.names
+        # Not kept, because these are all values of the model.
+        values = true_values(self._subject, self._inputs, self._batch, list(names.specs))
+
+        def error(array: FloatArray, name: str) -> float:
+            return self._error(array, name, values[name])
+
+        return with_holds(rows, [array for _, _, array, _ in entries], names, error, _within)
 
     def _entries(self) -> list[tuple[str, str, FloatArray, str]]:
         """Return canonical name, name in the dump, array in padded form and layout of each value that fits."""
@@ -286,7 +288,7 @@ class _Comparison:
         rms = rms if finite else float("inf")
         flat = int(np.argmax(np.where(np.isfinite(error), error, np.inf))) if error.size else 0
         indices: Any = np.arange(true.size).reshape(true.shape)
-        places = visible(indices, self._batch.mask)
+        places = visible(indices, mask_of(name, self._batch.mask))
         at = tuple(int(i) for i in np.unravel_index(places[flat], true.shape)) if error.size else ()
         return Row(
             name=name,

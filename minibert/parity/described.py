@@ -7,9 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from minibert.base.arrays import FloatArray
+from minibert.bert.reference import ACTIVATION_FUNCTIONS
 from minibert.parity import fits
 from minibert.parity.finding import Finding
-from minibert.parity.mistake import Mistake, symbol_of
+from minibert.parity.mistake import DENSE, Mistake, symbol_of
 from minibert.parity.mistakes import MISTAKES
 from minibert.parity.padded import visible
 from minibert.parity.search import Search
@@ -51,16 +53,66 @@ def facts(search: Search, names: Sequence[str]) -> str:
         heads = np.flatnonzero(pairs.any(axis=(0, 2, 3)))
         if 0 < len(heads) < exact.shape[1]:
             facts.append(f"heads {', '.join(map(str, heads.tolist()))} only")
-    before = f"{name}.dense"
-    if symbol_of(name) == "intermediate" and before in search.replay.port:
-        points = (visible(search.replay.port[before], mask), visible(given, mask))
-        curve = fits.fit_activation(*points)
-        if curve is not None and curve[1] < 0.05 * place.size:
-            facts.append(f"the nearest curve is {curve[0]}")
+    facts += [*_bias(search, name, given - exact), *_curve(search, name)]
     precision = fits.precision_of(visible(given, mask))
     if precision in ("float16", "bfloat16"):
         facts.append(f"all its values are {precision} numbers")
     return "; ".join(facts)
+
+
+def _bias(search: Search, name: str, difference: FloatArray) -> list[str]:
+    """Say that the difference of a linear map is the same for every token, and which bias that would be."""
+    if symbol_of(name) not in DENSE or difference.ndim != 3:
+        return []
+    rows = difference[search.inputs.mask]
+    mean = rows.mean(axis=0)
+    with np.errstate(all="ignore"):
+        size = float(np.sqrt(np.mean(mean * mean)))
+        if len(rows) < 2 or not float(np.sqrt(np.mean((rows - mean) ** 2))) < 1e-3 * size:
+            return []
+    text = "the difference is the same for every token, so the bias is wrong"
+    layer = search.model.weights.layers[int(name.split(".")[2])]
+    linears = (layer.query_key_value, layer.attention_output, layer.intermediate, layer.output)
+    biases = {
+        path: bias
+        for linear in linears
+        for path, bias in zip(linear.paths, np.split(linear.bias, len(linear.paths)), strict=True)
+    }
+    found = biases[name] + mean
+    near = [
+        path
+        for path, bias in biases.items()
+        if path != name and bias.shape == found.shape and np.abs(bias - found).max(initial=0) < 1e-3 * size
+    ]
+    return [f"{text}: it is that of {near[0]}" if near else text]
+
+
+def _curve(search: Search, name: str) -> list[str]:
+    """Say which activation a port applies, or that it applies an unknown one."""
+    if symbol_of(name) != "intermediate":
+        return []
+    before, mask = f"{name}.dense", search.inputs.mask
+    known = search.replay.port
+    if before not in known:  # its own inputs give it
+        known = search.replay.values_of_layer(search.chosen, search.span_of(name), name)
+    if before not in known:
+        return []
+    x, y = visible(known[before], mask), visible(search.replay.port[name], mask)
+    curve, size = fits.fit_activation(x, y), search.places[name].size
+    if curve is not None and curve[1] < 0.05 * size:
+        return [f"the nearest curve is {curve[0]}"]
+    order = np.argsort(x, kind="stable")
+    x, y = x[order].astype(np.float64), y[order].astype(np.float64)
+    if len(x) < 100 or not np.isfinite(y).all():
+        return []
+    # If y depends on x alone, a value lies between those of the nearest x.
+    if np.median(np.abs(y[1:-1] - (y[:-2] + y[2:]) / 2)) > 1e-3 * np.sqrt(np.mean(y * y)):
+        return []
+    right = ACTIVATION_FUNCTIONS[search.model.config.activation](np.ones(1))[0]
+    return [
+        f"each value depends on {before} alone, so the activation is wrong: at 1 it is {np.interp(1.0, x, y):.4g}, "
+        f"{search.model.config.activation} is {right:.4g} there"
+    ]
 
 
 def with_mass(search: Search, mistake: Mistake) -> Mistake:

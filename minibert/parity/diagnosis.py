@@ -24,7 +24,9 @@ from minibert.parity.described import dropout, facts, with_mass
 from minibert.parity.finding import Finding
 from minibert.parity.fitted import fitted
 from minibert.parity.forward import Forward, Model
+from minibert.parity.heads import head_findings
 from minibert.parity.mistake import Mistake, Recipe
+from minibert.parity.mistakes import MISTAKES
 from minibert.parity.padded import InapplicableError, Padded, visible
 from minibert.parity.replay import Replay, encoder_of
 from minibert.parity.search import Search
@@ -32,6 +34,10 @@ from minibert.parity.vectors import DUMP_MISTAKES, VECTOR, find_recipe, state_na
 from minibert.parity.wording import cannot_tell, finding_of, renamed, separate_by, unknown
 
 __all__ = ["diagnose"]
+
+# Long rows take most of the time, so the causes are looked for in rows of at most this many places, if there are any.
+# What is found there must explain the long rows too; if it does not, all rows are looked at.
+_SHORT = 64
 
 # All mistakes of a port that are looked for, one after the other.
 _MOST = 8
@@ -68,7 +74,29 @@ def diagnose(
     if not wrong:
         return []
     encoder = encoder_of(model)
-    return list(_Diagnosis(encoder, Padded.of(encoder.config, inputs), port, wrong, budget, vectors).findings())
+    padded = Padded.of(encoder.config, inputs)
+    rows, width = _short(padded)
+    if rows:
+        some = {name: _cut(array, rows, width) for name, array in port.items()}
+        few = None if vectors is None else vectors[rows]
+        diagnosis = _Diagnosis(encoder, padded.cut(rows, width), some, wrong, budget, few)
+        findings = list(diagnosis.findings())
+        if diagnosis.holds(padded, port):
+            return findings
+    return list(_Diagnosis(encoder, padded, port, wrong, budget, vectors).findings())
+
+
+def _short(inputs: Padded) -> tuple[list[int], int]:
+    """Return the short rows and their width, if the others make up most of the work; else no rows."""
+    ends = [int(np.flatnonzero(row)[-1]) + 1 if row.any() else 0 for row in inputs.mask]
+    rows = [i for i, end in enumerate(ends) if 0 < end <= _SHORT]
+    width = max((ends[i] for i in rows), default=0)
+    return (rows, width) if 4 * len(rows) * width <= inputs.mask.size else ([], 0)
+
+
+def _cut(array: FloatArray, rows: list[int], width: int) -> FloatArray:
+    array = np.asarray(array)[rows]
+    return array[:, :, :width, :width] if array.ndim == 4 else array[:, :width] if array.ndim == 3 else array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,8 +135,11 @@ class _Diagnosis:
             same = [trial.mistakes[0] for trial in trials if trial.fixed >= set(first)]
             yield renamed(moved, [*matching, *same])
             return
+        # What the encoder makes wrong goes on through the head; only what the head adds to that is said of it.
+        after = [name for name in self._wrong if name not in search.places and name != VECTOR]
+        in_head = list(head_findings(self._model, self._inputs, self._port, after))
         if not remaining:
-            yield cannot_tell(self._wrong)
+            yield from in_head or [cannot_tell(self._wrong)]
             return
         dropped = dropout(search, remaining)
         if dropped is not None:
@@ -123,12 +154,23 @@ class _Diagnosis:
                 cause.names,
                 self._explained(cause.names),
                 cause.alternatives,
-                separate_by(cause.mistake, cause.alternatives, cause.names),
+                separate_by(cause.mistake, cause.alternatives, self._inputs),
                 0 if search.is_wide(cause.names[0]) else self._model.config.num_hidden_layers,
             )
         left = [name for name in search.unknown if name in search.places]
         if left:
             yield unknown(left, facts(search, left), search.replay.segments, wide=search.is_wide(left[0]))
+        yield from (finding for finding in in_head if finding.mistake)
+
+    def holds(self, inputs: Padded, port: Mapping[str, FloatArray]) -> bool:
+        """Return whether the mistakes that were found here explain all of a port that has more rows."""
+        chosen = self._search.chosen
+        if not chosen or any(mistake.inputs is not None and mistake.id not in MISTAKES for mistake in chosen):
+            return False
+        replay = Replay(self._model, inputs, port, self._search.replay.recipe)
+        whole = Search(self._model, inputs, replay, self._search.budget)
+        whole.chosen = chosen
+        return whole.is_explained()
 
     # --- names --------------------------------------------------------------------------------------------------------
 

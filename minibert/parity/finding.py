@@ -16,7 +16,8 @@ class Finding:
     text : str
         What differs and where; it names the config field or the op.
     mistake : str
-        The id in `mistakes.MISTAKES` that explains the difference best; "" if none does.
+        The id of the mistake that explains the difference best, "" if none does. It is one of `mistakes.MISTAKES`, or
+        that of a mistake whose number was fitted, or that was read from the port's values, such as "T1.ids".
     names : tuple of str
         The names whose difference this finding is about, in the order of the forward pass.
     explained : float

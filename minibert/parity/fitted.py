@@ -103,7 +103,7 @@ def _ids(search: Search, target: str) -> list[Mistake]:
     given = np.asarray(search.replay.port[target], np.float64)
     ids = inputs.ids.copy()
     computed = search.replay.run(search.chosen, [0], compute=[target])[target]
-    limit = 1e-4 * search.replay.size(computed)
+    limit = 1e-4 * search.replay.size(target, computed)
     differs = inputs.mask & (np.abs(given - computed).max(axis=2, initial=0) > limit)
     if not differs.any() or not np.isfinite(given[differs]).all():
         return []

@@ -143,7 +143,7 @@ class Forward:
         self.values = dict(before or {})
         self._stage = stage if isinstance(stage, int) else None
         self.store.enter(stage)
-        batch = self.inputs.packed()
+        batch = self.inputs.packed
         with np.errstate(all="ignore"):  # what a mistake overflows is part of the mistake
             if stage == "embeddings":
                 encoder.embeddings(self.weights, batch, self.ops)

@@ -14,11 +14,9 @@ from minibert.base.files import printable
 from minibert.bert.packed import PackedBatch
 from minibert.parity.readers import Dump
 from minibert.parity.subject import INPUTS, Subject
+from minibert.parity.vectors import VECTOR
 
-__all__ = ["VECTOR", "Entry", "Matched", "match"]
-
-VECTOR = "sentence_embedding"
-"""The name of the sentence vectors, which is that of sentence-transformers."""
+__all__ = ["Entry", "Matched", "match"]
 
 _VECTOR_NAMES = {
     *(VECTOR, "sentence_embeddings", "sentence_vector", "sentence_vectors", "vector", "vectors", "embedding"),

@@ -39,6 +39,7 @@ DENSE = ("query", "key", "value", "attention_dense", "intermediate_dense", "outp
 """The symbols of the outputs of LayerNorms and of linear maps, in trace/table.py."""
 
 
+@functools.lru_cache(maxsize=4096)
 def symbol_of(name: str) -> str:
     """Return the symbol of a name of trace/table.py, "" for a name without one."""
     return _SYMBOLS.get(re.sub(r"^encoder\.layer\.\d+", "encoder.layer.{i}", name), "")

@@ -234,4 +234,34 @@ _TOKENS = (
     ),
 )
 
-INPUT_MISTAKES: tuple[Mistake, ...] = (*_INPUTS, *_SUMS, *_TOKENS)
+# --- length -----------------------------------------------------------------------------------------------------------
+
+
+def _cut(length: int) -> Edit:
+    """Return a cut after `length` tokens; the last one is that which ends the row, [SEP]."""
+
+    def edit(inputs: Padded, config: BertConfig) -> Padded:
+        count = inputs.mask.cumsum(axis=1)
+        longer = count[:, -1:] > length
+        if not longer.any():
+            raise InapplicableError(f"no row has more than {length} tokens")
+        ends = inputs.ids[np.arange(len(count)), count.argmax(axis=1)][:, None]
+        ids = np.where(longer & inputs.mask & (count == length), ends, inputs.ids)
+        return dataclasses.replace(inputs, ids=ids, mask=inputs.mask & (count <= length))
+
+    return edit
+
+
+_LENGTHS = tuple(
+    Mistake(
+        f"P4.cut-{length}",
+        f"truncation: texts are cut after {length} tokens; the inputs are longer",
+        "Cut where the model does: max_seq_length of sentence_bert_config.json, else model_max_length of "
+        "tokenizer_config.json. The truncation that is stored in tokenizer.json is often 128.",
+        ("words", "probs"),
+        inputs=_cut(length),
+    )
+    for length in (64, 128, 256)
+)
+
+INPUT_MISTAKES: tuple[Mistake, ...] = (*_INPUTS, *_SUMS, *_TOKENS, *_LENGTHS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -56,8 +57,9 @@ class Padded:
         )
         return cls(ids, batch.mask, types, positions, embeds)
 
+    @functools.cached_property
     def packed(self) -> PackedBatch:
-        """Return all tokens, those of the padding too, as a packed batch of B sequences of S tokens."""
+        """All tokens, those of the padding too, as a packed batch of B sequences of S tokens."""
         rows, length = self.ids.shape
         embeds = None if self.embeds is None else self.embeds.reshape(rows * length, -1).astype(np.float32)
         return PackedBatch(
@@ -69,11 +71,12 @@ class Padded:
             inputs_embeds=embeds,
         )
 
-    def rows(self, chosen: Collection[int]) -> Padded:
-        """Return some of the B sequences."""
+    def cut(self, chosen: Collection[int], width: int | None = None) -> Padded:
+        """Return some of the B sequences, and their first `width` places."""
         index = np.array(sorted(chosen), dtype=np.int64)
-        embeds = None if self.embeds is None else self.embeds[index]
-        return Padded(self.ids[index], self.mask[index], self.types[index], self.positions[index], embeds)
+        ids, types, positions = (array[index, :width] for array in (self.ids, self.types, self.positions))
+        embeds = None if self.embeds is None else self.embeds[index, :width]
+        return Padded(ids, self.mask[index, :width], types, positions, embeds)
 
 
 def visible(array: FloatArray, mask: npt.NDArray[np.bool_]) -> FloatArray:

@@ -25,7 +25,7 @@ from minibert.parity.forward import Forward, Model, names_of
 from minibert.parity.mistake import DENSE, Mistake, Recipe, part_mistake, symbol_of
 from minibert.parity.padded import InapplicableError, Padded, visible
 from minibert.parity.parts import Here, Part, Store
-from minibert.parity.vectors import VECTOR, state_name, vector
+from minibert.parity.vectors import VECTOR, mask_of, state_name, vector
 from minibert.trace.table import EMBEDDINGS, LAYER, POOLER
 
 __all__ = ["Place", "Replay", "encoder_of", "replay"]
@@ -196,15 +196,15 @@ class Replay:
                 found.append(state_name(depth if layer is None else layer))
             needs[entry.path.format(i=layer)] = tuple(name for name in found if name != entry.path.format(i=layer))
 
-        @functools.cache
-        def closure(name: str) -> frozenset[str]:
-            return frozenset({name}).union(*(closure(one) for one in needs.get(name, ()) if one not in self.port))
-
-        ordered = [*(entry.path for entry in EMBEDDINGS)]
+        # In the order of the forward pass, so that what a name needs is known before it.
+        ordered = [entry.path for entry in EMBEDDINGS]
         ordered += [entry.path.format(i=i) for i in range(depth) for entry in LAYER]
+        ordered += [*(entry.path for entry in POOLER), VECTOR]
+        closed: dict[str, frozenset[str]] = {}
         for name in ordered:
-            closure(name)  # in this order, so that the recursion stays shallow
-        return {name: closure(name) for name in self.port}
+            before = (closed.get(one, frozenset({one})) for one in needs.get(name, ()) if one not in self.port)
+            closed[name] = frozenset({name}).union(*before)
+        return {name: closed[name] for name in self.port}
 
     def touched(self, mistake: Mistake, names: Iterable[str]) -> list[str]:
         """Return the names whose computation from the names before them has this mistake in it."""
@@ -222,6 +222,7 @@ class Replay:
         spans: Collection[int] | None = None,
         *,
         compute: Collection[str] | None = None,
+        known: Mapping[str, FloatArray] | None = None,
         dtype: npt.DTypeLike = np.float64,
     ) -> dict[str, FloatArray]:
         """Compute names of the port from the names before them, with mistakes.
@@ -231,6 +232,7 @@ class Replay:
         mistakes : what the port is supposed to do wrong
         spans : numbers of spans; None means all of them, one after the other
         compute : the names to compute; None means all. The others have the port's values.
+        known : values that are not computed, beside those of the port
         dtype : float64 or float32
 
         Returns
@@ -242,7 +244,7 @@ class Replay:
         InapplicableError
             A mistake is not possible here.
         """
-        spans_of = self._walk(mistakes, spans, compute=compute, dtype=dtype)
+        spans_of = self._walk(mistakes, spans, compute=compute, known=known, dtype=dtype)
         return {name: value for values in spans_of for name, value in values.items()}
 
     def _walk(
@@ -251,6 +253,7 @@ class Replay:
         spans: Collection[int] | None = None,
         *,
         compute: Collection[str] | None = None,
+        known: Mapping[str, FloatArray] | None = None,
         dtype: npt.DTypeLike = np.float64,
     ) -> Iterator[dict[str, FloatArray]]:
         """Yield what `run` returns, span by span."""
@@ -268,11 +271,24 @@ class Replay:
                 tail = {end: self.port[end].astype(dtype, copy=False)}
                 tails.append(tail)
                 continue
-            computed, tail = self._run_span(forward, span, tail, wanted, mistakes)
+            computed, tail = self._run_span(forward, span, tail, wanted, mistakes, known or {})
             tails.append(tail)
             yield computed
         if spans is None and compute is None and not mistakes and np.dtype(dtype) == np.float64:
             self._tails = tails
+
+    def values_of_layer(self, mistakes: Sequence[Mistake], number: int, target: str) -> dict[str, FloatArray]:
+        """Return all values of a span in float32, the port's own ones where it has them, but for the target.
+
+        Only of a span that is one layer, with or without what follows it; {} of others.
+        """
+        span = self.spans[number]
+        if isinstance(span[0], str) or sum(isinstance(stage, int) for stage in span) > 1:
+            return {}
+        forward = Forward(self.model, self.inputs, mistakes, dtype=np.float32, store=self._stores[np.dtype("float32")])
+        tail = {name: array.astype(np.float32, copy=False) for name, array in self._entry(number).items()}
+        self._run_span(forward, span[:1], tail, {target}, mistakes, {})
+        return {name: forward.values[name] for name in forward.values if name not in tail}
 
     def _end(self, span: Sequence[int | str]) -> str | None:
         """Return the hidden state that the port gave at the end of a span, or None."""
@@ -293,6 +309,7 @@ class Replay:
         tail: dict[str, FloatArray],
         wanted: Collection[str],
         mistakes: Sequence[Mistake],
+        known: Mapping[str, FloatArray],
     ) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
         """Compute the wanted names of a span; return them, and the values with which the next span begins."""
         dtype = forward.dtype
@@ -311,7 +328,7 @@ class Replay:
                 for name, array in forced.items()
                 if name not in wanted and name in self._complete
             }
-            made = forward.run(stage, tail, given=given, forced=forced)
+            made = forward.run(stage, tail, given=given | dict(known), forced=forced)
             computed |= {name: made[name] for name in wanted if name in made}
             if stage == "pooler":
                 states["pooler"] = forward.values["pooler"]
@@ -344,7 +361,7 @@ class Replay:
 
     def error(self, name: str, computed: FloatArray) -> float:
         """Return the RMS difference of a computed value and the port's, over the visible places; NaN counts."""
-        mask = self.inputs.mask
+        mask = mask_of(name, self.inputs.mask)
         given = np.where(np.isfinite(self.port[name]), self.port[name], np.nan)
         with np.errstate(all="ignore"):
             return _rms(visible(computed, mask) - visible(given, mask))
@@ -360,20 +377,20 @@ class Replay:
         queries = np.broadcast_to(self.inputs.mask[:, None, :, None], given.shape)
         return _rms(computed[queries] - given[queries])
 
-    def size(self, computed: FloatArray) -> float:
+    def size(self, name: str, computed: FloatArray) -> float:
         """Return the RMS of a value over the visible places."""
-        return _rms(visible(computed, self.inputs.mask))
+        return _rms(visible(computed, mask_of(name, self.inputs.mask)))
 
     def unit(self, name: str, exact: FloatArray, plain: FloatArray) -> float:
         """Return the RMS error of a float32 computation over the visible places."""
-        mask = self.inputs.mask
+        mask = mask_of(name, self.inputs.mask)
         with np.errstate(all="ignore"):
             error = _rms(visible(plain, mask) - visible(exact, mask))
         sums = any(symbol_of(one) in DENSE for one in self.segments[name])
-        least = (_LEAST_UNIT_OF_SUMS if sums else _LEAST_UNIT) * self.size(exact)
+        least = (_LEAST_UNIT_OF_SUMS if sums else _LEAST_UNIT) * self.size(name, exact)
         before = f"{name}.dense"
         if symbol_of(name) == "intermediate" and before in self._complete:
-            least = max(least, _LEAST_UNIT_OF_CURVES * self.size(self.port[before]))
+            least = max(least, _LEAST_UNIT_OF_CURVES * self.size(before, self.port[before]))
         return max(error if np.isfinite(error) else 0.0, least, 1e-300)
 
     @functools.cached_property
@@ -385,7 +402,7 @@ class Replay:
         for exact, *several in zip(self._walk(), *walks, strict=True):
             for name, value in exact.items():
                 unit = max(self.unit(name, value, plain[name]) for plain in several)
-                units[name] = (unit, self.size(value))
+                units[name] = (unit, self.size(name, value))
         return units
 
     def places(self, mistakes: Sequence[Mistake] = (), **options: Any) -> dict[str, Place]:
@@ -399,7 +416,7 @@ class Replay:
         for exact, plain in zip(walk, plain_walk, strict=False):
             for name, value in exact.items():
                 unit, true_size = self._true_units[name]
-                size = self.size(value)
+                size = self.size(name, value)
                 if name in plain:
                     unit *= max(1.0, size / true_size if true_size and np.isfinite(size) else 1.0)
                     unit = max(unit, self.unit(name, value, plain[name]))

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from minibert.base.arrays import FloatArray
 from minibert.parity.forward import Model
 from minibert.parity.mistake import Mistake, symbol_of
 from minibert.parity.mistakes import MISTAKES
 from minibert.parity.padded import InapplicableError, Padded
 from minibert.parity.replay import Place, Replay
+from minibert.trace.table import LAYER
 
 __all__ = ["PROMISING", "USEFUL", "Search", "Trial"]
 
@@ -27,6 +30,9 @@ PROMISING = 0.4
 
 # How many mistakes at once, how many of the best are combined, and how much each one must remove for that.
 _AT_ONCE, _BEAM, USEFUL = 3, 4, 0.05
+
+# The values of a layer, in the order in which they are computed.
+_SYMBOLS = tuple(entry.symbol for entry in LAYER)
 
 
 class Trial(NamedTuple):
@@ -61,10 +67,19 @@ class Search:
         self.places: dict[str, Place] = replay.places()
         self.chosen: list[Mistake] = []
         self.unknown: list[str] = []
+        self._layer_values: tuple[tuple[str, int] | None, dict[str, FloatArray]] = (None, {})
 
     def right(self, place: Place) -> bool:
         """Return whether the error at a place is within the budget."""
         return place.error <= self.budget * place.unit
+
+    def is_explained(self) -> bool:
+        """Return whether the chosen mistakes explain every name."""
+        try:
+            made = self.replay.places(self.chosen)
+        except InapplicableError:
+            return False
+        return all(self.right(place) or self._explains(place, ()) for place in made.values())
 
     def span_of(self, name: str) -> int:
         """Return the number of the replay's span that gives a name."""
@@ -140,12 +155,26 @@ class Search:
         """Return the error of a name with mistakes beside the chosen ones, computed in float32 from its span on."""
         try:
             made = self.replay.run(
-                [*self.chosen, *mistakes], [self.span_of(target)], compute=[target], dtype=np.float32
+                [*self.chosen, *mistakes],
+                [self.span_of(target)],
+                compute=[target],
+                known=self._known(target, mistakes),
+                dtype=np.float32,
             )
         except InapplicableError:
             return math.inf
         error = self.replay.error(target, made[target])
         return error if np.isfinite(error) else math.inf
+
+    def _known(self, target: str, mistakes: Sequence[Mistake]) -> dict[str, FloatArray]:
+        """Return the values of the target's layer that are computed before any of these mistakes acts."""
+        key = (target, len(self.chosen))
+        if self._layer_values[0] != key:
+            self._layer_values = (key, self.replay.values_of_layer(self.chosen, self.span_of(target), target))
+        changed = {symbol for mistake in mistakes for symbol in mistake.symbols}
+        before = itertools.takewhile(lambda symbol: symbol not in changed, _SYMBOLS)
+        kept = set(before) - {symbol_of(target)}
+        return {name: value for name, value in self._layer_values[1].items() if symbol_of(name) in kept}
 
     def ranked(self, sets: Iterable[tuple[Mistake, ...]], remaining: Sequence[str], target: str) -> list[Trial]:
         """Try sets of mistakes in float64; return those that explain the target, the best first."""

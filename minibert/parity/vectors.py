@@ -12,10 +12,27 @@ from minibert.parity.mistake import Dump, Mistake, Recipe
 from minibert.parity.padded import Padded
 from minibert.sentence.pooling import POOLING_MODES
 
-__all__ = ["DUMP_MISTAKES", "POOLINGS", "SCALINGS", "VECTOR", "VECTOR_MISTAKES", "find_recipe", "state_name", "vector"]
+__all__ = [
+    "DUMP_MISTAKES",
+    "POOLINGS",
+    "SCALINGS",
+    "VECTOR",
+    "VECTOR_MISTAKES",
+    "find_recipe",
+    "mask_of",
+    "state_name",
+    "vector",
+]
 
 VECTOR = "sentence_embedding"
-"""The name of one vector per text, (B, H)."""
+"""The name of one vector per text, (B, H), which is that of sentence-transformers."""
+
+
+def mask_of(name: str, mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Return which places of a value count: a text has a vector if any of its tokens is visible, not only [CLS]."""
+    shown: npt.NDArray[np.bool_] = np.any(mask, axis=1, keepdims=True) if name == VECTOR else mask
+    return shown
+
 
 Pooling = Callable[[Mapping[str, FloatArray], Padded, int], FloatArray]
 

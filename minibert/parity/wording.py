@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from minibert.parity.finding import Finding
 from minibert.parity.mistake import Mistake
+from minibert.parity.padded import Padded
 
 __all__ = ["cannot_tell", "finding_of", "renamed", "separate_by", "unknown"]
 
@@ -45,8 +46,8 @@ def _id(mistake: Mistake) -> str:
     return mistake.id.split("@")[0]
 
 
-def separate_by(mistake: Mistake, alternatives: Sequence[Mistake], names: Sequence[str]) -> str:
-    """Say what would tell mistakes apart: a name to dump, or other inputs."""
+def separate_by(mistake: Mistake, alternatives: Sequence[Mistake], inputs: Padded) -> str:
+    """Say what would tell mistakes apart: a name to dump, or rows that the inputs do not have."""
     if not alternatives:
         return ""
     symbols = [set(one.symbols) for one in (mistake, *alternatives)]
@@ -54,11 +55,30 @@ def separate_by(mistake: Mistake, alternatives: Sequence[Mistake], names: Sequen
     if places:
         return f"Dump every name; {', '.join(places[:4])} of `minibert parity names` would tell."
     kinds = {one.kind for one in (mistake, *alternatives)}
-    if kinds & {"A5", "A6"}:
-        return "Give a row with more padding and a hole in the mask, as the probe has them."
-    if kinds & {"E1", "E3", "E5"}:
-        return "Give a row with a second segment, and one with padding on the left, as the probe has them."
-    return "Give other inputs, such as those of the probe."
+    wanted = ["padding", "a hole in the mask"] if kinds & {"A5", "A6"} else []
+    wanted += ["a second segment", "padding on the left"] if kinds & {"E1", "E3", "E5"} else []
+    missing = [row for row in wanted or _ROWS if not _ROWS[row](inputs)]
+    if missing:
+        return f"Give a row with {', and one with '.join(missing)}, as the probe has them."
+    return (
+        "Give more and longer texts. If that does not tell them apart, they give the same numbers with this model, and "
+        "repairing either one is enough."
+    )
+
+
+def _hidden(inputs: Padded, *, before: bool) -> bool:
+    """Return whether a place is hidden that has visible places after it, and with `before` also before it."""
+    count = inputs.mask.cumsum(axis=1)
+    return bool((~inputs.mask & (count < count[:, -1:]) & ((count > 0) == before)).any())
+
+
+# What rows of the inputs can show.
+_ROWS: dict[str, Callable[[Padded], bool]] = {
+    "a second segment": lambda inputs: bool((inputs.types * inputs.mask).any()),
+    "padding": lambda inputs: not bool(inputs.mask.all()),
+    "a hole in the mask": lambda inputs: _hidden(inputs, before=True),
+    "padding on the left": lambda inputs: _hidden(inputs, before=False),
+}
 
 
 def unknown(names: Sequence[str], facts: str, segments: Mapping[str, frozenset[str]], *, wide: bool) -> Finding:

@@ -37,7 +37,7 @@ def ratios(subject: Subject, port: dict[str, np.ndarray]) -> dict[str, float]:
 
 KINDS = (
     *("G1", "G2", "G3", "N1", "N2", "N3", "N4", "N5", "A1", "A2", "A3", "A4", "A5", "A6", "A7", "A8", "A9"),
-    *("E1", "E2", "E3", "E4", "E5", "W1", "W2", "W3", "C1", "D1", "D2", "D3", "P1", "P2", "P3", "T1", "H1"),
+    *("E1", "E2", "E3", "E4", "E5", "W1", "W2", "W3", "C1", "D1", "D2", "D3", "P1", "P2", "P3", "P4", "T1", "H1"),
 )
 
 
@@ -62,7 +62,8 @@ def test_the_forward_without_mistakes_is_right(subject: Subject) -> None:
     assert port["encoder.layer.2"][~subject.padded.mask].any()
 
 
-@pytest.mark.parametrize("id", [id for id in MISTAKES if id != "D2.q8_0-weights"])  # it needs multiples of 32
+# q8_0 needs multiples of 32, and P4 longer rows: see test_heads_and_rows.py.
+@pytest.mark.parametrize("id", [id for id in MISTAKES if not id.startswith(("D2.q8_0", "P4"))])
 def test_a_mistake_is_outside_the_budget_or_provably_harmless(subject: Subject, id: str) -> None:
     """In the last state, or where the mistake is: the pooler, the vector, a name."""
     mistake = MISTAKES[id]

@@ -1,0 +1,204 @@
+"""Diagnosis: heads, long rows, texts that were cut, rows with padding on the left, and facts about unknown causes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.checkpoints import random_checkpoint
+from benchmarks.mistakes import DUMPS, ODD_FIRST, Subject
+from minibert import BertModel, load, parity
+from minibert.parity import diagnosis
+from minibert.parity.mistake import part_mistake
+from minibert.parity.mistakes import MISTAKES, simulate
+from minibert.parity.padded import Padded
+from minibert.parity.vectors import VECTOR
+from minibert.parity.wording import separate_by
+from tests.support.head_models import head_checkpoint
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> BertModel:
+    folder = tmp_path_factory.mktemp("rows") / "model"
+    random_checkpoint(folder, num_hidden_layers=2, type_vocab_size=3, max_position_embeddings=80)
+    return BertModel.from_pretrained(folder, backend="numpy")
+
+
+@pytest.fixture(scope="module")
+def subject(model: BertModel) -> Subject:
+    return Subject.of("small", model, 14, 3)
+
+
+@pytest.fixture(scope="module")
+def long(model: BertModel) -> Subject:
+    """The rows of `subject`, and one of 80 tokens."""
+    short = Subject.of("short", model, 14, 3).inputs
+    inputs = {name: np.pad(array, ((0, 1), (0, 66))) for name, array in short.items()}
+    inputs["input_ids"][-1] = np.random.default_rng(1).integers(5, model.config.vocab_size, 80)
+    inputs["attention_mask"][-1] = 1
+    return Subject.of_inputs("long", model, inputs)
+
+
+# --- long rows --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dump", DUMPS)
+def test_a_cut_text_is_named(long: Subject, dump: str) -> None:
+    port = simulate(long.model, long.inputs, [ODD_FIRST, MISTAKES["P4.cut-64"]], record=DUMPS[dump])
+    found = long.diagnose(port)
+    assert found[0].mistake == "P4.cut-64"
+    assert "64 tokens" in found[0].text
+
+
+def test_no_text_is_long_enough_to_be_cut(subject: Subject) -> None:
+    with pytest.raises(ValueError, match="no row has more than 64 tokens"):
+        simulate(subject.model, subject.inputs, "P4.cut-64")
+
+
+@pytest.mark.parametrize("id", ["G1.tanh", "A5.none", "A7.causal+N1.1e-5"])
+def test_causes_are_looked_for_in_short_rows_first(long: Subject, monkeypatch: pytest.MonkeyPatch, id: str) -> None:
+    """A mistake that depends on the padding is looked for in all rows; the answer is the same."""
+    assert diagnosis._short(long.padded) == ([0, 1, 2, 3, 4], 14)
+    port = simulate(long.model, long.inputs, [ODD_FIRST, *id.split("+")], record="hidden_states.*")
+    widths = []
+    make = diagnosis._Diagnosis.__init__
+
+    def seen(self: Any, model: Any, inputs: Padded, *others: Any) -> None:
+        widths.append(inputs.ids.shape[1])
+        make(self, model, inputs, *others)
+
+    monkeypatch.setattr(diagnosis._Diagnosis, "__init__", seen)
+    found = long.diagnose(port)
+    assert {finding.mistake for finding in found} == set(id.split("+"))
+    assert widths == ([14, 80] if id.startswith("A5") else [14])
+    monkeypatch.setattr(diagnosis, "_SHORT", 0)
+    assert [finding.mistake for finding in long.diagnose(port)] == [finding.mistake for finding in found]
+
+
+def test_short_inputs_are_not_cut(subject: Subject) -> None:
+    assert diagnosis._short(subject.padded) == ([], 0)
+
+
+def test_a_vector_of_a_row_with_padding_on_the_left_counts(subject: Subject) -> None:
+    assert not subject.padded.mask[3, 0]
+    port = simulate(subject.model, subject.inputs, (), record=VECTOR)
+    assert subject.ratio(VECTOR, port[VECTOR]) < 4
+    port[VECTOR][3] += 1e-3
+    assert subject.ratio(VECTOR, port[VECTOR]) > 1000
+    assert subject.diagnose(port)
+
+
+# --- what is said -----------------------------------------------------------------------------------------------------
+
+
+def test_rows_are_asked_for_only_if_the_inputs_lack_them(subject: Subject) -> None:
+    first, other = MISTAKES["A5.none"], MISTAKES["A6.minus-ten"]
+    assert "Give more and longer texts" in separate_by(first, [other], subject.padded)
+    full = dataclasses.replace(subject.padded, mask=np.ones_like(subject.padded.mask))
+    assert separate_by(first, [other], full) == (
+        "Give a row with padding, and one with a hole in the mask, as the probe has them."
+    )
+    assert "padding on the left" in separate_by(MISTAKES["E3.visible"], [MISTAKES["E3.backwards"]], full)
+    assert separate_by(first, [], full) == ""
+
+
+def test_the_bias_of_another_map_is_recognised(subject: Subject) -> None:
+    key = subject.model.weights.layers[1].query_key_value.bias[24:48]
+    assert key.any()
+    wrong = part_mistake("", "", "", "value", weights=lambda inner, here, w, b: (w, key.astype(w.dtype))).only(1)
+    (found,) = subject.diagnose(simulate(subject.model, subject.inputs, [ODD_FIRST, wrong]))
+    assert "so the bias is wrong: it is that of encoder.layer.1.attention.self.key" in found.text
+
+
+@pytest.mark.parametrize("with_dense", [True, False])
+def test_an_unknown_curve_is_recognised_as_one(subject: Subject, with_dense: bool) -> None:
+    wrong = part_mistake("", "", "", "intermediate", activation=lambda inner, here, x, name: x * abs(x) / (1 + abs(x)))
+    port = simulate(subject.model, subject.inputs, [ODD_FIRST, wrong])
+    kept = {name: array for name, array in port.items() if with_dense or not name.endswith("intermediate.dense")}
+    found = subject.diagnose(kept)[0]
+    assert found.mistake == ""
+    assert "so the activation is wrong: at 1 it is 0.5, gelu is 0.8413 there" in found.text
+
+
+def test_the_gelu_of_torch_is_not_a_finding(subject: Subject) -> None:
+    """Its erf is some units in the last place away from -1, which x / 2 (1 + erf) makes large beside the result."""
+    import torch
+
+    port = simulate(subject.model, subject.inputs, "A3.merge")
+    for i in range(2):
+        name = f"encoder.layer.{i}.intermediate"
+        port[name] = torch.nn.functional.gelu(torch.from_numpy(port[f"{name}.dense"])).numpy()
+    assert {finding.mistake for finding in subject.diagnose(port)} == {"A3.merge"}
+
+
+# --- heads ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def heads(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
+    folder = tmp_path_factory.mktemp("heads")
+
+    def made(name: str) -> Any:
+        if not (folder / name).exists():
+            head_checkpoint(folder / name, name)
+        return load(folder / name, backend="numpy")
+
+    return made
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    y = np.exp(x - x.max(axis=-1, keepdims=True))
+    return y / y.sum(axis=-1, keepdims=True)
+
+
+CHANGES: dict[str, tuple[str, Callable[[Any, np.ndarray], np.ndarray]]] = {
+    "softmax of the logits": ("H2.applied", lambda model, x: softmax(x)),
+    "without bias": ("W2.head", lambda model, x: x - model.weights.head.classifier.bias),
+    "other labels": ("H2.labels", lambda model, x: x[..., ::-1].copy()),
+    "noise": ("", lambda model, x: x + np.random.default_rng(0).standard_normal(x.shape).astype(np.float32)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("name", ["BertForSequenceClassification", "BertForTokenClassification"])
+def test_a_wrong_head_is_named(heads: Callable[[str], Any], name: str, change: str) -> None:
+    model = heads(name)
+    inputs = parity.probe(model).inputs
+    source = "pooler" if "Sequence" in name else "last_hidden_state"
+    id, changed = CHANGES[change]
+    dump = dict(model.trace(**inputs, record=[source, "classifier"]))
+    dump["classifier"] = changed(model, dump["classifier"])
+    report = parity.check(model, dump, inputs)
+    assert (report.verdict, report.first) == ("wrong", "classifier")
+    (found,) = report.diagnosis
+    assert (found.mistake, found.names) == (id, ("classifier",))
+    alone = parity.check(model, {"logits": dump["classifier"]}, inputs).diagnosis[0]
+    assert alone.mistake == ""
+    assert "does not hold what goes in" in alone.text
+
+
+def test_a_right_head_after_a_wrong_encoder_is_not_named(heads: Callable[[str], Any]) -> None:
+    model = heads("BertForTokenClassification")
+    inputs = parity.probe(model).inputs
+    dump = simulate(model, inputs, "G1.tanh", record="hidden_states.*")
+    head = model.weights.head.classifier
+    last = max(dump, key=lambda name: (name.count("."), name))
+    dump["classifier"] = dump[last] @ head.weight.T + head.bias
+    found = parity.check(model, dump, inputs).diagnosis
+    assert [finding.mistake for finding in found] == ["G1.tanh"]
+
+
+def test_the_activation_of_the_masked_lm_head(heads: Callable[[str], Any]) -> None:
+    model = heads("BertForMaskedLM")
+    inputs = parity.probe(model).inputs
+    names = [name for name in model.value_names().specs if name.startswith("cls.")]
+    dump = dict(model.trace(**inputs, record=["last_hidden_state", *names]))
+    assert parity.check(model, dump, inputs).verdict == "bits"
+    dump["cls.predictions.transform.transform_act_fn"] = np.maximum(dump["cls.predictions.transform.dense"], 0)
+    (found,) = parity.check(model, dump, inputs).diagnosis[:1]
+    assert found.mistake == "G1.head"
+    assert "relu" in found.text
