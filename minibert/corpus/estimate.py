@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from minibert.base.checks import check_choice
+from minibert.base.checks import check_choice, check_int
 from minibert.base.files import write_whole
 from minibert.base.machine import peak_memory
 from minibert.corpus.embed import embed_corpus, too_long
@@ -140,7 +140,7 @@ def estimate_corpus(
     TypeError, ValueError, OSError
         As in `embed_corpus`, which would find the same problems.
     """
-    bad_lines = BadLines(on_error, report)
+    bad_lines, shard_size = BadLines(on_error, report), check_int("shard_size", shard_size, 1)
     check_choice("dtype", dtype, OUTPUT_DTYPES)
     check_choice("suffix", suffix, OUTPUT_SUFFIXES)
     if not isinstance(sample_seconds, int | float) or not 0 < sample_seconds < math.inf:
