@@ -25,7 +25,7 @@ from minibert.base.files import os_reason
 from minibert.base.machine import available_cores
 from minibert.base.ordering import distinct_longest_first, in_chunks
 from minibert.corpus.encoders import probe_vector, processor_name
-from minibert.integrations.ray import assigned_threads, import_ray
+from minibert.integrations.ray import assigned_threads, import_ray, sharing
 from minibert.models.backend import choose_compute_type
 from minibert.sentence.encode import EncodedTexts
 from minibert.sentence.options import EncodeOptions
@@ -66,7 +66,8 @@ class RayWorkers:
     report : callable
         Called with each problem, as a line of text.
     **model_options
-        Further arguments of `SentenceTransformer`.
+        Further arguments of `SentenceTransformer`. The workers of a machine hold the weights once, unless
+        ``shared_weights=False`` is given.
 
     Raises
     ------
@@ -134,7 +135,7 @@ class _Worker:
     def describe(self) -> dict[str, Any]:
         """Load the model, and describe this process."""
         about = {"version": minibert.__version__, "host": socket.gethostname(), "processor": processor_name()}
-        self._model = SentenceTransformer(self._name, num_threads=assigned_threads(), **self._model_options)
+        self._model = SentenceTransformer(self._name, num_threads=assigned_threads(), **sharing(self._model_options))
         return {**about, "probe": probe_vector(self._model, self._options)}
 
     def encode(self, texts: list[str]) -> tuple[FloatArray, IntArray, IntArray]:
