@@ -90,7 +90,7 @@ def test_the_files_are_those_of_one_process(
 
 @pytest.mark.parametrize("seed", range(5))
 def test_actors_that_die_at_random_moments(
-    model: SentenceTransformer, install: Installed, tmp_path: Path, seed: int
+    model: SentenceTransformer, install: Installed, tmp_path: Path, seed: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     texts = source(tmp_path)
     alone = embed(model, texts, tmp_path / "alone" / "v.npy", None)
@@ -99,6 +99,7 @@ def test_actors_that_die_at_random_moments(
     assert on_ray(model, texts, tmp_path / "ray" / "v.npy") == alone
     assert contents(tmp_path / "ray") == contents(tmp_path / "alone")
     assert ray.n_actors == 3 + 10
+    assert capsys.readouterr().out.count("A worker died; another one computes its texts. Ray says: killed\n") == 10
 
 
 def test_a_run_that_workers_end_is_continued_with_and_without_them(

@@ -89,7 +89,9 @@ class RayWorkers:
         report: Callable[[str], object] = print,
         **model_options: Any,
     ) -> None:
-        self._model, self._report = model, report
+        # The working folder of a worker is another one.
+        self._model = os.path.abspath(model) if os.path.isdir(model) else model
+        self._report = report
         # The variables of this process may be missing on other machines.
         self._model_options = {
             **model_options,
@@ -331,6 +333,7 @@ class _Pool:
                 f"{_MOST_DEATHS} workers or more died {what}. Often their memory was too small, or minibert is not "
                 f"installed there; Ray says: {_first_lines(error)}"
             )
+        self._report(f"A worker died; another one computes its texts. Ray says: {_first_lines(error)[:200]}")
         self._add()
 
     def _kill(self, actor: _Actor) -> None:
