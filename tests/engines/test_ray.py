@@ -51,7 +51,8 @@ def check(folder: Path, count: int, shard_size: int, actor_kills: int, driver_ki
     expected = contents(folder / "alone")
 
     output = output_in(folder / "whole")
-    assert RayRun([*shared, *TWO, "-o", str(output)]).end()[0] == 0
+    code, said = RayRun([*shared, *TWO, "-o", str(output)]).end()
+    assert code == 0, said
     assert contents(output.parent) == expected
 
     output = output_in(folder / "actors")

@@ -78,15 +78,28 @@ class Counting(Embedder):
 def test_ray_serve(tmp_path: Path) -> None:
     code, shown = BLOCKS("Ray Serve")
     more = """
-        with urlopen("http://127.0.0.1:8000/info") as info:
-            assert json.load(info)["num_threads"] == 1
+        with urlopen("http://127.0.0.1:8000/helpers") as helpers:
+            assert json.load(helpers) == 0
         texts = [f"text number {i}" for i in range(100)]
         body = json.dumps({"inputs": texts, "normalize": False}).encode()
         with urlopen(Request("http://127.0.0.1:8000/embed", body)) as answer:
             rows = json.load(answer)
     """
     more = "\n".join(line[8:] for line in more.splitlines())
-    code = changed(code, ("serve.shutdown()", f"{more}\nserve.shutdown()"))
+    build = """
+    def helpers(request):
+        import threading
+        from starlette.responses import JSONResponse
+
+        return JSONResponse(sum(thread.name.startswith("minibert-") for thread in threading.enumerate()))
+
+    service = app("""
+    code = changed(
+        code,
+        ("    return app(", build),
+        ("\nray.init(", '    service.add_route("/helpers", helpers)\n    return service\n\nray.init('),
+        ("serve.shutdown()", f"{more}\nserve.shutdown()"),
+    )
     found = run_program(code + _COMPARED.replace("FOUND", "rows"), tmp_path)
     assert shown in found
 
