@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from tests.support.engine_runs import python_blocks, run_program
+from minibert import SentenceTransformer
+from tests.support.engine_runs import RayRun, python_blocks, run_program
 
 PAGE = (Path(__file__).parents[2] / "minibert" / "integrations" / "README.md").read_text(encoding="utf-8")
 BLOCKS = python_blocks(PAGE)
@@ -49,6 +52,17 @@ def changed(code: str, *changes: tuple[str, str]) -> str:
     return code
 
 
+@needs("ray")
+def test_the_command_of_the_page(tmp_path: Path) -> None:
+    (line,) = (line for line in PAGE.splitlines() if line.startswith("minibert embed"))
+    texts = ["A cat sleeps.", "A kitten naps."]
+    (tmp_path / "texts.txt").write_text("".join(f"{text}\n" for text in texts))
+    words = shlex.split(line)[2:]
+    code, said = RayRun([str(tmp_path / word) if word.endswith((".txt", ".npy")) else word for word in words]).end()
+    assert code == 0, said
+    np.testing.assert_array_equal(np.load(tmp_path / "vectors.npy"), SentenceTransformer().encode(texts))
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 @needs("ray")
 def test_ray_data(tmp_path: Path, threads: int) -> None:
@@ -78,12 +92,12 @@ class Counting(Embedder):
 def test_ray_serve(tmp_path: Path) -> None:
     code, shown = BLOCKS("Ray Serve")
     more = """
-        with urlopen("http://127.0.0.1:8000/helpers") as helpers:
-            assert json.load(helpers) == 0
         texts = [f"text number {i}" for i in range(100)]
         body = json.dumps({"inputs": texts, "normalize": False}).encode()
         with urlopen(Request("http://127.0.0.1:8000/embed", body)) as answer:
             rows = json.load(answer)
+        with urlopen("http://127.0.0.1:8000/helpers") as helpers:
+            assert json.load(helpers) == 0
     """
     more = "\n".join(line[8:] for line in more.splitlines())
     build = """
