@@ -230,9 +230,18 @@ def test_addresses(install: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
             pass
 
 
-def test_a_ray_that_leaves_the_process_is_an_error(install: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
-    ray = install()
-    monkeypatch.setattr(ray, "init", lambda **_: sys.exit(15))  # as Ray 2.60 does if its head does not answer
+@pytest.mark.parametrize(
+    "error", [SystemExit(15), Exception("15: it timed out"), ConnectionError("15"), ValueError(15)]
+)
+def test_what_ray_raises_is_an_error_of_ours(
+    install: Installed, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """Ray 2.60 ends the process if its head does not answer, and raises Exception if it starts too slowly."""
+
+    def init(**_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(install(), "init", init)
     with pytest.raises(OSError, match="Ray cannot be used at this machine: 15"), RayWorkers("m", address="local"):
         pass
 

@@ -380,7 +380,7 @@ def _connect(ray: Any, address: str | None) -> None:
     local = {"num_cpus": available_cores(), "include_dashboard": False} if address == "local" else {}
     try:
         ray.init(address=address, log_to_driver=False, logging_level="error", **local)
-    except (ConnectionError, RuntimeError, ValueError, SystemExit) as error:  # Ray leaves the process in some cases
+    except (Exception, SystemExit) as error:  # Ray raises Exception itself, and ends the process in some cases
         where = "this machine" if address in (None, "local") else address
         raise OSError(f"Ray cannot be used at {where}: {_first_lines(error)}") from error
 
