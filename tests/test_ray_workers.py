@@ -90,7 +90,7 @@ def test_the_files_are_those_of_one_process(
 
 @pytest.mark.parametrize("seed", range(5))
 def test_actors_that_die_at_random_moments(
-    model: SentenceTransformer, install: Installed, tmp_path: Path, seed: int
+    model: SentenceTransformer, install: Installed, tmp_path: Path, seed: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     texts = source(tmp_path)
     alone = embed(model, texts, tmp_path / "alone" / "v.npy", None)
@@ -99,6 +99,7 @@ def test_actors_that_die_at_random_moments(
     assert on_ray(model, texts, tmp_path / "ray" / "v.npy") == alone
     assert contents(tmp_path / "ray") == contents(tmp_path / "alone")
     assert ray.n_actors == 3 + 10
+    assert capsys.readouterr().out.count("A worker died; another one computes its texts. Ray says: killed\n") == 10
 
 
 def test_a_run_that_workers_end_is_continued_with_and_without_them(
@@ -229,9 +230,18 @@ def test_addresses(install: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
             pass
 
 
-def test_a_ray_that_leaves_the_process_is_an_error(install: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
-    ray = install()
-    monkeypatch.setattr(ray, "init", lambda **_: sys.exit(15))  # as Ray 2.60 does if its head does not answer
+@pytest.mark.parametrize(
+    "error", [SystemExit(15), Exception("15: it timed out"), ConnectionError("15"), ValueError(15)]
+)
+def test_what_ray_raises_is_an_error_of_ours(
+    install: Installed, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """Ray 2.60 ends the process if its head does not answer, and raises Exception if it starts too slowly."""
+
+    def init(**_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(install(), "init", init)
     with pytest.raises(OSError, match="Ray cannot be used at this machine: 15"), RayWorkers("m", address="local"):
         pass
 

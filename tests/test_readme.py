@@ -74,6 +74,8 @@ def examples(text: str) -> list[Example]:
 
 def steps(example: Example) -> list[list[Any]]:
     """Return the steps of a block for page_runner.py, without the commands that set up an environment."""
+    if uses_engine(example):
+        return []  # tests/engines runs these
     if example.language == "python":
         return [["python", example.code]]
     found: list[list[Any]] = []
@@ -83,6 +85,11 @@ def steps(example: Example) -> list[list[Any]]:
         elif command.startswith("minibert "):
             found.append(["minibert", shlex.split(command)[1:]])
     return found
+
+
+def uses_engine(example: Example) -> bool:
+    """Return whether an example needs Ray, Spark or Dask."""
+    return re.search(r"^(?:import|from) (?:ray|pyspark|dask)\b| --on ray", example.code, re.MULTILINE) is not None
 
 
 def commands(example: Example) -> list[str]:

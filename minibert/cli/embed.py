@@ -287,7 +287,10 @@ def _workers(arguments: argparse.Namespace) -> contextlib.AbstractContextManager
         raise ValueError(f"--on {arguments.on}: expected ray, ray:local or ray:HOST:PORT.")
     from minibert.integrations.ray_workers import RayWorkers
 
-    options = {name: getattr(arguments, name) for name in ("num_threads", "revision", "backend", "compute_type")}
+    options = {
+        name: getattr(arguments, name)
+        for name in ("num_threads", "revision", "backend", "compute_type", "shared_weights")
+    }
     try:
         return RayWorkers(
             arguments.model,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import platform
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 import numpy as np
 
 from minibert.base.arrays import FloatArray
-from minibert.kernels.processor import REGISTER_LANES, target
 from minibert.sentence.encode import EncodedTexts
 from minibert.sentence.options import EncodeOptions
 from minibert.sentence.sentence_transformers import SentenceTransformer
@@ -83,7 +83,14 @@ class LocalEncoder:
 
 
 def processor_name() -> str:
-    """Return the kind of this machine's processor and the width of the registers that the kernels use."""
+    """Return the kind of this machine's processor and the width of the registers that the kernels use.
+
+    Where the kernels cannot be imported, and NumPy computes, it is the kind alone.
+    """
+    try:
+        from minibert.kernels.processor import REGISTER_LANES, target
+    except ImportError:
+        return platform.machine()
     return f"{target().name}, {32 * REGISTER_LANES} bits"
 
 

@@ -117,6 +117,21 @@ class BadLines:
         return self.on_error == "null"
 
 
+def _input_lines(chunk: list[tuple[int, InputLine]], progress: Callable[[int], object]) -> Any:
+    """Begin nothing, and return the input lines."""
+    return chunk
+
+
+def _one_at_a_time() -> bool:
+    """Return False: a shard is saved before the next one begins."""
+    return False
+
+
+def _this_processor() -> Collection[str]:
+    """Return the name of this machine's processor."""
+    return (processor_name(),)
+
+
 @dataclasses.dataclass(frozen=True)
 class Output:
     """The parts of a run's output, and how to compute them.
@@ -145,9 +160,9 @@ class Output:
     compute: Callable[[Any, Counts, Append, Callable[[int], object]], Counts]
     width: int
     assemble: Callable[[Path, Counts], Sequence[Part]] | None = None
-    begin: Callable[[list[tuple[int, InputLine]], Callable[[int], object]], Any] = lambda chunk, _: chunk
-    has_room: Callable[[], bool] = lambda: False
-    processors: Callable[[], Collection[str]] = lambda: (processor_name(),)
+    begin: Callable[[list[tuple[int, InputLine]], Callable[[int], object]], Any] = _input_lines
+    has_room: Callable[[], bool] = _one_at_a_time
+    processors: Callable[[], Collection[str]] = _this_processor
 
 
 def run_shards(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +17,7 @@ from minibert.sentence.encode import CutTexts
 from minibert.sentence.options import EncodeOptions
 from minibert.tokenizer.windows import check_inputs
 
-__all__ = ["Embedder", "assigned_threads", "import_ray"]
+__all__ = ["Embedder", "assigned_threads", "import_ray", "sharing"]
 
 
 class Embedder:
@@ -40,7 +41,8 @@ class Embedder:
         If a text cannot be used: raise, leave its row out, or give it a vector of NaN. A text cannot be used if it is
         not a str (such as None), holds a lone surrogate, or is too long with ``truncation="error"``.
     model_options : mapping, optional
-        Further arguments of `SentenceTransformer`, such as ``{"revision": "main"}``.
+        Further arguments of `SentenceTransformer`, such as ``{"revision": "main"}``. The actors of a machine hold the
+        weights once, unless it has ``"shared_weights": False`` or MINIBERT_SHARED_WEIGHTS is 0.
     **encode_options
         The fields of `EncodeOptions`, as in `SentenceTransformer.encode`.
 
@@ -70,7 +72,7 @@ class Embedder:
         self._options = EncodeOptions.of(encode_options)  # before anything is downloaded
         self._column, self._output, self._on_error = column, output, on_error
         threads = assigned_threads() if num_threads is None else num_threads
-        self.model = SentenceTransformer(model, num_threads=threads, **(model_options or {}))
+        self.model = SentenceTransformer(model, num_threads=threads, **sharing(model_options or {}))
         check_options(self.model, vars(self._options))
         self._width = self.model.encode([], **vars(self._options)).shape[1]
         self.cut = CutTexts()
@@ -150,6 +152,17 @@ class Embedder:
                 "counted without a warning: cut.num_cut. Silence this with truncation='silent', or use all of a text "
                 "with truncation='split'."
             )
+
+
+def sharing(model_options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of a model with shared weights, because a machine has several actors, unless they say otherwise.
+
+    MINIBERT_SHARED_WEIGHTS decides where it is set. NumPy's backends cannot share weights.
+    """
+    backend = model_options.get("backend") or os.environ.get("MINIBERT_BACKEND") or None
+    shared = True if backend in (None, "numba") and "MINIBERT_SHARED_WEIGHTS" not in os.environ else None
+    given = model_options.get("shared_weights")
+    return {**model_options, "shared_weights": shared if given is None else given}
 
 
 def import_ray() -> Any:

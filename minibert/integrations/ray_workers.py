@@ -25,7 +25,7 @@ from minibert.base.files import os_reason
 from minibert.base.machine import available_cores
 from minibert.base.ordering import distinct_longest_first, in_chunks
 from minibert.corpus.encoders import probe_vector, processor_name
-from minibert.integrations.ray import assigned_threads, import_ray
+from minibert.integrations.ray import assigned_threads, import_ray, sharing
 from minibert.models.backend import choose_compute_type
 from minibert.sentence.encode import EncodedTexts
 from minibert.sentence.options import EncodeOptions
@@ -66,7 +66,8 @@ class RayWorkers:
     report : callable
         Called with each problem, as a line of text.
     **model_options
-        Further arguments of `SentenceTransformer`.
+        Further arguments of `SentenceTransformer`. The workers of a machine hold the weights once, unless
+        ``shared_weights=False`` is given.
 
     Raises
     ------
@@ -88,7 +89,9 @@ class RayWorkers:
         report: Callable[[str], object] = print,
         **model_options: Any,
     ) -> None:
-        self._model, self._report = model, report
+        # The working folder of a worker is another one.
+        self._model = os.path.abspath(model) if os.path.isdir(model) else model
+        self._report = report
         # The variables of this process may be missing on other machines.
         self._model_options = {
             **model_options,
@@ -134,7 +137,7 @@ class _Worker:
     def describe(self) -> dict[str, Any]:
         """Load the model, and describe this process."""
         about = {"version": minibert.__version__, "host": socket.gethostname(), "processor": processor_name()}
-        self._model = SentenceTransformer(self._name, num_threads=assigned_threads(), **self._model_options)
+        self._model = SentenceTransformer(self._name, num_threads=assigned_threads(), **sharing(self._model_options))
         return {**about, "probe": probe_vector(self._model, self._options)}
 
     def encode(self, texts: list[str]) -> tuple[FloatArray, IntArray, IntArray]:
@@ -330,6 +333,7 @@ class _Pool:
                 f"{_MOST_DEATHS} workers or more died {what}. Often their memory was too small, or minibert is not "
                 f"installed there; Ray says: {_first_lines(error)}"
             )
+        self._report(f"A worker died; another one computes its texts. Ray says: {_first_lines(error)[:200]}")
         self._add()
 
     def _kill(self, actor: _Actor) -> None:
@@ -376,7 +380,7 @@ def _connect(ray: Any, address: str | None) -> None:
     local = {"num_cpus": available_cores(), "include_dashboard": False} if address == "local" else {}
     try:
         ray.init(address=address, log_to_driver=False, logging_level="error", **local)
-    except (ConnectionError, RuntimeError, ValueError, SystemExit) as error:  # Ray leaves the process in some cases
+    except (Exception, SystemExit) as error:  # Ray raises Exception itself, and ends the process in some cases
         where = "this machine" if address in (None, "local") else address
         raise OSError(f"Ray cannot be used at {where}: {_first_lines(error)}") from error
 

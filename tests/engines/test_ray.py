@@ -1,0 +1,121 @@
+"""`minibert embed --on ray` on a real Ray: the same bytes as one process, and nothing lost or doubled."""
+
+from __future__ import annotations
+
+import random
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.support.corpus_runs import run, shards_done
+from tests.support.crash_program import contents
+from tests.support.engine_runs import RayRun, run_program, short_texts
+from tests.support.report import REPORT
+from tests.support.text_data import needs_data
+
+# Ray is not imported here, because it changes the process that imports it.
+pytestmark = [
+    pytest.mark.engines,
+    pytest.mark.skipif(find_spec("ray") is None, reason="needs ray[data,serve]"),
+    needs_data,
+]
+
+# Two actors of one thread each.
+TWO = ["--on", "ray:local", "--actors", "2", "--threads", "1"]
+
+
+def alone(folder: Path, count: int, shard_size: int) -> list[str]:
+    """Embed texts in one process with two threads; return the arguments that a run on Ray shares with it."""
+    (folder / "texts.txt").write_text("".join(f"{text}\n" for text in short_texts(count)), encoding="utf-8")
+    (folder / "alone").mkdir()
+    shared = ["-i", str(folder / "texts.txt"), "--shard-size", str(shard_size)]
+    done = run(["embed", *shared, "--threads", "2", "-o", str(folder / "alone" / "v.npy")])
+    assert done.returncode == 0, done.stderr
+    return shared
+
+
+def output_in(folder: Path) -> Path:
+    folder.mkdir()
+    return folder / "v.npy"
+
+
+def texts_resumed(said: str) -> int:
+    found = re.search(r"(\d+) of them by earlier runs", said)
+    return int(found[1]) if found else 0
+
+
+def check(folder: Path, count: int, shard_size: int, actor_kills: int, driver_kills: int) -> None:
+    shared, chance = alone(folder, count, shard_size), random.Random(count)
+    expected = contents(folder / "alone")
+
+    output = output_in(folder / "whole")
+    code, said = RayRun([*shared, *TWO, "-o", str(output)]).end()
+    assert code == 0, said
+    assert contents(output.parent) == expected
+
+    output = output_in(folder / "actors")
+    started = RayRun([*shared, *TWO, "-o", str(output)])
+    shards = count // shard_size
+    killed = started.kill_workers(output, actor_kills, chance, max(1, (shards - 2) // actor_kills))
+    code, said = started.end()
+    assert (code, killed) == (0, actor_kills), said
+    assert contents(output.parent) == expected
+
+    output, done = output_in(folder / "driver"), 0
+    for kill in range(driver_kills):
+        started = RayRun([*shared, *TWO, "--resume", "-o", str(output)])
+        started.kill_driver(output, done + 1 + kill % 2, chance)
+        assert shards_done(output) > done  # no finished shard was computed again
+        done = shards_done(output)
+    code, said = RayRun([*shared, *TWO, "--resume", "-o", str(output)]).end()
+    assert code == 0, said
+    assert texts_resumed(said) == done * shard_size
+    assert contents(output.parent) == expected
+    REPORT.append(
+        f"Ray: {count} texts, the same files as one process; {actor_kills} actors and {driver_kills} drivers killed, "
+        f"{done * shard_size} texts resumed"
+    )
+
+
+def test_the_same_files_and_a_killed_worker_and_driver(tmp_path: Path) -> None:
+    check(tmp_path, 1200, 100, 2, 1)
+
+
+@pytest.mark.slow
+def test_20_000_texts_10_killed_workers_5_killed_drivers(tmp_path: Path) -> None:
+    check(tmp_path, 20_000, 500, 10, 5)
+
+
+# Two actors that load their models at the same time.
+_TWO_ACTORS = """
+import numpy as np, ray
+from minibert.integrations.ray import Embedder
+
+ray.init("local", num_cpus=2, log_to_driver=False, include_dashboard=False)
+batch = {"text": ["A cat sleeps.", "A kitten naps."]}
+actors = [ray.remote(Embedder).options(num_cpus=1).remote() for _ in range(2)]
+one, other = ray.get([actor.__call__.remote(batch) for actor in actors])
+ray.shutdown()
+np.testing.assert_array_equal(one["vector"], other["vector"])
+np.testing.assert_array_equal(one["vector"], Embedder()(batch)["vector"])
+print("same")
+"""
+
+
+def test_workers_that_find_no_kernels_wait_for_the_one_that_compiles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = tmp_path / "texts.txt"
+    texts.write_text("A cat sleeps.\n")
+    kernels = {}
+    for name in ("alone", "ray"):
+        (tmp_path / name).mkdir()
+        monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / name))
+        if name == "alone":
+            assert run(["embed", "-i", str(texts), "-o", str(tmp_path / "v.npy")]).returncode == 0
+        else:
+            assert run_program(_TWO_ACTORS, tmp_path).endswith("same\n")
+        kernels[name] = sorted(path.name for path in (tmp_path / name).rglob("*") if path.is_file())
+    assert kernels["ray"] == kernels["alone"]  # one of each, and no temporary files
