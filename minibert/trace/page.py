@@ -160,13 +160,13 @@ def _checked_parts(parts: FloatArray, texts: list[dict[str, Any]]) -> FloatArray
 def _checked_errors(errors: Sequence[tuple[str, float, str]]) -> list[list[str]]:
     found = []
     for row in errors if isinstance(errors, list | tuple) else [errors]:
-        kinds = [isinstance(one, kind) for one, kind in zip(row, (str, Real, str), strict=False)]
-        if not isinstance(row, list | tuple) or len(row) != 3 or not all(kinds):
+        if not isinstance(row, list | tuple) or len(row) != 3 or not all(map(isinstance, row, (str, Real, str))):
             raise TypeError(
                 f"errors holds {brief(row)}; expected (name, error in units, level) for each value, such as "
                 "[(row.name, row.ratio, row.level) for row in report.names] of a minibert.parity report."
             )
-        found.append([visible(row[0]), f"{row[1]:.3g}", visible(row[2])])
+        name, units, level = row
+        found.append([visible(str(name)), f"{units:.3g}", visible(str(level))])
     return found
 
 

@@ -53,7 +53,8 @@ WORD_PLACES = 5
 
 HEAD_MEASURES = ("first", "last", "previous", "next", "self", "same", "largest")
 """What the page says of a head: the mean share of attention on the first and the last token of the text, on the token
-before, the one after and the token itself, on other tokens that are equal to it; and the mean of the largest shares. Both of raw and of weighted shares."""
+before, the one after and the token itself, on other tokens that are equal to it; and the mean of the largest shares.
+Both of raw and of weighted shares."""
 
 
 class Traced(Protocol):

@@ -57,13 +57,13 @@ _EXPLAINED: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {
         (_ATTENTION, ("reference.py", "scores = q @ k")),
     ),
     "probs": (
-        "softmax turns the scores of one token into weights that add up to 1: exp(score), divided by the sum of the exp "
-        "of all scores of the token.",
+        "softmax turns the scores of one token into weights that add up to 1: exp(score), divided by the sum of the "
+        "exp of all scores of the token.",
         (_ATTENTION, ("reference.py", "probs = softmax(")),
     ),
     "context": (
-        "Each head adds up the values of all tokens, weighted by the probs. joined puts the results of the heads side by "
-        "side into one vector.",
+        "Each head adds up the values of all tokens, weighted by the probs. joined puts the results of the heads side "
+        "by side into one vector.",
         (_ATTENTION, ("reference.py", "context[start:end] = ")),
     ),
     "attention_dense": ("A linear map mixes the heads.", _ADD),
