@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = ["add_verbs"]
 
+# Characters of the text in the title of its page.
+_TITLE = 60
+
 
 def add_verbs(verbs: Any) -> None:
     """Add the two verbs to the command line."""
@@ -62,10 +65,13 @@ def add_verbs(verbs: Any) -> None:
     )
     explain.add_argument("text", metavar="TEXT", help="the text")
     explain.add_argument(
-        "--token", type=_index, metavar="I", help="the token, counted from 0 (default: the first of the text)"
+        "--token",
+        type=_token,
+        metavar="I",
+        help="the token, counted from 0, or the first that is this word (default: the first of the text)",
     )
     which = explain.add_mutually_exclusive_group()
-    which.add_argument("--layer", type=_index, metavar="L", help="the layer (default: 0)")
+    which.add_argument("--layer", dest="layers", type=_index, metavar="L", help="the layer (default: 0)")
     which.add_argument("--all", action="store_true", help="all layers")
     add_model_options(explain)
     explain.set_defaults(run=_explain)
@@ -75,6 +81,10 @@ def _index(text: str) -> int:
     if not re.fullmatch(r"-?[0-9]{1,9}", text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
     return int(text)
+
+
+def _token(text: str) -> int | str:
+    return int(text) if re.fullmatch(r"-?[0-9]{1,9}", text) else text
 
 
 def _load(arguments: argparse.Namespace, *, masked_lm: bool = False) -> tuple[Any, Any]:
@@ -102,7 +112,7 @@ def _inspect(arguments: argparse.Namespace) -> None:
     trace, _ = trace_texts(model, tokenizer, texts)
     html = page(
         trace,
-        title=PurePath(arguments.model).name or arguments.model,
+        title=f"{PurePath(arguments.model).name or arguments.model}: {_beginning(arguments.text)}",
         note=f"minibert {minibert.__version__}" + (f", revision {arguments.revision}" if arguments.revision else ""),
         layers=arguments.layers,
         heads=arguments.heads,
@@ -117,6 +127,10 @@ def _inspect(arguments: argparse.Namespace) -> None:
     write_file(arguments.output, write)
     tokens = sum(map(len, trace.tokens or []))
     report_written(arguments.output, f"a page of {len(html) / 1e6:.2f} MB, {counted(tokens, 'token')}")
+
+
+def _beginning(text: str) -> str:
+    return text if len(text) <= _TITLE else text[: _TITLE - 3].rstrip() + "..."
 
 
 def _parts(arguments: argparse.Namespace, trace: Trace) -> FloatArray | None:
@@ -139,5 +153,5 @@ def _explain(arguments: argparse.Namespace) -> None:
     from minibert.inside.explain import explain
 
     model, tokenizer = _load(arguments)
-    layers = list(range(model.config.num_hidden_layers)) if arguments.all else arguments.layer or 0
+    layers = list(range(model.config.num_hidden_layers)) if arguments.all else arguments.layers or 0
     print(explain(model, tokenizer, arguments.text, token=arguments.token, layers=layers))

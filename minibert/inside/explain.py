@@ -16,7 +16,7 @@ import numpy as np
 from minibert.base.arrays import FloatArray
 from minibert.base.checks import brief, check_int
 from minibert.bert.ops import LayerNorm, PreparedLinear
-from minibert.bert.reference import ACTIVATION_FUNCTIONS, erf
+from minibert.bert.reference import erf
 from minibert.inside.checks import check_model
 from minibert.inside.texts import trace_texts
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
@@ -28,6 +28,9 @@ from minibert.trace.trace import Trace
 __all__ = ["Explanation", "Line", "StepNumbers", "explain"]
 
 WIDTH = 80
+
+# Stands for a space at which a line is not broken; no token has it, because `visible` writes it as a number.
+_JOIN = "\x00"
 
 # Terms of a sum that are shown one by one, and features of a result.
 _TERMS, _FEATURES = 3, 4
@@ -104,7 +107,7 @@ class Explanation:
         chosen = _cut(visible(self.tokens[self.token]), 40)
         parts = [
             *_wrapped(visible(self.text)),
-            *_wrapped("  ".join(f"{i} {visible(token)}" for i, token in enumerate(self.tokens))),
+            *_wrapped("  ".join(f"{i}{_JOIN}{visible(token)}" for i, token in enumerate(self.tokens))),
             "",
             names,
             f"The numbers are those of token {self.token}, {chosen}. Sums are those of feature 0 and",
@@ -118,7 +121,7 @@ class Explanation:
             parts += ["", str(one)]
         if self.steps[-1].layer is not None and self.layers[-1] + 1 < self.sizes["L"]:
             parts += ["", f"The output is x of layer {self.layers[-1] + 1}."]
-        return "\n".join(line.rstrip() for part in parts for line in part.split("\n"))
+        return "\n".join(line.replace(_JOIN, " ").rstrip() for part in parts for line in part.split("\n"))
 
     def _title(self, first: StepNumbers) -> str:
         if first.layer is not None:
@@ -127,7 +130,7 @@ class Explanation:
 
 
 def explain(
-    model: Any, tokenizer: BertTokenizer, text: str, *, token: int | None = None, layers: Sequence[int] | int = 0
+    model: Any, tokenizer: BertTokenizer, text: str, *, token: int | str | None = None, layers: Sequence[int] | int = 0
 ) -> Explanation:
     """Run a model on one text, and show the steps with numbers that can be computed again by hand.
 
@@ -138,8 +141,9 @@ def explain(
     model : BertModel
     tokenizer : BertTokenizer
     text : str
-    token : int, optional
-        The token whose numbers are shown; negative ones count from the end. Default: the first that is not special.
+    token : int or str, optional
+        The token whose numbers are shown; negative ones count from the end; a str is the first token that is this word.
+        Default: the first that is not special.
     layers : int or ints
         The layers that are shown, after the embeddings; (): the embeddings alone.
 
@@ -160,8 +164,11 @@ def explain(
     count = len(encoding)
     if not count:
         raise ValueError(f"the text {brief(text)} has no token; give a text that is not empty.")
+    assert trace.tokens is not None
     if token is None:
         token = int(words[0]) if len(words) else 0
+    elif isinstance(token, str):
+        token = _place(trace.tokens[0], token)
     token = check_int("token", token, -count, count - 1) % count
     depth = model.config.num_hidden_layers
     asked = [layers] if isinstance(layers, int) else list(layers)
@@ -184,7 +191,6 @@ def explain(
     config = model.config
     sizes = {"L": depth, "H": config.hidden_size, "A": config.num_attention_heads}
     sizes |= {"D": config.head_size, "F": config.intermediate_size}
-    assert trace.tokens is not None
     return Explanation(text, trace.tokens[0], token, chosen, sizes, found, trace)
 
 
@@ -315,12 +321,18 @@ class _Numbers:
         x = self._symbol(layer, "intermediate_dense")[:_FEATURES]
         name = self._model.config.activation
         yield _line("intermediate_dense", x)
+        label = {"gelu": "x / 2 * (1 + erf)", "relu": "max(x, 0)"}.get(name, f"{name}(x)")
         if name == "gelu":
             yield _line("erf(x / sqrt(2))", erf(x * 0.5**0.5))
-            label = "x / 2 * (1 + erf)"
-        else:
-            yield _line(f"{name}(x)", ACTIVATION_FUNCTIONS[name](x))
-            label = f"{name}(x)"
+        elif name == "gelu_tanh":
+            cubic, slope = x + 0.044715 * x**3, (2 / np.pi) ** 0.5
+            yield _line("x + 0.044715 x^3", cubic)
+            yield _line("tanh(0.797885 * that)", np.tanh(slope * cubic))
+            label = "x / 2 * (1 + tanh)"
+        elif name == "silu":
+            # Above 700 exp(-x) would be infinite, and the result is 0 in any case.
+            yield _line("exp(-x)", np.exp(-np.maximum(x, -700)))
+            label = "x / (1 + exp(-x))"
         yield _line(label, self._symbol(layer, "intermediate")[:_FEATURES], last=True)
 
     def _pooler(self, symbol: str) -> Iterator[Line]:
@@ -337,6 +349,17 @@ class _Numbers:
         yield _line("b[0]", [linear.bias[0]])
         yield _line("pooler_dense[0]", dense[:1], last=True)
         yield _line("pooler_dense", dense[:_FEATURES], last=True)
+
+
+def _place(tokens: list[str], word: str) -> int:
+    """Return the first place of a token."""
+    for one in (word, word.lower()):
+        if one in tokens:
+            return tokens.index(one)
+    raise ValueError(
+        f"token={brief(word)}; the text has no such token. Its tokens are {brief(tokens)}; give one of them or its "
+        "number."
+    )
 
 
 def _name(layer: int | None, symbol: str) -> str:

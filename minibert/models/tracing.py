@@ -114,6 +114,7 @@ class Traceable:
         reports = plan.edits.reports(allow_noop=allow_noop)
         output = self._finish(output, True, *inputs)
         kept = {"output": output, "tokens": words, "edits": reports, "weights": self.weights}
+        kept["activation"] = self.config.activation
         return Trace(plan.names, plan.batch, recorder.values, **kept)
 
     def stream(

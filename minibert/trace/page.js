@@ -33,14 +33,18 @@ const number = (x) => {
   return minus(size !== 0 && (size < 1e-3 || size >= 1e5) ? x.toExponential(2) : size >= 1000 ? x.toPrecision(3).replace(/^.*e.*$/, String(Math.round(x))) : x.toPrecision(3));
 };
 const cosine = (x) => (Number.isNaN(x) ? "\u2013" : minus(x.toFixed(3)));
-const percent = (x) => (Number.isNaN(x) ? "\u2013" : `${(100 * x).toFixed(1)} %`);
+const percent = (x) => (Number.isNaN(x) ? "\u2013" : `${(100 * x).toFixed(1)}\u00a0%`);
 
 /* ---- the payload: page_data.py says what the kinds are ---- */
 const unpacked = await (async () => {
-  const text = atob($("payload").textContent.replaceAll("-", "+").replaceAll("_", "\u002f"));
+  const given = $("payload").textContent, codes = new Uint8Array(128), packed = new Uint8Array(Math.floor((4 * given.length) / 5));
   $("payload").textContent = "";
-  const packed = new Uint8Array(text.length);
-  for (let i = 0; i < text.length; i++) packed[i] = text.charCodeAt(i);
+  [..."0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%.()*+-;,=>?@^_`{|}~"].forEach((one, i) => { codes[one.charCodeAt(0)] = i; });
+  for (let i = 0, to = 0; i < given.length; i += 5) {
+    let four = 0;
+    for (let k = i; k < i + 5; k++) four = 85 * four + (k < given.length ? codes[given.charCodeAt(k)] : 84);
+    for (let shift = 24; shift >= 0 && to < packed.length; shift -= 8) packed[to++] = four / 2 ** shift;
+  }
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
   return new Uint8Array(await new Response(stream).arrayBuffer());
 })();
@@ -85,6 +89,8 @@ const size = () => text().tokens.length;
 const attention = () => text().attention;
 const name = (i) => text().tokens[i];
 const label = (i) => `${i} ${name(i)}`;
+/* The number stays before the token, whatever its direction. */
+const numbered = (i, token = name(i)) => make("span", { dir: "ltr" }, `${i} `, bdi(token));
 
 /* The shares of one row of attention: NaN where the page has no number, because it is smaller than those it has. Weighted
    ones are computed from the rounded probs and then corrected; page_data.py does the same and knows the difference. */
@@ -148,6 +154,7 @@ const drawStrip = () => {
     node.tabIndex = i === now.token ? 0 : -1;
     node.classList.toggle("other", i === now.other);
   });
+  $("text-words").textContent = `Choose a token. The shade and the number below each token say how much of its ${now.mode === "weighted" ? "weighted attention" : "attention"} the chosen token gives to it, in percent, in the chosen layer and head.`;
   const id = text().ids ? `, id ${text().ids[now.token]}` : "";
   fill($("token-facts"), "Chosen: token ", String(now.token), " ", bdi(name(now.token)), id, ". Other token: ", String(now.other), " ", bdi(name(now.other)), ".");
 };
@@ -164,7 +171,7 @@ const measures = {
 };
 const measure = (layer, headNumber) => {
   if (now.measure === "chosen") return row(layer, headNumber, now.token)[now.other];
-  return at(attention().measures, layer, headNumber, about.measures.indexOf(now.measure));
+  return at(attention().measures, now.mode === "raw" ? 0 : 1, layer, headNumber, about.measures.indexOf(now.measure));
 };
 const drawMap = () => {
   const table = $("map"), body = table.tBodies[0];
@@ -173,42 +180,46 @@ const drawMap = () => {
   measures.last = `to the last token, ${name(size() - 1)} (mean)`;
   fill($("measure"), ...Object.entries(measures).map(([key, words]) => make("option", { value: key }, words)));
   $("measure").value = now.measure;
-  table.caption.textContent = `Percent ${now.measure === "chosen" && now.mode === "weighted" ? "of the weighted attention" : "of the raw probs"}, one row for each layer, one column for each head`;
+  table.caption.textContent = `Percent of the ${now.mode === "weighted" ? "weighted attention" : "raw probs"} ${measures[now.measure]}`;
   if (!body.rows.length) {
     fill(table.tHead, make("tr", {}, make("th", { scope: "col" }, "head"), ...heads.map((h) => make("th", { scope: "col" }, String(h)))));
     layers.forEach((l, i) => body.append(make("tr", {}, make("th", { scope: "row" }, make("span", { class: "wordy" }, "layer "), String(l)),
       ...heads.map((_, j) => make("td", {}, make("button", { type: "button", onclick: () => set({ layer: i, head: j }) }))))));
   }
   let best = [0, 0, -1];
+  const many = [];
   layers.forEach((l, i) => heads.forEach((h, j) => {
     const value = measure(i, j), node = body.rows[i].cells[j + 1].firstChild, chosen = i === now.layer && j === now.head;
     if (value > best[2]) best = [l, h, value];
+    if (value > 0.5) many.push(`${l}.${h}`);
     paint(node, shade(value));
     node.textContent = Number.isNaN(value) ? "\u2013" : String(Math.round(100 * value));
     node.setAttribute("aria-label", `layer ${l}, head ${h}: ${percent(value)}`);
     node.setAttribute("aria-pressed", chosen);
     node.tabIndex = chosen ? 0 : -1;
   }));
-  $("map-top").textContent = best[2] < 0 ? "" : `Largest: layer ${best[0]}, head ${best[1]}, ${percent(best[2])}.`;
+  $("map-top").textContent = best[2] < 0 ? "" : `Largest: layer ${best[0]}, head ${best[1]}, ${percent(best[2])}. ${many.length ? `More than half: ${many.length} of ${layers.length * heads.length} heads${many.length > 12 ? "" : `, layer.head ${many.join(", ")}`}` : "No head gives more than half"}.`;
 };
 
 const isWord = (token) => /^(##)?[\p{L}\p{N}]+$/u.test(token);
 const ranked = (shares, count = 8) => [...shares.keys()].filter((j) => shares[j] > 0).sort((a, b) => shares[b] - shares[a] || a - b).slice(0, count);
 const rankList = (list, shares, choose) => fill(list, ...ranked(shares).map((j) =>
-  make("li", {}, make("button", { type: "button", onclick: () => choose(j) }, make("span", {}, `${j} `, bdi(name(j))), " ", make("span", { class: "number" }, percent(shares[j])), bar(shares[j])))));
+  make("li", {}, make("button", { type: "button", onclick: () => choose(j) }, numbered(j), " ", make("span", { class: "number" }, percent(shares[j])), bar(shares[j])))));
 const drawHead = () => {
   const weighted = now.mode === "weighted";
   $("head-title").textContent = `Layer ${layers[now.layer]}, head ${heads[now.head]}.`;
   $("remark").textContent = weighted
-    ? `Weighted: each prob times the length of the value vector that is read there${attention().mapped ? ", after the head's part of the output map (Kobayashi et al. 2020)" : ""}; as a share of the row's sum. A token with a short vector gives little, even if its prob is large.`
+    ? `Weighted: each prob times the length of the value vector that is read there${attention().mapped ? ", after the head's part of the output map (Kobayashi et al. 2020)" : ""}; as a share of the row's sum. A token with a short vector gives little, even if its prob is large. This too says what a head reads, not what the model needs: attention is not importance.`
     : "Raw probs. Attention is not importance: a prob says where a head looks, not how much it takes from there or what the model needs. Compare with the weighted view.";
   const rows = matrix().rows, shares = rows[now.token];
   const [most] = ranked(shares, 1), [word] = ranked(shares, size()).filter((j) => j !== now.token && isWord(name(j)));
-  if (most !== undefined) $("head-title").append(" ", bdi(label(now.token)), " looks most at ", bdi(label(most)), ` (${percent(shares[most])})`, ...(word === undefined || word === most ? [] : ["; of the other words, at ", bdi(label(word)), ` (${percent(shares[word])})`]), ".");
-  fill($("h-to"), bdi(label(now.token)), " looks at");
-  fill($("h-from"), bdi(label(now.token)), " is looked at by");
+  if (most !== undefined) $("head-title").append(" ", numbered(now.token), " looks most at ", numbered(most), ` (${percent(shares[most])})`, ...(word === undefined || word === most ? [] : ["; of the other words, at ", numbered(word), ` (${percent(shares[word])})`]), ".");
+  fill($("h-to"), numbered(now.token), " looks at");
+  fill($("h-from"), numbered(now.token), " is looked at by");
   rankList($("to"), shares, (j) => set({ other: j }));
   rankList($("from"), rows.map((one) => one[now.token]), (j) => set({ other: j }));
+  $("from-none").hidden = $("from").children.length > 0;
+  $("from-none").textContent = attention().columns ? `No token has it among the ${attention().probs.shape[3]} largest shares of its row, which is all that the page has.` : "All shares are below 0.05\u00a0%.";
   drawGrid();
   if ($("grid-details").open) drawGridTable();
 };
@@ -268,8 +279,8 @@ const drawGrid = () => {
   draw.strokeRect(place.left, place.top + now.token * place.cell, place.cell * S, edge);
   draw.strokeRect(place.left + now.other * place.cell, place.top + now.token * place.cell, edge, edge);
   const share = own.rows[now.token][now.other];
-  canvas.setAttribute("aria-label", `Grid of the attention of layer ${layers[now.layer]}, head ${heads[now.head]}. Row ${label(now.token)}, column ${label(now.other)}: ${percent(share)}.`);
-  $("grid-words").textContent = `Each row is a token that looks, each column a token that is looked at. The frame is the row of ${label(now.token)}.${attention().columns ? ` The page has the ${attention().probs.shape[3]} largest shares of each row.` : ""}`;
+  canvas.setAttribute("aria-label", `Grid of the attention of layer ${layers[now.layer]}, head ${heads[now.head]}. Row ${label(now.token)}, column ${label(now.other)}: ${percent(share)}. The arrow keys move.`);
+  $("grid-words").textContent = `Each row is a token that looks, each column a token that is looked at. Click a cell, or move with the arrow keys. The frame is the row of ${label(now.token)}.${attention().columns ? ` The page has the ${attention().probs.shape[3]} largest shares of each row.` : ""}`;
 };
 const drawLegend = () => fill($("legend"), ...[0, 0.01, 0.05, 0.2, 0.5, 1].map((share) => {
   const node = make("span", {}, `${100 * share} %`);
@@ -278,12 +289,12 @@ const drawLegend = () => fill($("legend"), ...[0, 0.01, 0.05, 0.2, 0.5, 1].map((
 }));
 const drawGridTable = () => {
   const S = size(), table = $("grid-table"), all = S <= 40;
-  const first = all ? head("looks", ...text().tokens.map((_, j) => bdi(label(j)))) : head("looks", "at most at", "then at", "then at");
+  const first = all ? head("looks", ...text().tokens.map((_, j) => numbered(j))) : head("looks", "at most at", "then at", "then at");
   const rows = text().tokens.map((_, i) => {
     const shares = matrix().rows[i];
     const cells = all ? [...shares].map((share) => make("td", {}, Number.isNaN(share) ? "\u2013" : (100 * share).toFixed(1)))
-      : ranked(shares, 3).map((j) => make("td", { class: "start" }, bdi(label(j)), ` ${percent(shares[j])}`));
-    return make("tr", {}, make("th", { scope: "row" }, bdi(label(i))), ...cells);
+      : ranked(shares, 3).map((j) => make("td", { class: "start" }, numbered(j), ` ${percent(shares[j])}`));
+    return make("tr", {}, make("th", { scope: "row" }, numbered(i)), ...cells);
   });
   fill(table, make("caption", {}, "Percent of the attention of the token in the row"), first, make("tbody", {}, ...rows));
 };
@@ -297,8 +308,8 @@ const stepNumbers = (part, step, layer) => {
   if (step.symbol === "scores" || step.symbol === "probs") {
     const shares = row(layer, now.head, token, "raw"), keys = Array.from({ length: Math.min(about.firstKeys, size()) }, (_, j) => j);
     const value = (j) => (step.symbol === "probs" ? shares[j] : at(attention()?.scores, layer, now.head, token, j));
-    return [make("p", { class: "where" }, `head ${heads[now.head]}, row of `, bdi(label(token))), make("p", { class: "numbers" },
-      ...keys.flatMap((j) => [make("b", {}, bdi(name(j)), ` ${number(value(j))}`), " "]), size() > keys.length ? `\u2026 ${size()} numbers` : "")];
+    return [make("p", { class: "where" }, `head ${heads[now.head]}, row of `, numbered(token)), make("p", { class: "numbers" },
+      ...keys.flatMap((j) => [make("b", {}, bdi(name(j)), ` ${step.symbol === "probs" ? percent(value(j)) : number(value(j))}`), " "]), size() > keys.length ? `\u2026 ${size()} numbers` : "")];
   }
   const place = given ? given.symbols.indexOf(step.symbol) : -1;
   if (place < 0) return [make("p", { class: "where" }, "not recorded")];
@@ -318,7 +329,22 @@ const drawSteps = () => {
   const titles = { embeddings: "The embeddings", layer: `Layer ${layers[now.layer]}`, pooler: "The pooler" };
   let count = 0;
   fill($("steps"), ...Object.entries(about.steps).filter(([part]) => text().values[part] || part === "layer").flatMap(([part, steps]) => [
-    make("h3", {}, titles[part]), make("ol", {}, ...steps.map((step) => stepItem(part, step, part === "layer" ? now.layer : 0, ++count)))]));
+    make("h3", {}, titles[part]), ...(part === "pooler" ? [make("p", { class: "quiet" }, "BERT's classifiers read the pooler. The vector of a sentence usually comes from elsewhere: models such as all-MiniLM-L6-v2 take the mean of the last hidden states of all tokens, and divide it by its length.")] : []), make("ol", {}, ...steps.map((step) => stepItem(part, step, part === "layer" ? now.layer : 0, ++count)))]));
+};
+
+const drawEmbedding = () => {
+  const given = text().embedding, ids = text().ids;
+  $("tokens-section").hidden = !given && !ids;
+  if ($("tokens-section").hidden) return;
+  const cells = (i) => [...(ids ? [String(ids[i])] : []), ...(given ? [0, 1, 2].map((k) => (100 * at(given, i, k)).toFixed(1)) : [])];
+  fill($("tokens-table"), make("caption", {}, given ? "Percent of the embedding sum, from each of the three tables" : "Tokens and their ids"), head("token", ...(ids ? ["id"] : []), ...(given ? ["words", "types", "positions"] : [])),
+    make("tbody", {}, ...text().tokens.map((_, i) => make("tr", {}, make("th", { scope: "row" }, numbered(i)), ...cells(i).map((cell) => make("td", {}, minus(cell)))))));
+  markEmbedding();
+};
+const markEmbedding = () => {
+  const given = text().embedding;
+  [...($("tokens-table").tBodies[0]?.rows ?? [])].forEach((one, i) => (i === now.token ? one.setAttribute("aria-current", "true") : one.removeAttribute("aria-current")));
+  fill($("tokens-summary"), ...(given ? ["The embedding of ", numbered(now.token), " is a sum of three rows: ", ["words", "types", "positions"].map((table, k) => `${table} ${minus((100 * at(given, now.token, k)).toFixed(1))}\u00a0%`).join(", "), "."] : []));
 };
 
 const stateName = (state) => (state === 0 ? "embeddings" : `layer ${state - 1}`);
@@ -332,35 +358,36 @@ const pairCosine = (state, a, b) => {
 const drawFlow = () => {
   const given = text().cosines, values = text().values.layer;
   const size = (symbol, layer) => (values && layer >= 0 && values.symbols.includes(symbol) ? at(values.rms, layer, values.symbols.indexOf(symbol), now.token) : NaN);
-  fill($("flow-words"), "Token ", bdi(label(now.token)), ": how large the numbers are that the two halves of each layer add (RMS), and the cosine of its hidden state with the state before, with the embeddings, and with ", bdi(label(now.other)), ".");
+  fill($("flow-words"), "Token ", numbered(now.token), ": how large the numbers are that the two halves of each layer add (RMS), and the cosine of its hidden state with the state before, with the embeddings, and with ", numbered(now.other), given?.pairs && Number.isNaN(pairCosine(0, now.token, now.other)) ? `. This text is long, so of cosines of two tokens the page has those between the first ${about.wordPlaces} places of a word.` : ".");
   const rows = (given?.states ?? []).map((state, i) => make("tr", {}, make("th", { scope: "row" }, stateName(state)),
     ...[number(size("attention_dense", layers.indexOf(state - 1))), number(size("output_dense", layers.indexOf(state - 1))), cosine(at(given.with_previous, i, now.token)), cosine(at(given.with_embeddings, i, now.token)), cosine(pairCosine(i, now.token, now.other))].map((cell) => make("td", {}, cell))));
-  fill($("flow"), make("caption", {}, "Sizes (RMS), then cosines"), head("state after", "attention adds", "feed forward adds", "state before", "embeddings", make("span", {}, bdi(label(now.other)))), make("tbody", {}, ...rows));
+  fill($("flow"), make("caption", {}, "Sizes (RMS), then cosines"), head("state after", "attention adds", "feed forward adds", "state before", "embeddings", numbered(now.other)), make("tbody", {}, ...rows));
 };
 
 const repeated = () => {
-  const places = new Map();
+  const places = new Map(), piece = (word) => word.startsWith("##");
   text().tokens.forEach((token, i) => { if (isWord(token)) places.set(token, [...(places.get(token) ?? []), i]); });
-  return new Map([...places].filter(([, found]) => found.length > 1).sort((a, b) => b[0].length - a[0].length));
+  return new Map([...places].filter(([, found]) => found.length > 1).sort((a, b) => piece(a[0]) - piece(b[0]) || b[0].length - a[0].length));
 };
 const drawWords = () => {
   const given = text().cosines, words = given ? repeated() : new Map();
   $("word-choice").hidden = !words.size;
+  fill($("words"));
   if (!words.size) {
-    fill($("words"));
     $("words-summary").textContent = given ? "No word occurs more than once in this text." : "The hidden states were not recorded.";
     return;
   }
   if (!words.has(now.word)) now.word = words.has(name(now.token)) ? name(now.token) : words.keys().next().value;
-  fill($("word"), ...[...words.keys()].map((word) => make("option", { value: word }, word)));
+  fill($("word"), ...[...words].map(([word, found]) => make("option", { value: word }, `${word}, ${found.length} times`)));
   $("word").value = now.word;
-  const places = words.get(now.word), pairs = [];
-  places.forEach((a, i) => places.slice(i + 1).forEach((b) => { if (pairs.length < 10) pairs.push([a, b]); }));
+  const all = words.get(now.word), places = all.slice(0, about.wordPlaces);
+  const pairs = places.flatMap((a, i) => places.slice(i + 1).map((b) => [a, b]));
   const table = given.states.map((_, i) => pairs.map(([a, b]) => pairCosine(i, a, b)));
   const lowest = pairs.map((_, k) => Math.min(...table.map((cells) => cells[k])));
+  const least = lowest.indexOf(Math.min(...lowest)), state = (k) => stateName(given.states[table.findIndex((cells) => cells[k] === lowest[k])]);
   const means = table.map((cells) => cells.reduce((a, b) => a + b, 0) / cells.length), apart = means.indexOf(Math.min(...means));
-  const summary = pairs.length > 1 ? [`All together differ most after ${stateName(given.states[apart])} (mean ${cosine(means[apart])}). `] : [];
-  fill($("words-summary"), ...summary, ...pairs.slice(0, 6).flatMap(([a, b], k) => [make("span", {}, `${a} and ${b} differ most after ${stateName(given.states[table.findIndex((cells) => cells[k] === lowest[k])])} (${cosine(lowest[k])}). `)]));
+  fill($("words-summary"), `${places.length < all.length ? `The first ${places.length} of its ${all.length} places: ` : ""}${pairs[least].join(" and ")} differ most, after ${state(least)} (cosine ${cosine(lowest[least])}).`,
+    ...(pairs.length > 1 ? [` The mean of all ${pairs.length} pairs is lowest after ${stateName(given.states[apart])} (${cosine(means[apart])}).`] : []));
   fill($("words"), make("caption", {}, "Cosines; the lowest of each column is underlined"), head("state after", ...pairs.map(([a, b]) => `${a}\u2013${b}`)),
     make("tbody", {}, ...table.map((cells, i) => make("tr", {}, make("th", { scope: "row" }, stateName(given.states[i])), ...cells.map((value, k) => make("td", value === lowest[k] ? { class: "lowest" } : {}, cosine(value)))))));
 };
@@ -373,11 +400,12 @@ const drawParts = () => {
   const most = Math.abs(given.data[best[0]]);
   const sum = best.reduce((a, index) => a + given.data[index], 0);
   $("parts-section").hidden = false;
-  $("parts-words").textContent = `The cosine of the two sentence vectors is ${cosine(total)}. It is the sum of ${n} \u00d7 ${m} = ${n * m} parts, one for each token of the first text with each token of the second. The ${best.length} largest parts add up to ${cosine(sum)}:`;
-  const pair = (i, j) => [bdi(`${i} ${names[0][i]}`), " with ", bdi(`${j} ${names[1][j]}`)];
+  $("parts-words").textContent = `The cosine of the two sentence vectors is ${cosine(total)}. It is the sum of ${n} \u00d7 ${m} = ${n * m} parts, one for each token of the first text with each token of the second. With mean pooling a sentence vector is the mean of the last hidden states h, so the part of tokens i and j is (h of i) \u00b7 (h of j), divided by ${n} \u00d7 ${m} and by the lengths of the two means. The ${best.length} largest parts add up to ${cosine(sum)}:`;
+  const pair = (i, j) => [numbered(i, names[0][i]), " with ", numbered(j, names[1][j])];
   fill($("parts"), ...best.map((index) => make("li", {}, make("span", {}, ...pair(Math.floor(index / m), index % m)), " ", make("span", { class: "number" }, minus(given.data[index].toFixed(4))), bar(Math.abs(given.data[index]) / most))));
-  $("parts-details").addEventListener("toggle", () => fill($("parts-table"), make("caption", {}, "Parts of the cosine"), head("first text", ...names[1].map((token, j) => bdi(`${j} ${token}`))),
-    make("tbody", {}, ...names[0].map((token, i) => make("tr", {}, make("th", { scope: "row" }, bdi(`${i} ${token}`)), ...names[1].map((_, j) => make("td", {}, minus(given.data[i * m + j].toFixed(4)))))))));
+  const sumOf = (i) => given.data.subarray(i * m, (i + 1) * m).reduce((a, b) => a + b, 0);
+  $("parts-details").addEventListener("toggle", () => fill($("parts-table"), make("caption", {}, "Parts of the cosine"), head("first text", ...names[1].map((token, j) => numbered(j, token)), "sum"),
+    make("tbody", {}, ...names[0].map((token, i) => make("tr", {}, make("th", { scope: "row" }, numbered(i, token)), ...names[1].map((_, j) => make("td", {}, minus(given.data[i * m + j].toFixed(4)))), make("td", {}, minus(sumOf(i).toFixed(4))))))));
 };
 const drawGuesses = () => {
   const given = text().guesses;
@@ -385,10 +413,29 @@ const drawGuesses = () => {
   if (!given) return;
   const rows = given.states.map((state, i) => make("tr", {}, make("th", { scope: "row" }, stateName(state)),
     ...given.words[i][now.token].map((word, k) => make("td", { class: "start" }, bdi(word), ` ${percent(at(given.probs, i, now.token, k))}`))));
-  fill($("guesses"), make("caption", {}, "Token ", bdi(label(now.token))), head("state after", "first guess", "second", "third"), make("tbody", {}, ...rows));
+  fill($("guesses"), make("caption", {}, "Token ", numbered(now.token)), head("state after", "first guess", "second", "third"), make("tbody", {}, ...rows));
 };
+const amount = (error) => (/inf|nan/.test(error) ? 1e12 : Math.min(1e12, Number(error)));
 const drawErrors = () => {
   $("errors-section").hidden = !about.errors.length;
+  if (!about.errors.length) return;
+  const found = new Map(), kinds = [], deep = new Set();
+  about.errors.forEach(([value, error, level]) => {
+    const [, layer, kind] = /^encoder\.layer\.(\d+)(.*)$/.exec(value) ?? [];
+    if (layer === undefined) return;
+    if (!kinds.includes(kind)) kinds.push(kind);
+    deep.add(Number(layer));
+    found.set(`${layer}${kind}`, [error, level]);
+  });
+  const columns = [...deep].sort((a, b) => a - b), most = Math.log10(Math.max(10, ...about.errors.map(([, error]) => amount(error))));
+  const cellOf = (layer, kind) => {
+    const [error, level] = found.get(`${layer}${kind}`) ?? ["\u2013", ""], node = make("td", {}, `${error}${level === "wrong" ? " \u2717" : ""}`);
+    if (level) paint(node, mix(Math.log10(Math.max(1, amount(error))) / most));
+    return node;
+  };
+  $("errors-map").hidden = !columns.length;
+  fill($("errors-map"), make("caption", {}, "Errors inside the layers; \u2717 is wrong"), head("value", ...columns.map((layer) => `layer ${layer}`)),
+    make("tbody", {}, ...kinds.map((kind) => make("tr", {}, make("th", { scope: "row" }, kind.slice(1) || "output"), ...columns.map((layer) => cellOf(layer, kind))))));
   const first = about.errors.findIndex(([, , level]) => level === "wrong");
   $("errors-words").textContent = `Errors in units of the rounding error of float32.${first < 0 ? "" : ` The first wrong value is ${about.errors[first][0]}.`}`;
   fill($("errors"), head("value", "error", "level"), make("tbody", {}, ...about.errors.map(([value, error, level], i) => make("tr", {}, make("th", { scope: "row" }, value), make("td", i === first ? { class: "lowest" } : {}, error), make("td", { class: "start" }, level)))));
@@ -399,7 +446,7 @@ const options = (select, names, chosen) => { fill(select, ...names.map((words, i
 const speak = () => {
   if (!attention()) { $("say").textContent = "The attention was not recorded."; return; }
   const share = row(now.layer, now.head, now.token)[now.other];
-  fill($("say"), `Layer ${layers[now.layer]}, head ${heads[now.head]}: `, bdi(name(now.token)), " gives ", bdi(name(now.other)), ` ${percent(share)}`);
+  fill($("say"), `Layer ${layers[now.layer]}, head ${heads[now.head]}: `, bdi(name(now.token)), " gives ", bdi(name(now.other)), Number.isNaN(share) ? ` less than its ${read(attention().probs).shape[3]} largest shares, which the page has` : ` ${percent(share)}`);
 };
 const drawAll = (changes) => {
   const has = (...keys) => keys.some((key) => key in changes);
@@ -411,32 +458,46 @@ const drawAll = (changes) => {
   drawStrip();
   if (has("text", "token", "layer", "head")) drawSteps();
   if (has("text", "token", "other")) drawFlow();
+  if (has("text")) drawEmbedding();
+  else if (has("token")) markEmbedding();
   if (has("text", "token", "word")) drawWords();
   if (has("text", "token")) drawGuesses();
   speak();
 };
+const state = ["text", "token", "other", "layer", "head", "mode"];
 const set = (changes) => {
+  const list = document.activeElement?.closest("#to, #from"), place = list ? [...list.children].indexOf(document.activeElement.parentNode) : -1;
   if ("token" in changes) now.word = "";
   Object.assign(now, changes);
-  if ("text" in changes) Object.assign(now, start(), { word: "" });
+  if ("text" in changes) Object.assign(now, start(), { word: "" }, changes);
   if ("text" in changes) {
     const names = text().tokens.map((_, i) => label(i));
     options($("token"), names, now.token);
     options($("other"), names, now.other);
   }
-  ["text", "token", "other", "layer", "head", "mode"].forEach((key) => { $(key).value = now[key]; });
+  state.forEach((key) => { $(key).value = now[key]; });
   drawAll(changes);
+  if (list && list.children.length) list.children[Math.min(place, list.children.length - 1)].firstChild.focus();
+  /* The address says what is shown, for a link or a reload. A frame without an origin may not change its address. */
+  if (location.protocol !== "about:") history.replaceState(null, "", `#${state.map((key) => `${key}=${now[key]}`).join("&")}`);
+};
+const asked = (address) => {
+  const found = {}, given = new URLSearchParams(address.slice(1)), count = about.texts[Number(given.get("text"))]?.tokens.length ?? 0;
+  const limits = { text: about.texts.length, token: count, other: count, layer: layers.length, head: heads.length };
+  Object.entries(limits).forEach(([key, limit]) => { if (/^\d{1,6}$/.test(given.get(key)) && Number(given.get(key)) < limit) found[key] = Number(given.get(key)); });
+  if (given.get("mode") === "weighted" && about.texts.some((one) => one.attention?.norms)) found.mode = "weighted";
+  return found;
 };
 
 /* At the start: [MASK], or the last place of the longest word that occurs more than once; and the head in which it looks most
    at one other word that is not beside it. */
 const start = () => {
-  const words = text().tokens, often = (token) => words.indexOf(token) !== words.lastIndexOf(token);
-  const found = words.filter(isWord).sort((a, b) => often(b) - often(a) || b.length - a.length);
+  const words = text().tokens, often = (token) => token.length > 3 && words.indexOf(token) !== words.lastIndexOf(token);
+  const found = words.filter(isWord).sort((a, b) => often(b) - often(a) || b.length - a.length), least = found.filter((token) => token.length > 3).length > 1 ? 4 : 1;
   const token = words.includes("[MASK]") ? words.indexOf("[MASK]") : found.length ? words.lastIndexOf(found[0]) : 0, best = { token, other: token ? 0 : words.length - 1, layer: 0, head: 0 };
   let most = 0;
   layers.forEach((_, layer) => heads.forEach((_, head) => row(layer, head, token, "raw").forEach((share, j) => {
-    if (share > most && isWord(words[j]) && words[j] !== words[token] && Math.abs(j - token) > 1) {
+    if (share > most && isWord(words[j]) && words[j].length >= least && words[j] !== words[token] && Math.abs(j - token) > 1) {
       most = share;
       Object.assign(best, { other: j, layer, head });
     }
@@ -466,14 +527,72 @@ steer($("grid"), (key) => {
   const step = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0], Home: [0, -size()], End: [0, size()] }[key];
   return step && { token: within(now.token + step[0], size()), other: within(now.other + step[1], size()) };
 });
+const cellAt = (event) => [Math.floor((event.offsetX - place.left) / place.cell), Math.floor((event.offsetY - place.top) / place.cell)];
 $("grid").addEventListener("click", (event) => {
-  const x = Math.floor((event.offsetX - place.left) / place.cell), y = Math.floor((event.offsetY - place.top) / place.cell);
+  const [x, y] = cellAt(event);
   if (x >= 0 && y >= 0 && x < size() && y < size()) set({ token: y, other: x });
 });
+$("grid").addEventListener("pointermove", (event) => {
+  const [x, y] = cellAt(event), inside = x >= 0 && y >= 0 && x < size() && y < size();
+  $("grid-here").textContent = inside ? `${label(y)} looks at ${label(x)}: ${percent(matrix().rows[y][x])}` : "";
+});
+$("grid").addEventListener("pointerleave", () => { $("grid-here").textContent = ""; });
 $("grid-details").addEventListener("toggle", () => { if ($("grid-details").open) drawGridTable(); });
 $("help").addEventListener("click", () => $("keys").showModal());
 document.addEventListener("keydown", (event) => {
-  if (event.key === "?" && !$("keys").open && !event.ctrlKey && !event.metaKey && !event.altKey) { event.preventDefault(); $("keys").showModal(); }
+  if (event.key === "?" && $("question").checked && !$("keys").open && !event.target.closest?.("select, input") && !event.ctrlKey && !event.metaKey && !event.altKey) { event.preventDefault(); $("keys").showModal(); }
+});
+document.querySelectorAll("a[href^='#']").forEach((link) => link.addEventListener("click", (event) => {
+  const there = $(link.getAttribute("href").slice(1));
+  event.preventDefault();
+  there.scrollIntoView();
+  there.tabIndex = -1;
+  there.focus({ preventScroll: true });
+}));
+
+/* ---- the data as files: blobs of this page, no request ---- */
+const save = (file, type, content) => {
+  const link = make("a", { href: URL.createObjectURL(new Blob([content], { type })), download: file });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+};
+const quoted = (cell) => (/[",\r\n]/.test(cell) ? `"${cell.replaceAll('"', '""')}"` : String(cell));
+/* A spreadsheet takes a cell that begins with one of these for a formula. */
+const safe = (token) => (/^[=+@\t-]/.test(token) ? `'${token}` : token);
+const attentionRows = function* () {
+  yield ["layer", "head", "token", "token_text", "other", "other_text", "prob", "weighted"];
+  for (const [l, layer] of layers.entries()) for (const [h, one] of heads.entries()) for (let i = 0; i < size(); i++) {
+    const raw = row(l, h, i, "raw"), weighted = attention().norms ? row(l, h, i, "weighted") : null;
+    for (let j = 0; j < raw.length; j++) if (!Number.isNaN(raw[j])) yield [layer, one, i, safe(name(i)), j, safe(name(j)), raw[j].toFixed(3), weighted ? weighted[j].toFixed(3) : ""];
+  }
+};
+$("save-csv").addEventListener("click", () => {
+  const lines = [];
+  for (const cells of attentionRows()) lines.push(cells.map((cell) => quoted(String(cell))).join(","));
+  save("attention.csv", "text/csv", `${lines.join("\r\n")}\r\n`);
+});
+const nested = (flat, shape) => (shape.length < 2 ? flat : Array.from({ length: shape[0] }, (_, i) => {
+  const part = flat.length / shape[0];
+  return nested(flat.slice(i * part, (i + 1) * part), shape.slice(1));
+}));
+const digits = { mille: 3, cos: 4, whole: 0 };
+const plain = (value) => {
+  if (Array.isArray(value)) return value.map(plain);
+  if (!value || typeof value !== "object") return value;
+  if (value.kind && value.shape) {
+    const places = digits[value.kind], short = (x) => (Number.isFinite(x) ? Number(places === undefined ? x.toPrecision(value.kind === "f24" ? 5 : 3) : x.toFixed(places)) : null);
+    return nested(Array.from(read(value).data, short), value.shape);
+  }
+  return Object.fromEntries(Object.entries(value).map(([key, one]) => [key, plain(one)]));
+};
+$("save-json").addEventListener("click", () => save("page.json", "application/json", JSON.stringify(plain(about))));
+
+let before = null;
+window.addEventListener("beforeprint", () => { before = document.documentElement.dataset.theme ?? "automatic"; document.documentElement.dataset.theme = "light"; recolour(); });
+window.addEventListener("afterprint", () => {
+  if (before === "automatic") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = before;
+  recolour();
 });
 const themes = ["automatic", "light", "dark"];
 $("theme").addEventListener("click", () => {
@@ -483,7 +602,7 @@ $("theme").addEventListener("click", () => {
   $("theme").textContent = `Colours: ${next}`;
   recolour();
 });
-const recolour = () => { kept.key = ""; readColours(); drawLegend(); drawAll({}); };
+const recolour = () => { kept.key = ""; readColours(); drawLegend(); drawAll({}); drawErrors(); };
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolour);
 let resized = 0;
 window.addEventListener("resize", () => { cancelAnimationFrame(resized); resized = requestAnimationFrame(() => attention() && drawGrid()); });
@@ -500,7 +619,7 @@ readColours();
 drawLegend();
 $("all").hidden = $("buttons").hidden = false;
 $("wait").hidden = true;
-set({ text: 0 });
+set({ text: 0, ...asked(location.hash) });
 drawParts();
 drawErrors();
 document.documentElement.dataset.ready = "true";

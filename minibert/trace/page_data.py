@@ -1,25 +1,15 @@
-"""The numbers of the page: what of a trace is shown, in a form that is small and that a browser can read.
+"""The numbers of the page: what of a trace is shown.
 
-The page computes no model, so everything that it shows is computed here, from recorded values only. A number is kept in
-one of five kinds, two bytes each, or three for "f24":
-
-    "f24"    float32 rounded to its 24 leading bits: relative error at most 2^-17
-    "digits" 64 times the number rounded to 3 digits, as float16, which is finer than these, so the 3 digits stay; the
-             factor is for small numbers: below 1e-6 there are fewer digits
-    "mille"  a share from 0 to 1 as round(1000 share)
-    "cos"    a cosine as round(10000 (cosine + 1))
-    "whole"  an int, plus 1000
-
-The bytes of equal significance lie together ("planes"), because they compress better so.
+The page computes no model, so everything that it shows is computed here, from recorded values only. page_payload.py
+makes bytes of it.
 """
 
 from __future__ import annotations
 
 import math
 import unicodedata
-import zlib
 from collections.abc import Iterable, Sequence
-from itertools import islice
+from itertools import combinations
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -27,19 +17,20 @@ import numpy.typing as npt
 
 from minibert.base.arrays import FloatArray, IntArray
 from minibert.trace.names import Sizes
+from minibert.trace.page_payload import Payload, as_read, mille
 from minibert.trace.steps import PARTS
+from minibert.trace.table import EMBEDDINGS
 
 __all__ = [
     "FIRST",
     "FIRST_KEYS",
     "HEAD_MEASURES",
+    "WORD_PLACES",
     "Choice",
     "Guesses",
-    "Payload",
     "Traced",
     "sparse_entries",
     "text_data",
-    "three_digits",
     "visible",
 ]
 
@@ -49,22 +40,21 @@ FIRST = 4
 FIRST_KEYS = 3
 """Of how many tokens the page has the scores."""
 
-_NOT_A_NUMBER = 65535
-# Larger numbers are not kept in float16.
-_LARGEST_DIGITS = 900.0
-_FACTOR = 64.0
-
 # All probs are kept up to this number; beyond it, the largest of each row.
 _DENSE_PROBS = 1_000_000
 # Entries that are kept then, over all rows; and the most of one row.
 _SPARSE_ENTRIES = 900_000
 _MOST_OF_ROW, _LEAST_OF_ROW = 16, 2
-# Cosines between all pairs of tokens are kept up to this number of tokens; beyond it, between equal tokens.
-_ALL_PAIRS, _MOST_PAIRS = 48, 300
+# Cosines between all pairs of tokens are kept if they are not more than this; else those between the first places of
+# each word that occurs more than once.
+_MOST_COSINES = 150_000
+WORD_PLACES = 5
+"""Of how many places of a word the page compares the hidden states."""
 
 HEAD_MEASURES = ("first", "last", "previous", "next", "self", "same", "largest")
 """What the page says of a head: the mean share of attention on the first and the last token of the text, on the token
-before, the one after and the token itself, on other tokens that are equal to it; and the mean of the largest shares."""
+before, the one after and the token itself, on other tokens that are equal to it; and the mean of the largest shares.
+Both of raw and of weighted shares."""
 
 
 class Traced(Protocol):
@@ -73,6 +63,7 @@ class Traced(Protocol):
     mask: npt.NDArray[np.bool_]
     tokens: list[list[str]] | None
     edits: tuple[Any, ...]
+    activation: str | None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -113,90 +104,6 @@ class Choice(NamedTuple):
 
     layers: list[int]
     heads: list[int]
-
-
-class Payload:
-    """Named arrays, one after the other in one string of bytes."""
-
-    def __init__(self) -> None:
-        self._parts: list[bytes] = []
-        self._size = 0
-        self.sizes: dict[str, int] = {}
-
-    def add(self, group: str, kind: str, array: npt.NDArray[Any]) -> dict[str, Any]:
-        """Append an array, and return how to find it; `group` is what a message calls it."""
-        kind = _kind(kind, array)
-        planes = _planes(kind, array)
-        entry = {"kind": kind, "at": self._size, "shape": list(array.shape)}
-        self._parts.append(planes)
-        self._size += len(planes)
-        self.sizes[group] = self.sizes.get(group, 0) + len(zlib.compress(planes, 1)) * 4 // 3
-        return entry
-
-    def compressed(self, description: bytes) -> bytes:
-        """Return the length of the description in 4 bytes, the description and all arrays, compressed.
-
-        The same arrays give the same bytes.
-        """
-        deflate = zlib.compressobj(9, zlib.DEFLATED, -15, 9)
-        parts = [len(description).to_bytes(4, "little") + description, *self._parts]
-        # The end of a block after each array, because the statistics of the next one differ.
-        written = [deflate.compress(part) + deflate.flush(zlib.Z_SYNC_FLUSH) for part in parts]
-        return b"".join([*written, deflate.flush()])
-
-
-def _kind(kind: str, array: npt.NDArray[Any]) -> str:
-    large = kind == "digits" and (np.abs(array[np.isfinite(array)]) > _LARGEST_DIGITS).any()
-    return "f24" if large else kind
-
-
-def as_read(kind: str, array: npt.NDArray[Any]) -> FloatArray:
-    """Return the numbers that page.js reads for an array of this kind, "digits", "f24" or "mille"; in float64."""
-    kind = _kind(kind, array)
-    if kind == "mille":
-        return (mille(array) / 1000).astype(np.float32).astype(np.float64)
-    if kind == "digits":
-        return (three_digits(array) * _FACTOR).astype(np.float16).astype(np.float64) / _FACTOR
-    return _rounded_bits(array.astype(np.float32)).view(np.float32).astype(np.float64)
-
-
-def _planes(kind: str, array: npt.NDArray[Any]) -> bytes:
-    if kind == "f24":
-        bits = _rounded_bits(array.astype(np.float32))
-        return _by_significance(bits, 4)[bits.size :].tobytes()
-    if kind == "digits":
-        return _by_significance((three_digits(array) * _FACTOR).astype("<f2"), 2).tobytes()
-    if kind == "whole":
-        return _by_significance((array + 1000).astype("<u2"), 2).tobytes()
-    scaled = mille(array) if kind == "mille" else np.rint((array + 1.0) * 10000.0)
-    return _by_significance(np.where(np.isnan(scaled), _NOT_A_NUMBER, scaled).astype("<u2"), 2).tobytes()
-
-
-def mille(shares: FloatArray) -> FloatArray:
-    """Return round(1000 share), NaN for what is not a number."""
-    return np.where(np.isfinite(shares), np.rint(1000.0 * shares).clip(0, 1000), np.nan)
-
-
-def three_digits(x: npt.NDArray[Any]) -> FloatArray:
-    """Round to 3 significant digits."""
-    x = x.astype(np.float64)
-    size = np.abs(x)
-    usual = np.isfinite(x) & (size > 1e-30)
-    power = np.floor(np.log10(size, out=np.zeros_like(x), where=usual))
-    factor = 10.0 ** (2 - power)
-    return np.where(usual, np.rint(np.where(usual, x, 0) * factor) / factor, np.where(np.isfinite(x), 0.0, x))
-
-
-def _rounded_bits(x: FloatArray) -> npt.NDArray[np.uint32]:
-    """Round float32 to its 24 leading bits, ties to even; the last byte is 0 afterwards."""
-    bits = np.ascontiguousarray(x).view(np.uint32)
-    finite = (bits & 0x7F800000) != 0x7F800000
-    up = np.where(finite, 0x7F + ((bits >> 8) & 1), 0).astype(np.uint32)
-    return ((bits + up) & 0xFFFFFF00).astype("<u4")
-
-
-def _by_significance(x: npt.NDArray[Any], size: int) -> npt.NDArray[np.uint8]:
-    return np.ascontiguousarray(x.reshape(-1)).view(np.uint8).reshape(-1, size).T.reshape(-1)
 
 
 def visible(token: str) -> str:
@@ -257,8 +164,9 @@ def text_data(
         "direction": direction(tokens),
         "values": _values(trace, index, length, choice, payload),
     }
+    data["embedding"] = _embedding(trace, index, payload)
     data |= _attention(trace, index, length, choice, payload, num_texts, data["tokens"])
-    data["cosines"] = _cosines(trace, index, tokens, payload)
+    data["cosines"] = _cosines(trace, index, tokens, payload, num_texts)
     data["guesses"] = None
     if guesses is not None:
         shown = np.flatnonzero(trace.mask[index])
@@ -296,6 +204,20 @@ def _values(trace: Traced, index: int, length: int, choice: Choice, payload: Pay
     return found
 
 
+def _embedding(trace: Traced, index: int, payload: Payload) -> dict[str, Any] | None:
+    """Return the shares (S, 3) of the rows of words, types and positions in their sum e: part . e / |e|^2.
+
+    The shares of a token add up to 1. A row that points away from the sum has a negative one.
+    """
+    names = [entry.path for entry in EMBEDDINGS[:4]]
+    if not set(names) <= set(trace.names):
+        return None
+    words, types, positions, total = (np.asarray(trace.value_of(name, index), dtype=np.float64) for name in names)
+    squares = np.square(total).sum(axis=1)
+    along = np.stack([(part * total).sum(axis=1) for part in (words, types, positions)], axis=1)
+    return payload.add("values", "f24", along / np.where(squares > 0, squares, 1.0)[:, None])
+
+
 def _attention(
     trace: Traced,
     index: int,
@@ -308,7 +230,7 @@ def _attention(
     """Return the attention of each head: probs, shares weighted by the values' lengths, scores, measures of heads."""
     shape = (len(choice.layers), len(choice.heads), length)
     kept = sparse_entries(math.prod(shape) * num_texts, length)
-    measures = np.full((*shape[:2], len(HEAD_MEASURES)), np.nan)
+    measures = np.full((2, *shape[:2], len(HEAD_MEASURES)), np.nan)
     norms, totals = np.full(shape, np.nan), np.full(shape, np.nan)
     scores = np.full((*shape, min(FIRST_KEYS, length)), np.nan)
     probs = np.full((*shape, kept), np.nan)
@@ -326,10 +248,12 @@ def _attention(
             scores[i] = given[choice.heads, :, : scores.shape[3]]
         if (given := recorded.get("probs")) is not None:
             shares = given[choice.heads].astype(np.float64)
-            measures[i] = _measures(shares, tokens)
+            measures[0, i] = _measures(shares, tokens)
             of_values = shares * np.nan_to_num(norms[i])[:, None, :]
             totals[i] = of_values.sum(axis=2)
             of_values = np.divide(of_values, totals[i][:, :, None], out=of_values, where=totals[i][:, :, None] > 0)
+            if value is not None:
+                measures[1, i] = _measures(of_values, tokens)
             columns[i] = _largest(np.maximum(shares, of_values), kept)
             probs[i] = np.take_along_axis(shares, columns[i], axis=2)
             weighted[i] = np.take_along_axis(of_values, columns[i], axis=2)
@@ -338,7 +262,7 @@ def _attention(
     found: dict[str, Any] = {
         "probs": payload.add("attention", "mille", probs),
         "columns": None if kept == length else payload.add("attention", "whole", columns),
-        "measures": payload.add("attention", "mille", measures),
+        "measures": payload.add("attention", "cos", measures),
     }
     if not np.isnan(norms).all():
         found["norms"] = payload.add("attention", "digits", norms)
@@ -404,7 +328,9 @@ def _measures(probs: FloatArray, tokens: Sequence[str]) -> FloatArray:
     )
 
 
-def _cosines(trace: Traced, index: int, tokens: Sequence[str], payload: Payload) -> dict[str, Any] | None:
+def _cosines(
+    trace: Traced, index: int, tokens: Sequence[str], payload: Payload, num_texts: int
+) -> dict[str, Any] | None:
     """Return the cosines of pairs of tokens in each hidden state, and those of each token with its state before."""
     names = ["embeddings", *(f"encoder.layer.{i}" for i in range(trace.sizes.num_layers))]
     recorded = [i for i, name in enumerate(names) if name in trace.names]
@@ -412,7 +338,7 @@ def _cosines(trace: Traced, index: int, tokens: Sequence[str], payload: Payload)
         return None
     states = np.stack([np.asarray(trace.value_of(names[i], index)) for i in recorded])
     length = states.shape[1]
-    if length <= _ALL_PAIRS:
+    if len(states) * math.comb(length, 2) * num_texts <= _MOST_COSINES:
         chosen: Sequence[IntArray] = np.triu_indices(length, 1)
         pairs = None
     else:
@@ -436,11 +362,11 @@ def _cosines(trace: Traced, index: int, tokens: Sequence[str], payload: Payload)
 
 
 def _equal_pairs(tokens: Sequence[str]) -> tuple[IntArray, IntArray]:
-    """Return the places of the first pairs of equal tokens that are letters or digits."""
+    """Return all pairs of the first `WORD_PLACES` places of each token that is letters or digits."""
     places: dict[str, list[int]] = {}
     for i, token in enumerate(tokens):
         if token.removeprefix("##").isalnum():
             places.setdefault(token, []).append(i)
-    pairs = ((i, j) for same in places.values() for a, i in enumerate(same) for j in same[a + 1 :])
-    chosen = np.array(list(islice(pairs, _MOST_PAIRS)), dtype=np.int64).reshape(-1, 2)
+    pairs = [pair for same in places.values() for pair in combinations(same[:WORD_PLACES], 2)]
+    chosen = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     return chosen[:, 0], chosen[:, 1]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from minibert.trace.table import EMBEDDINGS, LAYER, POOLER, Entry
 
-__all__ = ["PARTS", "SourceLine", "Step", "source_lines", "steps"]
+__all__ = ["ACTIVATION_WORDS", "PARTS", "SourceLine", "Step", "activation_words", "source_lines", "steps"]
 
 
 class SourceLine(NamedTuple):
@@ -44,35 +44,37 @@ _EXPLAINED: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {
     "positions": ("The row for the place of the token in the text.", _EMBED),
     "embeddings_sum": ("The three rows are added.", _EMBED),
     "embeddings": (
-        "LayerNorm: the numbers of each token get mean 0 and variance 1, then a learned scale and shift. The result is "
-        "hidden state 0.",
+        "LayerNorm: the numbers of each token get mean 0 and variance 1, then a learned scale and shift: "
+        "(number - mean) / sqrt(variance + eps) * weight + bias. The result is hidden state 0.",
         (("encoder.py", "return ops.layer_norm(x, weights.embeddings_norm"),),
     ),
     "query": ("A linear map of x, the hidden state that comes in. It is compared with the keys.", _PROJECT),
     "key": ("A second linear map of x. The queries of all tokens are compared with it.", _PROJECT),
     "value": ("A third linear map of x. It is what other tokens take from this one.", _PROJECT),
     "scores": (
-        "In each head: the product of the token's query with the key of every token, divided by the root of D.",
+        "In each head: the product of the token's query with the key of every token, divided by the root of D. by_head "
+        "gives each head its own D numbers of a vector; transposed swaps rows and columns.",
         (_ATTENTION, ("reference.py", "scores = q @ k")),
     ),
     "probs": (
-        "softmax turns the scores of one token into weights: exp of each, divided by their sum. They add up to 1.",
+        "softmax turns the scores of one token into weights that add up to 1: exp(score), divided by the sum of the "
+        "exp of all scores of the token.",
         (_ATTENTION, ("reference.py", "probs = softmax(")),
     ),
     "context": (
-        "Each head adds up the values of all tokens, weighted by the probs. The results of the heads stand side by "
-        "side.",
+        "Each head adds up the values of all tokens, weighted by the probs. joined puts the results of the heads side "
+        "by side into one vector.",
         (_ATTENTION, ("reference.py", "context[start:end] = ")),
     ),
     "attention_dense": ("A linear map mixes the heads.", _ADD),
     "attention_sum": ("x is added: the residual connection.", _ADD),
     "attention": (
-        "LayerNorm, with its own scale and shift.",
+        "LayerNorm, with a weight and bias of its own.",
         (("encoder.py", "x = ops.layer_norm(x, layer.attention_norm"),),
     ),
     "intermediate_dense": ("A linear map to F features, for each token alone.", (_EXPAND,)),
     "intermediate": (
-        "The activation function, number by number. GELU keeps large numbers and brings negative ones near 0.",
+        "The activation function, number by number.",
         (_EXPAND, ("reference.py", "y = ACTIVATION_FUNCTIONS[activation](y)")),
     ),
     "output_dense": ("A linear map back to H features.", _BACK),
@@ -84,6 +86,22 @@ _EXPLAINED: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {
     "pooler_dense": ("A linear map of the last hidden state of the first token, [CLS].", _POOL),
     "pooler": ("tanh, number by number.", _POOL),
 }
+
+ACTIVATION_WORDS = {
+    "gelu": "GELU: x / 2 * (1 + erf(x / sqrt(2))). It keeps large numbers and brings negative ones near 0.",
+    "gelu_tanh": "GELU in its tanh form: x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))). It differs from GELU "
+    "by less than 0.0005. It keeps large numbers and brings negative ones near 0.",
+    "relu": "ReLU: max(x, 0). It keeps positive numbers and makes negative ones 0.",
+    "silu": "SiLU, also called swish: x / (1 + exp(-x)). It keeps large numbers and brings very negative ones near 0.",
+    "tanh": "tanh(x). It brings every number between -1 and 1.",
+}
+"""What each activation that `hidden_act` can mean does (`ACTIVATIONS` of minibert/bert/config.py)."""
+
+
+def activation_words(activation: str | None) -> str:
+    """Return what the step "intermediate" does in a model with this activation; None: it is not known."""
+    words = _EXPLAINED["intermediate"][0]
+    return words if activation is None else f"{words} {ACTIVATION_WORDS[activation]}"
 
 
 @functools.cache

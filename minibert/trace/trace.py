@@ -96,6 +96,9 @@ class Trace(Mapping[str, FloatArray]):
         The tokens of each sequence that were computed, if ``tokens=`` was given.
     edits : tuple of EditReport
         One for each item of ``edit=``.
+    activation : str or None
+        The activation of the feed forward, one of the values of `ACTIVATIONS` of ``minibert/bert/config.py``; None for
+        a trace from a file.
     """
 
     def __init__(
@@ -108,6 +111,7 @@ class Trace(Mapping[str, FloatArray]):
         tokens: Sequence[Sequence[str]] | None = None,
         edits: Sequence[EditReport] = (),
         weights: Weights | None = None,
+        activation: str | None = None,
     ) -> None:
         self._names = names
         self._batch = batch
@@ -116,6 +120,7 @@ class Trace(Mapping[str, FloatArray]):
         self.output = output
         self.tokens = None if tokens is None else [list(row) for row in tokens]
         self.edits = tuple(edits)
+        self.activation = activation
         self._weights = weights
 
     def __getstate__(self) -> dict[str, Any]:
@@ -255,6 +260,7 @@ class Trace(Mapping[str, FloatArray]):
             raise ValueError(f"record={brief(record)} means names that were not recorded; recorded are {self._some()}.")
         values = {name: self._values[name] for name in wanted}
         kept = {"output": self.output, "tokens": self.tokens, "edits": self.edits, "weights": self._weights}
+        kept["activation"] = self.activation
         return Trace(self._names, self._batch, values, **kept)
 
     def _some(self) -> str:

@@ -99,14 +99,31 @@ def weighed(step: Printed) -> None:
 
 
 def activated(step: Printed) -> None:
-    (results,) = step.results.values()
-    first, second = step.given.values()
+    ((label, results),) = step.results.items()
+    (first, *others) = step.given.values()
+    plain = {"max(x, 0)": lambda x: max(x, 0.0), "tanh(x)": math.tanh}
+    if label in plain:
+        for x, result in zip(first, results, strict=True):
+            recomputed(plain[label], [x], result)
+        return
+    if label == "x / (1 + exp(-x))":
+        for x, power, result in zip(first, *others, results, strict=True):
+            recomputed(lambda x: math.exp(-x), [x], power)
+            recomputed(lambda x, p: x / (1 + p), [x, power], result)
+        return
+    if label == "x / 2 * (1 + tanh)":
+        for x, cubic, tanh, result in zip(first, *others, results, strict=True):
+            recomputed(lambda x: x + 0.044715 * x**3, [x], cubic)
+            recomputed(lambda c: math.tanh(math.sqrt(2 / math.pi) * c), [cubic], tanh)
+            recomputed(lambda x, t: x / 2 * (1 + t), [x, tanh], result)
+        return
+    (second,) = others
     for x, erf, result in zip(first, second, results, strict=True):
         if "erf(x / sqrt(2))" in step.given:
             recomputed(lambda x: math.erf(x / math.sqrt(2)), [x], erf)
             recomputed(lambda x, e: x / 2 * (1 + e), [x, erf], result)
         else:
-            assert max(x, 0.0) == erf == result, "relu"
+            raise AssertionError(step.given)
 
 
 def looked_up(step: Printed, model: BertModel) -> None:
@@ -180,6 +197,29 @@ def test_other_models(tmp_path: Path) -> None:
         assert explain(model, tokenizer, "a", layers=[]).layers == []
 
 
+@pytest.mark.parametrize("hidden_act", ["gelu", "gelu_new", "silu", "tanh"])
+def test_activations(hidden_act: str, tmp_path: Path) -> None:
+    """And one layer, one row of token types, a text of one token, unknown words."""
+    folder = random_checkpoint(tmp_path / "model", num_hidden_layers=1, type_vocab_size=1, hidden_act=hidden_act)
+    model, tokenizer = BertModel.from_pretrained(folder, backend="numpy"), BertTokenizer.from_pretrained(folder)
+    for text in ("the cat", "", "\u2603 \u4e2d\u6587 qqq"):
+        check(explain(model, tokenizer, text), model)
+
+
+def test_a_token_by_its_word(minilm: BertModel, tokenizer: BertTokenizer) -> None:
+    assert explain(minilm, tokenizer, TEXT, token="bank", layers=[]).token == 6
+    assert explain(minilm, tokenizer, TEXT, token="Mississippi", layers=[]).token == 17
+    with pytest.raises(ValueError, match=r"token='shore'; the text has no such token. Its tokens are \['\[CLS\]'"):
+        explain(minilm, tokenizer, TEXT, token="shore")
+
+
+def test_a_token_and_its_number_stay_in_one_line(minilm: BertModel, tokenizer: BertTokenizer) -> None:
+    explanation = explain(minilm, tokenizer, TEXT, layers=[])
+    lines = str(explanation).split("\n\n")[0].splitlines()[2:]
+    shown = [part for line in lines for part in line.split("  ")]
+    assert shown == [f"{i} {token}" for i, token in enumerate(explanation.tokens)]
+
+
 def test_the_lines_of_code_are_there(minilm: BertModel, tokenizer: BertTokenizer) -> None:
     import minibert.bert
 
@@ -212,11 +252,12 @@ def test_the_options_of_the_command(small_folder: Path, capsys: pytest.CaptureFi
     assert "token 3" in shown[3]
     for options, message in (
         (["--token", "4"], "token=4; expected an int, -4 to 3"),
-        (["--layer", str(depth)], "expected an int"),
+        (["--layer", str(depth)], f"--layer {depth}; expected an int"),
+        (["--token", "x"], "the text has no such token"),
     ):
         assert main([*common, *options]) == 1
         assert message in capsys.readouterr().err.replace("--token 4", "token=4")
-    for options in (["--layer", "0", "--all"], ["--token", "x"]):
+    for options in (["--layer", "0", "--all"], ["--layer", "x"]):
         with pytest.raises(SystemExit, match="2"):
             main([*common, *options])
 

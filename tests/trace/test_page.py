@@ -19,9 +19,11 @@ import numpy as np
 import pytest
 
 from minibert import BertModel, BertTokenizer, Edit, Trace
+from minibert.bert.config import ACTIVATIONS
 from minibert.trace.page import MAX_BYTES, page
-from minibert.trace.page_data import HEAD_MEASURES, three_digits
-from minibert.trace.steps import PARTS, steps
+from minibert.trace.page_data import HEAD_MEASURES, WORD_PLACES
+from minibert.trace.page_payload import three_digits
+from minibert.trace.steps import ACTIVATION_WORDS, PARTS, steps
 from tests.support.checkpoints import random_checkpoint
 from tests.support.text_data import naughty_lines, needs_data
 
@@ -41,9 +43,9 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> BertModel:
 
 def decoded(html: str) -> tuple[dict[str, Any], Callable[[dict[str, Any]], np.ndarray]]:
     """Return the description of a page, and a function that reads one of its arrays. It uses no code of minibert."""
-    payload = re.search(r'id="payload">([\w=-]*)</script>', html)
+    payload = re.search(r'id="payload">([^<]*)</script>', html)
     assert payload is not None
-    data = zlib.decompress(base64.urlsafe_b64decode(payload[1]), -15)
+    data = zlib.decompress(base64.b85decode(payload[1].translate(str.maketrans(",.", "<&"))), -15)
     start = 4 + int.from_bytes(data[:4], "little")
 
     def read(entry: dict[str, Any]) -> np.ndarray:
@@ -66,7 +68,7 @@ def decoded(html: str) -> tuple[dict[str, Any], Callable[[dict[str, Any]], np.nd
 
 def text_of(html: str) -> str:
     """Return a page without the numbers."""
-    return re.sub(r'id="payload">[\w=-]*<', 'id="payload"><', html)
+    return re.sub(r'id="payload">[^<]*<', 'id="payload"><', html)
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------------
@@ -122,12 +124,18 @@ def test_the_weighted_shares_are_those_of_kobayashi(trace: Trace, minilm: BertMo
 
 def test_the_measures_of_heads(trace: Trace) -> None:
     about, read = decoded(page(trace))
-    measures = read(about["texts"][0]["attention"]["measures"])
+    both = read(about["texts"][0]["attention"]["measures"])
     words = trace.tokens[0]
-    for layer in range(6):
+    values = trace.sequence(0)
+    for weighted, layer in [(False, layer) for layer in range(6)] + [(True, layer) for layer in range(6)]:
         probs = trace[layer, "probs"][0].astype(float)
         for head in range(12):
             rows = probs[head]
+            if weighted:
+                columns = slice(32 * head, 32 * head + 32)
+                value = values[f"encoder.layer.{layer}.attention.self.value"][:, columns].astype(float)
+                rows = rows * np.linalg.norm(value @ trace.output_map(layer)[:, columns].T, axis=1)
+                rows = rows / rows.sum(axis=1, keepdims=True)
             same = [sum(row[j] for j in range(22) if j != i and words[j] == words[i]) for i, row in enumerate(rows)]
             expected = {
                 "first": rows[:, 0].mean(),
@@ -138,7 +146,9 @@ def test_the_measures_of_heads(trace: Trace) -> None:
                 "same": np.mean([same[i] for i in range(22) if words.count(words[i]) > 1]),
                 "largest": rows.max(axis=1).mean(),
             }
-            np.testing.assert_allclose(measures[layer, head], [expected[key] for key in HEAD_MEASURES], atol=0.000501)
+            np.testing.assert_allclose(
+                both[int(weighted), layer, head], [expected[key] for key in HEAD_MEASURES], atol=5.1e-5
+            )
 
 
 def test_of_long_texts_the_largest_shares_are_kept(tmp_path: Path) -> None:
@@ -165,6 +175,44 @@ def test_of_long_texts_the_largest_shares_are_kept(tmp_path: Path) -> None:
 
 
 # --- bytes and text ---------------------------------------------------------------------------------------------------
+
+
+def test_each_repeated_word_of_a_long_text_has_its_cosines(minilm: BertModel, tokenizer: BertTokenizer) -> None:
+    """The pairs of a frequent word take no place from those of a rare one."""
+    text = "the cat saw the dog and the bird near the tree, and the bank " * 20 + "river bank by the river"
+    trace = minilm.trace(**tokenizer(text, return_tensors="np"), tokens=tokenizer)
+    (found,) = decoded(page(trace, layers=0))[0]["texts"]
+    places: dict[str, list[int]] = {}
+    for i, token in enumerate(found["tokens"]):
+        places.setdefault(token, []).append(i)
+    assert len(places["the"]) > 100
+    pairs = set(map(tuple, found["cosines"]["pairs"]))
+    for word in ("the", "bank", "river", "cat", "and"):
+        first = places[word][:WORD_PLACES]
+        assert {(i, j) for i in first for j in first if i < j} <= pairs, word
+
+
+def test_the_embedding_taken_apart(trace: Trace) -> None:
+    about, read = decoded(page(trace))
+    shares = read(about["texts"][0]["embedding"])
+    names = [f"embeddings.{name}" for name in ("word_embeddings", "token_type_embeddings", "position_embeddings")]
+    total = trace["embeddings.LayerNorm.input"][0].astype(float)
+    along = [(trace[name][0] * total).sum(axis=1) / np.square(total).sum(axis=1) for name in names]
+    np.testing.assert_allclose(shares, np.stack(along, axis=1), rtol=1.6e-5, atol=0)
+    np.testing.assert_allclose(shares.sum(axis=1), 1.0, atol=3e-5)
+
+
+@pytest.mark.parametrize("hidden_act", ["gelu", "gelu_new", "relu", "silu", "tanh"])
+def test_each_activation_has_its_sentence(hidden_act: str, tmp_path: Path) -> None:
+    folder = random_checkpoint(tmp_path / "model", num_hidden_layers=1, hidden_act=hidden_act)
+    trace = BertModel.from_pretrained(folder, backend="numpy").trace(np.ones((1, 3), dtype=np.int64))
+    (step,) = [one for one in decoded(page(trace))[0]["steps"]["layer"] if one["symbol"] == "intermediate"]
+    assert step["words"].endswith(ACTIVATION_WORDS[ACTIVATIONS[hidden_act]])
+    trace.save(tmp_path / "trace.npz")
+    (step,) = [one for one in decoded(page(Trace.load(tmp_path / "trace.npz")))[0]["steps"]["layer"]
+               if one["symbol"] == "intermediate"]  # fmt: skip
+    assert step["words"] == "The activation function, number by number."
+    assert set(ACTIVATION_WORDS) == set(ACTIVATIONS.values())
 
 
 def test_sizes_of_a_short_text(trace: Trace) -> None:
@@ -196,7 +244,7 @@ class Outline(HTMLParser):
         self.tags.append(tag)
         self.attributes += attrs
         self.ids += [value or "" for key, value in attrs if key == "id"]
-        if tag not in ("meta", "th", "td", "tr"):  # the tables without JavaScript leave out some end tags
+        if tag not in ("meta", "input", "th", "td", "tr"):  # the tables without JavaScript leave out some end tags
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
@@ -214,7 +262,9 @@ def test_the_document_is_well_formed_and_asks_for_nothing(trace: Trace) -> None:
     assert outline.tags.count("canvas") == 1
     assert "grid-table" in outline.ids, "the table behind the canvas"
     keys = {key for key, _ in outline.attributes}
-    assert not keys & {"src", "href", "srcset", "style", "action", "background", "ping"}
+    places = [value for key, value in outline.attributes if key == "href"]
+    assert {place[1:] for place in places} <= set(outline.ids), "links lead to places of the page"
+    assert not keys & {"src", "srcset", "style", "action", "background", "ping"}
     assert not [key for key in keys if key.startswith("on")]
     plain = text_of(html).replace("http-equiv", "")
     assert "http" not in plain
@@ -275,7 +325,8 @@ def test_hostile_tokens_stay_text(small: BertModel) -> None:
         outline = Outline()
         outline.feed(html)
         assert outline.tags.count("script") == 2
-        assert not {"img", "iframe", "svg", "a", "object"} & set(outline.tags)
+        assert not {"img", "iframe", "svg", "object"} & set(outline.tags)
+        assert outline.tags.count("a") == 9
         html.encode("utf-8")
         about, _ = decoded(html)
         shown = about["texts"][0]["tokens"]
@@ -345,6 +396,8 @@ def test_what_is_refused(trace: Trace, small: BertModel, tmp_path: Path) -> None
         (ValueError, "holds no token", lambda: hidden.page(file)),
         (TypeError, "title=3; expected a str", lambda: trace.page(file, title=3)),
         (TypeError, "max_bytes='1'", lambda: trace.page(file, max_bytes="1")),
+        (TypeError, "errors holds 'x'; expected", lambda: trace.page(file, errors="x")),
+        (TypeError, r"errors holds \('a', 1.0\); expected", lambda: trace.page(file, errors=[("a", 1.0)])),
         (ValueError, r"\.html", lambda: trace.page(tmp_path / "page.pdf")),
         (OSError, "there is no folder", lambda: trace.page(tmp_path / "no" / "page.html")),
         (TypeError, "name of a file", lambda: trace.page(3)),

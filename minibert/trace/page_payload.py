@@ -1,0 +1,114 @@
+"""The arrays of the page as bytes that are few and that a browser can read. page.js has the same kinds.
+
+A number is kept in one of five kinds, two bytes each, or three for "f24":
+
+    "f24"    float32 rounded to its 24 leading bits: relative error at most 2^-16
+    "digits" 64 times the number rounded to 3 digits, as float16, which is finer than these, so the 3 digits stay; the
+             factor is for small numbers: below 1e-6 there are fewer digits
+    "mille"  a share from 0 to 1 as round(1000 share)
+    "cos"    a number from -1 to 1, a cosine or a share, as round(10000 (number + 1))
+    "whole"  an int, plus 1000
+
+The bytes of equal significance lie together ("planes"), because they compress better so.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from minibert.base.arrays import FloatArray
+
+__all__ = ["Payload", "as_read", "mille", "three_digits"]
+
+_NOT_A_NUMBER = 65535
+# Larger numbers are not kept in float16.
+_LARGEST_DIGITS = 900.0
+_FACTOR = 64.0
+
+
+class Payload:
+    """Named arrays, one after the other in one string of bytes."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._size = 0
+        self.sizes: dict[str, int] = {}
+
+    def add(self, group: str, kind: str, array: npt.NDArray[Any]) -> dict[str, Any]:
+        """Append an array, and return how to find it; `group` is what a message calls it."""
+        kind = _kind(kind, array)
+        planes = _planes(kind, array)
+        entry = {"kind": kind, "at": self._size, "shape": list(array.shape)}
+        self._parts.append(planes)
+        self._size += len(planes)
+        self.sizes[group] = self.sizes.get(group, 0) + len(zlib.compress(planes, 1)) * 5 // 4
+        return entry
+
+    def compressed(self, description: bytes) -> bytes:
+        """Return the length of the description in 4 bytes, the description and all arrays, compressed.
+
+        The same arrays give the same bytes.
+        """
+        deflate = zlib.compressobj(9, zlib.DEFLATED, -15, 9)
+        parts = [len(description).to_bytes(4, "little") + description, *self._parts]
+        # The end of a block after each array, because the statistics of the next one differ.
+        written = [deflate.compress(part) + deflate.flush(zlib.Z_SYNC_FLUSH) for part in parts]
+        return b"".join([*written, deflate.flush()])
+
+
+def _kind(kind: str, array: npt.NDArray[Any]) -> str:
+    large = kind == "digits" and (np.abs(array[np.isfinite(array)]) > _LARGEST_DIGITS).any()
+    return "f24" if large else kind
+
+
+def as_read(kind: str, array: npt.NDArray[Any]) -> FloatArray:
+    """Return the numbers that page.js reads for an array of this kind, "digits", "f24" or "mille"; in float64."""
+    kind = _kind(kind, array)
+    if kind == "mille":
+        return (mille(array) / 1000).astype(np.float32).astype(np.float64)
+    if kind == "digits":
+        return (three_digits(array) * _FACTOR).astype(np.float16).astype(np.float64) / _FACTOR
+    return _rounded_bits(array.astype(np.float32)).view(np.float32).astype(np.float64)
+
+
+def _planes(kind: str, array: npt.NDArray[Any]) -> bytes:
+    if kind == "f24":
+        bits = _rounded_bits(array.astype(np.float32))
+        return _by_significance(bits, 4)[bits.size :].tobytes()
+    if kind == "digits":
+        return _by_significance((three_digits(array) * _FACTOR).astype("<f2"), 2).tobytes()
+    if kind == "whole":
+        return _by_significance((array + 1000).astype("<u2"), 2).tobytes()
+    scaled = mille(array) if kind == "mille" else np.rint((array + 1.0) * 10000.0)
+    return _by_significance(np.where(np.isnan(scaled), _NOT_A_NUMBER, scaled).astype("<u2"), 2).tobytes()
+
+
+def mille(shares: FloatArray) -> FloatArray:
+    """Return round(1000 share), NaN for what is not a number."""
+    return np.where(np.isfinite(shares), np.rint(1000.0 * shares).clip(0, 1000), np.nan)
+
+
+def three_digits(x: npt.NDArray[Any]) -> FloatArray:
+    """Round to 3 significant digits."""
+    x = x.astype(np.float64)
+    size = np.abs(x)
+    usual = np.isfinite(x) & (size > 1e-30)
+    power = np.floor(np.log10(size, out=np.zeros_like(x), where=usual))
+    factor = 10.0 ** (2 - power)
+    return np.where(usual, np.rint(np.where(usual, x, 0) * factor) / factor, np.where(np.isfinite(x), 0.0, x))
+
+
+def _rounded_bits(x: FloatArray) -> npt.NDArray[np.uint32]:
+    """Round float32 to its 24 leading bits, ties to even; the last byte is 0 afterwards."""
+    bits = np.ascontiguousarray(x).view(np.uint32)
+    finite = (bits & 0x7F800000) != 0x7F800000
+    up = np.where(finite, 0x7F + ((bits >> 8) & 1), 0).astype(np.uint32)
+    return ((bits + up) & 0xFFFFFF00).astype("<u4")
+
+
+def _by_significance(x: npt.NDArray[Any], size: int) -> npt.NDArray[np.uint8]:
+    return np.ascontiguousarray(x.reshape(-1)).view(np.uint8).reshape(-1, size).T.reshape(-1)
