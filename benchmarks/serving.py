@@ -5,8 +5,8 @@
 The clients are a process of their own (load_generator.py). They use the same cores as the service; their processor time
 is printed, and rates are also given with it taken away: texts / (seconds - generator's CPU seconds / cores). Rates with
 many clients are compared with those of `encode` with as many texts in each call, because a service cannot compute more
-texts at once than it has clients. All services have the same model, texts and number of threads, and run one at a time. The first
-vectors of each are compared with those of minibert.
+texts at once than it has clients. All services have the same model, texts and number of threads, and run one at a time.
+The first vectors of each are compared with those of minibert.
 """
 
 from __future__ import annotations
