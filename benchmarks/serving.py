@@ -3,9 +3,10 @@
     python -m benchmarks.serving [--write] [--soak MINUTES]
 
 The clients are a process of their own (load_generator.py). They use the same cores as the service; their processor time
-is printed, and rates are also given with it taken away: texts / (seconds - generator's CPU seconds / cores). All
-services have the same model, texts and number of threads, and run one at a time. The first vectors of each are
-compared with those of minibert.
+is printed, and rates are also given with it taken away: texts / (seconds - generator's CPU seconds / cores). Rates with
+many clients are compared with those of `encode` with as many texts in each call, because a service cannot compute more
+texts at once than it has clients. All services have the same model, texts and number of threads, and run one at a time.
+The first vectors of each are compared with those of minibert.
 """
 
 from __future__ import annotations
@@ -100,6 +101,13 @@ def commands(folder: Path, threads: int) -> dict[str, tuple[list[str], str, Call
             "/embed",
             lambda some: {"inputs": some},
         )
+    for engine, package in (("onnxruntime fused", "onnxruntime"), ("OpenVINO f32", "openvino")):
+        if importlib.util.find_spec(package):
+            found[f"{engine} behind minibert's scheduler"] = (
+                [sys.executable, "-m", "benchmarks.other_engines", engine, str(folder), "PORT", str(threads)],
+                "/embed",
+                lambda some: {"inputs": some},
+            )
     infinity = shutil.which("infinity_emb", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
     if infinity:
         options = ["--engine", "torch", "--device", "cpu", "--no-bettertransformer", "--no-model-warmup"]
@@ -120,7 +128,7 @@ def started(name: str, folder: Path, threads: int, *more: str) -> Iterator[Servi
         port = free.getsockname()[1]
     whole = [str(port) if part == "PORT" else part for part in command]
     whole += [*([] if "PORT" in command else [str(port)]), *more]
-    variables = {**os.environ, "OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
+    variables = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     with subprocess.Popen(whole, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             end = time.monotonic() + 120
@@ -167,12 +175,14 @@ def rates(result: dict[str, Any], cores: int, per_request: int = 1) -> tuple[flo
     return number / load["seconds"], number / (load["seconds"] - result["cpu"] / cores)
 
 
-def in_process(model: SentenceTransformer, some: list[str], seconds: float) -> float:
-    """Return the texts per second of `encode` in this process."""
+def in_process(model: SentenceTransformer, some: list[str], seconds: float, at_once: int = 0) -> float:
+    """Return the texts per second of `encode` in this process, with so many texts in each call; default: all."""
     model.encode(some[:64])
+    at_once = at_once or len(some)
     number, began = 0, time.perf_counter()
     while time.perf_counter() < began + seconds:
-        model.encode(some)
+        for first in range(0, len(some), at_once):
+            model.encode(some[first : first + at_once])
         number += len(some)
     return number / (time.perf_counter() - began)
 
@@ -215,8 +225,9 @@ def compared(folder: Path, model: SentenceTransformer, arguments: Any, threads: 
         model.encode([queries[i % 256]])
         if i >= 0:
             alone[i] = time.perf_counter() - began
-    ceiling, bulk_ceiling = in_process(model, queries, seconds), in_process(model, passages[:512], seconds)
-    many = [f"{ceiling:.0f}"] + [""] * (len(CLIENTS) - 2)
+    ceilings = {clients: in_process(model, queries, seconds / 2, clients) for clients in CLIENTS[1:]}
+    bulk_ceiling = in_process(model, passages[:512], seconds)
+    many = [f"{ceiling:.0f}" for ceiling in ceilings.values()]
     show(
         rows,
         "`encode`, no service",
@@ -242,7 +253,7 @@ def compared(folder: Path, model: SentenceTransformer, arguments: Any, threads: 
                         cells.append(f"{p50:.2f}, {p99:.2f}")
                     else:
                         rate, without = rates(result, cores)
-                        cells.append(f"{rate:.0f} ({without / ceiling:.0%})")
+                        cells.append(f"{rate:.0f} ({without / ceilings[clients]:.0%})")
                 parts = [passages[i : i + 256] for i in range(0, PASSAGES, 256)]
                 whole = service.load(2 * seconds, closed(service, 1, parts))
                 both = service.load(2 * seconds, closed(service, 1, parts), opened(service, 10, single))
@@ -292,23 +303,25 @@ def overload_rows(folder: Path, arguments: Any, threads: int) -> list[str]:
     single = [[text] for text in texts(256, 60, 3)]
     with started("minibert", folder, threads, "--max-wait", "1") as service:
         service.load(2.0, closed(service, 16, single))
-        capacity = rates(service.load(arguments.seconds, closed(service, 64, single)), available_cores())[0]
+        cores = available_cores()
+        capacity = rates(service.load(arguments.seconds, closed(service, 64, single)), cores)[1]
         usual = percentile(service.load(2.0, closed(service, 1, single))["loads"][0]["latencies"], 99)
         for factor in OVERLOAD:
-            [load] = service.load(2 * arguments.seconds, opened(service, factor * capacity, single))["loads"]
+            result = service.load(2 * arguments.seconds, opened(service, factor * capacity, single))
+            [load] = result["loads"]
             recovery = time.perf_counter()
             while True:
                 latencies = service.load(0.2, closed(service, 1, single))["loads"][0]["latencies"]
                 if latencies and percentile(latencies, 50) <= 2 * usual:
                     break
-            recovered = time.perf_counter() - recovery
+            recovered = time.perf_counter() - recovery + max(0.0, load["seconds"] - 2 * arguments.seconds)
             statuses = load["statuses"]
             good = statuses.get("200", 0)
             other = sum(statuses.values()) - good - statuses.get("429", 0)
             show(
                 rows,
                 f"{factor:g}x",
-                f"{good / load['seconds'] / capacity:.0%}",
+                f"{rates(result, cores)[1] / capacity:.0%}",
                 str(good),
                 str(statuses.get("429", 0)),
                 str(other),

@@ -73,7 +73,7 @@ HOMES = {
     "msgspec": {"serving.wire", "serving.openapi"},
     "orjson": {"serving.answers"},
     "prometheus_client": {"serving.metrics"},
-    "starlette": {"serving.asgi", "serving.gates"},
+    "starlette": {"serving.asgi", "serving.gates", "serving.post_route"},
     "uvicorn": {"serving.connection", "serving.server"},
 }
 

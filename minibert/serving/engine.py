@@ -291,9 +291,10 @@ class Engine:
         return self._dead
 
     def warm_up(self) -> None:
-        """Compute one text with each model, so that kernels are compiled and the speed is known."""
+        """Compute a text with each model, so that kernels are compiled, and again, so that the speed is known."""
         for served in self.models.values():
-            self.submit(served.first_job(self.settings)).result()
+            for _ in range(2):
+                self.submit(served.first_job(self.settings)).result()
 
     def drain(self) -> None:
         """Refuse new requests; those that are queued are computed."""

@@ -63,15 +63,16 @@ class _OncePerMinute(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._next = 0.0
+        self._next = -1.0  # in seconds of a clock that nobody sets
 
     def filter(self, record: logging.LogRecord) -> bool:
         request = getattr(record, "request", None)
         if request is None:
             return True
-        if "truncated" not in request or record.created < self._next:
+        now = time.monotonic()
+        if "truncated" not in request or now < self._next:
             return False
-        self._next = record.created + 60
+        self._next = now + 60
         return True
 
 

@@ -118,9 +118,9 @@ class _Rate:
         self._tokens = self._seconds = 0.0
 
     def add(self, tokens: int, seconds: float) -> None:
-        seconds = max(seconds, 1e-9)
-        if self._seconds:
-            seconds = min(seconds, _SLOWEST * tokens / self.value)
+        seconds = min(max(seconds, 1e-9), _SLOWEST * tokens / self.value)
+        if tokens / seconds > _SLOWEST * self.value:  # what slowed the steps before has ended, such as a compilation
+            self._tokens = self._seconds = 0.0
         self._tokens = _DECAY * self._tokens + tokens
         self._seconds = _DECAY * self._seconds + seconds
 

@@ -132,6 +132,36 @@ def test_many_threads_may_submit(engine: Engine) -> None:
     assert found == [[*range(i % 7)] for i in range(500)]
 
 
+def test_an_engine_without_memory_fails_each_request_and_goes_on(model: SentenceTransformer) -> None:
+    """Always: each request gets its error, nothing is left; then there is memory again."""
+    with Engine(model) as engine:
+        for _ in range(20):
+            futures = [engine.submit(job([5] * 3, units=[MemoryError("1 TiB")] * 3)) for _ in range(10)]
+            for future in futures:
+                with pytest.raises(ServiceError, match="input 0 cannot be computed: there is not enough memory"):
+                    answer(future)
+        assert answer(engine.submit(job([5] * 3))) == [0, 1, 2]
+        load = engine.load()
+        assert (load.ready, load.alive, load.queued_jobs, load.queued_tokens) == (True, True, 0, 0)
+        assert not engine._unfinished
+
+
+@pytest.mark.parametrize("jump", [1e9, -1e9, 0.0])
+def test_a_clock_that_jumps_loses_no_request(model: SentenceTransformer, jump: float) -> None:
+    clock = Clock()
+    with Engine(model, clock=clock) as engine:
+        for number in range(1, 30):
+            gate = Gate()
+            futures = [engine.submit(job([7], gate)), *(engine.submit(job([5] * number)) for _ in range(4))]
+            assert gate.entered.wait(PATIENCE_SECONDS)
+            clock.now += jump if number % 2 else -jump
+            gate.opened.set()
+            assert [answer(future) for future in futures] == [[0], *([[*range(number)]] * 4)]
+            load = engine.load()
+            assert (load.queued_jobs, load.queued_tokens) == (0, 0)
+            assert 0 <= load.wait_interactive < 60
+
+
 # --- admission and the end --------------------------------------------------------------------------------------------
 
 

@@ -233,3 +233,17 @@ def test_counts_agree_with_the_queue_whatever_happens(seed: int) -> None:
                 scheduled.finished(step, step.tokens / RATE)
         assert scheduled.queued_tokens == sum(one.queued_tokens for one in alive)
         assert scheduled.queued_jobs == sum(one.next < len(one.units) for one in alive)
+
+
+def test_a_first_step_that_compiles_does_not_refuse_what_follows() -> None:
+    scheduled = Scheduler(max_wait=60.0)
+    for seconds in (15.0, 0.01):  # the second one is as fast as the machine is
+        scheduled.admit(job([60]))
+        step = scheduled.next_step()
+        assert step is not None
+        scheduled.finished(step, seconds)
+        assert scheduled.rate("model") >= 250
+    assert scheduled.rate("model") == pytest.approx(6000)
+    scheduled.admit(job([100] * 100))
+    scheduled.admit(job([100] * 100))
+    assert scheduled.estimated_wait(True) < 5

@@ -1,0 +1,254 @@
+"""The way of a request: what it leaves behind, what is refused unread, how its end is told, and the page at "/"."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import sys
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+
+from minibert import CrossEncoder, SentenceTransformer
+from minibert.serving.asgi import app
+from minibert.serving.completions import Completions
+from minibert.serving.engine import Engine
+from minibert.serving.errors import ServiceError
+from minibert.serving.keys import ApiKeys
+from minibert.serving.settings import Settings
+from tests.support.checkpoints import sentence_model
+from tests.support.fake_kinds import PATIENCE_SECONDS, Gate, job
+from tests.support.outcomes import PATIENCE
+from tests.support.sentence_heads import model_folder
+from tests.support.served import served
+
+LONG = "word " * 60
+HTML = {"accept": "text/html,application/xhtml+xml"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return sentence_model(tmp_path_factory.mktemp("requests") / "small")
+
+
+# --- what a request leaves behind -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"truncate_prompt_tokens": 5},
+        {"truncate_prompt_tokens": 5, "truncation_direction": "left"},
+        {"truncation_direction": "left"},
+        {"dimensions": 3, "normalize": False},
+        {"layers": [0, 1], "pooling": ["max", "cls"]},
+        {"prompt_name": "query"},
+        {"truncate": "split"},
+    ],
+)
+def test_the_fields_of_a_request_do_not_change_the_next_one(model: SentenceTransformer, fields: dict[str, Any]) -> None:
+    with Engine(model) as engine, TestClient(app(engine)) as client:
+        expected = client.post("/embed", json={"inputs": LONG}).content
+        first = client.post("/embed", json={"inputs": LONG, **fields})
+        assert first.status_code == 200
+        assert first.content != expected
+        assert client.post("/embed", json={"inputs": LONG, **fields}).content == first.content
+        assert client.post("/embed", json={"inputs": LONG}).content == expected
+        assert client.get("/info").json()["max_input_length"] == 64
+    assert model.max_seq_length == 64
+
+
+def test_a_prompt_that_is_changed_is_used(folder: Path) -> None:
+    model = SentenceTransformer(folder, prompts={"query": "find "})
+    with Engine(model) as engine:
+        before = engine.embed(["a"], prompt_name="query").value
+        model.prompts = {"query": "look for "}
+        after = engine.embed(["a"], prompt_name="query").value
+    np.testing.assert_array_equal(after[0], model.encode("a", prompt_name="query"))
+    assert not np.array_equal(before, after)
+
+
+# --- what is refused unread -------------------------------------------------------------------------------------------
+
+
+def test_a_request_that_would_wait_too_long_is_refused_before_it_is_read(folder: Path) -> None:
+    model = SentenceTransformer(folder)
+    with Engine(model, settings=Settings(max_wait=0.6)) as engine, TestClient(app(engine)) as client:
+        gate = Gate()
+        engine.submit(job([1], gate))
+        assert gate.entered.wait(PATIENCE_SECONDS)
+        waiting = [engine.submit(job([100] * 5)) for _ in range(3)]
+        with pytest.raises(ServiceError, match="estimated wait"):
+            engine.submit(job([100] * 5))
+        for body in (b"{", b'{"inputs": "a"}'):
+            refused = client.post("/embed", content=body)
+            assert (refused.status_code, refused.json()["error_type"]) == (429, "Overloaded")
+            assert 1 <= int(refused.headers["retry-after"]) <= 60
+        assert engine.load().refused_jobs == 3
+        assert client.post("/embed", content=b'{"priority": "low"').status_code == 400  # bulk may have room: it is read
+        assert client.post("/embed", content=b"{" + b" " * 600).status_code == 400
+        assert client.post("/tokenize", json={"inputs": "a"}).status_code == 200  # the engine is not needed
+        engine.check_room()
+        engine.check_room(513)
+        gate.opened.set()
+        for future in waiting:
+            assert future.result(PATIENCE_SECONDS) == [*range(5)]
+        assert client.post("/embed", content=b'{"inputs": "a"}').status_code == 200
+
+
+def test_a_model_with_a_prompt_may_make_a_short_body_long(model: SentenceTransformer) -> None:
+    with Engine(model, settings=Settings(max_wait=0.6)) as engine:
+        gate = Gate()
+        engine.submit(job([1], gate))
+        assert gate.entered.wait(PATIENCE_SECONDS)
+        for _ in range(3):
+            engine.submit(job([100] * 5))
+        with pytest.raises(ServiceError, match="estimated wait"):
+            engine.submit(job([100] * 5))
+        engine.check_room(100)  # with its prompts it may be bulk, which has room
+        gate.opened.set()
+
+
+# --- how its end is told ----------------------------------------------------------------------------------------------
+
+
+def test_a_loop_is_called_once_for_the_futures_that_end_together() -> None:
+    calls = 0
+
+    async def run() -> None:
+        nonlocal calls
+        loop = asyncio.get_running_loop()
+        call = loop.call_soon_threadsafe
+
+        def counted(*arguments: Any, **options: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            return call(*arguments, **options)
+
+        completions, futures = Completions(), [Future[int]() for _ in range(100)]
+        waiters = [completions.waiter(future) for future in futures]
+        loop.call_soon_threadsafe = counted  # type: ignore[method-assign]
+        thread = threading.Thread(target=lambda: [future.set_result(1) for future in futures])
+        thread.start()
+        thread.join()  # the loop does not run meanwhile
+        loop.call_soon_threadsafe = call  # type: ignore[method-assign]
+        assert not any(waiter.done() for waiter in waiters)
+        await asyncio.wait_for(asyncio.gather(*waiters), PATIENCE_SECONDS)
+
+    asyncio.run(run())
+    assert calls == 1
+
+
+def test_waiting_ends_with_the_future_or_with_the_time() -> None:
+    async def run() -> None:
+        completions = Completions()
+        never, cancelled, failed, done = (Future[int]() for _ in range(4))
+        assert not await completions.wait(never, 0.01)
+        cancelled.cancel()
+        failed.set_exception(ValueError())
+        done.set_result(1)
+        for future in (cancelled, failed, done):
+            assert await completions.wait(future, PATIENCE_SECONDS)
+        late = Future[int]()
+        threading.Timer(0.05, late.set_result, [1]).start()
+        assert await completions.wait(late, PATIENCE_SECONDS)
+        given_up = asyncio.ensure_future(completions.wait(never, PATIENCE_SECONDS))
+        await asyncio.sleep(0)
+        given_up.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await given_up
+        never.set_result(1)  # nobody waits
+
+    asyncio.run(run())
+
+
+def test_a_loop_that_is_closed_does_not_disturb_the_engine() -> None:
+    completions, future = Completions(), Future[int]()
+
+    async def run() -> None:
+        completions.waiter(future)
+
+    asyncio.run(run())
+    future.set_result(1)
+    assert future.result() == 1
+
+
+# --- the page ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_browser_gets_a_page(model: SentenceTransformer) -> None:
+    models = {"small": model, "<script>&": model}
+    with Engine(models) as engine, TestClient(app(engine), base_url="http://10.0.0.1:8080") as client:
+        answer = client.get("/", headers=HTML)
+        assert answer.headers["content-type"].startswith("text/html")
+        assert answer.headers["content-security-policy"].startswith("default-src 'none';")
+        assert answer.headers["x-request-id"]
+        text = answer.text
+        assert "<td>small<td>vectors of 24 numbers<td>64" in text
+        assert "<script" not in text
+        assert "&lt;script&gt;&amp;" in text
+        assert "curl &#x27;http://10.0.0.1:8080/embed&#x27; -d" in text
+        assert set(re.findall(r"https?://[^/ ]+", text)) == {"http://10.0.0.1:8080"}
+        for path in re.findall(r'href="([^"]+)"', text):
+            assert client.get(f"/{path}").status_code == 200
+        assert client.head("/", headers=HTML).status_code == 200
+        for accept in ({}, {"accept": "*/*"}, {"accept": "application/json"}):
+            assert client.get("/", headers=accept).content == b""
+        assert len(client.post("/", json={"inputs": "a"}, headers=HTML).json()[0]) == 24
+        engine.drain()
+        assert client.get("/", headers=HTML).status_code == 503
+
+
+def test_the_page_of_a_classifier_with_a_key(tmp_path: Path) -> None:
+    classifier = CrossEncoder(model_folder(tmp_path / "ranker", "BertForSequenceClassification", num_labels=1))
+    with Engine({"ranker": classifier}) as engine, TestClient(app(engine, keys=ApiKeys(["secret"]))) as client:
+        text = client.get("/", headers=HTML).text
+    assert "<td>ranker<td>scores<td>" in text
+    assert "/predict&#x27; -H &#x27;Authorization: Bearer KEY&#x27; -d" in text
+    assert "secret" not in text
+
+
+def test_the_request_on_the_page_works(model: SentenceTransformer) -> None:
+    with Engine(model) as engine, TestClient(app(engine), base_url="http://x'y") as client:
+        found = re.search(r"curl &#x27;(\S+)&#x27; -d &#x27;(.*)&#x27;</pre>", client.get("/", headers=HTML).text)
+        assert found is not None
+        assert found[1] == "http://x%27y/embed"
+        body = found[2].replace("&quot;", '"').encode()
+        assert client.post("/embed", content=body).status_code == 200
+
+
+# --- the end ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals end processes at once there")
+def test_a_balancer_has_time_before_the_service_ends(folder: Path) -> None:
+    with served(str(folder), "--drain-delay", "2") as running, httpx.Client(base_url=running.url) as client:
+        assert client.get("/readyz").status_code == 200
+        running.process.send_signal(signal.SIGTERM)
+        while client.get("/readyz").status_code == 200:
+            pass
+        assert client.get("/health").status_code == 503
+        assert client.get("/livez").status_code == 200
+        with httpx.Client(base_url=running.url) as late:
+            assert late.post("/embed", json={"inputs": "a"}).status_code == 200
+        assert running.process.poll() is None
+        assert running.process.wait(PATIENCE) == 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals end processes at once there")
+@pytest.mark.parametrize(("signals", "code"), [(["SIGTERM", "SIGTERM"], 1), (["SIGINT"], 0)])
+def test_a_person_does_not_wait_for_the_delay(folder: Path, signals: list[str], code: int) -> None:
+    with served(str(folder), "--drain-delay", "100000") as running, httpx.Client(base_url=running.url) as client:
+        for name in signals:
+            running.process.send_signal(getattr(signal, name))
+            if name != signals[-1]:
+                while client.get("/readyz").status_code == 200:
+                    pass
+        assert running.process.wait(PATIENCE) == code
