@@ -1,11 +1,9 @@
-"""int16 and int8 beside the low precision of other engines: the time of a forward, and the error that it costs.
+"""int16 and int8 beside the low precision of other engines: the time of a forward.
 
     python -m benchmarks.low_precision [--write]
 
-Two tables. The first has the time of the forward pass for the shapes of benchmarks/end_to_end.py and for texts of three
-lengths. The second has the error on real texts (MINIBERT_TEST_DATA): 1 - cosine between the sentence vectors of a
-contender and those of transformers in float32, and the error of the last hidden state. A contender that is fast with a
-large error has not won, so read both. bert-base has random weights, so its error is that of random weights.
+For the shapes of benchmarks/end_to_end.py, and for texts of three lengths (MiniLM). A contender that is fast with a
+large error has not won, so read the table of benchmarks/low_precision_error.py too. bert-base has random weights.
 
 Every contender has a process of its own and the same number of threads, and all run in turn (contenders.py).
 """
@@ -35,7 +33,6 @@ from benchmarks.contenders import (
 )
 from benchmarks.end_to_end import SHAPES
 from benchmarks.readme import publish, table_parser
-from benchmarks.real_texts import udhr_lines
 from benchmarks.texts import COLLECTIONS, make_texts
 from minibert import BertTokenizer
 from minibert.base.machine import available_cores
@@ -157,32 +154,19 @@ def time_row(label: str, given: object, contenders: dict[str, Contender], runs: 
     return f"| {label} | {' | '.join(cells)} |"
 
 
-def error_row(label: str, texts: list[str], contenders: dict[str, Contender], truth: Contender) -> list[str]:
-    """Compare sentence vectors with those of transformers; return two rows: the mean and the largest 1 - cosine."""
-    exact = truth.run(texts, 0.0)[1].astype(np.float64)
-    means, most = [], []
-    for contender in contenders.values():
-        apart = np.square(contender.run(texts, 0.0)[1] - exact).sum(axis=1) / 2  # of vectors of length 1: 1 - cosine
-        means.append(f"{apart.mean():.1e}")
-        most.append(f"{apart.max():.1e}")
-    return [f"| {label}, mean | {' | '.join(means)} |", f"| {label}, largest | {' | '.join(most)} |"]
-
-
 def main() -> int:
-    """Measure both models, print the tables, and write them into README.md if asked."""
+    """Measure both models, print the table, and write it into README.md if asked."""
     parser = table_parser("low_precision")
-    parser.add_argument("--runs", type=int, default=9, help="number of runs, for the medians (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=0.5, help="seconds per run and shape (default: %(default)s)")
-    parser.add_argument("--texts", type=int, default=2000, help="real texts for the error (default: %(default)s)")
+    parser.add_argument("--runs", type=int, default=5, help="number of runs, for the medians (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=0.4, help="seconds per run and shape (default: %(default)s)")
     parser.add_argument("--only", default="", help="measure only models whose name contains this")
     options = parser.parse_args()
     threads = available_cores()
     speed: list[str] = []
-    errors: list[str] = []
 
-    def say(lines: list[str], line: str) -> None:
+    def say(line: str) -> None:
         print(line, flush=True)
-        lines.append(line)
+        speed.append(line)
 
     with tempfile.TemporaryDirectory() as scratch_name:
         scratch = Path(scratch_name)
@@ -195,41 +179,24 @@ def main() -> int:
                 continue
             contenders = start(CONTENDERS, folder, threads, scratch)
             if not speed:
-                for lines, first in ((speed, "milliseconds"), (errors, "1 - cosine")):
-                    say(lines, f"| {first} | {' | '.join(contenders)} |")
-                    say(lines, "|---|" + "--:|" * len(contenders))
+                say(f"| milliseconds | {' | '.join(contenders)} |")
+                say("|---|" + "--:|" * len(contenders))
             generator = np.random.default_rng(0)
             for shape in SHAPES:
                 ids = generator.integers(1000, 2000, shape)
                 label = f"{model}, {shape[0]} x {shape[1]}"
-                say(speed, time_row(label, ids, contenders, options.runs, options.seconds))
+                say(time_row(label, ids, contenders, options.runs, options.seconds))
             if model == "MiniLM":
                 tokenizer = BertTokenizer.from_pretrained(folder)
                 words = [word for word in tokenizer.vocab if word.isascii() and word.isalpha() and len(word) > 2]
                 for name in COLLECTIONS:
-                    made = make_texts(name, words)[0][:256]
-                    label = f"{model}, 256 texts as in {name}"
-                    say(speed, time_row(label, made, contenders, max(3, options.runs // 3), 0.0))
-                lines = udhr_lines()
-                chosen = [lines[i] for i in np.random.default_rng(0).permutation(len(lines))[: options.texts]]
-                english = [line.split("\t", 1)[1] for line in _lines_of("eng")]
-                truth = start(TRUTH, folder, threads, scratch)["transformers"]
-                for label, texts in ((f"{len(chosen):,} lines in 45 languages", chosen), ("English lines", english)):
-                    for row in error_row(label, texts, contenders, truth):
-                        say(errors, row)
-                truth.close()
+                    made = make_texts(name, words)[0][:128]
+                    label = f"{model}, 128 texts as in {name}"
+                    say(time_row(label, made, contenders, max(3, options.runs // 3), 0.0))
             for contender in contenders.values():
                 contender.close()
     publish("low precision", speed, f"{threads} threads each; medians of {options.runs} runs", write=options.write)
-    publish("low precision error", errors, "real texts", write=options.write)
     return 0
-
-
-def _lines_of(language: str) -> list[str]:
-    from benchmarks.real_texts import data_path
-
-    lines = data_path("udhr.tsv").read_text(encoding="utf-8").splitlines()
-    return [line for line in lines if line.startswith(f"{language}\t")]
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import functools
 import os
 from pathlib import Path
 
-__all__ = ["VARIABLE", "data_path", "udhr_lines"]
+__all__ = ["VARIABLE", "data_path", "udhr_languages", "udhr_lines"]
 
 VARIABLE = "MINIBERT_TEST_DATA"
 
@@ -19,5 +19,14 @@ def data_path(name: str) -> Path:
 @functools.cache
 def udhr_lines() -> tuple[str, ...]:
     """Read the Universal Declaration of Human Rights in 45 language versions."""
-    lines = data_path("udhr.tsv").read_text(encoding="utf-8").splitlines()
-    return tuple(line.split("\t", 1)[1] for line in lines if line)
+    return tuple(line for lines in udhr_languages().values() for line in lines)
+
+
+def udhr_languages() -> dict[str, list[str]]:
+    """Read the same lines by language, such as "eng"."""
+    found: dict[str, list[str]] = {}
+    for row in data_path("udhr.tsv").read_text(encoding="utf-8").splitlines():
+        if row:
+            language, line = row.split("\t", 1)
+            found.setdefault(language, []).append(line)
+    return found

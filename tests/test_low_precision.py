@@ -426,6 +426,49 @@ def test_labels_of_a_head_do_not_change(
     assert (labels[compute_type] == labels["float32"]).mean() >= part
 
 
+# --- traces, analyses, checks ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compute_type", TYPES)
+def test_traces_edits_and_analyses_have_the_bits_of_the_model(small_folder: Path, compute_type: str) -> None:
+    model = BertModel.from_pretrained(small_folder, compute_type=compute_type)
+    ids = np.arange(1, 31).reshape(2, 15)
+    output = model(ids)
+    trace = model.trace(ids)
+    for i, state in enumerate(output.hidden_states):
+        np.testing.assert_array_equal(trace[f"hidden_states.{i}"], state)
+    last, head = model.config.num_hidden_layers, model.config.hidden_size // model.config.num_attention_heads
+
+    def without_first_head(context: FloatArray) -> FloatArray:
+        context = context.copy()
+        context[..., :head] = 0
+        return context
+
+    edited = model.trace(ids, edit={f"encoder.layer.{last - 1}.attention.self": without_first_head})
+
+    def total(output: Any) -> float:
+        return float(output.last_hidden_state.sum(dtype=np.float64))
+
+    found = minibert.inside.ablate_heads(model, {"input_ids": ids}, total, layers=last - 1)
+    assert found[0, 0] == total(edited.output) - total(output) != 0
+    limit = 1e-2 if compute_type == "int16" else 0.2
+    true = minibert.exact.forward(model, ids)
+    assert 0 < np.abs(true["hidden_states.1"] - trace["hidden_states.1"]).max() < limit
+
+
+@pytest.mark.parametrize("compute_type", TYPES)
+def test_rounded_weights_are_not_the_truth_of_a_check(small_folder: Path, compute_type: str) -> None:
+    model = BertModel.from_pretrained(small_folder, compute_type=compute_type)
+    ids = np.arange(1, 31).reshape(2, 15)
+    dump = {"hidden_states.1": model(ids).hidden_states[1]}
+    with pytest.raises(
+        ValueError, match=r"compute_type='int\d+', so its weights are rounded; .* compute_type='float32'"
+    ):
+        minibert.parity.check(model, dump, {"input_ids": ids})
+    report = minibert.parity.check(BertModel.from_pretrained(small_folder), dump, {"input_ids": ids}, diagnosis=False)
+    assert report.verdict not in ("bits", "float32")
+
+
 # --- the command line ------------------------------------------------------------------------------------------------
 
 

@@ -604,7 +604,16 @@ def test_the_benchmarks_find_their_markers() -> None:
         "bounds",
         "rounding",
     }
-    assert named == layers_and_texts | {"heads", "trace", "serving", "mistakes", "low precision", "low precision error"}
+    assert named == layers_and_texts | {
+        "heads",
+        "trace",
+        "serving",
+        "mistakes",
+        "low precision",
+        "low precision error",
+        "low precision states",
+        "low precision memory",
+    }
     for name in named:
         assert page.count(f"<!-- {name} -->\n|") == page.count(f"<!-- /{name} -->") == 1
         assert f"<!-- {name} -->" not in PAGES["README.md"]

@@ -65,7 +65,8 @@ def _add_check(parts: Any) -> None:
         "--against",
         nargs="+",
         metavar=("LIBRARY", "FILE"),
-        help="run a library here instead of reading a dump: transformers, onnx FILE or openvino FILE",
+        help="run a library here instead of reading a dump: transformers, onnx FILE, openvino FILE, or "
+        "minibert TYPE for the error of a compute type",
     )
     check.add_argument("--map", metavar="FILE", help="a JSON object: names in the dump -> names of minibert")
     check.add_argument(
@@ -145,19 +146,25 @@ def _subject(arguments: argparse.Namespace) -> Subject:
     from minibert.parity.subject import Subject
     from minibert.sentence.modules import list_modules, read_modules, read_pipeline
 
+    if (compute_type := getattr(arguments, "compute_type", None)) not in (None, "float32"):
+        raise ValueError(
+            f"--compute-type {compute_type}: the true values are those of float32. To see the error of this "
+            f"type, give --against minibert {compute_type} to the verb check."
+        )
+    options = {name: getattr(arguments, name) for name in ("backend", "num_threads", "shared_weights")}
+    options["compute_type"] = "float32"
     files = locate_model(arguments)
     modules = list_modules(files)
     listed = read_modules(files) if modules and [one.kind for one in modules][:2] == ["Transformer", "Pooling"] else []
     folder = files.subfolder(listed[0].path) if listed else files
-    how = {name: getattr(arguments, name) for name in ("backend", "num_threads", "shared_weights")}
     if listed:
         from minibert.models.bert_model import BertModel
 
-        model: Any = BertModel.from_files(folder, **how)
+        model: Any = BertModel.from_files(folder, **options)
         pipeline = read_pipeline(files, listed, model.config.hidden_size, model.ops)
     else:
         pipeline = None
-        model = load(arguments.model, revision=arguments.revision, **how)
+        model = load(arguments.model, revision=arguments.revision, **options)
     try:
         from minibert.tokenizer.bert_tokenizer import BertTokenizer
 
@@ -199,7 +206,7 @@ def _check(arguments: argparse.Namespace) -> int:
             budget=arguments.budget,
             names=names,
             raw=dict(arguments.raw or ()),
-            diagnosis=arguments.diagnosis,
+            diagnosis=arguments.diagnosis and "minibert" not in (arguments.against or ())[:1],  # the cause is known
         )
     except NothingComparedError as error:
         report_problem(arguments.parser.in_its_words(str(error)))

@@ -1,4 +1,4 @@
-"""Run another library on the same inputs, and return its values by name: transformers, onnxruntime, OpenVINO."""
+"""Run another library, or low precision, on the same inputs, and return its values by name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import numpy as np
 from minibert.base.checks import brief
 from minibert.base.files import printable
 from minibert.base.tensors import to_tensor
+from minibert.bert.low_precision import FORMATS
 from minibert.checkpoint.hub import ModelFiles
+from minibert.models.bert_model import BertModel
 from minibert.parity.readers import Dump
 from minibert.parity.subject import INPUTS
 
@@ -25,8 +27,8 @@ def run_peer(library: str, files: Sequence[str], model: ModelFiles, inputs: Mapp
     Parameters
     ----------
     library : str               a key of `PEERS`
-    files : sequence of str     for "onnx" and "openvino" the exported model
-    model : ModelFiles          the checkpoint, for "transformers"
+    files : sequence of str     for "onnx" and "openvino" the exported model, for "minibert" the compute type
+    model : ModelFiles          the checkpoint, for "transformers" and "minibert"
     inputs : mapping of str to int array
 
     Raises
@@ -187,5 +189,15 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
-PEERS = {"transformers": _transformers, "onnx": _onnx, "openvino": _openvino}
+# --- minibert ---------------------------------------------------------------------------------------------------------
+
+
+def _minibert(files: list[str], model: ModelFiles, inputs: Mapping[str, Any]) -> Dump:
+    """Run minibert in low precision, and keep all values: the report shows what the rounding costs, name by name."""
+    if len(files) != 1 or files[0] not in FORMATS:
+        raise ValueError(f"minibert takes a compute type, {' or '.join(FORMATS)}; given was {brief(files)}.")
+    return dict(BertModel.from_files(model, compute_type=files[0]).trace(**inputs))
+
+
+PEERS = {"transformers": _transformers, "onnx": _onnx, "openvino": _openvino, "minibert": _minibert}
 """The libraries that `run_peer` can run."""

@@ -47,17 +47,25 @@ class Subject:
         ------
         TypeError
             It is something else.
+        ValueError
+            Its weights are rounded, because its compute type is not float32.
         """
         if isinstance(model, Subject):
             return model
+        pipeline, tokenizer = None, None
         if hasattr(model, "pipeline") and hasattr(model, "model"):
-            return cls(model.model, model.pipeline, model.tokenizer)
+            model, pipeline, tokenizer = model.model, model.pipeline, model.tokenizer
         if not hasattr(model, "with_ops") or not hasattr(model, "trace"):
             raise TypeError(
                 f"parity.check was given a {type(model).__name__}; expected a model of minibert: "
                 "BertModel.from_pretrained(...), minibert.load(...) or SentenceTransformer(...)."
             )
-        return cls(model)
+        if model.compute_type != "float32":
+            raise ValueError(
+                f"the model was loaded with compute_type={model.compute_type!r}, so its weights are rounded; the true "
+                "values need those of the checkpoint. Load it with compute_type='float32'."
+            )
+        return cls(model, pipeline, tokenizer)
 
     @property
     def config(self) -> BertConfig:

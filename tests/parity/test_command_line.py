@@ -219,8 +219,33 @@ def test_against_an_exported_graph(capsys: Capture, home: Path, tmp_path: Path) 
         assert len(report["names"]) > 20
 
 
+def test_against_low_precision_shows_its_error(capsys: Capture, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINIBERT_COMPUTE_TYPE", "int8")  # the true values are those of float32 all the same
+    words = ("parity", "check", "-m", str(home / "model"), "--against", "minibert")
+    errors = {}
+    for compute_type in ("int16", "int8"):
+        code, out, _ = run(capsys, *words, compute_type, "--json", "-")
+        report = json.loads(out)
+        assert (code, report["diagnosis"]) == (1, [])
+        errors[compute_type] = {row["name"]: row["ratio"] for row in report["names"]}
+    assert errors["int16"]["embeddings"] == errors["int8"]["embeddings"] < 2
+    for name in ("encoder.layer.0", "encoder.layer.1"):
+        assert 2 < errors["int16"][name] < errors["int8"][name]
+    code, _, err = run(capsys, *words, "int8", "--compute-type", "int8")
+    assert (code, "the true values are those of float32" in err) == (2, True)
+
+
 @pytest.mark.parametrize(
-    "words", [("jax",), ("onnx",), ("onnx", "absent.onnx"), ("openvino", "a", "b"), ("transformers", "flash")]
+    "words",
+    [
+        ("jax",),
+        ("onnx",),
+        ("onnx", "absent.onnx"),
+        ("openvino", "a", "b"),
+        ("transformers", "flash"),
+        ("minibert",),
+        ("minibert", "int4"),
+    ],
 )
 def test_libraries_that_cannot_be_run(capsys: Capture, home: Path, words: tuple[str, ...]) -> None:
     given = ("parity", "check", "-m", str(home / "model"), "--backend", "numpy", "--against", *words)

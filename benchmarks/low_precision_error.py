@@ -1,0 +1,151 @@
+"""The error of int16 and int8 on real texts, beside the low precision of other engines (MiniLM).
+
+    python -m benchmarks.low_precision_error [--write]
+
+Two tables, on lines of the Declaration of Human Rights (MINIBERT_TEST_DATA). The first has 1 - cosine between the
+sentence vectors of each contender of benchmarks/low_precision.py and those of transformers in float32. The second
+compares minibert's int16 and int8 with its float32: the hidden states after each layer; the order of the cosines of
+pairs of lines, an English one and the one at the same place in another language; and the labels of two classifiers of
+the pooled output: one of the 45 languages, fitted by least squares, and one of the two sides of the main direction.
+They are fitted to every second line, and the labels of the others are compared.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.contenders import Contender, start
+from benchmarks.low_precision import CONTENDERS, OURS, TRUTH
+from benchmarks.readme import publish, table_parser
+from benchmarks.real_texts import udhr_languages
+from minibert import BertModel, BertTokenizer, SentenceTransformer
+from minibert.base.machine import available_cores
+from minibert.bert.low_precision import FORMATS
+from minibert.bert.ops import Linear
+from minibert.checkpoint.hub import DEFAULT_MODEL, locate
+
+MOST_TOKENS = 128  # of a text whose hidden states or labels are compared
+
+
+def error_rows(label: str, texts: list[str], contenders: dict[str, Contender], truth: Contender) -> list[str]:
+    """Compare sentence vectors with those of transformers; return two rows: the mean and the largest 1 - cosine."""
+    exact = truth.run(texts, 0.0)[1].astype(np.float64)
+    means, most = [], []
+    for contender in contenders.values():
+        apart = np.square(contender.run(texts, 0.0)[1] - exact).sum(axis=1) / 2  # of vectors of length 1: 1 - cosine
+        means.append(f"{apart.mean():.1e}")
+        most.append(f"{apart.max():.1e}")
+    return [f"| {label}, mean | {' | '.join(means)} |", f"| {label}, largest | {' | '.join(most)} |"]
+
+
+def spearman(x: np.ndarray, y: np.ndarray) -> float:
+    """Compute the rank correlation of two arrays without ties."""
+    return float(np.corrcoef(x.argsort().argsort(), y.argsort().argsort())[0, 1])
+
+
+def order_of_pairs(folder: Path, lines: dict[str, list[str]]) -> tuple[int, list[float]]:
+    """Return the number of pairs, and the rank correlation of their cosines with those of float32."""
+    pairs = [
+        pair for name, others in lines.items() if name != "eng" for pair in zip(lines["eng"], others, strict=False)
+    ]
+    cosines = {}
+    for name in (OURS, *FORMATS):
+        model = SentenceTransformer(str(folder), compute_type=name)
+        first, second = (
+            model.encode(list(texts), normalize_embeddings=True, truncation="silent")
+            for texts in zip(*pairs, strict=True)
+        )
+        cosines[name] = np.einsum("ij,ij->i", first.astype(np.float64), second)
+    return len(pairs), [spearman(cosines[OURS], cosines[name]) for name in FORMATS]
+
+
+def state_errors(models: dict[str, BertModel], tokenizer: BertTokenizer, texts: list[str]) -> dict[str, list[float]]:
+    """Return the RMS of the error of each hidden state after a layer, divided by the RMS of float32's."""
+    squares: dict[str, Any] = defaultdict(float)
+    for first in range(0, len(texts), 50):
+        inputs = tokenizer(texts[first : first + 50], padding=True, truncation=True, max_length=MOST_TOKENS)
+        exact = models[OURS](**inputs).hidden_states[1:]
+        squares[OURS] += np.array([np.square(state, dtype=np.float64).sum() for state in exact])
+        for name in FORMATS:
+            found = models[name](**inputs).hidden_states[1:]
+            apart = [np.square(x - y, dtype=np.float64).sum() for x, y in zip(found, exact, strict=True)]
+            squares[name] += np.array(apart)
+    return {name: list(np.sqrt(squares[name] / squares[OURS])) for name in FORMATS}
+
+
+def label_rows(models: dict[str, BertModel], tokenizer: BertTokenizer, lines: list[tuple[str, str]]) -> list[str]:
+    """Return the rows of two classifiers: the share of labels that are those of float32."""
+
+    def pooled(model: BertModel, chosen: list[tuple[str, str]]) -> np.ndarray:
+        parts = []
+        for first in range(0, len(chosen), 100):
+            texts = [text for _, text in chosen[first : first + 100]]
+            inputs = tokenizer(texts, padding=True, truncation=True, max_length=MOST_TOKENS)
+            parts.append(model(**inputs, output_hidden_states=False).pooler_output)
+        return np.concatenate(parts)
+
+    names = sorted({name for name, _ in lines})
+    fitted, compared = lines[::2], lines[1::2]
+    wanted = np.array([[name == language for name in names] for language, _ in fitted], np.float64)
+    known = pooled(models[OURS], fitted)
+    solved = np.linalg.lstsq(np.c_[known, np.ones(len(known))], wanted, rcond=None)[0].T
+    main_direction = np.linalg.svd(known - known.mean(axis=0), full_matrices=False)[2][0]
+    sides = np.c_[[main_direction, -main_direction], [-known.mean(axis=0) @ main_direction] * 2]
+    sides[1, -1] *= -1
+    found = {name: pooled(model, compared) for name, model in models.items()}
+    languages = np.array([names.index(language) for language, _ in compared])
+    rows = []
+    for what, head in ((f"{len(names)} languages", solved), ("2 sides", sides)):
+        linear = Linear(("classifier",), head[:, :-1].astype(np.float32), head[:, -1].astype(np.float32))
+        labels = {
+            name: model.ops.linear(found[name], model.ops.prepare(linear)).argmax(axis=1)
+            for name, model in models.items()
+        }
+        same = " | ".join(f"{(labels[name] == labels[OURS]).mean():.2%}" for name in FORMATS)
+        right = f", {(languages == labels[OURS]).mean():.0%} of float32's right" if head is solved else ""
+        rows.append(f"| same label of {len(compared):,} lines: {what}{right} | {same} |")
+    return rows
+
+
+def main() -> int:
+    """Measure, print the tables, and write them into README.md if asked."""
+    parser = table_parser("low_precision_error")
+    parser.add_argument("--texts", type=int, default=2000, help="real texts (default: %(default)s)")
+    options = parser.parse_args()
+    folder = locate(DEFAULT_MODEL).require("config.json").parent
+    languages = udhr_languages()
+    lines = [(name, line) for name, lines in languages.items() for line in lines]
+    chosen = [lines[i][1] for i in np.random.default_rng(0).permutation(len(lines))[: options.texts]]
+
+    tokenizer = BertTokenizer.from_pretrained(folder)
+    models = {name: BertModel.from_pretrained(folder, compute_type=name) for name in (OURS, *FORMATS)}
+    table = [f"| beside float32 | {' | '.join(FORMATS)} |", "|---|" + "--:|" * len(FORMATS)]
+    for i, errors in enumerate(zip(*state_errors(models, tokenizer, chosen[:400]).values(), strict=True)):
+        table.append(f"| hidden state {i + 1}, RMS of the error / RMS | {' | '.join(f'{x:.1e}' for x in errors)} |")
+    count, orders = order_of_pairs(folder, languages)
+    table.append(f"| Spearman of the cosines of {count:,} pairs | {' | '.join(f'{x:.6f}' for x in orders)} |")
+    table += label_rows(models, tokenizer, lines)
+    print("\n".join(table), flush=True)
+    publish("low precision states", table, "real texts", write=options.write)
+
+    with tempfile.TemporaryDirectory() as scratch_name:
+        scratch = Path(scratch_name)
+        contenders = start(CONTENDERS, folder, available_cores(), scratch)
+        truth = start(TRUTH, folder, available_cores(), scratch)["transformers"]
+        table = [f"| 1 - cosine | {' | '.join(contenders)} |", "|---|" + "--:|" * len(contenders)]
+        for label, texts in ((f"{len(chosen):,} lines in 45 languages", chosen), ("English lines", languages["eng"])):
+            table += error_rows(label, texts, contenders, truth)
+        for contender in (truth, *contenders.values()):
+            contender.close()
+    print("\n".join(table))
+    publish("low precision error", table, "real texts", write=options.write)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,76 @@
+"""The memory of int16 and int8 at the sizes of bert-base (random weights), and the time to compile their kernels.
+
+    python -m benchmarks.low_precision_memory [--write]
+
+Each figure is of a process of its own, which loads the model and computes one text of 22 tokens. "Linear weights" are
+those of the encoder, as the kernels read them: whole numbers, scales and biases. The embeddings are float32. The peak
+is that of the whole process, as Linux reports it, with the machine code on disk. The time to compile is the CPU time of
+a process without machine code on disk, minus that of a process with it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks.contenders import make_base
+from benchmarks.environment import peak_memory
+from benchmarks.readme import publish, table_parser
+from minibert.bert.low_precision import COMPUTE_TYPES
+
+
+def report(folder: str, compute_type: str) -> str:
+    """Load a model, compute one text, and return the bytes of its linear weights and embeddings, and the peak."""
+    import numpy as np
+
+    from minibert import BertModel
+
+    model = BertModel.from_pretrained(folder, compute_type=compute_type, add_pooling_layer=False)
+    model(np.arange(1000, 1022).reshape(1, 22))
+    weights = model.weights
+    maps = [
+        linear
+        for layer in weights.layers
+        for linear in (layer.query_key_value, layer.attention_output, layer.intermediate, layer.output)
+    ]
+    size = sum(linear.panels.nbytes + linear.bias.nbytes for linear in maps)
+    tables = (weights.word_embeddings, weights.position_embeddings, weights.token_type_embeddings)
+    return f"{size} {sum(table.nbytes for table in tables)} {peak_memory():.0f}"
+
+
+def measure(folder: Path, compute_type: str, cache: Path) -> tuple[float, list[float]]:
+    """Run `report` in a process of its own; return the seconds of CPU that it took, and what it found."""
+    before = os.times()
+    program = f"from benchmarks.low_precision_memory import report; print(report({str(folder)!r}, {compute_type!r}))"
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache)}
+    found = subprocess.run([sys.executable, "-c", program], env=environment, check=True, capture_output=True, text=True)
+    after = os.times()
+    seconds = after.children_user + after.children_system - before.children_user - before.children_system
+    return seconds, [float(number) for number in found.stdout.split()]
+
+
+def main() -> int:
+    """Measure, print the table, and write it into README.md if asked."""
+    options = table_parser("low_precision_memory").parse_args()
+    columns = []
+    with tempfile.TemporaryDirectory() as scratch_name:
+        scratch = Path(scratch_name)
+        folder = make_base(scratch / "base")
+        for name in COMPUTE_TYPES:
+            (first, _), (second, found) = (measure(folder, name, scratch / f"cache {name}") for _ in range(2))
+            columns.append([found[0], found[0] + found[1], found[2], first - second])
+    table = [f"| bert-base | {' | '.join(COMPUTE_TYPES)} |", "|---|" + "--:|" * len(COMPUTE_TYPES)]
+    for i, label in enumerate(("linear weights", "linear weights and embeddings", "peak memory")):
+        cells = [f"{column[i] / 2**20:.0f} MB ({column[i] / columns[0][i]:.1%})" for column in columns]
+        table.append(f"| {label} | {' | '.join(cells)} |")
+    table.append(f"| time of the CPU to compile | {' | '.join(f'{column[3]:.0f} s' for column in columns)} |")
+    print("\n".join(table))
+    publish("low precision memory", table, "one text of 22 tokens", write=options.write)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
