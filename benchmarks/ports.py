@@ -1,159 +1,63 @@
 """How far correct runtimes are from the float64 truth, in the units of `minibert.parity`: the budget must let all pass.
 
-``python -m benchmarks.ports`` runs each runtime that is installed, on some checkpoints and inputs, and prints for each
-the largest RMS error and the largest single error. The largest of all sets `RMS` and `LARGEST` of parity/comparison.py.
+    python -m benchmarks.ports [--write] [--only NAME ...] [--checkpoints NAME ...] [--keep FILE]
+
+Each runtime that is installed runs three checkpoints on three inputs. The table has the largest RMS error over all
+names, and the largest single error. The largest of all set `RMS` and `LARGEST` of parity/comparison.py. A runtime that
+is called wrong is diagnosed, and stands in the second table.
 """
 
 from __future__ import annotations
 
-import argparse
+import json
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from benchmarks.checkpoints import random_checkpoint
-from benchmarks.contenders import export_onnx, make_base
+from benchmarks.contenders import make_base
+from benchmarks.foreign_runtimes import FOREIGN_RUNTIMES
+from benchmarks.readme import publish, table_parser
+from benchmarks.runtimes import RUNTIMES, Inputs, LeftOutError, Runtime
 from minibert import BertModel, SentenceTransformer
 from minibert.checkpoint.hub import DEFAULT_MODEL, locate
 from minibert.parity import Report, check, probe
 from minibert.parity.comparison import LARGEST, RMS
-from minibert.parity.peers import run_peer
 from minibert.parity.subject import Subject
 
-Dump = Mapping[str, Any]
-Runtime = Callable[[Path, Mapping[str, Any], Path], Dump]
-"""Runs the checkpoint of a folder on inputs, and returns values by name; the last argument is a scratch folder."""
-
-
-def _minibert(backend: str) -> Runtime:
-    def run(folder: Path, inputs: Mapping[str, Any], scratch: Path) -> Dump:
-        model = BertModel.from_pretrained(folder, backend=backend)
-        return {**model.trace(**inputs)}
-
-    return run
-
-
-def _transformers(attention: str) -> Runtime:
-    return lambda folder, inputs, scratch: run_peer("transformers", [attention], locate(str(folder)), inputs)
-
-
-def _sentence_transformers(folder: Path, inputs: Mapping[str, Any], scratch: Path) -> Dump:
-    """Give the ids to its modules, so that it sees the same mask."""
-    import sentence_transformers
-    import torch
-
-    if not (folder / "modules.json").is_file():
-        raise ImportError("this checkpoint is not one of sentence-transformers")
-    model = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
-    with torch.inference_mode():
-        output = model({name: torch.from_numpy(np.asarray(value)) for name, value in inputs.items()})
-    return {
-        "sentence_embedding": output["sentence_embedding"].numpy(),
-        "token_embeddings": output["token_embeddings"].numpy(),
-    }
-
-
-def _exported(folder: Path, scratch: Path) -> Path:
-    path = scratch / "model.onnx"
-    return path if path.is_file() else export_onnx(folder, scratch)[0]
-
-
-def _onnxruntime(folder: Path, inputs: Mapping[str, Any], scratch: Path) -> Dump:
-    return run_peer("onnx", [str(_exported(folder, scratch))], locate(str(folder)), inputs)
-
-
-def _onnxruntime_fused(folder: Path, inputs: Mapping[str, Any], scratch: Path) -> Dump:
-    from onnxruntime.transformers import optimizer
-
-    path = scratch / "fused.onnx"
-    if not path.is_file():
-        config = BertModel.from_pretrained(folder, backend="numpy").config
-        fused = optimizer.optimize_model(
-            str(_exported(folder, scratch)),
-            model_type="bert",
-            num_heads=config.num_attention_heads,
-            hidden_size=config.hidden_size,
-        )
-        fused.save_model_to_file(str(path))
-    return run_peer("onnx", [str(path)], locate(str(folder)), inputs)
-
-
-def _openvino(folder: Path, inputs: Mapping[str, Any], scratch: Path) -> Dump:
-    return run_peer("openvino", [str(_exported(folder, scratch))], locate(str(folder)), inputs)
-
-
-def _ctranslate2(folder: Path, inputs: Mapping[str, Any], scratch: Path) -> Dump:
-    """Run CTranslate2's encoder, which takes lengths and no mask: so only rows without holes and left padding."""
-    import ctranslate2
-
-    converted = scratch / "ctranslate2"
-    if not converted.is_dir():
-        ctranslate2.converters.TransformersConverter(str(folder)).convert(str(converted), quantization="float32")
-    encoder = ctranslate2.Encoder(str(converted), device="cpu", compute_type="float32")
-    ids, mask = np.asarray(inputs["input_ids"]), np.asarray(inputs["attention_mask"])
-    lengths = mask.sum(axis=1)
-    if any(not row[:length].all() for row, length in zip(mask, lengths, strict=True)):
-        raise ImportError("CTranslate2 takes lengths, so no holes and no padding on the left")
-    rows = [row[:length].tolist() for row, length in zip(ids, lengths, strict=True)]
-    types = [row[:length].tolist() for row, length in zip(inputs["token_type_ids"], lengths, strict=True)]
-    output = encoder.forward_batch(rows, token_type_ids=types)
-    return {"last_hidden_state": np.array(output.last_hidden_state)}
-
-
-def _keras_hub(folder: Path, inputs: Mapping[str, Any], scratch: Path) -> Dump:
-    """Run keras-hub's BertBackbone with the weights of the folder, as its own converter reads them."""
-    import os
-
-    os.environ.setdefault("KERAS_BACKEND", "torch")
-    import keras_hub
-
-    backbone = keras_hub.models.BertBackbone.from_preset(str(folder))
-    output = backbone.predict(
-        {
-            "token_ids": np.asarray(inputs["input_ids"]),
-            "segment_ids": np.asarray(inputs["token_type_ids"]),
-            "padding_mask": np.asarray(inputs["attention_mask"]),
-        },
-        verbose=0,
-    )
-    return {"last_hidden_state": output["sequence_output"], "pooler_output": output["pooled_output"]}
-
-
-RUNTIMES: dict[str, Runtime] = {
-    "minibert numba": _minibert("numba"),
-    "minibert numba-blas": _minibert("numba-blas"),
-    "minibert numpy": _minibert("numpy"),
-    "transformers eager": _transformers("eager"),
-    "transformers sdpa": _transformers("sdpa"),
-    "sentence-transformers": _sentence_transformers,
-    "onnxruntime": _onnxruntime,
-    "onnxruntime fused": _onnxruntime_fused,
-    "OpenVINO f32": _openvino,
-    "CTranslate2": _ctranslate2,
-    "keras-hub": _keras_hub,
-}
-
+ALL: dict[str, Runtime] = {**RUNTIMES, **FOREIGN_RUNTIMES}
 
 CHECKPOINTS: dict[str, Callable[[Path], Path]] = {
     "MiniLM": lambda scratch: locate(DEFAULT_MODEL).require("config.json").parent,
     "2 x 24": lambda scratch: random_checkpoint(scratch / "small"),
     "3 x 768": lambda scratch: make_base(scratch / "base", 3),
 }
+PROBES = ("probe", "without holes", "3 x 96")
 
 
-def _probes(subject: Subject) -> Iterator[tuple[str, dict[str, Any]]]:
+class Cell(NamedTuple):
+    """What one runtime does on one checkpoint and one input."""
+
+    text: str
+    ratio: float = 0.0
+    worst: float = 0.0
+    reason: str = ""
+    found: str = ""
+
+
+def probes(subject: Subject) -> Iterator[dict[str, Any]]:
+    """Make the inputs of `PROBES`: the probe, its rows that are visible up to a length, and three longer rows."""
     made = probe(subject)
-    yield "probe", dict(made.inputs)
+    yield dict(made.inputs)
     plain = [row for row, shown in enumerate(made.shows) if shown not in ("a hole in the mask", "padding on the left")]
-    yield "without holes", {name: array[plain] for name, array in made.inputs.items()}
-    generator = np.random.default_rng(0)
-    ids = generator.integers(5, subject.config.vocab_size, (3, 96))
+    yield {name: array[plain] for name, array in made.inputs.items()}
+    ids = np.random.default_rng(0).integers(5, subject.config.vocab_size, (3, 96))
     mask = (np.arange(96) < np.array([[96], [64], [96]])).astype(np.int64)
-    yield "3 x 96", {"input_ids": ids, "attention_mask": mask, "token_type_ids": mask * (np.arange(96) > 48)}
+    yield {"input_ids": ids, "attention_mask": mask, "token_type_ids": mask * (np.arange(96) > 48)}
 
 
 def _subject(folder: Path) -> Subject:
@@ -162,46 +66,77 @@ def _subject(folder: Path) -> Subject:
     return Subject(BertModel.from_pretrained(folder, backend="numpy"))
 
 
-def _compare(runtime: Runtime, folder: Path, subject: Subject, inputs: dict[str, Any], scratch: Path) -> Report | str:
+def compare(runtime: Runtime, folder: Path, subject: Subject, inputs: Inputs, scratch: Path) -> Cell:
+    """Run a runtime, and check what it computes."""
     try:
         dump = runtime(folder, inputs, scratch)
-        return check(subject, dump, inputs, diagnosis=False)
-    except ImportError as error:
-        return str(error)
-    except ValueError as error:
-        return str(error).splitlines()[0]
+    except LeftOutError as error:
+        return Cell("", reason=str(error))
+    except Exception as error:  # a foreign library raises errors of many types
+        return Cell("", reason=f"{type(error).__name__}: {str(error).strip().splitlines()[0][:160]}")
+    report = check(subject, dump, inputs, diagnosis=False)
+    if report.verdict == "wrong":
+        report = check(subject, dump, inputs)
+    ratio, worst = (max(getattr(row, key) for row in report.names) for key in ("ratio", "worst"))
+    number = f"{ratio:.1f}, {worst:.1f}" if ratio < 100 else f"{ratio:,.0f}"
+    if report.verdict in ("bits", "float32"):
+        return Cell(number, ratio, worst)
+    return Cell(f"{report.verdict}: {number}", found=_found(report))
+
+
+def _found(report: Report) -> str:
+    causes = "; ".join(finding.text for finding in report.diagnosis)
+    right = next((i for i, row in enumerate(report.names) if row.name == report.first), 0)
+    return f"`{report.verdict}` from {report.first} on ({right} of {len(report.names)} names before it). {causes}"
 
 
 def main() -> None:
-    """Print one line for each runtime and checkpoint, and the largest of all."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="*", choices=list(RUNTIMES), default=list(RUNTIMES))
+    """Print the tables, and write them into README.md if asked to."""
+    parser = table_parser("ports")
+    parser.add_argument("--only", nargs="*", choices=list(ALL), default=list(ALL))
     parser.add_argument("--checkpoints", nargs="*", choices=list(CHECKPOINTS), default=list(CHECKPOINTS))
+    parser.add_argument("--keep", type=Path, help="a JSON file of results; what it has is not run again")
     arguments = parser.parse_args()
-    chosen = arguments.only
     warnings.simplefilter("ignore")
-    largest = [0.0, 0.0]
+    columns = [(checkpoint, kind) for checkpoint in arguments.checkpoints for kind in PROBES]
+    kept = json.loads(arguments.keep.read_text()) if arguments.keep and arguments.keep.is_file() else {}
+    cells = {(*key.split("|"),): Cell(*cell) for key, cell in kept.items()}
     with tempfile.TemporaryDirectory() as name:
         for checkpoint in arguments.checkpoints:
             folder = CHECKPOINTS[checkpoint](Path(name))
             subject = _subject(folder)
-            probes = list(_probes(subject))
-            for runtime in chosen:
-                scratch = Path(name) / f"{checkpoint} files"
-                scratch.mkdir(exist_ok=True)
-                cells = []
-                for kind, inputs in probes:
-                    report = _compare(RUNTIMES[runtime], folder, subject, inputs, scratch)
-                    if isinstance(report, str):
-                        cells.append(f"{kind}: left out ({report[:150]})")
+            scratch = Path(name) / f"{checkpoint} files"
+            scratch.mkdir()
+            for kind, inputs in zip(PROBES, probes(subject), strict=True):
+                for runtime in arguments.only:
+                    if (runtime, checkpoint, kind) in cells:
                         continue
-                    ratio, worst = (max(getattr(row, key) for row in report.names) for key in ("ratio", "worst"))
-                    at = max(report.names, key=lambda row: row.ratio).name
-                    if report.verdict != "wrong":
-                        largest = [max(largest[0], ratio), max(largest[1], worst)]
-                    cells.append(f"{kind}: {report.verdict} {ratio:.2f} {worst:.2f} ({len(report.names)} names; {at})")
-                print(f"{checkpoint:8} {runtime:22} " + "; ".join(cells), flush=True)
-    print(f"the largest: RMS {largest[0]:.2f} of {RMS}, single errors {largest[1]:.2f} of {LARGEST}")
+                    cell = compare(ALL[runtime], folder, subject, inputs, scratch)
+                    cells[runtime, checkpoint, kind] = cell
+                    print(f"{checkpoint:8} {kind:14} {runtime:34} {cell.text} {cell.reason} {cell.found}", flush=True)
+                    if arguments.keep:
+                        arguments.keep.write_text(json.dumps({"|".join(key): cell for key, cell in cells.items()}))
+    cells = {key: cells[key] for key in ((r, c, p) for c, p in columns for r in arguments.only)}
+    table = ["| runtime | " + " | ".join(f"{checkpoint}, {kind}" for checkpoint, kind in columns) + " |"]
+    table.append("|---|" + "--:|" * len(columns))
+    reasons: dict[str, int] = {}
+    for runtime in arguments.only:
+        row = [cells[runtime, *column] for column in columns]
+        texts = [cell.text or f"[{reasons.setdefault(cell.reason, len(reasons) + 1)}]" for cell in row]
+        table.append(f"| {runtime} | {' | '.join(texts)} |")
+    right = [cell for cell in cells.values() if cell.text and not cell.found]
+    rms, worst = (max((getattr(cell, key) for cell in right), default=0.0) for key in ("ratio", "worst"))
+    table += [
+        "",
+        f"The largest of those that are right: RMS {rms:.1f} of {RMS:g}, single errors {worst:.1f} of {LARGEST:g}.",
+    ]
+    table += [f"[{number}]: {reason}." for reason, number in reasons.items()]
+    wrong = {(key[0], cell.found): key for key, cell in reversed(cells.items()) if cell.found}
+    if wrong:
+        table += ["", "| called wrong, first on | what the report says |", "|---|---|"]
+        table += [f"| {', '.join(key)} | {found} |" for (_, found), key in reversed(wrong.items())]
+    print("\n".join(table))
+    publish("ports", table, "errors, not times", write=arguments.write)
 
 
 if __name__ == "__main__":

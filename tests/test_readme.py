@@ -600,6 +600,7 @@ def test_the_benchmarks_find_their_markers() -> None:
         "corpus",
         "runtime",
         "parity",
+        "ports",
         "ops",
         "bounds",
         "rounding",

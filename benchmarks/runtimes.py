@@ -1,0 +1,150 @@
+"""The runtimes that `benchmarks.ports` compares with the float64 truth: each runs a checkpoint on inputs.
+
+A runtime that is not installed, or that cannot run the checkpoint or the inputs, raises `LeftOutError` with the reason.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.contenders import export_onnx
+from minibert import BertModel
+from minibert.checkpoint.hub import locate
+from minibert.parity.peers import run_peer
+
+__all__ = ["RUNTIMES", "Dump", "Inputs", "LeftOutError", "Runtime", "exported", "shown_rows", "without_holes"]
+
+Inputs = Mapping[str, Any]
+Dump = Mapping[str, Any]
+Runtime = Callable[[Path, Inputs, Path], Dump]
+"""Runs the checkpoint of a folder on inputs, and returns values by name; the last argument is a scratch folder."""
+
+
+class LeftOutError(Exception):
+    """A runtime cannot run this checkpoint or these inputs; the message is the reason."""
+
+
+def exported(folder: Path, scratch: Path) -> Path:
+    """Export the checkpoint as an ONNX graph, once; return its path."""
+    path = scratch / "model.onnx"
+    return path if path.is_file() else export_onnx(folder, scratch)[0]
+
+
+def shown_rows(inputs: Inputs, name: str) -> list[np.ndarray]:
+    """Return the visible entries of each row of an input."""
+    given = zip(np.asarray(inputs[name]), np.asarray(inputs["attention_mask"]), strict=True)
+    return [row[shown > 0] for row, shown in given]
+
+
+def without_holes(inputs: Inputs) -> None:
+    """Check that each row is visible up to a length, because the runtime takes lengths and no mask."""
+    mask = np.asarray(inputs["attention_mask"])
+    if (np.diff(mask, axis=1) > 0).any() or not mask[:, 0].all():
+        raise LeftOutError("takes lengths, so no holes and no padding on the left")
+
+
+def _peer(library: str, *files: str) -> Runtime:
+    """Return what `minibert parity check --against` runs."""
+
+    def run(folder: Path, inputs: Inputs, scratch: Path) -> Dump:
+        given = files if library == "transformers" else (str(exported(folder, scratch)),)
+        return run_peer(library, given, locate(str(folder)), inputs)
+
+    return run
+
+
+def _minibert(backend: str) -> Runtime:
+    def run(folder: Path, inputs: Inputs, scratch: Path) -> Dump:
+        return {**BertModel.from_pretrained(folder, backend=backend).trace(**inputs)}
+
+    return run
+
+
+def _sentence_transformers(folder: Path, inputs: Inputs, scratch: Path) -> Dump:
+    """Give the ids to its modules, so that it sees the same mask."""
+    import sentence_transformers
+    import torch
+
+    if not (folder / "modules.json").is_file():
+        raise LeftOutError("this checkpoint has no modules.json")
+    model = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
+    with torch.inference_mode():
+        output = model({name: torch.from_numpy(np.asarray(value)) for name, value in inputs.items()})
+    return {
+        "sentence_embedding": output["sentence_embedding"].numpy(),
+        "token_embeddings": output["token_embeddings"].numpy(),
+    }
+
+
+def _onnxruntime_fused(folder: Path, inputs: Inputs, scratch: Path) -> Dump:
+    from onnxruntime.transformers import optimizer
+
+    path = scratch / "fused.onnx"
+    if not path.is_file():
+        config = BertModel.from_pretrained(folder, backend="numpy").config
+        fused = optimizer.optimize_model(
+            str(exported(folder, scratch)),
+            model_type="bert",
+            num_heads=config.num_attention_heads,
+            hidden_size=config.hidden_size,
+        )
+        fused.save_model_to_file(str(path))
+    return run_peer("onnx", [str(path)], locate(str(folder)), inputs)
+
+
+def _ctranslate2(folder: Path, inputs: Inputs, scratch: Path) -> Dump:
+    """Run CTranslate2's encoder, which takes lengths and no mask."""
+    import ctranslate2
+
+    without_holes(inputs)
+    converted = scratch / "ctranslate2"
+    if not converted.is_dir():
+        copied = Path(shutil.copytree(folder, scratch / "ctranslate2 from"))
+        config = json.loads((copied / "config.json").read_text(encoding="utf-8"))
+        # transformers 5 does not have this field of older checkpoints any more; the converter reads it.
+        (copied / "config.json").write_text(json.dumps({"position_embedding_type": "absolute", **config}))
+        ctranslate2.converters.TransformersConverter(str(copied)).convert(str(converted), quantization="float32")
+    encoder = ctranslate2.Encoder(str(converted), device="cpu", compute_type="float32")
+    ids, types = ([row.tolist() for row in shown_rows(inputs, name)] for name in ("input_ids", "token_type_ids"))
+    output = encoder.forward_batch(ids, token_type_ids=types)
+    return {"last_hidden_state": np.array(output.last_hidden_state)}
+
+
+def _keras_hub(folder: Path, inputs: Inputs, scratch: Path) -> Dump:
+    """Run keras-hub's BertBackbone with the weights of the folder, as its own converter reads them."""
+    os.environ.setdefault("KERAS_BACKEND", "torch")
+    import keras_hub
+
+    backbone = keras_hub.models.BertBackbone.from_preset(str(folder))
+    output = backbone.predict(
+        {
+            "token_ids": np.asarray(inputs["input_ids"]),
+            "segment_ids": np.asarray(inputs["token_type_ids"]),
+            "padding_mask": np.asarray(inputs["attention_mask"]),
+        },
+        verbose=0,
+    )
+    return {"last_hidden_state": output["sequence_output"], "pooler_output": output["pooled_output"]}
+
+
+RUNTIMES: dict[str, Runtime] = {
+    "minibert, numba": _minibert("numba"),
+    "minibert, numba-blas": _minibert("numba-blas"),
+    "minibert, numpy": _minibert("numpy"),
+    "transformers, eager": _peer("transformers", "eager"),
+    "transformers, sdpa": _peer("transformers", "sdpa"),
+    "sentence-transformers": _sentence_transformers,
+    "onnxruntime": _peer("onnx"),
+    "onnxruntime, fused": _onnxruntime_fused,
+    "OpenVINO, float32": _peer("openvino"),
+    "CTranslate2": _ctranslate2,
+    "keras-hub": _keras_hub,
+}
+"""The runtimes that are Python packages, by name."""
