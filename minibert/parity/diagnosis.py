@@ -226,6 +226,9 @@ class _Diagnosis:
         """Explain the first of the remaining names, and others with it; return those that still remain."""
         search = self._search
         target = remaining[0]
+        if not np.isfinite(search.places[target].error):  # nothing that is computed equals NaN
+            search.unknown.append(target)
+            return remaining[1:]
         trials = search.singles(target, remaining)
         if not trials:
             trials = search.ranked([(mistake,) for mistake in fitted(search, target)], remaining, target)

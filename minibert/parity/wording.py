@@ -93,9 +93,12 @@ def unknown(names: Sequence[str], facts: str, segments: Mapping[str, frozenset[s
         return Finding(text, "", tuple(names), 0.0, "Dump the hidden states, hidden_states.0 and the next ones.")
     where = "this op alone" if len(segments[first]) == 1 else f"one of the {len(segments[first])} ops before it"
     text = f"{first}{more}: wrong, though what goes in is right; {where}, with no known cause"
-    remedy = "Compare the weights of this module with the checkpoint, then its formula with bert/reference.py."
+    remedy = "Compare the weights of this module with the checkpoint, then its formula with minibert/bert/reference.py."
     if len(segments[first]) > 1:
-        remedy = f"Dump every name of this part, so that one op is left: {', '.join(sorted(segments[first])[:3])}, ..."
+        missing = sorted(segments[first] - {first})
+        remedy = f"Dump every name of this part, so that one op is left: {', '.join(missing[:3])}, ..."
+    if "the activation is wrong" in facts:
+        remedy = "Compare the formula of the activation with hidden_act of config.json, in minibert/bert/reference.py."
     return Finding(f"{text} ({facts})" if facts else text, "", tuple(names), 0.0, remedy)
 
 
