@@ -139,7 +139,8 @@ class _Diagnosis:
         after = [name for name in self._wrong if name not in search.places and name != VECTOR]
         in_head = list(head_findings(self._model, self._inputs, self._port, after))
         if not remaining:
-            yield from in_head or [cannot_tell(self._wrong)]
+            wide = self._wrong[0] in search.places and search.is_wide(self._wrong[0])
+            yield from in_head or [cannot_tell(self._wrong, wide=wide)]
             return
         dropped = dropout(search, remaining)
         if dropped is not None:
