@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from minibert.base.arrays import FloatArray
 from minibert.base.checks import brief, counted
+from minibert.base.files import printable
 from minibert.bert.packed import PackedBatch
 from minibert.parity.diagnosis import diagnose
 from minibert.parity.finding import Finding
@@ -98,7 +99,8 @@ def check(
     findings = [*check_inputs(subject, taken, batch, matched.inputs), *wrong_weights]
     if not matched.values and not findings:
         raise NothingComparedError(_nothing(arrays, matched))
-    return _Comparison(subject, taken, batch, matched, notes).report(budget, findings, diagnosis)
+    with np.errstate(all="ignore"):  # the numbers of a port may overflow anything
+        return _Comparison(subject, taken, batch, matched, notes).report(budget, findings, diagnosis)
 
 
 def _check_budget(budget: object) -> None:
@@ -110,7 +112,7 @@ def _check_budget(budget: object) -> None:
 
 def _nothing(arrays: Dump, matched: Matched) -> str:
     held = [name for name in ("inputs", "weights") if getattr(matched, name)]
-    some = ", ".join(f"{name} {_shape(value)}" for name, value in list(arrays.items())[:6])
+    some = ", ".join(f"{printable(name)} {_shape(value)}" for name, value in list(arrays.items())[:6])
     only = f"Only {' and '.join(held)} were recognised" if held else "No name was recognised"
     return (
         f"Nothing can be compared. The dump holds {some}. {only}. Use names of trace/README.md, such as "

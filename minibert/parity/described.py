@@ -26,6 +26,9 @@ def facts(search: Search, names: Sequence[str]) -> str:
     place = search.places[name]
     exact = search.replay.run(search.chosen, [search.span_of(name)], compute=[name])[name]
     given = search.replay.port[name]
+    broken = ~np.isfinite(visible(given, search.inputs.mask))
+    if broken.any():
+        return f"it holds {int(broken.sum())} of {broken.size} values that are not finite"
     with np.errstate(all="ignore"):
         differs = ~(np.abs(given - exact) <= 10 * search.budget * place.unit)
     mask = search.inputs.mask
@@ -54,7 +57,9 @@ def facts(search: Search, names: Sequence[str]) -> str:
         if 0 < len(heads) < exact.shape[1]:
             facts.append(f"heads {', '.join(map(str, heads.tolist()))} only")
     facts += [*_bias(search, name, given - exact), *_curve(search, name)]
-    precision = fits.precision_of(visible(given, mask))
+    values = visible(given, mask)
+    # Zeros and ones are numbers of every format.
+    precision = "" if np.isin(values, (0, 1, -1)).all() else fits.precision_of(values)
     if precision in ("float16", "bfloat16"):
         facts.append(f"all its values are {precision} numbers")
     return "; ".join(facts)

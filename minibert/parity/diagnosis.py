@@ -139,7 +139,8 @@ class _Diagnosis:
         after = [name for name in self._wrong if name not in search.places and name != VECTOR]
         in_head = list(head_findings(self._model, self._inputs, self._port, after))
         if not remaining:
-            yield from in_head or [cannot_tell(self._wrong)]
+            wide = self._wrong[0] in search.places and search.is_wide(self._wrong[0])
+            yield from in_head or [cannot_tell(self._wrong, wide=wide)]
             return
         dropped = dropout(search, remaining)
         if dropped is not None:
@@ -226,6 +227,9 @@ class _Diagnosis:
         """Explain the first of the remaining names, and others with it; return those that still remain."""
         search = self._search
         target = remaining[0]
+        if not np.isfinite(search.places[target].error):  # nothing that is computed equals NaN
+            search.unknown.append(target)
+            return remaining[1:]
         trials = search.singles(target, remaining)
         if not trials:
             trials = search.ranked([(mistake,) for mistake in fitted(search, target)], remaining, target)

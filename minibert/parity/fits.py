@@ -203,7 +203,7 @@ def fit_length(wanted: FloatArray, given: FloatArray) -> tuple[float, float] | N
     if not np.isfinite(factors).all() or not len(factors) or cosine.min() < 1 - 1e-6:
         return None
     middle = float(np.median(factors))
-    return middle, float(np.std(factors)) / middle
+    return (middle, float(np.std(factors)) / middle) if middle > 0 else None
 
 
 def fit_dropout(wanted: FloatArray, given: FloatArray) -> float | None:

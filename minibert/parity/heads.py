@@ -158,6 +158,6 @@ def _finding(model: Model, entry: Entry, x: FloatArray, exact: FloatArray, given
             "",
             (name,),
             0.0,
-            "Compare its weights with the checkpoint, then its formula with bert/heads.py.",
+            "Compare its weights with the checkpoint, then its formula with minibert/bert/heads.py.",
         ),
     )

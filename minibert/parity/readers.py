@@ -23,7 +23,7 @@ import numpy.typing as npt
 from minibert.base.checks import brief
 from minibert.base.files import is_regular_file, parse_json, printable, read_bytes
 from minibert.base.machine import available_memory
-from minibert.base.npy import parse_npy
+from minibert.base.npy import declared_nbytes, parse_npy
 from minibert.checkpoint.tensors import StoredTensor, read_header
 from minibert.errors import ModelFormatError
 from minibert.parity.debugger_tree import TREE_SUFFIX, TREE_SUFFIXES, read_tree
@@ -41,6 +41,9 @@ _PICKLE_REMEDY = (
     "is a pickle, which can run any code when it is opened, so minibert does not open it. Write the values with "
     'safetensors.torch.save_file({name: tensor.contiguous()}, "dump.safetensors") or numpy.savez("dump.npz", **arrays).'
 )
+
+# The bytes of an .npy file in which its header is; NumPy itself reads headers of at most 10,000 characters.
+_HEADER = 1 << 14
 
 # Files of a folder that are not values.
 _NOT_VALUES = (".txt", ".md", ".log", ".py")
@@ -235,7 +238,10 @@ def _read_npz(path: Path) -> Dump:
                 if not entry.filename.endswith(".npy"):
                     raise ValueError(f"it holds {brief(entry.filename)}, which is not an array")
                 with archive.open(entry) as file:
-                    content = file.read(entry.file_size + 1)  # not more than the size that was checked
+                    content = file.read(_HEADER)
+                    if declared_nbytes(content) != entry.file_size:  # before anything is inflated
+                        raise ValueError(f"{brief(name)} is not as long as its shape says")
+                    content += file.read(entry.file_size + 1 - len(content))  # not more than the size that was checked
                 array = parse_npy(content)
                 if array.dtype.kind in "US" and not array.shape:  # a header, such as a trace's
                     continue

@@ -53,7 +53,7 @@ def _headline(report: Result) -> str:
         return f"WRONG from {wrong[0].name} on{right}; {len(wrong)} of {compared} wrong"
     largest = max((row.ratio for row in rows), default=0.0)
     said = {
-        "bits": f"BITS: {compared} equal minibert bit for bit",
+        "bits": f"BITS: {compared} equal{'s' if len(rows) == 1 else ''} minibert bit for bit",
         "float32": f"FLOAT32: {compared} compared, all as exact as float32 is; the largest error is "
         f"{_number(largest)} units",
         "float16": f"FLOAT16: {compared} compared; the errors are those of a forward in float16",
@@ -81,7 +81,10 @@ def _detail(row: Row) -> str:
         return ""
     place = ", ".join(map(str, row.at))
     level = "" if row.level == "wrong" else f"  {row.level}"
-    relative = f"  {100 * row.relative:.2g} %" if math.isfinite(row.relative) else ""
+    percent = 100 * row.relative
+    relative = f"  {percent:{'.2g' if percent < 99.5 else '.0f'}} %" if math.isfinite(percent) else ""
+    if not math.isfinite(row.largest):
+        return f"{level}  not finite at [{place}]: {row.value:.6g} instead of {row.true:.6g}"
     return f"{level}{relative}  largest {row.largest:.1e} at [{place}]: {row.value:.6g} instead of {row.true:.6g}"
 
 

@@ -81,6 +81,9 @@ _ROWS: dict[str, Callable[[Padded], bool]] = {
 }
 
 
+_DUMP_STATES = "Dump the hidden states, hidden_states.0 and the next ones."
+
+
 def unknown(names: Sequence[str], facts: str, segments: Mapping[str, frozenset[str]], *, wide: bool) -> Finding:
     """Return the finding for names that no known mistake explains."""
     first = names[0]
@@ -90,17 +93,23 @@ def unknown(names: Sequence[str], facts: str, segments: Mapping[str, frozenset[s
             f"{first} is wrong, and no single known mistake explains it. This dump cannot tell where it begins: "
             "there is no name before it."
         )
-        return Finding(text, "", tuple(names), 0.0, "Dump the hidden states, hidden_states.0 and the next ones.")
+        return Finding(text, "", tuple(names), 0.0, _DUMP_STATES)
     where = "this op alone" if len(segments[first]) == 1 else f"one of the {len(segments[first])} ops before it"
     text = f"{first}{more}: wrong, though what goes in is right; {where}, with no known cause"
-    remedy = "Compare the weights of this module with the checkpoint, then its formula with bert/reference.py."
+    remedy = "Compare the weights of this module with the checkpoint, then its formula with minibert/bert/reference.py."
     if len(segments[first]) > 1:
-        remedy = f"Dump every name of this part, so that one op is left: {', '.join(sorted(segments[first])[:3])}, ..."
+        missing = sorted(segments[first] - {first})
+        remedy = f"Dump every name of this part, so that one op is left: {', '.join(missing[:3])}, ..."
+    if "the activation is wrong" in facts:
+        remedy = "Compare the formula of the activation with hidden_act of config.json, in minibert/bert/reference.py."
     return Finding(f"{text} ({facts})" if facts else text, "", tuple(names), 0.0, remedy)
 
 
-def cannot_tell(names: Sequence[str]) -> Finding:
+def cannot_tell(names: Sequence[str], *, wide: bool) -> Finding:
     """Return the finding for small differences that no op makes alone."""
+    if wide:
+        text = f"{names[0]} is a little outside the budget. This dump cannot tell where that begins: "
+        return Finding(f"{text}there is no name before it.", "", tuple(names), 0.0, _DUMP_STATES)
     text = (
         f"{names[0]} is outside the budget, but each op is right on the inputs that it was given: small differences "
         "add up, or the values of another run were dumped"

@@ -135,6 +135,28 @@ def test_the_gelu_of_torch_is_not_a_finding(subject: Subject) -> None:
     assert {finding.mistake for finding in subject.diagnose(port)} == {"A3.merge"}
 
 
+@pytest.mark.parametrize("change", [0.0, 1e30, np.nan, np.inf])
+def test_numbers_that_are_far_from_all_others(subject: Subject, change: float) -> None:
+    """No error, no warning, no cause that is not one; NaN is counted, and takes no simulation."""
+    dump = simulate(subject.model, subject.inputs, (), record="hidden_states.*")
+    with np.errstate(all="ignore"):
+        dump = {name: array * np.float32(change) for name, array in dump.items()}
+    report = parity.check(subject.model, dump, subject.inputs)
+    assert report.verdict == "wrong"
+    assert [finding.mistake for finding in report.diagnosis] == [""]
+    assert ("values that are not finite" in report.diagnosis[0].text) == (not np.isfinite(change))
+    assert "bfloat16" not in report.diagnosis[0].text
+    assert str(report)
+
+
+def test_names_to_dump_are_those_that_are_missing(subject: Subject) -> None:
+    wrong = part_mistake("", "", "", "value", weights=lambda inner, here, w, b: (w * 1.5, b)).only(1)
+    port = simulate(subject.model, subject.inputs, wrong, record=["hidden_states.*", "*.self"])
+    (found,) = subject.diagnose(port)
+    assert "encoder.layer.1.attention.self.key, " in found.remedy
+    assert "encoder.layer.1.attention.self, " not in found.remedy
+
+
 # --- heads ------------------------------------------------------------------------------------------------------------
 
 

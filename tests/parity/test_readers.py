@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import pickle
 import zipfile
@@ -378,3 +379,12 @@ def test_tensors_are_values(case: Case) -> None:
     model, inputs, trace = case
     dump = {f"hidden_states.{i}": torch.from_numpy(trace[f"hidden_states.{i}"]) for i in range(3)}
     assert parity.check(model, dump, inputs).verdict == "bits"
+
+
+def test_an_archive_that_inflates_to_more_than_its_shape_is_refused_before_it_is_inflated(tmp_path: Path) -> None:
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": (2**40,)})
+    with zipfile.ZipFile(tmp_path / "bomb.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("hidden_states.0.npy", header.getvalue() + bytes(1 << 20))
+    with pytest.raises(ValueError, match="not as long as its shape says"):
+        read_dump(tmp_path / "bomb.npz")
