@@ -98,7 +98,7 @@ def test_the_time_is_that_of_a_machine_with_constant_speed(
     assert found.start_seconds == pytest.approx(start, abs=1e-6)
     assert found.hours == pytest.approx(found.seconds / 3600)
     assert found.core_hours == pytest.approx(3 * found.hours)
-    assert machine.runs[0] < machine.runs[1] < machine.runs[2] < 3000
+    assert machine.runs[0] == machine.runs[1] < machine.runs[2] <= machine.runs[-1] <= 3000
 
 
 def test_a_sample_of_a_larger_corpus_gives_nearly_the_same(
@@ -113,7 +113,7 @@ def test_a_sample_of_a_larger_corpus_gives_nearly_the_same(
     assert found.seconds == pytest.approx(1 + total * 1e-3, rel=0.02)
 
 
-def test_the_larger_run_takes_about_the_time_that_was_asked_for(
+def test_the_largest_run_takes_about_the_time_that_was_asked_for(
     model: SentenceTransformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = write_texts(tmp_path / "t.txt", distinct_texts(3000))
@@ -123,7 +123,7 @@ def test_the_larger_run_takes_about_the_time_that_was_asked_for(
         assert found.sample_seconds == pytest.approx(seconds, rel=0.2)
 
 
-@pytest.mark.parametrize("count", [1, 2, 40, 64, 65])
+@pytest.mark.parametrize("count", [1, 2, 8, 9, 65])
 def test_a_few_texts_are_all_of_the_sample(
     count: int, model: SentenceTransformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

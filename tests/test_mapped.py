@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 import threading
 import time
 import zlib
@@ -259,3 +261,22 @@ def test_arrays_stay_when_their_file_is_deleted_or_replaced(folder: Path) -> Non
 def test_the_name_of_a_file_does_not_show_its_key(folder: Path) -> None:
     shared_arrays(folder, "a key with a / and a \N{SNOWMAN}", Maker())
     assert re.fullmatch(r"[0-9a-f]{32}\.weights", the_file(folder).name)
+
+
+def test_a_writer_that_is_killed_is_followed_by_another(folder: Path) -> None:
+    """Its lock ends with it; the file of the lock stays, and is no obstacle."""
+    program = (
+        "import sys\nfrom pathlib import Path\nfrom minibert.base.mapped import shared_arrays\n"
+        "def make():\n    print('making', flush=True)\n    sys.stdin.read()\n"
+        "shared_arrays(Path(sys.argv[1]), 'key', make)\n"
+    )
+    writer = subprocess.Popen(
+        [sys.executable, "-c", program, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert writer.stdout is not None
+    assert writer.stdout.readline() == "making\n"
+    writer.kill()
+    writer.communicate()
+    assert [path.suffix for path in folder.iterdir()] == [".lock"]
+    check(shared_arrays(folder, "key", Maker()))
+    assert [path.suffix for path in folder.iterdir()] == [".weights"]

@@ -186,8 +186,12 @@ def test_doctor_says_why_a_folder_is_not_trusted(tmp_path: Path, monkeypatch: py
         "blas": diagnostics.blas(),
         "processor": diagnostics.processor(),
         "cache": [state],
+        "shared_weights": diagnostics.shared_weights(),
         "checks": [vars(check)],
     }
+    folder = tmp_path / "open" / "base" / "weights"
+    weights = f"weights    not shared, unless a program chooses; {folder}: 0 files, 0 MB, not used: {reason}\n"
+    assert weights in _as_text(report)
     assert f"cache      {state['folder']}: cold, writable, ignored: {reason}\n" in _as_text(report)
 
 

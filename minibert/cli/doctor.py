@@ -105,6 +105,7 @@ def _as_text(report: dict[str, Any]) -> str:
             access = "writable" if state["writable"] else "not writable"
             ignored = f", ignored: {state['untrusted']}" if state["untrusted"] else ""
             lines.append(f"cache      {state['folder']}: {warmth}, {access}{ignored}")
+    if "shared_weights" in report:
         shared = report["shared_weights"]
         size = sum(file["bytes"] for file in shared["files"]) / 1e6
         ignored = f", not used: {shared['untrusted']}" if shared["untrusted"] else ""

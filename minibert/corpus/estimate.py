@@ -2,10 +2,10 @@
 
 Reading   The whole input is read once, as every run does first: the same problems are found, and texts are counted
 Sample    Up to 4,096 of the texts that would be computed, each with the same chance. Their tokens are counted
-Runs      Two runs of `embed_corpus` over texts of the sample, into a temporary folder. The smaller one gives the time
-          that every run takes, the difference between both the time of a token
+Runs      Runs of `embed_corpus` over more and more texts of the sample, into a temporary folder. The smallest one gives
+          the time that every run takes, its difference from the largest one the time of a token
 Time      the time of any run + tokens x the time of a token + two readings of the input
-Memory    the most that this process had, and the texts and vectors of a shard beyond those of the larger run
+Memory    the most that this process had, and the texts and vectors of a shard beyond those of the largest run
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["Estimate", "estimate_corpus"]
 
 _SAMPLE_TEXTS = 4096
 _SAMPLE_CHARACTERS = 2**22
-_FIRST_TEXTS = 64
+_FIRST_TEXTS = 8
 # Bytes of Python's objects for a text of a shard, besides its characters and its vector.
 _TEXT_BYTES = 700
 
@@ -71,9 +71,9 @@ class Estimate:
     read_seconds : float
         Of one reading of the input, measured.
     sample_texts, sample_tokens : int
-        Of the larger run.
+        Of the largest run.
     sample_seconds : float
-        Of the larger run, measured.
+        Of the largest run, measured.
     """
 
     n_texts: int
@@ -129,7 +129,7 @@ def estimate_corpus(
     num_threads : int, optional
         What the model was loaded with.
     sample_seconds : float
-        About the time of the larger run over the sample; longer is more accurate.
+        About the time of the largest run over the sample; longer is more accurate.
     clock : callable
         Returns seconds.
     **options
@@ -289,7 +289,7 @@ class _Measured:
 
 
 def _measure(run: Callable[[int], float], counts: Sequence[int], sample_seconds: float) -> _Measured:
-    """Run the first texts of the sample, then as many as take about `sample_seconds`.
+    """Run a few texts of the sample, then more and more of them, until a run takes about `sample_seconds`.
 
     Parameters
     ----------
@@ -300,17 +300,22 @@ def _measure(run: Callable[[int], float], counts: Sequence[int], sample_seconds:
     """
     if not counts:
         return _Measured(0, 0.0, 0.0, 0.0)
-    few = min(len(counts), _FIRST_TEXTS)
-    run(min(few, 8))  # the first run of a process starts threads and gets memory
-    first = run(few)
-    per_text = first / few
-    many = min(len(counts), max(2 * few, int(sample_seconds / per_text) if per_text > 0 else len(counts)))
-    if many <= few:
-        return _Measured(few, first, 0.0, first / sum(counts))
-    longer = run(many)
-    few_tokens, many_tokens = sum(counts[:few]), sum(counts[:many])
-    token_seconds = max(0.0, longer - first) / (many_tokens - few_tokens)
-    if token_seconds == 0:  # the clock is too coarse, or something else used the machine during the smaller run
+    few = many = min(len(counts), _FIRST_TEXTS)
+    run(few)  # the first run of a process starts threads and gets memory
+    first = longer = run(few)
+    few_tokens, mean = sum(counts[:few]), sum(counts) / len(counts)
+    while many < len(counts):
+        following = 4 * many
+        if longer > first:
+            token_seconds = (longer - first) / (sum(counts[:many]) - few_tokens)
+            following = min(following, int(sample_seconds / (token_seconds * mean)))
+        following = min(following, len(counts))
+        if following < min(1.2 * many, len(counts)):
+            break
+        many, longer = following, run(following)
+    many_tokens = sum(counts[:many])
+    token_seconds = max(0.0, longer - first) / max(1, many_tokens - few_tokens)
+    if token_seconds == 0:  # all texts are in the few, or the clock is too coarse
         return _Measured(many, longer, 0.0, longer / many_tokens)
     start = max(0.0, first - few_tokens * token_seconds)
     return _Measured(many, longer, start, (longer - start) / many_tokens)
