@@ -298,6 +298,33 @@ def test_each_symbol_of_the_table_has_a_step_with_its_line_of_code() -> None:
                 assert lines[number - 1].strip() == text
 
 
+MORE_HOSTILE = [
+    *(
+        "</ScRiPt >",
+        "<script>alert(1)",
+        "-->",
+        "--!>",
+        "<![CDATA[",
+        "</textarea>",
+        "</title>",
+        "</noscript><img src=x>",
+    ),
+    *("<base href=x>", "<meta http-equiv=refresh>", "<style>*{}", "javascript:alert(1)", "&lt;b&gt;", "&#60;b&#62;"),
+    *(
+        "'\"><b onclick=x>",
+        "`${alert(1)}`",
+        "\\u003cscript>",
+        "\u2066x\u2069",
+        "\ufeff",
+        "\x1b[31m",
+        "\udfff\ud800",
+        "}}{{title}}",
+    ),
+    *("\u061c", "\u200b", "\U000e0001", "=cmd|' ' !A0", "\r\n", "__proto__", "constructor", ""),
+]
+"""What ends an element or a string, changes the direction, or means something to a script or a spreadsheet."""
+
+
 def luminance(colour: str) -> float:
     parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
@@ -318,7 +345,7 @@ def test_the_colours_of_text_have_contrast() -> None:
 
 @needs_data
 def test_hostile_tokens_stay_text(small: BertModel) -> None:
-    lines = [*naughty_lines(), "</script>", "\ud800", "]]>", "<!--", "{{payload}}", "\u2028"]
+    lines = [*naughty_lines(), "</script>", "\ud800", "]]>", "<!--", "{{payload}}", "\u2028", *MORE_HOSTILE]
     for start in range(0, len(lines), 100):
         words = lines[start : start + 100]
         html = page(small.trace(np.ones((1, len(words)), dtype=np.int64), tokens=[words]), title=words[0])
