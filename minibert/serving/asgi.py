@@ -152,7 +152,7 @@ def _http_error(request: Request, error: Exception) -> Response:
     path = path_of(request.scope)
     post = POSTS.get(path)
     if error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "POST")
+        allowed = ", ".join(sorted((error.headers or {}).get("Allow", "POST").split(", ")))
         problem = ServiceError("method", f"{path[:200]} does not accept {request.method[:20]}; send {allowed}.")
     else:
         problem = ServiceError("not_found", f"{path[:200]} is not a route; expected one of {', '.join(POSTS)}, ...")
