@@ -152,7 +152,8 @@ def _http_error(request: Request, error: Exception) -> Response:
     path = path_of(request.scope)
     post = POSTS.get(path)
     if error.status_code == 405:
-        problem = ServiceError("method", f"{path[:200]} does not accept {request.method[:20]}.")
+        allowed = ", ".join(sorted((error.headers or {}).get("Allow", "POST").split(", ")))
+        problem = ServiceError("method", f"{path[:200]} does not accept {request.method[:20]}; send {allowed}.")
     else:
         problem = ServiceError("not_found", f"{path[:200]} is not a route; expected one of {', '.join(POSTS)}, ...")
     family = "openai" if post is None else post.family

@@ -16,7 +16,7 @@ __all__ = ["LOG", "REQUESTS", "log_requests"]
 
 LOG = logging.getLogger("minibert.serving")
 REQUESTS = LOG.getChild("requests")
-"""A record per request: a warning if texts were cut."""
+"""A record per request if its level is DEBUG; otherwise only of requests whose texts were cut."""
 
 _MOST_LINES = 10_000  # that wait to be written; further ones are counted and dropped
 
@@ -35,7 +35,7 @@ def log_requests(*, as_json: bool) -> None:
         handler.addFilter(_OncePerMinute())
     LOG.handlers[:] = [handler]
     LOG.setLevel(logging.INFO)
-    REQUESTS.setLevel(logging.INFO if as_json else logging.WARNING)
+    REQUESTS.setLevel(logging.DEBUG if as_json else logging.INFO)
     LOG.propagate = False
 
 

@@ -245,9 +245,8 @@ class PostRoute:
             headers["x-compute-characters"] = str(report.n_characters)
             headers["x-queue-time"] = _milliseconds(work.job.queue_seconds)
             headers["x-inference-time"] = _milliseconds(work.job.compute_seconds)
-        level = logging.WARNING if "truncated" in line else logging.INFO
-        if REQUESTS.isEnabledFor(level):
-            REQUESTS.log(level, "%s", json.dumps(line), extra={"request": line})
+        if REQUESTS.isEnabledFor(logging.INFO if "truncated" in line else logging.DEBUG):
+            REQUESTS.info("%s", json.dumps(line), extra={"request": line})
 
 
 class _Held:

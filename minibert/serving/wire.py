@@ -235,6 +235,11 @@ class EncodeRequest(msgspec.Struct, kw_only=True):
 
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
+_CHOICES = {
+    "encoding_format": "float or base64",
+    "priority": "low or normal",
+    "truncate": "NONE, START or END",
+}
 _MOST_IGNORED = 100  # names that are reported
 _HALF_CHARACTER = re.compile(rb"\\u[dD][89a-fA-F]")
 
@@ -334,6 +339,8 @@ def _decode(body: bytes | msgspec.Raw, kind: Any, field: str) -> Any:
         if place.startswith("["):  # a key of the object itself
             place = "the body"
         where = f"{place}: " if place else "the body: "
+        if message.startswith("Invalid enum value") and place in _CHOICES:
+            message += f", expected {_CHOICES[place]}"
         raise ServiceError(
             "invalid", f"{where}{message.replace('`', '')}.", param=re.sub(r"[\[.].*", "", place)
         ) from None

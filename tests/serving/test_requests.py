@@ -116,6 +116,25 @@ def test_a_model_with_a_prompt_may_make_a_short_body_long(model: SentenceTransfo
         gate.opened.set()
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "body", "message"),
+    [
+        ("GET", "/embed", b"", "/embed does not accept GET; send POST."),
+        ("PUT", "/info", b"", "/info does not accept PUT; send GET, HEAD."),
+        ("POST", "/v1/embeddings", b'{"input": "a", "encoding_format": "int8"}', "'int8', expected float or base64."),
+        ("POST", "/embed", b'{"inputs": "a", "priority": "high"}', "priority: Invalid enum value 'high', expected low"),
+        ("POST", "/v2/embed", b'{"texts": ["a"], "truncate": "MID"}', "'MID', expected NONE, START or END."),
+    ],
+)
+def test_a_refusal_says_what_was_expected(
+    model: SentenceTransformer, method: str, path: str, body: bytes, message: str
+) -> None:
+    with Engine(model) as engine, TestClient(app(engine)) as client:
+        answer = client.request(method, path, content=body)
+    assert answer.status_code in (400, 405, 422)
+    assert message in answer.text
+
+
 # --- how its end is told ----------------------------------------------------------------------------------------------
 
 
