@@ -8,6 +8,7 @@ import platform
 from pathlib import Path
 
 from minibert import __version__
+from minibert.base import machine
 
 
 def environment() -> str:
@@ -21,12 +22,9 @@ def environment() -> str:
 
 
 def peak_memory() -> float:
-    """Return the peak memory of this process in bytes, as Linux reports it; nan on other systems."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
-            if line.startswith("VmHWM"):
-                return int(line.split()[1]) * 1024
-    return float("nan")
+    """Return the peak memory of this process in bytes; nan if the system does not report it."""
+    found = machine.peak_memory()
+    return float("nan") if found is None else found
 
 
 def processor() -> str:

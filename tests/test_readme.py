@@ -592,7 +592,18 @@ def test_the_benchmarks_find_their_markers() -> None:
         for path in (ROOT / "benchmarks").glob("*.py")
         for name in re.findall(r'\bpublish\("([\w ]+)"', path.read_text(encoding="utf-8"))
     }
-    layers_and_texts = {"speed", "texts", "corpus", "runtime", "parity", "ops", "bounds", "rounding"}
+    layers_and_texts = {
+        "speed",
+        "estimate",
+        "shared weights",
+        "texts",
+        "corpus",
+        "runtime",
+        "parity",
+        "ops",
+        "bounds",
+        "rounding",
+    }
     assert named == layers_and_texts | {"heads", "trace", "serving", "mistakes", "low precision", "low precision error"}
     for name in named:
         assert page.count(f"<!-- {name} -->\n|") == page.count(f"<!-- /{name} -->") == 1

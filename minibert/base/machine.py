@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
-__all__ = ["available_cores", "available_memory"]
+__all__ = ["available_cores", "available_memory", "peak_memory"]
 
 _ROOT = Path("/")
 _Limit = TypeVar("_Limit", int, float)
@@ -48,6 +49,20 @@ def available_memory(root: Path = _ROOT) -> int | None:
     except (AttributeError, ValueError, OSError):
         return None
     return min([installed, *_limits(root, "memory", _read_memory)])
+
+
+def peak_memory(root: Path = _ROOT) -> int | None:
+    """Return the most bytes of memory that this process has had; None if the system does not say."""
+    try:
+        lines = (root / "proc/self/status").read_text(encoding="utf-8", errors="replace").splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+    except (OSError, ValueError, IndexError, StopIteration):
+        pass
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _limits(root: Path, controller: str, read: Callable[[Path, bool], _Limit | None]) -> Iterator[_Limit]:

@@ -120,7 +120,7 @@ def list_files(folder: Path) -> list[MappedFile]:
     """List the files of a folder, by title; their arrays are not read."""
     found = []
     for path in sorted(folder.glob(f"*{_SUFFIX}")) if folder.is_dir() else []:
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError), open_trusted(folder, path.name) as file:
+        with contextlib.suppress(Exception), open_trusted(folder, path.name) as file:
             state = os.fstat(file.fileno())
             header, _ = _header(file.read(_BLOCK))
             found.append(MappedFile(str(path), str(header["title"]), state.st_size, state.st_mtime))
@@ -138,7 +138,7 @@ def _map(folder: Path, name: str, key: str) -> dict[str, FloatArray] | None:
             with contextlib.suppress(OSError):  # a file of the package's owner
                 os.utime(file.fileno() if os.utime in os.supports_fd else folder / name)
             return arrays
-    except (OSError, ValueError, KeyError, TypeError):  # after any error in a file, it is written again
+    except Exception:  # after any error in a file, it is written again
         return None
 
 

@@ -17,8 +17,9 @@ from minibert.bert import low_precision, reference
 from minibert.bert.config import ACTIVATIONS, BertConfig
 from minibert.bert.ops import LayerNorm, Linear, Ops
 from minibert.bert.weights import LayerWeights, Weights
-from minibert.models.backend import choose_compute_type, choose_num_threads
+from minibert.models.backend import choose_compute_type, choose_num_threads, choose_sharing
 from minibert.models.bert_model import BertModel
+from minibert.models.sharing import shared_folder
 
 __all__ = [
     "Check",
@@ -112,6 +113,20 @@ def cache_state() -> list[dict[str, Any]]:
             }
         )
     return states
+
+
+def shared_weights() -> dict[str, Any]:
+    """Return whether weights are shared unless a program chooses, the folder of the files, and what it holds."""
+    from minibert.base.mapped import list_files
+    from minibert.base.trusted import why_untrusted
+
+    folder = shared_folder()
+    return {
+        "chosen": choose_sharing(None, "numba") is not None,
+        "folder": None if folder is None else str(folder),
+        "untrusted": "the user does not have a home folder" if folder is None else why_untrusted(folder),
+        "files": [] if folder is None else [file._asdict() for file in list_files(folder)],
+    }
 
 
 def blas() -> dict[str, Any]:

@@ -9,6 +9,7 @@ import time
 from itertools import islice
 from typing import Any
 
+from minibert.base.checks import counted
 from minibert.cli.common import add_compute_type, add_model_options, read_lines
 from minibert.cli.loading import locate_model
 
@@ -61,6 +62,7 @@ def _doctor(arguments: argparse.Namespace) -> None:
     try:
         report["processor"] = diagnostics.processor()
         report["cache"] = diagnostics.cache_state()
+        report["shared_weights"] = diagnostics.shared_weights()
         report["processor"]["compute_type"] = compute_type
         from minibert.kernels import make_ops
 
@@ -103,6 +105,14 @@ def _as_text(report: dict[str, Any]) -> str:
             access = "writable" if state["writable"] else "not writable"
             ignored = f", ignored: {state['untrusted']}" if state["untrusted"] else ""
             lines.append(f"cache      {state['folder']}: {warmth}, {access}{ignored}")
+        shared = report["shared_weights"]
+        size = sum(file["bytes"] for file in shared["files"]) / 1e6
+        ignored = f", not used: {shared['untrusted']}" if shared["untrusted"] else ""
+        chosen = "shared" if shared["chosen"] else "not shared"
+        lines.append(
+            f"weights    {chosen}, unless a program chooses; {shared['folder']}: "
+            f"{counted(len(shared['files']), 'file')}, {size:.0f} MB{ignored}"
+        )
     blas = report["blas"]
     lines.append(f"BLAS       {blas['name']} {blas['version']}; for backend='numba-blas' and 'numpy' only")
     for check in report["checks"]:

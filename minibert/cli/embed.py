@@ -8,6 +8,7 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
+from minibert.base.checks import counted
 from minibert.cli.common import (
     add_batch_size,
     add_layer_pooling,
@@ -29,6 +30,7 @@ from minibert.cli.runs import SHARD_SIZE, add_inputs, has_files, report_run, res
 
 if TYPE_CHECKING:
     from minibert.corpus.encoders import Workers
+    from minibert.corpus.estimate import Estimate
     from minibert.sentence.sentence_transformers import SentenceTransformer
 
 __all__ = ["add_verbs"]
@@ -63,11 +65,16 @@ def add_verbs(verbs: Any) -> None:
         metavar="ray[:ADDRESS]",
         help="compute with the machines of a Ray cluster, with --input: the address of its head, such as "
         "ray:10.0.0.1:6379; ray:local starts Ray on this machine; ray alone is RAY_ADDRESS, or this machine's cluster. "
-        "--num-threads is that of each worker",
+        "--threads is that of each worker",
     )
     embed.add_argument(
         "--actors", type=positive, metavar="N", help="workers, with --on (default: as many as the cluster has room for)"
     )
+        "--estimate",
+        action="store_true",
+        help="compute nothing but a sample, with --input, and print how long the run would take and its memory",
+    )
+    embed.add_argument("--json", action="store_true", help="with --estimate: print one JSON object")
     add_prompt(embed, "each text")
     embed.add_argument(
         "--normalize",
@@ -160,13 +167,19 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
 def _embed(arguments: argparse.Namespace) -> None:
     import numpy as np
 
+    if arguments.json and not arguments.estimate:
+        raise ValueError("--json is for --estimate; vectors are printed as JSON in any case.")
     of_files = {
         "--dtype": arguments.dtype != "float32",
         "--on": arguments.on is not None,
         "--actors": arguments.actors is not None,
+        "--estimate": arguments.estimate,
     }
     if has_files(arguments, of_files):
-        _embed_corpus(arguments)
+        if arguments.estimate:
+            _estimate(arguments)
+        else:
+            _embed_corpus(arguments)
         return
     if arguments.output is not None:
         check_file(arguments.output, ".npy")
@@ -233,6 +246,61 @@ def _workers(arguments: argparse.Namespace) -> contextlib.AbstractContextManager
         )
     except ImportError as error:
         raise ValueError(str(error)) from error
+
+
+def _estimate(arguments: argparse.Namespace) -> None:
+    from minibert.corpus.estimate import estimate_corpus
+    from minibert.corpus.writers import output_suffix
+
+    if arguments.precision != "float32":
+        raise ValueError("--precision does not work with --input; give --dtype float16, or leave it out.")
+    if arguments.on is not None or arguments.actors is not None:
+        raise ValueError("--on and --actors do not work with --estimate, which measures this machine; leave them out.")
+    if arguments.resume:
+        raise ValueError("--resume does not work with --estimate, which is about a whole run; leave it out.")
+    found = estimate_corpus(
+        _load(arguments),
+        sources_of(arguments),
+        suffix=".npy" if arguments.output is None else output_suffix(arguments.output),
+        on_error=arguments.on_error,
+        dtype=arguments.dtype,
+        shard_size=arguments.shard_size,
+        num_threads=arguments.num_threads,
+        report=report_problem,
+        **_options(arguments),
+    )
+    if arguments.json:
+        print(json.dumps({**vars(found), "hours": found.hours, "core_hours": found.core_hours}, indent=2))
+    else:
+        print(_estimate_as_text(found))
+
+
+def _estimate_as_text(found: Estimate) -> str:
+    """Write an estimate for people, with the way in which it was computed."""
+    memory = "not known on this system" if found.memory_bytes is None else f"{found.memory_bytes / 1e6:,.0f} MB"
+    threads = counted(found.num_threads, "thread")
+    unusable = f", {counted(found.n_unusable, 'input line')} that cannot be used" if found.n_unusable else ""
+    return "\n".join(
+        (
+            f"texts     {found.n_texts:,}, of which {found.n_computed:,} are computed{unusable}",
+            f"tokens    {found.n_tokens:,}, estimated from a sample",
+            f"time      {_duration(found.seconds)} with {threads} on this machine",
+            f"memory    {memory}",
+            f"output    {found.output_bytes / 1e6:,.1f} MB of numbers",
+            f"measured  {counted(found.sample_texts, 'text')} with {counted(found.sample_tokens, 'token')} in "
+            f"{found.sample_seconds:.2f} s: {found.tokens_per_second:,.0f} tokens per second",
+            f"computed  {found.start_seconds:.2f} s to start + tokens / {found.tokens_per_second:,.0f} per second + "
+            f"2 readings of {found.read_seconds:.2f} s",
+            f"other     {found.core_hours:.3g} core-hours; divided by other numbers of cores this is a guess, because "
+            f"only {threads} and this machine were measured",
+        )
+    )
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} seconds"
+    return f"{seconds / 60:.1f} minutes" if seconds < 3600 else f"{seconds / 3600:.2f} hours"
 
 
 def _similarity(arguments: argparse.Namespace) -> None:

@@ -78,7 +78,7 @@ def has_files(arguments: argparse.Namespace, of_files: Mapping[str, bool]) -> bo
     if arguments.input:
         if arguments.texts:
             raise ValueError("texts and --input are both given; give one of them.")
-        if arguments.output is None:
+        if arguments.output is None and not getattr(arguments, "estimate", False):
             raise ValueError("--input needs --output FILE.")
         return True
     if not arguments.texts:

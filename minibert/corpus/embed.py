@@ -25,7 +25,7 @@ from minibert.sentence.options import EncodeOptions
 from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.tokens.layers import resolve_layers
 
-__all__ = ["embed_corpus"]
+__all__ = ["embed_corpus", "too_long"]
 
 # Rows that are converted to bytes together.
 _ROWS_AT_ONCE = 512
@@ -135,7 +135,7 @@ def embed_corpus(
         },
         probe=probe,
         bad_lines=bad_lines,
-        too_long=_too_long(model, chosen) if long_texts else None,
+        too_long=too_long(model, chosen) if long_texts else None,
         shard_size=shard_size,
         resume=resume,
         show_progress=show_progress,
@@ -193,7 +193,7 @@ def _length_problem(n_tokens: int, limit: int) -> str:
     return f"has {n_tokens} tokens, the limit is {limit} (max_seq_length)"
 
 
-def _too_long(model: SentenceTransformer, options: EncodeOptions) -> Callable[[list[str]], list[str | None]]:
+def too_long(model: SentenceTransformer, options: EncodeOptions) -> Callable[[list[str]], list[str | None]]:
     """Return a function texts -> for each the problem if it has more tokens than the model takes, else None."""
 
     def reasons(texts: list[str]) -> list[str | None]:

@@ -33,7 +33,7 @@ from minibert.corpus.manifest import manifest_path, read_manifest
 from minibert.corpus.readers import InputLine, Source, read_input_lines
 from minibert.corpus.shards import Counts, Part, ShardFolder
 
-__all__ = ["ON_ERROR", "Append", "BadLines", "Output", "Summary", "row_of", "run_shards"]
+__all__ = ["ON_ERROR", "Append", "BadLines", "Output", "Summary", "row_of", "run_shards", "standard_input", "survey"]
 
 ON_ERROR = ("stop", "skip", "null")
 """If an input line cannot be used: compute nothing, leave the line out, or keep its row without a vector."""
@@ -227,13 +227,13 @@ def run_shards(
             raise ValueError(f"{folder.describe()}. Continue it with resume=True, or delete the folder.")
         finished = _finished(target) if resume and unfinished is None and os.path.exists(target) else None
         files = [
-            dataclasses.replace(source, path=folder.keep_standard_input(_standard_input))
+            dataclasses.replace(source, path=folder.keep_standard_input(standard_input))
             if source.path == "-"
             else source
             for source in sources
         ]
         before = [_state(source) for source in files]
-        found = _survey(files, bad_lines, too_long)
+        found = survey(files, bad_lines, too_long)
         _refuse_changes(files, before)
         mine = {
             "settings": {**settings, "minibert": minibert.__version__, "shard_size": shard_size},
@@ -294,16 +294,24 @@ class _Survey:
     counts: list[int]
 
 
-def _survey(
-    sources: Sequence[Source], bad_lines: BadLines, too_long: Callable[[list[str]], list[str | None]] | None
+def survey(
+    sources: Sequence[Source],
+    bad_lines: BadLines,
+    too_long: Callable[[list[str]], list[str | None]] | None,
+    seen: Callable[[list[InputLine]], object] | None = None,
 ) -> _Survey:
-    """Read every input line before anything is computed; with "stop" raise if some cannot be used."""
+    """Read every input line before anything is computed; with "stop" raise if some cannot be used.
+
+    `seen` is called with all input lines, some at a time.
+    """
     problems: list[str] = []
     checksums, counts, n_problems = [], [], 0
     for source in sources:
         checksum, count = hashlib.sha256(), 0
         for chunk in in_chunks(read_input_lines(source, checksum), 1024, _weight, _CHARACTERS_AT_ONCE):
             count += len(chunk)
+            if seen is not None:
+                seen(chunk)
             if bad_lines.on_error != "stop":
                 continue
             if too_long is not None:
@@ -466,7 +474,8 @@ def _difference(theirs: dict[str, Any], mine: dict[str, Any]) -> str:
     return f"{', '.join(changed)} has changed" if changed else "it was read in another way"
 
 
-def _standard_input() -> BinaryIO:
+def standard_input() -> BinaryIO:
+    """Return the standard input as bytes; raise a ValueError if it is closed."""
     if sys.stdin is None:
         raise ValueError("the standard input is closed.")
     return sys.stdin.buffer

@@ -1,0 +1,261 @@
+"""Arrays in mapped files: one writer, checks before a file is used, damage, other users, files that nobody uses."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+import time
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from minibert.base import mapped
+from minibert.base.arrays import FloatArray
+from minibert.base.mapped import list_files, shared_arrays
+
+needs_owners = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="files do not have owners on this system")
+
+
+class Maker:
+    """Makes two arrays, and counts how often."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self) -> dict[str, FloatArray]:
+        self.calls += 1
+        numbers = np.arange(3 * 5_000, dtype=np.float32)
+        return {
+            "a": numbers.reshape(3, 5_000),
+            "b": np.full((), 7, np.float32),
+            "nothing": np.empty((0, 4), np.float32),
+        }
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "cache" / "weights"
+
+
+def the_file(folder: Path) -> Path:
+    (path,) = folder.glob("*.weights")
+    return path
+
+
+def check(arrays: dict[str, FloatArray]) -> None:
+    expected = Maker()()
+    assert arrays.keys() == expected.keys()
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(array, expected[name])
+        assert array.dtype == np.float32
+        assert array.ctypes.data % 64 == 0
+
+
+def test_the_arrays_are_made_once_and_then_mapped(folder: Path) -> None:
+    make = Maker()
+    first = shared_arrays(folder, "key", make)
+    inode = the_file(folder).stat().st_ino
+    second = shared_arrays(folder, "key", make)
+    check(first)
+    check(second)
+    assert make.calls == 1
+    assert the_file(folder).stat().st_ino == inode
+    assert not any(array.flags.writeable for array in second.values())
+    assert sorted(path.suffix for path in folder.iterdir()) == [".weights"]  # without a lock, without parts
+
+
+def test_each_key_has_a_file_of_its_own(folder: Path) -> None:
+    make = Maker()
+    for key in ("one", "other", "one"):
+        check(shared_arrays(folder, key, make))
+    assert make.calls == 2
+    assert len(list(folder.glob("*.weights"))) == 2
+
+
+def flip(content: bytes, place: int) -> bytes:
+    return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+
+
+def with_header(content: bytes, **changes: object) -> bytes:
+    """Change the header of a file, and make its checksum right."""
+    line, _, rest = content[4:].partition(b"\n")
+    changed = json.dumps({**json.loads(line), **changes}).encode()
+    body = changed + b" " * (len(line) - len(changed)) + b"\n" + rest
+    return zlib.crc32(body).to_bytes(4, "little") + body
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda content: b"",
+    "three bytes": lambda content: content[:3],
+    "only a checksum": lambda content: bytes(4),
+    "zeros": lambda content: bytes(len(content)),
+    "cut in half": lambda content: content[: len(content) // 2],
+    "one byte short": lambda content: content[:-1],
+    "one byte more": lambda content: content + b"\0",
+    "a flipped bit of the checksum": lambda content: flip(content, 0),
+    "a flipped bit of the header": lambda content: flip(content, 40),
+    "a flipped bit of the arrays": lambda content: flip(content, len(content) - 20_000),
+    "the last half not written": lambda content: content[: len(content) // 2] + bytes(len(content) - len(content) // 2),
+    "a newer format": lambda content: with_header(content, format=2),
+    "the file of another key": lambda content: with_header(content, key="other"),
+    "not a header": lambda content: zlib.crc32(b"[]\n").to_bytes(4, "little") + b"[]\n",
+    "a header without arrays": lambda content: with_header(content, arrays=None),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_file_is_written_again_and_never_used(damage: str, folder: Path) -> None:
+    make = Maker()
+    shared_arrays(folder, "key", make)
+    path = the_file(folder)
+    good = path.read_bytes()
+    path.chmod(0o644)
+    path.write_bytes(DAMAGES[damage](good))
+    check(shared_arrays(folder, "key", make))
+    assert make.calls == 2
+    assert path.read_bytes() == good
+
+
+def test_the_checksum_covers_every_byte(folder: Path) -> None:
+    shared_arrays(folder, "key", lambda: {"a": np.ones(40, np.float32)})
+    path = the_file(folder)
+    good = path.read_bytes()
+    path.chmod(0o644)
+    for place in range(0, len(good), 7):
+        path.write_bytes(flip(good, place))
+        assert mapped._map(folder, path.name, "key") is None, f"byte {place}"
+
+
+@needs_owners
+@pytest.mark.parametrize("mode", [0o666, 0o664, 0o646])
+def test_a_file_that_others_can_write_to_is_written_again(mode: int, folder: Path) -> None:
+    make = Maker()
+    shared_arrays(folder, "key", make)
+    the_file(folder).chmod(mode)
+    check(shared_arrays(folder, "key", make))
+    assert make.calls == 2
+    assert the_file(folder).stat().st_mode & 0o777 == 0o444
+
+
+@needs_owners
+def test_a_folder_that_others_can_write_to_is_not_used(folder: Path) -> None:
+    make = Maker()
+    shared_arrays(folder, "key", make)
+    before = the_file(folder).read_bytes()
+    folder.chmod(0o777)
+    with pytest.raises(PermissionError, match="others can write to it"):
+        shared_arrays(folder, "key", make)
+    assert (make.calls, the_file(folder).read_bytes()) == (1, before)
+
+
+@needs_owners
+def test_a_link_is_not_followed(folder: Path, tmp_path: Path) -> None:
+    make = Maker()
+    shared_arrays(folder, "key", make)
+    path = the_file(folder)
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    check(shared_arrays(folder, "key", make))
+    assert make.calls == 2
+    assert not path.is_symlink()
+
+
+def test_many_threads_make_the_arrays_once(folder: Path) -> None:
+    """A lock of the system excludes threads as it excludes processes, because each opens the file itself."""
+    make, found = Maker(), list[dict[str, FloatArray]]()
+
+    def slowly() -> dict[str, FloatArray]:
+        time.sleep(0.2)
+        return make()
+
+    threads = [threading.Thread(target=lambda: found.append(shared_arrays(folder, "key", slowly))) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (make.calls, len(found)) == (1, 6)
+    for arrays in found:
+        check(arrays)
+
+
+def test_a_maker_that_fails_leaves_nothing_and_the_next_one_succeeds(folder: Path) -> None:
+    def fail() -> dict[str, FloatArray]:
+        raise ValueError("a damaged checkpoint")
+
+    with pytest.raises(ValueError, match="a damaged checkpoint"):
+        shared_arrays(folder, "key", fail)
+    assert list(folder.iterdir()) == []
+    check(shared_arrays(folder, "key", Maker()))
+
+
+def test_who_holds_the_lock_too_long_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mapped, "_PATIENCE_SECONDS", 0.1)
+    begun, done = threading.Event(), threading.Event()
+
+    def wait() -> dict[str, FloatArray]:
+        begun.set()
+        done.wait(60)
+        return Maker()()
+
+    thread = threading.Thread(target=shared_arrays, args=(folder, "key", wait))
+    thread.start()
+    begun.wait(60)
+    try:
+        with pytest.raises(TimeoutError, match=f"process {os.getpid()} on"):
+            shared_arrays(folder, "key", Maker())
+    finally:
+        done.set()
+        thread.join()
+    check(shared_arrays(folder, "key", Maker()))
+
+
+@needs_owners
+def test_what_was_not_used_for_a_month_is_deleted_when_another_file_is_written(folder: Path) -> None:
+    for key in ("old", "used", "new"):
+        shared_arrays(folder, key, Maker(), title=key)
+    old, used = (Path(one.path) for one in list_files(folder) if one.title in ("old", "used"))
+    left = folder / f".{'0' * 16}.partial"  # of a writer that was killed
+    mine = folder / "mine.txt"
+    for path in (left, mine):
+        path.write_text("")
+    for path in (old, used, left, mine):
+        os.utime(path, (time.time() - 31 * 24 * 3600,) * 2)
+    shared_arrays(folder, "used", Maker())  # reading it counts
+    shared_arrays(folder, "newer", Maker(), title="newer")
+    assert [one.title for one in list_files(folder)] == ["new", "newer", "used"]
+    assert (left.exists(), mine.exists()) == (False, True)
+
+
+def test_files_are_listed_with_title_and_size(folder: Path) -> None:
+    assert list_files(folder) == []
+    shared_arrays(folder, "key", Maker(), title="a model")
+    (folder / f"{'0' * 32}.weights").write_bytes(b"damaged")
+    (one,) = list_files(folder)
+    path = the_file_of_title(folder)
+    assert (one.path, one.title, one.bytes) == (str(path), "a model", path.stat().st_size)
+    assert abs(one.used - time.time()) < 3600
+
+
+def the_file_of_title(folder: Path) -> Path:
+    return max(folder.glob("*.weights"), key=lambda path: path.stat().st_size)
+
+
+@needs_owners
+def test_arrays_stay_when_their_file_is_deleted_or_replaced(folder: Path) -> None:
+    make = Maker()
+    arrays = shared_arrays(folder, "key", make)
+    the_file(folder).unlink()
+    again = shared_arrays(folder, "key", make)
+    check(arrays)
+    check(again)
+    assert make.calls == 2
+
+
+def test_the_name_of_a_file_does_not_show_its_key(folder: Path) -> None:
+    shared_arrays(folder, "a key with a / and a \N{SNOWMAN}", Maker())
+    assert re.fullmatch(r"[0-9a-f]{32}\.weights", the_file(folder).name)

@@ -1,0 +1,407 @@
+"""shared_weights=: the same bits as without, one copy for all processes, changed checkpoints, writes, failures."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import minibert
+from minibert import BertForMaskedLM, BertModel, CrossEncoder, SentenceTransformer, SparseEncoder
+from minibert.base.mapped import list_files
+from minibert.cli import main
+from minibert.kernels import packing
+from minibert.models import sharing
+from minibert.models.saving import named_arrays
+from tests.support.checkpoints import random_checkpoint, sentence_model
+from tests.support.head_models import head_checkpoint, inputs_of, logits_of
+from tests.support.report import REPORT
+from tests.support.sentence_heads import MASKED, SEQUENCE, model_folder
+
+TYPES = ("float32", "int16", "int8")
+IDS = np.random.default_rng(0).integers(5, 90, (3, 17))
+TEXTS = ["the cat sat on the mat", "a dog", ""]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty cache of the user, in which the weights are."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    monkeypatch.delenv("MINIBERT_SHARED_WEIGHTS", raising=False)
+    sharing._warn_not_shared.cache_clear()
+    yield tmp_path / "cache" / "minibert" / "weights"
+    sharing._warn_not_shared.cache_clear()
+
+
+def states(model: BertModel) -> bytes:
+    output = model(IDS, output_hidden_states=True)
+    return b"".join(np.asarray(state).tobytes() for state in output.hidden_states)
+
+
+def mapped_files(cache: Path) -> list[Path]:
+    return sorted(cache.glob("*.weights"))
+
+
+def refuse_to_pack(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object) -> None:
+        raise AssertionError("packed again")
+
+    monkeypatch.setattr("minibert.kernels.ops.pack", refuse)
+    monkeypatch.setattr("minibert.kernels.ops.pack_words", refuse)
+
+
+# --- the same results -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compute_type", TYPES)
+def test_the_states_have_the_same_bits(
+    compute_type: str, small_folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, Any] = {"compute_type": compute_type, "add_pooling_layer": False}
+    plain = BertModel.from_pretrained(small_folder, **options)
+    first = BertModel.from_pretrained(small_folder, shared_weights=True, **options)
+    (file,) = mapped_files(cache)
+    refuse_to_pack(monkeypatch)
+    second = BertModel.from_pretrained(small_folder, shared_weights=True, **options)
+    assert states(first) == states(second) == states(plain)
+    assert mapped_files(cache) == [file]
+    assert second.compute_type == compute_type
+    for (name, ours), (also, theirs) in zip(named_arrays(second.weights), named_arrays(plain.weights), strict=True):
+        assert name == also
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_compute_types_and_processors_have_files_of_their_own(
+    small_folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for compute_type in (*TYPES, *TYPES):
+        BertModel.from_pretrained(small_folder, compute_type=compute_type, shared_weights=True)
+    assert len(mapped_files(cache)) == 3
+    key = packing.cache_key
+    monkeypatch.setattr(packing, "cache_key", lambda compute_type: key(compute_type).replace("'", "'another ", 1))
+    BertModel.from_pretrained(small_folder, shared_weights=True)
+    assert len(mapped_files(cache)) == 4
+
+
+@pytest.mark.parametrize("name", sorted(minibert.bert.weights.HEADS))
+def test_models_with_heads_share_the_encoder(name: str, tmp_path: Path, cache: Path) -> None:
+    folder = head_checkpoint(tmp_path / "model", name)
+    inputs, loader = inputs_of(name), getattr(minibert, name)
+    expected = logits_of(loader.from_pretrained(folder)(**inputs))
+    for _ in range(2):
+        found = logits_of(loader.from_pretrained(folder, shared_weights=True)(**inputs))
+        for field, logits in expected.items():
+            np.testing.assert_array_equal(found[field], logits)
+    before = len(mapped_files(cache))
+    assert before == (2 if name in ("BertForMaskedLM", "BertForPreTraining") else 1)
+    BertModel.from_pretrained(folder, shared_weights=True)
+    assert len(mapped_files(cache)) == before
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_decoder_says_if_it_is_tied(tied: bool, tmp_path: Path) -> None:
+    folder = head_checkpoint(tmp_path / "model", "BertForMaskedLM", tie_word_embeddings=tied)
+    plain = BertForMaskedLM.from_pretrained(folder)
+    for _ in range(2):
+        shared = BertForMaskedLM.from_pretrained(folder, shared_weights=True)
+        assert shared.weights.head is not None
+        assert shared.weights.head.predictions is not None
+        assert shared.weights.head.predictions.tied is tied
+        assert shared.num_parameters() == plain.num_parameters()
+
+
+def test_every_loader_takes_the_keyword(tmp_path: Path, cache: Path) -> None:
+    sentences = sentence_model(tmp_path / "sentences")
+    pairs = model_folder(tmp_path / "pairs", SEQUENCE, num_labels=1)
+    sparse = model_folder(tmp_path / "sparse", MASKED)
+    scores = CrossEncoder(pairs).predict([("a cat", "the mat")])
+    np.testing.assert_array_equal(CrossEncoder(pairs, shared_weights=True).predict([("a cat", "the mat")]), scores)
+    vectors = SentenceTransformer(sentences).encode(TEXTS)
+    np.testing.assert_array_equal(SentenceTransformer(sentences, shared_weights=True).encode(TEXTS), vectors)
+    words = SparseEncoder(sparse).encode(TEXTS).todense()
+    np.testing.assert_array_equal(SparseEncoder(sparse, shared_weights=True).encode(TEXTS).todense(), words)
+    assert len(mapped_files(cache)) == 4
+    assert isinstance(minibert.load(pairs, shared_weights=True), minibert.BertForSequenceClassification)
+    labels = minibert.pipeline("text-classification", str(pairs), shared_weights=True)("a cat")
+    assert labels == minibert.pipeline("text-classification", str(pairs))("a cat")
+    assert len(mapped_files(cache)) == 4
+
+
+def test_a_copy_by_pickle_has_its_own_weights_and_the_same_bits(small_folder: Path) -> None:
+    model = BertModel.from_pretrained(small_folder, shared_weights=True)
+    assert states(pickle.loads(pickle.dumps(model))) == states(model)
+
+
+# --- the files --------------------------------------------------------------------------------------------------------
+
+
+def test_a_changed_checkpoint_gets_new_weights(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new file has the old one's size and time of modification, and its digest was noted at once."""
+    monkeypatch.setattr(sharing, "_SETTLED_SECONDS", -1)
+    one, other = (random_checkpoint(tmp_path / str(seed), seed=seed) for seed in (0, 1))
+    weights = one / "model.safetensors"
+    state = weights.stat()
+    expected = {name: states(BertModel.from_pretrained(name)) for name in (one, other)}
+    assert states(BertModel.from_pretrained(one, shared_weights=True)) == expected[one]
+    assert len(list(cache.glob("*.digest"))) == 1
+    with weights.open("r+b") as file:  # the same inode
+        file.write((other / "model.safetensors").read_bytes())
+    os.utime(weights, ns=(state.st_atime_ns, state.st_mtime_ns))
+    after = weights.stat()
+    assert (after.st_size, after.st_ino, after.st_mtime_ns) == (state.st_size, state.st_ino, state.st_mtime_ns)
+    assert states(BertModel.from_pretrained(one, shared_weights=True)) == expected[other] != expected[one]
+
+
+def test_a_digest_is_noted_only_for_a_file_that_has_settled(
+    small_folder: Path, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(shutil.copytree(small_folder, tmp_path / "copy"))
+    BertModel.from_pretrained(folder, shared_weights=True)
+    assert list(cache.glob("*.digest")) == []
+    monkeypatch.setattr(sharing, "_SETTLED_SECONDS", -1)
+    BertModel.from_pretrained(folder, shared_weights=True)
+    (noted,) = cache.glob("*.digest")
+    noted.write_text("damaged")
+    BertModel.from_pretrained(folder, shared_weights=True)
+    assert len(noted.read_text()) == 64
+    assert len(mapped_files(cache)) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="files do not have owners on this system")
+def test_who_cannot_read_the_checkpoint_cannot_read_its_weights(
+    small_folder: Path, tmp_path: Path, cache: Path
+) -> None:
+    folder = Path(shutil.copytree(small_folder, tmp_path / "copy"))
+    (folder / "model.safetensors").chmod(0o600)
+    BertModel.from_pretrained(folder, shared_weights=True)
+    (file,) = mapped_files(cache)
+    assert file.stat().st_mode & 0o777 == 0o400
+
+
+def test_a_damaged_file_is_not_used(small_folder: Path, cache: Path) -> None:
+    expected = states(BertModel.from_pretrained(small_folder, shared_weights=True))
+    (file,) = mapped_files(cache)
+    good = file.read_bytes()
+    file.chmod(0o644)
+    file.write_bytes(good[:-4000] + bytes(4000))
+    assert states(BertModel.from_pretrained(small_folder, shared_weights=True)) == expected
+    assert file.read_bytes() == good
+
+
+@pytest.mark.parametrize("failure", ["no folder", "full disk", "others"])
+def test_weights_that_cannot_be_shared_are_loaded_and_warned_of_once(
+    failure: str, small_folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache.parent.mkdir(parents=True)
+    if failure == "no folder":
+        cache.write_text("a file")
+    elif failure == "full disk":
+
+        def fail(*arguments: object, **options: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr("minibert.base.mapped.write_trusted", fail)
+    elif not hasattr(os, "geteuid"):
+        pytest.skip("files do not have owners on this system")
+    else:
+        cache.mkdir(mode=0o755)
+        cache.chmod(0o777)
+    expected = states(BertModel.from_pretrained(small_folder))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = [states(BertModel.from_pretrained(small_folder, shared_weights=True)) for _ in range(2)]
+    assert found == [expected, expected]
+    (warning,) = caught
+    assert warning.category is RuntimeWarning
+    assert "weights cannot be shared" in str(warning.message)
+    assert str(cache) in str(warning.message)
+    assert warning.filename == __file__
+
+
+# --- choices ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_choice_comes_from_the_argument_then_the_environment(
+    small_folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINIBERT_SHARED_WEIGHTS", "1")
+    BertModel.from_pretrained(small_folder, shared_weights=False)
+    assert mapped_files(cache) == []
+    BertModel.from_pretrained(small_folder)
+    assert len(mapped_files(cache)) == 1
+    for text in ("0", ""):
+        monkeypatch.setenv("MINIBERT_SHARED_WEIGHTS", text)
+        BertModel.from_pretrained(small_folder, compute_type="int8")
+    assert len(mapped_files(cache)) == 1
+    monkeypatch.setenv("MINIBERT_SHARED_WEIGHTS", "yes")
+    with pytest.raises(ValueError, match="MINIBERT_SHARED_WEIGHTS='yes'; expected 1 or 0"):
+        BertModel.from_pretrained(small_folder)
+
+
+@pytest.mark.parametrize("wrong", [1, 0, "yes", "1"])
+def test_other_values_are_refused(wrong: object, small_folder: Path) -> None:
+    with pytest.raises(TypeError, match=r"shared_weights is .*; expected True, False or None"):
+        BertModel.from_pretrained(small_folder, shared_weights=wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("backend", ["numpy", "numba-blas"])
+def test_other_backends_are_refused(backend: str, small_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match=f"shared_weights=True, and the backend is '{backend}'"):
+        BertModel.from_pretrained(small_folder, backend=backend, shared_weights=True)
+    monkeypatch.setenv("MINIBERT_BACKEND", backend)
+    monkeypatch.setenv("MINIBERT_SHARED_WEIGHTS", "1")
+    with pytest.raises(ValueError, match=f"MINIBERT_SHARED_WEIGHTS=1, and the backend is '{backend}'"):
+        BertModel.from_pretrained(small_folder)
+    BertModel.from_pretrained(small_folder, shared_weights=False)
+
+
+def test_the_command_line_has_the_option(
+    tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = str(sentence_model(tmp_path / "sentences"))
+    main(["embed", "the cat", "-m", folder])
+    plain = capsys.readouterr().out
+    assert mapped_files(cache) == []
+    main(["embed", "the cat", "-m", folder, "--shared-weights"])
+    assert capsys.readouterr().out == plain
+    (file,) = mapped_files(cache)
+    main(["doctor", "--json"])
+    shared = json.loads(capsys.readouterr().out)["shared_weights"]
+    assert (shared["folder"], shared["chosen"]) == (str(cache), False)
+    (listed,) = shared["files"]
+    assert (listed["path"], listed["bytes"]) == (str(file), file.stat().st_size)
+    assert "sentences" in listed["title"]
+    monkeypatch.setenv("MINIBERT_SHARED_WEIGHTS", "1")
+    main(["info", "-m", folder])
+    assert "parameters" in capsys.readouterr().out
+    main(["embed", "the cat", "-m", folder, "--no-shared-weights", "--backend", "numpy"])
+    assert main(["embed", "the cat", "-m", folder, "--backend", "numpy"]) == 1
+    assert "MINIBERT_SHARED_WEIGHTS=1" in capsys.readouterr().err
+
+
+# --- processes --------------------------------------------------------------------------------------------------------
+
+# Loads a model, says that it is ready, waits, and reports what the system says about the mapping.
+PROCESS = """
+import json, sys
+import numpy as np
+from minibert import BertModel
+model = BertModel.from_pretrained(sys.argv[1], shared_weights=True, num_threads=1)
+model(np.full((1, 8), 7))
+print("ready", flush=True)
+sys.stdin.readline()
+found, mine = {}, False
+for line in open("/proc/self/smaps"):
+    parts = line.split()
+    if not parts[0].endswith(":"):
+        mine = ".weights" in line
+        if mine:
+            found["inode"], found["mode"] = parts[4], parts[1]
+    elif mine and parts[0] in ("Rss:", "Pss:", "Private_Dirty:", "Private_Clean:"):
+        found[parts[0]] = found.get(parts[0], 0) + int(parts[1])
+print(json.dumps(found), flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/smaps"), reason="the system does not report shared memory")
+def test_processes_hold_one_copy(tmp_path: Path) -> None:
+    folder = random_checkpoint(tmp_path / "model", hidden_size=256, intermediate_size=1024, num_attention_heads=4)
+    BertModel.from_pretrained(folder, shared_weights=True)
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROCESS, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(3)
+    ]
+    found = []
+    try:
+        for process in processes:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        for process in processes:  # all of them still have their mapping
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+            found.append(json.loads(process.stdout.readline()))
+    finally:
+        for process in processes:
+            process.communicate("\n", timeout=300)
+    REPORT.append(f"shared weights of 3 processes, kB: {found}")
+    assert len({one["inode"] for one in found}) == 1
+    for one in found:
+        assert one["Private_Dirty:"] == 0
+        assert one["Rss:"] > 1000
+    # This process, which holds a mapping no more, does not count.
+    assert sum(one["Pss:"] for one in found) <= 1.05 * max(one["Rss:"] for one in found)
+
+
+# Writes into every array that a model gives, as far as it can: through NumPy, torch and a pointer.
+WRITER = """
+import ctypes, hashlib, sys, warnings
+from pathlib import Path
+import numpy as np, torch
+from minibert import BertForMaskedLM
+warnings.simplefilter("ignore")
+model = BertForMaskedLM.from_pretrained(sys.argv[1], shared_weights=True, num_threads=1)
+weights = model.weights
+predictions = weights.head.predictions
+embeddings = model.bert.embeddings if hasattr(model, "bert") else None
+arrays = [weights.word_embeddings, weights.position_embeddings, weights.token_type_embeddings,
+          weights.embeddings_norm.weight, weights.embeddings_norm.bias]
+for linear in (predictions.transform, predictions.decoder, weights.layers[0].query_key_value, weights.layers[0].output):
+    arrays += [linear.weight, linear.bias, linear.panels]
+arrays += [model.get_input_embeddings().weight, *dict(model.named_parameters()).values(), *model.parameters()]
+if hasattr(model, "state_dict"):
+    arrays += list(model.state_dict().values())
+if embeddings is not None:
+    arrays += [embeddings.word_embeddings.weight, embeddings.LayerNorm.weight]
+for array in arrays:
+    tensor = array if isinstance(array, torch.Tensor) else torch.from_numpy(np.asarray(array))
+    tensor += 1
+    address = tensor.data_ptr()
+    ctypes.memset(address, 1, tensor.nbytes)
+print("written", len(arrays))
+"""
+
+
+def test_no_write_into_a_weight_kills_the_process_or_is_seen_by_others(tmp_path: Path, cache: Path) -> None:
+    """The mapping is private to the process: the pages that it changes become its own."""
+    folder = head_checkpoint(tmp_path / "model", "BertForMaskedLM")
+    model = BertForMaskedLM.from_pretrained(folder, shared_weights=True)
+    before = {file: file.read_bytes() for file in mapped_files(cache)}
+    expected = np.asarray(model(IDS).logits).tobytes()
+    done = subprocess.run(
+        [sys.executable, "-c", WRITER, str(folder)], capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split()[1]) > 20
+    assert {file: file.read_bytes() for file in mapped_files(cache)} == before
+    assert np.asarray(model(IDS).logits).tobytes() == expected
+
+
+def test_a_weight_says_that_it_cannot_be_written_to(small_folder: Path) -> None:
+    model = BertModel.from_pretrained(small_folder, shared_weights=True)
+    for array in (model.weights.word_embeddings, model.embeddings.word_embeddings.weight):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0, 0] = 1
+
+
+def test_a_file_that_is_deleted_stays_until_the_process_ends(small_folder: Path, cache: Path) -> None:
+    model = BertModel.from_pretrained(small_folder, shared_weights=True)
+    before = states(model)
+    shutil.rmtree(cache)
+    assert list_files(cache) == []
+    assert states(model) == before
