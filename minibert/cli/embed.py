@@ -70,6 +70,7 @@ def add_verbs(verbs: Any) -> None:
     embed.add_argument(
         "--actors", type=positive, metavar="N", help="workers, with --on (default: as many as the cluster has room for)"
     )
+    embed.add_argument(
         "--estimate",
         action="store_true",
         help="compute nothing but a sample, with --input, and print how long the run would take and its memory",
