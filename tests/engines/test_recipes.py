@@ -109,8 +109,19 @@ def test_ray_serve(tmp_path: Path) -> None:
         return JSONResponse(sum(name.isdigit() for name in names))  # the service has further threads
 
     service = app("""
+    # On a busy machine Serve's proxy hears of the application a moment after serve.run has returned.
+    wait = """
+import time
+for _ in range(600):
+    try:
+        urlopen("http://127.0.0.1:8000/health").close()
+        break
+    except OSError:
+        time.sleep(0.1)
+"""
     code = changed(
         code,
+        ('body = json.dumps({"input"', f'{wait}\nbody = json.dumps({{"input"'),
         ("    return app(", build),
         ("\nray.init(", '    service.add_route("/helpers", helpers)\n    return service\n\nray.init('),
         ("serve.shutdown()", f"{more}\nserve.shutdown()"),
