@@ -93,9 +93,9 @@ def test_ray_serve(tmp_path: Path) -> None:
     code, shown = BLOCKS("Ray Serve")
     more = """
         texts = [f"text number {i}" for i in range(100)]
-        body = json.dumps({"inputs": texts, "normalize": False}).encode()
-        with urlopen(Request("http://127.0.0.1:8000/embed", body)) as answer:
-            rows = json.load(answer)
+        body = json.dumps({"input": texts, "model": "MiniLM"}).encode()
+        with urlopen(Request("http://127.0.0.1:8000/v1/embeddings", body)) as answer:
+            rows = [row["embedding"] for row in json.load(answer)["data"]]
         with urlopen("http://127.0.0.1:8000/helpers") as helpers:
             assert json.load(helpers) == 0
     """
