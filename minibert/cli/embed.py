@@ -61,21 +61,21 @@ def add_verbs(verbs: Any) -> None:
         help="type of the numbers, with --input (default: %(default)s)",
     )
     embed.add_argument(
+        "--on",
+        metavar="ray[:ADDRESS]",
+        help="compute with the machines of a Ray cluster, with --input: the address of its head, such as "
+        "ray:10.0.0.1:6379; ray:local starts Ray on this machine; ray alone is RAY_ADDRESS, or this machine's cluster. "
+        "--threads is that of each worker",
+    )
+    embed.add_argument(
+        "--actors", type=positive, metavar="N", help="workers, with --on (default: as many as the cluster has room for)"
+    )
+    embed.add_argument(
         "--estimate",
         action="store_true",
         help="compute nothing but a sample, with --input, and print how long the run would take and its memory",
     )
     embed.add_argument("--json", action="store_true", help="with --estimate: print one JSON object")
-    embed.add_argument(
-        "--on",
-        metavar="ray[:ADDRESS]",
-        help="compute with the machines of a Ray cluster, with --input: the address of its head, such as "
-        "ray:10.0.0.1:6379; ray:local starts Ray on this machine; ray alone is RAY_ADDRESS, or this machine's cluster. "
-        "--num-threads is that of each worker",
-    )
-    embed.add_argument(
-        "--actors", type=positive, metavar="N", help="workers, with --on (default: as many as the cluster has room for)"
-    )
     add_prompt(embed, "each text")
     embed.add_argument(
         "--normalize",
@@ -172,9 +172,9 @@ def _embed(arguments: argparse.Namespace) -> None:
         raise ValueError("--json is for --estimate; vectors are printed as JSON in any case.")
     of_files = {
         "--dtype": arguments.dtype != "float32",
-        "--estimate": arguments.estimate,
         "--on": arguments.on is not None,
         "--actors": arguments.actors is not None,
+        "--estimate": arguments.estimate,
     }
     if has_files(arguments, of_files):
         if arguments.estimate:
@@ -221,16 +221,44 @@ def _embed_corpus(arguments: argparse.Namespace) -> None:
     report_run(arguments.output, shape, summary)
 
 
+def _workers(arguments: argparse.Namespace) -> contextlib.AbstractContextManager[Workers | None]:
+    """Return the workers that the options name; None if this process computes."""
+    if arguments.on is None:
+        if arguments.actors is not None:
+            raise ValueError("--actors is the number of workers of a cluster; name it with --on.")
+        return contextlib.nullcontext()
+    engine, _, address = arguments.on.partition(":")
+    if engine != "ray":
+        raise ValueError(f"--on {arguments.on}: expected ray, ray:local or ray:HOST:PORT.")
+    from minibert.integrations.ray_workers import RayWorkers
+
+    options = {
+        name: getattr(arguments, name)
+        for name in ("num_threads", "revision", "backend", "compute_type", "shared_weights")
+    }
+    try:
+        return RayWorkers(
+            arguments.model,
+            address=address or None,
+            actors=arguments.actors,
+            report=report_problem,
+            prompts=_prompts(arguments),
+            **options,
+        )
+    except ImportError as error:
+        raise ValueError(str(error)) from error
+
+
 def _estimate(arguments: argparse.Namespace) -> None:
     from minibert.corpus.estimate import estimate_corpus
     from minibert.corpus.writers import output_suffix
 
     if arguments.precision != "float32":
         raise ValueError("--precision does not work with --input; give --dtype float16, or leave it out.")
+    if arguments.on is not None or arguments.actors is not None:
+        raise ValueError("--on and --actors do not work with --estimate, which measures this machine; leave them out.")
     if arguments.resume:
         raise ValueError("--resume does not work with --estimate, which is about a whole run; leave it out.")
-    if arguments.on is not None or arguments.actors is not None:
-        raise ValueError("--on does not work with --estimate, which is about this machine; leave it out.")
     found = estimate_corpus(
         _load(arguments),
         sources_of(arguments),
@@ -274,34 +302,6 @@ def _duration(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.1f} seconds"
     return f"{seconds / 60:.1f} minutes" if seconds < 3600 else f"{seconds / 3600:.2f} hours"
-
-
-def _workers(arguments: argparse.Namespace) -> contextlib.AbstractContextManager[Workers | None]:
-    """Return the workers that the options name; None if this process computes."""
-    if arguments.on is None:
-        if arguments.actors is not None:
-            raise ValueError("--actors is the number of workers of a cluster; name it with --on.")
-        return contextlib.nullcontext()
-    engine, _, address = arguments.on.partition(":")
-    if engine != "ray":
-        raise ValueError(f"--on {arguments.on}: expected ray, ray:local or ray:HOST:PORT.")
-    from minibert.integrations.ray_workers import RayWorkers
-
-    options = {
-        name: getattr(arguments, name)
-        for name in ("num_threads", "revision", "backend", "compute_type", "shared_weights")
-    }
-    try:
-        return RayWorkers(
-            arguments.model,
-            address=address or None,
-            actors=arguments.actors,
-            report=report_problem,
-            prompts=_prompts(arguments),
-            **options,
-        )
-    except ImportError as error:
-        raise ValueError(str(error)) from error
 
 
 def _similarity(arguments: argparse.Namespace) -> None:

@@ -93,9 +93,9 @@ def test_ray_serve(tmp_path: Path) -> None:
     code, shown = BLOCKS("Ray Serve")
     more = """
         texts = [f"text number {i}" for i in range(100)]
-        body = json.dumps({"inputs": texts, "normalize": False}).encode()
-        with urlopen(Request("http://127.0.0.1:8000/embed", body)) as answer:
-            rows = json.load(answer)
+        body = json.dumps({"input": texts, "model": "MiniLM"}).encode()
+        with urlopen(Request("http://127.0.0.1:8000/v1/embeddings", body)) as answer:
+            rows = [row["embedding"] for row in json.load(answer)["data"]]
         with urlopen("http://127.0.0.1:8000/helpers") as helpers:
             assert json.load(helpers) == 0
     """
@@ -109,8 +109,19 @@ def test_ray_serve(tmp_path: Path) -> None:
         return JSONResponse(sum(name.isdigit() for name in names))  # the service has further threads
 
     service = app("""
+    # On a busy machine Serve's proxy hears of the application a moment after serve.run has returned.
+    wait = """
+import time
+for _ in range(600):
+    try:
+        urlopen("http://127.0.0.1:8000/health").close()
+        break
+    except OSError:
+        time.sleep(0.1)
+"""
     code = changed(
         code,
+        ('body = json.dumps({"input"', f'{wait}\nbody = json.dumps({{"input"'),
         ("    return app(", build),
         ("\nray.init(", '    service.add_route("/helpers", helpers)\n    return service\n\nray.init('),
         ("serve.shutdown()", f"{more}\nserve.shutdown()"),
