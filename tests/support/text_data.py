@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.real_texts import VARIABLE, data_path, udhr_lines
+from benchmarks.real_texts import VARIABLE, data_path, udhr_languages, udhr_lines
 
 __all__ = ["VARIABLE", "data_path", "english_texts", "naughty_lines", "needs_data", "tokenization_cases", "udhr_lines"]
 
@@ -20,9 +20,9 @@ needs_data = pytest.mark.skipif(not os.environ.get(VARIABLE), reason=REASON)
 
 
 def english_texts() -> list[str]:
-    """Return articles of the Declaration of Human Rights, or, without the test data, paragraphs of the licence."""
+    """Return lines of the Declaration of Human Rights, or, without the test data, paragraphs of the licence."""
     if os.environ.get(VARIABLE):
-        return list(udhr_lines()[:92])
+        return udhr_languages()["eng"]
     license_ = Path(__file__).resolve().parents[2] / "LICENSE"
     return [" ".join(paragraph.split()) for paragraph in license_.read_text(encoding="utf-8").split("\n\n")]
 
