@@ -289,6 +289,11 @@ def models(minilm_folder: Path) -> dict[str, BertModel]:
 def test_a_model_says_its_compute_type(models: dict[str, BertModel], minilm: BertModel) -> None:
     assert {name: model.compute_type for name, model in models.items()} == {name: name for name in models}
     assert minilm.compute_type == "float32"
+    assert {name: repr(model).endswith(f", compute_type='{name}')") for name, model in models.items()} == {
+        "float32": False,
+        "int16": True,
+        "int8": True,
+    }
 
 
 @pytest.mark.parametrize("compute_type", TYPES)
@@ -328,6 +333,17 @@ def test_other_compute_types_are_refused(small_folder: Path, wrong: str) -> None
         BertModel.from_pretrained(small_folder, compute_type=8)  # type: ignore[arg-type]
 
 
+def test_what_asks_for_few_bits_in_transformers_names_the_compute_type(minilm: BertModel) -> None:
+    for call in (
+        minilm.half,
+        minilm.bfloat16,
+        lambda: BertModel.from_pretrained("made", torch_dtype="float16"),
+        lambda: SentenceTransformer("made", model_kwargs={"load_in_8bit": True}),
+    ):
+        with pytest.raises(ValueError, match=r"in float32.* for less memory, .* ?compute_type='int16' or 'int8'"):
+            call()
+
+
 def test_a_blas_cannot_multiply_whole_numbers(small_folder: Path) -> None:
     with pytest.raises(ValueError, match="a BLAS multiplies only floats"):
         BertModel.from_pretrained(small_folder, backend="numba-blas", compute_type="int8")
@@ -335,7 +351,7 @@ def test_a_blas_cannot_multiply_whole_numbers(small_folder: Path) -> None:
 
 @pytest.mark.parametrize("compute_type", TYPES)
 def test_numpy_computes_the_same_and_warns_that_it_is_slow(small_folder: Path, compute_type: str) -> None:
-    with pytest.warns(RuntimeWarning, match="slower than 'float32' here"):
+    with pytest.warns(RuntimeWarning, match="slower than 'float32' here.* its error is the same"):
         numpy_model = BertModel.from_pretrained(small_folder, backend="numpy", compute_type=compute_type)
     model = BertModel.from_pretrained(small_folder, compute_type=compute_type)
     assert numpy_model.compute_type == compute_type

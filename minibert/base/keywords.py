@@ -90,9 +90,10 @@ HUB_KEYWORDS: Mapping[str, Keyword] = {
 _DTYPE = Keyword(
     lambda value: is_float32(value) or (isinstance(value, str) and value == "auto"),
     "float32, or 'auto' for a checkpoint in float32",
-    "minibert computes in float32. Leave it out, and convert the result.",
+    "minibert computes in float32. Leave it out, and convert the result; for less memory, give compute_type='int16' or "
+    "'int8'.",
 )
-_NO_QUANTISATION = "minibert computes in float32. Leave it out."
+_NO_QUANTISATION = "minibert computes in float32. Leave it out; for less memory, give compute_type='int16' or 'int8'."
 
 MODEL_KEYWORDS: Mapping[str, Keyword] = {
     **HUB_KEYWORDS,

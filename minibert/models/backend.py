@@ -124,7 +124,7 @@ def _numpy_ops(compute_type: str) -> Ops:
 def _warn_slow(compute_type: str, reason: str) -> None:
     warn_caller(
         f"compute_type={compute_type!r} is slower than 'float32' here, because {reason}. It takes less memory, and its "
-        "results are the same as on every processor. Use compute_type='float32' for speed.",
+        "error is the same as on every processor. Use compute_type='float32' for speed.",
         RuntimeWarning,
     )
 

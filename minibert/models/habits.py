@@ -17,6 +17,7 @@ __all__ = ["Fixed", "TorchHabits"]
 
 _HOOK = "model.trace(...) records the values, and trace(..., edit=...) changes them"
 _GROW = "change it with transformers, save it, and load the folder here"
+_CHOOSE_TYPE = "; for less memory, load the model with compute_type='int16' or 'int8'"
 _LAYER = "model.trace(...) gives the values of every layer by name"
 
 # Parts of transformers' models that minibert's do not have -> what to use.
@@ -117,12 +118,12 @@ class TorchHabits:
         return self
 
     def half(self) -> Self:
-        """Refuse float16, because minibert computes in float32."""
-        return self._refuse("half")
+        """Refuse float16, because a compute type is chosen while loading."""
+        return self._refuse("half", _CHOOSE_TYPE)
 
     def bfloat16(self) -> Self:
-        """Refuse bfloat16, because minibert computes in float32."""
-        return self._refuse("bfloat16")
+        """Refuse bfloat16, because a compute type is chosen while loading."""
+        return self._refuse("bfloat16", _CHOOSE_TYPE)
 
     def double(self) -> Self:
         """Refuse float64, because minibert computes in float32."""
@@ -152,5 +153,7 @@ class TorchHabits:
         """
         raise NotImplementedError
 
-    def _refuse(self, method: str) -> Self:
-        raise ValueError(f"{method}() is not possible, because minibert runs on the CPU in float32. Leave it out.")
+    def _refuse(self, method: str, instead: str = "") -> Self:
+        raise ValueError(
+            f"{method}() is not possible, because minibert runs on the CPU in float32. Leave it out{instead}."
+        )

@@ -300,10 +300,11 @@ class BertPreTrainedModel(Fixed, TorchHabits, Traceable):
         return output.to_tuple()  # type: ignore[return-value]
 
     def __repr__(self) -> str:
-        config = self.config
+        config, compute_type = self.config, self.compute_type
+        low = "" if compute_type == "float32" else f", compute_type={compute_type!r}"
         return (
             f"{type(self).__name__}({config.num_hidden_layers} layers, hidden_size={config.hidden_size}, "
-            f"{config.num_attention_heads} heads, {self.num_parameters():,} parameters)"
+            f"{config.num_attention_heads} heads, {self.num_parameters():,} parameters{low})"
         )
 
 
