@@ -7,15 +7,17 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from minibert.kernels.processor import REGISTER_LANES, Processor, target
+from minibert.kernels.words import WORDS
 from tests.support.checkpoints import locate_minilm, sentence_model
 from tests.support.outcomes import PATIENCE, ROOT
-from tests.support.processor_hashes import EXPECTED
+from tests.support.processor_hashes import EXPECTED, of_model, of_ops
 
 X86 = platform.machine() in ("x86_64", "AMD64")
 
@@ -64,27 +66,43 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def hashes(folders: list[Path]) -> dict[int, Any]:
-    """Lanes -> the hashes; the processes run at the same time, because one of them compiles on one core."""
-    others = {lanes: found for lanes, found in PROCESSORS.items() if lanes < REGISTER_LANES}
+    """Lanes -> the hashes."""
+    others = {lanes: found for lanes, found in PROCESSORS.items() if lanes < REGISTER_LANES} if X86 else {}
+    found = run_hashes({REGISTER_LANES: {}, **others}, folders)
+    for lanes, printed in found.items():
+        assert printed.pop("lanes") == lanes
+        del printed["instructions"]
+    return found
+
+
+def run_hashes(processors: Mapping[Any, dict[str, str]], folders: list[Path]) -> dict[Any, Any]:
+    """Return what `tests.support.processor_hashes` prints for each processor, which variables choose.
+
+    The processes run at the same time, because each of them compiles on one core.
+    """
     processes = {
-        lanes: subprocess.Popen(
+        name: subprocess.Popen(
             [sys.executable, "-m", "tests.support.processor_hashes", *map(str, folders)],
-            env={**os.environ, "PYTHONPATH": str(ROOT), **(found if X86 else {})},
+            env={**os.environ, "PYTHONPATH": str(ROOT), **variables},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             cwd=ROOT,
         )
-        for lanes, found in {REGISTER_LANES: {}, **others}.items()
-        if X86 or not found
+        for name, variables in processors.items()
     }
     found = {}
-    for lanes, process in processes.items():
+    for name, process in processes.items():
         printed, errors = process.communicate(timeout=PATIENCE)
         assert process.returncode == 0, errors
-        found[lanes] = json.loads(printed)
-        assert found[lanes].pop("lanes") == lanes
+        found[name] = json.loads(printed)
     return found
+
+
+def without_vnni() -> str:
+    """Return the features of this processor as NUMBA_CPU_FEATURES, without the instructions of VNNI."""
+    absent = {"+avx512vnni": "-avx512vnni", "+avxvnni": "-avxvnni"}
+    return ",".join(absent.get(feature, feature) for feature in target().features.split(","))
 
 
 @pytest.mark.skipif(not X86, reason="the processors that are named here are x86-64")
@@ -105,6 +123,20 @@ def test_the_bits_of_minilm_are_those_of_every_other_processor(hashes: dict[int,
     found = hashes[REGISTER_LANES][str(folders[0])]
     assert [name for name, digest in expected["MiniLM"].items() if found[name] != digest] == [], target()
     assert expected["MiniLM"].keys() == found.keys()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not (X86 and target().has("avx512bw") and target().has("avx512vnni")), reason="this processor lacks AVX-512 or VNNI"
+)
+def test_avx512_without_vnni_gives_the_same_bits(folders: list[Path]) -> None:
+    ours = {"ops": of_ops(), **{str(folder): of_model(str(folder)) for folder in folders}}
+    found = run_hashes({"": {"NUMBA_CPU_FEATURES": without_vnni()}}, folders)[""]
+    assert (found.pop("lanes"), set(found.pop("instructions").values())) == (16, {"x86.avx512.pmaddw.d.512"})
+    assert {words.dot.name for words in WORDS.values()} == {"x86.avx512.vpdpwssd.512", "x86.avx512.vpdpbusd.512"}
+    assert list(found) == list(ours)
+    for group, arrays in ours.items():
+        assert found[group] == arrays, group
 
 
 def test_a_processor_is_read_by_its_features() -> None:

@@ -1,7 +1,8 @@
 """A program: hash all that minibert computes here, to compare the processor's results with those of another one.
 
-python -m tests.support.processor_hashes FOLDER...    # prints one JSON object: for each model, and for the ops,
-                                                      # name of an array -> SHA-256
+python -m tests.support.processor_hashes FOLDER...    # prints one JSON object: the lanes of a register, the
+                                                      # instruction of each compute type, and for the ops and
+                                                      # each model: name of an array -> SHA-256
 python -m tests.support.processor_hashes --write      # writes those of MiniLM into expected_hashes.json
 """
 
@@ -31,6 +32,7 @@ from minibert.bert.ops import Linear, PreparedLinear
 from minibert.bert.weights import HeadWeights, PredictionWeights
 from minibert.kernels import make_ops
 from minibert.kernels.processor import REGISTER_LANES
+from minibert.kernels.words import WORDS
 from minibert.sentence.activations import Activation
 from minibert.sentence.pooling import POOLING_MODES
 from minibert.sentence.splade import SpladePooling, pool_words
@@ -125,7 +127,8 @@ def of_ops() -> dict[str, str]:
 
 def main(arguments: list[str]) -> None:
     if arguments != ["--write"]:
-        print(json.dumps({"lanes": REGISTER_LANES, "ops": of_ops(), **{name: of_model(name) for name in arguments}}))
+        processor = {"lanes": REGISTER_LANES, "instructions": {name: words.dot.name for name, words in WORDS.items()}}
+        print(json.dumps({**processor, "ops": of_ops(), **{name: of_model(name) for name in arguments}}))
         return
     content = {"format": 1, "texts": TEXTS, "MiniLM": of_model(str(locate_minilm()))}
     EXPECTED.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
