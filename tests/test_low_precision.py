@@ -370,6 +370,10 @@ def test_rounded_weights_are_not_saved(small_folder: Path, tmp_path: Path, compu
     with pytest.raises(ValueError, match=r"rounded to int\d+ .* compute_type='float32'"):
         model.save_pretrained(tmp_path / "saved")
     assert not (tmp_path / "saved").exists()
+    ours, exact = (dict(each.named_parameters()) for each in (model, BertModel.from_pretrained(small_folder)))
+    for name in ("encoder.layer.0.output.dense.weight", "embeddings.word_embeddings.weight"):
+        error = np.abs(np.asarray(ours[name]) - np.asarray(exact[name])).max()
+        assert 0 < error < 0.01 if name.startswith("encoder.") else error == 0
 
 
 def test_a_slow_processor_is_told_once(small_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
