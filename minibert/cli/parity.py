@@ -178,6 +178,7 @@ def _subject(arguments: argparse.Namespace) -> Subject:
 def _check(arguments: argparse.Namespace) -> int:
     from minibert.parity.comparison import NothingComparedError, check
     from minibert.parity.inputs import of_probe, of_texts, read_inputs
+    from minibert.parity.render import as_findings, as_table
 
     for path, suffix in ((arguments.markdown, ".md"), (arguments.junit, ".xml"), (arguments.json, ".json")):
         if path is not None and path != "-":
@@ -198,6 +199,13 @@ def _check(arguments: argparse.Namespace) -> int:
         library, *files = arguments.against
         dump = run_peer(library, files, locate_model(arguments), inputs)
     names = None if arguments.map is None else _read_map(arguments.map)
+    printed: list[str] = []
+
+    def print_table(report: Report) -> None:
+        """Print the table at once, because the search for the cause takes longer."""
+        printed.append(as_table(report))
+        print(printed[0], flush=True)
+
     try:
         report = check(
             subject,
@@ -207,19 +215,20 @@ def _check(arguments: argparse.Namespace) -> int:
             names=names,
             raw=dict(arguments.raw or ()),
             diagnosis=arguments.diagnosis and "minibert" not in (arguments.against or ())[:1],  # the cause is known
+            on_table=None if arguments.json == "-" else print_table,
         )
     except NothingComparedError as error:
         report_problem(arguments.parser.in_its_words(str(error)))
         return 3
-    _write(report, arguments)
+    _write(report, arguments, as_findings(report) if printed else str(report))
     return report.exit_code
 
 
-def _write(report: Report, arguments: argparse.Namespace) -> None:
+def _write(report: Report, arguments: argparse.Namespace, text: str) -> None:
     if arguments.json == "-":
         print(json.dumps(report.to_json(), indent=2, ensure_ascii=False))
-    else:
-        print(report)
+    elif text:
+        print(text)
     if arguments.json not in (None, "-"):
         write_json(arguments.json, report.to_json())
     if arguments.markdown is not None:

@@ -109,6 +109,42 @@ def test_reports_in_files(capsys: Capture, home: Path, tmp_path: Path) -> None:
     assert (code, json.loads(out)["verdict"]) == (0, "bits")
 
 
+def test_the_table_is_printed_before_the_cause_is_looked_for(
+    capsys: Capture, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def diagnose(*given: Any, **options: Any) -> list[Any]:
+        out = capsys.readouterr().out
+        assert "WRONG from encoder.layer.1 on" in out
+        assert "[row, token, feature]" in out
+        raise MemoryError("no room")
+
+    monkeypatch.setattr("minibert.parity.comparison.diagnose", diagnose)
+    code, out, _ = check(capsys, home, "wrong.npz")
+    assert (code, out) == (2, "")
+
+
+def test_the_table_is_printed_once(capsys: Capture, home: Path) -> None:
+    model = BertModel.from_pretrained(home / "model", backend="numpy")
+    inputs = dict(parity.probe(model, tokenizer=BertTokenizer.from_pretrained(home / "model")).inputs)
+    _, out, _ = check(capsys, home, "wrong.npz")
+    with np.load(home / "wrong.npz") as values:
+        assert out == f"{parity.check(model, dict(values), inputs)}\n"
+    assert check(capsys, home, "wrong.npz", "--json", "-")[1].startswith("{")
+
+
+def test_names_of_the_dump_are_shown(home: Path) -> None:
+    model = BertModel.from_pretrained(home / "model", backend="numpy")
+    inputs = dict(parity.probe(model).inputs)
+    trace = model.trace(**inputs, record="hidden_states.*")
+    dump = {f"hidden_states.{i}": trace[name] for i, name in enumerate(trace)}
+    dump["hidden_states.1"] = dump["hidden_states.1"] + np.float32(1)
+    text = str(parity.check(model, dump, inputs, diagnosis=False))
+    assert text.startswith("WRONG from hidden_states.1 (encoder.layer.0) on (1 name before it: right)")
+    del dump["hidden_states.0"]
+    text = str(parity.check(model, dump, inputs, diagnosis=False))
+    assert text.startswith("WRONG at hidden_states.1 (encoder.layer.0) (nothing before it was compared)")
+
+
 def test_the_report_escapes_what_a_dump_says(home: Path) -> None:
     model = BertModel.from_pretrained(home / "model", backend="numpy")
     inputs = dict(parity.probe(model).inputs)
@@ -187,7 +223,7 @@ def test_a_model_with_a_head_and_one_of_sentence_transformers(capsys: Capture, t
     words = ("parity", "check", str(tmp_path / "vectors.npy"), "-m", str(folder), "--backend", "numpy")
     code, out, _ = run(capsys, *words, "--texts", str(tmp_path / "texts.txt"), "--no-diagnosis")
     assert code == 1
-    assert "WRONG from sentence_embedding" in out
+    assert "WRONG at vectors (sentence_embedding) (nothing before it was compared)" in out
 
 
 # --- other libraries --------------------------------------------------------------------------------------------------
