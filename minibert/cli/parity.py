@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +18,26 @@ if TYPE_CHECKING:
 
 __all__ = ["add_verbs"]
 
+# How the library writes a map and a shape, and how this command takes them.
+_WORDS = (
+    (re.compile(r"names=\{'([^']*)': '([^']*)'\}"), r"""--map FILE, in which is {"\1": "\2"}"""),
+    (re.compile(r"raw=\{'([^']*)': \(([\d, ]*)\)\}"), lambda found: f"--raw {found[1]}={found[2].replace(', ', ',')}"),
+    (re.compile(r" as a str\b"), ""),
+)
+
 _CHECK_CODES = (
     "Exit codes: 0 everything that was compared is within the budget; 1 something is not; 2 a file or an argument is "
     "wrong; 3 the dump holds nothing that can be compared."
 )
+
+
+class _Parser(Parser):
+    """The parser of a verb; what the library says of its mappings becomes an option."""
+
+    def in_its_words(self, message: str) -> str:
+        for pattern, words in _WORDS:
+            message = pattern.sub(words, message)
+        return super().in_its_words(message)
 
 
 def add_verbs(verbs: Any) -> None:
@@ -30,7 +47,7 @@ def add_verbs(verbs: Any) -> None:
         help="check another implementation of BERT: is it right, and if not, where and why",
         description="Compare the values that another implementation of BERT computed with the true ones.",
     )
-    parts = parity.add_subparsers(dest="part", metavar="VERB", required=True)
+    parts = parity.add_subparsers(dest="part", metavar="VERB", required=True, parser_class=_Parser)
     _add_check(parts)
     _add_probe(parts)
     _add_names(parts)

@@ -23,7 +23,7 @@ from minibert.parity.inputs_and_weights import check_inputs, check_weights
 from minibert.parity.layouts import align, expected_shape
 from minibert.parity.matching import Entry, Matched, match
 from minibert.parity.padded import visible
-from minibert.parity.readers import Dump, as_dump, read_dump
+from minibert.parity.readers import Dump, NothingComparedError, as_dump, read_dump
 from minibert.parity.report import Report
 from minibert.parity.rounding import HALF_PRECISIONS, round_to
 from minibert.parity.rows import Row
@@ -39,10 +39,6 @@ RMS, LARGEST = 4.0, 8.0
 
 # The least share of float16's error that every value of a float16 forward has.
 _LEAST_HALF = 1 / 32
-
-
-class NothingComparedError(ValueError):
-    """A dump has no value that can be compared."""
 
 
 def check(

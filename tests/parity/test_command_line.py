@@ -31,6 +31,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.savez(home / "right.npz", **trace)
     np.savez(home / "wrong.npz", **{**trace, "encoder.layer.1": trace["encoder.layer.1"] + np.float32(0.01)})
     np.savez(home / "nothing.npz", x=np.zeros((2, 2)))
+    (home / "empty").mkdir()
+    (home / "empty.json").write_text("{}")
+    (home / "encoder.layer.0.bin").write_bytes(bytes(8))
     (home / "damaged.npz").write_bytes(b"hello")
     return home
 
@@ -47,7 +50,11 @@ def check(capsys: Capture, home: Path, dump: str, *arguments: str) -> tuple[int,
         ("wrong.npz", 1, "WRONG from encoder.layer.1 on"),
         ("damaged.npz", 2, "is not a whole .npz file"),
         ("absent.npz", 2, "does not exist"),
-        ("nothing.npz", 3, "Nothing can be compared"),
+        ("nothing.npz", 3, """Nothing can be compared"""),
+        ("nothing.npz", 3, """--map FILE, in which is {"their name": "hidden_states.0"}."""),
+        ("empty.json", 3, "empty.json holds no values"),
+        ("empty", 3, "empty holds no values"),
+        ("encoder.layer.0.bin", 2, "--raw encoder.layer.0=5,24,384."),
     ],
 )
 def test_exit_codes(capsys: Capture, home: Path, dump: str, code: int, said: str) -> None:
