@@ -259,7 +259,10 @@ def _write(report: Report, arguments: argparse.Namespace, text: str) -> None:
 
 
 def _read_texts(path: str) -> list[Any]:
-    lines = read_bytes(Path(path)).decode("utf-8-sig").splitlines()
+    try:
+        lines = read_bytes(Path(path)).decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not a text in UTF-8 (byte {error.start}); write it as UTF-8.") from error
     return [tuple(line.split("\t", 1)) if "\t" in line else line for line in lines]
 
 

@@ -38,7 +38,7 @@ def as_table(report: Result) -> str:
     width = max((len(_label(row)) for row in shown), default=0)
     place = next((_AXES.get(len(row.at), "place") for row in shown if row.level != "float32" and not row.holds), None)
     if place is not None:
-        columns = f"relative  largest error at [{place}]: the port's value instead of the true one"
+        columns = f"relative  largest error at [{place}]: theirs instead of the true value"
         lines.append(f"  {'':{width}}  {'units':>9}  {columns}")
     skipped = False
     for row in report.names:

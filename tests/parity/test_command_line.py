@@ -92,6 +92,13 @@ def test_wrong_arguments_have_the_code_2(capsys: Capture, home: Path, arguments:
     assert err.count("\n") == 1
 
 
+def test_a_file_of_texts_that_is_not_utf_8(capsys: Capture, home: Path, tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_bytes(b"K\xe4se")
+    code, out, err = check(capsys, home, "right.npz", "--texts", str(tmp_path / "texts.txt"))
+    assert (code, out) == (2, "")
+    assert "texts.txt is not a text in UTF-8 (byte 1)" in err
+
+
 @pytest.mark.parametrize("arguments", [("--budget", "0"), ("--budget", "double"), ("--raw", "x"), ("--raw", "x=a")])
 def test_options_that_cannot_be_read(capsys: Capture, home: Path, arguments: tuple[str, ...]) -> None:
     code, out, err = check(capsys, home, "right.npz", *arguments)
