@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +18,26 @@ if TYPE_CHECKING:
 
 __all__ = ["add_verbs"]
 
+# How the library writes a map and a shape, and how this command takes them.
+_WORDS = (
+    (re.compile(r"names=\{'([^']*)': '([^']*)'\}"), r"""--map FILE, in which is {"\1": "\2"}"""),
+    (re.compile(r"raw=\{'([^']*)': \(([\d, ]*)\)\}"), lambda found: f"--raw {found[1]}={found[2].replace(', ', ',')}"),
+    (re.compile(r" as a str\b"), ""),
+)
+
 _CHECK_CODES = (
     "Exit codes: 0 everything that was compared is within the budget; 1 something is not; 2 a file or an argument is "
     "wrong; 3 the dump holds nothing that can be compared."
 )
+
+
+class _Parser(Parser):
+    """The parser of a verb; what the library says of its mappings becomes an option."""
+
+    def in_its_words(self, message: str) -> str:
+        for pattern, words in _WORDS:
+            message = pattern.sub(words, message)
+        return super().in_its_words(message)
 
 
 def add_verbs(verbs: Any) -> None:
@@ -30,7 +47,7 @@ def add_verbs(verbs: Any) -> None:
         help="check another implementation of BERT: is it right, and if not, where and why",
         description="Compare the values that another implementation of BERT computed with the true ones.",
     )
-    parts = parity.add_subparsers(dest="part", metavar="VERB", required=True)
+    parts = parity.add_subparsers(dest="part", metavar="VERB", required=True, parser_class=_Parser)
     _add_check(parts)
     _add_probe(parts)
     _add_names(parts)
@@ -178,6 +195,7 @@ def _subject(arguments: argparse.Namespace) -> Subject:
 def _check(arguments: argparse.Namespace) -> int:
     from minibert.parity.comparison import NothingComparedError, check
     from minibert.parity.inputs import of_probe, of_texts, read_inputs
+    from minibert.parity.render import as_findings, as_table
 
     for path, suffix in ((arguments.markdown, ".md"), (arguments.junit, ".xml"), (arguments.json, ".json")):
         if path is not None and path != "-":
@@ -198,6 +216,13 @@ def _check(arguments: argparse.Namespace) -> int:
         library, *files = arguments.against
         dump = run_peer(library, files, locate_model(arguments), inputs)
     names = None if arguments.map is None else _read_map(arguments.map)
+    printed: list[str] = []
+
+    def print_table(report: Report) -> None:
+        """Print the table at once, because the search for the cause takes longer."""
+        printed.append(as_table(report))
+        print(printed[0], flush=True)
+
     try:
         report = check(
             subject,
@@ -207,19 +232,20 @@ def _check(arguments: argparse.Namespace) -> int:
             names=names,
             raw=dict(arguments.raw or ()),
             diagnosis=arguments.diagnosis and "minibert" not in (arguments.against or ())[:1],  # the cause is known
+            on_table=None if arguments.json == "-" else print_table,
         )
     except NothingComparedError as error:
         report_problem(arguments.parser.in_its_words(str(error)))
         return 3
-    _write(report, arguments)
+    _write(report, arguments, as_findings(report) if printed else str(report))
     return report.exit_code
 
 
-def _write(report: Report, arguments: argparse.Namespace) -> None:
+def _write(report: Report, arguments: argparse.Namespace, text: str) -> None:
     if arguments.json == "-":
         print(json.dumps(report.to_json(), indent=2, ensure_ascii=False))
-    else:
-        print(report)
+    elif text:
+        print(text)
     if arguments.json not in (None, "-"):
         write_json(arguments.json, report.to_json())
     if arguments.markdown is not None:
@@ -233,7 +259,10 @@ def _write(report: Report, arguments: argparse.Namespace) -> None:
 
 
 def _read_texts(path: str) -> list[Any]:
-    lines = read_bytes(Path(path)).decode("utf-8-sig").splitlines()
+    try:
+        lines = read_bytes(Path(path)).decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not a text in UTF-8 (byte {error.start}); write it as UTF-8.") from error
     return [tuple(line.split("\t", 1)) if "\t" in line else line for line in lines]
 
 

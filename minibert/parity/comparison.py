@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from minibert.parity.inputs_and_weights import check_inputs, check_weights
 from minibert.parity.layouts import align, expected_shape
 from minibert.parity.matching import Entry, Matched, match
 from minibert.parity.padded import visible
-from minibert.parity.readers import Dump, as_dump, read_dump
+from minibert.parity.readers import Dump, NothingComparedError, as_dump, read_dump
 from minibert.parity.report import Report
 from minibert.parity.rounding import HALF_PRECISIONS, round_to
 from minibert.parity.rows import Row
@@ -41,10 +41,6 @@ RMS, LARGEST = 4.0, 8.0
 _LEAST_HALF = 1 / 32
 
 
-class NothingComparedError(ValueError):
-    """A dump has no value that can be compared."""
-
-
 def check(
     model: Any,
     dump: Mapping[str, Any] | str | os.PathLike[str],
@@ -54,6 +50,7 @@ def check(
     names: Mapping[str, str] | None = None,
     raw: Mapping[str, tuple[int, ...]] | None = None,
     diagnosis: bool = True,
+    on_table: Callable[[Report], None] | None = None,
 ) -> Report:
     """Compare the values that another implementation computed with the true ones, and say what is wrong.
 
@@ -74,6 +71,8 @@ def check(
         Names -> shapes of files without a header; see `read_dump`.
     diagnosis : bool
         Whether to look for the cause.
+    on_table : function, optional
+        It is called with the report without causes before a cause is looked for, which can take many seconds.
 
     Returns
     -------
@@ -100,7 +99,7 @@ def check(
     if not matched.values and not findings:
         raise NothingComparedError(_nothing(arrays, matched))
     with np.errstate(all="ignore"):  # the numbers of a port may overflow anything
-        return _Comparison(subject, taken, batch, matched, notes).report(budget, findings, diagnosis)
+        return _Comparison(subject, taken, batch, matched, notes).report(budget, findings, diagnosis, on_table)
 
 
 def _check_budget(budget: object) -> None:
@@ -139,7 +138,13 @@ class _Comparison:
 
     # --- the values ---------------------------------------------------------------------------------------------------
 
-    def report(self, budget: str | float, findings: list[Finding], diagnosis: bool) -> Report:
+    def report(
+        self,
+        budget: str | float,
+        findings: list[Finding],
+        diagnosis: bool,
+        on_table: Callable[[Report], None] | None,
+    ) -> Report:
         """Compare the values, unless the inputs differ."""
         stopped_by, stopped = bool(findings), any(finding.names[0] in INPUTS for finding in findings)
         entries = [] if stopped else self._entries()
@@ -156,9 +161,7 @@ class _Comparison:
             first = findings[0].names[0]
         self._say_layouts(rows)
         self._say_hidden(rows, entries)
-        if not findings and verdict == "wrong":
-            findings = (self._diagnose(rows, entries) if diagnosis else []) or renamed
-        return Report(
+        report = Report(
             verdict=verdict,
             first=first if verdict == "wrong" else None,
             names=rows,
@@ -169,6 +172,12 @@ class _Comparison:
             unknown=self._matched.unknown,
             model=self._description(),
         )
+        if findings or verdict != "wrong":
+            return report
+        if diagnosis and on_table is not None:
+            on_table(report)
+        causes = (self._diagnose(rows, entries) if diagnosis else []) or renamed
+        return dataclasses.replace(report, diagnosis=causes)
 
     def _description(self) -> str:
         config = self._subject.config

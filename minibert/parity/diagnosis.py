@@ -160,7 +160,15 @@ class _Diagnosis:
             )
         left = [name for name in search.unknown if name in search.places]
         if left:
-            yield unknown(left, facts(search, left), search.replay.segments, wide=search.is_wide(left[0]))
+            place = search.places[left[0]]
+            yield unknown(
+                left,
+                facts(search, left),
+                search.replay.segments,
+                wide=search.is_wide(left[0]),
+                untried=search.untried,
+                far=bool(place.error > place.size / 2),
+            )
         yield from (finding for finding in in_head if finding.mistake)
 
     def holds(self, inputs: Padded, port: Mapping[str, FloatArray]) -> bool:

@@ -13,7 +13,7 @@ from minibert.base.checks import brief
 from minibert.base.files import check_format, parse_json, printable, read_bytes
 from minibert.errors import ModelFormatError
 from minibert.parity.probing import FORMAT, probe
-from minibert.parity.readers import read_dump
+from minibert.parity.readers import NothingComparedError, read_dump
 from minibert.parity.subject import INPUTS, Subject
 
 __all__ = ["of_probe", "of_texts", "read_inputs"]
@@ -54,7 +54,10 @@ def read_inputs(inputs: Any, subject: Subject) -> dict[str, Any]:
 
 def _from_file(path: Path) -> dict[str, Any]:
     if path.suffix.lower() != ".json":
-        return dict(read_dump(path))
+        try:
+            return dict(read_dump(path))
+        except NothingComparedError as error:  # that is said of the dump only
+            raise ValueError(str(error)) from error
     shown = printable(str(path))
     try:
         content = parse_json(read_bytes(path, limit=_LARGEST), shown)

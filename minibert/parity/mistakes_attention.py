@@ -197,6 +197,12 @@ def _inverted(inner: Part, here: Here, scores: FloatArray, shown: npt.NDArray[np
     return masked
 
 
+def _as_length(inner: Part, here: Here, scores: FloatArray, shown: npt.NDArray[np.bool_]) -> FloatArray:
+    """Show as many keys as the mask has ones, from the first place on."""
+    masked: FloatArray = inner(here, scores, np.arange(shown.shape[1]) < shown.sum(axis=1, keepdims=True))
+    return masked
+
+
 def _zeroed(inner: Part, here: Here, masked: FloatArray) -> FloatArray:
     """Set the probs of hidden keys to zero after a softmax over all keys; the rest does not sum to 1."""
     probs: FloatArray = inner(here, masked)
@@ -242,6 +248,14 @@ _MASKS = (
         "attention_mask: 0 and 1 are exchanged, so that only the padding is attended",
         *(_MASK_REMEDY, "probs"),
         mask=_inverted,
+    ),
+    part_mistake(
+        "A6.length",
+        "attention_mask: it is read as a length, the number of its ones; holes and padding on the left are wrong",
+        "Give attention the mask itself, not its sum. onnxruntime's fused attention (optimize_model) takes a length: "
+        "do not fuse attention, or give padding on the right only.",
+        "probs",
+        mask=_as_length,
     ),
     part_mistake(
         "A6.ten-thousand",

@@ -28,10 +28,15 @@ from minibert.checkpoint.tensors import StoredTensor, read_header
 from minibert.errors import ModelFormatError
 from minibert.parity.debugger_tree import TREE_SUFFIX, TREE_SUFFIXES, read_tree
 
-__all__ = ["SUFFIXES", "Dump", "as_dump", "read_dump"]
+__all__ = ["SUFFIXES", "Dump", "NothingComparedError", "as_dump", "read_dump"]
 
 SUFFIXES = (".npz", ".npy", ".safetensors", ".json", ".bin", ".raw")
 """The formats that are read."""
+
+
+class NothingComparedError(ValueError):
+    """A dump has no value that can be compared."""
+
 
 Dump = dict[str, npt.NDArray[Any] | list[npt.NDArray[Any]]]
 """Arrays by name; a list holds one array for each text, of different lengths."""
@@ -90,7 +95,7 @@ def read_dump(path: str | os.PathLike[str], raw: Mapping[str, tuple[int, ...]] |
     if raw:
         raise ValueError(f"There is no .bin or .raw file for {', '.join(raw)}, of which a shape was given.")
     if not found:
-        raise ValueError(f"{printable(str(where))} holds no values; expected arrays by name.")
+        raise NothingComparedError(f"{printable(str(where))} holds no values; expected arrays by name.")
     return found
 
 
@@ -107,7 +112,7 @@ def as_dump(values: Mapping[Any, Any]) -> Dump:
             raise TypeError(f"The name {brief(name)} of a value is a {type(name).__name__}; expected a str.")
         found[name] = _numbers(_from_lists(value, name) if isinstance(value, list | tuple) else value, name)
     if not found:
-        raise ValueError("The dump holds no values; expected arrays by name.")
+        raise NothingComparedError("The dump holds no values; expected arrays by name.")
     return found
 
 
@@ -284,7 +289,7 @@ def _read_raw(path: Path, raw: dict[str, tuple[int, ...]]) -> Dump:
     if name is None:
         raise ValueError(
             f"{shown} holds numbers without a header. Say what they are: the name of the value and its shape, as in "
-            f"raw={{'{path.stem}': (24, 384)}}."
+            f"raw={{'{path.stem}': (5, 24, 384)}}."
         )
     shape = raw.pop(name)
     size, needed = path.stat().st_size, 4 * math.prod(shape)

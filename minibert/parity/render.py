@@ -9,21 +9,37 @@ from xml.sax.saxutils import escape, quoteattr
 
 import minibert
 from minibert.base.checks import counted
+from minibert.base.files import printable
 from minibert.parity.finding import Finding
 from minibert.parity.rows import FORMAT, Result, Row
 
-__all__ = ["as_annotations", "as_json", "as_junit", "as_markdown", "as_text"]
+__all__ = ["as_annotations", "as_findings", "as_json", "as_junit", "as_markdown", "as_table", "as_text"]
 
 # Rows of the table in a text; the others are right, and are counted.
 _MOST_ROWS = 40
 
+# A name of the dump is shown beside the canonical one, unless it is longer than this.
+_LONGEST_GIVEN = 40
+
+# What the numbers of a place are, by how many there are.
+_AXES = {2: "row, feature", 3: "row, token, feature", 4: "row, head, query, key"}
+
 
 def as_text(report: Result) -> str:
     """Return the report for a terminal of 120 columns."""
+    return "\n".join(text for text in (as_table(report), as_findings(report)) if text)
+
+
+def as_table(report: Result) -> str:
+    """Return the first part of the text, the headline and the table, which do not depend on the diagnosis."""
     lines = [_headline(report)]
     lines.append("  unit: RMS error of a plain float32 forward of this model on these inputs")
     shown = _shown(report)
-    width = max((len(row.name) for row in shown), default=0)
+    width = max((len(_label(row)) for row in shown), default=0)
+    place = next((_AXES.get(len(row.at), "place") for row in shown if row.level != "float32" and not row.holds), None)
+    if place is not None:
+        columns = f"relative  largest error at [{place}]: theirs instead of the true value"
+        lines.append(f"  {'':{width}}  {'units':>9}  {columns}")
     skipped = False
     for row in report.names:
         if row not in shown:
@@ -33,7 +49,13 @@ def as_text(report: Result) -> str:
             continue
         skipped = False
         mark = ">" if row.name == report.first and row.level == "wrong" else " "
-        lines.append(f"{mark} {row.name:{width}}  {_number(row.ratio):>9}{_detail(row)}".rstrip())
+        lines.append(f"{mark} {_label(row):{width}}  {_number(row.ratio):>9}{_detail(row)}".rstrip())
+    return "\n".join(lines)
+
+
+def as_findings(report: Result) -> str:
+    """Return the second part of the text: the causes, the notes, and the names that mean nothing; "" if none."""
+    lines: list[str] = []
     for finding in report.diagnosis:
         lines += _finding_lines(finding)
     lines += [f"Note: {note}" for note in report.notes]
@@ -50,7 +72,10 @@ def _headline(report: Result) -> str:
             return f"WRONG: {report.first}" if report.first else "WRONG"
         before = rows[: rows.index(wrong[0])]
         right = f" ({counted(len(before), 'name')} before it: right)" if before else ""
-        return f"WRONG from {wrong[0].name} on{right}; {len(wrong)} of {compared} wrong"
+        first = _label(wrong[0])
+        if not before and not wrong[0].name.startswith("embeddings"):
+            return f"WRONG at {first} (nothing before it was compared); {len(wrong)} of {compared} wrong"
+        return f"WRONG from {first} on{right}; {len(wrong)} of {compared} wrong"
     largest = max((row.ratio for row in rows), default=0.0)
     said = {
         "bits": f"BITS: {compared} equal{'s' if len(rows) == 1 else ''} minibert bit for bit",
@@ -60,6 +85,14 @@ def _headline(report: Result) -> str:
         "bfloat16": f"BFLOAT16: {compared} compared; the errors are those of a forward in bfloat16",
     }[report.verdict]
     return said + ("" if report.allowed else f", which is more than the budget allows ({report.budget})")
+
+
+def _label(row: Row) -> str:
+    """Return the name in the dump with the canonical one, or the canonical one alone if it says the same."""
+    given = printable(row.given)
+    if given.endswith(row.name) or len(given) > _LONGEST_GIVEN:
+        return row.name
+    return f"{given} ({row.name})"
 
 
 def _shown(report: Result) -> list[Row]:
@@ -82,10 +115,10 @@ def _detail(row: Row) -> str:
     place = ", ".join(map(str, row.at))
     level = "" if row.level == "wrong" else f"  {row.level}"
     percent = 100 * row.relative
-    relative = f"  {percent:{'.2g' if percent < 99.5 else '.0f'}} %" if math.isfinite(percent) else ""
+    relative = f"{percent:{'.2g' if percent < 99.5 else '.0f'}} %"
     if not math.isfinite(row.largest):
-        return f"{level}  not finite at [{place}]: {row.value:.6g} instead of {row.true:.6g}"
-    return f"{level}{relative}  largest {row.largest:.1e} at [{place}]: {row.value:.6g} instead of {row.true:.6g}"
+        return f"{level}  not finite, at [{place}]: {row.value:.6g} instead of {row.true:.6g}"
+    return f"{level}  {relative:>8}  {row.largest:.1e} at [{place}]: {row.value:.6g} instead of {row.true:.6g}"
 
 
 def _finding_lines(finding: Finding) -> list[str]:
@@ -153,7 +186,7 @@ def as_junit(report: Result) -> str:
         failed = row.level == "wrong" or (not report.allowed and row.level != "float32") or bool(row.holds)
         inner = ""
         if failed:
-            message = f"{_number(row.ratio)} units{_detail(row)}"
+            message = f"{_number(row.ratio)} units; relative and largest error:{_detail(row)}"
             inner = f"<failure message={quoteattr(_xml(message))}>{escape(_xml(findings))}</failure>"
         cases.append(f'    <testcase classname="minibert.parity" name={quoteattr(_xml(row.name))}>{inner}</testcase>')
     if not report.names or (not report.allowed and not any("<failure" in case for case in cases)):

@@ -31,6 +31,9 @@ PROMISING = 0.4
 # How many mistakes at once, how many of the best are combined, and how much each one must remove for that.
 _AT_ONCE, _BEAM, USEFUL = 3, 4, 0.05
 
+# For how many names two and three mistakes at once are tried in vain. Each such trial is hundreds of simulations.
+_VAIN = 3
+
 # The values of a layer, in the order in which they are computed.
 _SYMBOLS = tuple(entry.symbol for entry in LAYER)
 
@@ -60,6 +63,7 @@ class Search:
     places : dict of Place      each name of the port, beside a forward without mistakes
     chosen : list of Mistake    the mistakes that were found
     unknown : list of str       names that no mistake explains
+    untried : list of str       those of them for which one mistake was tried, but not several at once
     """
 
     def __init__(self, model: Model, inputs: Padded, replay: Replay, budget: float) -> None:
@@ -67,6 +71,8 @@ class Search:
         self.places: dict[str, Place] = replay.places()
         self.chosen: list[Mistake] = []
         self.unknown: list[str] = []
+        self.untried: list[str] = []
+        self._vain = 0
         self._layer_values: tuple[tuple[str, int] | None, dict[str, FloatArray]] = (None, {})
 
     def right(self, place: Place) -> bool:
@@ -96,7 +102,15 @@ class Search:
         )
 
     def several(self, target: str, remaining: Sequence[str]) -> list[Trial]:
-        """Try two and three mistakes at once, the best ones first."""
+        """Try two and three mistakes at once, the best ones first; nothing after three names in vain."""
+        if self._vain == _VAIN:
+            self.untried.append(target)
+            return []
+        found = self._several(target, remaining)
+        self._vain += not found
+        return found
+
+    def _several(self, target: str, remaining: Sequence[str]) -> list[Trial]:
         candidates = self._candidates(target)
         before = self.places[target].error
         beam: list[tuple[float, tuple[Mistake, ...]]] = [(before, ())]

@@ -82,18 +82,34 @@ _ROWS: dict[str, Callable[[Padded], bool]] = {
 
 
 _DUMP_STATES = "Dump the hidden states, hidden_states.0 and the next ones."
+_OTHER_MODEL = (
+    "The values are far from the true ones: perhaps the port has other ids or another checkpoint. Compare input_ids "
+    "and embeddings.word_embeddings.weight first."
+)
 
 
-def unknown(names: Sequence[str], facts: str, segments: Mapping[str, frozenset[str]], *, wide: bool) -> Finding:
-    """Return the finding for names that no known mistake explains."""
+def unknown(
+    names: Sequence[str],
+    facts: str,
+    segments: Mapping[str, frozenset[str]],
+    *,
+    wide: bool,
+    untried: Sequence[str] = (),
+    far: bool = False,
+) -> Finding:
+    """Return the finding for names that no known mistake explains.
+
+    `untried` are those for which several mistakes at once were not tried; `far` means that the error of the first one
+    is more than half of the value.
+    """
     first = names[0]
     more = f" and {len(names) - 1} other names" if len(names) > 1 else ""
     if wide:
         text = (
             f"{first} is wrong, and no single known mistake explains it. This dump cannot tell where it begins: "
-            "there is no name before it."
+            "there is no name before it. Several mistakes at once were not tried."
         )
-        return Finding(text, "", tuple(names), 0.0, _DUMP_STATES)
+        return Finding(text, "", tuple(names), 0.0, f"{_OTHER_MODEL} {_DUMP_STATES}" if far else _DUMP_STATES)
     where = "this op alone" if len(segments[first]) == 1 else f"one of the {len(segments[first])} ops before it"
     text = f"{first}{more}: wrong, though what goes in is right; {where}, with no known cause"
     remedy = "Compare the weights of this module with the checkpoint, then its formula with minibert/bert/reference.py."
@@ -102,7 +118,13 @@ def unknown(names: Sequence[str], facts: str, segments: Mapping[str, frozenset[s
         remedy = f"Dump every name of this part, so that one op is left: {', '.join(missing[:3])}, ..."
     if "the activation is wrong" in facts:
         remedy = "Compare the formula of the activation with hidden_act of config.json, in minibert/bert/reference.py."
-    return Finding(f"{text} ({facts})" if facts else text, "", tuple(names), 0.0, remedy)
+    if far and first.startswith("embeddings"):
+        remedy = f"{_OTHER_MODEL} Then: {remedy}"
+    text = f"{text} ({facts})" if facts else text
+    if untried:
+        more = f" and {len(untried) - 1} other names" if len(untried) > 1 else ""
+        text += f". Several mistakes at once were not tried for {untried[0]}{more}"
+    return Finding(text, "", tuple(names), 0.0, remedy)
 
 
 def cannot_tell(names: Sequence[str], *, wide: bool) -> Finding:

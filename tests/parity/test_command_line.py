@@ -31,6 +31,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.savez(home / "right.npz", **trace)
     np.savez(home / "wrong.npz", **{**trace, "encoder.layer.1": trace["encoder.layer.1"] + np.float32(0.01)})
     np.savez(home / "nothing.npz", x=np.zeros((2, 2)))
+    (home / "empty").mkdir()
+    (home / "empty.json").write_text("{}")
+    (home / "encoder.layer.0.bin").write_bytes(bytes(8))
     (home / "damaged.npz").write_bytes(b"hello")
     return home
 
@@ -47,7 +50,11 @@ def check(capsys: Capture, home: Path, dump: str, *arguments: str) -> tuple[int,
         ("wrong.npz", 1, "WRONG from encoder.layer.1 on"),
         ("damaged.npz", 2, "is not a whole .npz file"),
         ("absent.npz", 2, "does not exist"),
-        ("nothing.npz", 3, "Nothing can be compared"),
+        ("nothing.npz", 3, """Nothing can be compared"""),
+        ("nothing.npz", 3, """--map FILE, in which is {"their name": "hidden_states.0"}."""),
+        ("empty.json", 3, "empty.json holds no values"),
+        ("empty", 3, "empty holds no values"),
+        ("encoder.layer.0.bin", 2, "--raw encoder.layer.0=5,24,384."),
     ],
 )
 def test_exit_codes(capsys: Capture, home: Path, dump: str, code: int, said: str) -> None:
@@ -85,6 +92,13 @@ def test_wrong_arguments_have_the_code_2(capsys: Capture, home: Path, arguments:
     assert err.count("\n") == 1
 
 
+def test_a_file_of_texts_that_is_not_utf_8(capsys: Capture, home: Path, tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_bytes(b"K\xe4se")
+    code, out, err = check(capsys, home, "right.npz", "--texts", str(tmp_path / "texts.txt"))
+    assert (code, out) == (2, "")
+    assert "texts.txt is not a text in UTF-8 (byte 1)" in err
+
+
 @pytest.mark.parametrize("arguments", [("--budget", "0"), ("--budget", "double"), ("--raw", "x"), ("--raw", "x=a")])
 def test_options_that_cannot_be_read(capsys: Capture, home: Path, arguments: tuple[str, ...]) -> None:
     code, out, err = check(capsys, home, "right.npz", *arguments)
@@ -107,6 +121,42 @@ def test_reports_in_files(capsys: Capture, home: Path, tmp_path: Path) -> None:
     assert "::error title=minibert parity::WRONG from encoder.layer.1 on" in out
     code, out, _ = check(capsys, home, "right.npz", "--json", "-")
     assert (code, json.loads(out)["verdict"]) == (0, "bits")
+
+
+def test_the_table_is_printed_before_the_cause_is_looked_for(
+    capsys: Capture, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def diagnose(*given: Any, **options: Any) -> list[Any]:
+        out = capsys.readouterr().out
+        assert "WRONG from encoder.layer.1 on" in out
+        assert "[row, token, feature]" in out
+        raise MemoryError("no room")
+
+    monkeypatch.setattr("minibert.parity.comparison.diagnose", diagnose)
+    code, out, _ = check(capsys, home, "wrong.npz")
+    assert (code, out) == (2, "")
+
+
+def test_the_table_is_printed_once(capsys: Capture, home: Path) -> None:
+    model = BertModel.from_pretrained(home / "model", backend="numpy")
+    inputs = dict(parity.probe(model, tokenizer=BertTokenizer.from_pretrained(home / "model")).inputs)
+    _, out, _ = check(capsys, home, "wrong.npz")
+    with np.load(home / "wrong.npz") as values:
+        assert out == f"{parity.check(model, dict(values), inputs)}\n"
+    assert check(capsys, home, "wrong.npz", "--json", "-")[1].startswith("{")
+
+
+def test_names_of_the_dump_are_shown(home: Path) -> None:
+    model = BertModel.from_pretrained(home / "model", backend="numpy")
+    inputs = dict(parity.probe(model).inputs)
+    trace = model.trace(**inputs, record="hidden_states.*")
+    dump = {f"hidden_states.{i}": trace[name] for i, name in enumerate(trace)}
+    dump["hidden_states.1"] = dump["hidden_states.1"] + np.float32(1)
+    text = str(parity.check(model, dump, inputs, diagnosis=False))
+    assert text.startswith("WRONG from hidden_states.1 (encoder.layer.0) on (1 name before it: right)")
+    del dump["hidden_states.0"]
+    text = str(parity.check(model, dump, inputs, diagnosis=False))
+    assert text.startswith("WRONG at hidden_states.1 (encoder.layer.0) (nothing before it was compared)")
 
 
 def test_the_report_escapes_what_a_dump_says(home: Path) -> None:
@@ -187,7 +237,7 @@ def test_a_model_with_a_head_and_one_of_sentence_transformers(capsys: Capture, t
     words = ("parity", "check", str(tmp_path / "vectors.npy"), "-m", str(folder), "--backend", "numpy")
     code, out, _ = run(capsys, *words, "--texts", str(tmp_path / "texts.txt"), "--no-diagnosis")
     assert code == 1
-    assert "WRONG from sentence_embedding" in out
+    assert "WRONG at vectors (sentence_embedding) (nothing before it was compared)" in out
 
 
 # --- other libraries --------------------------------------------------------------------------------------------------

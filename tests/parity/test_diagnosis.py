@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from minibert.parity.mistake import Mistake, part_mistake
 from minibert.parity.mistakes import MISTAKES, simulate
 from minibert.parity.mistakes_attention import leak_mistake, scale_mistake
 from minibert.parity.mistakes_norms import eps_mistake
+from minibert.parity.search import Search
 from minibert.parity.vectors import VECTOR
 
 
@@ -206,6 +208,52 @@ def test_a_corrupt_weight_has_no_known_cause(subject: Subject, symbol: str, size
                 assert finding.text.startswith("encoder.layer.1: wrong, though what goes in is right")
             else:
                 assert "This dump cannot tell" in finding.text
+
+
+def test_several_mistakes_at_once_are_tried_for_three_names_only(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The search ends although no name has a known cause, and what was not tried is said."""
+    tried: list[str] = []
+
+    def several(self: Search, target: str, remaining: Sequence[str]) -> list[Any]:
+        tried.append(target)
+        return []
+
+    monkeypatch.setattr(Search, "_several", several)
+    right = simulated(subject, ())
+    names = [f"encoder.layer.{i}.{part}" for i in range(2) for part in ("attention.self.query", "output.dense")]
+    noise = np.random.default_rng(0).standard_normal(right[names[0]].shape).astype(np.float32)
+    (found,) = findings(subject, {**right, **{name: right[name] + noise for name in names}})
+    assert set(names) <= set(found.names)
+    assert tried == list(found.names[:3])
+    rest = f"{found.names[3]} and {len(found.names) - 4} other names"
+    assert found.text.endswith(f"Several mistakes at once were not tried for {rest}")
+
+
+def test_another_checkpoint_is_suggested(subject: Subject, tmp_path: Path) -> None:
+    folder = random_checkpoint(tmp_path, num_hidden_layers=3, type_vocab_size=3, seed=5)
+    other = simulate(BertModel.from_pretrained(folder, backend="numpy"), subject.inputs, ODD_FIRST, record=["*"])
+    for record in (["embeddings", "encoder.layer.2"], ["encoder.layer.2"]):
+        found = findings(subject, {name: other[name] for name in record})
+        assert said(found)[0] == ()
+        assert "other ids or another checkpoint" in found[0].remedy
+
+
+def test_a_dump_of_zeros(subject: Subject) -> None:
+    """A port whose buffers were never filled."""
+    zeros = {name: np.zeros_like(array) for name, array in simulated(subject, (), "hidden states").items()}
+    for port in (zeros, {"encoder.layer.2": zeros["encoder.layer.2"]}):
+        found = findings(subject, port)
+        assert said(found) == [()]
+        assert found[0].names[0] == next(iter(port))
+
+
+def test_a_mask_that_is_read_as_a_length(subject: Subject) -> None:
+    for dump in ("all names", "hidden states", "last state"):
+        (found,) = findings(subject, simulated(subject, "A6.length", dump))
+        assert found.mistake == "A6.length"
+        assert "onnxruntime" in found.remedy
 
 
 def test_a_corrupt_weight_beside_a_mistake(subject: Subject) -> None:
