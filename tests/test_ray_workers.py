@@ -235,13 +235,44 @@ def test_what_ray_raises_is_an_error_of_ours(
     install: Installed, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     """Ray 2.60 ends the process if its head does not answer, and raises Exception if it starts too slowly."""
+    ray, reports = install(), list[str]()
+    errors, started = [error] * 3, ray.init
 
-    def init(**_: Any) -> None:
-        raise error
+    def init(**options: Any) -> None:
+        if errors:
+            raise errors.pop()
+        started(**options)
 
-    monkeypatch.setattr(install(), "init", init)
-    with pytest.raises(OSError, match="Ray cannot be used at this machine: 15"), RayWorkers("m", address="local"):
+    monkeypatch.setattr(ray, "init", init)
+    workers = RayWorkers("m", address="local", report=reports.append)
+    with pytest.raises(OSError, match="Ray cannot be used at this machine: 15"), workers:
         pass
+    assert not errors
+    errors += [error] * 2
+    with workers:  # the third start succeeds
+        assert ray.up
+    assert len(reports) == 4
+    assert {said.partition(" Ray says: 15")[0] for said in reports} == {
+        "Ray has not started on this machine, so it is started again."
+    }
+
+
+def test_a_cluster_elsewhere_is_asked_once(install: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
+    ray, calls = install(), list[Any]()
+
+    def init(**options: Any) -> None:
+        calls.append(options["address"])
+        raise ConnectionError("not Ray")
+
+    monkeypatch.setattr(ray, "init", init)
+    with socket.create_server(("127.0.0.1", 0)) as other:  # a port that is open but is not Ray
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        with (
+            pytest.raises(OSError, match=f"Ray cannot be used at {address}: not Ray"),
+            RayWorkers("m", address=address),
+        ):
+            pass
+    assert calls == [address]
 
 
 def test_the_command_line(

@@ -44,6 +44,9 @@ _MOST_DEATHS = 5
 
 _THREADS = 4  # most threads of an actor if the caller does not say
 
+_STARTS = (
+    3  # of Ray on this machine: on a busy one its own processes may not start in the time that they give each other
+)
 _ANSWER_SECONDS = 10.0  # until an address is taken to be wrong
 _REPORT_SECONDS = 60.0  # between two messages that no actor has started
 
@@ -108,7 +111,7 @@ class RayWorkers:
     def __enter__(self) -> Self:
         self._ours = not self._ray.is_initialized()
         if self._ours:
-            _connect(self._ray, self._address)
+            _connect(self._ray, self._address, self._report)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -360,8 +363,8 @@ def _check_address(address: str | None) -> str | None:
     return address
 
 
-def _connect(ray: Any, address: str | None) -> None:
-    """Connect to a cluster, or start one on this machine.
+def _connect(ray: Any, address: str | None, report: Callable[[str], object]) -> None:
+    """Connect to a cluster, or start one on this machine. Further starts after one that failed are reported.
 
     Raises
     ------
@@ -378,11 +381,16 @@ def _connect(ray: Any, address: str | None) -> None:
                 "ray status shows there."
             ) from error
     local = {"num_cpus": available_cores(), "include_dashboard": False} if address == "local" else {}
-    try:
-        ray.init(address=address, log_to_driver=False, logging_level="error", **local)
-    except (Exception, SystemExit) as error:  # Ray raises Exception itself, and ends the process in some cases
-        where = "this machine" if address in (None, "local") else address
-        raise OSError(f"Ray cannot be used at {where}: {_first_lines(error)}") from error
+    where = "this machine" if address in (None, "local") else address
+    for starts_left in reversed(range(_STARTS if address == "local" else 1)):
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level="error", **local)
+            return
+        except (Exception, SystemExit) as error:  # Ray raises Exception itself, and ends the process in some cases
+            if not starts_left:
+                raise OSError(f"Ray cannot be used at {where}: {_first_lines(error)}") from error
+            report(f"Ray has not started on this machine, so it is started again. Ray says: {_first_lines(error)}")
+            ray.shutdown()
 
 
 def _plan(ray: Any, threads: int | None, actors: int | None) -> tuple[int, int]:
