@@ -61,7 +61,7 @@ def main() -> int:
     ):
         folder, ray = Path(name), Started(workers)
         few, texts = folder / "few.txt", folder / "texts.txt"
-        few.write_text("\n".join(made_texts(4 * 1024)), encoding="utf-8")
+        few.write_text("\n".join(made_texts(ACTORS * 1024)), encoding="utf-8")
         texts.write_text("\n".join(made_texts(options.texts)), encoding="utf-8")
         to_start = seconds(model, few, folder / "few.npy", ray)
         to_start -= seconds(model, few, folder / "few.npy", ray)

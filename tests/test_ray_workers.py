@@ -6,6 +6,7 @@ import json
 import random
 import socket
 import sys
+import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -257,22 +258,44 @@ def test_what_ray_raises_is_an_error_of_ours(
     }
 
 
-def test_a_cluster_elsewhere_is_asked_once(install: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", r"what listens there is not Ray\."),
+        (b"", r"what listens there is not Ray\."),
+        (None, "timed out"),
+        (bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)), "Ray cannot be used at .*: it went away"),
+    ],
+)
+def test_a_port_that_is_open(
+    install: Installed, monkeypatch: pytest.MonkeyPatch, answer: bytes | None, problem: str
+) -> None:
     ray, calls = install(), list[Any]()
 
     def init(**options: Any) -> None:
         calls.append(options["address"])
-        raise ConnectionError("not Ray")
+        raise ConnectionError("it went away")
 
     monkeypatch.setattr(ray, "init", init)
-    with socket.create_server(("127.0.0.1", 0)) as other:  # a port that is open but is not Ray
-        address = f"127.0.0.1:{other.getsockname()[1]}"
-        with (
-            pytest.raises(OSError, match=f"Ray cannot be used at {address}: not Ray"),
-            RayWorkers("m", address=address),
-        ):
+    monkeypatch.setattr(ray_workers, "_ANSWER_SECONDS", 60.0 if answer is not None else 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(33)  # both frames of the client
+                if answer is None:
+                    connection.recv(1)  # until the client leaves
+                else:
+                    connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(OSError, match=problem), RayWorkers("m", address=address):
             pass
-    assert calls == [address]
+        thread.join()
+    assert calls == [address] * ("went away" in problem)  # a cluster elsewhere is asked once
 
 
 def test_the_command_line(
