@@ -61,7 +61,7 @@ def main() -> int:
     ):
         folder, ray = Path(name), Started(workers)
         few, texts = folder / "few.txt", folder / "texts.txt"
-        few.write_text("\n".join(made_texts(ACTORS * 1024)), encoding="utf-8")
+        few.write_text("\n".join(made_texts(min(ACTORS * 1024, options.texts))), encoding="utf-8")
         texts.write_text("\n".join(made_texts(options.texts)), encoding="utf-8")
         to_start = seconds(model, few, folder / "few.npy", ray)
         to_start -= seconds(model, few, folder / "few.npy", ray)
@@ -79,13 +79,8 @@ def main() -> int:
         ratio = statistics.median(a / b for a, b in zip(ours, found, strict=True))
         rows.append(f"| {what} | {options.texts / statistics.median(found):.0f} | {ratio:.2f} |")
     print("\n".join(rows))
-    publish(
-        "cluster",
-        rows,
-        f"all-MiniLM-L6-v2, made texts of 3 to 40 words; medians of {options.rounds} runs. The actors started in "
-        f"{to_start:.0f} seconds, which do not count",
-        write=options.write,
-    )
+    how = f"all-MiniLM-L6-v2, made texts of 3 to 40 words; medians of {options.rounds} runs"
+    publish("cluster", rows, f"{how}. The actors started in {to_start:.0f} seconds, not counted", write=options.write)
     return 0
 
 
