@@ -1,22 +1,21 @@
 """A run on the actors of a local Ray beside the same run in one process: texts per second from a file to an array.
 
-    python -m benchmarks.cluster [--texts N] [--rounds N]
+    python -m benchmarks.cluster [--write] [--texts N] [--rounds N]
 
 Two actors with one thread each, and one process with two threads, so both use two cores. The actors have started, and
 have computed a first run, before any time counts; how long they took to start is printed too. The runs take turns. The
-files are compared, byte for byte. Needs Ray (pip install ".[ray]"); it prints its table, and writes none.
+files are compared, byte for byte. Needs Ray: pip install ".[ray]".
 """
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import tempfile
 import time
 from pathlib import Path
 
 from benchmarks.corpus import made_texts
-from benchmarks.environment import environment
+from benchmarks.readme import publish, table_parser
 from minibert import SentenceTransformer
 from minibert.base.arrays import FloatArray
 from minibert.checkpoint.hub import DEFAULT_MODEL
@@ -50,8 +49,8 @@ def seconds(model: SentenceTransformer, texts: Path, output: Path, workers: Work
 
 
 def main() -> int:
-    """Measure and print the table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.cluster")
+    """Measure, print the table, and write it into README.md if asked."""
+    parser = table_parser("cluster")
     parser.add_argument("--texts", type=int, default=20_000, help="number of texts (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each, in turn (default: %(default)s)")
     options = parser.parse_args()
@@ -62,7 +61,7 @@ def main() -> int:
     ):
         folder, ray = Path(name), Started(workers)
         few, texts = folder / "few.txt", folder / "texts.txt"
-        few.write_text("\n".join(made_texts(4 * 1024)), encoding="utf-8")
+        few.write_text("\n".join(made_texts(min(ACTORS * 1024, options.texts))), encoding="utf-8")
         texts.write_text("\n".join(made_texts(options.texts)), encoding="utf-8")
         to_start = seconds(model, few, folder / "few.npy", ray)
         to_start -= seconds(model, few, folder / "few.npy", ray)
@@ -74,12 +73,14 @@ def main() -> int:
         alone, theirs = ((folder / f"{len(what)}.npy").read_bytes() for what in times)
         if alone != theirs:
             raise RuntimeError("the run on Ray wrote another array than one process.")
-    print(f"| {options.texts:,} texts, file to file | texts per second | ratio |\n|---|--:|--:|")
+    rows = [f"| {options.texts:,} texts, file to file | texts per second | of one process |", "|---|--:|--:|"]
     ours = times["one process, 2 threads"]
     for what, found in times.items():
         ratio = statistics.median(a / b for a, b in zip(ours, found, strict=True))
-        print(f"| {what} | {options.texts / statistics.median(found):.0f} | {ratio:.2f} |")
-    print(f"\nThe actors took {to_start:.1f} seconds to start. {environment()}; medians of {options.rounds} rounds.")
+        rows.append(f"| {what} | {options.texts / statistics.median(found):.0f} | {ratio:.2f} |")
+    print("\n".join(rows))
+    how = f"all-MiniLM-L6-v2, made texts of 3 to 40 words; medians of {options.rounds} runs"
+    publish("cluster", rows, f"{how}. The actors started in {to_start:.0f} seconds, not counted", write=options.write)
     return 0
 
 

@@ -6,6 +6,7 @@ import json
 import random
 import socket
 import sys
+import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -235,13 +236,66 @@ def test_what_ray_raises_is_an_error_of_ours(
     install: Installed, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     """Ray 2.60 ends the process if its head does not answer, and raises Exception if it starts too slowly."""
+    ray, reports = install(), list[str]()
+    errors, started = [error] * 3, ray.init
 
-    def init(**_: Any) -> None:
-        raise error
+    def init(**options: Any) -> None:
+        if errors:
+            raise errors.pop()
+        started(**options)
 
-    monkeypatch.setattr(install(), "init", init)
-    with pytest.raises(OSError, match="Ray cannot be used at this machine: 15"), RayWorkers("m", address="local"):
+    monkeypatch.setattr(ray, "init", init)
+    workers = RayWorkers("m", address="local", report=reports.append)
+    with pytest.raises(OSError, match="Ray cannot be used at this machine: 15"), workers:
         pass
+    assert not errors
+    errors += [error] * 2
+    with workers:  # the third start succeeds
+        assert ray.up
+    assert len(reports) == 4
+    assert {said.partition(" Ray says: 15")[0] for said in reports} == {
+        "Ray has not started on this machine, so it is started again."
+    }
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", r"what listens there is not Ray\."),
+        (b"", r"what listens there is not Ray\."),
+        (None, "timed out"),
+        (bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)), "Ray cannot be used at .*: it went away"),
+    ],
+)
+def test_a_port_that_is_open(
+    install: Installed, monkeypatch: pytest.MonkeyPatch, answer: bytes | None, problem: str
+) -> None:
+    ray, calls = install(), list[Any]()
+
+    def init(**options: Any) -> None:
+        calls.append(options["address"])
+        raise ConnectionError("it went away")
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray_workers, "_ANSWER_SECONDS", 60.0 if answer is not None else 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(33)  # both frames of the client
+                if answer is None:
+                    connection.recv(1)  # until the client leaves
+                else:
+                    connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(OSError, match=problem), RayWorkers("m", address=address):
+            pass
+        thread.join()
+    assert calls == [address] * ("went away" in problem)  # a cluster elsewhere is asked once
 
 
 def test_the_command_line(

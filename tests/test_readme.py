@@ -596,6 +596,7 @@ def test_the_benchmarks_find_their_markers() -> None:
         "speed",
         "estimate",
         "shared weights",
+        "cluster",
         "texts",
         "corpus",
         "runtime",

@@ -44,7 +44,10 @@ _MOST_DEATHS = 5
 
 _THREADS = 4  # most threads of an actor if the caller does not say
 
+_STARTS = 3  # of Ray on this machine; on a busy one, its processes may not start in the time that it gives them
 _ANSWER_SECONDS = 10.0  # until an address is taken to be wrong
+# What a client of HTTP/2 sends first, and the frame (type 4) that both sides send next: RFC 9113, section 3.4.
+_HTTP2_PREFACE, _HTTP2_SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 _REPORT_SECONDS = 60.0  # between two messages that no actor has started
 
 
@@ -108,7 +111,7 @@ class RayWorkers:
     def __enter__(self) -> Self:
         self._ours = not self._ray.is_initialized()
         if self._ours:
-            _connect(self._ray, self._address)
+            _connect(self._ray, self._address, self._report)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -360,8 +363,8 @@ def _check_address(address: str | None) -> str | None:
     return address
 
 
-def _connect(ray: Any, address: str | None) -> None:
-    """Connect to a cluster, or start one on this machine.
+def _connect(ray: Any, address: str | None, report: Callable[[str], object]) -> None:
+    """Connect to a cluster, or start one on this machine. Further starts after one that failed are reported.
 
     Raises
     ------
@@ -370,19 +373,38 @@ def _connect(ray: Any, address: str | None) -> None:
     """
     if address not in (None, "local"):
         host, _, port = str(address).rpartition(":")
-        try:  # Ray itself waits for minutes
-            socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_SECONDS).close()
+        try:
+            _check_head((host.strip("[]"), int(port)))
         except OSError as error:
             raise OSError(
                 f"No Ray cluster answers at {address}: {os_reason(error)}. Expected the address of its head, which "
                 "ray status shows there."
             ) from error
     local = {"num_cpus": available_cores(), "include_dashboard": False} if address == "local" else {}
-    try:
-        ray.init(address=address, log_to_driver=False, logging_level="error", **local)
-    except (Exception, SystemExit) as error:  # Ray raises Exception itself, and ends the process in some cases
-        where = "this machine" if address in (None, "local") else address
-        raise OSError(f"Ray cannot be used at {where}: {_first_lines(error)}") from error
+    where = "this machine" if address in (None, "local") else address
+    for starts_left in reversed(range(_STARTS if address == "local" else 1)):
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level="error", **local)
+            return
+        except (Exception, SystemExit) as error:  # Ray raises Exception itself, and ends the process in some cases
+            if not starts_left:
+                raise OSError(f"Ray cannot be used at {where}: {_first_lines(error)}") from error
+            report(f"Ray has not started on this machine, so it is started again. Ray says: {_first_lines(error)}")
+            ray.shutdown()
+
+
+def _check_head(place: tuple[str, int]) -> None:
+    """Raise an OSError if no HTTP/2 server answers, because Ray itself waits for minutes; its head is one (gRPC)."""
+    with socket.create_connection(place, timeout=_ANSWER_SECONDS) as connection:
+        if os.environ.get("RAY_USE_TLS", "0") != "0":
+            return
+        connection.settimeout(_ANSWER_SECONDS)
+        connection.sendall(_HTTP2_PREFACE + _HTTP2_SETTINGS)
+        answer = b""
+        while len(answer) < len(_HTTP2_SETTINGS) and (more := connection.recv(len(_HTTP2_SETTINGS) - len(answer))):
+            answer += more
+    if answer[3:4] != _HTTP2_SETTINGS[3:4]:
+        raise ConnectionError("what listens there is not Ray")
 
 
 def _plan(ray: Any, threads: int | None, actors: int | None) -> tuple[int, int]:
