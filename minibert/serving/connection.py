@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from minibert.serving.libraries import missing
+from minibert.serving.settings import GRACE
 
 try:
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -84,7 +85,11 @@ class Connection(HttpToolsProtocol):
 
     def _await_head(self) -> None:
         if self._head_timer is None:
-            self._head_timer = self.loop.call_later(self._head_timeout, self.transport.abort)
+            self._head_timer = self.loop.call_later(self._head_timeout, self._end_head)
+
+    def _end_head(self) -> None:
+        """End the connection soon: the loop calls timers before it reads what has arrived."""
+        self._head_timer = self.loop.call_later(GRACE, self.transport.abort)
 
     def _await_reader(self) -> None:
         self._unsent = self.transport.get_write_buffer_size()

@@ -27,6 +27,7 @@ from minibert.serving.logs import LOG, REQUESTS
 from minibert.serving.metrics import Metrics
 from minibert.serving.protocols import Post, Work
 from minibert.serving.scheduler import Job
+from minibert.serving.settings import GRACE
 
 try:
     from starlette.responses import Response
@@ -146,26 +147,24 @@ class PostRoute:
                 await _discard(receive, settings.max_body_bytes)
             raise _too_large(settings.max_body_bytes)
         parts, size = list[bytes](), 0
-        try:
-            async with asyncio.timeout(settings.body_timeout):
-                while True:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise _DisconnectedError
-                    part: bytes = message.get("body", b"")
-                    size += len(part)
-                    held.add(len(part))
-                    if size > settings.max_body_bytes:
-                        parts.clear()
-                        await _discard(receive, settings.max_body_bytes)
-                        raise _too_large(settings.max_body_bytes)
-                    parts.append(part)
-                    if not message.get("more_body", False):
-                        return b"".join(parts)
-        except TimeoutError:
-            raise ServiceError(
-                "slow", f"the body did not arrive within {settings.body_timeout:g} seconds; send it again."
-            ) from None
+        for seconds in (settings.body_timeout, GRACE):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    while True:
+                        message = await receive()
+                        if message["type"] == "http.disconnect":
+                            raise _DisconnectedError
+                        part: bytes = message.get("body", b"")
+                        size += len(part)
+                        held.add(len(part))
+                        if size > settings.max_body_bytes:
+                            parts.clear()
+                            await _discard(receive, settings.max_body_bytes)
+                            raise _too_large(settings.max_body_bytes)
+                        parts.append(part)
+                        if not message.get("more_body", False):
+                            return b"".join(parts)
+        raise ServiceError("slow", f"the body did not arrive within {settings.body_timeout:g} seconds; send it again.")
 
     async def _answer(self, work: Work, receive: Receive) -> bytes:
         """Wait for the engine and write the answer; a client that leaves cancels its job."""

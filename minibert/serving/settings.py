@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
-__all__ = ["Settings"]
+__all__ = ["GRACE", "Settings"]
+
+GRACE = 0.2
+"""Seconds after the time for a head or a body in which what has arrived is still read, because the process may have
+been stopped or busy meanwhile."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -314,6 +314,24 @@ def test_a_service_that_is_stopped_for_a_while_answers_all(service: Served, expe
     assert found["minibert_request_disconnected_total"] == 0
 
 
+def test_what_has_arrived_while_the_service_was_stopped_is_in_time(folder: Path) -> None:
+    """A body, and the head of another request; the service was stopped for longer than the time that they get."""
+    whole = request(b'{"inputs": "a"}')
+    with checked_service(folder, "2") as service, connect(service) as first:
+        first.sendall(whole[:-5])
+        until(lambda: numbers(service)['minibert_request_count_total{route="/embed"}'] == 1)
+        with connect(service) as second:
+            second.sendall(whole[:20])
+            service.process.send_signal(signal.SIGSTOP)
+            first.sendall(whole[-5:])
+            second.sendall(whole[20:])
+            time.sleep(2.5)
+            service.process.send_signal(signal.SIGCONT)
+            for connection in (first, second):
+                assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
+        first.close()
+
+
 def test_slow_bodies_delay_nobody(service: Served, expected: np.ndarray) -> None:
     """Bodies that come byte by byte end after --body-timeout with 408; meanwhile others are answered."""
     stop = threading.Event()
