@@ -1,6 +1,6 @@
 """What minibert.parity says about ports with known mistakes: found or not, and under which name.
 
-    python -m benchmarks.mistakes [--write] [--models odd,large,MiniLM] [--dumps "all names,hidden states"]
+    python -m benchmarks.mistakes [--write] [--models odd,large,MiniLM] [--dumps "all names"] [--keep FILE]
 
 A port is simulated with each mistake of the catalogue. It computes in float32, with sums in another order than the
 forward that sets the unit. Four dumps are made of each port: all names, the hidden states, the last hidden state, and
@@ -8,11 +8,16 @@ one vector per text (mean, length 1). A mistake that cannot change a dump by mor
 one in the pooler, is not counted there. Last, two and three mistakes at once are drawn at random.
 
 The second table is for the same dumps: how many mistakes pass usual criteria. Each array of a dump must pass.
+
+All models take more than an hour. With --keep each result goes into a file at once, one JSON line each, and a later run
+with the same file does only what is missing. Each model may have a process of its own, if each has a file of its own;
+the lines of the files together are the file of the whole run.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import random
 import tempfile
 import time
@@ -198,9 +203,9 @@ def try_mistakes(subject: Subject, dump: str, mistakes: Sequence[Mistake]) -> Re
     detected = any(not subject.ratio(name, port[name]) <= BUDGET for name in port)
     if not detected and all(mistake.is_harmless(subject.model.config) for mistake in mistakes):
         return None
-    start = time.perf_counter()
+    start = time.process_time()
     findings = subject.diagnose(port)
-    seconds = time.perf_counter() - start
+    seconds = time.process_time() - start
     ids = tuple(mistake.id for mistake in mistakes)
     verdict = judge(findings, ids) if detected else "not detected"
     if verdict == "in the class" and len(mistakes) == len(findings) == 1:
@@ -215,6 +220,31 @@ def try_mistakes(subject: Subject, dump: str, mistakes: Sequence[Mistake]) -> Re
         except (KeyError, InapplicableError):
             pass
     return Result(subject.name, dump, ids, detected, verdict, passes(subject, port), seconds, findings)
+
+
+class Kept:
+    """The results that a file has, by model, dump and mistakes; None for mistakes that change nothing in a dump."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self.results: dict[tuple[str, str, tuple[str, ...]], Result | None] = {}
+        if path is None or not path.is_file():
+            return
+        for line in path.read_text(encoding="utf-8").splitlines():
+            key, fields = json.loads(line)
+            result = fields and Result(**{**fields, "ids": tuple(fields["ids"]), "passed": tuple(fields["passed"])})
+            self.results[key[0], key[1], tuple(key[2])] = result
+
+    def try_mistakes(self, subject: Subject, dump: str, mistakes: Sequence[Mistake]) -> Result | None:
+        """Return the kept result; without one, compute it and keep it (without the findings, which no table has)."""
+        key = (subject.name, dump, tuple(mistake.id for mistake in mistakes))
+        if key not in self.results:
+            result = self.results[key] = try_mistakes(subject, dump, mistakes)
+            if self.path is not None:
+                fields = result and dataclasses.asdict(dataclasses.replace(result, findings=[]))
+                with self.path.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps([key, fields]) + "\n")
+        return self.results[key]
 
 
 def try_nothing(subject: Subject, mistake: Mistake, names: Iterable[str]) -> bool:
@@ -243,7 +273,7 @@ def combinations(count: int, number: int) -> Iterator[list[Mistake]]:
 def table(results: Sequence[Result]) -> list[str]:
     """Return the table of causes."""
     lines = [
-        "| model | dump | ports | detected | cause alone or first | in the class | cannot tell | wrong | slowest |",
+        "| model | dump | ports | detected | cause alone or first | in the class | cannot tell | wrong | slowest (CPU) |",
         "|---|---|--:|--:|--:|--:|--:|--:|--:|",
     ]
     groups = Counter((result.subject, result.dump, len(result.ids)) for result in results)
@@ -277,7 +307,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--models", default="odd,large,MiniLM", help="some of odd, large, MiniLM")
     parser.add_argument("--dumps", default=",".join(DUMPS), help="some of the four dumps")
     parser.add_argument("--several", type=int, default=20, help="how many sets of two, and of three mistakes")
+    parser.add_argument("--keep", type=Path, help="a file of results; what it has is not computed again")
     options = parser.parse_args(arguments)
+    kept = Kept(options.keep)
     results: list[Result] = []
     with tempfile.TemporaryDirectory() as folder:
         for subject in subjects(options.models.split(","), Path(folder)):
@@ -286,7 +318,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 if dump in ("all names", "hidden states"):
                     sets += [*combinations(2, options.several), *combinations(3, options.several)]
                 for mistakes in sets:
-                    result = try_mistakes(subject, dump, mistakes)
+                    result = kept.try_mistakes(subject, dump, mistakes)
                     if result is None:
                         continue
                     results.append(result)
