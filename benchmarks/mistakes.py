@@ -9,9 +9,9 @@ one in the pooler, is not counted there. Last, two and three mistakes at once ar
 
 The second table is for the same dumps: how many mistakes pass usual criteria. Each array of a dump must pass.
 
-All models take more than an hour. With --keep each result goes into a file at once, one JSON line each, and a later run
-with the same file does only what is missing. Each model may have a process of its own, if each has a file of its own;
-the lines of the files together are the file of the whole run.
+The slowest diagnosis is in seconds of CPU. All models take an hour. With --keep each result goes into a file at once,
+one JSON line each, and a later run with the same file does only what is missing. Each model may have a process of its
+own, if each has a file of its own; the lines of the files together are the file of the whole run.
 """
 
 from __future__ import annotations
@@ -273,7 +273,7 @@ def combinations(count: int, number: int) -> Iterator[list[Mistake]]:
 def table(results: Sequence[Result]) -> list[str]:
     """Return the table of causes."""
     lines = [
-        "| model | dump | ports | detected | cause alone or first | in the class | cannot tell | wrong | slowest (CPU) |",
+        "| model | dump | ports | detected | cause alone or first | in the class | cannot tell | wrong | slowest |",
         "|---|---|--:|--:|--:|--:|--:|--:|--:|",
     ]
     groups = Counter((result.subject, result.dump, len(result.ids)) for result in results)
