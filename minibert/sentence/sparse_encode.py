@@ -66,7 +66,7 @@ def encode_sparse(
         found, counts = list[_Row](), list[tuple[int, int]]()
         texts, indices = [chunk[i] for i in chosen], [first + i for i in chosen]
         for part, groups in windows.of(texts, indices, exact=exact):
-            found += (_largest(row, most) for row in pool_words(model, pooling, groups))
+            found += (_largest(row, most) for row in pool_words(model, pooling, groups, indices[part]))
             counts += map(count_tokens, groups)
             del groups  # frees their memory before the next texts are tokenized
             progress(int(copies[part].sum()))

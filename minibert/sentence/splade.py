@@ -70,7 +70,7 @@ class SpladePooling:
 
 
 def pool_words(
-    model: BertForMaskedLM, pooling: SpladePooling, groups: Sequence[Sequence[Encoding]]
+    model: BertForMaskedLM, pooling: SpladePooling, groups: Sequence[Sequence[Encoding]], indices: Sequence[int]
 ) -> Iterator[tuple[IntArray, FloatArray]]:
     """Compute the weights of the words for each text, from all tokens of its windows.
 
@@ -80,6 +80,8 @@ def pool_words(
     pooling : SpladePooling
     groups : sequence of sequences of Encoding
         The windows of each text.
+    indices : sequence of int
+        Where each text is in the caller's input, for errors.
 
     Yields
     ------
@@ -89,12 +91,13 @@ def pool_words(
     Raises
     ------
     ModelFormatError
-        The model computes NaN or infinity.
+        The model computes NaN or infinity for a text.
     """
     windows = [window for group in groups for window in group]
     if not windows:
         return
-    last = set(np.cumsum([len(group) for group in groups]).tolist())
+    ends_of_texts = np.cumsum([len(group) for group in groups]).tolist()
+    index_at = dict(zip(ends_of_texts, indices, strict=True))  # windows done -> the text that has ended there
     depth, vocab_size = model.config.num_hidden_layers, model.config.vocab_size
     batch = PackedBatch.from_sequences([w.ids for w in windows], [w.token_types for w in windows])
     # One row of logits is the pooled one, in float64 for sums, and one more is a temporary.
@@ -113,8 +116,8 @@ def pool_words(
                     break
                 b += 1
                 done += 1
-                if done in last:
-                    yield pooled.take()
+                if done in index_at:
+                    yield pooled.take(index_at[done])
             del logits  # before the next ones are computed
 
 
@@ -147,11 +150,13 @@ class _Pooled:
             active = np.flatnonzero(token > 0)
             self._row[active] += self._pooling.weights(token[active])
 
-    def take(self) -> tuple[IntArray, FloatArray]:
-        """Return the words and weights of a text, and begin the next one."""
+    def take(self, index: int) -> tuple[IntArray, FloatArray]:
+        """Return the words and weights of the text at this index of the input, and begin the next one."""
         row = self._row
         if not np.isfinite(row).all():
-            raise ModelFormatError("the model computes NaN or infinity: its weights are too large, or damaged.")
+            raise ModelFormatError(
+                f"the model computes NaN or infinity for inputs[{index}]: its weights are too large, or damaged."
+            )
         words = np.flatnonzero(row > 0)
         numbers = row[words] if self._sums else self._pooling.weights(row[words])
         row[:] = 0

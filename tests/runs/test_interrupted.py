@@ -80,7 +80,7 @@ def run_and_kill(kills: int, job: str, folder: Path, scratch: Path) -> None:
 
 @pytest.mark.parametrize("job", ["npy", "google"])
 def test_killed_and_resumed_it_ends_with_the_same_bytes(short_folder: Path, tmp_path: Path, job: str) -> None:
-    run_and_kill(3, job, short_folder, tmp_path)
+    run_and_kill(2, job, short_folder, tmp_path)
 
 
 @pytest.mark.slow
@@ -93,7 +93,7 @@ def test_killed_twenty_times(short_folder: Path, tmp_path: Path, job: str) -> No
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the runs are forked")
 @pytest.mark.parametrize(
-    ("job", "step"), [("npy", 4), ("binary", 5), *(pytest.param(job, 1, marks=pytest.mark.slow) for job in JOBS)]
+    ("job", "step"), [("npy", 8), ("binary", 9), *(pytest.param(job, 1, marks=pytest.mark.slow) for job in JOBS)]
 )
 def test_killed_whenever_something_becomes_final(short_folder: Path, tmp_path: Path, job: str, step: int) -> None:
     counted = crash("kill", short_folder, tmp_path, step, job)

@@ -83,7 +83,7 @@ def of_heads(model: BertModel, tokenizer: BertTokenizer, inputs: Any) -> dict[st
     masked = BertForMaskedLM(dataclasses.replace(weights, head=HeadWeights("BertForMaskedLM", predictions)), model.ops)
     groups = [[encoding] for encoding in tokenizer.encodings(TEXTS)]
     for strategy in ("max", "sum"):
-        rows = pool_words(masked, SpladePooling(strategy, "log1p_relu"), groups)
+        rows = pool_words(masked, SpladePooling(strategy, "log1p_relu"), groups, range(len(groups)))
         found[f"sparse vectors, {strategy}"] = digest(*(array for row in rows for array in row))
     return found
 
