@@ -91,7 +91,8 @@ def _add_check(parts: Any) -> None:
         action="append",
         type=_raw,
         metavar="NAME=SHAPE",
-        help="what a .bin file of float32 numbers is, such as hidden_states.6=5,24,384",
+        help="what a .bin file of float32 numbers is, such as hidden_states.6=5,24,384 (default: the name of the file, "
+        "and the shape of this value)",
     )
     check.add_argument(
         "--budget",
@@ -204,6 +205,8 @@ def _check(arguments: argparse.Namespace) -> int:
         raise ValueError("give either a DUMP or --against LIBRARY.")
     if arguments.inputs is not None and arguments.texts is not None:
         raise ValueError("give either --inputs or --texts.")
+    if arguments.inputs is not None and Path(arguments.inputs).suffix.lower() in (".txt", ".tsv"):
+        raise ValueError(f"--inputs is a file of ids; {arguments.inputs} holds texts: give --texts {arguments.inputs}.")
     subject = _subject(arguments)
     inputs: Any = arguments.inputs
     if arguments.texts is not None:

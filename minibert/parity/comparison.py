@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -117,6 +118,15 @@ def _nothing(arrays: Dump, matched: Matched) -> str:
         f"Nothing can be compared. The dump holds {some}. {only}. Use names of trace/README.md, such as "
         "hidden_states.0, or say what the names mean: names={'their name': 'hidden_states.0'}."
     )
+
+
+def _not_compared(entry: Entry, expected: tuple[int, ...]) -> str:
+    text = f"{entry.given} has shape {_shape(entry.value)}; expected {expected}."
+    size = 0 if isinstance(entry.value, list) else entry.value.size
+    for factor, precision in ((2, "float64"), (0.5, "float16")):
+        if size == factor * math.prod(expected) and np.ndim(entry.value) == 1:
+            text += f" It is as long as {precision} numbers would be: write float32."
+    return f"{text} It was not compared."
 
 
 def _shape(value: npt.NDArray[Any] | list[npt.NDArray[Any]]) -> str:
@@ -254,10 +264,7 @@ class _Comparison:
                 if aligned is not None:
                     tried.append((self._error(aligned.array, name), name, aligned))
             if not tried:
-                self._notes.append(
-                    f"{entry.given} has shape {_shape(entry.value)}; expected {self._expected(entry.name)}. It was not "
-                    "compared."
-                )
+                self._notes.append(_not_compared(entry, self._expected(entry.name)))
                 continue
             best = min(range(len(tried)), key=lambda i: (not tried[i][0] < tried[0][0] / NEARER, i))
             _, name, aligned = tried[best]
@@ -295,8 +302,9 @@ class _Comparison:
             error = np.abs(self._shown(array, name) - self._shown(true, name))
             rms = float(np.sqrt(np.mean(error * error))) if error.size else 0.0
         finite = bool(np.isfinite(error).all())
-        largest = float(error.max(initial=0.0)) if finite else float("inf")
-        rms = rms if finite else float("inf")
+        broken = float("nan") if np.isnan(error).any() else float("inf")  # beside NaN, no size can be given
+        largest = float(error.max(initial=0.0)) if finite else broken
+        rms = rms if finite else broken
         flat = int(np.argmax(np.where(np.isfinite(error), error, np.inf))) if error.size else 0
         indices: Any = np.arange(true.size).reshape(true.shape)
         places = visible(indices, mask_of(name, self._batch.mask))
@@ -309,7 +317,7 @@ class _Comparison:
             worst=largest / units[name].largest,
             rms=rms,
             largest=largest,
-            relative=self._error(array, name) if finite else float("inf"),
+            relative=self._error(array, name) if finite else broken,
             unit=units[name].rms,
             at=at,
             value=float(array[at]) if at else 0.0,

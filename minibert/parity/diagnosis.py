@@ -156,7 +156,8 @@ class _Diagnosis:
                 self._explained(cause.names),
                 cause.alternatives,
                 separate_by(cause.mistake, cause.alternatives, self._inputs),
-                0 if search.is_wide(cause.names[0]) else self._model.config.num_hidden_layers,
+                self._model.config,
+                wide=search.is_wide(cause.names[0]),
             )
         left = [name for name in search.unknown if name in search.places]
         if left:

@@ -150,7 +150,7 @@ def _finding(model: Model, entry: Entry, x: FloatArray, exact: FloatArray, given
             return Finding(text, "W1.head", (name,), 1.0, "A weight is (outputs, inputs): y = x W^T + b.")
     curve = fits.fit_activation(x, given) if entry.symbol == "transform_act" else None
     if curve is not None and curve[1] <= limit:
-        text = f"hidden_act: in {name} {curve[0]} is applied; config.json has another hidden_act"
+        text = f"hidden_act: in {name} {curve[0]} is applied; config.json has {model.config.hidden_act}"
         return Finding(text, "G1.head", (name,), 1.0, "The head applies hidden_act of config.json too.")
     return Finding(
         f"{name}: wrong, though what goes in is right; this op alone, with no known cause",

@@ -30,7 +30,7 @@ def with_holds(
     rows: list[Row], arrays: Sequence[FloatArray], names: Names, error: Error, within: Callable[[Row], bool]
 ) -> tuple[list[Row], list[Finding]]:
     """Find arrays that are the value of another name; all wrong rows must be such, or nothing is said."""
-    far = [i for i, row in enumerate(rows) if row.relative > _ANOTHER and row.name != VECTOR]
+    far = [i for i, row in enumerate(rows) if not row.relative <= _ANOTHER and row.name != VECTOR]
     if not far or any(not within(row) for i, row in enumerate(rows) if i not in far):
         return rows, []
     found: dict[int, str] = {}

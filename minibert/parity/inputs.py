@@ -20,6 +20,9 @@ __all__ = ["of_probe", "of_texts", "read_inputs"]
 
 _LARGEST = 2**30
 
+# Beside .json; ids have no place in files without a header.
+_SUFFIXES = (".npz", ".npy", ".safetensors")
+
 
 def read_inputs(inputs: Any, subject: Subject) -> dict[str, Any]:
     """Return inputs as keyword arguments of the model; other keys of a mapping are left out.
@@ -54,6 +57,11 @@ def read_inputs(inputs: Any, subject: Subject) -> dict[str, Any]:
 
 def _from_file(path: Path) -> dict[str, Any]:
     if path.suffix.lower() != ".json":
+        if path.suffix.lower() not in _SUFFIXES and not path.is_dir() and path.exists():
+            raise ValueError(
+                f"{printable(str(path))} is of an unknown kind; expected probe.json, or a .json, .npz or "
+                ".safetensors file with input_ids."
+            )
         try:
             return dict(read_dump(path))
         except NothingComparedError as error:  # that is said of the dump only

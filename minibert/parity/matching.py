@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from minibert.base.checks import brief
@@ -129,14 +130,18 @@ def _values(
 ) -> list[Entry]:
     depth = subject.config.num_hidden_layers
     shape = () if isinstance(value, list) else value.shape
-    B = len(batch.mask)
-    if name.lower() in _VECTOR_NAMES and len(shape) == 2 and shape[0] == B and name != "pooled":
+    B, flat = len(batch.mask), len(shape) == 1  # flat: a file without a header
+    vectors = (len(shape) == 2 and shape[0] == B) or (shape != () and shape == _flat_vectors(subject, B))
+    if name.lower() in _VECTOR_NAMES and vectors and name != "pooled":
         return [Entry(VECTOR, given, value)]
     try:
         canonical, _ = subject.names.resolve(name)
         return [Entry(canonical, given, value)]
     except ValueError:
         pass
+    if name.lower() in _SEVERAL and flat and shape[0] % (depth + 1) == 0:
+        value = np.reshape(np.asarray(value), (depth + 1, -1))
+        return [Entry(_state(i), f"{given}[{i}]", state) for i, state in enumerate(value)]
     if name.lower() in _SEVERAL and not isinstance(value, list) and len(shape) >= 3 and shape[0] in (depth, depth + 1):
         exact = shape[0] == depth + 1
         return [
@@ -161,6 +166,12 @@ def _by_shape(
     H, depth = subject.config.hidden_size, subject.config.num_hidden_layers
     if isinstance(value, list):
         return []
+    if value.shape == _flat_vectors(subject, B):
+        return [Entry(VECTOR, given, value, loose=True)]
+    if value.ndim == 1 and value.size == (depth + 1) * B * S * H:
+        value = value.reshape(depth + 1, B, S, H)
+    if value.ndim == 1 and value.size in (B * S * H, batch.num_tokens * H):
+        return [Entry(_state(depth), given, value, loose=True)]
     if value.ndim == 2 and value.shape[0] == B and subject.pipeline and value.shape[1] == subject.pipeline.widths[-1]:
         return [Entry(VECTOR, given, value, loose=True)]
     if value.shape in ((B, S, H), (batch.num_tokens, H)):
@@ -168,6 +179,11 @@ def _by_shape(
     if value.shape == (depth + 1, B, S, H):
         return [Entry(_state(i), f"{given}[{i}]", value[i]) for i in range(depth + 1)]
     return []
+
+
+def _flat_vectors(subject: Subject, num_sequences: int) -> tuple[int, ...] | None:
+    """Return the shape of the vectors of all texts in a file without a header; None if the model makes none."""
+    return None if subject.pipeline is None else (num_sequences * subject.pipeline.widths[-1],)
 
 
 def _state(i: int) -> str:

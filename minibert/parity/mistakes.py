@@ -78,7 +78,8 @@ def find_mistakes(mistake: str | Mistake | Sequence[str | Mistake], num_layers: 
         id, at, layer = part.strip().partition("@")
         known = MISTAKES.get(id) or next((one for one in MISTAKES.values() if one.kind == id), None)
         if known is None:
-            nearest = ", ".join(difflib.get_close_matches(id, MISTAKES, 5, 0.0))
+            kin = [other for other in MISTAKES if other.startswith(f"{id.partition('.')[0]}.")]
+            nearest = ", ".join(kin or difflib.get_close_matches(id, MISTAKES, 5, 0.0))
             raise ValueError(f"There is no mistake {brief(id)}; the nearest ids are {nearest}.")
         if at:
             if not layer.isdecimal():

@@ -309,6 +309,12 @@ _PRECISION = (
         )
     ),
     part_mistake(
+        "D2.float16-words",
+        "weights: the word embeddings are rounded to float16",
+        *(_WEIGHT_REMEDY, _LOOKUPS[0]),
+        rows=_round_rows(to_float16),
+    ),
+    part_mistake(
         "D2.int8-weights",
         "weights: the weights of the linear maps are rounded to 8 bits, with one scale each",
         *("Use the model without quantisation.", DENSE),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +66,10 @@ def _transformers(files: list[str], model: ModelFiles, inputs: Mapping[str, Any]
         raise _missing("transformers", "transformers torch", error) from error
     folder = model.require("config.json").parent
     try:
-        theirs: Any = transformers.BertModel.from_pretrained(
-            os.fspath(folder), attn_implementation=attention, dtype="float32", local_files_only=True
-        )
+        with _silent(transformers.utils.logging):
+            theirs: Any = transformers.BertModel.from_pretrained(
+                os.fspath(folder), attn_implementation=attention, dtype="float32", local_files_only=True
+            )
         theirs.eval()
         found: Dump = {}
         handles = [
@@ -87,6 +89,20 @@ def _transformers(files: list[str], model: ModelFiles, inputs: Mapping[str, Any]
     if "pooler.dense.weight" not in {name for name, _ in _stored_names(model)}:
         found = {name: value for name, value in found.items() if not name.startswith("pooler")}
     return found
+
+
+@contextlib.contextmanager
+def _silent(logging: Any) -> Iterator[None]:
+    """Let transformers load without bars and without its table of tensors that are not used."""
+    bars, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
 
 
 def _stored_names(model: ModelFiles) -> list[tuple[str, str]]:
@@ -186,7 +202,10 @@ def _openvino(files: list[str], model: ModelFiles, inputs: Mapping[str, Any]) ->
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+    """Return the first line of a message that says something: OpenVINO begins with the lines of its own source."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    saying = [line for line in lines if not line.startswith(("Exception from ", "Check '"))]
+    return (saying or lines or [type(error).__name__])[0][:300]
 
 
 # --- minibert ---------------------------------------------------------------------------------------------------------

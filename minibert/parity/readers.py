@@ -73,7 +73,8 @@ def read_dump(path: str | os.PathLike[str], raw: Mapping[str, tuple[int, ...]] |
         .npz, .npy, .safetensors, .json, or .bin and .raw, which are float32 numbers without a header; a folder of such
         files, whose names are the names of the values; or what transformers' model_addition_debugger_context wrote.
     raw : mapping of str to shape, optional
-        The name and shape of each value in .bin and .raw files.
+        The name and shape of values in .bin and .raw files. Without it, the name is that of the file, and the array is
+        flat.
 
     Raises
     ------
@@ -283,23 +284,38 @@ def _tensor(stored: StoredTensor) -> npt.NDArray[Any]:
 
 
 def _read_raw(path: Path, raw: dict[str, tuple[int, ...]]) -> Dump:
-    """Read float32 numbers without a header; if one shape is left, it belongs to a file of any name."""
-    shown = printable(str(path))
+    """Read float32 numbers without a header.
+
+    One shape that is left belongs to a file of any name. Without a shape they are a flat array with the name of the
+    file; their count says later which layout they have.
+    """
+    shown, size = printable(str(path)), path.stat().st_size
     name = path.stem if path.stem in raw else next(iter(raw), None) if len(raw) == 1 else None
     if name is None:
-        raise ValueError(
-            f"{shown} holds numbers without a header. Say what they are: the name of the value and its shape, as in "
-            f"raw={{'{path.stem}': (5, 24, 384)}}."
-        )
+        if size % 4 or not size:
+            raise ValueError(f"{shown} has {size:,} bytes, which is not a number of float32 numbers. Write it again.")
+        return {path.stem: _little_endian(np.frombuffer(_content(path), "<f4"), shown)}
     shape = raw.pop(name)
-    size, needed = path.stat().st_size, 4 * math.prod(shape)
+    needed = 4 * math.prod(shape)
     if size != needed:
         raise ValueError(
             f"{shown} has {size:,} bytes; {name} of shape {shape} takes {needed:,} as float32."
             + (" It has the size of float64 numbers: write float32." if size == 2 * needed else "")
             + (" It has the size of float16 numbers: write float32." if 2 * size == needed else "")
         )
-    return {name: np.frombuffer(_content(path), "<f4").astype(np.float32, copy=False).reshape(shape)}
+    return {name: _little_endian(np.frombuffer(_content(path), "<f4"), shown).reshape(shape)}
+
+
+def _little_endian(values: npt.NDArray[Any], shown: str) -> npt.NDArray[Any]:
+    """Return numbers that were read as little-endian ones, unless they make sense in the other order alone."""
+    with np.errstate(all="ignore"):
+        sizes, swapped = np.abs(values), np.abs(values.byteswap())
+        if not sizes.max(initial=0) < 1e15 and swapped.max(initial=0) < 1e15 and np.median(swapped) > 1e-12:
+            raise ValueError(
+                f"{shown} holds big-endian numbers; expected little-endian ones. Java: "
+                "ByteBuffer.order(ByteOrder.LITTLE_ENDIAN)."
+            )
+    return values.astype(np.float32, copy=False)
 
 
 # --- JSON -------------------------------------------------------------------------------------------------------------
@@ -342,12 +358,24 @@ def _from_lists(value: Any, shown: str) -> Any:
             return [_from_lists(one, f"{shown}[{i}]") for i, one in enumerate(value)]
         raise
     if array.dtype.kind not in "biuf":
+        if _has_null(value):
+            raise ValueError(
+                f"{shown} holds null among its numbers: JavaScript writes NaN and Infinity as null, and Python writes "
+                "None so. Find the first step of the port whose result is not finite, or write the value as .npz."
+            )
         raise ValueError(f"{shown} is {brief(value)}; expected numbers in nested lists, or {{shape, dtype, data}}.")
     if array.dtype == np.float64:  # JSON has one type of numbers; what float32 numbers became is float32 again
         narrow = array.astype(np.float32)
         if _prints_as_float32(array, narrow):
             return narrow
     return array
+
+
+def _has_null(value: Any) -> bool:
+    """Return whether there is a None in nested lists, among numbers."""
+    if isinstance(value, list | tuple):
+        return any(map(_has_null, value))
+    return value is None
 
 
 def _prints_as_float32(array: npt.NDArray[Any], narrow: npt.NDArray[Any]) -> bool:

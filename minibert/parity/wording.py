@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from minibert.bert.config import BertConfig
 from minibert.parity.finding import Finding
 from minibert.parity.mistake import Mistake
 from minibert.parity.padded import Padded
@@ -12,17 +13,26 @@ __all__ = ["cannot_tell", "finding_of", "renamed", "separate_by", "unknown"]
 
 
 def _layers(names: Sequence[str], num_layers: int) -> str:
-    """Say in which layers names are: "in all 6 layers", "in layer 3 only"; nothing if `num_layers` is 0."""
+    """Say where names are: "in all 6 layers", "in the embeddings and in layer 3"; nothing if `num_layers` is 0."""
     if not num_layers:
         return ""
     layers = sorted({int(name.split(".")[2]) for name in names if name.startswith("encoder.layer.")})
     if not layers:
         return ""
+    first = "in the embeddings and " if any(name.startswith("embeddings") for name in names) else ""
     if len(layers) == num_layers > 1:
-        return f", in all {num_layers} layers"
+        return f", {first}in all {num_layers} layers"
     if len(layers) == 1:
-        return f", in layer {layers[0]}" + (" only" if num_layers > 1 else "")
-    return f", in layers {', '.join(map(str, layers))}"
+        return f", {first}in layer {layers[0]}" + (" only" if num_layers > 1 and not first else "")
+    return f", {first}in layers {', '.join(map(str, layers))}"
+
+
+def _with_config(text: str, config: BertConfig) -> str:
+    """Put the values of this model into a text of the catalogue, which is for any model."""
+    values = {"hidden_act": config.hidden_act, "layer_norm_eps": f"{config.layer_norm_eps:g}"}
+    for field, value in values.items():
+        text = text.replace(f"config.json has another {field}", f"config.json has {value}")
+    return text
 
 
 def finding_of(
@@ -31,13 +41,16 @@ def finding_of(
     explained: float,
     alternatives: Sequence[Mistake],
     separate: str,
-    num_layers: int,
+    config: BertConfig,
+    *,
+    wide: bool,
 ) -> Finding:
-    """Return the finding for a mistake that explains names."""
-    text = f"{mistake.text}{_layers(names, num_layers)}"
+    """Return the finding for a mistake that explains names; `wide` means that they do not tell the layer."""
+    text = f"{mistake.text}{_layers(names, 0 if wide else config.num_hidden_layers)}"
     if alternatives:
         others = "; or ".join(other.text for other in alternatives[:5])
         text = f"This dump cannot tell which: {text}; or {others}"
+    text = _with_config(text, config)
     ids = tuple(_id(other) for other in alternatives)
     return Finding(text, _id(mistake), names, explained, mistake.remedy, ids, separate)
 

@@ -104,6 +104,7 @@ def test_a_number_that_is_not_finite_is_wrong(case: Case, value: float) -> None:
     assert (report.verdict, report.first) == ("wrong", "encoder.layer.1")
     assert report.names[-1].at == (0, 3, 5)
     assert "not finite" in str(report)
+    assert str(report.names[-1].largest) == str(report.names[-1].ratio) == str(np.abs(value))
 
 
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from minibert import BertModel, BertTokenizer, parity
+from minibert.parity.peers import _first_line
 from minibert.parity.rows import FORMAT
 from minibert.parity.styles import STYLES
 from tests.support.checkpoints import random_checkpoint, sentence_model
@@ -54,7 +55,7 @@ def check(capsys: Capture, home: Path, dump: str, *arguments: str) -> tuple[int,
         ("nothing.npz", 3, """--map FILE, in which is {"their name": "hidden_states.0"}."""),
         ("empty.json", 3, "empty.json holds no values"),
         ("empty", 3, "empty holds no values"),
-        ("encoder.layer.0.bin", 2, "--raw encoder.layer.0=5,24,384."),
+        ("encoder.layer.0.bin", 3, "encoder.layer.0 has shape (2,); expected (5, 24, 24)."),
     ],
 )
 def test_exit_codes(capsys: Capture, home: Path, dump: str, code: int, said: str) -> None:
@@ -77,6 +78,8 @@ def test_each_file_of_the_probe_is_the_default_input(capsys: Capture, home: Path
         ("--inputs", "absent.json"),
         ("--inputs", "right.npz"),
         ("--map", "probe/probe.json"),
+        ("--inputs", "probe/texts.txt"),
+        ("--inputs", "encoder.layer.0.bin"),
         ("--texts", "absent.txt"),
         ("--texts", "probe/texts.txt", "--inputs", "probe/probe.json"),
         ("--against", "transformers"),
@@ -166,7 +169,8 @@ def test_the_report_escapes_what_a_dump_says(home: Path) -> None:
     report = parity.check(model, dump, inputs, diagnosis=False)
     xml.etree.ElementTree.fromstring(report.to_junit())
     text = json.dumps(report.to_json(), allow_nan=False)
-    assert json.loads(text)["names"][0]["ratio"] == "inf"
+    row = json.loads(text)["names"][0]
+    assert {row[name] for name in ("value", "ratio", "worst", "rms", "largest", "relative")} == {"nan"}
     assert "\n::error" not in str(report)
 
 
@@ -246,9 +250,9 @@ def test_a_model_with_a_head_and_one_of_sentence_transformers(capsys: Capture, t
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 def test_against_transformers(capsys: Capture, home: Path, attention: str) -> None:
     words = ("parity", "check", "-m", str(home / "model"), "--backend", "numpy", "--against", "transformers", attention)
-    code, out, _ = run(capsys, *words, "--json", "-")
+    code, out, err = run(capsys, *words, "--json", "-")
     report = json.loads(out)
-    assert (code, report["verdict"], report["unknown"]) == (0, "float32", [])
+    assert (code, report["verdict"], report["unknown"], err) == (0, "float32", [], "")
     names = {row["name"] for row in report["names"]}
     assert {"embeddings", "encoder.layer.0.attention.self.query", "encoder.layer.1.output.dense", "pooler"} <= names
     assert ("encoder.layer.1.attention.self.probs" in names) == (attention == "eager")
@@ -267,6 +271,13 @@ def test_against_an_exported_graph(capsys: Capture, home: Path, tmp_path: Path) 
         report = json.loads(out)
         assert (code, report["verdict"]) == (0, "float32")
         assert len(report["names"]) > 20
+
+
+def test_the_message_of_a_library_that_begins_with_its_own_source() -> None:
+    error = RuntimeError("Exception from src/inference/src/cpp/core.cpp:84:\nCheck 'x' failed at y.cpp\nno such file\n")
+    assert _first_line(error) == "no such file"
+    assert _first_line(RuntimeError("Exception from a.cpp:1:")) == "Exception from a.cpp:1:"
+    assert _first_line(RuntimeError()) == "RuntimeError"
 
 
 def test_against_low_precision_shows_its_error(capsys: Capture, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,6 +136,14 @@ def test_several_at_once(subject: Subject, ids: str, dump: str) -> None:
     assert {finding.mistake for finding in found} == wanted
 
 
+def test_what_llama_cpp_does_with_a_file_in_float16(subject: Subject) -> None:
+    """The table of words is in float16, those of positions and types are not; the dump begins at their sum."""
+    port = simulated(subject, ("E1.first", "D2.float16-words"))
+    port = {name: value for name, value in port.items() if name.startswith(("embeddings.LayerNorm", "encoder"))}
+    found = findings(subject, port)
+    assert {finding.mistake for finding in found} == {"E1.first", "D2.float16-words"}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 3])
 def test_drawn_sets_of_mistakes(subject: Subject, count: int) -> None:

@@ -110,12 +110,63 @@ def test_raw_numbers(tmp_path: Path) -> None:
     array.tofile(tmp_path / "logits.bin")
     same(read_dump(tmp_path / "logits.bin", {"hidden_states.1": (2, 3)}), {"hidden_states.1": array})
     same(read_dump(tmp_path, {"logits": (2, 3)}), {"logits": array})
-    with pytest.raises(ValueError, match="Say what they are"):
-        read_dump(tmp_path / "logits.bin")
+    same(read_dump(tmp_path / "logits.bin"), {"logits": array.ravel()})
     with pytest.raises(ValueError, match="has 24 bytes"):
         read_dump(tmp_path / "logits.bin", {"x": (2, 4)})
     with pytest.raises(ValueError, match="size of float64"):
         read_dump(tmp_path / "logits.bin", {"x": (1, 3)})
+    (tmp_path / "cut.bin").write_bytes(bytes(6))
+    with pytest.raises(ValueError, match="6 bytes, which is not a number of float32"):
+        read_dump(tmp_path / "cut.bin")
+
+
+def test_raw_numbers_in_the_other_byte_order_are_refused(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).normal(size=(2, 400)).astype("<f4")
+    values.byteswap().tofile(tmp_path / "logits.bin")
+    for shapes in ({}, {"logits": (2, 400)}):
+        with pytest.raises(ValueError, match="big-endian numbers; expected little-endian"):
+            read_dump(tmp_path / "logits.bin", shapes)
+    for changed in (values * 1e30, values * np.nan, values * 0, np.where(values > 2, np.inf, values)):
+        changed.astype("<f4").tofile(tmp_path / "logits.bin")
+        read_dump(tmp_path / "logits.bin")
+
+
+@pytest.mark.parametrize("scale", [0.5, 2])
+def test_raw_numbers_of_another_precision(tmp_path: Path, case: Case, scale: float) -> None:
+    model, inputs, trace = case
+    dtype = {0.5: "<f2", 2: "<f8"}[scale]
+    trace["embeddings"].astype("<f4").tofile(tmp_path / "embeddings.bin")
+    trace["encoder.layer.0"].astype(dtype).tofile(tmp_path / "encoder.layer.0.bin")
+    report = parity.check(model, tmp_path, inputs)
+    assert [row.name for row in report.names] == ["embeddings"]
+    assert f"as long as float{32 * scale:g} numbers would be: write float32" in str(report)
+
+
+def test_raw_numbers_need_no_shape(tmp_path: Path, case: Case) -> None:
+    model, inputs, trace = case
+    for name, value in trace.items():
+        value.astype("<f4").tofile(tmp_path / f"{name}.bin")
+    report = parity.check(model, tmp_path, inputs)
+    assert (report.verdict, len(report.names), report.unknown) == ("bits", len(trace), [])
+
+
+@pytest.mark.parametrize("name", ["result", "hidden_states", "mine"])
+def test_raw_numbers_of_one_file(tmp_path: Path, case: Case, name: str) -> None:
+    model, inputs, trace = case
+    depth = model.config.num_hidden_layers
+    states = np.stack([trace[f"encoder.layer.{i - 1}" if i else "embeddings"] for i in range(depth + 1)])
+    states.tofile(tmp_path / f"{name}.bin")
+    assert len(parity.check(model, tmp_path, inputs).names) == depth + 1
+    states[-1].tofile(tmp_path / f"{name}.bin")
+    if name != "hidden_states":
+        assert [row.name for row in parity.check(model, tmp_path, inputs).names] == [f"encoder.layer.{depth - 1}"]
+
+
+@pytest.mark.parametrize("content", ['{"a": [null, 1]}', '{"a": [[1, 2], [3, null]]}', '{"a": [[1], [2, null]]}'])
+def test_null_in_json_is_explained(tmp_path: Path, content: str) -> None:
+    (tmp_path / "dump.json").write_text(content)
+    with pytest.raises(ValueError, match="holds null among its numbers: JavaScript writes NaN and Infinity"):
+        read_dump(tmp_path / "dump.json")
 
 
 def test_a_trace_in_a_file(tmp_path: Path, case: Case) -> None:
