@@ -137,7 +137,7 @@ def _health(service: Service, *, ready: bool) -> Response:
 
 def _model(engine: Engine, request: Request) -> Response:
     try:
-        return _json(model_object(engine.served(request.path_params["name"])))
+        return _json(model_object(engine.models.served(request.path_params["name"])))
     except ServiceError as error:
         return Response(answers.error_body(error, "openai", ""), 404, media_type="application/json")
 

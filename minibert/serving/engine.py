@@ -17,22 +17,22 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
-from typing import Any, NamedTuple, Self, TypeVar
-
-import numpy as np
+from typing import Any, NamedTuple, Self
 
 from minibert.sentence.cross_encoder import CrossEncoder
 from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.serving.errors import ServiceError
+from minibert.serving.models_by_name import ModelsByName
+from minibert.serving.prepared import Prepared, Report
+from minibert.serving.results import Failure, reason_of, results_of
 from minibert.serving.scheduler import INTERACTIVE_TOKENS, Job, Scheduler, Step
-from minibert.serving.served_classifier import ScoreOptions, ServedClassifier
-from minibert.serving.served_model import Prepared, Report, ServedModel, TextOptions
+from minibert.serving.served_classifier import ScoreOptions
+from minibert.serving.served_model import TextOptions
 from minibert.serving.settings import Settings
 
 __all__ = ["Answer", "Engine", "Load"]
 
 _LOG = logging.getLogger("minibert.serving")
-_Served = TypeVar("_Served", ServedModel, ServedClassifier)
 
 
 class Answer(NamedTuple):
@@ -57,10 +57,6 @@ class Load:
     refused_jobs: int
 
 
-class _Failure(NamedTuple):
-    error: Exception
-
-
 class Engine:
     """The models that are served, a queue, and the thread that computes. Its methods may be called from any thread.
 
@@ -74,7 +70,7 @@ class Engine:
 
     Attributes
     ----------
-    models : dict of str to ServedModel or ServedClassifier
+    models : ModelsByName
     settings : Settings
     observers : list of callables
         Each is called with the number of units, the tokens and the seconds of every step, by the thread that computes.
@@ -91,10 +87,7 @@ class Engine:
         self.settings = settings or Settings()
         if not named:
             raise ValueError("models is empty; an engine needs at least one model.")
-        self.models: dict[str, ServedModel | ServedClassifier] = {
-            name: ServedClassifier(name, model) if isinstance(model, CrossEncoder) else ServedModel(name, model)
-            for name, model in named.items()
-        }
+        self.models = ModelsByName(named, any_name=self.settings.any_model_name)
         for served in self.models.values():
             served.check_settings(self.settings.truncation, self.settings.default_prompt_name)
         self._has_prompts = any(any(served.model.prompts.values()) for served in self.models.values())
@@ -174,7 +167,7 @@ class Engine:
         ServiceError
             A text or an option is wrong; the message names it.
         """
-        return self.model(model).prepare(inputs, TextOptions(**options), self.settings)
+        return self.models.model(model).prepare(inputs, TextOptions(**options), self.settings)
 
     def embed(
         self, inputs: Sequence[str] | Sequence[Sequence[int]], model: str | None = None, **options: Any
@@ -191,82 +184,8 @@ class Engine:
         ServiceError
             As for `embed`.
         """
-        prepared = self.classifier(model).prepare(inputs, ScoreOptions(**options), self.settings)
+        prepared = self.models.classifier(model).prepare(inputs, ScoreOptions(**options), self.settings)
         return Answer(self.submit(prepared.job).result(), prepared.report)
-
-    def served(self, name: str | None = None) -> ServedModel | ServedClassifier:
-        """Return the model with this name, its last part ("org/name" has "name"), "default" or None.
-
-        Raises
-        ------
-        ServiceError
-            There is no such model.
-        """
-        if name is None or name == "default" or (self.settings.any_model_name and self._find(name) is None):
-            return next(iter(self.models.values()))
-        found = self._find(name)
-        if found is None:
-            raise ServiceError(
-                "model",
-                f"the model {name[:200]!r} is not served here; expected {', '.join(map(repr, self.models))}.",
-                param="model",
-            )
-        return found
-
-    def model(self, name: str | None = None) -> ServedModel:
-        """Return a model that gives vectors; the name is as for `served`.
-
-        Raises
-        ------
-        ServiceError
-            There is no such model.
-        """
-        return self._of_class(name, ServedModel)
-
-    def classifier(self, name: str | None = None, *, for_ranking: bool = False) -> ServedClassifier:
-        """Return a model that gives scores; the name is as for `served`.
-
-        Parameters
-        ----------
-        name : str, optional
-        for_ranking : bool
-            If the name does not choose a model, take the first one with one label.
-
-        Raises
-        ------
-        ServiceError
-            There is no such model.
-        """
-        found = self._of_class(name, ServedClassifier)
-        if for_ranking and (name is None or self._find(name) is None):
-            all_of_them = [served for served in self.models.values() if isinstance(served, ServedClassifier)]
-            return next((served for served in all_of_them if served.model.num_labels == 1), found)
-        return found
-
-    def _of_class(self, name: str | None, kind: type[_Served]) -> _Served:
-        found = self.served(name)
-        if isinstance(found, kind):
-            return found
-        first = next((served for served in self.models.values() if isinstance(served, kind)), None)
-        named = name is not None and self._find(name) is not None
-        if first is None or named:
-            raise ServiceError(
-                "unsupported",
-                f"the model {found.name} gives {found.gives} of texts; this route needs a model that gives "
-                f"{kind.gives}{f', such as {first.name}' if first else ''}.",
-            )
-        return first
-
-    def _find(self, name: str) -> ServedModel | ServedClassifier | None:
-        """Return the model with a name; "name" and "org/name" are the same, "other/name" is another one."""
-        if name in self.models:
-            return self.models[name]
-        organisation, _, last = name.rpartition("/")
-        for key, served in self.models.items():
-            own, _, own_last = key.rpartition("/")
-            if last == own_last and not (organisation and own):
-                return served
-        return None
 
     # -- what it does
 
@@ -369,7 +288,7 @@ class Engine:
             return step
 
     def _compute(self, step: Step) -> None:
-        results = self._results(step)
+        results = results_of(step)
         seconds = self._clock() - self._heartbeat
         with self._changed:
             self._scheduler.finished(step, seconds)
@@ -378,10 +297,10 @@ class Engine:
             job.compute_seconds += seconds
         complete = list[Job]()
         for (job, index), result in zip(step.members, results, strict=True):
-            if isinstance(result, _Failure):
+            if isinstance(result, Failure):
                 if not job.future.done():
                     _LOG.error("a text cannot be computed: %r", result.error)
-                    _fail(job, ServiceError("failed", f"input {index} cannot be computed: {_reason(result.error)}"))
+                    _fail(job, ServiceError("failed", f"input {index} cannot be computed: {reason_of(result.error)}"))
                 self._forget(job)
             if job.future.done():  # it has failed, or its client has gone
                 continue
@@ -396,28 +315,12 @@ class Engine:
         for observe in self.observers:
             observe(len(step.members), step.tokens, seconds)
 
-    def _results(self, step: Step) -> list[Any]:
-        """Compute a step; if it fails, compute its units one by one, so that only the one that cannot be fails."""
-        units = step.units
-        try:
-            return _checked(step.kind.compute(units), len(units))
-        except Exception as error:
-            if len(units) == 1:
-                return [_Failure(error)]
-        results: list[Any] = []
-        for unit in units:
-            try:
-                results += _checked(step.kind.compute([unit]), 1)
-            except Exception as error:
-                results.append(_Failure(error))
-        return results
-
     def _complete(self, job: Job) -> None:
         try:
             value = job.assemble(job.results)
         except Exception as error:
             _LOG.error("an answer cannot be made: %r", error)
-            _fail(job, ServiceError("failed", f"the answer cannot be made: {_reason(error)}"))
+            _fail(job, ServiceError("failed", f"the answer cannot be made: {reason_of(error)}"))
         else:
             with contextlib.suppress(InvalidStateError):  # it was cancelled
                 job.future.set_result(value)
@@ -433,34 +336,6 @@ class Engine:
             self._cancelled_units += self._scheduler.remove(job)
 
 
-def _checked(results: Sequence[Any], number: int) -> list[Any]:
-    if len(results) != number:
-        raise RuntimeError(f"{number} texts have {len(results)} results")
-    if len({getattr(result, "shape", None) for result in results}) == 1 and _are_finite(results):
-        return [*results]
-    return [_finite(result) for result in results]
-
-
-def _are_finite(results: Sequence[Any]) -> bool:
-    """Check results of one shape together, which is faster."""
-    whole = np.array(results)
-    return whole.dtype == np.float32 and bool(np.isfinite(whole).all())
-
-
-def _finite(result: Any) -> Any:
-    """Return a result, or a failure for a vector with NaN or infinity in it: clients could not read it."""
-    if isinstance(result, np.ndarray) and not np.isfinite(result).all():
-        return _Failure(ArithmeticError("its vector is not finite"))
-    return result
-
-
 def _fail(job: Job, error: ServiceError) -> None:
     with contextlib.suppress(InvalidStateError):
         job.future.set_exception(error)
-
-
-def _reason(error: Exception) -> str:
-    """Describe an error to a client, who may not see what else is in a traceback."""
-    if isinstance(error, MemoryError):
-        return "there is not enough memory; send fewer or shorter texts."
-    return f"{error}." if isinstance(error, ArithmeticError) else "an error of the service; its log has the details."

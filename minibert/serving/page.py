@@ -63,7 +63,7 @@ def page(engine: Engine, version: str, url: str, *, with_key: bool) -> bytes:
         width = details.get("embedding_dimension")
         gives = served.gives if width is None else f"{served.gives} of {width} numbers"
         rows.append(f"<tr><td>{escape(served.name)}<td>{gives}<td>{details['max_input_length']}</tr>")
-    route = "embed" if engine.served().gives == "vectors" else "predict"
+    route = "embed" if engine.models.served().gives == "vectors" else "predict"
     key = " -H 'Authorization: Bearer KEY'" if with_key else ""
     example = f"""curl '{url.replace("'", "%27")}{route}'{key} -d '{{"inputs": "A cat sleeps."}}'"""
     routes = [f"<tr><td>POST {escape(path)}<td>{escape(post.summary)}</tr>" for path, post in POSTS.items()]

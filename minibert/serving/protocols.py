@@ -19,9 +19,10 @@ from minibert.base.arrays import FloatArray
 from minibert.serving import answers, wire
 from minibert.serving.engine import Engine
 from minibert.serving.errors import ServiceError
+from minibert.serving.prepared import Prepared, Report, check_number
 from minibert.serving.scheduler import Job
 from minibert.serving.served_classifier import ScoreOptions, ServedClassifier
-from minibert.serving.served_model import Prepared, Report, ServedModel, TextOptions, check_number
+from minibert.serving.served_model import ServedModel, TextOptions
 from minibert.similarity import pairwise_cos_sim, quantize_embeddings
 
 __all__ = ["POSTS", "Post", "Work", "info", "model_list", "model_object", "ollama_models"]
@@ -83,7 +84,7 @@ class Post:
 
 def _openai(engine: Engine, body: bytes, accept: str) -> Work:
     request, ignored = wire.decode(body, wire.OpenAIEmbeddingRequest)
-    served = engine.model(request.model)
+    served = engine.models.model(request.model)
     inputs = wire.read_inputs(request.input, "input")
     prepared = served.prepare(inputs, _options(request, normalize=request.normalize), engine.settings)
     report = prepared.report
@@ -123,7 +124,7 @@ def _embed(engine: Engine, body: bytes, accept: str) -> Work:
 def _embed_request(engine: Engine, request: wire.EmbedRequest, ignored: tuple[str, ...], accept: str) -> Work:
     inputs = wire.read_inputs(request.inputs, "inputs")
     options = _options(request, normalize=True if request.normalize is None else request.normalize)
-    prepared = engine.model(request.model).prepare(inputs, options, engine.settings)
+    prepared = engine.models.model(request.model).prepare(inputs, options, engine.settings)
     if "application/octet-stream" in accept:
         return _work(prepared, answers.array_file, ignored, "application/octet-stream")
     return _work(prepared, answers.list_of_vectors, ignored)
@@ -138,7 +139,7 @@ def _embed_all(engine: Engine, body: bytes, accept: str) -> Work:
     options = dataclasses.replace(
         _options(request, normalize=request.normalize), tokens=True, dimensions=None, pooling=None
     )
-    prepared = engine.model(request.model).prepare(inputs, options, engine.settings)
+    prepared = engine.models.model(request.model).prepare(inputs, options, engine.settings)
     return _work(prepared, answers.list_of_vectors, ignored)
 
 
@@ -156,7 +157,7 @@ def _similarity(engine: Engine, body: bytes, accept: str) -> Work:
         if getattr(given, name) is None:
             setattr(given, name, getattr(request, name))
     texts = [request.inputs.source_sentence, *request.inputs.sentences]
-    prepared = engine.model(request.model).prepare(texts, _truncation(given), engine.settings)
+    prepared = engine.models.model(request.model).prepare(texts, _truncation(given), engine.settings)
 
     def write(vectors: FloatArray) -> bytes:
         source = np.broadcast_to(vectors[:1], vectors[1:].shape)
@@ -168,7 +169,7 @@ def _similarity(engine: Engine, body: bytes, accept: str) -> Work:
 def _tokenize(engine: Engine, body: bytes, accept: str) -> Work:
     request, ignored = wire.decode(body, wire.TokenizeRequest)
     texts = wire.read_inputs(request.inputs, "inputs", ids=False)
-    served = engine.served(request.model)
+    served = engine.models.served(request.model)
     check_number(len(texts), engine.settings)
     if sum(map(len, texts)) > _MOST_CHARACTERS:
         raise ServiceError(
@@ -214,7 +215,7 @@ def _decode(engine: Engine, body: bytes, accept: str) -> Work:
     if sum(map(len, rows)) > _MOST_CHARACTERS:
         raise ServiceError("too_large", f"ids has {sum(map(len, rows))} numbers; the limit is {_MOST_CHARACTERS}.")
     try:
-        texts = engine.served(request.model).model.tokenizer.batch_decode(
+        texts = engine.models.served(request.model).model.tokenizer.batch_decode(
             rows, skip_special_tokens=request.skip_special_tokens
         )
     except (TypeError, ValueError) as error:
@@ -224,7 +225,7 @@ def _decode(engine: Engine, body: bytes, accept: str) -> Work:
 
 def _predict(engine: Engine, body: bytes, accept: str) -> Work:
     request, ignored = wire.decode(body, wire.PredictRequest)
-    served = engine.classifier(request.model)
+    served = engine.models.classifier(request.model)
     inputs, single = wire.read_pairs(request.inputs, "inputs")
     options = _score_options(request, "raw" if request.raw_scores else "labels", "inputs")
     labels = served.labels
@@ -238,7 +239,7 @@ def _predict(engine: Engine, body: bytes, accept: str) -> Work:
 
 def _rerank(engine: Engine, body: bytes, accept: str) -> Work:
     request, ignored = wire.decode(body, wire.RerankRequest)
-    served = engine.classifier(request.model, for_ranking=True)
+    served = engine.models.classifier(request.model, for_ranking=True)
     if (request.texts is None) == (request.documents is None):
         raise ServiceError("invalid", "the body needs texts or documents, and not both.", param="texts")
     theirs = request.texts is not None
@@ -288,7 +289,7 @@ def _score_options(request: wire.PredictRequest | wire.RerankRequest, scores: st
 
 def info(engine: Engine, version: str) -> dict[str, Any]:
     """Return text-embeddings-inference's description of the service and its first model."""
-    served, settings = engine.served(), engine.settings
+    served, settings = engine.models.served(), engine.settings
     return {
         "model_id": served.name,
         "model_sha": None,
@@ -317,7 +318,7 @@ _COHERE_TRUNCATE = {None: (None, None), "NONE": ("error", None), "END": ("mark",
 def _cohere(engine: Engine, body: bytes, accept: str) -> Work:
     """Answer by type if `embedding_types` is there, as /v2/embed does, else with floats alone, as /v1/embed does."""
     request, ignored = wire.decode(body, wire.CohereEmbedRequest)
-    served = engine.model(request.model)
+    served = engine.models.model(request.model)
     if not request.texts:
         raise ServiceError("empty", "texts is an empty list; expected at least one text.", param="texts")
     for kind in request.embedding_types or ():
@@ -373,7 +374,7 @@ def _cohere(engine: Engine, body: bytes, accept: str) -> Work:
 
 def _ollama(engine: Engine, body: bytes, accept: str) -> Work:
     request, ignored = wire.decode(body, wire.OllamaEmbedRequest)
-    served = engine.model(_without_tag(request.model))
+    served = engine.models.model(_without_tag(request.model))
     shown = {"model": request.model or served.name}
     if bytes(request.input).split() in ([b"[]"], [b"[", b"]"], [b'""']):  # a program asks so whether a model is there
         return Work(lambda _: answers.dump({**shown, "embeddings": []}), ignored=ignored)
@@ -397,7 +398,9 @@ def _ollama(engine: Engine, body: bytes, accept: str) -> Work:
 
 def _ollama_old(engine: Engine, body: bytes, accept: str) -> Work:
     request, ignored = wire.decode(body, wire.OllamaOldRequest)
-    prepared = engine.model(_without_tag(request.model)).prepare([request.prompt], TextOptions(), engine.settings)
+    prepared = engine.models.model(_without_tag(request.model)).prepare(
+        [request.prompt], TextOptions(), engine.settings
+    )
     return _work(prepared, lambda vectors: answers.dump({"embedding": vectors[0]}), ignored)
 
 
@@ -416,7 +419,7 @@ def ollama_models(engine: Engine) -> dict[str, Any]:
 
 def _encode(engine: Engine, body: bytes, accept: str) -> Work:
     request, ignored = wire.decode(body, wire.EncodeRequest)
-    served = engine.model()
+    served = engine.models.model()
     tokenizer = served.model.tokenizer
     layers = request.layers if isinstance(request.layers, list) else [request.layers]
     options = TextOptions(

@@ -20,8 +20,7 @@ from minibert.sentence.activations import as_activation
 from minibert.sentence.cross_encoder import CrossEncoder
 from minibert.serving.errors import ServiceError
 from minibert.serving.given_ids import too_long
-from minibert.serving.scheduler import Job
-from minibert.serving.served_model import (
+from minibert.serving.prepared import (
     COUNTED,
     Prepared,
     Report,
@@ -30,6 +29,7 @@ from minibert.serving.served_model import (
     check_result,
     check_side,
 )
+from minibert.serving.scheduler import Job
 from minibert.serving.settings import Settings
 from minibert.tasks.text_classification import function_of
 from minibert.tokenizer.encodings import Encoding

@@ -8,44 +8,35 @@ from __future__ import annotations
 import copy
 import dataclasses
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from minibert.base.arrays import FloatArray
 from minibert.sentence.encode import EncodeTask, sentence_width
-from minibert.sentence.modules import Pipeline
 from minibert.sentence.options import EncodeOptions
-from minibert.sentence.recipe import Recipe, pool_encodings, token_vectors
 from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.serving.errors import ServiceError
 from minibert.serving.given_ids import GivenIds, too_long
+from minibert.serving.prepared import (
+    COUNTED,
+    Prepared,
+    Report,
+    check_number,
+    check_prompt,
+    check_result,
+    check_side,
+)
 from minibert.serving.scheduler import Job, Kind
 from minibert.serving.settings import Settings
-from minibert.similarity import normalize_embeddings
+from minibert.serving.vectors import Assemble, AssembleTokens, Embed, EmbedTokens, Unit
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.windows import TokenWindows, check_inputs
 from minibert.tokens.layers import LayerSelection
 
-__all__ = [
-    "COUNTED",
-    "Prepared",
-    "Report",
-    "ServedModel",
-    "TextOptions",
-    "check_number",
-    "check_prompt",
-    "check_result",
-    "check_side",
-]
+__all__ = ["ServedModel", "TextOptions"]
 
 _MOST_MODES = 8  # of pooling, in one request
 _MOST_TASKS = 64  # that are kept
 _TRUNCATION = ("mark", "error", "split")
-
-COUNTED = 2**16
-"""Characters. The tokens of a longer text are not counted to its end only to refuse it."""
 
 # What `input_type` means: the prompts to look for, as `encode_query` and `encode_document` do.
 _PROMPTS_OF = {
@@ -101,47 +92,6 @@ class TextOptions:
     low: bool = False
 
 
-@dataclasses.dataclass(frozen=True)
-class Report:
-    """What was done to the texts of a request.
-
-    Parameters
-    ----------
-    n_tokens : tuple of int
-        Tokens of each text that are computed, its prompt and the special tokens included.
-    truncated : tuple of int
-        Indices of the texts that were cut.
-    prompt_name : str or None
-        The prompt before each text; None if there is none.
-    n_characters : int
-        Of all texts.
-    n_bytes : int
-        Of the answer's numbers.
-    """
-
-    n_tokens: tuple[int, ...]
-    truncated: tuple[int, ...]
-    prompt_name: str | None
-    n_characters: int
-    n_bytes: int = 0
-
-
-@dataclasses.dataclass(frozen=True)
-class Prepared:
-    """The job of a request, and the report that goes with its answer."""
-
-    job: Job
-    report: Report
-
-
-@dataclasses.dataclass(frozen=True)
-class _Unit:
-    """A window; `alone` if its text does not have another one."""
-
-    encoding: Encoding
-    alone: bool
-
-
 class _Task(NamedTuple):
     """What is done with the texts of requests with the same options."""
 
@@ -149,45 +99,6 @@ class _Task(NamedTuple):
     width: int
     prompt_name: str | None
     model: SentenceTransformer
-
-
-@dataclasses.dataclass(frozen=True)
-class _Embed:
-    """Sentence vectors of windows; for a text of one window also the modules after the pooling."""
-
-    model: SentenceTransformer
-    recipe: Recipe
-    num_prompt_tokens: int
-    pipeline: Pipeline
-
-    @property
-    def rate_key(self) -> Hashable:
-        return id(self.model)
-
-    def compute(self, units: Sequence[_Unit]) -> list[FloatArray]:
-        encodings = [unit.encoding for unit in units]
-        pooled = pool_encodings(self.model.model, self.recipe, encodings, self.num_prompt_tokens)
-        rows: list[FloatArray] = [*pooled]
-        whole = [i for i, unit in enumerate(units) if unit.alone]
-        if whole:
-            for i, row in zip(whole, self.pipeline.finish(pooled[whole]), strict=True):
-                rows[i] = row
-        return rows
-
-
-@dataclasses.dataclass(frozen=True)
-class _EmbedTokens:
-    """The vectors of all tokens of each window."""
-
-    model: SentenceTransformer
-    recipe: Recipe
-
-    @property
-    def rate_key(self) -> Hashable:
-        return id(self.model)
-
-    def compute(self, units: Sequence[_Unit]) -> list[FloatArray]:
-        return token_vectors(self.model.model, self.recipe, [unit.encoding for unit in units])
 
 
 class ServedModel:
@@ -295,7 +206,7 @@ class ServedModel:
             groups = self._windows(task.windows, list(distinct), rows, truncation, self._limit(options))
         if prompt_name is not None and not model.prompts[prompt_name]:
             prompt_name = None  # an empty text
-        units = [_Unit(window, len(group) == 1) for group in groups for window in group]
+        units = [Unit(window, len(group) == 1) for group in groups for window in group]
         costs = [max(1, len(unit.encoding)) for unit in units]
         per_group = [sum(map(len, group)) for group in groups]
         result_bytes = 4 * width * (sum(per_group[row] for row in rows) if options.tokens else len(rows))
@@ -303,15 +214,15 @@ class ServedModel:
         kind: Kind
         assemble: Callable[[list[Any]], Any]
         if options.tokens:
-            kind = _EmbedTokens(self.model, task.recipe)
-            assemble = _AssembleTokens(rows, bool(options.normalize))
+            kind = EmbedTokens(self.model, task.recipe)
+            assemble = AssembleTokens(rows, bool(options.normalize))
         else:
             counted = 0 if task.recipe.include_prompt or given_ids else task.windows.num_prompt_tokens
             pipeline = self._bare
             if options.modules:
                 pipeline = self._unscaled if options.normalize is False else self.model.pipeline
-            kind = _Embed(self.model, task.recipe, counted, pipeline)
-            assemble = _Assemble(task.windows, pipeline, groups, rows, width, self._scale(options))
+            kind = Embed(self.model, task.recipe, counted, pipeline)
+            assemble = Assemble(task.windows, pipeline, groups, rows, width, self._scale(options))
         cut = [len(group) == 1 and group[0].n_truncated > 0 for group in groups]
         report = Report(
             tuple(per_group[row] for row in rows),
@@ -420,47 +331,6 @@ class ServedModel:
         return bool(options.normalize)
 
 
-def check_number(number: int, settings: Settings) -> None:
-    """Refuse a request with too many inputs."""
-    if number > settings.max_inputs:
-        raise ServiceError(
-            "too_many",
-            f"the request has {number} inputs; the limit is {settings.max_inputs}. Send them in several requests.",
-        )
-
-
-def check_result(nbytes: int, number: int, settings: Settings) -> None:
-    """Refuse a request whose answer would take too much memory."""
-    if nbytes > settings.max_result_bytes:
-        raise ServiceError(
-            "too_large",
-            f"the numbers of the {number} inputs take {nbytes} bytes; the limit is {settings.max_result_bytes}. Send "
-            "fewer at once.",
-        )
-
-
-def check_prompt(name: str, prompts: Mapping[str, str]) -> str:
-    """Return the name of a prompt; refuse one that the model does not have."""
-    if name not in prompts:
-        known = ", ".join(f'"{one}"' for one in prompts)  # tei-client reads the names from this message
-        raise ServiceError(
-            "invalid",
-            f"prompt_name {name[:200]!r} is not a prompt of this model. Available prompts: [{known}]",
-            param="prompt_name",
-        )
-    return name
-
-
-def check_side(side: str | None) -> None:
-    """Refuse a side of texts that is neither left nor right."""
-    if side not in (None, "left", "right"):
-        raise ServiceError(
-            "invalid",
-            f"truncation_direction {side[:50]!r}; expected 'left' or 'right'.",
-            param="truncation_direction",
-        )
-
-
 def _truncation(options: TextOptions, settings: Settings) -> str:
     if options.truncation is not None and options.truncation not in _TRUNCATION:
         raise ServiceError(
@@ -475,38 +345,3 @@ def _truncation(options: TextOptions, settings: Settings) -> str:
             )
         return "mark"
     return options.truncation or settings.truncation
-
-
-@dataclasses.dataclass(frozen=True)
-class _Assemble:
-    """The results of all windows of a request -> its vectors."""
-
-    windows: TokenWindows
-    pipeline: Pipeline
-    groups: list[list[Encoding]]
-    rows: list[int]
-    width: int
-    scale: bool
-
-    def __call__(self, results: list[FloatArray]) -> FloatArray:
-        vectors = np.empty((len(self.groups), self.width), dtype=np.float32)
-        first = 0
-        for i, group in enumerate(self.groups):
-            row = results[first]
-            if len(group) > 1:
-                of_windows = np.stack(results[first : first + len(group)])
-                row = self.pipeline.finish(self.windows.average(of_windows, [group]))[0]
-            vectors[i] = row[: self.width]
-            first += len(group)
-        return (normalize_embeddings(vectors) if self.scale else vectors)[self.rows]
-
-
-@dataclasses.dataclass(frozen=True)
-class _AssembleTokens:
-    """The results of all texts of a request -> the vectors of each text's tokens."""
-
-    rows: list[int]
-    scale: bool
-
-    def __call__(self, results: list[FloatArray]) -> list[FloatArray]:
-        return [normalize_embeddings(results[row]) if self.scale else results[row] for row in self.rows]
