@@ -31,11 +31,7 @@ def report(folder: str, compute_type: str) -> str:
     model = BertModel.from_pretrained(folder, compute_type=compute_type, add_pooling_layer=False)
     model(np.arange(1000, 1022).reshape(1, 22))
     weights = model.weights
-    maps = [
-        linear
-        for layer in weights.layers
-        for linear in (layer.query_key_value, layer.attention_output, layer.intermediate, layer.output)
-    ]
+    maps = [linear for layer in weights.layers for linear in layer.linears]
     size = sum(linear.panels.nbytes + linear.bias.nbytes for linear in maps)
     tables = (weights.word_embeddings, weights.position_embeddings, weights.token_type_embeddings)
     return f"{size} {sum(table.nbytes for table in tables)} {peak_memory():.0f}"

@@ -34,6 +34,11 @@ class LayerWeights:
     output: PreparedLinear
     output_norm: LayerNorm
 
+    @property
+    def linears(self) -> tuple[PreparedLinear, ...]:
+        """The linear maps, in the order of the forward."""
+        return self.query_key_value, self.attention_output, self.intermediate, self.output
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PredictionWeights:

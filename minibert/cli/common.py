@@ -175,8 +175,8 @@ def add_compute_type(parser: argparse.ArgumentParser) -> None:
     """Add --compute-type."""
     parser.add_argument(
         "--compute-type",
-        choices=("float32", "int16", "int8"),
-        help="the numbers that are multiplied (default: MINIBERT_COMPUTE_TYPE, else float32); int16 and int8 are "
+        choices=("float32", "int16", "int8_int16", "int8"),
+        help="the numbers that are multiplied (default: MINIBERT_COMPUTE_TYPE, else float32); all but float32 are "
         "faster and need less memory, with a small error",
     )
 

@@ -192,14 +192,17 @@ def _compare(name: str, found: FloatArray, exact: FloatArray) -> Check:
 
 
 def check_low_precision(compute_type: str) -> Check:
-    """Check that a product in low precision has the bits of low_precision.py."""
+    """Check that the products of a compute type have the bits of low_precision.py."""
     from minibert.kernels import make_ops
 
     generator = np.random.default_rng(0)
     x, weight = (generator.standard_normal((rows, 200)).astype(np.float32) for rows in (33, 77))
-    dense = Linear(("encoder.dense",), weight, weight[:, 0].copy())
-    ours, theirs = make_ops(1, compute_type=compute_type), low_precision.make_ops(compute_type)
-    same = np.array_equal(ours.linear(x, ours.prepare(dense)), theirs.linear(x, theirs.prepare(dense)))
+    maps = [
+        Linear((f"encoder.layer.0.{module}.dense",), weight, weight[:, 0].copy()) for module in ("intermediate", "output")
+    ]
+    both = make_ops(1, compute_type=compute_type), low_precision.make_ops(compute_type)
+    ours, theirs = ([ops.linear(x, ops.prepare(dense)) for dense in maps] for ops in both)
+    same = np.array_equal(ours, theirs)
     return Check(f"linear, {compute_type}", same, f"{'the same bits as' if same else 'other numbers than'} NumPy")
 
 

@@ -132,9 +132,10 @@ def linear(
     x = _floats(x)
     kind, source, factor = LINEAR, 0, x
     if isinstance(packed, PackedWords):
-        kind, factor = LINEAR_WORDS, resources.buffers.empty(M, WORDS[packed.format.name].row_size(K))
+        name = packed.format.name
+        kind, factor = LINEAR_WORDS[name], resources.buffers.empty(M, WORDS[name].row_size(K))
         if x.size > SMALL:
-            resources.team.run(QUANTISE, address(x), address(factor), M, K, num_chunks=row_chunks(M))
+            resources.team.run(QUANTISE[name], address(x), address(factor), M, K, num_chunks=row_chunks(M))
         else:
             source = address(x)
     y = resources.buffers.empty(M, N)

@@ -42,7 +42,7 @@ from minibert.kernels.words import Words
 __all__ = ["quantisers"]
 
 _ROUNDS = 1.5 * 2.0**23  # a number of this size has the whole numbers as its neighbours
-_ZERO, _quantise_task, _linear_task = np.int64(0), task_at(QUANTISE), task_at(LINEAR_WORDS)
+_ZERO = np.int64(0)
 _block = stack_floats(BLOCK)
 _FLOAT, _INT = FLOATS.element, INTS.element
 _SIZE, _INFINITY, _NAN = 0x7FFFFFFF, 0x7F800000, 0x7FC00000  # the bits without the sign; of infinity; of NaN
@@ -126,6 +126,7 @@ def quantisers(words: Words) -> tuple[Any, Any]:
     """Make the function that quantises ROWS rows of a task, and the one that quantises the source of a product."""
     quantise_block = _block_quantiser(words)
     size = words.row_size(BLOCK) * FLOAT  # bytes of a block
+    quantise_task, linear_task = task_at(QUANTISE[words.form.name]), task_at(LINEAR_WORDS[words.form.name])
 
     @function
     def quantise_rows(x, K, first, last, q):
@@ -141,12 +142,12 @@ def quantisers(words: Words) -> tuple[Any, Any]:
 
     @function
     def quantise_chunk(address, chunk):
-        task = _quantise_task(address)
+        task = quantise_task(address)
         quantise_rows(task.x, task.K, chunk * ROWS, min(task.M, (chunk + 1) * ROWS), task.y)
 
     @function
     def quantise_source(address):
-        task = _linear_task(address)
+        task = linear_task(address)
         if task.source != 0:
             quantise_rows(task.source, task.K, _ZERO, task.M, task.x)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from minibert.bert.low_precision import FORMATS_OF
 from minibert.kernels.attention import attention_chunk
 from minibert.kernels.compilation import function
 from minibert.kernels.gemm import epilogue_chunk, linear_chunk, linear_words_chunk
@@ -60,7 +61,6 @@ _TURN = 500
 _ZERO = np.int64(0)
 _WORD = 8  # bytes of an int64
 _LINEAR, _ATTENTION, _EMBED, _EPILOGUE = LINEAR.number, ATTENTION.number, EMBED.number, EPILOGUE.number
-_LINEAR_WORDS, _QUANTISE = LINEAR_WORDS.number, QUANTISE.number
 
 
 @function
@@ -96,32 +96,36 @@ def begin_nothing(task):
     """Do the part of a task that comes before its chunks: nothing in float32."""
 
 
-def _of_words(words: Words) -> tuple[Any, Any]:
-    """Make the functions of a format for one chunk of a task, and for the part of a task before its chunks."""
+def _with_words(words: Words, compute: Any, begin: Any) -> tuple[Any, Any]:
+    """Make `compute` and `begin`, the functions for one chunk of a task and for what comes before, know a format."""
     linear_chunk_, (quantise_chunk, quantise_source) = linear_words_chunk(words), quantisers(words)
+    linear, quantise = LINEAR_WORDS[words.form.name].number, QUANTISE[words.form.name].number
 
     @function
     def compute_words_chunk(task, chunk, scratch):
         kind = longs_at(task)[0]
-        if kind == _LINEAR_WORDS:
+        if kind == linear:
             linear_chunk_(task, chunk)
-        elif kind == _QUANTISE:
+        elif kind == quantise:
             quantise_chunk(task, chunk)
         else:
-            compute_chunk(task, chunk, scratch)
+            compute(task, chunk, scratch)
 
     @function
     def begin_words(task):
-        if longs_at(task)[0] == _LINEAR_WORDS:
+        if longs_at(task)[0] == linear:
             quantise_source(task)
+        else:
+            begin(task)
 
     return compute_words_chunk, begin_words
 
 
 def make_run_task(compute_type: str) -> Any:
     """Make the function that computes tasks of a compute type, and those in float32."""
-    words = WORDS.get(compute_type)
-    compute, begin = (compute_chunk, begin_nothing) if words is None else _of_words(words)
+    compute, begin = compute_chunk, begin_nothing
+    for name in FORMATS_OF[compute_type]:
+        compute, begin = _with_words(WORDS[name], compute, begin)
 
     @function
     def take_chunks(address, thread, end):

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from minibert.bert.low_precision import FORMATS
 from minibert.kernels.processor import MR, NR
 
 __all__ = [
@@ -71,8 +72,10 @@ class TaskKind:
 _LINEAR_FIELDS = (
     "x panels bias residual y M N K activation has_residual tiles block_tiles panels_per_chunk chunks_per_block source"
 )
-LINEAR, LINEAR_WORDS = TaskKind(1, _LINEAR_FIELDS), TaskKind(6, _LINEAR_FIELDS)
-QUANTISE = TaskKind(7, "x y M K")  # x (M, K) as floats, and y as words (words.py)
+LINEAR = TaskKind(1, _LINEAR_FIELDS)
+LINEAR_WORDS = {name: TaskKind(6 + 2 * i, _LINEAR_FIELDS) for i, name in enumerate(FORMATS)}
+# x (M, K) as floats, and y as the words of a format (words.py)
+QUANTISE = {name: TaskKind(7 + 2 * i, "x y M K") for i, name in enumerate(FORMATS)}
 # The addresses of query, key and value, whose rows have a distance of `stride` floats; of cu_seqlens (B + 1,) and
 # context (T, H). `scores` and `probs` are 0 if they are not wanted; those of sequence b begin at pairs_first[b].
 ATTENTION = TaskKind(2, "query key value cu_seqlens context num_heads D stride scores probs pairs_first")

@@ -18,7 +18,7 @@ from __future__ import annotations
 import platform
 from typing import NamedTuple
 
-from minibert.bert.low_precision import FORMATS, Format
+from minibert.bert.low_precision import FORMATS, FORMATS_OF, Format
 from minibert.kernels.processor import ARM64, NR, Processor, target
 
 __all__ = ["WORDS", "Dot", "Words", "dot_for", "is_faster"]
@@ -90,9 +90,9 @@ class Words(NamedTuple):
 
 
 WORDS = {name: Words(form, dot_for(form, target())) for name, form in FORMATS.items()}
-"""Compute type -> the layout on this processor."""
+"""Format -> the layout on this processor."""
 
 
 def is_faster(compute_type: str) -> bool:
     """Return whether a compute type is at least as fast as float32 on this processor; a rule, measured on x86-64."""
-    return compute_type not in WORDS or bool(WORDS[compute_type].dot.name)
+    return all(WORDS[name].dot.name for name in FORMATS_OF[compute_type])

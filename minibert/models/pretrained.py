@@ -76,8 +76,8 @@ class BertPreTrainedModel(Fixed, TorchHabits, Traceable):
 
     @property
     def compute_type(self) -> str:
-        """The numbers that the encoder multiplies: "float32", "int16" or "int8"."""
-        return compute_type_of(self._weights.layers[0].output) if self._weights.layers else "float32"
+        """The numbers that the encoder multiplies: "float32", "int16", "int8_int16" or "int8"."""
+        return compute_type_of(self._weights)
 
     @classmethod
     def from_pretrained(
@@ -132,8 +132,8 @@ class BertPreTrainedModel(Fixed, TorchHabits, Traceable):
             Threads of minibert's kernels, 1 to 1,024. Default: MINIBERT_NUM_THREADS, else the cores that this process
             may use, but at most OMP_NUM_THREADS. A BLAS reads its number of threads from its own variables
             (OPENBLAS_NUM_THREADS).
-        compute_type : {"float32", "int16", "int8"}, optional
-            The numbers that the encoder multiplies. Weights are converted while they are loaded. int16 and int8 are
+        compute_type : {"float32", "int16", "int8_int16", "int8"}, optional
+            The numbers that the encoder multiplies. Weights are converted while they are loaded. All but float32 are
             faster and need less memory, with a small error; models/README.md has the figures. Default:
             MINIBERT_COMPUTE_TYPE, else "float32".
         shared_weights : bool, optional

@@ -52,7 +52,7 @@ def save_model(
         A file cannot be written, or the folder holds a model in several files, which would stay beside the new one.
     """
     check_keywords(call, keywords, SAVING_KEYWORDS)
-    compute_type = compute_type_of(weights.layers[0].output) if weights.layers else "float32"
+    compute_type = compute_type_of(weights)
     if compute_type != "float32":
         raise ValueError(
             f"{call}: the weights of this model were rounded to {compute_type} when it was loaded, so the files would "

@@ -13,7 +13,7 @@ import numpy as np
 from minibert.base.checks import brief
 from minibert.base.files import printable
 from minibert.base.tensors import to_tensor
-from minibert.bert.low_precision import FORMATS
+from minibert.bert.low_precision import COMPUTE_TYPES
 from minibert.checkpoint.hub import ModelFiles
 from minibert.models.bert_model import BertModel
 from minibert.parity.readers import Dump
@@ -213,8 +213,9 @@ def _first_line(error: Exception) -> str:
 
 def _minibert(files: list[str], model: ModelFiles, inputs: Mapping[str, Any]) -> Dump:
     """Run minibert in low precision, and keep all values: the report shows what the rounding costs, name by name."""
-    if len(files) != 1 or files[0] not in FORMATS:
-        raise ValueError(f"minibert takes a compute type, {' or '.join(FORMATS)}; given was {brief(files)}.")
+    low = [name for name in COMPUTE_TYPES if name != "float32"]
+    if len(files) != 1 or files[0] not in low:
+        raise ValueError(f"minibert takes a compute type, {' or '.join(low)}; given was {brief(files)}.")
     return dict(BertModel.from_files(model, compute_type=files[0]).trace(**inputs))
 
 
