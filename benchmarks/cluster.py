@@ -35,9 +35,9 @@ class Started:
         self._workers = workers
         self._encoder: Encoder | None = None
 
-    def start(self, options: EncodeOptions, probe: FloatArray) -> Encoder:
+    def start(self, options: EncodeOptions, probe: FloatArray, processor: str) -> Encoder:
         """Start the actors, or return those that are there."""
-        self._encoder = self._encoder or self._workers.start(options, probe)
+        self._encoder = self._encoder or self._workers.start(options, probe, processor)
         return self._encoder
 
 

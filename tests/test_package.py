@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import json
 import os
 import pkgutil
+import platform
 import re
 import subprocess
 import sys
@@ -171,6 +173,19 @@ def test_a_model_on_numpy_needs_neither_numba_nor_tokenizers_nor_the_hub_client(
     random_checkpoint(tmp_path)
     code = f"import minibert; minibert.BertModel.from_pretrained({str(tmp_path)!r}, backend='numpy')([[1, 2]])"
     assert not modules_after(code) & (set(HEAVY) - {"safetensors"})
+
+
+def test_a_run_on_numpy_imports_neither_numba_nor_llvmlite(tmp_path: Path) -> None:
+    from tests.support.checkpoints import random_checkpoint
+
+    random_checkpoint(tmp_path)
+    (tmp_path / "texts.txt").write_text("the\n")
+    words = ["embed", "--backend", "numpy", "-m", str(tmp_path), "-i", str(tmp_path / "texts.txt")]
+    words += ["-o", str(tmp_path / "v.npy")]
+    loaded = modules_after(f"from minibert.cli import main; assert not main({words!r})")
+    assert "minibert.corpus.runs" in loaded
+    assert not loaded & {"numba", "llvmlite"}
+    assert json.loads((tmp_path / "v.npy.manifest.json").read_text())["processors"] == [platform.machine()]
 
 
 def test_no_other_library_is_ever_imported() -> None:

@@ -20,7 +20,7 @@ from minibert import SentenceTransformer
 from minibert.cli import main
 from minibert.corpus.embed import embed_corpus
 from minibert.corpus.readers import Source
-from minibert.integrations import ray_workers
+from minibert.integrations import ray_cluster, ray_workers
 from minibert.integrations.ray import Embedder, assigned_threads
 from minibert.integrations.ray_workers import RayWorkers
 from tests.support.crash_program import contents, texts_of
@@ -195,7 +195,7 @@ def test_processors_are_named_in_the_manifest(
 def test_threads_and_number_of_workers(
     cpus: tuple[int, ...], threads: int | None, actors: int | None, expected: tuple[int, int]
 ) -> None:
-    assert ray_workers._plan(FakeRay(cpus), threads, actors) == expected
+    assert ray_cluster.plan(FakeRay(cpus), threads, actors) == expected
 
 
 def test_ray_reserves_the_threads_of_a_worker(model: SentenceTransformer, install: Installed, tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_ray_reserves_the_threads_of_a_worker(model: SentenceTransformer, instal
         embed(model, source(tmp_path), tmp_path / "v.npy", workers)
     assert [resources["num_cpus"] for resources in ray.resources] == [4, 4]
     with pytest.raises(ValueError, match=r"num_threads=9 does not fit: the largest machine .* has 8 CPUs"):
-        ray_workers._plan(ray, 9, None)
+        ray_cluster.plan(ray, 9, None)
 
 
 def test_addresses(install: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,7 +277,7 @@ def test_a_port_that_is_open(
         raise ConnectionError("it went away")
 
     monkeypatch.setattr(ray, "init", init)
-    monkeypatch.setattr(ray_workers, "_ANSWER_SECONDS", 60.0 if answer is not None else 0.1)
+    monkeypatch.setattr(ray_cluster, "_ANSWER_SECONDS", 60.0 if answer is not None else 0.1)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
 

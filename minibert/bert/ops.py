@@ -22,6 +22,8 @@ The letters of the shapes are explained in encoder.py; N and K are the rows and 
 from __future__ import annotations
 
 import dataclasses
+import platform
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from minibert.base.arrays import FloatArray, IntArray
@@ -167,10 +169,15 @@ class ApplyLayerNorm(Protocol):
 
 
 class Ops(NamedTuple):
-    """A set of ops: five functions that belong together. The protocol of each one says what it computes."""
+    """A set of ops: five functions that belong together. The protocol of each one says what it computes.
+
+    `processor` returns the name of what they compute with, for people: by default the kind of this machine's processor.
+    Two machines for which ops return the same more exact name compute the same bits.
+    """
 
     prepare: Prepare
     embed: Embed
     linear: ApplyLinear
     attention: Attention
     layer_norm: ApplyLayerNorm
+    processor: Callable[[], str] = platform.machine

@@ -17,8 +17,9 @@ from minibert.base.checks import check_choice
 from minibert.base.ordering import in_chunks
 from minibert.corpus.encoders import Encoder, LocalEncoder, Workers, probe_vector
 from minibert.corpus.readers import InputLine, Source, check_sources
-from minibert.corpus.runs import Append, BadLines, Output, Summary, row_of, run_shards
+from minibert.corpus.runs import Append, Output, Summary, run_shards
 from minibert.corpus.shards import Counts
+from minibert.corpus.survey import BadLines, row_of
 from minibert.corpus.writers import OUTPUT_DTYPES, VectorWriter, output_suffix
 from minibert.sentence.encode import CHUNK_SIZE, EncodedTexts
 from minibert.sentence.options import EncodeOptions
@@ -109,16 +110,20 @@ def embed_corpus(
         how = {"silent": "warn"} if long_texts else {"warn": "silent"}
         truncation = how.get(chosen.truncation, chosen.truncation)
         how_to = dataclasses.replace(chosen, truncation=truncation)
-        encoder = LocalEncoder(model, how_to) if workers is None else workers.start(how_to, probe)
+        encoder = (
+            LocalEncoder(model, how_to)
+            if workers is None
+            else workers.start(how_to, probe, model.model.ops.processor())
+        )
         task = _Task(encoder, writer, bad_lines, model.max_seq_length if long_texts else None)
         return Output(
             writer.parts,
             task.compute,
             writer.width,
+            encoder.processors,
             writer.assemble,
             begin=task.begin,
             has_room=encoder.has_room,
-            processors=encoder.processors,
         )
 
     return run_shards(

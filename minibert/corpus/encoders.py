@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import platform
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
@@ -14,7 +13,7 @@ from minibert.sentence.encode import EncodedTexts
 from minibert.sentence.options import EncodeOptions
 from minibert.sentence.sentence_transformers import SentenceTransformer
 
-__all__ = ["Encoder", "LocalEncoder", "Workers", "probe_vector", "processor_name"]
+__all__ = ["Encoder", "LocalEncoder", "Workers", "probe_vector"]
 
 
 class Encoder(Protocol):
@@ -41,14 +40,14 @@ class Encoder(Protocol):
         ...
 
     def processors(self) -> Collection[str]:
-        """Return the names of the processors that have computed something, see `processor_name`."""
+        """Return the names of the processors that have computed something, see `Ops.processor`."""
         ...
 
 
 class Workers(Protocol):
     """Processes elsewhere, of which a run makes its `Encoder` when it knows its options."""
 
-    def start(self, options: EncodeOptions, probe: FloatArray) -> Encoder:
+    def start(self, options: EncodeOptions, probe: FloatArray, processor: str) -> Encoder:
         """Let each worker load its model, and return the encoder that they are.
 
         Parameters
@@ -56,6 +55,8 @@ class Workers(Protocol):
         options : EncodeOptions
         probe : ndarray of shape (width,)
             The vector that this process's model has for a fixed text (`probe_vector`). Each worker must have the same.
+        processor : str
+            The name of what this process computes with, see `Ops.processor`.
         """
         ...
 
@@ -79,19 +80,7 @@ class LocalEncoder:
 
     def processors(self) -> Collection[str]:
         """Return the name of this machine's processor."""
-        return (processor_name(),)
-
-
-def processor_name() -> str:
-    """Return the kind of this machine's processor and the width of the registers that the kernels use.
-
-    Where the kernels cannot be imported, and NumPy computes, it is the kind alone.
-    """
-    try:
-        from minibert.kernels.processor import REGISTER_LANES, target
-    except ImportError:
-        return platform.machine()
-    return f"{target().name}, {32 * REGISTER_LANES} bits"
+        return (self.model.model.ops.processor(),)
 
 
 def probe_vector(model: SentenceTransformer, options: EncodeOptions) -> FloatArray:

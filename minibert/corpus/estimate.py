@@ -27,7 +27,7 @@ from minibert.base.files import write_whole
 from minibert.base.machine import peak_memory
 from minibert.corpus.embed import embed_corpus, too_long
 from minibert.corpus.readers import InputLine, Source, check_sources
-from minibert.corpus.runs import BadLines, standard_input, survey
+from minibert.corpus.survey import BadLines, standard_input, survey
 from minibert.corpus.writers import OUTPUT_DTYPES, OUTPUT_SUFFIXES
 from minibert.models.backend import choose_num_threads
 from minibert.sentence.encode import CHUNK_SIZE

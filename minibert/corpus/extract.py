@@ -14,8 +14,9 @@ from minibert.base.checks import check_choice
 from minibert.base.files import check_output
 from minibert.corpus.google_features import google_lines
 from minibert.corpus.readers import InputLine, Source, check_sources
-from minibert.corpus.runs import Append, BadLines, Output, Summary, run_shards
+from minibert.corpus.runs import Append, Output, Summary, run_shards
 from minibert.corpus.shards import Counts, Part
+from minibert.corpus.survey import BadLines
 from minibert.corpus.token_features import TokenFeatureWriter
 from minibert.corpus.writers import OUTPUT_DTYPES
 from minibert.models.bert_model import BertModel
@@ -98,13 +99,17 @@ def extract_corpus(
     check_sources(sources)
     chosen = [layers] if isinstance(layers, int | np.integer) else [*layers]
     width = model.config.hidden_size
+
+    def processors() -> tuple[str]:
+        return (model.ops.processor(),)
+
     if format == "google":
         limit = min(_GOOGLE_LENGTH, model.config.max_position_embeddings) if max_length is None else max_length
         lines = _GoogleLines(model, tokenizer, bad_lines, chosen, limit, batch_size)
         probe = lines.probe()
 
         def make(path: str) -> Output:
-            return Output((Part(_LINES, path),), lines.compute, width)
+            return Output((Part(_LINES, path),), lines.compute, width, processors)
 
     else:
         writer = TokenFeatureWriter(model, tokenizer, chosen, dtype, max_length, batch_size)
@@ -112,7 +117,7 @@ def extract_corpus(
         probe = writer.probe()
 
         def make(path: str) -> Output:
-            return Output(writer.parts(path), states.compute, width)
+            return Output(writer.parts(path), states.compute, width, processors)
 
     return run_shards(
         output,

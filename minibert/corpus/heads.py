@@ -16,8 +16,9 @@ from minibert.base.arrays import FloatArray
 from minibert.base.checks import check_choice
 from minibert.base.files import check_output
 from minibert.corpus.readers import InputLine, Source, check_sources
-from minibert.corpus.runs import Append, BadLines, Output, Summary, row_of, run_shards
+from minibert.corpus.runs import Append, Output, Summary, run_shards
 from minibert.corpus.shards import Counts, Part
+from minibert.corpus.survey import BadLines, row_of
 from minibert.corpus.writers import json_line
 from minibert.sentence.cross_encoder import CrossEncoder
 from minibert.sentence.encode import CHUNK_SIZE
@@ -99,6 +100,7 @@ def sparse_corpus(
     probe = next(model.encode_chunks([text], **chosen)).vectors
     largest = np.sort(np.concatenate([probe.data, np.zeros(_PROBE_WEIGHTS, np.float32)]))[-_PROBE_WEIGHTS:]
     return _run(
+        model,
         output,
         sources,
         compute,
@@ -164,6 +166,7 @@ def rerank_corpus(
         return _Results([{"score": score} for score in _decimals(scores)], n_tokens, n_cut)
 
     return _run(
+        model,
         output,
         sources,
         compute,
@@ -184,6 +187,7 @@ def rerank_corpus(
 
 
 def _run(
+    model: CrossEncoder | SparseEncoder,
     output: str | os.PathLike[str],
     sources: Sequence[Source],
     compute: _Compute,
@@ -220,7 +224,7 @@ def _run(
     return run_shards(
         output,
         sources,
-        lambda path: Output((Part(_LINES, path),), of_shard, width),
+        lambda path: Output((Part(_LINES, path),), of_shard, width, lambda: (model.model.ops.processor(),)),
         settings={**settings, "on_error": bad_lines.on_error},
         probe=probe,
         bad_lines=bad_lines,

@@ -113,7 +113,7 @@ class VectorWriter:
         first : int
             Number of the first row.
         rows : sequence of n dict
-            See `minibert.corpus.runs.row_of`: id, file and line; "null" if there is no text.
+            See `minibert.corpus.survey.row_of`: id, file and line; "null" if there is no text.
         vectors : ndarray of shape (n, width)
         """
         converted = vectors.astype(self.dtype)

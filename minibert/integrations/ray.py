@@ -11,7 +11,7 @@ import numpy as np
 
 from minibert.base.checks import check_choice
 from minibert.base.warn import warn_caller
-from minibert.corpus.runs import ON_ERROR
+from minibert.corpus.survey import ON_ERROR
 from minibert.integrations.options import DEFAULT_MODEL, SentenceTransformer, check_options, missing
 from minibert.sentence.encode import CutTexts
 from minibert.sentence.options import EncodeOptions

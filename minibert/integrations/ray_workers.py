@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import platform
 import socket
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -21,11 +22,10 @@ import numpy as np
 import minibert
 from minibert.base.arrays import FloatArray, IntArray
 from minibert.base.checks import brief, check_int, counted
-from minibert.base.files import os_reason
-from minibert.base.machine import available_cores
 from minibert.base.ordering import distinct_longest_first, in_chunks
-from minibert.corpus.encoders import probe_vector, processor_name
+from minibert.corpus.encoders import probe_vector
 from minibert.integrations.ray import assigned_threads, import_ray, sharing
+from minibert.integrations.ray_cluster import check_address, connect, first_lines, plan
 from minibert.models.backend import choose_compute_type
 from minibert.sentence.encode import EncodedTexts
 from minibert.sentence.options import EncodeOptions
@@ -42,12 +42,7 @@ _PIECES_AHEAD = 2
 # A piece is given up when this number of actors have died while they computed it.
 _MOST_DEATHS = 5
 
-_THREADS = 4  # most threads of an actor if the caller does not say
 
-_STARTS = 3  # of Ray on this machine; on a busy one, its processes may not start in the time that it gives them
-_ANSWER_SECONDS = 10.0  # until an address is taken to be wrong
-# What a client of HTTP/2 sends first, and the frame (type 4) that both sides send next: RFC 9113, section 3.4.
-_HTTP2_PREFACE, _HTTP2_SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 _REPORT_SECONDS = 60.0  # between two messages that no actor has started
 
 
@@ -101,7 +96,7 @@ class RayWorkers:
             "backend": model_options.get("backend") or os.environ.get("MINIBERT_BACKEND") or None,
             "compute_type": choose_compute_type(model_options.get("compute_type")),
         }
-        self._address = _check_address(address or os.environ.get("RAY_ADDRESS") or None)
+        self._address = check_address(address or os.environ.get("RAY_ADDRESS") or None)
         self._actors = None if actors is None else check_int("actors", actors, 1)
         self._threads = None if num_threads is None else check_int("num_threads", num_threads, 1)
         self._ray = import_ray()
@@ -111,7 +106,7 @@ class RayWorkers:
     def __enter__(self) -> Self:
         self._ours = not self._ray.is_initialized()
         if self._ours:
-            _connect(self._ray, self._address, self._report)
+            connect(self._ray, self._address, self._report)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -120,11 +115,11 @@ class RayWorkers:
         if self._ours:
             self._ray.shutdown()
 
-    def start(self, options: EncodeOptions, probe: FloatArray) -> _Pool:
+    def start(self, options: EncodeOptions, probe: FloatArray, processor: str) -> _Pool:
         """Start the actors, which load their models while the caller reads; see `minibert.corpus.encoders.Workers`."""
-        threads, actors = _plan(self._ray, self._threads, self._actors)
+        threads, actors = plan(self._ray, self._threads, self._actors)
         arguments = (self._model, self._model_options, vars(options))
-        self._pool = _Pool(self._ray, arguments, probe, threads=threads, actors=actors, report=self._report)
+        self._pool = _Pool(self._ray, arguments, probe, processor, threads=threads, actors=actors, report=self._report)
         return self._pool
 
 
@@ -139,8 +134,9 @@ class _Worker:
 
     def describe(self) -> dict[str, Any]:
         """Load the model, and describe this process."""
-        about = {"version": minibert.__version__, "host": socket.gethostname(), "processor": processor_name()}
+        about = {"version": minibert.__version__, "host": socket.gethostname()}
         self._model = SentenceTransformer(self._name, num_threads=assigned_threads(), **sharing(self._model_options))
+        about["processor"] = self._model.model.ops.processor()
         return {**about, "probe": probe_vector(self._model, self._options)}
 
     def encode(self, texts: list[str]) -> tuple[FloatArray, IntArray, IntArray]:
@@ -190,12 +186,14 @@ class _Pool:
         ray: Any,
         arguments: tuple[Any, ...],
         probe: FloatArray,
+        processor: str,
         *,
         threads: int,
         actors: int,
         report: Callable[[str], object],
     ) -> None:
-        self._ray, self._arguments, self._probe, self._threads, self._report = ray, arguments, probe, threads, report
+        self._ray, self._arguments, self._threads, self._report = ray, arguments, threads, report
+        self._probe, self._processor = probe, processor
         self._class = ray.remote(_Worker).options(num_cpus=threads, max_restarts=0, max_task_retries=0)
         self._waiting: deque[_Piece] = deque()
         self._running: dict[Any, tuple[_Actor, _Piece | None]] = {}  # Ray's reference to a result -> whose it is
@@ -291,7 +289,8 @@ class _Pool:
                 f"The worker on {host} has minibert {about['version']}, this process has {minibert.__version__}. "
                 "Install the same wheel on all machines of the cluster."
             )
-        same = about["processor"] == processor_name()
+        # NumPy's ops name the kind of processor only, which does not decide their bits.
+        same = about["processor"] == self._processor != platform.machine()
         if about["probe"].shape != self._probe.shape or not (
             np.array_equal(about["probe"], self._probe) if same else np.allclose(about["probe"], self._probe, atol=1e-4)
         ):
@@ -325,7 +324,7 @@ class _Pool:
         if "creation task" in str(error):  # its class could not be imported there
             raise OSError(
                 f"A worker cannot import minibert. Install the wheel of minibert {minibert.__version__} on all "
-                f"machines of the cluster. Ray says: {_first_lines(error)}"
+                f"machines of the cluster. Ray says: {first_lines(error)}"
             )
         self._deaths += 1
         if actor.pieces:
@@ -334,9 +333,9 @@ class _Pool:
             what = "while they computed the same texts" if actor.pieces else "before they computed a text"
             raise OSError(
                 f"{_MOST_DEATHS} workers or more died {what}. Often their memory was too small, or minibert is not "
-                f"installed there; Ray says: {_first_lines(error)}"
+                f"installed there; Ray says: {first_lines(error)}"
             )
-        self._report(f"A worker died; another one computes its texts. Ray says: {_first_lines(error)[:200]}")
+        self._report(f"A worker died; another one computes its texts. Ray says: {first_lines(error)[:200]}")
         self._add()
 
     def _kill(self, actor: _Actor) -> None:
@@ -344,95 +343,11 @@ class _Pool:
             self._ray.kill(actor.handle)
 
 
-# --- the cluster ------------------------------------------------------------------------------------------------------
-
-
-def _check_address(address: str | None) -> str | None:
-    if address in (None, "local", "auto"):
-        return None if address == "auto" else address
-    if not isinstance(address, str):
-        raise TypeError(f"address={brief(address)}; expected 'host:port', 'local' or None.")
-    if "://" in address:
-        raise ValueError(
-            f"address={brief(address)} is that of Ray Client, which this does not use. Give 'host:port' of the "
-            "cluster's head on a machine of the cluster, or start this program there with ray job submit."
-        )
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
-        raise ValueError(f"address={brief(address)}; expected 'host:port' such as '10.0.0.1:6379', or 'local'.")
-    return address
-
-
-def _connect(ray: Any, address: str | None, report: Callable[[str], object]) -> None:
-    """Connect to a cluster, or start one on this machine. Further starts after one that failed are reported.
-
-    Raises
-    ------
-    OSError
-        The address does not answer.
-    """
-    if address not in (None, "local"):
-        host, _, port = str(address).rpartition(":")
-        try:
-            _check_head((host.strip("[]"), int(port)))
-        except OSError as error:
-            raise OSError(
-                f"No Ray cluster answers at {address}: {os_reason(error)}. Expected the address of its head, which "
-                "ray status shows there."
-            ) from error
-    local = {"num_cpus": available_cores(), "include_dashboard": False} if address == "local" else {}
-    where = "this machine" if address in (None, "local") else address
-    for starts_left in reversed(range(_STARTS if address == "local" else 1)):
-        try:
-            ray.init(address=address, log_to_driver=False, logging_level="error", **local)
-            return
-        except (Exception, SystemExit) as error:  # Ray raises Exception itself, and ends the process in some cases
-            if not starts_left:
-                raise OSError(f"Ray cannot be used at {where}: {_first_lines(error)}") from error
-            report(f"Ray has not started on this machine, so it is started again. Ray says: {_first_lines(error)}")
-            ray.shutdown()
-
-
-def _check_head(place: tuple[str, int]) -> None:
-    """Raise an OSError if no HTTP/2 server answers, because Ray itself waits for minutes; its head is one (gRPC)."""
-    with socket.create_connection(place, timeout=_ANSWER_SECONDS) as connection:
-        if os.environ.get("RAY_USE_TLS", "0") != "0":
-            return
-        connection.settimeout(_ANSWER_SECONDS)
-        connection.sendall(_HTTP2_PREFACE + _HTTP2_SETTINGS)
-        answer = b""
-        while len(answer) < len(_HTTP2_SETTINGS) and (more := connection.recv(len(_HTTP2_SETTINGS) - len(answer))):
-            answer += more
-    if answer[3:4] != _HTTP2_SETTINGS[3:4]:
-        raise ConnectionError("what listens there is not Ray")
-
-
-def _plan(ray: Any, threads: int | None, actors: int | None) -> tuple[int, int]:
-    """Return the threads of an actor and the number of actors, for the machines that the cluster has now."""
-    cpus = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
-    cpus = [count for count in cpus if count > 0]
-    chosen = min(_THREADS, *cpus, _THREADS) if threads is None else threads
-    room = sum(count // chosen for count in cpus)
-    if not room:
-        most = counted(max(cpus, default=0), "CPU")
-        raise ValueError(
-            f"A worker with num_threads={chosen} does not fit: the largest machine of the Ray cluster has {most}. "
-            "Give a smaller num_threads."
-        )
-    return chosen, room if actors is None else actors
-
-
 def _as_ours(cause: BaseException, piece: _Piece | None) -> Exception:
     """Return the error of a worker as an error of this process."""
     doing = "load its model" if piece is None else "compute some texts"
-    message = f"A worker could not {doing}: {_first_lines(cause)}"
+    message = f"A worker could not {doing}: {first_lines(cause)}"
     for kind in (ValueError, TypeError, MemoryError):
         if isinstance(cause, kind):
             return kind(message)
     return OSError(message)
-
-
-def _first_lines(error: BaseException) -> str:
-    """Return the parts of an error's text that say what has happened, in one line."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    return " ".join([line for line in lines if line][:8])[:600] or type(error).__name__

@@ -8,6 +8,7 @@ Contract    Callers have checked every shape and every id (bert/ops.py). This fi
 from __future__ import annotations
 
 import functools
+import platform
 from collections.abc import Callable
 from typing import NamedTuple, cast
 
@@ -20,6 +21,7 @@ from minibert.bert.ops import AttentionOutput, LayerNorm, Linear, Ops, PreparedL
 from minibert.kernels.buffers import Buffers, Slabs
 from minibert.kernels.machine_code import load_run_task
 from minibert.kernels.packing import PackedLinear, PackedWords, pack, pack_words
+from minibert.kernels.processor import processor_name
 from minibert.kernels.tasks import (
     ACTIVATION_CODES,
     ATTENTION,
@@ -81,6 +83,7 @@ def make_ops(num_threads: int, *, use_blas: bool = False, compute_type: str = "f
         linear=functools.partial(multiply, resources),
         attention=functools.partial(attention, resources),
         layer_norm=functools.partial(layer_norm, resources),
+        processor=platform.machine if use_blas else processor_name,
     )
 
 

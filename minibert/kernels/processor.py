@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import llvmlite.binding as llvm
 
-__all__ = ["ARM64", "MR", "NR", "REGISTERS", "REGISTER_LANES", "WIDTH", "Processor", "target"]
+__all__ = ["ARM64", "MR", "NR", "REGISTERS", "REGISTER_LANES", "WIDTH", "Processor", "processor_name", "target"]
 
 
 class Processor(NamedTuple):
@@ -85,3 +85,8 @@ NR = max(WIDTH, 2 * REGISTER_LANES)
 
 MR = min(7, (REGISTERS - 1) * REGISTER_LANES // NR - 1)
 """The number of rows of a micro-tile: 7 x 32 with AVX-512, 6 x 16 with AVX2 and NEON, 2 x 16 with SSE."""
+
+
+def processor_name() -> str:
+    """Return the name of the processor that the kernels are compiled for, and the width of the registers they use."""
+    return f"{target().name}, {32 * REGISTER_LANES} bits"
