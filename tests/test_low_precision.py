@@ -495,9 +495,9 @@ def test_rounded_weights_are_not_the_truth_of_a_check(small_folder: Path, comput
 def test_every_loader_takes_a_compute_type(small_folder: Path, tmp_path: Path) -> None:
     assert minibert.load(small_folder, compute_type="int8").compute_type == "int8"
     with pytest.warns(UserWarning, match="it is not a sentence-embedding model"):
-        assert SentenceTransformer(str(small_folder), compute_type="int16").model.compute_type == "int16"
+        assert SentenceTransformer(str(small_folder), compute_type="int16").compute_type == "int16"
     features = minibert.pipeline("feature-extraction", small_folder, compute_type="int8")
-    assert features.model.compute_type == "int8"
+    assert features.compute_type == features.model.compute_type == "int8"
     with pytest.raises(ValueError, match="compute_type= is for a model that is loaded by name"):
         minibert.pipeline("feature-extraction", features.model, tokenizer=features.tokenizer, compute_type="int8")
 
@@ -533,6 +533,15 @@ def test_doctor_compares_a_compute_type_with_numpy(capsys: pytest.CaptureFixture
     assert "computes   in float32, unless a program chooses; int16 by " in capsys.readouterr().out
 
 
+def test_bench_compares_float32_with_transformers_whatever_the_variable_says(
+    small_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = np.arange(1, 12)[None]
+    usual = bench._minibert(small_folder, 1)(ids)
+    monkeypatch.setenv("MINIBERT_COMPUTE_TYPE", "int8")
+    np.testing.assert_array_equal(bench._minibert(small_folder, 1)(ids), usual)
+
+
 def test_bench_shows_speed_and_error_on_texts(
     small_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -543,9 +552,9 @@ def test_bench_shows_speed_and_error_on_texts(
     assert main(["bench", "-m", str(small_folder), "--texts", str(file), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["on_texts"]
     assert found["texts"] == 2
-    errors = {row["compute_type"]: row["mean 1 - cosine"] for row in found["rows"]}
+    errors = {row["compute_type"]: row["mean_1_minus_cosine"] for row in found["rows"]}
     assert 0 == errors["float32"] < errors["int16"] < errors["int8"] < 0.01
-    assert all(row["mean 1 - cosine"] <= row["largest 1 - cosine"] for row in found["rows"])
+    assert all(row["mean_1_minus_cosine"] <= row["largest_1_minus_cosine"] for row in found["rows"])
     assert main(["bench", "-m", str(small_folder), "--texts", str(file)]) == 0
     last = capsys.readouterr().out.splitlines()[-1]
     assert re.fullmatch(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
+import re
 from typing import TYPE_CHECKING, Any
 
 from minibert.checkpoint.hub import DEFAULT_MODEL
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["add_verbs"]
 
 _ENVIRONMENT = "MINIBERT_SERVE_"
+# Kubernetes sets these in each container if one of its services has the name minibert-serve.
+_OF_KUBERNETES = re.compile(_ENVIRONMENT + r"(SERVICE_(HOST|PORT.*)|PORT_\d+_.*)")
 _YES, _NO = ("1", "true", "yes"), ("", "0", "false", "no")
 
 
@@ -100,7 +104,7 @@ def add_verbs(verbs: Any) -> None:
     )
     serve.add_argument("--json-logs", action="store_true", help="log a JSON object per request, without its texts")
     _use_environment(serve)
-    serve.set_defaults(run=_serve)
+    serve.set_defaults(run=_serve, parser=serve)
 
 
 def _several(text: str) -> list[str]:
@@ -135,6 +139,17 @@ def _use_environment(parser: argparse.ArgumentParser) -> None:
             action.default = value
 
 
+def _refuse_unknown_variables(parser: argparse.ArgumentParser) -> None:
+    """Refuse a misspelt variable, because a service without the key or the limit in it would start without a word."""
+    flags = [flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")]
+    known = [_ENVIRONMENT + flag[2:].replace("-", "_").upper() for flag in flags] + [_ENVIRONMENT + "MODELS"]
+    for name in sorted(os.environ):
+        if name.startswith(_ENVIRONMENT) and name not in known and not _OF_KUBERNETES.fullmatch(name):
+            close = difflib.get_close_matches(name, known, 1)
+            meant = f"did you mean {close[0]}?" if close else "see minibert serve --help."
+            raise ValueError(f"the variable {name} is set, but the service does not have it; {meant}")
+
+
 def _serve(arguments: argparse.Namespace) -> None:
     from minibert.serving.engine import Engine
     from minibert.serving.loading import load_served
@@ -146,6 +161,7 @@ def _serve(arguments: argparse.Namespace) -> None:
     except ImportError as error:  # a library of the extra `serve`
         raise ValueError(str(error)) from error
 
+    _refuse_unknown_variables(arguments.parser)
     names = arguments.models or _several(os.environ.get(_ENVIRONMENT + "MODELS", ""))
     names = [*names, *([arguments.model_id] if arguments.model_id else [])] or [DEFAULT_MODEL]
     served = [_served_name(name) for name in names]

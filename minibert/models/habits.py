@@ -114,7 +114,11 @@ class TorchHabits:
         return self
 
     def float(self) -> Self:
-        """Return the model itself, because it is in float32."""
+        """Return the model itself, because its results are in float32, with any compute type.
+
+        Weights that were rounded while loading stay rounded, as those of a model that torch has quantised. For weights
+        in float32 load the model with compute_type="float32".
+        """
         return self
 
     def half(self) -> Self:

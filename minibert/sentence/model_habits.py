@@ -71,6 +71,11 @@ class ModelHabits(TorchHabits):
         if chunk_size is not None:
             check_int("chunk_size", chunk_size, 1)
 
+    @property
+    def compute_type(self) -> str:
+        """The numbers that the encoder multiplies, as that of a model."""
+        return self.model.compute_type
+
     def get_max_seq_length(self) -> int:
         """Return `max_seq_length`."""
         return self.max_seq_length

@@ -24,6 +24,8 @@ class ApiKeys:
 
     Raises
     ------
+    TypeError
+        `keys` is a str, or bytes.
     ValueError
         A key is empty, or has a space or a control character; there is no key; or the file is not text.
     OSError
@@ -31,6 +33,8 @@ class ApiKeys:
     """
 
     def __init__(self, keys: Sequence[str] = (), path: str | None = None) -> None:
+        if isinstance(keys, str | bytes):  # each of its letters would open the service
+            raise TypeError(f"keys is a {type(keys).__name__}; expected a sequence of str, such as [key].")
         self._given, self._path = [_digest(_checked(key, "a key")) for key in keys], path
         self._digests: list[bytes] = []
         self.reload()

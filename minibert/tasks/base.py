@@ -76,6 +76,12 @@ class TaskPipeline:
 
     torch_dtype = dtype
 
+    @property
+    def compute_type(self) -> str:
+        """The numbers that the encoder multiplies, as that of the model."""
+        found: str = self.model.compute_type
+        return found
+
     def __call__(self, *inputs: Any, **arguments: Any) -> Any:
         """Compute the answers; each task has its own arguments."""
         raise NotImplementedError

@@ -151,6 +151,18 @@ def test_keys_that_cannot_be_keys(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="a key is empty, or has") as caught:
             ApiKeys([key])
         assert "é" not in str(caught.value)
+    for given in ("secret", b"secret"):  # each letter would be a key
+        with pytest.raises(TypeError, match="expected a sequence of str"):
+            ApiKeys(given)  # type: ignore[arg-type]
+
+
+def test_variables_that_kubernetes_sets_are_not_the_service_s(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINIBERT_SERVE_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("MINIBERT_SERVE_PORT_8080_TCP", "tcp://10.0.0.1:8080")
+    monkeypatch.setenv("MINIBERT_SERVE_API_KEY", "")
+    assert "--api-key is empty" in run(capsys, "serve", "--port", "0")[2]  # so they were passed over
 
 
 @posix
@@ -379,6 +391,12 @@ def test_models_may_come_from_a_variable(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
+        (
+            "API_KEYS",
+            "secret",
+            "MINIBERT_SERVE_API_KEYS is set, but the service does not have it; did you mean",
+        ),
+        ("KEY_OF_MINE", "secret", "the service does not have it; "),
         ("API_KEY", "", "--api-key is empty"),
         ("API_KEY", " , ", "--api-key is empty"),
         ("API_KEY", "a b", "a key is empty, or has a space"),
