@@ -22,6 +22,8 @@ from minibert.cli.loading import load_sentence_transformer, locate_model
 
 if TYPE_CHECKING:
     from minibert.base.arrays import FloatArray
+    from minibert.sentence.sentence_transformers import SentenceTransformer
+    from minibert.trace.steps import VectorStep
     from minibert.trace.trace import Trace
 
 __all__ = ["add_verbs"]
@@ -108,6 +110,7 @@ def _inspect(arguments: argparse.Namespace) -> None:
     from minibert.trace.page import page
 
     model, tokenizer = _load(arguments, masked_lm=True)
+    sentences = _sentences(arguments)
     texts = [arguments.text] if arguments.pair is None else [arguments.text, arguments.pair]
     trace, _ = trace_texts(model, tokenizer, texts)
     html = page(
@@ -117,7 +120,8 @@ def _inspect(arguments: argparse.Namespace) -> None:
         layers=arguments.layers,
         heads=arguments.heads,
         max_bytes=arguments.max_bytes,
-        parts=None if arguments.pair is None else _parts(arguments, trace),
+        parts=None if arguments.pair is None else _parts(arguments, sentences, trace),
+        vector=[] if sentences is None else _vector(sentences, texts, trace),
         guesses=page_guesses(model, trace, tokenizer) if isinstance(model, BertForMaskedLM) else None,
     ).encode("utf-8")
 
@@ -133,11 +137,30 @@ def _beginning(text: str) -> str:
     return text if len(text) <= _TITLE else text[: _TITLE - 3].rstrip() + "..."
 
 
-def _parts(arguments: argparse.Namespace, trace: Trace) -> FloatArray | None:
+def _sentences(arguments: argparse.Namespace) -> SentenceTransformer | None:
+    """Load the model with the modules that make the vector of a text; None if its files do not say how it is made."""
+    from minibert.sentence.modules import list_modules, loader_of
+
+    listed = list_modules(locate_model(arguments))
+    return load_sentence_transformer(arguments) if listed and loader_of(listed) is None else None
+
+
+def _vector(model: SentenceTransformer, texts: list[str], trace: Trace) -> list[VectorStep]:
+    """Return the steps to the vector of each text, or report why there are none."""
+    from minibert.inside.vectors import vector_steps
+
+    found = vector_steps(model, texts)
+    if found.tokens == trace.tokens:
+        return found.steps
+    report_problem("the page does not show how the vector comes about, because sentence vectors take other tokens")
+    return []
+
+
+def _parts(arguments: argparse.Namespace, sentences: SentenceTransformer | None, trace: Trace) -> FloatArray | None:
     """Return the parts of the cosine of the two texts, or report why there are none."""
     from minibert.inside.sentences import explain_similarity
 
-    model = load_sentence_transformer(arguments)
+    model = load_sentence_transformer(arguments) if sentences is None else sentences
     try:
         found = explain_similarity(model, arguments.text, arguments.pair)
     except ValueError as error:

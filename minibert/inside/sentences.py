@@ -18,7 +18,7 @@ from minibert.sentence.recipe import pool_encodings
 from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.tokenizer.windows import check_inputs
 
-__all__ = ["LeftOut", "SimilarityParts", "explain_similarity", "leave_one_out"]
+__all__ = ["LeftOut", "SimilarityParts", "check_sentence_model", "explain_similarity", "leave_one_out"]
 
 # The modes whose vector is a weighted sum of the tokens' vectors.
 _LINEAR = tuple(mode for mode in POOLING_MODES if mode != "max")
@@ -89,7 +89,7 @@ def explain_similarity(
         An argument is wrong; or the vector is not a weighted sum, because of "max" or of the pooler, or of a Dense
         module with an activation. `leave_one_out` is for these.
     """
-    _check_model("explain_similarity", model)
+    check_sentence_model("explain_similarity", model)
     _check_text("explain_similarity", a)
     _check_text("explain_similarity", b)
     if not isinstance(prompt_names, tuple | list) or len(prompt_names) != 2:
@@ -203,7 +203,7 @@ def leave_one_out(
     ------
     TypeError, ValueError
     """
-    _check_model("leave_one_out", model)
+    check_sentence_model("leave_one_out", model)
     _check_text("leave_one_out", text)
     task = model.encode_task(EncodeOptions(prompt_name=prompt_name, pooling=pooling), return_info=False, exact=False)
     width = sentence_width(task, model.truncate_dim)
@@ -262,7 +262,8 @@ def _numbers(found: Any, count: int) -> FloatArray:
     return array.astype(np.float64)
 
 
-def _check_model(function: str, model: object) -> None:
+def check_sentence_model(function: str, model: object) -> None:
+    """Raise a TypeError if a model is not a SentenceTransformer."""
     if not isinstance(model, SentenceTransformer):
         raise TypeError(
             f"{function} was given a {type(model).__name__} as the model; expected a SentenceTransformer of minibert, "

@@ -24,8 +24,9 @@ from minibert.models.inputs import as_numbers, pack
 from minibert.trace.edit import EditValue
 from minibert.trace.edits import Edits
 from minibert.trace.names import Names, Record, Sizes
-from minibert.trace.trace import Site, Trace, check_tokens
+from minibert.trace.trace import Trace
 from minibert.trace.tracer import Deliver, Queue, Recorder, Tracer, nbytes_of
+from minibert.trace.values import Site, check_tokens
 
 __all__ = ["Traceable"]
 

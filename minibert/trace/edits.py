@@ -16,7 +16,8 @@ from minibert.base.checks import brief, check_indices, counted
 from minibert.bert.packed import PackedBatch
 from minibert.trace.edit import Change, Edit, EditValue, Where, copied_array
 from minibert.trace.names import Names, Spec
-from minibert.trace.trace import EditReport, Site, Trace
+from minibert.trace.trace import Trace
+from minibert.trace.values import EditReport, Site
 
 __all__ = ["Edits"]
 

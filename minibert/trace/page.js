@@ -1,8 +1,7 @@
 "use strict";
 /* Shows the numbers of the page. It reads, sums and sorts; it does not compute a model. */
-(async () => {
+(() => {
 const $ = (id) => document.getElementById(id);
-$("wait").hidden = false;
 
 /* ---- elements: text is always set as text, never as markup ---- */
 const make = (tag, given = {}, ...children) => {
@@ -35,21 +34,8 @@ const number = (x) => {
 const cosine = (x) => (Number.isNaN(x) ? "\u2013" : minus(x.toFixed(3)));
 const percent = (x) => (Number.isNaN(x) ? "\u2013" : `${(100 * x).toFixed(1)}\u00a0%`);
 
-/* ---- the payload: page_data.py says what the kinds are ---- */
-const unpacked = await (async () => {
-  const given = $("payload").textContent, codes = new Uint8Array(128), packed = new Uint8Array(Math.floor((4 * given.length) / 5));
-  $("payload").textContent = "";
-  [..."0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%.()*+-;,=>?@^_`{|}~"].forEach((one, i) => { codes[one.charCodeAt(0)] = i; });
-  for (let i = 0, to = 0; i < given.length; i += 5) {
-    let four = 0;
-    for (let k = i; k < i + 5; k++) four = 85 * four + (k < given.length ? codes[given.charCodeAt(k)] : 84);
-    for (let shift = 24; shift >= 0 && to < packed.length; shift -= 8) packed[to++] = four / 2 ** shift;
-  }
-  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
-  return new Uint8Array(await new Response(stream).arrayBuffer());
-})();
-const split = 4 + new DataView(unpacked.buffer).getUint32(0, true);
-const about = JSON.parse(new TextDecoder().decode(unpacked.subarray(4, split))), bytes = unpacked.subarray(split);
+/* ---- the numbers: page_payload.py says what the kinds are ---- */
+const { about, bytes } = window.page;
 const half = (bits) => {
   const exponent = (bits >> 10) & 31, fraction = bits & 1023, sign = bits >> 15 ? -1 : 1;
   if (exponent === 31) return fraction ? NaN : sign * Infinity;
@@ -68,6 +54,7 @@ const read = (entry) => {
       if (entry.kind === "whole") data[i] = whole - 1000;
       else if (entry.kind === "digits") data[i] = half(whole) / 64;
       else if (whole === 65535) data[i] = NaN;
+      else if (entry.kind === "share") data[i] = whole === 65534 ? 0 : (100 + (whole & 1023)) / 10 ** (2 + (whole >> 10));
       else data[i] = entry.kind === "mille" ? whole / 1000 : whole / 10000 - 1;
     }
   }
@@ -241,11 +228,12 @@ const gridPicture = (rows, S) => {
 };
 const drawGrid = () => {
   const canvas = $("grid"), S = size(), wide = $("grid-place").clientWidth || 600, ratio = window.devicePixelRatio || 1;
-  const named = S <= 40, longest = Math.min(90, 9 + 7.2 * Math.max(...text().tokens.map((token) => token.length)));
+  const rem = parseFloat(getComputedStyle(document.documentElement).fontSize), unit = rem / 16;
+  const named = S <= 40, longest = unit * Math.min(90, 9 + 7.2 * Math.max(...text().tokens.map((token) => token.length)));
   place.left = named ? Math.min(longest, wide * 0.26) : 0;
   place.top = named ? longest : 0;
-  const fit = (Math.min(wide, 760) - place.left) / S;
-  place.cell = fit >= 1 ? Math.min(26, fit) : fit;
+  const fit = (Math.min(wide, 760 * unit) - place.left) / S;
+  place.cell = fit >= 1 ? Math.min(26 * unit, fit) : fit;
   const width = place.left + place.cell * S, height = place.top + place.cell * S;
   canvas.width = Math.max(1, Math.round(width * ratio));
   canvas.height = Math.max(1, Math.round(height * ratio));
@@ -257,7 +245,7 @@ const drawGrid = () => {
   draw.imageSmoothingEnabled = place.cell < 1;
   draw.drawImage(small, place.left, place.top, place.cell * S, place.cell * S);
   if (named) {
-    draw.font = `${Math.max(8, Math.min(13, place.cell - 2))}px ${getComputedStyle(document.body).fontFamily}`;
+    draw.font = `${Math.max(8, Math.min(13 * unit, place.cell - 2))}px ${getComputedStyle(document.body).fontFamily}`;
     draw.textBaseline = "middle";
     for (let i = 0; i < S; i++) {
       const middle = place.top + (i + 0.5) * place.cell;
@@ -304,20 +292,21 @@ const shapeOf = (shape) => {
   return shape.replace("(B, ", "(").replace(/^\((\w+)\)$/, "($1,)").replace(/[A-Z]/g, (letter) => sizes[letter] ?? letter);
 };
 const stepNumbers = (part, step, layer) => {
-  const token = part === "pooler" ? 0 : now.token, given = text().values[part];
+  const token = part === "pooler" || part === "vector" ? 0 : now.token, given = text().values[part];
   if (step.symbol === "scores" || step.symbol === "probs") {
-    const shares = row(layer, now.head, token, "raw"), keys = Array.from({ length: Math.min(about.firstKeys, size()) }, (_, j) => j);
-    const value = (j) => (step.symbol === "probs" ? shares[j] : at(attention()?.scores, layer, now.head, token, j));
+    const keys = Array.from({ length: Math.min(about.firstKeys, size()) }, (_, j) => j), sum = number(at(attention()?.sums, layer, now.head, token));
+    const value = (j) => at(attention()?.[step.symbol === "probs" ? "first" : "scores"], layer, now.head, token, j);
     return [make("p", { class: "where" }, `head ${heads[now.head]}, row of `, numbered(token)), make("p", { class: "numbers" },
-      ...keys.flatMap((j) => [make("b", {}, bdi(name(j)), ` ${step.symbol === "probs" ? percent(value(j)) : number(value(j))}`), " "]), size() > keys.length ? `\u2026 ${size()} numbers` : "")];
+      ...keys.flatMap((j) => [make("b", {}, bdi(name(j)), ` ${number(value(j))}`), " "]), size() > keys.length ? `\u2026 ${size()} numbers` : ""),
+      ...(step.symbol === "probs" && attention()?.sums ? [make("p", { class: "where" }, `The same as exp(score ${sum.startsWith("\u2212") ? "+" : "\u2212"} ${sum.replace("\u2212", "")}): the log of the sum of all exp(score) is ${sum}.`)] : [])];
   }
   const place = given ? given.symbols.indexOf(step.symbol) : -1;
   if (place < 0) return [make("p", { class: "where" }, "not recorded")];
-  const width = step.shape.endsWith("F)") ? about.model.intermediate : about.model.hidden, rms = at(given.rms, layer, place, token);
+  const width = Number(/(\d+),?\)$/.exec(shapeOf(step.shape))[1]), rms = at(given.rms, layer, place, token);
   let most = 0;
   for (let k = 0; k < given.symbols.length; k++) most = Math.max(most, at(given.rms, layer, k, token) || 0);
   const first = Array.from({ length: Math.min(about.first, width) }, (_, k) => [make("b", {}, number(at(given.first, layer, place, token, k))), " "]).flat();
-  return [make("p", { class: "numbers" }, ...first, `\u2026 ${width} numbers`), make("p", { class: "rms" }, `RMS ${number(rms)}`, bar(rms / most))];
+  return [make("p", { class: "numbers" }, ...first, `\u2026 ${width} numbers`), make("p", { class: "rms" }, `RMS ${number(rms)}`, bar(rms / most)), ...(given.notes ? [make("p", { class: "where" }, given.notes[place])] : [])];
 };
 const stepItem = (part, step, layer, count) => make("li", {},
   make("div", {}, make("h4", {}, make("span", {}, `${count}.`), " ", step.symbol.replaceAll("_", " ")), make("p", {}, step.words),
@@ -326,16 +315,21 @@ const stepItem = (part, step, layer, count) => make("li", {},
   make("div", {}, ...stepNumbers(part, step, layer), ...step.lines.map(([file, line, code]) => make("p", { class: "where" }, `${file}:${line} `, make("code", {}, code)))));
 const drawSteps = () => {
   $("steps-words").textContent = `The forward pass in the order of encoder.py, with the numbers of token ${label(now.token)}: the first ${about.first} features, and the RMS of all of them. x is the hidden state that comes in; W and b are the weight and bias of the module; D = ${about.model.hidden / about.model.heads} is the size of a head.`;
-  const titles = { embeddings: "The embeddings", layer: `Layer ${layers[now.layer]}`, pooler: "The pooler" };
+  const titles = { embeddings: "The embeddings", layer: `Layer ${layers[now.layer]}`, vector: "The vector of the text", pooler: "The pooler" };
+  const vector = about.steps.vector, remarks = {
+    vector: "Texts are compared by this vector. x is the last hidden state of all tokens, and n is their number.",
+    pooler: `BERT's classifiers read the pooler. ${vector ? "The vector of the text, which follows, does not use it." : "The vector of a sentence usually comes from elsewhere: models such as all-MiniLM-L6-v2 take the mean of the last hidden states of all tokens, and divide it by its length."}`,
+  };
   let count = 0;
   fill($("steps"), ...Object.entries(about.steps).filter(([part]) => text().values[part] || part === "layer").flatMap(([part, steps]) => [
-    make("h3", {}, titles[part]), ...(part === "pooler" ? [make("p", { class: "quiet" }, "BERT's classifiers read the pooler. The vector of a sentence usually comes from elsewhere: models such as all-MiniLM-L6-v2 take the mean of the last hidden states of all tokens, and divide it by its length.")] : []), make("ol", {}, ...steps.map((step) => stepItem(part, step, part === "layer" ? now.layer : 0, ++count)))]));
+    make("h3", {}, titles[part]), ...(remarks[part] ? [make("p", { class: "quiet" }, remarks[part])] : []), make("ol", {}, ...steps.map((step) => stepItem(part, step, part === "layer" ? now.layer : 0, ++count)))]));
 };
 
 const drawEmbedding = () => {
   const given = text().embedding, ids = text().ids;
   $("tokens-section").hidden = !given && !ids;
   if ($("tokens-section").hidden) return;
+  $("tokens-table").closest("details").open = size() <= 64;
   const cells = (i) => [...(ids ? [String(ids[i])] : []), ...(given ? [0, 1, 2].map((k) => (100 * at(given, i, k)).toFixed(1)) : [])];
   fill($("tokens-table"), make("caption", {}, given ? "Percent of the embedding sum, from each of the three tables" : "Tokens and their ids"), head("token", ...(ids ? ["id"] : []), ...(given ? ["words", "types", "positions"] : [])),
     make("tbody", {}, ...text().tokens.map((_, i) => make("tr", {}, make("th", { scope: "row" }, numbered(i)), ...cells(i).map((cell) => make("td", {}, minus(cell)))))));

@@ -1,7 +1,8 @@
 """Write a trace as one HTML file that needs nothing else: `Trace.page` and `Trace.show`.
 
-The file holds page.css, page.js, a description in JSON and the numbers of page_data.py. Its content policy forbids
-every request, and every script and style but these two. The same trace gives the same bytes.
+The file holds page.css, page_open.js, and compressed in one string: page.js, a description in JSON and the numbers of
+page_data.py. Its content policy forbids every request, and every script and style but these three. The same trace gives
+the same bytes.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from minibert.trace.page_data import (
     visible,
 )
 from minibert.trace.page_payload import Payload
-from minibert.trace.steps import PARTS, activation_words, steps
+from minibert.trace.steps import PARTS, VectorStep, activation_words, steps
 
 __all__ = ["Frame", "page", "write_page"]
 
@@ -87,6 +88,7 @@ def page(
     parts: FloatArray | None = None,
     guesses: Guesses | None = None,
     errors: Sequence[tuple[str, float, str]] = (),
+    vector: Sequence[VectorStep] = (),
 ) -> str:
     """Return the page of a trace; `Trace.page` describes the arguments and errors."""
     for name, value in (("title", title), ("note", note)):
@@ -102,10 +104,11 @@ def page(
         _chosen("layers", layers, sizes.num_layers, "layers"),
         _chosen("heads", heads, sizes.num_attention_heads, "attention heads"),
     )
+    _check_vector(vector, len(trace.mask))
     payload = Payload()
     texts = []
     for number, row in enumerate(rows):
-        texts.append(text_data(trace, row, choice, payload, len(rows), guesses))
+        texts.append(text_data(trace, row, choice, payload, len(rows), guesses, vector))
         if sum(payload.sizes.values()) > 2 * max_bytes + 100_000:  # an estimate; the exact size is compared below
             raise ValueError(_too_large(trace, payload, max_bytes, rows[: number + 1], choice))
     if not payload.sizes:
@@ -129,10 +132,11 @@ def page(
         "firstKeys": FIRST_KEYS,
         "edited": [f"{report.pattern}: {report.description}" for report in trace.edits],
         "wordPlaces": WORD_PLACES,
-        "steps": {part: _steps(part, trace.activation) for part in PARTS},
+        "steps": _all_steps(trace.activation, vector),
         "texts": texts,
         "parts": None if parts is None else payload.add("parts", "f24", _checked_parts(parts, texts)),
         "errors": _checked_errors(errors),
+        "script": _file("page.js"),
     }
     html = _document(trace, title, note, description, payload, rows, choice)
     if len(html.encode("utf-8")) > max_bytes:
@@ -155,6 +159,13 @@ def _checked_parts(parts: FloatArray, texts: list[dict[str, Any]]) -> FloatArray
             f"page, whose numbers of tokens are {expected}."
         )
     return parts
+
+
+def _check_vector(vector: Sequence[VectorStep], num_texts: int) -> None:
+    if not isinstance(vector, list | tuple) or not all(isinstance(step, VectorStep) for step in vector):
+        raise TypeError(f"vector={brief(vector)}; expected the steps of minibert.inside.vectors.vector_steps.")
+    if any(len(step.values) != num_texts for step in vector):
+        raise ValueError(f"vector has the vectors of {len(vector[0].values)} texts; the trace has {num_texts}.")
 
 
 def _checked_errors(errors: Sequence[tuple[str, float, str]]) -> list[list[str]]:
@@ -180,6 +191,21 @@ def _too_large(trace: Traced, payload: Payload, max_bytes: int, rows: list[int],
         "something out, such as layers=[0, 1] or heads=[0, 1, 2], give fewer or shorter texts, or give a larger "
         "max_bytes."
     )
+
+
+def _all_steps(activation: str | None, vector: Sequence[VectorStep]) -> dict[str, list[dict[str, Any]]]:
+    """Return the steps of each part, in the order of the page."""
+    found = {part: _steps(part, activation) for part in PARTS}
+    if vector:
+        found["vector"] = [
+            {
+                **{key: getattr(step, key) for key in ("symbol", "name", "formula", "words")},
+                "shape": f"(B, {len(step.values[0])})",
+                "lines": [list(line) for line in step.lines],
+            }
+            for step in vector
+        ]
+    return found
 
 
 def _steps(part: str, activation: str | None) -> list[dict[str, Any]]:
@@ -222,7 +248,7 @@ def _document(
     rows: list[int],
     choice: Choice,
 ) -> str:
-    style, script = _file("page.css"), _file("page.js")
+    style, script = _file("page.css"), _file("page_open.js")
     # Base 85 takes 6 % less than base 64. Two characters are replaced, so that nothing in it is markup.
     packed = payload.compressed(json.dumps(description, separators=(",", ":"), allow_nan=False).encode("ascii"))
     numbers = base64.b85encode(packed).translate(_HARMLESS).decode("ascii")
@@ -231,8 +257,8 @@ def _document(
     parts = {
         "title": escape(shown),
         "note": escape(visible(note)),
-        "policy": f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; base-uri 'none'; "
-        "form-action 'none'",
+        "policy": f"default-src 'none'; script-src '{_digest(script)}' '{_digest(description['script'])}'; "
+        f"style-src '{_digest(style)}'; base-uri 'none'; form-action 'none'",
         "style": style,
         "plain": _plain(trace, description, rows, choice),
         "payload": numbers,

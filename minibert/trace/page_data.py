@@ -18,7 +18,7 @@ import numpy.typing as npt
 from minibert.base.arrays import FloatArray, IntArray
 from minibert.trace.names import Sizes
 from minibert.trace.page_payload import Payload, as_read, mille
-from minibert.trace.steps import PARTS
+from minibert.trace.steps import PARTS, VectorStep
 from minibert.trace.table import EMBEDDINGS
 
 __all__ = [
@@ -38,7 +38,7 @@ FIRST = 4
 """How many features of a vector the page has."""
 
 FIRST_KEYS = 3
-"""Of how many tokens the page has the scores."""
+"""Of how many tokens the page has the scores, and the probs with 3 digits."""
 
 # All probs are kept up to this number; beyond it, the largest of each row.
 _DENSE_PROBS = 1_000_000
@@ -143,7 +143,13 @@ def sparse_entries(num_rows: int, length: int) -> int:
 
 
 def text_data(
-    trace: Traced, index: int, choice: Choice, payload: Payload, num_texts: int, guesses: Guesses | None = None
+    trace: Traced,
+    index: int,
+    choice: Choice,
+    payload: Payload,
+    num_texts: int,
+    guesses: Guesses | None = None,
+    vector: Sequence[VectorStep] = (),
 ) -> dict[str, Any]:
     """Put what the page shows of one text into the payload, and return its description.
 
@@ -155,6 +161,7 @@ def text_data(
     payload : Payload      gets the arrays
     num_texts : int        texts on the page, which share its size
     guesses : Guesses, optional
+    vector : the steps to the vector of the text, optional
     """
     length = int(trace.mask[index].sum())
     tokens = [str(i) for i in range(length)] if trace.tokens is None else trace.tokens[index]
@@ -164,6 +171,8 @@ def text_data(
         "direction": direction(tokens),
         "values": _values(trace, index, length, choice, payload),
     }
+    if vector:
+        data["values"]["vector"] = _vector(vector, index, payload)
     data["embedding"] = _embedding(trace, index, payload)
     data |= _attention(trace, index, length, choice, payload, num_texts, data["tokens"])
     data["cosines"] = _cosines(trace, index, tokens, payload, num_texts)
@@ -204,6 +213,21 @@ def _values(trace: Traced, index: int, length: int, choice: Choice, payload: Pay
     return found
 
 
+def _vector(steps: Sequence[VectorStep], index: int, payload: Payload) -> dict[str, Any]:
+    """Return the first features and the RMS of the vector of a text after each step, and what the steps say of it."""
+    first, rms = np.full((1, len(steps), 1, FIRST), np.nan), np.full((1, len(steps), 1), np.nan)
+    for j, step in enumerate(steps):
+        value = step.values[index].astype(np.float64)
+        first[0, j, 0, : len(value)] = value[:FIRST]
+        rms[0, j] = np.sqrt(np.square(value).mean())
+    return {
+        "symbols": [step.symbol for step in steps],
+        "first": payload.add("values", "digits", first),
+        "rms": payload.add("values", "digits", rms),
+        "notes": [step.notes[index] for step in steps],
+    }
+
+
 def _embedding(trace: Traced, index: int, payload: Payload) -> dict[str, Any] | None:
     """Return the shares (S, 3) of the rows of words, types and positions in their sum e: part . e / |e|^2.
 
@@ -233,6 +257,7 @@ def _attention(
     measures = np.full((2, *shape[:2], len(HEAD_MEASURES)), np.nan)
     norms, totals = np.full(shape, np.nan), np.full(shape, np.nan)
     scores = np.full((*shape, min(FIRST_KEYS, length)), np.nan)
+    first, sums = np.full_like(scores, np.nan), np.full(shape, np.nan)
     probs = np.full((*shape, kept), np.nan)
     columns = np.zeros((*shape, kept), dtype=np.int64)
     weighted = np.full((*shape, kept), np.nan)
@@ -246,8 +271,10 @@ def _attention(
             norms[i] = _lengths(trace, layer, value.astype(np.float64), choice.heads)
         if (given := recorded.get("scores")) is not None:
             scores[i] = given[choice.heads, :, : scores.shape[3]]
+            sums[i] = _log_sums(given[choice.heads].astype(np.float64))
         if (given := recorded.get("probs")) is not None:
             shares = given[choice.heads].astype(np.float64)
+            first[i] = shares[:, :, : first.shape[3]]
             measures[0, i] = _measures(shares, tokens)
             of_values = shares * np.nan_to_num(norms[i])[:, None, :]
             totals[i] = of_values.sum(axis=2)
@@ -262,6 +289,7 @@ def _attention(
     found: dict[str, Any] = {
         "probs": payload.add("attention", "mille", probs),
         "columns": None if kept == length else payload.add("attention", "whole", columns),
+        "first": payload.add("attention", "share", first),
         "measures": payload.add("attention", "cos", measures),
     }
     if not np.isnan(norms).all():
@@ -272,7 +300,15 @@ def _attention(
         found["mapped"] = trace.output_map(0) is not None
     if not np.isnan(scores).all():
         found["scores"] = payload.add("attention", "digits", scores)
+        found["sums"] = payload.add("attention", "digits", sums)
     return {"attention": found}
+
+
+def _log_sums(scores: FloatArray) -> FloatArray:
+    """Return log(sum(exp(scores))) over the last axis, by which softmax is exp(score - this)."""
+    largest = scores.max(axis=-1)
+    with np.errstate(invalid="ignore"):  # infinite scores of an edit
+        return np.asarray(largest + np.log(np.exp(scores - largest[..., None]).sum(axis=-1)))
 
 
 def _lengths(trace: Traced, layer: int, value: FloatArray, heads: Sequence[int]) -> FloatArray:

@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from importlib.resources import files
 from typing import NamedTuple
 
+from minibert.base.arrays import FloatArray
 from minibert.trace.table import EMBEDDINGS, LAYER, POOLER, Entry
 
-__all__ = ["ACTIVATION_WORDS", "PARTS", "SourceLine", "Step", "activation_words", "source_lines", "steps"]
+__all__ = [
+    "ACTIVATION_WORDS",
+    "PARTS",
+    "SourceLine",
+    "Step",
+    "VectorStep",
+    "activation_words",
+    "source_line",
+    "source_lines",
+    "steps",
+]
 
 
 class SourceLine(NamedTuple):
-    """One line of code: the file in the folder ``minibert/bert``, the line's number, and its text without indent."""
+    """One line of code: its file, the line's number, and its text without indent.
+
+    The file is one of the folder ``minibert/bert``, or has its whole path: "minibert/sentence/pooling.py".
+    """
 
     file: str
     number: int
@@ -25,6 +40,26 @@ class Step(NamedTuple):
     entry: Entry
     words: str
     lines: tuple[SourceLine, ...]
+
+
+class VectorStep(NamedTuple):
+    """One step from the last hidden states to the vector of a text; `minibert.inside.vectors` makes them.
+
+    Parameters
+    ----------
+    symbol, name, formula, words : str     name is that of the module
+    lines : tuple of SourceLine
+    values : list of B ndarrays            the vector of each text after the step
+    notes : list of B str                  numbers of each text that the formula needs
+    """
+
+    symbol: str
+    name: str
+    formula: str
+    words: str
+    lines: tuple[SourceLine, ...]
+    values: Sequence[FloatArray]
+    notes: Sequence[str]
 
 
 PARTS = {"embeddings": EMBEDDINGS, "layer": LAYER, "pooler": POOLER}
@@ -106,17 +141,20 @@ def activation_words(activation: str | None) -> str:
 
 @functools.cache
 def _code(file: str) -> tuple[str, ...]:
-    return tuple((files("minibert.bert") / file).read_text(encoding="utf-8").splitlines())
+    place = files("minibert").joinpath(*file.split("/")[1:]) if "/" in file else files("minibert.bert") / file
+    return tuple(place.read_text(encoding="utf-8").splitlines())
+
+
+def source_line(file: str, beginning: str) -> SourceLine:
+    """Return the first line of a file that begins so; see `SourceLine` for the file."""
+    texts = enumerate(map(str.strip, _code(file)), 1)
+    number, text = next((number, text) for number, text in texts if text.startswith(beginning))
+    return SourceLine(file, number, text)
 
 
 def source_lines(symbol: str) -> tuple[SourceLine, ...]:
     """Return the lines of minibert/bert that compute a symbol of the table: the line of encoder.py first."""
-    found = []
-    for file, beginning in _EXPLAINED[symbol][1]:
-        texts = enumerate(map(str.strip, _code(file)), 1)
-        number, text = next((number, text) for number, text in texts if text.startswith(beginning))
-        found.append(SourceLine(file, number, text))
-    return tuple(found)
+    return tuple(source_line(file, beginning) for file, beginning in _EXPLAINED[symbol][1])
 
 
 @functools.cache

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -15,68 +14,21 @@ import numpy.typing as npt
 from minibert.base.arrays import FloatArray, IntArray
 from minibert.base.checks import brief, check_int, counted
 from minibert.base.display import html_table
-from minibert.base.files import check_format, printable
-from minibert.bert.packed import PackedBatch, cumulate
+from minibert.bert.packed import PackedBatch
 from minibert.bert.weights import Weights
-from minibert.trace.files import SUFFIXES, Stored, path_text, read_arrays, write_arrays
-from minibert.trace.names import Names, Record, Sizes, Spec
+from minibert.trace.names import Names, Record, Sizes
+from minibert.trace.saved import read_trace, write_trace
+from minibert.trace.values import EditReport, Value
 
 if TYPE_CHECKING:
     from minibert.trace.page import Frame
     from minibert.trace.page_data import Guesses
+    from minibert.trace.steps import VectorStep
 
-__all__ = ["EditReport", "Site", "Trace", "Value", "check_tokens"]
-
-FORMAT = 1
-
-Value = FloatArray | list[FloatArray]
-"""A recorded value as it is kept: rows of T tokens or of the sequences that show [CLS]; or an (A, S, S) for each."""
+__all__ = ["Trace"]
 
 # Rows of a table that is printed.
 _SHOWN = 24
-
-
-class Site(NamedTuple):
-    """One value of one sequence.
-
-    Parameters
-    ----------
-    name : str
-    layer : int or None        None outside the layers
-    sequence : int             its row in the padded batch
-    columns : int ndarray      the column in the padded batch of each of its S tokens
-    array : ndarray            (S, width), (A, S, S) for scores and probs, or (width,) for the values of [CLS] alone
-    """
-
-    name: str
-    layer: int | None
-    sequence: int
-    columns: IntArray
-    array: FloatArray
-
-
-@dataclasses.dataclass(frozen=True)
-class EditReport:
-    """What one item of ``edit=`` did.
-
-    Parameters
-    ----------
-    pattern : str              its key
-    description : str          the change, in words
-    names : tuple of str       the names that the key means
-    fired : int                how many values, of one name and one sequence each, it was applied to
-    changed : int              how many numbers have other bits afterwards
-    before_rms : float         root mean square of these values before the change
-    change_rms : float         root mean square of the change
-    """
-
-    pattern: str
-    description: str
-    names: tuple[str, ...]
-    fired: int
-    changed: int
-    before_rms: float
-    change_rms: float
 
 
 class Trace(Mapping[str, FloatArray]):
@@ -302,6 +254,7 @@ class Trace(Mapping[str, FloatArray]):
         parts: FloatArray | None = None,
         guesses: Guesses | None = None,
         errors: Sequence[tuple[str, float, str]] = (),
+        vector: Sequence[VectorStep] = (),
     ) -> None:
         """Write one HTML file to look at the trace in a browser: the heads, their attention, each layer step by step.
 
@@ -321,6 +274,9 @@ class Trace(Mapping[str, FloatArray]):
             The words that a masked-LM head reads out of each hidden state; ``minibert inspect`` makes them.
         errors : list of (name, error in units, level), optional
             What a comparison with another implementation found for each value.
+        vector : list of VectorStep, optional
+            The steps from the last hidden states to the vector of each text:
+            ``minibert.inside.vectors.vector_steps(model, texts).steps`` of a `SentenceTransformer`.
 
         Raises
         ------
@@ -338,6 +294,7 @@ class Trace(Mapping[str, FloatArray]):
             "heads": heads,
             "parts": parts,
             "guesses": guesses,
+            "vector": vector,
         }
         write_page(path, lambda: page(self, title=title, note=note, max_bytes=max_bytes, errors=errors, **options))
 
@@ -353,6 +310,7 @@ class Trace(Mapping[str, FloatArray]):
         parts: FloatArray | None = None,
         guesses: Guesses | None = None,
         errors: Sequence[tuple[str, float, str]] = (),
+        vector: Sequence[VectorStep] = (),
         height: int = 900,
     ) -> Frame:
         """Return the same page as `page` for a notebook, `height` pixels high.
@@ -367,6 +325,7 @@ class Trace(Mapping[str, FloatArray]):
             "heads": heads,
             "parts": parts,
             "guesses": guesses,
+            "vector": vector,
         }
         html = page(self, title=title, note=note, max_bytes=max_bytes, errors=errors, **options)
         return Frame(html, check_int("height", height, 100, 100_000))
@@ -389,17 +348,13 @@ class Trace(Mapping[str, FloatArray]):
         first: FloatArray | Value = next(iter(self._values.values()), np.zeros(0, np.float32))
         arrays = first if isinstance(first, list) else [first]
         dtype = arrays[0].dtype if arrays else np.dtype(np.float32)
-        stored = [Stored(name, dtype, shape, _maker(self, name)) for name, shape in self.shapes.items()]
-        mask = self.mask.astype(np.uint8)
-        stored.append(Stored("attention_mask", mask.dtype, mask.shape, lambda: mask))
         header = {
-            "format": FORMAT,
             "sizes": dataclasses.asdict(self._names.sizes),
             "names": list(self._values),
             "tokens": self.tokens,
             "edits": [dataclasses.asdict(report) for report in self.edits],
         }
-        write_arrays(path, stored, json.dumps(header, ensure_ascii=False))
+        write_trace(path, self, self.shapes, dtype, self.mask, header)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -412,81 +367,5 @@ class Trace(Mapping[str, FloatArray]):
         OSError
             The file cannot be read.
         """
-        name = printable(path_text(path))
-        arrays, header = read_arrays(path)
-        check_format(header, FORMAT, name)
-        try:
-            return cls._assembled(arrays, header)
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            raise ValueError(
-                f"{name} is not a whole trace of minibert ({error}). Expected a file that Trace.save wrote, ending in "
-                f"{' or '.join(SUFFIXES)}."
-            ) from error
-
-    @classmethod
-    def _assembled(cls, arrays: dict[str, npt.NDArray[Any]], header: Mapping[str, Any]) -> Self:
-        names = Names(_checked_sizes(header["sizes"]))
-        mask = arrays["attention_mask"]
-        if mask.ndim != 2 or mask.dtype != np.uint8 or mask.max(initial=0) > 1:
-            raise ValueError(f"attention_mask is {mask.dtype} of shape {mask.shape}; expected 0 and 1 of shape (B, S)")
-        shown = mask.astype(np.bool_)
-        nothing = np.zeros(int(shown.sum()), dtype=np.int32)
-        batch = PackedBatch(nothing, nothing, nothing, cumulate(shown.sum(axis=1)), shown)
-        values: dict[str, Value] = {}
-        for name in header["names"]:
-            if name not in names.specs:
-                raise ValueError(f"{brief(name)} is not a name of its model")
-            values[name] = _packed(arrays[name], names.specs[name], batch)
-        if {*arrays} != {*values, "attention_mask"}:
-            raise ValueError("its arrays differ from the names in its header")
-        tokens = header["tokens"]
-        if tokens is not None:
-            check_tokens(tokens, np.diff(batch.cu_seqlens))
-        edits = [EditReport(**{**report, "names": tuple(report["names"])}) for report in header["edits"]]
-        return cls(names, batch, values, tokens=tokens, edits=edits)
-
-
-def check_tokens(tokens: object, lengths: IntArray) -> None:
-    """Raise a ValueError if tokens are not one list of str for each sequence, of its length."""
-    rows = list(tokens) if isinstance(tokens, list | tuple) else None
-    if rows is None or not all(isinstance(row, list | tuple) and all(isinstance(t, str) for t in row) for row in rows):
-        raise ValueError(f"tokens={brief(tokens)}; expected a list of str for each sequence.")
-    if [len(row) for row in rows] != lengths.tolist():
-        raise ValueError(
-            f"tokens has lists of {brief([len(row) for row in rows])} tokens; the sequences have "
-            f"{brief(lengths.tolist())} tokens that are not masked."
-        )
-
-
-def _maker(trace: Trace, name: str) -> Any:
-    return lambda: trace[name]
-
-
-def _checked_sizes(sizes: Mapping[str, Any]) -> Sizes:
-    found = Sizes(**sizes)
-    for field in dataclasses.fields(found)[:6]:
-        check_int(field.name, getattr(found, field.name), 0, 2**31 - 1)
-    check_int("num_layers", found.num_layers, 0, found.num_hidden_layers)
-    if found.num_hidden_layers > 10_000:
-        raise ValueError(f"it has {found.num_hidden_layers} layers")
-    if not isinstance(found.pooler, bool) or not (found.head is None or isinstance(found.head, str)):
-        raise ValueError("its sizes are damaged")
-    return found
-
-
-def _packed(array: npt.NDArray[Any], spec: Spec, batch: PackedBatch) -> Value:
-    """Return the rows of a padded array that are not masked."""
-    num_sequences, length = batch.mask.shape
-    shapes = {
-        "tokens": (num_sequences, length, spec.width),
-        "pairs": (num_sequences, spec.width, length, length),
-        "pooled": (num_sequences, spec.width),
-    }
-    if array.dtype not in (np.float32, np.float64) or array.shape != shapes[spec.kind]:
-        raise ValueError(f"{spec.name} is {array.dtype} of shape {array.shape}; expected {shapes[spec.kind]}")
-    if spec.kind == "tokens":
-        return np.ascontiguousarray(array[batch.mask])
-    if spec.kind == "pooled":
-        return np.ascontiguousarray(array[batch.shows_first])
-    shown = [np.flatnonzero(row) for row in batch.mask]
-    return [np.ascontiguousarray(array[b][:, columns[:, None], columns]) for b, columns in enumerate(shown)]
+        saved = read_trace(path)
+        return cls(saved.names, saved.batch, saved.values, tokens=saved.tokens, edits=saved.edits)

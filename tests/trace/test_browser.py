@@ -87,6 +87,11 @@ def test_200_random_cells_are_those_of_the_arrays(browser: Any, file: Path, trac
 
             steps = page.locator("#steps li").all()
             assert len(steps) == 21
+            shown = [number(one.split()[-1]) for one in steps[9].locator(".numbers b").all_text_contents()]
+            np.testing.assert_allclose(shown, probs[i, :3], rtol=5.01e-3)
+            total = number(steps[9].locator(".where", has_text="log of the sum").text_content().rstrip(".").split()[-1])
+            scores = values[f"{own}.scores"][head, i].astype(np.float64)
+            assert total == pytest.approx(np.log(np.exp(scores).sum()), rel=5.01e-3)
             for n, name in enumerate([*list(values)[:5], *[name for name in values if f"layer.{layer}." in name]][:10]):
                 array = values[name]
                 shown = steps[n].locator(".numbers b").all_text_contents()

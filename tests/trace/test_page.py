@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import re
 import shutil
@@ -18,13 +19,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minibert import BertModel, BertTokenizer, Edit, Trace
+from minibert import BertModel, BertTokenizer, Edit, SentenceTransformer, Trace
 from minibert.bert.config import ACTIVATIONS
+from minibert.inside.vectors import vector_steps
 from minibert.trace.page import MAX_BYTES, page
 from minibert.trace.page_data import HEAD_MEASURES, WORD_PLACES
 from minibert.trace.page_payload import three_digits
 from minibert.trace.steps import ACTIVATION_WORDS, PARTS, steps
 from tests.support.checkpoints import random_checkpoint
+from tests.support.sentence_modules import dense, model_with_modules, random_tensors
 from tests.support.text_data import naughty_lines, needs_data
 
 TEXT = "After stealing money from the bank vault, the bank robber was seen fishing on the Mississippi river bank."
@@ -59,7 +62,8 @@ def decoded(html: str) -> tuple[dict[str, Any], Callable[[dict[str, Any]], np.nd
             array = planes.T.copy().view("<f2").astype(float) / 64
         else:
             whole = planes.T.copy().view("<u2").astype(float)
-            scales = {"mille": whole / 1000, "cos": whole / 10000 - 1, "whole": whole - 1000}
+            share = np.where(whole == 65534, 0, (100 + whole % 1024) / 10.0 ** (2 + whole // 1024))
+            scales = {"mille": whole / 1000, "cos": whole / 10000 - 1, "whole": whole - 1000, "share": share}
             array = np.where((whole == 65535) & (entry["kind"] != "whole"), np.nan, scales[entry["kind"]])
         return array.reshape(entry["shape"])
 
@@ -67,8 +71,8 @@ def decoded(html: str) -> tuple[dict[str, Any], Callable[[dict[str, Any]], np.nd
 
 
 def text_of(html: str) -> str:
-    """Return a page without the numbers."""
-    return re.sub(r'id="payload">[^<]*<', 'id="payload"><', html)
+    """Return a page without the numbers, and with the script that is packed with them."""
+    return re.sub(r'id="payload">[^<]*<', 'id="payload"><', html) + decoded(html)[0]["script"]
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------------
@@ -83,6 +87,9 @@ def test_the_payload_is_the_trace(trace: Trace) -> None:
     probs = np.stack([values[f"encoder.layer.{i}.attention.self.probs"] for i in range(6)])
     np.testing.assert_allclose(read(text["attention"]["probs"]), probs, atol=0.000501)
     scores = np.stack([values[f"encoder.layer.{i}.attention.self.scores"] for i in range(6)])[..., :3]
+    sums = np.stack([np.log(np.exp(values[f"encoder.layer.{i}.attention.self.scores"].astype(float)).sum(axis=-1))
+                     for i in range(6)])  # fmt: skip
+    np.testing.assert_allclose(read(text["attention"]["sums"]), sums, rtol=5.01e-3)
     shown = three_digits(read(text["attention"]["scores"]))
     np.testing.assert_allclose(shown, three_digits(scores), rtol=0, atol=1e-8)
     for part, layers in (("embeddings", [None]), ("layer", range(6)), ("pooler", [None])):
@@ -105,6 +112,52 @@ def test_the_payload_is_the_trace(trace: Trace) -> None:
     np.testing.assert_allclose(
         read(text["cosines"]["with_embeddings"])[1:], np.einsum("lid,id->li", unit[1:], unit[0]), atol=5.1e-5
     )
+
+
+def test_the_first_probs_have_three_digits(trace: Trace, small: BertModel) -> None:
+    """Those of the steps, which a reader computes again; the small ones too."""
+    ids = np.ones((1, 4), dtype=np.int64)
+    sharp = small.trace(ids, edit={"*.scores": Edit.noise(20.0, 0)})
+    for given, depth in ((trace, 6), (sharp, 3)):
+        about, read = decoded(page(given))
+        shown = read(about["texts"][0]["attention"]["first"])
+        own = given.sequence(0)
+        probs = np.stack([own[f"encoder.layer.{i}.attention.self.probs"] for i in range(depth)])[..., :3].astype(float)
+        expected = np.array([float(f"{one:.2e}") for one in probs.ravel()]).reshape(probs.shape)
+        np.testing.assert_allclose(shown, np.where(probs > 1e-30, expected, 0), rtol=1e-12, atol=0)
+    assert 0 < shown[shown > 0].min() < 1e-9
+
+
+def test_the_vector_of_a_text(minilm_sentences: SentenceTransformer, trace: Trace) -> None:
+    """The mean of the last hidden states, then length 1, as `encode` gives it."""
+    found = vector_steps(minilm_sentences, [TEXT])
+    assert found.tokens == trace.tokens
+    about, read = decoded(page(trace, vector=found.steps))
+    assert list(about["steps"]) == ["embeddings", "layer", "pooler", "vector"]
+    assert [step["formula"] for step in about["steps"]["vector"]] == ["sum(x) / n", "pooling / sqrt(sum(pooling^2))"]
+    values = about["texts"][0]["values"]["vector"]
+    mean = trace["hidden_states.6"][0].astype(float).mean(axis=0)
+    expected = np.stack([mean, minilm_sentences.encode(TEXT)])
+    np.testing.assert_allclose(expected[1], mean / np.linalg.norm(mean), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(three_digits(read(values["first"])[0, :, 0]), three_digits(expected[:, :4]), atol=1e-8)
+    np.testing.assert_allclose(read(values["rms"])[0, :, 0], np.sqrt(np.square(expected).mean(axis=1)), rtol=5.01e-3)
+    assert values["notes"] == ["n = 22 tokens", f"length before: {np.linalg.norm(mean):.3g}"]
+    for vector, error in (([1], TypeError), ("x", TypeError), ([found.steps[0]._replace(values=[])], ValueError)):
+        with pytest.raises(error, match="vector"):
+            page(trace, vector=vector)
+
+
+def test_the_steps_of_other_modules(tmp_path: Path) -> None:
+    """Two modes of pooling, a Dense module with an activation, a truncated vector: the last values are the vector."""
+    pooling = ("Pooling", {"embedding_dimension": 24, "pooling_mode": ["cls", "weightedmean"]}, None)
+    norm = ("LayerNorm", {"dimension": 8}, random_tensors(norm_weight=(8,), norm_bias=(8,)))
+    folder = model_with_modules(tmp_path / "model", [pooling, dense(48, 8), norm], new=True)
+    model = SentenceTransformer(str(folder), truncate_dim=5, backend="numpy")
+    texts = ["the cat", "a dog sat"]
+    steps = vector_steps(model, texts).steps
+    assert [step.symbol for step in steps] == ["pooling_cls", "pooling_weightedmean", "dense", "layernorm", "truncated"]
+    assert [step.formula for step in steps[2:]] == ["tanh(joined @ W.T + b)", "layer_norm(dense)", "layernorm[:5]"]
+    np.testing.assert_allclose(np.stack(steps[-1].values), model.encode(texts), rtol=0, atol=2e-6)
 
 
 def test_the_weighted_shares_are_those_of_kobayashi(trace: Trace, minilm: BertModel) -> None:
@@ -219,6 +272,7 @@ def test_sizes_of_a_short_text(trace: Trace) -> None:
     assert len(trace.tokens[0]) == 22
     assert len(page(trace, title="all-MiniLM-L6-v2").encode("utf-8")) < 150_000
     code = sum(len((files("minibert.trace") / f"page.{suffix}").read_bytes()) for suffix in ("html", "css", "js"))
+    code += len((files("minibert.trace") / "page_open.js").read_bytes())
     assert code < 60_000
 
 
@@ -280,11 +334,28 @@ def test_the_script_is_correct_javascript(tmp_path: Path) -> None:
     node = shutil.which("node")
     if node is None:
         pytest.skip("this test needs node")
-    script = tmp_path / "page.js"
-    script.write_bytes((files("minibert.trace") / "page.js").read_bytes())
-    subprocess.run([node, "--check", str(script)], check=True, timeout=60)
-    text = script.read_text(encoding="utf-8")
-    assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|fetch\(|XMLHttp|import\(", text)
+    for name in ("page.js", "page_open.js"):
+        script = tmp_path / name
+        script.write_bytes((files("minibert.trace") / name).read_bytes())
+        subprocess.run([node, "--check", str(script)], check=True, timeout=60)
+        text = script.read_text(encoding="utf-8")
+        assert not re.search(
+            r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|fetch\(|XMLHttp|import\(", text
+        )
+
+
+def test_the_policy_allows_the_two_scripts_and_the_style_alone(trace: Trace) -> None:
+    """page.js is packed with the numbers; its lines are those of the file, without indents and comments."""
+    html = page(trace)
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', html)
+    script = decoded(html)[0]["script"]
+    inline = [re.search(f"<{tag}>(.*?)</{tag}>", html, re.DOTALL)[1] for tag in ("script", "style")]
+    digests = ["sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in
+               (inline[0], script, inline[1])]  # fmt: skip
+    assert f"script-src '{digests[0]}' '{digests[1]}'; style-src '{digests[2]}'; " in unescape(policy)
+    lines = {line.strip() for line in (files("minibert.trace") / "page.js").read_text(encoding="utf-8").splitlines()}
+    assert set(script.splitlines()) <= lines
+    assert len(script.splitlines()) > 400
 
 
 def test_each_symbol_of_the_table_has_a_step_with_its_line_of_code() -> None:
