@@ -126,6 +126,10 @@ def _not_compared(entry: Entry, expected: tuple[int, ...]) -> str:
     for factor, precision in ((2, "float64"), (0.5, "float16")):
         if size == factor * math.prod(expected) and np.ndim(entry.value) == 1:
             text += f" It is as long as {precision} numbers would be: write float32."
+    if not isinstance(entry.value, list) and entry.value.shape[1:] == expected[1:]:
+        text += (
+            f" It has {counted(len(entry.value), 'text')}, and the inputs have {expected[0]}: were these the inputs?"
+        )
     return f"{text} It was not compared."
 
 
@@ -142,6 +146,7 @@ class _Comparison:
         self._subject, self._inputs = subject, inputs
         self._batch, self._matched = batch, matched
         self._notes = notes
+        self._misfits: list[str] = []
         self._specs = dict(subject.names.specs)
         if subject.pipeline is not None:
             self._specs[VECTOR] = Spec(VECTOR, None, "pooled", subject.pipeline.widths[-1], False)
@@ -159,7 +164,9 @@ class _Comparison:
         stopped_by, stopped = bool(findings), any(finding.names[0] in INPUTS for finding in findings)
         entries = [] if stopped else self._entries()
         if not entries and not findings:
-            raise NothingComparedError(f"Nothing can be compared. {' '.join(self._notes[:4])}")
+            more = len(self._notes) - 1
+            same = f" So it is with {counted(more, 'more name')}." if more > 0 else ""
+            raise NothingComparedError(f"Nothing can be compared. {self._notes[0]}{same}")
         compared = list(dict.fromkeys(name for name, _, _, _ in entries))
         units = self._units(compared)
         rows = [self._measured(*entry, units) for entry in entries]
@@ -181,6 +188,7 @@ class _Comparison:
             notes=self._notes,
             unknown=self._matched.unknown,
             model=self._description(),
+            misfits=self._misfits,
         )
         if findings or verdict != "wrong":
             return report
@@ -247,7 +255,7 @@ class _Comparison:
 
     def _entries(self) -> list[tuple[str, str, FloatArray, str]]:
         """Return canonical name, name in the dump, array in padded form and layout of each value that fits."""
-        found, seen = [], set()
+        found, seen, guessed = [], set(), []
         for entry in self._matched.values:
             if entry.name not in self._specs:
                 self._notes.append(f"{entry.given} holds sentence vectors; give a SentenceTransformer to compare them.")
@@ -264,16 +272,20 @@ class _Comparison:
                 if aligned is not None:
                     tried.append((self._error(aligned.array, name), name, aligned))
             if not tried:
+                self._misfits.append(entry.given)
                 self._notes.append(_not_compared(entry, self._expected(entry.name)))
                 continue
             best = min(range(len(tried)), key=lambda i: (not tried[i][0] < tried[0][0] / NEARER, i))
             _, name, aligned = tried[best]
-            if entry.loose:
-                self._notes.append(f"{entry.given} was taken for {name}.")
             if name in seen:
                 continue
+            if entry.loose:
+                guessed.append((entry.given, name))
             seen.add(name)
             found.append((name, entry.given, aligned.array, aligned.layout))
+        if guessed:
+            more = f" and {len(guessed) - 1} more as in the table" if len(guessed) > 1 else ""
+            self._notes.append(f"{guessed[0][0]} was taken for {guessed[0][1]}{more}, by value.")
         order = {name: i for i, name in enumerate(self._specs)}
         return sorted(found, key=lambda one: order[one[0]])
 
@@ -401,7 +413,7 @@ class _Comparison:
                 by_layout.setdefault(row.layout, []).append(row.given)
         for layout, names in by_layout.items():
             more = f" and {len(names) - 2} more" if len(names) > 2 else ""
-            self._notes.append(f"{', '.join(names[:2])}{more} was read as {layout}.")
+            self._notes.append(f"{', '.join(names[:2])}{more} {'were' if len(names) > 1 else 'was'} read as {layout}.")
 
     def _say_hidden(self, rows: list[Row], entries: list[Any]) -> None:
         if self._batch.mask.all() or any(row.level == "wrong" for row in rows):
