@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from minibert import BertModel, SentenceTransformer, exact, parity
+from minibert.checkpoint.hub import DEFAULT_MODEL
 from minibert.parity.comparison import LARGEST, RMS
+from minibert.parity.mistakes import simulate
 from minibert.parity.rounding import round_to
 from minibert.parity.subject import Subject
 from minibert.parity.truth import Values, measure_units, true_values
@@ -35,6 +37,12 @@ def theirs(folder: Path) -> Any:
     from transformers import BertModel as Original
 
     return Original.from_pretrained(folder, attn_implementation="eager").eval()
+
+
+@pytest.fixture(scope="module")
+def minilm() -> tuple[Subject, dict[str, Any]]:
+    subject = Subject.of(SentenceTransformer(DEFAULT_MODEL, backend="numpy"))
+    return subject, dict(parity.probe(subject).inputs)
 
 
 def states(trace: Trace) -> dict[str, np.ndarray]:
@@ -176,6 +184,15 @@ def test_an_error_as_small_as_that_of_float16_is_wrong_where_the_embeddings_are_
         dump[name] = dump[name] * np.float32(1 + 2.0**-11)
     assert parity.check(model, dump, inputs, diagnosis=False).verdict == "wrong"
     assert parity.check(model, {"hidden_states.2": dump["hidden_states.2"]}, inputs, diagnosis=False).verdict == "wrong"
+
+
+@pytest.mark.parametrize("id", ["N1.1e-5", "N2.1e-5", "N3.unbiased"])
+def test_a_small_mistake_in_the_embeddings_is_not_taken_for_half_precision(minilm: Any, id: str) -> None:
+    """The error of a wrong eps is as large as that of float16 in every state; but it is a factor for each token."""
+    subject, inputs = minilm
+    port = simulate(subject.model, inputs, id, record=["embeddings", "encoder.layer.0"])
+    report = parity.check(subject, port, inputs, diagnosis=False)
+    assert (report.verdict, report.first) == ("wrong", "embeddings")
 
 
 def test_a_number_as_budget(case: Case) -> None:
