@@ -25,6 +25,7 @@ from minibert.parity.layouts import align, expected_shape
 from minibert.parity.matching import Entry, Matched, match
 from minibert.parity.padded import visible
 from minibert.parity.readers import Dump, NothingComparedError, as_dump, read_dump
+from minibert.parity.replay import encoder_of
 from minibert.parity.report import Report
 from minibert.parity.rounding import HALF_PRECISIONS, round_to
 from minibert.parity.rows import Row
@@ -37,6 +38,9 @@ __all__ = ["LARGEST", "RMS", "NothingComparedError", "check"]
 
 RMS, LARGEST = 4.0, 8.0
 """The budget: RMS error and largest error, in units of those of a plain float32 forward. See the README."""
+
+# The share of a squared error that rounding leaves, and a factor for each token does not.
+_SCALED = 0.1
 
 # The least share of float16's error that every value of a float16 forward has.
 _LEAST_HALF = 1 / 32
@@ -126,6 +130,10 @@ def _not_compared(entry: Entry, expected: tuple[int, ...]) -> str:
     for factor, precision in ((2, "float64"), (0.5, "float16")):
         if size == factor * math.prod(expected) and np.ndim(entry.value) == 1:
             text += f" It is as long as {precision} numbers would be: write float32."
+    if not isinstance(entry.value, list) and entry.value.shape[1:] == expected[1:]:
+        text += (
+            f" It has {counted(len(entry.value), 'text')}, and the inputs have {expected[0]}: were these the inputs?"
+        )
     return f"{text} It was not compared."
 
 
@@ -142,6 +150,7 @@ class _Comparison:
         self._subject, self._inputs = subject, inputs
         self._batch, self._matched = batch, matched
         self._notes = notes
+        self._misfits: list[str] = []
         self._specs = dict(subject.names.specs)
         if subject.pipeline is not None:
             self._specs[VECTOR] = Spec(VECTOR, None, "pooled", subject.pipeline.widths[-1], False)
@@ -159,12 +168,14 @@ class _Comparison:
         stopped_by, stopped = bool(findings), any(finding.names[0] in INPUTS for finding in findings)
         entries = [] if stopped else self._entries()
         if not entries and not findings:
-            raise NothingComparedError(f"Nothing can be compared. {' '.join(self._notes[:4])}")
+            more = len(self._notes) - 1
+            same = f" So it is with {counted(more, 'more name')}." if more > 0 else ""
+            raise NothingComparedError(f"Nothing can be compared. {self._notes[0]}{same}")
         compared = list(dict.fromkeys(name for name, _, _, _ in entries))
         units = self._units(compared)
         rows = [self._measured(*entry, units) for entry in entries]
         rows, renamed = self._with_holds(rows, entries)
-        rows = self._with_levels(rows)
+        rows = self._with_levels(rows, {name: array for name, _, array, _ in entries})
         verdict = self._verdict(rows, entries, bool(findings))
         first = next((row.name for row in rows if row.level == "wrong"), None)
         if findings:
@@ -181,6 +192,7 @@ class _Comparison:
             notes=self._notes,
             unknown=self._matched.unknown,
             model=self._description(),
+            misfits=self._misfits,
         )
         if findings or verdict != "wrong":
             return report
@@ -247,7 +259,7 @@ class _Comparison:
 
     def _entries(self) -> list[tuple[str, str, FloatArray, str]]:
         """Return canonical name, name in the dump, array in padded form and layout of each value that fits."""
-        found, seen = [], set()
+        found, seen, guessed = [], set(), []
         for entry in self._matched.values:
             if entry.name not in self._specs:
                 self._notes.append(f"{entry.given} holds sentence vectors; give a SentenceTransformer to compare them.")
@@ -264,16 +276,20 @@ class _Comparison:
                 if aligned is not None:
                     tried.append((self._error(aligned.array, name), name, aligned))
             if not tried:
+                self._misfits.append(entry.given)
                 self._notes.append(_not_compared(entry, self._expected(entry.name)))
                 continue
             best = min(range(len(tried)), key=lambda i: (not tried[i][0] < tried[0][0] / NEARER, i))
             _, name, aligned = tried[best]
-            if entry.loose:
-                self._notes.append(f"{entry.given} was taken for {name}.")
             if name in seen:
                 continue
+            if entry.loose:
+                guessed.append((entry.given, name))
             seen.add(name)
             found.append((name, entry.given, aligned.array, aligned.layout))
+        if guessed:
+            more = f" and {len(guessed) - 1} more as in the table" if len(guessed) > 1 else ""
+            self._notes.append(f"{guessed[0][0]} was taken for {guessed[0][1]}{more}, by value.")
         order = {name: i for i, name in enumerate(self._specs)}
         return sorted(found, key=lambda one: order[one[0]])
 
@@ -327,11 +343,11 @@ class _Comparison:
 
     # --- the verdict --------------------------------------------------------------------------------------------------
 
-    def _with_levels(self, rows: list[Row]) -> list[Row]:
+    def _with_levels(self, rows: list[Row], arrays: Mapping[str, FloatArray]) -> list[Row]:
         off = [row for row in rows if not _within(row)]
         if not off:
             return rows
-        level = self._half_precision(rows) if not any(row.holds for row in rows) else None
+        level = self._half_precision(rows, arrays) if not any(row.holds for row in rows) else None
         if level is None:
             return [dataclasses.replace(row, level="wrong") if row in off else row for row in rows]
         precision, units = level
@@ -341,11 +357,12 @@ class _Comparison:
             leveled.append(dataclasses.replace(row, level=precision if row in off else row.level, half=half))
         return leveled
 
-    def _half_precision(self, rows: list[Row]) -> tuple[str, dict[str, Unit]] | None:
+    def _half_precision(self, rows: list[Row], aligned: Mapping[str, FloatArray]) -> tuple[str, dict[str, Unit]] | None:
         """Return the half precision whose forward has such errors, and its units; None if there is none.
 
         A mistake can be as small as these errors. So every value must have an error of that size, and the dump must
-        hold the embeddings, where almost no mistake is, or numbers that were rounded.
+        hold the embeddings, where almost no mistake is, or numbers that were rounded. A wrong eps is as small in the
+        embeddings too, but its error has another form.
         """
         if not all(np.isfinite(row.ratio) for row in rows) or any(row.relative > 0.5 for row in rows):
             return None
@@ -353,7 +370,7 @@ class _Comparison:
         # All numbers of bfloat16 that are not tiny or huge are numbers of float16 too.
         stored = [one for one in reversed(HALF_PRECISIONS) if all(_is_rounded(array, one) for array in arrays)]
         states = [row for row in rows if row.name == "embeddings"]
-        if not stored and (not states or _within(states[0])):
+        if not stored and (not states or _within(states[0]) or self._is_scaled(aligned["embeddings"])):
             return None
         for precision in stored[:1] or HALF_PRECISIONS:
             units = self._units([row.name for row in rows], precision)
@@ -361,6 +378,16 @@ class _Comparison:
             if all(_LEAST_HALF <= ratio <= RMS and worst <= LARGEST for ratio, worst in ratios):
                 return precision, units
         return None
+
+    def _is_scaled(self, embeddings: FloatArray) -> bool:
+        """Return whether the error of the embeddings is a factor for each token, as of a wrong eps; rounding is not."""
+        mask = self._batch.mask
+        true = self._truth["embeddings"][mask]
+        error = embeddings[mask] - true
+        centered = true - encoder_of(self._subject.model).weights.embeddings_norm.bias
+        factors = (error * centered).sum(axis=1) / np.maximum((centered * centered).sum(axis=1), 1e-300)
+        rest = error - factors[:, None] * centered
+        return bool(np.sum(rest * rest) < _SCALED * np.sum(error * error))
 
     def _verdict(self, rows: list[Row], entries: list[Any], found: bool) -> str:
         levels = {row.level for row in rows}
@@ -401,7 +428,7 @@ class _Comparison:
                 by_layout.setdefault(row.layout, []).append(row.given)
         for layout, names in by_layout.items():
             more = f" and {len(names) - 2} more" if len(names) > 2 else ""
-            self._notes.append(f"{', '.join(names[:2])}{more} was read as {layout}.")
+            self._notes.append(f"{', '.join(names[:2])}{more} {'were' if len(names) > 1 else 'was'} read as {layout}.")
 
     def _say_hidden(self, rows: list[Row], entries: list[Any]) -> None:
         if self._batch.mask.all() or any(row.level == "wrong" for row in rows):

@@ -139,7 +139,7 @@ def _tokens(value: Array, spec: Spec, batch: PackedBatch, num_heads: int) -> Ite
             yield _scatter(value.reshape(W, T).T, batch), "flat (H, T), without padding"
     if value.ndim > 3 and 1 in shape:
         yield from _tokens(value.reshape([size for size in shape if size != 1]), spec, batch, num_heads)
-    if spec.layer is None and B != 1 and shape in ((1, S, W), (S, W)):  # position embeddings do not depend on the text
+    if spec.name == "embeddings.position_embeddings" and B != 1 and shape in ((1, S, W), (S, W)):
         yield np.broadcast_to(value.reshape(1, S, W), (B, S, W)), "one array for all texts"
     if value.ndim == 3 and shape[0] == 1 and B != 1:
         yield from _tokens(value[0], spec, batch, num_heads)

@@ -24,9 +24,11 @@ _VECTOR_NAMES = {
     *("embeddings", "text_embeds", "data", "output", "pooled", "result"),
 }
 _TOKENS_NAMES = {"token_embeddings", "last_hidden", "last_hidden_states", "hidden_state", "encoder_output"}
-# Names of hidden states that do not say whether the look-up is number 0.
+# Names of hidden states that do not say whether the look-up is number 0: layer_03, model.layers.3.output,
+# tf_bert_model/bert/encoder/layer_._3/output, hiddenStates[3].
 _LOOSE = re.compile(
-    r"(?:.*[._/-])?(?:layers?|blocks?|h|hidden|states?|hidden_states?|encoder_layers?)[._-]?0*(\d{1,4})$"
+    r"(?:.*[._/-])?(?:layers?|blocks?|h|hidden|states?|hidden_?states?|encoder_?layers?|l_out)"
+    r"[._/\[-]*0*(\d{1,4})\]?(?:[._/-]?(?:out|outputs?|hidden_?states?))?(?::0)?$"
 )
 _SEVERAL = {"hidden_states", "all_hidden_states", "layers", "states", "encoder_states"}
 _INPUT_NAMES = {"ids": "input_ids", "tokens": "input_ids", "segment_ids": "token_type_ids", "mask": "attention_mask"}
@@ -149,7 +151,7 @@ def _values(
         ]
     if name.lower() in ("attentions", "all_attentions") and not isinstance(value, list) and shape[:1] == (depth,):
         return [Entry(f"encoder.layer.{i}.attention.self.probs", f"{given}[{i}]", value[i]) for i in range(depth)]
-    loose = _LOOSE.match(name)
+    loose = _LOOSE.match(name.lower())
     if loose is not None and int(loose[1]) <= depth:
         number = int(loose[1])
         return [Entry(_state(min(number + 1, depth)), given, value, loose=True)]

@@ -47,6 +47,8 @@ _PICKLE_REMEDY = (
     'safetensors.torch.save_file({name: tensor.contiguous()}, "dump.safetensors") or numpy.savez("dump.npz", **arrays).'
 )
 
+_NOT_FINITE = "Find the first step of the port whose result is not finite; .npz and .safetensors hold such values."
+
 # The bytes of an .npy file in which its header is; NumPy itself reads headers of at most 10,000 characters.
 _HEADER = 1 << 14
 
@@ -335,7 +337,12 @@ def _read_tree(path: Path) -> Dump:
 
 def _read_json(path: Path) -> Dump:
     shown = printable(str(path))
-    content = parse_json(_content(path), shown)
+    try:
+        content = parse_json(_content(path), shown)
+    except ModelFormatError as error:
+        if str(error).endswith("is not a JSON number."):  # NaN and Infinity, which Python's json writes
+            raise ValueError(f"{error} {_NOT_FINITE}") from error
+        raise
     if isinstance(content, list):
         content = {path.stem: content}
     if not isinstance(content, dict):
@@ -359,10 +366,10 @@ def _from_lists(value: Any, shown: str) -> Any:
         raise
     if array.dtype.kind not in "biuf":
         if _has_null(value):
-            raise ValueError(
-                f"{shown} holds null among its numbers: JavaScript writes NaN and Infinity as null, and Python writes "
-                "None so. Find the first step of the port whose result is not finite, or write the value as .npz."
+            text = (
+                "holds null among its numbers: JavaScript writes NaN and Infinity as null, and Python writes None so."
             )
+            raise ValueError(f"{shown} {text} {_NOT_FINITE}")
         raise ValueError(f"{shown} is {brief(value)}; expected numbers in nested lists, or {{shape, dtype, data}}.")
     if array.dtype == np.float64:  # JSON has one type of numbers; what float32 numbers became is float32 again
         narrow = array.astype(np.float32)

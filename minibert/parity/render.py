@@ -32,9 +32,9 @@ def as_text(report: Result) -> str:
 
 def as_table(report: Result) -> str:
     """Return the first part of the text, the headline and the table, which do not depend on the diagnosis."""
-    lines = [_headline(report)]
-    lines.append("  unit: RMS error of a plain float32 forward of this model on these inputs")
-    shown = _shown(report)
+    lines, shown = [_headline(report)], _shown(report)
+    if shown:
+        lines.append("  unit: RMS error of a plain float32 forward of this model on these inputs")
     width = max((len(_label(row)) for row in shown), default=0)
     place = next((_AXES.get(len(row.at), "place") for row in shown if row.level != "float32" and not row.holds), None)
     if place is not None:
@@ -65,6 +65,13 @@ def as_findings(report: Result) -> str:
 
 
 def _headline(report: Result) -> str:
+    """Return the verdict in a line, with the names that were dumped and not compared: notes are overlooked."""
+    if not report.misfits:
+        return _verdict(report)
+    return f"{_verdict(report)}; NOT COMPARED, because of the shape: {_some(report.misfits)}"
+
+
+def _verdict(report: Result) -> str:
     rows, wrong = report.names, [row for row in report.names if row.level == "wrong"]
     compared = counted(len(rows), "name")
     if report.verdict == "wrong":

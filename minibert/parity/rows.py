@@ -73,6 +73,8 @@ class Result:
         Names in the dump that mean nothing here.
     model : str
         A description of the model.
+    misfits : list of str
+        Names in the dump that mean a value, but whose shape fits no layout of it. They were not compared.
     """
 
     verdict: str
@@ -84,3 +86,4 @@ class Result:
     notes: list[str] = dataclasses.field(default_factory=list)
     unknown: list[str] = dataclasses.field(default_factory=list)
     model: str = ""
+    misfits: list[str] = dataclasses.field(default_factory=list)

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from minibert import BertModel, SentenceTransformer, exact, parity
+from minibert.checkpoint.hub import DEFAULT_MODEL
 from minibert.parity.comparison import LARGEST, RMS
+from minibert.parity.mistakes import simulate
 from minibert.parity.rounding import round_to
 from minibert.parity.subject import Subject
 from minibert.parity.truth import Values, measure_units, true_values
@@ -35,6 +37,12 @@ def theirs(folder: Path) -> Any:
     from transformers import BertModel as Original
 
     return Original.from_pretrained(folder, attn_implementation="eager").eval()
+
+
+@pytest.fixture(scope="module")
+def minilm() -> tuple[Subject, dict[str, Any]]:
+    subject = Subject.of(SentenceTransformer(DEFAULT_MODEL, backend="numpy"))
+    return subject, dict(parity.probe(subject).inputs)
 
 
 def states(trace: Trace) -> dict[str, np.ndarray]:
@@ -107,6 +115,47 @@ def test_a_number_that_is_not_finite_is_wrong(case: Case, value: float) -> None:
     assert str(report.names[-1].largest) == str(report.names[-1].ratio) == str(np.abs(value))
 
 
+@pytest.mark.parametrize(
+    ("cut", "said"),
+    [
+        (np.s_[:, :20], "has shape (5, 20, 24); expected (5, 24, 24). It was not compared."),
+        (np.s_[:4], "It has 4 texts, and the inputs have 5: were these the inputs?"),
+        (np.s_[:1], "It has 1 text, and the inputs have 5: were these the inputs?"),
+    ],
+)
+def test_a_name_that_was_not_compared_is_in_the_headline(case: Case, cut: Any, said: str) -> None:
+    model, inputs, trace = case
+    dump = states(trace)
+    for name in ("hidden_states.0", "hidden_states.2"):
+        cut_dump = {**dump, name: dump[name][cut]}
+        report = parity.check(model, cut_dump, inputs)
+        assert (len(report.names), report.misfits) == (len(dump) - 1, [name])
+        assert str(report).splitlines()[0].endswith(f"; NOT COMPARED, because of the shape: {name}")
+        assert said in str(report)
+    with pytest.raises(parity.NothingComparedError, match="So it is with 1 more name"):
+        parity.check(model, {name: dump[name][cut] for name in ("hidden_states.0", "hidden_states.2")}, inputs)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *("model.layers.{i}.output", "tf_bert_model/bert/encoder/layer_._{i}/output", "encoder_layer_{i}_output"),
+        *("transformer_layer_{i}", "EncoderLayer{i}", "l_out-{i}", "bert/encoder/layer_{i}/output:0"),
+    ],
+)
+def test_names_of_other_frameworks(case: Case, pattern: str) -> None:
+    model, inputs, trace = case
+    depth = model.config.num_hidden_layers
+    dump = {pattern.format(i=i): trace[f"encoder.layer.{i}"] for i in range(depth)}
+    report = parity.check(model, dump, inputs)
+    assert (report.verdict, [row.name for row in report.names]) == (
+        "bits",
+        [f"encoder.layer.{i}" for i in range(depth)],
+    )
+    dump = {f"hiddenStates[{i}]": value for i, value in enumerate(states(trace).values())}
+    assert (parity.check(model, dump, inputs).verdict, len(dump)) == ("bits", depth + 1)
+
+
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])
 def test_values_in_half_precision_are_recognised(case: Case, precision: str) -> None:
     model, inputs, trace = case
@@ -135,6 +184,15 @@ def test_an_error_as_small_as_that_of_float16_is_wrong_where_the_embeddings_are_
         dump[name] = dump[name] * np.float32(1 + 2.0**-11)
     assert parity.check(model, dump, inputs, diagnosis=False).verdict == "wrong"
     assert parity.check(model, {"hidden_states.2": dump["hidden_states.2"]}, inputs, diagnosis=False).verdict == "wrong"
+
+
+@pytest.mark.parametrize("id", ["N1.1e-5", "N2.1e-5", "N3.unbiased"])
+def test_a_small_mistake_in_the_embeddings_is_not_taken_for_half_precision(minilm: Any, id: str) -> None:
+    """The error of a wrong eps is as large as that of float16 in every state; but it is a factor for each token."""
+    subject, inputs = minilm
+    port = simulate(subject.model, inputs, id, record=["embeddings", "encoder.layer.0"])
+    report = parity.check(subject, port, inputs, diagnosis=False)
+    assert (report.verdict, report.first) == ("wrong", "embeddings")
 
 
 def test_a_number_as_budget(case: Case) -> None:

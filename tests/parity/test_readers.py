@@ -162,6 +162,13 @@ def test_raw_numbers_of_one_file(tmp_path: Path, case: Case, name: str) -> None:
         assert [row.name for row in parity.check(model, tmp_path, inputs).names] == [f"encoder.layer.{depth - 1}"]
 
 
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
+def test_numbers_that_are_not_json_are_explained(tmp_path: Path, number: str) -> None:
+    (tmp_path / "dump.json").write_text(f'{{"a": [1, {number}]}}')
+    with pytest.raises(ValueError, match=r"is not a JSON number\. Find the first step of the port"):
+        read_dump(tmp_path / "dump.json")
+
+
 @pytest.mark.parametrize("content", ['{"a": [null, 1]}', '{"a": [[1, 2], [3, null]]}', '{"a": [[1], [2, null]]}'])
 def test_null_in_json_is_explained(tmp_path: Path, content: str) -> None:
     (tmp_path / "dump.json").write_text(content)
@@ -263,7 +270,7 @@ def test_layouts_of_tokens(case: Case, layout: str) -> None:
     dump = {f"hidden_states.{i}": LAYOUTS[layout](trace[f"hidden_states.{i}"]) for i in range(3)}
     report = parity.check(model, dump, inputs)
     assert report.verdict == ("float32" if layout == "float64" else "bits")
-    assert ("was read as" in str(report)) == (layout not in ("usual", "float64", "with an axis of 1"))
+    assert ("were read as" in str(report)) == (layout not in ("usual", "float64", "with an axis of 1"))
 
 
 def test_tokens_without_padding_and_texts_one_by_one(case: Case) -> None:
