@@ -15,7 +15,7 @@ import dataclasses
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from typing import Any, NamedTuple, Self
 
@@ -116,8 +116,11 @@ class Engine:
                 raise ServiceError("unavailable", "the service is stopping; send the request again.", retry_after=1.0)
             job.admitted = self._clock()
             if job.units:
-                with self._counting_refusals():
+                try:
                     self._scheduler.admit(job)
+                except ServiceError:
+                    self._refused_jobs += 1
+                    raise
                 self._unfinished.add(job)
                 if self._thread is None:
                     self._thread = threading.Thread(target=self._run, name="minibert-engine", daemon=True)
@@ -142,20 +145,15 @@ class Engine:
         ServiceError
             The estimated wait is too long.
         """
-        with self._changed, self._counting_refusals():
+        with self._changed:
+            bulk = False
             if most_tokens is None or most_tokens > INTERACTIVE_TOKENS or self._has_prompts:
                 bulk = self._scheduler.estimated_wait(True) < self._scheduler.estimated_wait(False)
+            try:
                 self._scheduler.check_room(bulk)
-            else:
-                self._scheduler.check_room(False)
-
-    @contextlib.contextmanager
-    def _counting_refusals(self) -> Iterator[None]:
-        try:
-            yield
-        except ServiceError:
-            self._refused_jobs += 1
-            raise
+            except ServiceError:
+                self._refused_jobs += 1
+                raise
 
     def prepare(
         self, inputs: Sequence[str] | Sequence[Sequence[int]], model: str | None = None, **options: Any

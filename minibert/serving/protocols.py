@@ -157,7 +157,7 @@ def _similarity(engine: Engine, body: bytes, accept: str) -> Work:
         if getattr(given, name) is None:
             setattr(given, name, getattr(request, name))
     texts = [request.inputs.source_sentence, *request.inputs.sentences]
-    prepared = engine.models.model(request.model).prepare(texts, _truncation(given), engine.settings)
+    prepared = engine.models.model(request.model).prepare(texts, TextOptions(**_truncation(given)), engine.settings)
 
     def write(vectors: FloatArray) -> bytes:
         source = np.broadcast_to(vectors[:1], vectors[1:].shape)
@@ -276,15 +276,7 @@ def _rerank(engine: Engine, body: bytes, accept: str) -> Work:
 
 
 def _score_options(request: wire.PredictRequest | wire.RerankRequest, scores: str, field: str) -> ScoreOptions:
-    given = _truncation(request)
-    return ScoreOptions(
-        scores=scores,
-        truncation=given.truncation,
-        side=given.side,
-        prompt_name=given.prompt_name,
-        field=field,
-        low=request.priority == "low",
-    )
+    return ScoreOptions(scores=scores, field=field, low=request.priority == "low", **_truncation(request))
 
 
 def info(engine: Engine, version: str) -> dict[str, Any]:
@@ -457,8 +449,8 @@ def _encode(engine: Engine, body: bytes, accept: str) -> Work:
 
 def _options(request: wire.OpenAIEmbeddingRequest | wire.EmbedRequest, *, normalize: bool | None) -> TextOptions:
     """Return the options that OpenAI's and text-embeddings-inference's requests share."""
-    return dataclasses.replace(
-        _truncation(request),
+    return TextOptions(
+        **_truncation(request),
         normalize=normalize,
         dimensions=request.dimensions,
         max_tokens=request.truncate_prompt_tokens,
@@ -470,12 +462,13 @@ def _options(request: wire.OpenAIEmbeddingRequest | wire.EmbedRequest, *, normal
     )
 
 
-def _truncation(request: wire.TruncationFields) -> TextOptions:
+def _truncation(request: wire.TruncationFields) -> dict[str, Any]:
+    """Return the fields that all options share: `truncation`, `side` and `prompt_name`."""
     truncate = request.truncate
     if isinstance(truncate, bool):
         truncate = "mark" if truncate else "error"
     side = None if request.truncation_direction is None else request.truncation_direction.lower()
-    return TextOptions(truncation=truncate, side=side, prompt_name=request.prompt_name)
+    return {"truncation": truncate, "side": side, "prompt_name": request.prompt_name}
 
 
 def _work(
