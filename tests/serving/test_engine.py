@@ -325,6 +325,15 @@ def test_token_ids_are_computed_as_they_are(engine: Engine, model: SentenceTrans
     assert (cut.report.truncated, cut.report.n_tokens) == ((0,), (64,))
 
 
+def test_token_ids_are_cut_on_the_side_that_is_asked_for(engine: Engine, model: SentenceTransformer) -> None:
+    first, *inner, last = model.tokenizer.encode(LONG + "the end")
+    assert len(inner) > 62
+    for side, kept in (("right", inner[:62]), ("left", inner[-62:])):
+        found = engine.embed([[first, *inner, last]], side=side)
+        np.testing.assert_array_equal(found.value, engine.embed([[first, *kept, last]]).value)
+        assert (found.report.truncated, found.report.n_tokens) == ((0,), (64,))
+
+
 def test_the_report_counts_what_was_computed(engine: Engine, model: SentenceTransformer) -> None:
     report = engine.embed(TEXTS).report
     counts = model.num_tokens(TEXTS)
