@@ -226,7 +226,7 @@ def compared(folder: Path, model: SentenceTransformer, arguments: Any, threads: 
         if i >= 0:
             alone[i] = time.perf_counter() - began
     ceilings = {clients: in_process(model, queries, seconds / 2, clients) for clients in CLIENTS[1:]}
-    bulk_ceiling = in_process(model, passages[:512], seconds)
+    bulk_ceiling = in_process(model, passages[:512], seconds, 256)
     many = [f"{ceiling:.0f}" for ceiling in ceilings.values()]
     show(
         rows,
@@ -245,6 +245,7 @@ def compared(folder: Path, model: SentenceTransformer, arguments: Any, threads: 
                 service.load(min(2.0, seconds), closed(service, 4, single))  # warm
                 changed, cells, cpu = 0, [], 0.0
                 for clients in CLIENTS:
+                    ceiling = in_process(model, queries, seconds / 2, clients) if clients > 1 else 0.0
                     result = service.load(seconds, closed(service, clients, single))
                     [load] = result["loads"]
                     changed, cpu = changed + load["changed"], cpu + result["cpu"]
@@ -253,8 +254,9 @@ def compared(folder: Path, model: SentenceTransformer, arguments: Any, threads: 
                         cells.append(f"{p50:.2f}, {p99:.2f}, {p50 - 1e3 * load['own']:.2f}")
                     else:
                         rate, without = rates(result, cores)
-                        cells.append(f"{rate:.0f} ({without / ceilings[clients]:.0%})")
+                        cells.append(f"{rate:.0f} ({without / ceiling:.0%})")
                 parts = [passages[i : i + 256] for i in range(0, PASSAGES, 256)]
+                bulk_ceiling = in_process(model, passages[:512], seconds, 256)
                 whole = service.load(2 * seconds, closed(service, 1, parts))
                 both = service.load(2 * seconds, closed(service, 1, parts), opened(service, 10, single))
                 bulk, waiting = both["loads"]

@@ -172,7 +172,7 @@ class Engine:
     ) -> Answer:
         """Turn texts into vectors, and wait for them. Arguments and errors are those of `prepare` and `submit`."""
         prepared = self.prepare(inputs, model, **options)
-        return Answer(self.submit(prepared.job).result(), prepared.report)
+        return Answer(self._computed(prepared.job), prepared.report)
 
     def score(self, inputs: Sequence[tuple[str, str | None]], model: str | None = None, **options: Any) -> Answer:
         """Score pairs of texts, and texts (whose second part is None), and wait; `options` are those of `ScoreOptions`.
@@ -183,7 +183,15 @@ class Engine:
             As for `embed`.
         """
         prepared = self.models.classifier(model).prepare(inputs, ScoreOptions(**options), self.settings)
-        return Answer(self.submit(prepared.job).result(), prepared.report)
+        return Answer(self._computed(prepared.job), prepared.report)
+
+    def _computed(self, job: Job) -> Any:
+        """Return the answer of a job; if the waiting is interrupted, its texts are not computed any more."""
+        future = self.submit(job)
+        try:
+            return future.result()
+        finally:
+            future.cancel()  # without an effect if it has ended
 
     # -- what it does
 
@@ -211,7 +219,7 @@ class Engine:
         """Compute a text with each model, so that kernels are compiled, and again, so that the speed is known."""
         for served in self.models.values():
             for _ in range(2):
-                self.submit(served.first_job(self.settings)).result()
+                self._computed(served.first_job(self.settings))
 
     def drain(self) -> None:
         """Refuse new requests; those that are queued are computed."""
@@ -251,7 +259,7 @@ class Engine:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.close()
+        self.close(None if exception[0] is None else 0.0)  # after an error or Ctrl-C, nothing of the queue is computed
 
     # -- the thread
 

@@ -106,6 +106,39 @@ def test_cancelled_requests_are_dropped_and_counted(engine: Engine) -> None:
     assert answer(kept) == [0, 1, 2]
 
 
+def test_an_interrupted_call_is_not_computed(model: SentenceTransformer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(future: Future[Any], timeout: float | None = None) -> Any:
+        raise KeyboardInterrupt
+
+    with Engine(model) as engine:
+        gate = Gate()
+        first = engine.submit(job([1], gate))
+        assert gate.entered.wait(PATIENCE_SECONDS)
+        with monkeypatch.context() as patch:
+            patch.setattr(Future, "result", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                engine.embed(["a", "b", "c"])
+        assert (engine.load().queued_jobs, engine.load().cancelled_units) == (0, 3)
+        gate.opened.set()
+        assert first.result(PATIENCE_SECONDS) == [0]
+
+
+def test_a_block_that_ends_by_an_error_does_not_compute_what_is_queued(model: SentenceTransformer) -> None:
+    engine, gate, later = Engine(model), Gate(), Gate()
+    first = engine.submit(job([1], gate))
+    assert gate.entered.wait(PATIENCE_SECONDS)
+    second = engine.submit(job([1], later))
+    with pytest.raises(KeyboardInterrupt), engine:
+        raise KeyboardInterrupt  # the step is not waited for: its gate is closed
+    for future in (first, second):
+        with pytest.raises(ServiceError, match="has stopped"):
+            future.result(PATIENCE_SECONDS)
+    gate.opened.set()
+    later.opened.set()
+    assert engine.close(PATIENCE_SECONDS)
+    assert later.steps == []
+
+
 def test_cancelling_at_any_moment_loses_nothing_else(engine: Engine) -> None:
     chance = random.Random(3)
     futures = []
