@@ -197,9 +197,8 @@ def check_low_precision(compute_type: str) -> Check:
 
     generator = np.random.default_rng(0)
     x, weight = (generator.standard_normal((rows, 200)).astype(np.float32) for rows in (33, 77))
-    maps = [
-        Linear((f"encoder.layer.0.{module}.dense",), weight, weight[:, 0].copy()) for module in ("intermediate", "output")
-    ]
+    paths = "encoder.layer.0.intermediate.dense", "encoder.layer.0.output.dense"
+    maps = [Linear((path,), weight, weight[:, 0].copy()) for path in paths]
     both = make_ops(1, compute_type=compute_type), low_precision.make_ops(compute_type)
     ours, theirs = ([ops.linear(x, ops.prepare(dense)) for dense in maps] for ops in both)
     same = np.array_equal(ours, theirs)
