@@ -1,6 +1,6 @@
-"""int16 and int8 beside the low precision of other engines: the time of a forward.
+"""The compute types beside the low precision of other engines: the time of a forward.
 
-    python -m benchmarks.low_precision [--write]
+    python -m benchmarks.low_precision [--write] [--only MiniLM | bert-base]
 
 For the shapes of benchmarks/end_to_end.py, and for texts of three lengths (MiniLM). A contender that is fast with a
 large error has not won, so read the table of benchmarks/low_precision_error.py too. bert-base has random weights.
@@ -36,6 +36,7 @@ from benchmarks.readme import publish, table_parser
 from benchmarks.texts import COLLECTIONS, make_texts
 from minibert import BertTokenizer
 from minibert.base.machine import available_cores
+from minibert.bert.low_precision import COMPUTE_TYPES
 from minibert.checkpoint.hub import DEFAULT_MODEL, locate
 
 OURS = "float32"
@@ -130,8 +131,7 @@ def _ctranslate2_int8(folder: Path, threads: int, scratch: Path) -> Compute:
 
 CONTENDERS: dict[str, Maker] = {
     OURS: functools.partial(_minibert, "float32"),
-    "int16": functools.partial(_minibert, "int16"),
-    "int8": functools.partial(_minibert, "int8"),
+    **{name: functools.partial(_minibert, name) for name in COMPUTE_TYPES if name != OURS},
     "OpenVINO f32": functools.partial(_also_texts, _openvino),
     "OpenVINO bf16": functools.partial(_also_texts, _openvino_bf16),
     "onnxruntime f32": functools.partial(_also_texts, _onnxruntime),
@@ -154,48 +154,49 @@ def time_row(label: str, given: object, contenders: dict[str, Contender], runs: 
     return f"| {label} | {' | '.join(cells)} |"
 
 
-def main() -> int:
-    """Measure both models, print the table, and write it into README.md if asked."""
-    parser = table_parser("low_precision")
-    parser.add_argument("--runs", type=int, default=5, help="number of runs, for the medians (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=0.4, help="seconds per run and shape (default: %(default)s)")
-    parser.add_argument("--only", default="", help="measure only models whose name contains this")
-    options = parser.parse_args()
-    threads = available_cores()
-    speed: list[str] = []
+def time_model(model: str, folder: Path, scratch: Path, runs: int, seconds: float) -> list[str]:
+    """Time all contenders on one model; print and return the table."""
+    table: list[str] = []
 
     def say(line: str) -> None:
         print(line, flush=True)
-        speed.append(line)
+        table.append(line)
 
+    contenders = start(CONTENDERS, folder, available_cores(), scratch)
+    say(f"| milliseconds | {' | '.join(contenders)} |")
+    say("|---|" + "--:|" * len(contenders))
+    generator = np.random.default_rng(0)
+    for shape in SHAPES:
+        ids = generator.integers(1000, 2000, shape)
+        say(time_row(f"{model}, {shape[0]} x {shape[1]}", ids, contenders, runs, seconds))
+    if (folder / "tokenizer.json").exists():
+        tokenizer = BertTokenizer.from_pretrained(folder)
+        words = [word for word in tokenizer.vocab if word.isascii() and word.isalpha() and len(word) > 2]
+        for name in COLLECTIONS:
+            made = make_texts(name, words)[0][:128]
+            say(time_row(f"{model}, 128 texts as in {name}", made, contenders, max(3, runs // 3), 0.0))
+    for contender in contenders.values():
+        contender.close()
+    return table
+
+
+def main() -> int:
+    """Measure both models, print a table of each, and write it into README.md if asked."""
+    parser = table_parser("low_precision")
+    parser.add_argument("--runs", type=int, default=5, help="number of runs, for the medians (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=0.4, help="seconds per run and shape (default: %(default)s)")
+    parser.add_argument("--only", choices=("MiniLM", "bert-base"), help="measure, and write, only this model's table")
+    options = parser.parse_args()
+    measured_with = f"{available_cores()} threads each; medians of {options.runs} runs"
     with tempfile.TemporaryDirectory() as scratch_name:
         scratch = Path(scratch_name)
-        folders = {
-            "MiniLM": locate(DEFAULT_MODEL).require("config.json").parent,
-            "bert-base": make_base(scratch / "base"),
-        }
-        for model, folder in folders.items():
-            if options.only not in model:
-                continue
-            contenders = start(CONTENDERS, folder, threads, scratch)
-            if not speed:
-                say(f"| milliseconds | {' | '.join(contenders)} |")
-                say("|---|" + "--:|" * len(contenders))
-            generator = np.random.default_rng(0)
-            for shape in SHAPES:
-                ids = generator.integers(1000, 2000, shape)
-                label = f"{model}, {shape[0]} x {shape[1]}"
-                say(time_row(label, ids, contenders, options.runs, options.seconds))
-            if model == "MiniLM":
-                tokenizer = BertTokenizer.from_pretrained(folder)
-                words = [word for word in tokenizer.vocab if word.isascii() and word.isalpha() and len(word) > 2]
-                for name in COLLECTIONS:
-                    made = make_texts(name, words)[0][:128]
-                    label = f"{model}, 128 texts as in {name}"
-                    say(time_row(label, made, contenders, max(3, options.runs // 3), 0.0))
-            for contender in contenders.values():
-                contender.close()
-    publish("low precision", speed, f"{threads} threads each; medians of {options.runs} runs", write=options.write)
+        if options.only != "bert-base":
+            folder = locate(DEFAULT_MODEL).require("config.json").parent
+            table = time_model("MiniLM", folder, scratch, options.runs, options.seconds)
+            publish("low precision", table, measured_with, write=options.write)
+        if options.only != "MiniLM":
+            table = time_model("bert-base", make_base(scratch / "base"), scratch, options.runs, options.seconds)
+            publish("low precision base", table, measured_with, write=options.write)
     return 0
 
 

@@ -1,12 +1,12 @@
-"""The error of int16 and int8 on real texts, beside the low precision of other engines (MiniLM).
+"""The error of the compute types on real texts, beside the low precision of other engines (MiniLM).
 
     python -m benchmarks.low_precision_error [--write]
 
 Two tables, on lines of the Declaration of Human Rights (MINIBERT_TEST_DATA). The first has 1 - cosine between the
 sentence vectors of each contender of benchmarks/low_precision.py and those of transformers in float32. The second
-compares minibert's int16 and int8 with its float32: the hidden states after each layer; the order of the cosines of
-pairs of lines, an English one and the one at the same place in another language; and the labels of two classifiers of
-the pooled output: one of the 45 languages, fitted by least squares, and one of the two sides of the main direction.
+compares minibert's other compute types with its float32: the hidden states after each layer; the order of the cosines
+of pairs of lines, an English one and the one at the same place in another language; and the labels of two classifiers
+of the pooled output: one of the 45 languages, fitted by least squares, and one of the two sides of the main direction.
 They are fitted to every second line, and the labels of the others are compared.
 """
 
@@ -25,10 +25,11 @@ from benchmarks.readme import publish, table_parser
 from benchmarks.real_texts import udhr_languages
 from minibert import BertModel, BertTokenizer, SentenceTransformer
 from minibert.base.machine import available_cores
-from minibert.bert.low_precision import FORMATS
+from minibert.bert.low_precision import COMPUTE_TYPES
 from minibert.bert.ops import Linear
 from minibert.checkpoint.hub import DEFAULT_MODEL, locate
 
+LOW = [name for name in COMPUTE_TYPES if name != OURS]
 MOST_TOKENS = 128  # of a text whose hidden states or labels are compared
 
 
@@ -54,14 +55,14 @@ def order_of_pairs(folder: Path, lines: dict[str, list[str]]) -> tuple[int, list
         pair for name, others in lines.items() if name != "eng" for pair in zip(lines["eng"], others, strict=False)
     ]
     cosines = {}
-    for name in (OURS, *FORMATS):
+    for name in COMPUTE_TYPES:
         model = SentenceTransformer(str(folder), compute_type=name)
         first, second = (
             model.encode(list(texts), normalize_embeddings=True, truncation="silent")
             for texts in zip(*pairs, strict=True)
         )
         cosines[name] = np.einsum("ij,ij->i", first.astype(np.float64), second)
-    return len(pairs), [spearman(cosines[OURS], cosines[name]) for name in FORMATS]
+    return len(pairs), [spearman(cosines[OURS], cosines[name]) for name in LOW]
 
 
 def state_errors(models: dict[str, BertModel], tokenizer: BertTokenizer, texts: list[str]) -> dict[str, list[float]]:
@@ -71,15 +72,15 @@ def state_errors(models: dict[str, BertModel], tokenizer: BertTokenizer, texts: 
         inputs = tokenizer(texts[first : first + 50], padding=True, truncation=True, max_length=MOST_TOKENS)
         exact = models[OURS](**inputs).hidden_states[1:]
         squares[OURS] += np.array([np.square(state, dtype=np.float64).sum() for state in exact])
-        for name in FORMATS:
+        for name in LOW:
             found = models[name](**inputs).hidden_states[1:]
             apart = [np.square(x - y, dtype=np.float64).sum() for x, y in zip(found, exact, strict=True)]
             squares[name] += np.array(apart)
-    return {name: list(np.sqrt(squares[name] / squares[OURS])) for name in FORMATS}
+    return {name: list(np.sqrt(squares[name] / squares[OURS])) for name in LOW}
 
 
 def label_rows(models: dict[str, BertModel], tokenizer: BertTokenizer, lines: list[tuple[str, str]]) -> list[str]:
-    """Return the rows of two classifiers: the share of labels that are those of float32."""
+    """Return the rows of two classifiers: the share of labels that are those of float32, or right."""
 
     def pooled(model: BertModel, chosen: list[tuple[str, str]]) -> np.ndarray:
         parts = []
@@ -106,9 +107,11 @@ def label_rows(models: dict[str, BertModel], tokenizer: BertTokenizer, lines: li
             name: model.ops.linear(found[name], model.ops.prepare(linear)).argmax(axis=1)
             for name, model in models.items()
         }
-        same = " | ".join(f"{(labels[name] == labels[OURS]).mean():.2%}" for name in FORMATS)
-        right = f", {(languages == labels[OURS]).mean():.0%} of float32's right" if head is solved else ""
-        rows.append(f"| same label of {len(compared):,} lines: {what}{right} | {same} |")
+        same = " | ".join(f"{(labels[name] == labels[OURS]).mean():.2%}" for name in LOW)
+        rows.append(f"| same label of {len(compared):,} lines: {what} | {same} |")
+        if head is solved:
+            right = {name: f"{(languages == found).mean():.2%}" for name, found in labels.items()}
+            rows.append(f"| right label: {what}; float32 {right[OURS]} | {' | '.join(right[name] for name in LOW)} |")
     return rows
 
 
@@ -123,8 +126,8 @@ def main() -> int:
     chosen = [lines[i][1] for i in np.random.default_rng(0).permutation(len(lines))[: options.texts]]
 
     tokenizer = BertTokenizer.from_pretrained(folder)
-    models = {name: BertModel.from_pretrained(folder, compute_type=name) for name in (OURS, *FORMATS)}
-    table = [f"| beside float32 | {' | '.join(FORMATS)} |", "|---|" + "--:|" * len(FORMATS)]
+    models = {name: BertModel.from_pretrained(folder, compute_type=name) for name in COMPUTE_TYPES}
+    table = [f"| beside float32 | {' | '.join(LOW)} |", "|---|" + "--:|" * len(LOW)]
     for i, errors in enumerate(zip(*state_errors(models, tokenizer, chosen[:400]).values(), strict=True)):
         table.append(f"| hidden state {i + 1}, RMS of the error / RMS | {' | '.join(f'{x:.1e}' for x in errors)} |")
     count, orders = order_of_pairs(folder, languages)

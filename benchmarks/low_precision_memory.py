@@ -1,4 +1,4 @@
-"""The memory of int16 and int8 at the sizes of bert-base (random weights), and the time to compile their kernels.
+"""The memory of the compute types at the sizes of bert-base (random weights), and the time to compile their kernels.
 
     python -m benchmarks.low_precision_memory [--write]
 

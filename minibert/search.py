@@ -17,7 +17,8 @@ from minibert.base import tensors
 from minibert.base.arrays import FloatArray, Int64Array
 from minibert.base.checks import brief, check_int
 from minibert.base.scores import Scores
-from minibert.similarity import SIMILARITY_FUNCTIONS, as_array, cos_sim, normalize_embeddings
+from minibert.base.vectors import as_array
+from minibert.similarity import SIMILARITY_FUNCTIONS, cos_sim, normalize_embeddings
 
 __all__ = ["as_matrix", "community_detection", "paraphrase_mining", "paraphrase_mining_embeddings", "semantic_search"]
 

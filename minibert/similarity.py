@@ -1,4 +1,4 @@
-"""Similarity of vectors, and functions that normalize, truncate and quantize vectors.
+"""Similarity of vectors, and functions that normalize and truncate vectors; quantization.py quantizes them.
 
 The names, the arguments and the results are those of sentence_transformers.util, version 6.2. The answer is a tensor if
 an argument is a tensor of torch, or a list of tensors; otherwise it is a NumPy array, where that library answers with a
@@ -21,15 +21,14 @@ import numpy.typing as npt
 
 from minibert.base.arrays import FloatArray, IntArray
 from minibert.base.checks import check_choice, check_int
-from minibert.base.scores import as_dense_array, as_given, as_scores
-from minibert.base.warn import warn_caller
+from minibert.base.scores import as_given, as_scores
+from minibert.base.vectors import as_array, as_vectors, not_single
+from minibert.quantization import PRECISIONS, quantize_embeddings
 
 __all__ = [
     "PRECISIONS",
     "SIMILARITY_FUNCTIONS",
     "SimilarityFunction",
-    "as_array",
-    "as_vectors",
     "check_similarity",
     "check_truncate_dim",
     "cos_sim",
@@ -42,13 +41,9 @@ __all__ = [
     "pairwise_euclidean_sim",
     "pairwise_manhattan_sim",
     "pytorch_cos_sim",
-    "quantization_ranges",
     "quantize_embeddings",
     "truncate_embeddings",
 ]
-
-PRECISIONS = ("float32", "float16", "int8", "uint8", "binary", "ubinary")
-"""The precisions of `quantize_embeddings`."""
 
 # Numbers in a block of differences (rows x rows x features) that manhattan_sim and euclidean_sim hold at a time.
 _BLOCK = 2**22
@@ -214,7 +209,7 @@ def check_similarity(name: str, value: object) -> str:
     return str(given)
 
 
-# --- normalize, truncate, quantize -----------------------------------------------------------------------------------
+# --- normalize, truncate ---------------------------------------------------------------------------------------------
 
 
 @as_given
@@ -253,7 +248,7 @@ def truncate_embeddings(embeddings: npt.ArrayLike, truncate_dim: int | None) -> 
     ndarray or tensor of shape (..., min(truncate_dim, H)); a view if `embeddings` is one
     """
     kept = check_truncate_dim(truncate_dim)
-    return _not_single("embeddings", as_array("embeddings", embeddings))[..., :kept]
+    return not_single("embeddings", as_array("embeddings", embeddings))[..., :kept]
 
 
 def check_truncate_dim(truncate_dim: int | None) -> int | None:
@@ -261,180 +256,7 @@ def check_truncate_dim(truncate_dim: int | None) -> int | None:
     return None if truncate_dim is None else check_int("truncate_dim", truncate_dim, 1, also=", or None")
 
 
-def quantize_embeddings(
-    embeddings: npt.ArrayLike,
-    precision: str,
-    ranges: npt.ArrayLike | None = None,
-    calibration_embeddings: npt.ArrayLike | None = None,
-) -> Any:
-    """Store vectors in fewer bits.
-
-    Parameters
-    ----------
-    embeddings : array-like or tensor of shape (n, H), or (H,); floats
-        Or a list of matrices, which can differ in their numbers of rows; they share their ranges.
-    precision : {"float32", "float16", "int8", "uint8", "binary", "ubinary"}
-        float16, which sentence-transformers does not have, rounds each number to 11 bits. int8 and uint8 have 256
-        levels in the range of each feature. binary and ubinary keep one bit per feature, 1 if it is above 0, packed
-        into bytes.
-    ranges : array-like of shape (2, H), optional
-        Least and greatest value of each feature, for int8 and uint8.
-    calibration_embeddings : array-like of shape (m, H), optional
-        Vectors from which the ranges are computed; default: `embeddings`.
-
-    Returns
-    -------
-    ndarray, also for tensors, as in sentence-transformers; or a list of ndarrays for a list of matrices
-        Of shape (n, H), or (n, H / 8 rounded up) for binary (int8) and ubinary (uint8).
-
-    Raises
-    ------
-    TypeError, ValueError
-        `embeddings` is not an array of floats, or holds NaN, infinity or a number too large for float16; the precision
-        is unknown; or the ranges would have to come from a single vector.
-
-    Warns
-    -----
-    UserWarning
-        The ranges come from fewer than 100 vectors, so other texts will have values outside the ranges.
-    """
-    check_choice("precision", precision, PRECISIONS)
-    if isinstance(embeddings, list) and (not embeddings or np.ndim(as_dense_array(embeddings[0])) == 2):
-        return _quantized_matrices(embeddings, precision, ranges, calibration_embeddings)
-    x = as_array("embeddings", embeddings)
-    if x.dtype.kind != "f" or x.ndim not in (1, 2):
-        raise TypeError(f"embeddings is {x.dtype} of shape {x.shape}; expected floats of shape (n, H) or (H,).")
-    if precision != "float32" and not np.isfinite(x).all():
-        raise ValueError(f"embeddings holds NaN or infinity, which {precision} does not have.")
-    if precision in ("float32", "float16"):
-        return _rounded(x, np.dtype(precision))
-    if precision in ("binary", "ubinary"):
-        packed = np.packbits(x > 0, axis=-1)
-        return packed if precision == "ubinary" else (packed.astype(np.int16) - 128).astype(np.int8)
-    if len(x) == 0:
-        return x.astype(precision)
-    levels = np.clip(_levels(x, quantization_ranges(x, precision, ranges, calibration_embeddings)), 0, 255)
-    return levels.astype(np.uint8) if precision == "uint8" else (levels - 128).astype(np.int8)
-
-
-def _quantized_matrices(
-    matrices: list[Any], precision: str, ranges: npt.ArrayLike | None, calibration_embeddings: npt.ArrayLike | None
-) -> list[npt.NDArray[Any]]:
-    """Quantize matrices of any numbers of rows with common ranges, those of all their rows."""
-    arrays = [as_vectors(f"embeddings[{i}]", matrix) for i, matrix in enumerate(matrices)]
-    for i, array in enumerate(arrays):
-        if array.ndim != 2 or array.shape[1] != arrays[0].shape[1]:
-            raise ValueError(
-                f"embeddings[{i}] has shape {array.shape}, embeddings[0] {arrays[0].shape}; expected matrices (n, H) "
-                "with the same H."
-            )
-    if arrays and precision in ("int8", "uint8") and ranges is None:
-        rows = np.concatenate(arrays)
-        ranges = quantization_ranges(rows, precision, None, calibration_embeddings) if len(rows) else None
-    return [quantize_embeddings(array, precision, ranges) for array in arrays]
-
-
-@_quietly
-def _rounded(x: FloatArray, dtype: np.dtype[Any]) -> FloatArray:
-    """Convert to a float dtype; ValueError if a finite number would become infinity."""
-    if x.dtype.itemsize > dtype.itemsize:
-        sizes = np.abs(x[np.isfinite(x)])
-        greatest = np.finfo(dtype).max
-        if sizes.max(initial=0) > greatest:
-            raise ValueError(
-                f"embeddings holds {sizes.max():.6g}; the greatest number of {dtype} is {float(greatest):g}."
-            )
-    return x.astype(dtype)
-
-
-@_quietly
-def _levels(x: FloatArray, ranges: FloatArray) -> FloatArray:
-    """Return the step of its feature's range, of 255, in which each number lies: (..., H), (2, H) -> (..., H).
-
-    Numbers outside the range give steps below 0 or above 255. As in sentence-transformers, ranges are rounded to
-    float32. Features whose range or steps float32 cannot hold are computed in float64, scaled so that the ends of their
-    range lie within [-1, 1].
-    """
-    least, greatest = ranges.astype(np.float32)
-    steps = (greatest - least) / 255
-    levels = np.floor((x - least) / np.where(steps == 0, 1, steps))
-    constant = ranges[0] == ranges[1]
-    held = np.isfinite(steps) & (constant | (steps >= np.finfo(np.float32).tiny))
-    if not held.all():
-        wide = np.result_type(x, ranges, np.float64)
-        ends = ranges[:, ~held].astype(wide)
-        exponents = np.frexp(np.abs(ends).max(axis=0))[1]
-        low, high = np.ldexp(ends, -exponents)
-        steps = np.where(low == high, np.ldexp(wide.type(1), -exponents), (high - low) / 255)
-        levels[..., ~held] = np.floor((np.ldexp(x[..., ~held].astype(wide), -exponents) - low) / steps)
-    return levels
-
-
-def quantization_ranges(
-    x: FloatArray, precision: str, ranges: npt.ArrayLike | None, calibration_embeddings: npt.ArrayLike | None
-) -> FloatArray:
-    """Return the least and the greatest value of each feature, of shape (2, H); ValueError if one is not finite."""
-    if ranges is not None:
-        given = as_vectors("ranges", ranges)
-        if given.shape != (2, x.shape[-1]):
-            raise ValueError(f"ranges has shape {given.shape}; expected (2, {x.shape[-1]}): least and greatest values.")
-        if not np.isfinite(given).all():
-            raise ValueError("ranges holds NaN or infinity; expected the least and the greatest value of each feature.")
-        if not (given[0] <= given[1]).all():
-            raise ValueError("ranges[0] must hold the least values of the features, ranges[1] the greatest.")
-        return given
-    source = x
-    if calibration_embeddings is not None:
-        source = as_vectors("calibration_embeddings", calibration_embeddings)
-        if source.ndim != 2 or source.shape[1] != x.shape[-1] or not len(source):
-            raise ValueError(
-                f"calibration_embeddings has shape {source.shape}; expected (m, {x.shape[-1]}) with m at least 1."
-            )
-        if not np.isfinite(source).all():
-            raise ValueError("calibration_embeddings holds NaN or infinity.")
-    elif x.ndim == 1 or len(x) == 1:
-        raise ValueError(
-            f"precision={precision!r} needs the range of each feature, which a single vector does not have; give "
-            "more vectors (100 are enough), or give quantize_embeddings the ranges of a representative set."
-        )
-    elif len(x) < 100:
-        warn_caller(
-            f"The {precision} ranges come from {len(x)} vectors only. For more reliable ranges give at least 100 "
-            "vectors, or give quantize_embeddings the ranges of a representative set.",
-        )
-    return np.stack([source.min(axis=0), source.max(axis=0)])
-
-
 # --- checks ----------------------------------------------------------------------------------------------------------
-
-
-def as_array(name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
-    """Return `values` as an array of numbers of the same dtype; `TypeError` or `ValueError` gives `name`."""
-    if isinstance(values, np.ma.MaskedArray):
-        raise TypeError(
-            f"{name} is a masked array, whose hidden numbers would count; give .filled(...), or fewer rows."
-        )
-    try:
-        array = np.asarray(as_dense_array(values))
-    except Exception as error:  # lists of unequal length, or any error of another library's __array__
-        raise ValueError(f"{name} is not an array of vectors ({error}); all of them must have one length.") from error
-    if array.dtype.kind not in "biuf":
-        raise TypeError(f"{name} holds {array.dtype} values ({type(values).__name__}); expected vectors of numbers.")
-    return array
-
-
-def as_vectors(name: str, values: npt.ArrayLike) -> FloatArray:
-    """Return `values` as an array of floats with at least one dimension; `TypeError` or `ValueError` gives `name`."""
-    array = _not_single(name, as_array(name, values))
-    if array.dtype.kind != "f" or array.dtype.itemsize < 4:
-        return array.astype(np.float32)
-    return array.astype(array.dtype.newbyteorder("="), copy=False)
-
-
-def _not_single(name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    if array.ndim == 0:
-        raise ValueError(f"{name} is a single number; expected vectors of shape (n, H), or one of shape (H,).")
-    return array
 
 
 def _rows(a: npt.ArrayLike, b: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:

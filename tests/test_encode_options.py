@@ -24,9 +24,9 @@ from minibert.corpus.survey import ON_ERROR
 from minibert.corpus.writers import OUTPUT_DTYPES
 from minibert.kernels.tasks import ACTIVATION_CODES
 from minibert.models.backend import BACKENDS
+from minibert.quantization import PRECISIONS
 from minibert.scikit import MinibertTransformer
 from minibert.sentence.options import EncodeOptions
-from minibert.similarity import PRECISIONS
 from minibert.tokenizer.windows import TRUNCATION
 from minibert.tokens.embed import _TRUNCATION as TOKEN_TRUNCATION
 from minibert.tokens.layers import COMBINED, SUBWORD_POOLING

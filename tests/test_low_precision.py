@@ -1,4 +1,4 @@
-"""int16 and int8: the bits of the twin, sums that cannot overflow, hostile numbers, and the error on real texts."""
+"""int16, int8 and both: the bits of the twin, sums that cannot overflow, hostile numbers, the error on real texts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import minibert
 from minibert import BertForSequenceClassification, BertModel, BertTokenizer, SentenceTransformer
 from minibert.base.arrays import FloatArray
 from minibert.bert import low_precision
-from minibert.bert.low_precision import BLOCK, FORMATS, Format, QuantisedLinear
+from minibert.bert.low_precision import BLOCK, COMPUTE_TYPES, FORMATS, Format, QuantisedLinear
 from minibert.bert.ops import Linear, Ops
 from minibert.bert.weights import HeadWeights
 from minibert.cli import bench, main
@@ -31,7 +31,8 @@ from minibert.kernels.words import WORDS, dot_for
 from tests.support.cases import OP_CASES, Arguments, OpCase
 from tests.support.text_data import english_texts, needs_data, udhr_lines
 
-TYPES = tuple(FORMATS)
+TYPES = tuple(FORMATS)  # of which each makes all maps of the encoder
+LOW = tuple(name for name in COMPUTE_TYPES if name != "float32")
 CASES = [case for case in OP_CASES if case.op == "linear"]
 GUARD = 20260714.0  # a value that no kernel computes
 
@@ -283,7 +284,7 @@ def test_the_instruction_follows_the_features(
 
 @pytest.fixture(scope="module")
 def models(minilm_folder: Path) -> dict[str, BertModel]:
-    return {name: BertModel.from_pretrained(minilm_folder, compute_type=name) for name in ("float32", *TYPES)}
+    return {name: BertModel.from_pretrained(minilm_folder, compute_type=name) for name in COMPUTE_TYPES}
 
 
 def test_a_model_says_its_compute_type(models: dict[str, BertModel], minilm: BertModel) -> None:
@@ -292,11 +293,41 @@ def test_a_model_says_its_compute_type(models: dict[str, BertModel], minilm: Ber
     assert {name: repr(model).endswith(f", compute_type='{name}')") for name, model in models.items()} == {
         "float32": False,
         "int16": True,
+        "int8_int16": True,
         "int8": True,
     }
 
 
-@pytest.mark.parametrize("compute_type", TYPES)
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_int8_int16_multiplies_the_feed_forward_output_in_int8(num_threads: int) -> None:
+    """Each product has the bits of the type that has only its format, and of NumPy, also one after the other."""
+    both, x = make_ops(num_threads, compute_type="int8_int16"), normal(300, 256)
+    twin = low_precision.make_ops("int8_int16")
+    formats = {
+        "attention.self.query": "int16",
+        "attention.output.dense": "int16",
+        "intermediate.dense": "int16",
+        "output.dense": "int8",
+    }
+    for rows in (3, 300):  # the first are quantised by one thread
+        for module, name in formats.items():
+            dense = Linear((f"encoder.layer.11.{module}",), normal(70, 256, seed=1), normal(70, seed=2))
+            single = make_ops(1, compute_type=name)
+            found = both.linear(x[:rows], both.prepare(dense))
+            np.testing.assert_array_equal(found, single.linear(x[:rows], single.prepare(dense)))
+            np.testing.assert_array_equal(found, twin.linear(x[:rows], twin.prepare(dense)))
+
+
+def test_the_maps_of_a_model_have_the_formats_of_its_type(models: dict[str, BertModel]) -> None:
+    def formats(name: str) -> set[tuple[str, ...]]:
+        return {tuple(each.format.name for each in layer.linears) for layer in models[name].weights.layers}  # type: ignore[attr-defined]
+
+    assert formats("int8_int16") == {("int16", "int16", "int16", "int8")}
+    assert formats("int16") == {("int16",) * 4}
+    assert formats("int8") == {("int8",) * 4}
+
+
+@pytest.mark.parametrize("compute_type", LOW)
 def test_a_text_has_the_same_bits_alone_in_a_batch_and_in_a_copy(
     models: dict[str, BertModel], compute_type: str, tokenizer: BertTokenizer
 ) -> None:
@@ -329,7 +360,7 @@ def test_the_compute_type_comes_from_the_argument_then_the_environment(
 def test_other_compute_types_are_refused(small_folder: Path, wrong: str) -> None:
     with pytest.raises(ValueError, match="compute_type"):
         BertModel.from_pretrained(small_folder, compute_type=wrong)
-    with pytest.raises(ValueError, match="compute_type=8; expected one of 'float32', 'int16', 'int8'"):
+    with pytest.raises(ValueError, match="compute_type=8; expected one of 'float32', 'int16', 'int8_int16', 'int8'"):
         BertModel.from_pretrained(small_folder, compute_type=8)  # type: ignore[arg-type]
 
 
@@ -349,7 +380,7 @@ def test_a_blas_cannot_multiply_whole_numbers(small_folder: Path) -> None:
         BertModel.from_pretrained(small_folder, backend="numba-blas", compute_type="int8")
 
 
-@pytest.mark.parametrize("compute_type", TYPES)
+@pytest.mark.parametrize("compute_type", LOW)
 def test_numpy_computes_the_same_and_warns_that_it_is_slow(small_folder: Path, compute_type: str) -> None:
     with pytest.warns(RuntimeWarning, match="slower than 'float32' here.* its error is the same"):
         numpy_model = BertModel.from_pretrained(small_folder, backend="numpy", compute_type=compute_type)
@@ -364,10 +395,10 @@ def test_numpy_computes_the_same_and_warns_that_it_is_slow(small_folder: Path, c
     )
 
 
-@pytest.mark.parametrize("compute_type", TYPES)
+@pytest.mark.parametrize("compute_type", LOW)
 def test_rounded_weights_are_not_saved(small_folder: Path, tmp_path: Path, compute_type: str) -> None:
     model = BertModel.from_pretrained(small_folder, compute_type=compute_type)
-    with pytest.raises(ValueError, match=r"rounded to int\d+ .* compute_type='float32'"):
+    with pytest.raises(ValueError, match=r"rounded to int\w+ .* compute_type='float32'"):
         model.save_pretrained(tmp_path / "saved")
     assert not (tmp_path / "saved").exists()
     ours, exact = (dict(each.named_parameters()) for each in (model, BertModel.from_pretrained(small_folder)))
@@ -397,7 +428,7 @@ def encode(folder: Path, compute_type: str, texts: list[str]) -> FloatArray:
     return model.encode(texts, normalize_embeddings=True, truncation="silent")
 
 
-@pytest.mark.parametrize(("compute_type", "limit"), [("int16", 5e-7), ("int8", 4e-4)])
+@pytest.mark.parametrize(("compute_type", "limit"), [("int16", 5e-7), ("int8_int16", 1e-4), ("int8", 4e-4)])
 @pytest.mark.parametrize("count", [200, pytest.param(2500, marks=pytest.mark.slow)])
 @needs_data
 def test_sentence_vectors_of_real_texts(minilm_folder: Path, compute_type: str, limit: float, count: int) -> None:
@@ -408,7 +439,7 @@ def test_sentence_vectors_of_real_texts(minilm_folder: Path, compute_type: str, 
     assert error.max() <= 10 * limit
 
 
-@pytest.mark.parametrize(("compute_type", "limit"), [("int16", 1e-3), ("int8", 4e-2)])
+@pytest.mark.parametrize(("compute_type", "limit"), [("int16", 1e-3), ("int8_int16", 2e-2), ("int8", 4e-2)])
 def test_hidden_states_of_each_layer(
     models: dict[str, BertModel], compute_type: str, limit: float, tokenizer: BertTokenizer
 ) -> None:
@@ -421,7 +452,7 @@ def test_hidden_states_of_each_layer(
         assert 0 < error <= limit
 
 
-@pytest.mark.parametrize(("compute_type", "part"), [("int16", 0.999), ("int8", 0.99)])
+@pytest.mark.parametrize(("compute_type", "part"), [("int16", 0.999), ("int8_int16", 0.99), ("int8", 0.99)])
 @needs_data
 def test_labels_of_a_head_do_not_change(
     models: dict[str, BertModel], compute_type: str, part: float, tokenizer: BertTokenizer
@@ -449,7 +480,7 @@ def test_labels_of_a_head_do_not_change(
 # --- traces, analyses, checks ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("compute_type", TYPES)
+@pytest.mark.parametrize("compute_type", LOW)
 def test_traces_edits_and_analyses_have_the_bits_of_the_model(small_folder: Path, compute_type: str) -> None:
     model = BertModel.from_pretrained(small_folder, compute_type=compute_type)
     ids = np.arange(1, 31).reshape(2, 15)
@@ -476,13 +507,13 @@ def test_traces_edits_and_analyses_have_the_bits_of_the_model(small_folder: Path
     assert 0 < np.abs(true["hidden_states.1"] - trace["hidden_states.1"]).max() < limit
 
 
-@pytest.mark.parametrize("compute_type", TYPES)
+@pytest.mark.parametrize("compute_type", LOW)
 def test_rounded_weights_are_not_the_truth_of_a_check(small_folder: Path, compute_type: str) -> None:
     model = BertModel.from_pretrained(small_folder, compute_type=compute_type)
     ids = np.arange(1, 31).reshape(2, 15)
     dump = {"hidden_states.1": model(ids).hidden_states[1]}
     with pytest.raises(
-        ValueError, match=r"compute_type='int\d+', so its weights are rounded; .* compute_type='float32'"
+        ValueError, match=r"compute_type='int\w+', so its weights are rounded; .* compute_type='float32'"
     ):
         minibert.parity.check(model, dump, {"input_ids": ids})
     report = minibert.parity.check(BertModel.from_pretrained(small_folder), dump, {"input_ids": ids}, diagnosis=False)
@@ -504,7 +535,7 @@ def test_every_loader_takes_a_compute_type(small_folder: Path, tmp_path: Path) -
 
 def test_verbs_take_a_compute_type(small_folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     vectors = {}
-    for name in ("float32", *TYPES):
+    for name in COMPUTE_TYPES:
         given = [
             "embed",
             "the cat",
@@ -520,15 +551,19 @@ def test_verbs_take_a_compute_type(small_folder: Path, capsys: pytest.CaptureFix
         assert main(["info", "-m", str(small_folder), "--compute-type", name, "--json"]) == 0
         printed = capsys.readouterr().out
         assert json.loads(printed[printed.index("{") :])["facts"]["compute type"]["value"] == name
-    assert 0 < np.abs(vectors["int16"] - vectors["float32"]).max() < np.abs(vectors["int8"] - vectors["float32"]).max()
+    errors = [np.abs(vectors[name] - vectors["float32"]).max() for name in ("float32", "int16", "int8")]
+    assert 0 == errors[0] < errors[1] < errors[2]
+    assert len({vector.tobytes() for vector in vectors.values()}) == len(COMPUTE_TYPES)
 
 
 def test_doctor_compares_a_compute_type_with_numpy(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor", "--compute-type", "int8", "--json"]) == 0
+    assert main(["doctor", "--compute-type", "int8_int16", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert report["processor"]["compute_type"] == "int8"
+    assert report["processor"]["compute_type"] == "int8_int16"
     assert set(report["processor"]["instructions"]) == set(TYPES)
-    assert {check["name"]: check["detail"] for check in report["checks"]}["linear, int8"] == "the same bits as NumPy"
+    assert {check["name"]: check["detail"] for check in report["checks"]}[
+        "linear, int8_int16"
+    ] == "the same bits as NumPy"
     assert main(["doctor"]) == 0
     assert "computes   in float32, unless a program chooses; int16 by " in capsys.readouterr().out
 
@@ -553,7 +588,8 @@ def test_bench_shows_speed_and_error_on_texts(
     found = json.loads(capsys.readouterr().out)["on_texts"]
     assert found["texts"] == 2
     errors = {row["compute_type"]: row["mean_1_minus_cosine"] for row in found["rows"]}
-    assert 0 == errors["float32"] < errors["int16"] < errors["int8"] < 0.01
+    assert list(errors) == list(COMPUTE_TYPES)
+    assert 0 == errors["float32"] < errors["int16"] < errors["int8_int16"] < errors["int8"] < 0.01
     assert all(row["mean_1_minus_cosine"] <= row["largest_1_minus_cosine"] for row in found["rows"])
     assert main(["bench", "-m", str(small_folder), "--texts", str(file)]) == 0
     last = capsys.readouterr().out.splitlines()[-1]

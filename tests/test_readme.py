@@ -612,6 +612,7 @@ def test_the_benchmarks_find_their_markers() -> None:
         "serving",
         "mistakes",
         "low precision",
+        "low precision base",
         "low precision error",
         "low precision states",
         "low precision memory",

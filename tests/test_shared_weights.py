@@ -28,7 +28,7 @@ from tests.support.head_models import head_checkpoint, inputs_of, logits_of
 from tests.support.report import REPORT
 from tests.support.sentence_heads import MASKED, SEQUENCE, model_folder
 
-TYPES = ("float32", "int16", "int8")
+TYPES = ("float32", "int16", "int8_int16", "int8")
 IDS = np.random.default_rng(0).integers(5, 90, (3, 17))
 TEXTS = ["the cat sat on the mat", "a dog", ""]
 

@@ -14,7 +14,8 @@ from minibert.base.arrays import FloatArray, IntArray
 from minibert.base.checks import brief, check_indices
 from minibert.base.machine import available_memory
 from minibert.base.scores import Scores, as_dense_array
-from minibert.similarity import SIMILARITY_FUNCTIONS, as_vectors
+from minibert.base.vectors import as_vectors
+from minibert.similarity import SIMILARITY_FUNCTIONS
 
 __all__ = ["SparseVectors", "as_sparse", "make_sparse", "sparse_similarity", "sparse_similarity_pairwise"]
 
