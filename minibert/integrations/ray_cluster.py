@@ -46,8 +46,8 @@ def connect(ray: Any, address: str | None, report: Callable[[str], object]) -> N
     OSError
         The address does not answer.
     """
-    if address not in (None, "local"):
-        host, _, port = str(address).rpartition(":")
+    if address is not None and address != "local":
+        host, _, port = address.rpartition(":")
         try:
             _check_head((host.strip("[]"), int(port)))
         except OSError as error:
@@ -55,8 +55,17 @@ def connect(ray: Any, address: str | None, report: Callable[[str], object]) -> N
                 f"No Ray cluster answers at {address}: {os_reason(error)}. Expected the address of its head, which "
                 "ray status shows there."
             ) from error
+    if address is None:
+        try:
+            ray.init(address="auto", log_to_driver=False, logging_level="error")
+            return
+        except ConnectionError:
+            report("No Ray cluster runs on this machine, so Ray is started here for this run.")
+            address = "local"
+        except (Exception, SystemExit) as error:
+            raise OSError(f"The Ray cluster of this machine cannot be used: {first_lines(error)}") from error
     local = {"num_cpus": available_cores(), "include_dashboard": False} if address == "local" else {}
-    where = "this machine" if address in (None, "local") else address
+    where = "this machine" if address == "local" else address
     for starts_left in reversed(range(_STARTS if address == "local" else 1)):
         try:
             ray.init(address=address, log_to_driver=False, logging_level="error", **local)
