@@ -217,6 +217,10 @@ def test_addresses(install: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
     }.items():
         with pytest.raises(ValueError, match=problem):
             RayWorkers("m", address=address)
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1")
+    with pytest.raises(ValueError, match=r"RAY_ADDRESS='10\.0\.0\.1'; expected 'host:port'"):
+        RayWorkers("m")
+    monkeypatch.delenv("RAY_ADDRESS")
     with pytest.raises(TypeError, match="address=3"):
         RayWorkers("m", address=3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="actors=0"):

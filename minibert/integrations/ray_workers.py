@@ -100,7 +100,7 @@ class RayWorkers:
             "compute_type": choose_compute_type(model_options.get("compute_type")),
             "shared_weights": shared,
         }
-        self._address = check_address(address or os.environ.get("RAY_ADDRESS") or None)
+        self._address = check_address(address)
         self._actors = None if actors is None else check_int("actors", actors, 1)
         self._threads = None if num_threads is None else check_int("num_threads", num_threads, 1)
         self._ray = import_ray()
