@@ -82,6 +82,7 @@ def row_of(case: Case, scratch: Path, scale: float) -> str:
     cells = [
         f"{case.title}, {case.threads} thread{'s' * (case.threads > 1)}",
         f"{guess['n_texts']:,}",
+        f"{guess['sample_seconds']:.1f} s",
         f"{guess['seconds']:.1f} s",
         f"{truth['seconds']:.1f} s",
         f"{100 * (guess['seconds'] / truth['seconds'] - 1):+.0f} %",
@@ -98,8 +99,8 @@ def main() -> int:
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies the numbers of texts (default: 1)")
     options = parser.parse_args()
     rows = [
-        "| run | texts | time, estimated | measured | difference | memory, estimated | measured | difference |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|",
+        "| run | texts | sample | time, estimate | measured | difference | memory, estimate | measured | difference |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     print("\n".join(rows))
     with tempfile.TemporaryDirectory() as name:
@@ -107,6 +108,8 @@ def main() -> int:
             rows.append(row_of(case, Path(name), options.scale))
             print(rows[-1], flush=True)
     what = "lines of the Universal Declaration of Human Rights" if os.environ.get(VARIABLE) else "made texts"
+    if options.scale != 1:
+        what += f", {options.scale:g} times the usual numbers"
     publish("estimate", rows, f"all-MiniLM-L6-v2. Texts: {what}, in random order and combinations", write=options.write)
     return 0
 

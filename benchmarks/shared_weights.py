@@ -3,10 +3,11 @@
     python -m benchmarks.shared_weights [--write] [--model MODEL] [--processes 1,4,8]
 
 Memory: each process loads the model, encodes some texts and waits. The figure is the sum of their PSS, in which Linux
-counts a page that k processes hold as 1 / k in each of them. The last column is what it may be: the file of the weights
-once, and N times what a process has besides when it is alone.
+counts a page that k processes hold as 1 / k in each of them. The last column is what it may be: the weights that one
+process has when it is alone, and N times the rest of its memory.
 Time: from the files of the model to the model, after all imports, the median of several loads in turn. Results are
-compared, bit for bit, before anything counts. The files are in a temporary folder, so the first load writes them.
+compared, bit for bit, before anything counts. The files are in a temporary folder, which is empty
+before each first load: that one reads the checkpoint for its SHA-256, packs the weights and writes them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import argparse
 import hashlib
 import multiprocessing
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Sequence
@@ -24,7 +26,6 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.readme import publish, table_parser
-from minibert.base.mapped import list_files
 from minibert.bert.low_precision import COMPUTE_TYPES
 from minibert.checkpoint.hub import DEFAULT_MODEL
 from minibert.models.sharing import shared_folder
@@ -70,13 +71,10 @@ def total_pss(model: str, count: int, *, shared: bool) -> tuple[int, int, set[st
 
 def memory_rows(model: str, counts: Sequence[int]) -> list[str]:
     """Measure the memory for each number of processes."""
-    folder = shared_folder()
-    assert folder is not None
-    alone, of_weights, expected = total_pss(model, 1, shared=True)
-    rest = alone - of_weights
-    size = sum(file.bytes for file in list_files(folder))
+    alone, one_copy, expected = total_pss(model, 1, shared=True)
+    rest = alone - one_copy
     rows = [
-        "| processes | weights of their own, MB | shared, MB | of which the weights | the file + N x the rest of one |",
+        "| processes | weights of their own, MB | shared, MB | of which the weights | of one: weights + N x the rest |",
         "|--:|--:|--:|--:|--:|",
     ]
     for count in counts:
@@ -84,7 +82,7 @@ def memory_rows(model: str, counts: Sequence[int]) -> list[str]:
         shared, of_weights, of_shared = total_pss(model, count, shared=True)
         if of_own | of_shared != expected:
             raise RuntimeError("shared weights give other vectors.")
-        bound = size + count * rest
+        bound = one_copy + count * rest
         cells = (f"{number / 1e6:.0f}" for number in (own, shared, of_weights, bound))
         rows.append(f"| {count} | {' | '.join(cells)} |")
         print(rows[-1], flush=True)
@@ -98,6 +96,8 @@ def time_rows(model: str, runs: int) -> list[str]:
     from minibert.models.bert_model import BertModel
     from minibert.models.options import find_model
 
+    folder = shared_folder()
+    assert folder is not None
     files, config = find_model("benchmark", model, {}, function=BertModel.from_pretrained)
     files.checkpoint()  # the default model's package is verified here, once
     rows = [
@@ -114,6 +114,7 @@ def time_rows(model: str, runs: int) -> list[str]:
 
     for compute_type in COMPUTE_TYPES:
         seconds(compute_type, shared=False)  # loads the kernels
+        shutil.rmtree(folder, ignore_errors=True)  # the files, and the noted digest of the checkpoint
         first = seconds(compute_type, shared=True)
         usual, later = [], []
         for _ in range(runs):
@@ -145,6 +146,7 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         os.environ["XDG_CACHE_HOME"] = name
+        os.environ.pop("NUMBA_CACHE_DIR", None)  # it would come before
         rows = memory_rows(options.model, options.processes)
         rows += ["", *time_rows(options.model, options.runs)]
     publish("shared weights", rows, f"{options.model}, float32 in the first table", write=options.write)

@@ -306,3 +306,11 @@ def test_options_that_do_not_fit_are_refused(
     write_texts(tmp_path / "t.txt", ["the cat"])
     assert main(["embed", *arguments]) == 1
     assert message in capsys.readouterr().err
+
+
+def test_few_texts_have_a_note_that_their_time_says_little(
+    model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "few.txt").write_text("the\na\n")
+    assert main(["embed", "-m", str(model_folder), "-i", str(tmp_path / "few.txt"), "--estimate"]) == 0
+    assert "the texts are too few to tell the start from the tokens" in capsys.readouterr().out

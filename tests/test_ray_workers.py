@@ -217,6 +217,10 @@ def test_addresses(install: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
     }.items():
         with pytest.raises(ValueError, match=problem):
             RayWorkers("m", address=address)
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1")
+    with pytest.raises(ValueError, match=r"RAY_ADDRESS='10\.0\.0\.1'; expected 'host:port'"):
+        RayWorkers("m")
+    monkeypatch.delenv("RAY_ADDRESS")
     with pytest.raises(TypeError, match="address=3"):
         RayWorkers("m", address=3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="actors=0"):
@@ -329,7 +333,7 @@ def test_without_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     monkeypatch.setitem(sys.modules, "ray", None)
     texts = tmp_path / "texts.txt"
     texts.write_text("a\n")
-    with pytest.raises(ImportError, match=r"needs Ray, which is not installed: pip install ray\[data,serve\]"):
+    with pytest.raises(ImportError, match=r"needs Ray, which is not installed: pip install 'ray\[data,serve\]'"):
         RayWorkers("m")
     assert main(["embed", "-i", str(texts), "-o", str(tmp_path / "v.npy"), "--on", "ray"]) == 1
     assert "needs Ray, which is not installed" in capsys.readouterr().err
@@ -385,3 +389,50 @@ def test_embedder_with_texts_that_cannot_be_used(short_folder: Path, model: Sent
         Embedder(str(short_folder), on_error="ignore")
     with pytest.raises(TypeError, match="'colour' is not an option"):
         Embedder(str(short_folder), colour="red")
+
+
+def test_wrong_arguments_of_the_embedder(short_folder: Path) -> None:
+    for arguments, problem in (
+        ({"model_options": {"num_threads": 2}}, "model_options has num_threads; give it to Embedder itself"),
+        ({"model_options": ["a"]}, "model_options=.*; expected a mapping"),
+        ({"output": None}, "output=None; expected the name of a column"),
+        ({"column": 3}, "column=3; expected the name of a column"),
+    ):
+        with pytest.raises(TypeError, match=problem):
+            Embedder(str(short_folder), **arguments)  # type: ignore[arg-type]
+    embedder = Embedder(str(short_folder))
+    for value in (None, 3, "abc", b"abc"):
+        with pytest.raises(TypeError, match=r"batch\['text'\] is a .*; expected an array or list of texts"):
+            embedder({"text": value})
+
+
+@pytest.mark.parametrize(("value", "expected"), [("0", False), ("1", True), ("", True)])
+def test_workers_share_weights_as_the_variable_of_the_driver_says(
+    install: Installed, monkeypatch: pytest.MonkeyPatch, value: str, expected: bool
+) -> None:
+    install()
+    monkeypatch.delenv("MINIBERT_SHARED_WEIGHTS", raising=False)
+    if value:
+        monkeypatch.setenv("MINIBERT_SHARED_WEIGHTS", value)
+    assert RayWorkers("m")._model_options["shared_weights"] is expected
+    assert RayWorkers("m", shared_weights=not expected)._model_options["shared_weights"] is not expected
+
+
+def test_without_an_address_and_a_cluster_ray_is_started_here(
+    install: Installed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    ray, reports, asked, start = install(), list[str](), list[Any](), FakeRay.init
+
+    def init(**options: Any) -> None:
+        asked.append(options)
+        if options["address"] == "auto":
+            raise ConnectionError("Could not find any running Ray instance.")
+        start(ray, **options)
+
+    monkeypatch.setattr(ray, "init", init)
+    with RayWorkers("m", report=reports.append):
+        assert ray.up
+    assert [options["address"] for options in asked] == ["auto", "local"]
+    assert asked[1]["include_dashboard"] is False
+    assert reports == ["No Ray cluster runs on this machine, so Ray is started here for this run."]

@@ -14,10 +14,11 @@ import pytest
 
 from minibert.base.arrays import FloatArray
 from minibert.base.machine import available_cores, available_memory
+from minibert.base.mapped import shared_arrays
 from minibert.bert import reference
 from minibert.bert.ops import AttentionOutput
 from minibert.checkpoint.hub import locate
-from minibert.cli import bench, diagnostics
+from minibert.cli import bench, diagnostics, main
 from minibert.cli.doctor import _as_text
 from minibert.kernels import make_ops, processor
 from tests.support import outcomes
@@ -255,6 +256,24 @@ def test_after_warmup_nothing_is_compiled(outcome_model: Path, tmp_path: Path) -
 def test_warmup_without_numba_says_so(tmp_path: Path) -> None:
     done = minibert("warmup", NUMBA_DISABLE_JIT="1", NUMBA_CACHE_DIR=str(tmp_path))
     assert (done.returncode, "there is nothing to compile: numba cannot be imported" in done.stderr) == (1, True)
+
+
+def test_clear_deletes_kernels_and_shared_weights_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    kernels, weights = tmp_path / "kernels-0123456789abcdef", tmp_path / "weights"
+    write(tmp_path, {"kernels-0123456789abcdef/run_task-float32.bin": " " * 2_000_000, "kernels-mine/a.bin": ""})
+    shared_arrays(weights, "a key", lambda: {"a": np.ones(1_000_000, np.float32)})
+    write(tmp_path, {"weights/mine.txt": ""})
+    assert [file["bytes"] // 1_000_000 for file in diagnostics.shared_weights()["files"]] == [4]
+    assert main(["warmup", "--clear"]) == 0
+    said = capsys.readouterr().out
+    assert said == f"{kernels}: 1 file, 2 MB deleted\n{weights}: 1 file, 4 MB deleted\n"
+    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
+    assert left == [os.path.join("kernels-mine", "a.bin"), os.path.join("weights", "mine.txt")]
+    assert main(["warmup", "--clear"]) == 0
+    assert capsys.readouterr().out == f"{weights}: 0 files, 0 MB deleted\n"
 
 
 # --- bench -----------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+import tempfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -180,13 +181,25 @@ def test_a_digest_is_noted_only_for_a_file_that_has_settled(
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="files do not have owners on this system")
 def test_who_cannot_read_the_checkpoint_cannot_read_its_weights(
-    small_folder: Path, tmp_path: Path, cache: Path
+    small_folder: Path, cache: Path, request: pytest.FixtureRequest
 ) -> None:
-    folder = Path(shutil.copytree(small_folder, tmp_path / "copy"))
-    (folder / "model.safetensors").chmod(0o600)
-    BertModel.from_pretrained(folder, shared_weights=True)
-    (file,) = mapped_files(cache)
-    assert file.stat().st_mode & 0o777 == 0o400
+    home = Path(tempfile.mkdtemp())  # pytest's own folders are private
+    request.addfinalizer(lambda: shutil.rmtree(home))
+    folder = Path(shutil.copytree(small_folder, home / "copy"))
+    hidden = any(not above.stat().st_mode & 0o001 for above in home.resolve().parents)
+    for of_home, of_file, expected in (
+        (0o755, 0o644, 0o444),
+        (0o755, 0o600, 0o400),
+        (0o755, 0o640, 0o400),  # the checkpoint's group may not be the user's
+        (0o700, 0o644, 0o400),
+        (0o711, 0o644, 0o444),
+    ):
+        home.chmod(of_home)
+        (folder / "model.safetensors").chmod(of_file)
+        BertModel.from_pretrained(folder, shared_weights=True)
+        (file,) = mapped_files(cache)
+        assert file.stat().st_mode & 0o777 == (0o400 if hidden else expected), (of_home, of_file)
+        file.unlink()
 
 
 def test_a_damaged_file_is_not_used(small_folder: Path, cache: Path) -> None:

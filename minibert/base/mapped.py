@@ -28,7 +28,7 @@ import re
 import stat
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -38,10 +38,12 @@ from minibert.base.arrays import FloatArray
 from minibert.base.locks import FileLock
 from minibert.base.trusted import HAS_FOLDER_DESCRIPTORS, open_folder, open_trusted, write_trusted
 
-__all__ = ["MappedFile", "list_files", "shared_arrays"]
+__all__ = ["FILE_NAMES", "MappedFile", "list_files", "shared_arrays"]
 
 _FORMAT = 1
 _SUFFIX = ".weights"
+FILE_NAMES = re.compile(r"[0-9a-f]{32}\.(weights|digest|weights\.lock)|\.[0-9a-f]{16}\.partial")
+"""The names of all files that minibert makes in a folder of weights, also those that killed writers left."""
 _CACHE_LINE = 64
 _BLOCK = 4 * 2**20  # bytes that are read together; the header is in the first ones
 
@@ -212,14 +214,9 @@ def _delete_unused(folder: Path) -> None:
     if not HAS_FOLDER_DESCRIPTORS:  # without descriptors, a folder could be replaced after its check
         return
     with contextlib.suppress(OSError), open_folder(folder) as opened:
-        for name in _ours(os.listdir(opened.descriptor)):
+        for name in filter(FILE_NAMES.fullmatch, os.listdir(opened.descriptor)):
             with contextlib.suppress(OSError):
                 state = os.stat(name, dir_fd=opened.descriptor, follow_symlinks=False)
                 own = stat.S_ISREG(state.st_mode) and state.st_uid == os.geteuid()
                 if own and time.time() - state.st_mtime > _UNUSED_SECONDS:
                     os.unlink(name, dir_fd=opened.descriptor)
-
-
-def _ours(names: list[str]) -> Iterator[str]:
-    ours = re.compile(r"[0-9a-f]{32}\.(weights|digest|weights\.lock)|\.[0-9a-f]{16}\.partial")
-    return (name for name in names if ours.fullmatch(name))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -20,7 +21,9 @@ from minibert.base.owners import has_private_group
 __all__ = [
     "FOLDER_FLAGS",
     "HAS_FOLDER_DESCRIPTORS",
+    "Deleted",
     "OpenFolder",
+    "delete_files",
     "open_folder",
     "open_trusted",
     "read_trusted",
@@ -172,3 +175,34 @@ def write_trusted(folder: Path, name: str, pieces: Iterable[bytes | memoryview],
             with contextlib.suppress(OSError):  # so that the first error is raised
                 os.unlink(partial, dir_fd=at)
             raise
+
+
+class Deleted(NamedTuple):
+    """The number of files that were deleted, and their size."""
+
+    files: int
+    bytes: int
+
+
+def delete_files(folder: Path, names: re.Pattern[str]) -> Deleted:
+    """Delete the regular files with such names in a folder, and the folder if it is empty then.
+
+    Raises
+    ------
+    OSError
+        The folder or a file cannot be changed, or others could put files there. There is no error without a folder.
+    """
+    count = size = 0
+    try:
+        with open_folder(folder) as opened:
+            at = opened.descriptor
+            for name in filter(names.fullmatch, os.listdir(opened.path if at is None else at)):
+                state = os.stat(opened.name(name), dir_fd=at, follow_symlinks=False)
+                if stat.S_ISREG(state.st_mode):
+                    os.unlink(opened.name(name), dir_fd=at)
+                    count, size = count + 1, size + state.st_size
+        with contextlib.suppress(OSError):  # it holds other files
+            os.rmdir(opened.path)
+    except FileNotFoundError:
+        pass
+    return Deleted(count, size)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.metadata
 import os
 import platform
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,6 +32,7 @@ __all__ = [
     "check_low_precision",
     "check_ops",
     "check_threads",
+    "clear",
     "processor",
     "versions",
     "warm_up",
@@ -37,6 +41,9 @@ __all__ = [
 # Limits of the error, relative to the root mean square of the exact result. float32 rounds by 6e-8, and a sum of some
 # hundred terms by a few times that. A wrong formula or instruction has an error that is larger by orders of magnitude.
 _RMS_LIMIT, _MAX_LIMIT = 1e-6, 2e-5
+
+# Files of a folder of compiled kernels.
+_KERNELS = re.compile(r".*\.(bin|partial)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,6 +134,31 @@ def shared_weights() -> dict[str, Any]:
         "untrusted": "the user does not have a home folder" if folder is None else why_untrusted(folder),
         "files": [] if folder is None else [file._asdict() for file in list_files(folder)],
     }
+
+
+def clear() -> list[dict[str, Any]]:
+    """Delete the compiled kernels of all versions and the shared weights; return each folder with what was deleted.
+
+    Processes that use them keep them. Nothing else is deleted.
+
+    Raises
+    ------
+    OSError
+        A folder or a file cannot be changed.
+    """
+    from minibert.base.mapped import FILE_NAMES
+    from minibert.base.trusted import delete_files
+
+    folders: list[tuple[Path, re.Pattern[str]]] = []
+    with contextlib.suppress(ImportError):  # without Numba there are no kernels
+        from minibert.kernels import machine_code
+
+        for folder in machine_code.cache_folders():
+            found = folder.parent.glob("kernels-*") if folder.parent.is_dir() else ()
+            folders += [(one, _KERNELS) for one in sorted(found) if re.fullmatch("kernels-[0-9a-f]{16}", one.name)]
+    if (weights := shared_folder()) is not None:
+        folders.append((weights, FILE_NAMES))
+    return [{"folder": str(folder), **delete_files(folder, names)._asdict()} for folder, names in folders]
 
 
 def blas() -> dict[str, Any]:

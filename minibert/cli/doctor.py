@@ -33,6 +33,12 @@ def add_verbs(verbs: Any) -> None:
         help="compile the kernels in advance",
         description="Compile every kernel now, so that later starts are fast. Use it for example in a container image.",
     )
+    warmup.add_argument(
+        "--clear",
+        action="store_true",
+        help="delete the compiled kernels and the shared weights of all models instead, and print what was deleted; "
+        "both are made again when they are needed",
+    )
     add_compute_type(warmup)
     warmup.set_defaults(run=_warmup)
 
@@ -125,6 +131,10 @@ def _warmup(arguments: argparse.Namespace) -> None:
     from minibert.cli import diagnostics
     from minibert.models.backend import choose_compute_type
 
+    if arguments.clear:
+        for found in diagnostics.clear():
+            print(f"{found['folder']}: {counted(found['files'], 'file')}, {found['bytes'] / 1e6:.0f} MB deleted")
+        return
     start = time.perf_counter()
     try:
         diagnostics.warm_up(choose_compute_type(arguments.compute_type))

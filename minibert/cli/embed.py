@@ -207,13 +207,15 @@ def _embed_corpus(arguments: argparse.Namespace) -> None:
     if arguments.precision != "float32":
         raise ValueError("--precision does not work with --input; give --dtype float16, or leave it out.")
     output_suffix(arguments.output)  # raises before a model is loaded
-    with resumable(arguments.output), _workers(arguments) as workers:
+    workers = _workers(arguments)
+    model, sources = _load(arguments), sources_of(arguments)  # before a cluster is asked for, which takes longer
+    with resumable(arguments.output), workers as entered:
         summary = embed_corpus(
-            _load(arguments),
-            sources_of(arguments),
+            model,
+            sources,
             arguments.output,
             dtype=arguments.dtype,
-            workers=workers,
+            workers=entered,
             **run_options(arguments),
             **_options(arguments),
         )
@@ -281,6 +283,8 @@ def _estimate_as_text(found: Estimate) -> str:
     memory = "not known on this system" if found.memory_bytes is None else f"{found.memory_bytes / 1e6:,.0f} MB"
     threads = counted(found.num_threads, "thread")
     unusable = f", {counted(found.n_unusable, 'input line')} that cannot be used" if found.n_unusable else ""
+    few = ["note      the texts are too few to tell the start from the tokens; give more texts"]
+    few = few if found.sample_texts and not found.start_seconds else []
     return "\n".join(
         (
             f"texts     {found.n_texts:,}, of which {found.n_computed:,} are computed{unusable}",
@@ -292,6 +296,7 @@ def _estimate_as_text(found: Estimate) -> str:
             f"{found.sample_seconds:.2f} s: {found.tokens_per_second:,.0f} tokens per second",
             f"computed  {found.start_seconds:.2f} s to start + tokens / {found.tokens_per_second:,.0f} per second + "
             f"2 readings of {found.read_seconds:.2f} s",
+            *few,
             f"other     {found.core_hours:.3g} core-hours; divided by other numbers of cores this is a guess, because "
             f"only {threads} and this machine were measured",
         )

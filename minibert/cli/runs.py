@@ -100,9 +100,6 @@ def has_files(arguments: argparse.Namespace, of_files: Mapping[str, bool]) -> bo
 
 def run_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments that every run over a corpus has, as the functions of corpus/ take them."""
-    from minibert.models.backend import choose_compute_type
-
-    compute_type = choose_compute_type(arguments.compute_type)
     return {
         "resume": arguments.resume,
         "on_error": arguments.on_error,
@@ -111,8 +108,6 @@ def run_options(arguments: argparse.Namespace) -> dict[str, Any]:
             "model": arguments.model,
             "revision": arguments.revision,
             "backend": arguments.backend or os.environ.get("MINIBERT_BACKEND"),  # backends round differently
-            # float32 is left out, so that runs of earlier versions can be resumed.
-            **({} if compute_type == "float32" else {"compute_type": compute_type}),
         },
         "show_progress": sys.stderr is not None and sys.stderr.isatty(),
         "report": report_problem,

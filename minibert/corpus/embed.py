@@ -15,7 +15,7 @@ import numpy as np
 from minibert.base.arrays import FloatArray
 from minibert.base.checks import check_choice
 from minibert.base.ordering import in_chunks
-from minibert.corpus.encoders import Encoder, LocalEncoder, Workers, probe_vector
+from minibert.corpus.encoders import Encoder, LocalEncoder, Workers, number_settings, probe_vector
 from minibert.corpus.readers import InputLine, Source, check_sources
 from minibert.corpus.runs import Append, Output, Summary, run_shards
 from minibert.corpus.shards import Counts
@@ -133,6 +133,7 @@ def embed_corpus(
         settings={
             **(settings or {}),
             **_as_json(model, chosen),
+            **number_settings(model.model),
             "max_seq_length": model.max_seq_length,
             "too_long": "error" if long_texts else "as truncation says",
             "on_error": on_error,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import platform
 from collections.abc import Callable, Collection, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from minibert.sentence.encode import EncodedTexts
 from minibert.sentence.options import EncodeOptions
 from minibert.sentence.sentence_transformers import SentenceTransformer
 
-__all__ = ["Encoder", "LocalEncoder", "Workers", "probe_vector"]
+__all__ = ["Encoder", "LocalEncoder", "Workers", "number_settings", "probe_vector"]
 
 
 class Encoder(Protocol):
@@ -81,6 +82,18 @@ class LocalEncoder:
     def processors(self) -> Collection[str]:
         """Return the name of this machine's processor."""
         return (self.model.model.ops.processor(),)
+
+
+def number_settings(model: Any) -> dict[str, Any]:
+    """Return what decides a model's rounding, as settings of a run; what is the default is left out.
+
+    Parameters
+    ----------
+    model : BertModel or a model with a head
+    """
+    settings = {} if model.compute_type == "float32" else {"compute_type": model.compute_type}
+    # Ops with the products of NumPy name the kind of processor only. They do not have the bits of the kernels.
+    return {**settings, "products": "NumPy"} if model.ops.processor() == platform.machine() else settings
 
 
 def probe_vector(model: SentenceTransformer, options: EncodeOptions) -> FloatArray:

@@ -12,6 +12,7 @@ import numpy as np
 
 from minibert.base.checks import check_choice
 from minibert.base.files import check_output
+from minibert.corpus.encoders import number_settings
 from minibert.corpus.google_features import google_lines
 from minibert.corpus.readers import InputLine, Source, check_sources
 from minibert.corpus.runs import Append, Output, Summary, run_shards
@@ -125,6 +126,7 @@ def extract_corpus(
         make,
         settings={
             **(settings or {}),
+            **number_settings(model),
             "format": format,
             "layers": list(map(int, chosen)),
             "dtype": dtype,

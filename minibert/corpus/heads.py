@@ -15,6 +15,7 @@ import numpy as np
 from minibert.base.arrays import FloatArray
 from minibert.base.checks import check_choice
 from minibert.base.files import check_output
+from minibert.corpus.encoders import number_settings
 from minibert.corpus.readers import InputLine, Source, check_sources
 from minibert.corpus.runs import Append, Output, Summary, run_shards
 from minibert.corpus.shards import Counts, Part
@@ -225,7 +226,7 @@ def _run(
         output,
         sources,
         lambda path: Output((Part(_LINES, path),), of_shard, width, lambda: (model.model.ops.processor(),)),
-        settings={**settings, "on_error": bad_lines.on_error},
+        settings={**settings, **number_settings(model.model), "on_error": bad_lines.on_error},
         probe=probe,
         bad_lines=bad_lines,
         too_long=None,

@@ -62,7 +62,10 @@ def compare(theirs: dict[str, Any], mine: dict[str, Any], whose: str, way_on: st
     # The version first: another version may have other names and values of settings, and round differently.
     for name in sorted({*then, *now}, key=lambda name: (name != "minibert", name)):
         if then.get(name) != now.get(name):
-            raise ValueError(f"{whose} has {name}={then.get(name)!r}, this one has {name}={now.get(name)!r}. {way_on}")
+            theirs_has, mine_has = (
+                f"{name}={of_run[name]!r}" if name in of_run else f"the default {name}" for of_run in (then, now)
+            )
+            raise ValueError(f"{whose} has {theirs_has}, this one has {mine_has}. {way_on}")
     if len(theirs.get("probe", ())) != len(mine["probe"]) or not np.allclose(theirs["probe"], mine["probe"], atol=1e-4):
         raise ValueError(f"{whose} has another model, which gives another vector. {way_on}")
 

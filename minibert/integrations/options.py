@@ -64,6 +64,6 @@ def check_options(model: SentenceTransformer, options: Mapping[str, Any]) -> Non
 def missing(library: str, package: str, error: ModuleNotFoundError) -> ImportError:
     """Return the error of a module whose library is not installed; `error` itself if it names another module."""
     module = (error.name or "?").partition(".")[0]
-    if not package.replace("-", "_").startswith(module):
+    if not package.strip("'").replace("-", "_").startswith(module):
         return error
     return ImportError(f"this part of minibert needs {library}, which is not installed: pip install {package}")

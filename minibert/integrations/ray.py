@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
-from minibert.base.checks import check_choice
+from minibert.base.checks import brief, check_choice
 from minibert.base.warn import warn_caller
 from minibert.corpus.survey import ON_ERROR
 from minibert.integrations.options import DEFAULT_MODEL, SentenceTransformer, check_options, missing
@@ -69,6 +69,15 @@ class Embedder:
         **encode_options: Any,
     ) -> None:
         check_choice("on_error", on_error, ON_ERROR)
+        for name, value in (("column", column), ("output", output)):
+            if not isinstance(value, str):
+                raise TypeError(f"{name}={brief(value)}; expected the name of a column, a str.")
+        if not isinstance(model_options or {}, Mapping):
+            raise TypeError(
+                f"model_options={brief(model_options)}; expected a mapping, such as {{'revision': 'main'}}."
+            )
+        if "num_threads" in (model_options or {}):
+            raise TypeError("model_options has num_threads; give it to Embedder itself, num_threads=.")
         self._options = EncodeOptions.of(encode_options)  # before anything is downloaded
         self._column, self._output, self._on_error = column, output, on_error
         threads = assigned_threads() if num_threads is None else num_threads
@@ -118,8 +127,13 @@ class Embedder:
             )
         if self._column not in batch:
             raise ValueError(f"the batch does not have the column {self._column!r}; it has {', '.join(batch)}.")
+        values = batch[self._column]
+        if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+            raise TypeError(
+                f"batch[{self._column!r}] is a {type(values).__name__}; expected an array or list of texts."
+            )
         # A str of NumPy is a str, but its pickled and hashed forms are not those of one.
-        return [str(value) if isinstance(value, np.str_) else value for value in batch[self._column]]
+        return [str(value) if isinstance(value, np.str_) else value for value in values]
 
     def _problem(self, value: Any, index: int) -> str | None:
         try:
@@ -176,7 +190,7 @@ def import_ray() -> Any:
     try:
         import ray
     except ModuleNotFoundError as error:
-        raise missing("Ray", "ray[data,serve]", error) from error
+        raise missing("Ray", "'ray[data,serve]'", error) from error
     return ray
 
 

@@ -22,19 +22,27 @@ _HTTP2_PREFACE, _HTTP2_SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", bytes((0,
 
 
 def check_address(address: str | None) -> str | None:
-    """Return an address as `connect` takes it; raise a TypeError or ValueError if it is not one."""
+    """Return an address as `connect` takes it, without one that of RAY_ADDRESS.
+
+    Raises
+    ------
+    TypeError, ValueError
+        It is not an address.
+    """
+    source = "address" if address else "RAY_ADDRESS"
+    address = address or os.environ.get("RAY_ADDRESS") or None
     if address in (None, "local", "auto"):
         return None if address == "auto" else address
     if not isinstance(address, str):
-        raise TypeError(f"address={brief(address)}; expected 'host:port', 'local' or None.")
+        raise TypeError(f"{source}={brief(address)}; expected 'host:port', 'local' or None.")
     if "://" in address:
         raise ValueError(
-            f"address={brief(address)} is that of Ray Client, which this does not use. Give 'host:port' of the "
+            f"{source}={brief(address)} is that of Ray Client, which this does not use. Give 'host:port' of the "
             "cluster's head on a machine of the cluster, or start this program there with ray job submit."
         )
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
-        raise ValueError(f"address={brief(address)}; expected 'host:port' such as '10.0.0.1:6379', or 'local'.")
+        raise ValueError(f"{source}={brief(address)}; expected 'host:port' such as '10.0.0.1:6379', or 'local'.")
     return address
 
 
@@ -46,8 +54,8 @@ def connect(ray: Any, address: str | None, report: Callable[[str], object]) -> N
     OSError
         The address does not answer.
     """
-    if address not in (None, "local"):
-        host, _, port = str(address).rpartition(":")
+    if address is not None and address != "local":
+        host, _, port = address.rpartition(":")
         try:
             _check_head((host.strip("[]"), int(port)))
         except OSError as error:
@@ -55,8 +63,17 @@ def connect(ray: Any, address: str | None, report: Callable[[str], object]) -> N
                 f"No Ray cluster answers at {address}: {os_reason(error)}. Expected the address of its head, which "
                 "ray status shows there."
             ) from error
+    if address is None:
+        try:
+            ray.init(address="auto", log_to_driver=False, logging_level="error")
+            return
+        except ConnectionError:
+            report("No Ray cluster runs on this machine, so Ray is started here for this run.")
+            address = "local"
+        except (Exception, SystemExit) as error:
+            raise OSError(f"The Ray cluster of this machine cannot be used: {first_lines(error)}") from error
     local = {"num_cpus": available_cores(), "include_dashboard": False} if address == "local" else {}
-    where = "this machine" if address in (None, "local") else address
+    where = "this machine" if address == "local" else address
     for starts_left in reversed(range(_STARTS if address == "local" else 1)):
         try:
             ray.init(address=address, log_to_driver=False, logging_level="error", **local)
@@ -92,7 +109,7 @@ def plan(ray: Any, threads: int | None, actors: int | None) -> tuple[int, int]:
         most = counted(max(cpus, default=0), "CPU")
         raise ValueError(
             f"A worker with num_threads={chosen} does not fit: the largest machine of the Ray cluster has {most}. "
-            "Give a smaller num_threads."
+            "Give a smaller number."
         )
     return chosen, room if actors is None else actors
 

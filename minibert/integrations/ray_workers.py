@@ -55,7 +55,7 @@ class RayWorkers:
         Name or folder of the model, the one that `embed_corpus` gets. A folder must exist on each machine.
     address : str, optional
         "host:port" of the cluster's head, or "local" to start Ray on this machine for this run. Default: RAY_ADDRESS,
-        else the cluster to which this machine belongs, else as "local".
+        else the cluster to which this machine belongs, else "local".
     actors : int, optional
         Default: as many as the machines of the cluster have room for.
     num_threads : int, optional
@@ -90,13 +90,17 @@ class RayWorkers:
         # The working folder of a worker is another one.
         self._model = os.path.abspath(model) if os.path.isdir(model) else model
         self._report = report
+        shared = sharing(model_options)["shared_weights"]
+        if shared is None:
+            shared = {"0": False, "1": True}.get(os.environ.get("MINIBERT_SHARED_WEIGHTS", ""))
         # The variables of this process may be missing on other machines.
         self._model_options = {
             **model_options,
             "backend": model_options.get("backend") or os.environ.get("MINIBERT_BACKEND") or None,
             "compute_type": choose_compute_type(model_options.get("compute_type")),
+            "shared_weights": shared,
         }
-        self._address = check_address(address or os.environ.get("RAY_ADDRESS") or None)
+        self._address = check_address(address)
         self._actors = None if actors is None else check_int("actors", actors, 1)
         self._threads = None if num_threads is None else check_int("num_threads", num_threads, 1)
         self._ray = import_ray()

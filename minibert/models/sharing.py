@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import operator
 import os
 import re
 import sys
@@ -156,8 +155,7 @@ class Sharing:
         states = {tensor.path: tensor.state for tensor in tensors}
         digests = [self._digest(folder, path, state) for path, state in sorted(states.items())]
         key = repr((_FORMAT, minibert.__version__, part, digests, self.layout.key))
-        # Those who may not read the checkpoint may not read its weights either.
-        mode = functools.reduce(operator.and_, (os.stat(path).st_mode for path in states), 0o444) | 0o400
+        mode = 0o444 if all(_is_public(path) for path in states) else 0o400
         try:
             return shared_arrays(folder, key, make, title=f"{files.source}, {part}, {self._compute_type}", mode=mode)
         except OSError as error:
@@ -176,6 +174,18 @@ class Sharing:
             if not unchanged:
                 raise ModelFormatError(f"{path} changed while it was being read; load the model again.")
         return self._digests[path]
+
+
+def _is_public(path: Path) -> bool:
+    """Return whether every user may read a file: those who may not read a checkpoint may not read its weights either.
+
+    A folder that others may not enter hides its files. Groups do not count, because the weights are those of the user's
+    own group.
+    """
+    real = Path(os.path.realpath(path))
+    with contextlib.suppress(OSError):
+        return bool(real.stat().st_mode & 0o004) and all(folder.stat().st_mode & 0o001 for folder in real.parents)
+    return False
 
 
 def _noted_digest(folder: Path, path: Path, file: IO[bytes]) -> str:

@@ -24,14 +24,20 @@ def needs(library: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(find_spec(library) is None, reason=f"needs {library}")
 
 
-# Takes the place of `encode` in a worker: fails if the number of threads that compute is another one.
-_CHECKED = """
-def checked(model, texts):
+# Counts the threads that compute, in a worker.
+_COUNT = """
+def check_threads(expected):
     import threading
 
-    vectors = model.encode(texts, truncation="silent")
     helpers = sum(thread.name.startswith("minibert-") for thread in threading.enumerate())
-    assert helpers + 1 == THREADS, (helpers + 1, THREADS)
+    assert helpers + 1 == expected, (helpers + 1, expected)
+"""
+
+# Takes the place of `encode` in a worker.
+_CHECKED = f"""{_COUNT}
+def checked(model, texts):
+    vectors = model.encode(texts, truncation="silent")
+    check_threads(THREADS)
     return vectors
 """
 
@@ -67,14 +73,11 @@ def test_the_command_of_the_page(tmp_path: Path) -> None:
 @needs("ray")
 def test_ray_data(tmp_path: Path, threads: int) -> None:
     code, shown = BLOCKS("Ray Data")
-    counted = f"""
-import threading
-
+    counted = f"""{_COUNT}
 class Counting(Embedder):
     def __call__(self, batch):
         found = super().__call__(batch)
-        helpers = sum(thread.name.startswith("minibert-") for thread in threading.enumerate())
-        assert helpers + 1 == {threads}, helpers
+        check_threads({threads})
         return found
 """
     code = changed(

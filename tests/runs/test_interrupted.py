@@ -11,6 +11,7 @@ import shutil
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from minibert.corpus.embed import embed_corpus
 from minibert.corpus.shards import folder_of
 from minibert.corpus.token_features import TokenFeatures
 from tests.support.corpus_runs import (
+    StoppedError,
     crash,
     output_of,
     run,
@@ -222,3 +224,26 @@ def test_a_file_system_without_locks_gives_a_warning(
         embed_corpus(short_model, [source], str(tmp_path / "out.npy"))
     assert np.load(tmp_path / "out.npy").shape == (1, 24)
     assert not folder_of(tmp_path / "out.npy").exists()
+
+
+@pytest.mark.parametrize("other", [{"compute_type": "int16"}, {"backend": "numpy"}])
+@pytest.mark.filterwarnings("ignore:.*has no modules.json", "ignore:compute_type=")
+def test_a_run_is_not_continued_with_other_numbers(
+    short_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: dict[str, Any]
+) -> None:
+    """The vectors of int16 and of NumPy differ from float32's by less than the probe of a run notices."""
+    source, output = text_file(tmp_path / "a.txt", texts_of(40)), tmp_path / "out.npy"
+    (name, value), usual = *other.items(), SentenceTransformer(short_folder)
+    how: dict[str, Any] = {"shard_size": 10, "truncation": "silent"}
+    with monkeypatch.context() as patch:
+        stop_after(2, patch, StoppedError())
+        with pytest.raises(StoppedError):
+            embed_corpus(SentenceTransformer(short_folder, **other), [source], output, **how)
+    setting = f"compute_type='{value}'" if name == "compute_type" else "products='NumPy'"
+    with pytest.raises(ValueError, match=f"The unfinished run has {setting}, this one has the default"):
+        embed_corpus(usual, [source], output, resume=True, **how)
+    summary = embed_corpus(SentenceTransformer(short_folder, **other), [source], output, resume=True, **how)
+    assert summary is not None
+    assert summary.n_resumed == 20
+    with pytest.raises(ValueError, match=f"The run that made .* has {setting}, this one has the default"):
+        embed_corpus(usual, [source], output, resume=True, **how)
