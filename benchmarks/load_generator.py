@@ -9,8 +9,10 @@ A plan is {"port", "path", "seconds", "loads": [...]}. All loads run at once for
   a latency counts from the time at which the request should have begun.
 
 Requests are made before the clock starts. The answers to equal bodies are compared byte by byte. The result of a load
-is {"latencies": [...], "statuses": {...}, "changed": n, "seconds": s}, where `changed` counts answers that differ from
-the first one to the same body; besides, the plan's result has "cpu", the processor seconds of this process.
+is {"latencies": [...], "statuses": {...}, "changed": n, "seconds": s, "own": o}, where `changed` counts answers that
+differ from the first one to the same body. `own` is the mean of this process' processor seconds between a request and
+its answer; it has a meaning with one client only. The plan's result also has "cpu", all processor seconds of this
+process.
 """
 
 from __future__ import annotations
@@ -65,7 +67,7 @@ class Load:
         self._free: list[Connection] = []
         self.latencies: list[float] = []
         self.statuses: Counter[int] = Counter()
-        self.changed, self.ended = 0, 0.0
+        self.changed, self.ended, self.own = 0, 0.0, 0.0
 
     async def run(self, start: float) -> dict[str, Any]:
         """Send requests until the time is over, and wait for the last answers."""
@@ -79,6 +81,7 @@ class Load:
             "statuses": dict(self.statuses),
             "changed": self.changed,
             "seconds": self.ended - start,
+            "own": self.own / max(1, sum(self.statuses.values())),
         }
 
     async def _closed(self, start: float, first: int, step: int) -> None:
@@ -103,8 +106,10 @@ class Load:
 
     async def _one(self, connection: Connection, number: int, began: float) -> None:
         index = number % len(self._requests)
+        before = time.thread_time()
         status, body = await connection.ask(self._requests[index])
         self.ended = time.perf_counter()
+        self.own += time.thread_time() - before
         self.statuses[status] += 1
         if status == 200:
             self.latencies.append(self.ended - began)

@@ -89,7 +89,8 @@ def app(
         response = _health(service, ready=True)
         if response.status_code != 200 or "text/html" not in request.headers.get("accept", ""):
             return response
-        shown = page(engine, minibert.__version__, str(request.base_url), with_key=keys is not None)
+        url = request.url.replace(path=f"{request.scope.get('root_path', '')}/", query="", fragment="")
+        shown = page(engine, minibert.__version__, str(url), with_key=keys is not None)
         return Response(shown, headers=HEADERS, media_type="text/html")
 
     get("/", root)

@@ -15,7 +15,7 @@ import dataclasses
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from typing import Any, NamedTuple, Self
 
@@ -118,8 +118,11 @@ class Engine:
                 raise ServiceError("unavailable", "the service is stopping; send the request again.", retry_after=1.0)
             job.admitted = self._clock()
             if job.units:
-                with self._counting_refusals():
+                try:
                     self._scheduler.admit(job)
+                except ServiceError:
+                    self._refused_jobs += 1
+                    raise
                 self._unfinished.add(job)
                 if self._thread is None:
                     self._thread = threading.Thread(target=self._run, name="minibert-engine", daemon=True)
@@ -144,20 +147,15 @@ class Engine:
         ServiceError
             The estimated wait is too long.
         """
-        with self._changed, self._counting_refusals():
+        with self._changed:
+            bulk = False
             if most_tokens is None or most_tokens > INTERACTIVE_TOKENS or self._has_prompts:
                 bulk = self._scheduler.estimated_wait(True) < self._scheduler.estimated_wait(False)
+            try:
                 self._scheduler.check_room(bulk)
-            else:
-                self._scheduler.check_room(False)
-
-    @contextlib.contextmanager
-    def _counting_refusals(self) -> Iterator[None]:
-        try:
-            yield
-        except ServiceError:
-            self._refused_jobs += 1
-            raise
+            except ServiceError:
+                self._refused_jobs += 1
+                raise
 
     def prepare(
         self, inputs: Sequence[str] | Sequence[Sequence[int]], model: str | None = None, **options: Any
@@ -176,7 +174,7 @@ class Engine:
     ) -> Answer:
         """Turn texts into vectors, and wait for them. Arguments and errors are those of `prepare` and `submit`."""
         prepared = self.prepare(inputs, model, **options)
-        return Answer(self.submit(prepared.job).result(), prepared.report)
+        return Answer(self._computed(prepared.job), prepared.report)
 
     def score(self, inputs: Sequence[tuple[str, str | None]], model: str | None = None, **options: Any) -> Answer:
         """Score pairs of texts, and texts (whose second part is None), and wait; `options` are those of `ScoreOptions`.
@@ -187,7 +185,15 @@ class Engine:
             As for `embed`.
         """
         prepared = self.models.classifier(model).prepare(inputs, ScoreOptions(**options), self.settings)
-        return Answer(self.submit(prepared.job).result(), prepared.report)
+        return Answer(self._computed(prepared.job), prepared.report)
+
+    def _computed(self, job: Job) -> Any:
+        """Return the answer of a job; if the waiting is interrupted, its texts are not computed any more."""
+        future = self.submit(job)
+        try:
+            return future.result()
+        finally:
+            future.cancel()  # without an effect if it has ended
 
     # -- what it does
 
@@ -215,7 +221,7 @@ class Engine:
         """Compute a text with each model, so that kernels are compiled, and again, so that the speed is known."""
         for served in self.models.values():
             for _ in range(2):
-                self.submit(served.first_job(self.settings)).result()
+                self._computed(served.first_job(self.settings))
 
     def drain(self) -> None:
         """Refuse new requests; those that are queued are computed."""
@@ -255,7 +261,7 @@ class Engine:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.close()
+        self.close(None if exception[0] is None else 0.0)  # after an error or Ctrl-C, nothing of the queue is computed
 
     # -- in a process that is forked
 

@@ -99,7 +99,10 @@ class GivenIds:
         if given > self._limit:
             if self._truncation != "mark":
                 raise too_long(index, self._limit, given)
-            row = [*row[: self._limit - 1], row[-1]]
+            kept = self._limit - 2
+            first = given - 1 - kept if self._tokenizer.truncation_side == "left" else 1
+            inner = row[first : first + kept]
+            row = [row[0], *inner, row[-1]]
         special = np.isin(row, self._tokenizer.all_special_ids).astype(int).tolist()
         tokens = self._tokenizer.convert_ids_to_tokens(row)
         assert isinstance(tokens, list)

@@ -31,7 +31,6 @@ from minibert.serving.scheduler import Job
 from minibert.serving.settings import GRACE
 
 try:
-    from starlette.responses import Response
     from starlette.types import Receive, Scope, Send
 except ImportError as error:
     raise missing(error) from error
@@ -104,10 +103,11 @@ class PostRoute:
         headers = {"x-request-id": request_id}
         held, work = _Held(service), None
         try:
-            body = await self._body(scope, receive, held)
+            given = dict(scope["headers"])
+            body = await self._body(given, receive, held)
             if post.computes:  # a token has a byte at least; what the body says may make it bulk
                 service.engine.check_room(None if b"priority" in body else len(body))
-            accept = dict(scope["headers"]).get(b"accept", b"").decode("latin-1")
+            accept = given.get(b"accept", b"").decode("latin-1")
             before = time.monotonic()
             if len(body) <= _INLINE_BODY:
                 work = post.read(service.engine, body, accept)
@@ -140,14 +140,14 @@ class PostRoute:
         self._report(work, headers, request_id, status, seconds)
         try:
             del work
-            await _send(Response(content, status, headers, media_type), send)
+            headers |= {"content-type": media_type, "content-length": str(len(content))}
+            await _send(status, headers, content, send)
         finally:
             held.release()
 
-    async def _body(self, scope: Scope, receive: Receive, held: _Held) -> bytes:
+    async def _body(self, headers: dict[bytes, bytes], receive: Receive, held: _Held) -> bytes:
         """Read the body, up to its limit and within its time."""
         settings = self._service.engine.settings
-        headers = dict(scope["headers"])
         encoding = headers.get(b"content-encoding", b"identity").decode("latin-1").lower()
         if encoding != "identity":
             raise ServiceError("media_type", f"the body has Content-Encoding {encoding[:50]!r}; send it uncompressed.")
@@ -295,15 +295,16 @@ async def _discard(receive: Receive, most: int) -> None:
                 more = message.get("more_body", False)
 
 
-async def _send(response: Response, send: Send) -> None:
-    """Send a response in parts, so that the bytes of a slow client are not all copied into its connection at once."""
-    await send({"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers})
-    content, first = response.body, 0
+async def _send(status: int, headers: dict[str, str], content: bytes, send: Send) -> None:
+    """Send an answer in parts, so that the bytes of a slow client are not all copied into its connection at once."""
+    raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": status, "headers": raw})
+    first = 0
     while len(content) - first > _PART_BYTES:
-        part = bytes(content[first : first + _PART_BYTES])
+        part = content[first : first + _PART_BYTES]
         await send({"type": "http.response.body", "body": part, "more_body": True})
         first += _PART_BYTES
-    await send({"type": "http.response.body", "body": bytes(content[first:])})
+    await send({"type": "http.response.body", "body": content[first:]})
 
 
 async def _disconnected(receive: Receive) -> None:

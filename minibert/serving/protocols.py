@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from minibert.base.arrays import FloatArray
 from minibert.serving import answers, wire
 from minibert.serving.engine import Engine
 from minibert.serving.errors import ServiceError
+from minibert.serving.given_ids import GivenIds
 from minibert.serving.prepared import Prepared, Report, check_number
 from minibert.serving.scheduler import Job
 from minibert.serving.served_classifier import ScoreOptions, ServedClassifier
@@ -87,6 +88,7 @@ def _openai(engine: Engine, body: bytes, accept: str) -> Work:
     served = engine.models.model(request.model)
     inputs = wire.read_inputs(request.input, "input")
     prepared = served.prepare(inputs, _options(request, normalize=request.normalize), engine.settings)
+    ignored += _without_effect(request, inputs, engine.settings.truncation)
     report = prepared.report
     total = sum(report.n_tokens)
     rest: dict[str, Any] = {"model": served.name, "usage": {"prompt_tokens": total, "total_tokens": total}}
@@ -125,6 +127,7 @@ def _embed_request(engine: Engine, request: wire.EmbedRequest, ignored: tuple[st
     inputs = wire.read_inputs(request.inputs, "inputs")
     options = _options(request, normalize=True if request.normalize is None else request.normalize)
     prepared = engine.models.model(request.model).prepare(inputs, options, engine.settings)
+    ignored += _without_effect(request, inputs, engine.settings.truncation)
     if "application/octet-stream" in accept:
         return _work(prepared, answers.array_file, ignored, "application/octet-stream")
     return _work(prepared, answers.list_of_vectors, ignored)
@@ -136,6 +139,7 @@ def _embed_all(engine: Engine, body: bytes, accept: str) -> Work:
     for name in ("dimensions", "pooling"):
         if getattr(request, name) is not None:
             ignored = (*ignored, name)
+    ignored += _without_effect(request, inputs, "mark")
     options = dataclasses.replace(
         _options(request, normalize=request.normalize), tokens=True, dimensions=None, pooling=None
     )
@@ -157,7 +161,7 @@ def _similarity(engine: Engine, body: bytes, accept: str) -> Work:
         if getattr(given, name) is None:
             setattr(given, name, getattr(request, name))
     texts = [request.inputs.source_sentence, *request.inputs.sentences]
-    prepared = engine.models.model(request.model).prepare(texts, _truncation(given), engine.settings)
+    prepared = engine.models.model(request.model).prepare(texts, TextOptions(**_truncation(given)), engine.settings)
 
     def write(vectors: FloatArray) -> bytes:
         source = np.broadcast_to(vectors[:1], vectors[1:].shape)
@@ -276,15 +280,7 @@ def _rerank(engine: Engine, body: bytes, accept: str) -> Work:
 
 
 def _score_options(request: wire.PredictRequest | wire.RerankRequest, scores: str, field: str) -> ScoreOptions:
-    given = _truncation(request)
-    return ScoreOptions(
-        scores=scores,
-        truncation=given.truncation,
-        side=given.side,
-        prompt_name=given.prompt_name,
-        field=field,
-        low=request.priority == "low",
-    )
+    return ScoreOptions(scores=scores, field=field, low=request.priority == "low", **_truncation(request))
 
 
 def info(engine: Engine, version: str) -> dict[str, Any]:
@@ -391,6 +387,8 @@ def _ollama(engine: Engine, body: bytes, accept: str) -> Work:
             "load_duration": 0,
             "prompt_eval_count": sum(prepared.report.n_tokens),
         }
+        rest |= {"truncated": prepared.report.truncated} if prepared.report.truncated else {}
+        rest |= {"ignored": ignored} if ignored else {}
         return b'{"embeddings":' + answers.list_of_vectors([*vectors]) + b"," + answers.dump(rest)[1:]
 
     return _work(prepared, write, ignored)
@@ -441,8 +439,12 @@ def _encode(engine: Engine, body: bytes, accept: str) -> Work:
     shown: dict[str, Any] = {"status": 200, "id": request.id}
     if request.show_tokens:
         limit = served.model.max_seq_length
+        ids = GivenIds(served.model, limit, True, "mark")
         rows = [
-            one if isinstance(one, list) else tokenizer.encode(one, truncation=True, max_length=limit) for one in inputs
+            ids.encoding(i, one).ids.tolist()
+            if isinstance(one, list)
+            else tokenizer.encode(one, truncation=True, max_length=limit)
+            for i, one in enumerate(inputs)
         ]
         shown["tokens"] = [tokenizer.convert_ids_to_tokens(row) for row in rows]
 
@@ -457,25 +459,45 @@ def _encode(engine: Engine, body: bytes, accept: str) -> Work:
 
 def _options(request: wire.OpenAIEmbeddingRequest | wire.EmbedRequest, *, normalize: bool | None) -> TextOptions:
     """Return the options that OpenAI's and text-embeddings-inference's requests share."""
-    return dataclasses.replace(
-        _truncation(request),
+    return TextOptions(
+        **_truncation(request),
         normalize=normalize,
         dimensions=request.dimensions,
         max_tokens=request.truncate_prompt_tokens,
         input_type=request.input_type,
         layers=request.layers,
         pooling=request.pooling,
-        add_special_tokens=request.add_special_tokens,
+        add_special_tokens=bool(request.add_special_tokens),
         low=request.priority == "low",
     )
 
 
-def _truncation(request: wire.TruncationFields) -> TextOptions:
+def _without_effect(
+    request: wire.OpenAIEmbeddingRequest | wire.EmbedRequest, inputs: Sequence[Any], default: str
+) -> tuple[str, ...]:
+    """Return the names of the fields that have no effect on these texts or token ids.
+
+    `default` is what happens to a text that is too long if the request does not say it.
+    """
+    found = []
+    if not inputs or isinstance(inputs[0], str):
+        if request.add_special_tokens is False:  # texts always get them, as in `encode`
+            found.append("add_special_tokens")
+        split = (_truncation(request)["truncation"] or default) == "split"
+        if split and request.truncation_direction is not None:
+            found.append("truncation_direction")
+    else:
+        found += [name for name in ("prompt_name", "input_type") if getattr(request, name) is not None]
+    return tuple(found)
+
+
+def _truncation(request: wire.TruncationFields) -> dict[str, Any]:
+    """Return the fields that all options share: `truncation`, `side` and `prompt_name`."""
     truncate = request.truncate
     if isinstance(truncate, bool):
         truncate = "mark" if truncate else "error"
     side = None if request.truncation_direction is None else request.truncation_direction.lower()
-    return TextOptions(truncation=truncate, side=side, prompt_name=request.prompt_name)
+    return {"truncation": truncate, "side": side, "prompt_name": request.prompt_name}
 
 
 def _work(

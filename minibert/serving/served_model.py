@@ -99,6 +99,7 @@ class _Task(NamedTuple):
     width: int
     prompt_name: str | None
     model: SentenceTransformer
+    limit: int
 
 
 class ServedModel:
@@ -189,11 +190,11 @@ class ServedModel:
             An input or an option is wrong; the message names it.
         """
         check_number(len(inputs), settings)
-        task, width, prompt_name, model = self._task(options, settings)
+        task, width, prompt_name, model, limit = self._task(options, settings)
         truncation = _truncation(options, settings)
         given_ids = bool(len(inputs)) and not isinstance(inputs[0], str)
         if given_ids:
-            ids = GivenIds(model, self._limit(options), options.add_special_tokens, truncation)
+            ids = GivenIds(model, limit, options.add_special_tokens, truncation)
             groups, rows = [[ids.encoding(i, one)] for i, one in enumerate(inputs)], list(range(len(inputs)))
             prompt_name = None
         else:
@@ -203,7 +204,7 @@ class ServedModel:
                 raise ServiceError("invalid", str(error), param="input") from error
             distinct = {text: i for i, text in enumerate(dict.fromkeys(inputs))}
             rows = [distinct[text] for text in inputs]
-            groups = self._windows(task.windows, list(distinct), rows, truncation, self._limit(options))
+            groups = self._windows(task.windows, list(distinct), rows, truncation, limit)
         if prompt_name is not None and not model.prompts[prompt_name]:
             prompt_name = None  # an empty text
         units = [Unit(window, len(group) == 1) for group in groups for window in group]
@@ -294,7 +295,7 @@ class ServedModel:
             raise ServiceError("invalid", str(error)) from error
         most = width if self.model.truncate_dim is None or options.tokens else min(width, self.model.truncate_dim)
         if options.dimensions is None:
-            return _Task(task, most, prompt_name, model)
+            return _Task(task, most, prompt_name, model, limit)
         if not 1 <= options.dimensions <= most:
             raise ServiceError(
                 "invalid",
@@ -302,7 +303,7 @@ class ServedModel:
                 "vectors.",
                 param="dimensions",
             )
-        return _Task(task, options.dimensions, prompt_name, model)
+        return _Task(task, options.dimensions, prompt_name, model, limit)
 
     def _windows(
         self, windows: TokenWindows, texts: list[str], rows: list[int], truncation: str, limit: int

@@ -72,7 +72,7 @@ class _VectorFields(TruncationFields, kw_only=True):
     normalize: bool | None = None
     layers: int | list[int] | None = None
     pooling: str | list[str] | None = None
-    add_special_tokens: bool = False
+    add_special_tokens: bool | None = None
     priority: Literal["low", "normal"] | None = None
 
 

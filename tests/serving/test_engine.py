@@ -106,6 +106,39 @@ def test_cancelled_requests_are_dropped_and_counted(engine: Engine) -> None:
     assert answer(kept) == [0, 1, 2]
 
 
+def test_an_interrupted_call_is_not_computed(model: SentenceTransformer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(future: Future[Any], timeout: float | None = None) -> Any:
+        raise KeyboardInterrupt
+
+    with Engine(model) as engine:
+        gate = Gate()
+        first = engine.submit(job([1], gate))
+        assert gate.entered.wait(PATIENCE_SECONDS)
+        with monkeypatch.context() as patch:
+            patch.setattr(Future, "result", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                engine.embed(["a", "b", "c"])
+        assert (engine.load().queued_jobs, engine.load().cancelled_units) == (0, 3)
+        gate.opened.set()
+        assert first.result(PATIENCE_SECONDS) == [0]
+
+
+def test_a_block_that_ends_by_an_error_does_not_compute_what_is_queued(model: SentenceTransformer) -> None:
+    engine, gate, later = Engine(model), Gate(), Gate()
+    first = engine.submit(job([1], gate))
+    assert gate.entered.wait(PATIENCE_SECONDS)
+    second = engine.submit(job([1], later))
+    with pytest.raises(KeyboardInterrupt), engine:
+        raise KeyboardInterrupt  # the step is not waited for: its gate is closed
+    for future in (first, second):
+        with pytest.raises(ServiceError, match="has stopped"):
+            future.result(PATIENCE_SECONDS)
+    gate.opened.set()
+    later.opened.set()
+    assert engine.close(PATIENCE_SECONDS)
+    assert later.steps == []
+
+
 def test_cancelling_at_any_moment_loses_nothing_else(engine: Engine) -> None:
     chance = random.Random(3)
     futures = []
@@ -323,6 +356,15 @@ def test_token_ids_are_computed_as_they_are(engine: Engine, model: SentenceTrans
     np.testing.assert_array_equal(found.value, expected[[i for i, row in enumerate(rows) if len(row) > 2]])
     cut = engine.embed([[rows[0][0], *[5] * 200, rows[0][-1]]])
     assert (cut.report.truncated, cut.report.n_tokens) == ((0,), (64,))
+
+
+def test_token_ids_are_cut_on_the_side_that_is_asked_for(engine: Engine, model: SentenceTransformer) -> None:
+    first, *inner, last = model.tokenizer.encode(LONG + "the end")
+    assert len(inner) > 62
+    for side, kept in (("right", inner[:62]), ("left", inner[-62:])):
+        found = engine.embed([[first, *inner, last]], side=side)
+        np.testing.assert_array_equal(found.value, engine.embed([[first, *kept, last]]).value)
+        assert (found.report.truncated, found.report.n_tokens) == ((0,), (64,))
 
 
 def test_the_report_counts_what_was_computed(engine: Engine, model: SentenceTransformer) -> None:

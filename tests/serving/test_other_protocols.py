@@ -102,6 +102,8 @@ def test_ollama(client: TestClient, model: SentenceTransformer) -> None:
     assert answer["prompt_eval_count"] == sum(model.num_tokens(TEXTS))
     assert {"total_duration", "load_duration"} <= set(answer)
     assert response.headers["x-minibert-ignored"] == "keep_alive,options"
+    assert (answer["ignored"], "truncated" in answer) == (["keep_alive", "options"], False)
+    assert client.post("/api/embed", json={"input": ["a", LONG]}).json()["truncated"] == [1]
     one = client.post("/api/embed", json={"model": "small", "input": TEXTS[0]}).json()["embeddings"]
     np.testing.assert_array_equal(floats(one[0]), model.encode(TEXTS[0]))
     old = client.post("/api/embeddings", json={"model": "small", "prompt": TEXTS[0]}).json()

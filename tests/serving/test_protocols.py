@@ -188,6 +188,10 @@ def test_bert_as_service(client: TestClient, model: SentenceTransformer) -> None
     split = [row[1:-1] for row in tokens]
     answer = post(client, "/encode", {"texts": split, "is_tokenized": True}).json()
     np.testing.assert_array_equal(floats(answer["result"]), vectors)
+    answer = post(
+        client, "/encode", {"texts": [*split, ["the"] * 99], "is_tokenized": True, "show_tokens": True}
+    ).json()
+    assert answer["tokens"] == [*tokens, ["[CLS]", *["the"] * 62, "[SEP]"]]
     blank = post(client, "/encode", {"texts": ["a", " "]})
     assert (blank.status_code, blank.json()) == (
         400,

@@ -16,6 +16,8 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
 from starlette.testclient import TestClient
 
 from minibert import CrossEncoder, SentenceTransformer
@@ -65,6 +67,45 @@ def test_the_fields_of_a_request_do_not_change_the_next_one(model: SentenceTrans
         assert client.post("/embed", json={"inputs": LONG}).content == expected
         assert client.get("/info").json()["max_input_length"] == 64
     assert model.max_seq_length == 64
+
+
+@pytest.mark.parametrize(
+    ("fields", "ignored"),
+    [
+        ({"input": [2, 5, 3], "prompt_name": "query", "input_type": "query"}, ["prompt_name", "input_type"]),
+        ({"input": [2, 5, 3], "add_special_tokens": False}, None),
+        ({"input": "a", "add_special_tokens": False}, ["add_special_tokens"]),
+        ({"input": "a", "add_special_tokens": True}, None),
+        ({"input": "a", "truncate": "split", "truncation_direction": "left", "x": 1}, ["x", "truncation_direction"]),
+        ({"input": "a", "prompt_name": "query", "truncation_direction": "left"}, None),
+    ],
+)
+def test_fields_without_an_effect_are_named(
+    model: SentenceTransformer, fields: dict[str, Any], ignored: list[str] | None
+) -> None:
+    special = {2: model.tokenizer.cls_token_id, 3: model.tokenizer.sep_token_id}
+    if isinstance(fields["input"], list):
+        fields = {**fields, "input": [special.get(one, one) for one in fields["input"]]}
+    with Engine(model) as engine, TestClient(app(engine)) as client:
+        answer = client.post("/v1/embeddings", json=fields)
+        assert answer.status_code == 200
+        assert answer.json().get("ignored") == ignored
+        fields["inputs"] = fields.pop("input")
+        for path in ("/embed", "/embed_all")[: 1 if "truncate" in fields else 2]:  # /embed_all refuses "split"
+            answer = client.post(path, json=fields)
+            assert answer.status_code == 200
+            assert answer.headers.get("x-minibert-ignored") == (None if ignored is None else ",".join(ignored))
+
+
+def test_a_default_of_the_service_takes_the_effect_of_a_field(model: SentenceTransformer) -> None:
+    body = {"inputs": LONG, "truncation_direction": "left"}
+    with Engine(model, settings=Settings(truncation="split")) as engine, TestClient(app(engine)) as client:
+        assert client.post("/embed", json=body).headers["x-minibert-ignored"] == "truncation_direction"
+        cut = client.post("/embed_all", json=body)
+        assert "x-minibert-ignored" not in cut.headers
+        assert cut.content != client.post("/embed_all", json={"inputs": LONG}).content
+        marked = client.post("/embed", json={**body, "truncate": True})
+        assert "x-minibert-ignored" not in marked.headers
 
 
 def test_a_prompt_that_is_changed_is_used(folder: Path) -> None:
@@ -202,6 +243,15 @@ def test_a_loop_that_is_closed_does_not_disturb_the_engine() -> None:
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_of_a_mounted_application_names_its_routes(model: SentenceTransformer) -> None:
+    with Engine(model) as engine:
+        outer = Starlette(routes=[Mount("/emb", app(engine))])
+        with TestClient(outer, base_url="http://10.0.0.1") as client:
+            text = client.get("/emb/?a=b", headers=HTML).text
+            assert "curl &#x27;http://10.0.0.1/emb/embed&#x27; -d" in text
+            assert client.post("/emb/embed", json={"inputs": "a"}).status_code == 200
 
 
 def test_a_browser_gets_a_page(model: SentenceTransformer) -> None:

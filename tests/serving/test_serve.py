@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import socket
@@ -18,6 +19,7 @@ import numpy as np
 import pytest
 
 from minibert import SentenceTransformer
+from minibert.serving.server import listen
 from tests.support.checkpoints import random_checkpoint, sentence_model
 from tests.support.command_line import run
 from tests.support.outcomes import PATIENCE, ROOT
@@ -168,6 +170,23 @@ def test_a_unix_socket(folder: Path, tmp_path: Path) -> None:
             assert client.post("http://x/embed", json={"inputs": "a"}).status_code == 200
         assert running.end(signal.SIGTERM) == 0
         assert not Path(path).exists()
+
+
+def test_the_socket_of_another_process_is_not_removed(tmp_path: Path) -> None:
+    path = str(tmp_path / "socket")
+    with contextlib.ExitStack() as opened:
+        other = opened.enter_context(socket.socket(socket.AF_UNIX))
+        other.bind(path)
+        other.listen(0)
+        for _ in range(3):  # nobody accepts them, so that the queue is full
+            waiting = opened.enter_context(socket.socket(socket.AF_UNIX))
+            waiting.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                waiting.connect(path)
+        with pytest.raises(OSError, match="cannot listen on"):
+            listen("", 0, path)
+        assert Path(path).exists()
+    listen("", 0, path).close()  # the process has ended: its file is replaced
 
 
 def test_options_are_environment_variables_too(folder: Path) -> None:
