@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, Self
 from minibert.sentence.cross_encoder import CrossEncoder
 from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.serving.errors import ServiceError
+from minibert.serving.forks import watch_forks
 from minibert.serving.models_by_name import ModelsByName
 from minibert.serving.prepared import Prepared, Report
 from minibert.serving.results import Failure, reason_of, results_of
@@ -100,6 +101,7 @@ class Engine:
         self._unfinished: set[Job] = set()
         self._heartbeat, self._busy_seconds = clock(), 0.0
         self._cancelled_units = self._refused_jobs = 0
+        watch_forks(self)
 
     # -- requests
 
@@ -260,6 +262,22 @@ class Engine:
 
     def __exit__(self, *exception: object) -> None:
         self.close(None if exception[0] is None else 0.0)  # after an error or Ctrl-C, nothing of the queue is computed
+
+    # -- in a process that is forked
+
+    def lock_of_fork(self) -> threading.Condition:
+        """See `Forkable`."""
+        return self._changed
+
+    def start_again(self) -> None:
+        """Begin with an empty queue, and without a thread; requests of the other process fail here."""
+        self._changed, self._thread, self._busy = threading.Condition(), None, False
+        self._scheduler.clear()
+        jobs = [*self._unfinished]
+        self._unfinished.clear()
+        if jobs:  # in a thread, because one that is gone may have held the lock of a future
+            error = ServiceError("unavailable", "the process was forked; send the request again.", retry_after=1.0)
+            threading.Thread(target=lambda: [_fail(job, error) for job in jobs], daemon=True).start()
 
     # -- the thread
 

@@ -21,6 +21,7 @@ from minibert.serving import answers
 from minibert.serving.completions import Completions
 from minibert.serving.engine import Engine
 from minibert.serving.errors import ServiceError
+from minibert.serving.forks import watch_forks
 from minibert.serving.gates import request_id_of
 from minibert.serving.libraries import missing
 from minibert.serving.logs import LOG, REQUESTS
@@ -54,9 +55,18 @@ class Service:
     """
 
     def __init__(self, engine: Engine, metrics: Metrics) -> None:
-        self.engine, self.metrics, self.inflight_bytes = engine, metrics, 0
-        self.completions, self.leaving = Completions(), False
+        self.engine, self.metrics, self.leaving = engine, metrics, False
         metrics.inflight.set_function(lambda: self.inflight_bytes)
+        self.start_again()
+        watch_forks(self)
+
+    def lock_of_fork(self) -> contextlib.AbstractContextManager[None]:
+        """See `Forkable`."""
+        return contextlib.nullcontext()
+
+    def start_again(self) -> None:
+        """Make the threads, also in a process that is forked; it does not have the requests of the other one."""
+        self.inflight_bytes, self.completions = 0, Completions()
         self._short = ThreadPoolExecutor(1, "minibert-read")
         self._long = ThreadPoolExecutor(1, "minibert-read-long")
 

@@ -260,10 +260,11 @@ class Scheduler:
         return dropped
 
     def clear(self) -> list[Job]:
-        """Drop all requests, and return them."""
+        """Drop all requests, and return those with units that were not taken; nobody computes a step now."""
         jobs = [*self._queues[False], *self._queues[True]]
         for job in jobs:
             self.remove(job)
+        self._running = 0.0
         return jobs
 
     def _subtract(self, bulk: bool, key: Hashable, tokens: int) -> None:
