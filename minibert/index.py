@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from minibert.base.arrays import FloatArray, Int64Array
 from minibert.base.checks import check_choice, check_int
-from minibert.quantization import quantization_ranges, quantize_embeddings
+from minibert.quantized import quantization_ranges, quantize_embeddings
 from minibert.search import as_matrix
 
 __all__ = ["semantic_search_faiss", "semantic_search_usearch"]

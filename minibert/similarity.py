@@ -1,4 +1,4 @@
-"""Similarity of vectors, and functions that normalize and truncate vectors; quantization.py quantizes them.
+"""Similarity of vectors, and functions that normalize and truncate vectors; quantized.py quantizes them.
 
 The names, the arguments and the results are those of sentence_transformers.util, version 6.2. The answer is a tensor if
 an argument is a tensor of torch, or a list of tensors; otherwise it is a NumPy array, where that library answers with a
@@ -23,7 +23,7 @@ from minibert.base.arrays import FloatArray, IntArray
 from minibert.base.checks import check_choice, check_int
 from minibert.base.scores import as_given, as_scores
 from minibert.base.vectors import as_array, as_vectors, not_single
-from minibert.quantization import PRECISIONS, quantize_embeddings
+from minibert.quantized import PRECISIONS, quantize_embeddings
 
 __all__ = [
     "PRECISIONS",

@@ -24,7 +24,7 @@ from minibert.corpus.survey import ON_ERROR
 from minibert.corpus.writers import OUTPUT_DTYPES
 from minibert.kernels.tasks import ACTIVATION_CODES
 from minibert.models.backend import BACKENDS
-from minibert.quantization import PRECISIONS
+from minibert.quantized import PRECISIONS
 from minibert.scikit import MinibertTransformer
 from minibert.sentence.options import EncodeOptions
 from minibert.tokenizer.windows import TRUNCATION

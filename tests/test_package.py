@@ -32,7 +32,8 @@ PACKAGE = Path(minibert.__file__).parent
 
 # The folders, and the modules beside them. Each one imports only those above it in this list.
 ORDER = (
-    *("errors", "base", "checkpoint", "bert", "kernels", "trace", "exact", "models", "tokenizer", "quantization"),
+    *("errors", "base", "checkpoint", "bert", "kernels", "trace", "exact", "models", "tokenizer"),
+    "quantized",
     *("similarity", "search", "index", "tokens", "sentence", "tasks", "inside", "parity", "corpus", "serving"),
     *("util", "plot", "scikit"),
     *("integrations", "compat", "cli", "__main__"),

@@ -88,11 +88,11 @@ def test_compute_types_and_processors_have_files_of_their_own(
 ) -> None:
     for compute_type in (*TYPES, *TYPES):
         BertModel.from_pretrained(small_folder, compute_type=compute_type, shared_weights=True)
-    assert len(mapped_files(cache)) == 3
+    assert len(mapped_files(cache)) == len(TYPES)
     key = packing.cache_key
     monkeypatch.setattr(packing, "cache_key", lambda compute_type: key(compute_type).replace("'", "'another ", 1))
     BertModel.from_pretrained(small_folder, shared_weights=True)
-    assert len(mapped_files(cache)) == 4
+    assert len(mapped_files(cache)) == len(TYPES) + 1
 
 
 @pytest.mark.parametrize("name", sorted(minibert.bert.weights.HEADS))

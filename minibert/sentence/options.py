@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from minibert.base import tensors
 from minibert.base.checks import brief, check_choice, check_int, is_cpu
-from minibert.quantization import PRECISIONS
+from minibert.quantized import PRECISIONS
 from minibert.tokens.layers import LayerSelection
 
 __all__ = [
