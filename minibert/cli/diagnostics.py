@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+import minibert
 from minibert.base.arrays import FloatArray
 from minibert.base.machine import available_cores
 from minibert.bert import low_precision, reference
@@ -60,8 +61,8 @@ class Check:
 
 def versions() -> dict[str, str | None]:
     """Return the versions of minibert, Python and the runtime packages; None for a package that is not installed."""
-    found: dict[str, str | None] = {}
-    for name in ("minibert", "numpy", "numba", "llvmlite", "safetensors", "tokenizers", "huggingface-hub"):
+    found: dict[str, str | None] = {"minibert": minibert.__version__}  # of this code, not of what pip has installed
+    for name in ("numpy", "numba", "llvmlite", "safetensors", "tokenizers", "huggingface-hub"):
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:

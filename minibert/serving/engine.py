@@ -277,7 +277,7 @@ class Engine:
         self._unfinished.clear()
         if jobs:  # in a thread, because one that is gone may have held the lock of a future
             error = ServiceError("unavailable", "the process was forked; send the request again.", retry_after=1.0)
-            threading.Thread(target=lambda: [_fail(job, error) for job in jobs], daemon=True).start()
+            threading.Thread(target=_fail_all, args=(jobs, error), daemon=True).start()
 
     # -- the thread
 
@@ -293,8 +293,7 @@ class Engine:
                 self._scheduler.clear()
                 jobs = [*self._unfinished]
                 self._unfinished.clear()
-            for job in jobs:
-                _fail(job, ServiceError("failed", "the engine has stopped."))
+            _fail_all(jobs, ServiceError("failed", "the engine has stopped."))
             if not isinstance(error, Exception):
                 raise
 
@@ -363,3 +362,8 @@ class Engine:
 def _fail(job: Job, error: ServiceError) -> None:
     with contextlib.suppress(InvalidStateError):
         job.future.set_exception(error)
+
+
+def _fail_all(jobs: Sequence[Job], error: ServiceError) -> None:
+    for job in jobs:
+        _fail(job, error)
