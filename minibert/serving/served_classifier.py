@@ -114,10 +114,8 @@ class ServedClassifier:
             "raw": identity,
         }
 
-    def check_settings(self, truncation: str, prompt_name: str | None) -> None:
-        """Raise a ValueError for a wrong `truncation`; windows and the prompt are for models that give vectors."""
-        if truncation not in (*_TRUNCATION, "split"):
-            raise ValueError(f"truncation={truncation!r}; expected one of 'mark', 'error', 'split'.")
+    def check_default_prompt(self, name: str | None) -> None:
+        """Accept any name, because the service's default prompt is for models that give vectors."""
 
     @property
     def labels(self) -> list[str]:

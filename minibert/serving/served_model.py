@@ -134,12 +134,10 @@ class ServedModel:
         """Say if the model's own vectors have length 1."""
         return self.model.pipeline.names[-1:] == ("Normalize",)
 
-    def check_settings(self, truncation: str, prompt_name: str | None) -> None:
-        """Raise a ValueError if a setting of the service does not fit the model."""
-        if truncation not in _TRUNCATION:
-            raise ValueError(f"truncation={truncation!r}; expected one of {', '.join(map(repr, _TRUNCATION))}.")
-        if prompt_name is not None and prompt_name not in self.model.prompts:
-            raise ValueError(f"default_prompt_name={prompt_name!r}; the model {self.name} has {[*self.model.prompts]}.")
+    def check_default_prompt(self, name: str | None) -> None:
+        """Raise a ValueError if the model does not have the service's default prompt."""
+        if name is not None and name not in self.model.prompts:
+            raise ValueError(f"default_prompt_name={name!r}; the model {self.name} has {[*self.model.prompts]}.")
 
     def details(self) -> dict[str, Any]:
         """Return what OpenAI's list of models says about this one besides its name."""
