@@ -82,6 +82,7 @@ class Engine:
     settings : Settings
     observers : list of callables
         Each is called with the number of units, the tokens and the seconds of every step, by the thread that computes.
+        One that raises is logged and removed.
     """
 
     def __init__(
@@ -354,8 +355,13 @@ class Engine:
             self._unfinished.difference_update(complete)
         for job in complete:
             self._complete(job)
-        for observe in self.observers:
-            observe(len(step.members), step.tokens, seconds)
+        for observe in [*self.observers]:
+            try:
+                observe(len(step.members), step.tokens, seconds)
+            except Exception:
+                _LOG.exception("an observer has failed, and is not called any more: %r", observe)
+                with contextlib.suppress(ValueError):  # it was removed meanwhile
+                    self.observers.remove(observe)
 
     def _complete(self, job: Job) -> None:
         try:

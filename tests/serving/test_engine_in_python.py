@@ -259,3 +259,27 @@ def test_an_engine_is_not_copied(engine: Engine) -> None:
     for function in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match="an Engine cannot be copied or pickled"):
             function(engine)
+
+
+# --- observers --------------------------------------------------------------------------------------------------------
+
+
+def test_an_observer_that_raises_is_logged_and_removed(
+    model: SentenceTransformer, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen = list[int]()
+
+    def count(units: int, tokens: int, seconds: float) -> None:
+        seen.append(tokens)
+
+    def fail(*step: float) -> None:
+        raise ArithmeticError("a fault of the observer")
+
+    with Engine(model) as engine:
+        engine.observers += [fail, count]
+        for _ in range(3):
+            assert engine.embed(["a"]).report.n_tokens == (3,)
+        assert engine.load().alive
+    assert seen == [3, 3, 3]
+    assert engine.observers == [count]
+    assert caplog.text.count("an observer has failed") == caplog.text.count("\nArithmeticError: a fault") == 1
