@@ -43,6 +43,7 @@ _CORS: dict[str, Any] = {
     "allow_headers": ["*"],
     "expose_headers": [
         *("retry-after", "x-request-id", "x-minibert-truncated", "x-minibert-ignored", "x-minibert-prompt"),
+        "x-minibert-compute-type",
         *("x-compute-tokens", "x-compute-characters", "x-total-time", "x-queue-time", "x-inference-time"),
         "x-tokenization-time",
     ],

@@ -290,7 +290,7 @@ def info(engine: Engine, version: str) -> dict[str, Any]:
     return {
         "model_id": served.name,
         "model_sha": None,
-        "model_dtype": "float32",
+        "model_dtype": served.compute_type,
         "served_model_name": served.name,
         "model_type": served.model_type(),
         "max_concurrent_requests": None,

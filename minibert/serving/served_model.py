@@ -111,12 +111,15 @@ class ServedModel:
     model : SentenceTransformer
     created : int
         Seconds since 1970.
+    compute_type : str
+        The numbers that the model multiplies: "float32", "int16", "int8_int16" or "int8".
     """
 
     gives = "vectors"
 
     def __init__(self, name: str, model: SentenceTransformer) -> None:
         self.name, self.model, self.created = name, model, int(time.time())
+        self.compute_type = model.model.compute_type
         pipeline = model.pipeline
         self._bare = dataclasses.replace(pipeline, steps=(), widths=pipeline.widths[:1], names=())
         self._unscaled = pipeline
@@ -144,6 +147,7 @@ class ServedModel:
         return {
             "embedding_dimension": self.model.get_embedding_dimension(),
             "max_input_length": self.model.max_seq_length,
+            "compute_type": self.compute_type,
         }
 
     def model_type(self) -> dict[str, Any]:
@@ -229,6 +233,7 @@ class ServedModel:
             prompt_name,
             sum(map(len, inputs)) if not given_ids else 0,
             result_bytes,
+            self.compute_type,
         )
         return Prepared(Job(kind, units, costs, assemble, options.low), report)
 

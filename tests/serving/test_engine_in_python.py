@@ -283,3 +283,23 @@ def test_an_observer_that_raises_is_logged_and_removed(
     assert seen == [3, 3, 3]
     assert engine.observers == [count]
     assert caplog.text.count("an observer has failed") == caplog.text.count("\nArithmeticError: a fault") == 1
+
+
+# --- low precision ----------------------------------------------------------------------------------------------------
+
+
+def test_a_low_precision_is_named_in_every_place(folder: Path) -> None:
+    """float32 and int8 beside each other: the first does not need a header, the second one has it everywhere."""
+    models = {name: SentenceTransformer(folder, compute_type=name) for name in ("float32", "int8")}
+    with Engine(models) as engine, TestClient(app(engine)) as client:
+        listed = client.get("/v1/models").json()["data"]
+        assert {one["id"]: one["compute_type"] for one in listed} == {"float32": "float32", "int8": "int8"}
+        assert client.get("/v1/models/int8").json()["compute_type"] == "int8"
+        assert client.get("/info").json()["model_dtype"] == "float32"
+        assert b'minibert_model_info{compute_type="int8",model="int8"} 1.0' in client.get("/metrics").content
+        for name, header in (("float32", None), ("int8", "int8")):
+            answer = client.post("/v1/embeddings", json={"input": "a", "model": name})
+            assert (answer.status_code, answer.headers.get("x-minibert-compute-type")) == (200, header)
+    with Engine({"low": models["int8"]}) as engine, TestClient(app(engine)) as client:
+        found = client.get("/info").json()
+        assert (found["model_dtype"], found["compute_type"]) == ("int8", "int8")
