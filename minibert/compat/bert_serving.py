@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from minibert.base.checks import brief, check_choice
+from minibert.base.checks import brief, check_choice, check_indices
 from minibert.checkpoint.hub import DEFAULT_MODEL
 from minibert.compat.bert_http import RemoteEncoder
 from minibert.sentence.modules import Pipeline
@@ -90,13 +90,11 @@ class BertClient:
             self._remote = RemoteEncoder(ip if "://" in ip else f"http://{ip}:{port}", seconds)
             self._options = {"layers": pooling_layer, "pooling": pooling_strategy}
             return
-        layers = [pooling_layer] if isinstance(pooling_layer, int) else list(pooling_layer)
-        # hidden state 0 is the output of the embeddings, so that the first layer's output is hidden state 1
-        self._options = {
-            "layers": [layer + (layer >= 0) for layer in layers],
-            "pooling": pooling_strategy,
-        }
         self._model = copy.copy(model if isinstance(model, SentenceTransformer) else _load(model))
+        count, expected = self._model.model.config.num_hidden_layers, "an int or several"
+        layers = check_indices("pooling_layer", pooling_layer, count, what="layers", expected=expected)
+        # hidden state 0 is the output of the embeddings, so that the first layer's output is hidden state 1
+        self._options = {"layers": [layer + 1 for layer in layers], "pooling": pooling_strategy}
         hidden_size = self._model.model.config.hidden_size
         self._model.pipeline = Pipeline(("mean",), True, (), (hidden_size,), ())
         self._model.encode([], **self._options)  # checks them

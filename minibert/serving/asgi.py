@@ -5,10 +5,12 @@ Requests with a body are in post_route.py.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import minibert
+from minibert.base.checks import brief
 from minibert.serving import answers
 from minibert.serving.engine import Engine
 from minibert.serving.errors import ServiceError
@@ -20,6 +22,7 @@ from minibert.serving.openapi import openapi
 from minibert.serving.page import HEADERS, page
 from minibert.serving.post_route import PostRoute, Service
 from minibert.serving.protocols import POSTS, info, model_list, model_object, ollama_models
+from minibert.tokenizer.texts import shown
 
 try:
     from starlette.applications import Starlette
@@ -40,6 +43,7 @@ _CORS: dict[str, Any] = {
     "allow_headers": ["*"],
     "expose_headers": [
         *("retry-after", "x-request-id", "x-minibert-truncated", "x-minibert-ignored", "x-minibert-prompt"),
+        "x-minibert-compute-type",
         *("x-compute-tokens", "x-compute-characters", "x-total-time", "x-queue-time", "x-inference-time"),
         "x-tokenization-time",
     ],
@@ -66,12 +70,27 @@ def app(
     allow_origins : sequence of str
         Origins whose pages may ask the service (CORS), such as "https://example.org"; "*" means all.
 
+    Raises
+    ------
+    TypeError, ValueError
+        An argument has another type, or the namespace another character than letters, digits and "_".
+
     Returns
     -------
     Starlette
         ``app.state.service`` has the threads; they end with the process. Set its attribute `leaving` a while before the
         process ends, so that /readyz is answered with 503.
     """
+    if not isinstance(engine, Engine):
+        raise TypeError(f"engine is {shown(engine)}; expected an Engine, such as Engine(SentenceTransformer()).")
+    if keys is not None and not isinstance(keys, ApiKeys):
+        raise TypeError(f"keys is a {type(keys).__name__}; expected ApiKeys, such as ApiKeys([key]).")
+    if isinstance(allow_origins, str) or not all(isinstance(origin, str) for origin in allow_origins):
+        raise TypeError(f"allow_origins is {shown(allow_origins)}; expected a list of str.")
+    if not isinstance(metrics_namespace, str) or not re.fullmatch(r"[a-zA-Z_]\w*", metrics_namespace, re.ASCII):
+        raise ValueError(
+            f"metrics_namespace={brief(metrics_namespace)}; expected letters, digits and _, and no digit at the start."
+        )
     service = Service(engine, Metrics(engine, metrics_namespace))
     posts = {path: PostRoute(service, path, post) for path, post in POSTS.items()}
     routes = [Route(path, post, methods=["POST"]) for path, post in posts.items()]

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, Self
 
 from minibert.sentence.cross_encoder import CrossEncoder
 from minibert.sentence.sentence_transformers import SentenceTransformer
+from minibert.serving.arguments import check_model_name, named_models, options_of, pairs_of, texts_of
 from minibert.serving.errors import ServiceError
 from minibert.serving.forks import watch_forks
 from minibert.serving.models_by_name import ModelsByName
@@ -30,6 +31,7 @@ from minibert.serving.scheduler import INTERACTIVE_TOKENS, Job, Scheduler, Step
 from minibert.serving.served_classifier import ScoreOptions
 from minibert.serving.served_model import TextOptions
 from minibert.serving.settings import Settings
+from minibert.tokenizer.texts import shown
 
 __all__ = ["Answer", "Engine", "Load"]
 
@@ -69,12 +71,18 @@ class Engine:
     clock : callable
         Seconds, as `time.monotonic`.
 
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is of another type, there is no model, or a model does not have the default prompt.
+
     Attributes
     ----------
     models : ModelsByName
     settings : Settings
     observers : list of callables
         Each is called with the number of units, the tokens and the seconds of every step, by the thread that computes.
+        One that raises is logged and removed.
     """
 
     def __init__(
@@ -84,13 +92,14 @@ class Engine:
         settings: Settings | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        named = models if isinstance(models, Mapping) else {"default": models}
+        if settings is not None and not isinstance(settings, Settings):
+            raise TypeError(f"settings is {shown(settings)}; expected Settings, such as Settings(max_wait=10).")
+        if not callable(clock):
+            raise TypeError(f"clock is {shown(clock)}; expected a function that returns seconds.")
         self.settings = settings or Settings()
-        if not named:
-            raise ValueError("models is empty; an engine needs at least one model.")
-        self.models = ModelsByName(named, any_name=self.settings.any_model_name)
+        self.models = ModelsByName(named_models(models), any_name=self.settings.any_model_name)
         for served in self.models.values():
-            served.check_settings(self.settings.truncation, self.settings.default_prompt_name)
+            served.check_default_prompt(self.settings.default_prompt_name)
         self._has_prompts = any(any(served.model.prompts.values()) for served in self.models.values())
         self.observers: list[Callable[[int, int, float], object]] = []
         self._clock = clock
@@ -165,9 +174,13 @@ class Engine:
         Raises
         ------
         ServiceError
-            A text or an option is wrong; the message names it.
+            A text or an option is wrong, or the texts are not in a list; the message names it.
+        TypeError
+            There is no such option.
         """
-        return self.models.model(model).prepare(inputs, TextOptions(**options), self.settings)
+        check_model_name(model)
+        chosen = options_of(TextOptions, options)
+        return self.models.model(model).prepare(texts_of(inputs), chosen, self.settings)
 
     def embed(
         self, inputs: Sequence[str] | Sequence[Sequence[int]], model: str | None = None, **options: Any
@@ -181,10 +194,12 @@ class Engine:
 
         Raises
         ------
-        ServiceError
+        ServiceError, TypeError
             As for `embed`.
         """
-        prepared = self.models.classifier(model).prepare(inputs, ScoreOptions(**options), self.settings)
+        check_model_name(model)
+        chosen = options_of(ScoreOptions, options)
+        prepared = self.models.classifier(model).prepare(pairs_of(inputs), chosen, self.settings)
         return Answer(self._computed(prepared.job), prepared.report)
 
     def _computed(self, job: Job) -> Any:
@@ -253,9 +268,14 @@ class Engine:
             self._scheduler.clear()
             jobs = [*self._unfinished]
             self._unfinished.clear()
-        for job in jobs:
-            _fail(job, ServiceError("unavailable", "the service has stopped; send the request again.", retry_after=1.0))
+        _fail(jobs, ServiceError("unavailable", "the service has stopped; send the request again.", retry_after=1.0))
         return False
+
+    def __reduce__(self) -> str:
+        raise TypeError(
+            "an Engine cannot be copied or pickled, because it has a thread and a queue. Make one in each process from "
+            "a SentenceTransformer, which can be pickled, or ask one service over HTTP."
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -277,7 +297,7 @@ class Engine:
         self._unfinished.clear()
         if jobs:  # in a thread, because one that is gone may have held the lock of a future
             error = ServiceError("unavailable", "the process was forked; send the request again.", retry_after=1.0)
-            threading.Thread(target=_fail_all, args=(jobs, error), daemon=True).start()
+            threading.Thread(target=_fail, args=(jobs, error), daemon=True).start()
 
     # -- the thread
 
@@ -293,7 +313,7 @@ class Engine:
                 self._scheduler.clear()
                 jobs = [*self._unfinished]
                 self._unfinished.clear()
-            _fail_all(jobs, ServiceError("failed", "the engine has stopped."))
+            _fail(jobs, ServiceError("failed", "the engine has stopped."))
             if not isinstance(error, Exception):
                 raise
 
@@ -323,7 +343,7 @@ class Engine:
             if isinstance(result, Failure):
                 if not job.future.done():
                     _LOG.error("a text cannot be computed: %r", result.error)
-                    _fail(job, ServiceError("failed", f"input {index} cannot be computed: {reason_of(result.error)}"))
+                    _fail([job], ServiceError("failed", f"input {index} cannot be computed: {reason_of(result.error)}"))
                 self._forget(job)
             if job.future.done():  # it has failed, or its client has gone
                 continue
@@ -335,15 +355,20 @@ class Engine:
             self._unfinished.difference_update(complete)
         for job in complete:
             self._complete(job)
-        for observe in self.observers:
-            observe(len(step.members), step.tokens, seconds)
+        for observe in [*self.observers]:
+            try:
+                observe(len(step.members), step.tokens, seconds)
+            except Exception:
+                _LOG.exception("an observer has failed, and is not called any more: %r", observe)
+                with contextlib.suppress(ValueError):  # it was removed meanwhile
+                    self.observers.remove(observe)
 
     def _complete(self, job: Job) -> None:
         try:
             value = job.assemble(job.results)
         except Exception as error:
             _LOG.error("an answer cannot be made: %r", error)
-            _fail(job, ServiceError("failed", f"the answer cannot be made: {reason_of(error)}"))
+            _fail([job], ServiceError("failed", f"the answer cannot be made: {reason_of(error)}"))
         else:
             with contextlib.suppress(InvalidStateError):  # it was cancelled
                 job.future.set_result(value)
@@ -359,11 +384,7 @@ class Engine:
             self._cancelled_units += self._scheduler.remove(job)
 
 
-def _fail(job: Job, error: ServiceError) -> None:
-    with contextlib.suppress(InvalidStateError):
-        job.future.set_exception(error)
-
-
-def _fail_all(jobs: Sequence[Job], error: ServiceError) -> None:
+def _fail(jobs: Sequence[Job], error: ServiceError) -> None:
     for job in jobs:
-        _fail(job, error)
+        with contextlib.suppress(InvalidStateError):
+            job.future.set_exception(error)

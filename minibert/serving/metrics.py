@@ -59,9 +59,9 @@ class Metrics:
         self._step_size = histogram("batch_next_size", "Texts of a step", _SIZES)
         self._step_tokens = histogram("batch_next_tokens", "Tokens of a step", _SIZES)
         self._step_seconds = histogram("batch_inference_duration", "Seconds of a step", _SECONDS)
-        models = Gauge("model_info", "The models", ("model",), namespace=namespace, registry=registry)
-        for name in engine.models:
-            models.labels(name).set(1)
+        models = Gauge("model_info", "The models", ("model", "compute_type"), namespace=namespace, registry=registry)
+        for name, served in engine.models.items():
+            models.labels(name, served.compute_type).set(1)
         registry.register(_EngineCollector(engine, namespace))
         engine.observers.append(self._observe_step)
 

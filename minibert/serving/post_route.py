@@ -250,6 +250,8 @@ class PostRoute:
             if report.prompt_name is not None:
                 headers["x-minibert-prompt"] = quote(report.prompt_name)
                 line["prompt"] = report.prompt_name
+            if report.compute_type != "float32":
+                headers["x-minibert-compute-type"] = line["compute_type"] = report.compute_type
             headers["x-compute-tokens"] = str(sum(report.n_tokens))
             headers["x-compute-characters"] = str(report.n_characters)
             headers["x-queue-time"] = _milliseconds(work.job.queue_seconds)

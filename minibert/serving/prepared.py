@@ -31,6 +31,8 @@ class Report:
         Of all texts.
     n_bytes : int
         Of the answer's numbers.
+    compute_type : str
+        The numbers that the model multiplies.
     """
 
     n_tokens: tuple[int, ...]
@@ -38,6 +40,7 @@ class Report:
     prompt_name: str | None
     n_characters: int
     n_bytes: int = 0
+    compute_type: str = "float32"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from minibert.base.arrays import FloatArray
+from minibert.base.checks import check_indices
 from minibert.serving import answers, wire
 from minibert.serving.engine import Engine
 from minibert.serving.errors import ServiceError
@@ -289,7 +290,7 @@ def info(engine: Engine, version: str) -> dict[str, Any]:
     return {
         "model_id": served.name,
         "model_sha": None,
-        "model_dtype": "float32",
+        "model_dtype": served.compute_type,
         "served_model_name": served.name,
         "model_type": served.model_type(),
         "max_concurrent_requests": None,
@@ -419,9 +420,13 @@ def _encode(engine: Engine, body: bytes, accept: str) -> Work:
     request, ignored = wire.decode(body, wire.EncodeRequest)
     served = engine.models.model()
     tokenizer = served.model.tokenizer
-    layers = request.layers if isinstance(request.layers, list) else [request.layers]
+    try:
+        count = served.model.model.config.num_hidden_layers
+        layers = check_indices("layers", request.layers, count, what="layers", expected="an int or several")
+    except ValueError as error:
+        raise ServiceError("invalid", str(error), param="layers") from None
     options = TextOptions(
-        layers=[layer + (layer >= 0) for layer in layers],  # its first layer is 0, which is the embeddings here
+        layers=[layer + 1 for layer in layers],  # its first layer is 0, which is the embeddings here
         pooling=request.pooling,
         modules=False,
         add_special_tokens=True,

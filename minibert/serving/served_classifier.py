@@ -93,12 +93,15 @@ class ServedClassifier:
     model : CrossEncoder
     created : int
         Seconds since 1970.
+    compute_type : str
+        The numbers that the model multiplies: "float32", "int16", "int8_int16" or "int8".
     """
 
     gives = "scores"
 
     def __init__(self, name: str, model: CrossEncoder) -> None:
         self.name, self.model, self.created = name, model, int(time.time())
+        self.compute_type = model.model.compute_type
         self._from_left = copy.copy(model.tokenizer)
         self._from_left.truncation_side = "left"
         rule = function_of(model.model.config.problem_type, model.num_labels)
@@ -114,10 +117,8 @@ class ServedClassifier:
             "raw": identity,
         }
 
-    def check_settings(self, truncation: str, prompt_name: str | None) -> None:
-        """Raise a ValueError for a wrong `truncation`; windows and the prompt are for models that give vectors."""
-        if truncation not in (*_TRUNCATION, "split"):
-            raise ValueError(f"truncation={truncation!r}; expected one of 'mark', 'error', 'split'.")
+    def check_default_prompt(self, name: str | None) -> None:
+        """Accept any name, because the service's default prompt is for models that give vectors."""
 
     @property
     def labels(self) -> list[str]:
@@ -127,7 +128,11 @@ class ServedClassifier:
 
     def details(self) -> dict[str, Any]:
         """Return what OpenAI's list of models says about this one besides its name."""
-        return {"num_labels": self.model.num_labels, "max_input_length": self.model.max_seq_length}
+        return {
+            "num_labels": self.model.num_labels,
+            "max_input_length": self.model.max_seq_length,
+            "compute_type": self.compute_type,
+        }
 
     def model_type(self) -> dict[str, Any]:
         """Return text-embeddings-inference's description of the head."""
@@ -170,6 +175,7 @@ class ServedClassifier:
             cut,
             prompt_name if prompt else None,
             sum(len(first) + len(second or "") for first, second in inputs),
+            compute_type=self.compute_type,
         )
         assemble = _Assemble(rows, self._functions[options.scores])
         return Prepared(Job(_Score(self.model), encodings, [*map(len, encodings)], assemble, options.low), report)

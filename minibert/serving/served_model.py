@@ -111,12 +111,15 @@ class ServedModel:
     model : SentenceTransformer
     created : int
         Seconds since 1970.
+    compute_type : str
+        The numbers that the model multiplies: "float32", "int16", "int8_int16" or "int8".
     """
 
     gives = "vectors"
 
     def __init__(self, name: str, model: SentenceTransformer) -> None:
         self.name, self.model, self.created = name, model, int(time.time())
+        self.compute_type = model.model.compute_type
         pipeline = model.pipeline
         self._bare = dataclasses.replace(pipeline, steps=(), widths=pipeline.widths[:1], names=())
         self._unscaled = pipeline
@@ -134,18 +137,17 @@ class ServedModel:
         """Say if the model's own vectors have length 1."""
         return self.model.pipeline.names[-1:] == ("Normalize",)
 
-    def check_settings(self, truncation: str, prompt_name: str | None) -> None:
-        """Raise a ValueError if a setting of the service does not fit the model."""
-        if truncation not in _TRUNCATION:
-            raise ValueError(f"truncation={truncation!r}; expected one of {', '.join(map(repr, _TRUNCATION))}.")
-        if prompt_name is not None and prompt_name not in self.model.prompts:
-            raise ValueError(f"default_prompt_name={prompt_name!r}; the model {self.name} has {[*self.model.prompts]}.")
+    def check_default_prompt(self, name: str | None) -> None:
+        """Raise a ValueError if the model does not have the service's default prompt."""
+        if name is not None and name not in self.model.prompts:
+            raise ValueError(f"default_prompt_name={name!r}; the model {self.name} has {[*self.model.prompts]}.")
 
     def details(self) -> dict[str, Any]:
         """Return what OpenAI's list of models says about this one besides its name."""
         return {
             "embedding_dimension": self.model.get_embedding_dimension(),
             "max_input_length": self.model.max_seq_length,
+            "compute_type": self.compute_type,
         }
 
     def model_type(self) -> dict[str, Any]:
@@ -231,6 +233,7 @@ class ServedModel:
             prompt_name,
             sum(map(len, inputs)) if not given_ids else 0,
             result_bytes,
+            self.compute_type,
         )
         return Prepared(Job(kind, units, costs, assemble, options.low), report)
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 
+from minibert.base.checks import brief, check_choice, check_int
+
 __all__ = ["GRACE", "Settings"]
 
 GRACE = 0.2
 """Seconds after the time for a head or a body in which what has arrived is still read, because the process may have
 been stopped or busy meanwhile."""
+
+_FOREVER = 1e9  # seconds
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,6 +39,12 @@ class Settings:
         Seconds from the body's end to the answer, and from the first byte of the body to the last.
     any_model_name : bool
         Answer requests for unknown models with the first model, instead of 404.
+
+    Raises
+    ------
+    TypeError, ValueError
+        A time is not a number of seconds above 0, a limit is not an int of at least 1, or another value is not among
+        those above.
     """
 
     step_seconds: float = 0.05
@@ -48,3 +58,18 @@ class Settings:
     request_timeout: float = 600.0
     body_timeout: float = 30.0
     any_model_name: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("step_seconds", "max_wait", "request_timeout", "body_timeout"):
+            seconds = getattr(self, name)
+            if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+                raise TypeError(f"{name}={brief(seconds)}; expected a number of seconds above 0.")
+            if not 0 < seconds < _FOREVER:  # NaN is refused, too
+                raise ValueError(f"{name}={brief(seconds)}; expected a number of seconds above 0, less than 10**9.")
+        for name in ("max_inputs", "max_body_bytes", "max_inflight_bytes", "max_result_bytes"):
+            check_int(name, getattr(self, name), 1)
+        check_choice("truncation", self.truncation, ("mark", "error", "split"))
+        if self.default_prompt_name is not None and not isinstance(self.default_prompt_name, str):
+            raise TypeError(f"default_prompt_name={brief(self.default_prompt_name)}; expected a str, or None.")
+        if not isinstance(self.any_model_name, bool):
+            raise TypeError(f"any_model_name={brief(self.any_model_name)}; expected a bool.")

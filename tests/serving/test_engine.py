@@ -16,6 +16,7 @@ from minibert import SentenceTransformer
 from minibert.compat.bert_serving import BertClient
 from minibert.serving.engine import Engine
 from minibert.serving.errors import KINDS, ServiceError
+from minibert.serving.scheduler import Scheduler
 from minibert.serving.settings import Settings
 from tests.support.fake_kinds import PATIENCE_SECONDS, Clock, FakeKind, Gate, job
 
@@ -242,12 +243,12 @@ def test_closing_with_a_limit_fails_what_is_left(model: SentenceTransformer) -> 
 
 
 def test_an_engine_that_dies_fails_all_requests_and_says_so(
-    model: SentenceTransformer, caplog: pytest.LogCaptureFixture
+    model: SentenceTransformer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = Engine(model)
     gate = busy(engine)
     waiting = [engine.submit(job([1])) for _ in range(3)]
-    engine.observers.append(lambda *step: 1 / 0)  # an error outside of the work
+    monkeypatch.setattr(Scheduler, "finished", lambda *step: 1 / 0)  # an error outside of the work
     gate.opened.set()
     for future in waiting:
         with pytest.raises(ServiceError, match="the engine has stopped"):

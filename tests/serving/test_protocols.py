@@ -179,6 +179,22 @@ def test_tei_info(client: TestClient) -> None:
 # --- bert-as-service --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("given", "named"), [(99, "99"), (2, "2"), ([0, -3], "-3")])
+def test_bert_as_service_counts_layers_from_0(
+    client: TestClient, model: SentenceTransformer, given: Any, named: str
+) -> None:
+    expected = f"={named}; this model has 2 layers: 0 to 1, or -2 to -1."
+    answer = post(client, "/encode", {"texts": ["a"], "layers": given})
+    assert (answer.status_code, answer.json()["error"]) == (400, f"layers{expected}")
+    with pytest.raises(ValueError, match=re.escape(f"pooling_layer{expected}")):
+        BertClient(model=model, pooling_layer=given)
+    for one, same in ((0, -2), (1, -1), ([1, 0], [-1, -2])):
+        first, second = (post(client, "/encode", {"texts": ["a"], "layers": layers}).json() for layers in (one, same))
+        assert first["result"] == second["result"]
+        of_client = BertClient(model=model, pooling_layer=one).encode(["a"])
+        np.testing.assert_array_equal(np.float32(first["result"]), of_client)
+
+
 def test_bert_as_service(client: TestClient, model: SentenceTransformer) -> None:
     texts = ["A cat sleeps.", "the bank"]
     answer = post(client, "/encode", {"id": 123, "texts": texts, "show_tokens": True}).json()

@@ -236,3 +236,33 @@ def test_the_class_of_a_model_is_chosen_by_its_files(tmp_path: Path, ranker_fold
     with pytest.warns(UserWarning, match=r"has no modules\.json"):
         assert isinstance(load_served(str(tmp_path / "plain")), SentenceTransformer)
     assert isinstance(load_served(str(sentence_model(tmp_path / "modules"))), SentenceTransformer)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ("ab", r"inputs is str 'ab'; expected a list of pairs of texts, such as \[\(query, text\)\]"),
+        (["ab"], r"input\[0\] is str 'ab'; expected two texts, or \(text, None\) for one alone"),
+        ([("a", "b"), ("a",)], r"input\[1\] is tuple"),
+        ([(None, "a")], r"input\[0\] is tuple \(None, 'a'\)"),
+        ([("a", 5)], r"inputs\[0\] is int 5; expected a str"),
+        ((pair for pair in [("a", "b")]), "inputs is generator"),
+    ],
+)
+def test_inputs_that_are_not_pairs_are_refused(engine: Engine, inputs: Any, message: str) -> None:
+    with pytest.raises(ServiceError, match=message) as caught:
+        engine.score(inputs)
+    assert caught.value.kind == "invalid"
+
+
+def test_wrong_options_of_scores_are_refused(engine: Engine) -> None:
+    for options in ({"scores": 3}, {"low": "yes"}, {"model": 5}):
+        with pytest.raises(ServiceError, match=r"expected (a str|a bool|the name of a model)"):
+            engine.score([("a", "b")], **options)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="there is no option 'normalize'; expected scores, truncation, "):
+        engine.score([("a", "b")], normalize=True)
+    pairs = [["a", "b"], ("a", None)]
+    np.testing.assert_array_equal(
+        engine.score(pairs).value,  # type: ignore[arg-type]
+        engine.score([("a", "b"), ("a", None)]).value,
+    )

@@ -12,11 +12,26 @@ from pathlib import Path
 
 from minibert import SentenceTransformer
 from minibert.serving.engine import Engine
+from minibert.serving.scheduler import Scheduler, Step
 from minibert.serving.server import listen, serve
 
 
 def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
+
+
+def stop_after_a_step() -> None:
+    """Make the scheduler of the engine fail when it is asked for a second step."""
+    next_step, steps = Scheduler.next_step, list[Step]()
+
+    def fail_later(scheduler: Scheduler) -> Step | None:
+        if steps:
+            raise ArithmeticError("a fault of the scheduler")
+        step = next_step(scheduler)
+        steps.extend([] if step is None else [step])
+        return step
+
+    Scheduler.next_step = fail_later  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":
@@ -29,8 +44,10 @@ if __name__ == "__main__":
         while what == "load" and not Path(sys.argv[3]).exists():
             time.sleep(0.01)
         engine = Engine(SentenceTransformer(folder))
-        if what in ("die", "sleep"):
-            engine.observers.append(lambda *step: 1 / 0 if what == "die" else time.sleep(3600))
+        if what == "sleep":
+            engine.observers.append(lambda *step: time.sleep(3600))
+        if what == "die":
+            stop_after_a_step()
         return engine
 
     code = serve(
