@@ -99,7 +99,7 @@ def vector_steps(model: SentenceTransformer, texts: Sequence[str]) -> TextVector
         symbol, formula = kind.lower(), formula.format(x=before)
         if kind == "Dense":
             formula = _dense(formula, before, step.config(), step.tensors())
-        notes = [f"length before: {np.linalg.norm(vector.astype(np.float64)):.3g}" for vector in pooled]
+        notes = [f"length before: {np.linalg.norm(vector.astype(np.float64)):#.3g}" for vector in pooled]
         steps.append(VectorStep(symbol, name, formula, words, (source_line(*where),), after, notes))
         before, pooled = symbol, after
     width = sentence_width(task, model.truncate_dim)

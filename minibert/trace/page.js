@@ -442,6 +442,8 @@ const speak = () => {
   const share = row(now.layer, now.head, now.token)[now.other];
   fill($("say"), `Layer ${layers[now.layer]}, head ${heads[now.head]}: `, bdi(name(now.token)), " gives ", bdi(name(now.other)), Number.isNaN(share) ? ` less than its ${read(attention().probs).shape[3]} largest shares, which the page has` : ` ${percent(share)}`);
 };
+/* The contents name the parts that this page has. */
+const drawContents = () => document.querySelectorAll("nav a").forEach((link) => { link.hidden = $(link.hash.slice(1)).closest("section").hidden; });
 const drawAll = (changes) => {
   const has = (...keys) => keys.some((key) => key in changes);
   if (attention()) {
@@ -456,6 +458,7 @@ const drawAll = (changes) => {
   else if (has("token")) markEmbedding();
   if (has("text", "token", "word")) drawWords();
   if (has("text", "token")) drawGuesses();
+  drawContents();
   speak();
 };
 const state = ["text", "token", "other", "layer", "head", "mode"];
@@ -616,5 +619,6 @@ $("wait").hidden = true;
 set({ text: 0, ...asked(location.hash) });
 drawParts();
 drawErrors();
+drawContents();
 document.documentElement.dataset.ready = "true";
 })();

@@ -231,6 +231,24 @@ def test_no_sideways_scrolling(browser: Any, file: Path, width: int, ratio: int)
         assert page.evaluate("document.getAnimations().length") == 0
 
 
+def test_the_contents_are_the_parts_of_the_page(browser: Any, file: Path) -> None:
+    with watched_page(browser, file) as page:
+        sections = [
+            f"#{one}" for one in page.eval_on_selector_all("section:not([hidden]) h2", "all => all.map(h => h.id)")
+        ]
+        linked = page.locator("nav a:visible")
+        assert [linked.nth(i).get_attribute("href") for i in range(linked.count())] == sections
+        assert "#h-parts" not in sections
+        page.emulate_media(media="print")
+        assert not page.is_visible("#h-data"), "on paper there is no button for a file"
+
+
+def test_a_phone_shows_the_whole_flow(browser: Any, file: Path) -> None:
+    with watched_page(browser, file, viewport={"width": 360, "height": 800}) as page:
+        around = "document.querySelector('#flow').parentNode"
+        assert page.evaluate(f"{around}.scrollWidth - {around}.clientWidth") == 0
+
+
 def test_print_is_light(browser: Any, file: Path) -> None:
     with watched_page(browser, file, color_scheme="dark") as page:
         background = "getComputedStyle(document.body).backgroundColor"
@@ -397,6 +415,9 @@ def test_the_parts_of_a_cosine(browser: Any, minilm_sentences: Any, tmp_path: Pa
         assert f"is {found.cosine:.3f}. It is the sum of 11 \u00d7 9 = 99 parts" in page.text_content("#parts-words")
         shown = [number(text) for text in page.locator("#parts .number").all_text_contents()]
         np.testing.assert_allclose(shown, [part for _, _, part in found.largest(10)], atol=5.1e-5)
+        assert page.locator("nav a:visible").all_text_contents()[-2:] == ["The two texts", "Data"]
+        page.click("nav a[href='#h-parts']")
+        assert page.evaluate("document.activeElement.id") == "h-parts"
         page.click("#parts-details summary")
         page.locator("#parts-table tbody tr").first.wait_for()
         cells = [number(cell) for cell in page.locator("#parts-table td").all_text_contents()]
