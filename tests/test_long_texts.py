@@ -479,7 +479,7 @@ def test_shards_of_long_lines_are_resumed(
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
     arguments = ["embed", "-m", str(short_folder), "-i", str(tmp_path / "a.jsonl"), "--on-error", on_error]
     arguments += ["--shard-size", "6", "-o"]
-    monkeypatch.setattr(runs, "_CHARACTERS_AT_ONCE", 60)
+    monkeypatch.setattr(runs, "CHARACTERS_AT_ONCE", 60)
     sizes = []
     commit = runs.ShardFolder.commit
 
@@ -500,7 +500,7 @@ def test_shards_of_long_lines_are_resumed(
         output = tmp_path / f"{stop}.npy"
         with monkeypatch.context() as before:
             if shards_of_before:
-                before.setattr(runs, "_CHARACTERS_AT_ONCE", 10**9)
+                before.setattr(runs, "CHARACTERS_AT_ONCE", 10**9)
             with pytest.raises(StoppedError):
                 main([*arguments, str(output)])
         stop = -1

@@ -368,7 +368,7 @@ def test_each_option_is_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (arguments["host"], arguments["port"], arguments["num_threads"]) == ("::1", 7, 3)
     assert (arguments["api_key"], arguments["cors_allow_origin"]) == (["a", "b"], ["x", "y"])
     for name, value in arguments.items():
-        if name not in ("host", "port", "num_threads", "api_key", "cors_allow_origin", "models", "run"):
+        if name not in ("host", "port", "num_threads", "api_key", "cors_allow_origin", "models", "run", "parser"):
             assert value in (True, 5, 5.0, "5"), name
     assert parser().parse_args(["--port", "9"]).port == 9  # an option is stronger
 
