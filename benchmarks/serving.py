@@ -1,6 +1,6 @@
 """The service under load, beside `encode` in this process and beside other services.
 
-    python -m benchmarks.serving [--write] [--soak MINUTES]
+    python -m benchmarks.serving [--write] [--soak MINUTES] [--only TABLE]
 
 The clients are a process of their own (load_generator.py). They use the same cores as the service; their processor time
 is printed, and rates are also given with it taken away: texts / (seconds - generator's CPU seconds / cores). Rates with
@@ -355,7 +355,7 @@ def soak_rows(folder: Path, minutes: float, threads: int) -> list[str]:
         kept = memory[len(memory) // 5 :]
         if len(kept) > 1:
             slope = float(np.polyfit(np.arange(len(kept)) * part / 60, kept, 1)[0])
-            print(f"memory grows by {slope:.2f} MB a minute after the first fifth")
+            rows += ["", f"Memory after the first fifth: {slope:+.2f} MB a minute, by least squares."]
     return rows
 
 
@@ -365,11 +365,11 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=10.0, help="of each load (default: %(default)s)")
     parser.add_argument("--runs", type=int, default=5, help="of the large request (default: %(default)s)")
     parser.add_argument("--soak", type=float, default=0.0, metavar="MINUTES", help="also the long run (default: none)")
-    parser.add_argument("--only", choices=("compared", "bulk", "overload"), help="one table alone")
+    parser.add_argument("--only", choices=("compared", "bulk", "overload", "soak"), help="one table alone")
     arguments = parser.parse_args()
     folder, threads = locate(DEFAULT_MODEL).require("config.json").parent, available_cores()
     model = SentenceTransformer(folder, num_threads=threads)
-    chosen = (arguments.only,) if arguments.only else ("compared", "bulk", "overload")
+    chosen = (arguments.only,) if arguments.only else ("compared", "bulk", "overload", "soak")
     tables: list[list[str]] = []
     if "compared" in chosen:
         tables.append(compared(folder, model, arguments, threads))
@@ -377,11 +377,13 @@ def main() -> int:
         tables.append(bulk_rows(folder, model, arguments, threads))
     if "overload" in chosen:
         tables.append(overload_rows(folder, arguments, threads))
-    if arguments.soak:
-        tables.append(soak_rows(folder, arguments.soak, threads))
-    whole = "\n\n".join("\n".join(table) for table in tables).splitlines()
-    measured = f"{threads} threads for each service, {arguments.seconds:g} seconds of each load"
-    publish("serving", whole, measured, write=arguments.write)
+    if tables:
+        whole = "\n\n".join("\n".join(table) for table in tables).splitlines()
+        measured = f"{threads} threads for each service, {arguments.seconds:g} seconds of each load"
+        publish("serving", whole, measured, write=arguments.write)
+    if arguments.soak and "soak" in chosen:
+        minutes = soak_rows(folder, arguments.soak, threads)
+        publish("serving soak", minutes, f"{threads} threads", write=arguments.write)
     return 0
 
 

@@ -610,6 +610,7 @@ def test_the_benchmarks_find_their_markers() -> None:
         "heads",
         "trace",
         "serving",
+        "serving soak",
         "mistakes",
         "low precision",
         "low precision base",
