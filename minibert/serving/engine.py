@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from typing import Any, NamedTuple, Self
@@ -139,7 +141,7 @@ class Engine:
                 self._changed.notify_all()
         if not job.units:
             self._complete(job)
-        job.future.add_done_callback(lambda future: self._drop(job) if future.cancelled() else None)
+        job.future.add_done_callback(functools.partial(self._ended, weakref.ref(job)))
         return job.future
 
     def check_room(self, most_tokens: int | None = None) -> None:
@@ -373,9 +375,16 @@ class Engine:
             with contextlib.suppress(InvalidStateError):  # it was cancelled
                 job.future.set_result(value)
 
-    def _drop(self, job: Job) -> None:
-        job.future.set_running_or_notify_cancel()  # wakes those that wait for several futures
-        self._forget(job)
+    def _ended(self, reference: weakref.ref[Job], future: Future[Any]) -> None:
+        """Drop a job that is cancelled.
+
+        A future keeps its callbacks. With a strong reference, a job and its future would keep each other, and all
+        texts and vectors of ended requests would wait for the garbage collector.
+        """
+        if future.cancelled():
+            future.set_running_or_notify_cancel()  # wakes those that wait for several futures
+            if (job := reference()) is not None:
+                self._forget(job)
 
     def _forget(self, job: Job) -> None:
         """Drop what is still queued of a job that is cancelled, has failed or is complete."""

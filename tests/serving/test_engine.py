@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import threading
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
@@ -105,6 +107,29 @@ def test_cancelled_requests_are_dropped_and_counted(engine: Engine) -> None:
     assert (load.cancelled_units, load.queued_jobs, load.queued_tokens) == (1000, 1, 300)
     gate.opened.set()
     assert answer(kept) == [0, 1, 2]
+
+
+def test_an_ended_request_does_not_wait_for_the_garbage_collector(engine: Engine) -> None:
+    """With long-lived models in memory, Python collects cycles so seldom that a service would grow for an hour."""
+    gate = busy(engine)
+    jobs = [job([5] * 3) for _ in range(6)]
+    references = [weakref.ref(one) for one in jobs]
+    futures = [engine.submit(one) for one in jobs]
+    last = engine.submit(job([5]))
+    gc.disable()
+    try:
+        del jobs
+        for future in futures[3:]:
+            assert future.cancel()
+        gate.opened.set()
+        assert [answer(future) for future in futures[:3]] == [[0, 1, 2]] * 3
+        assert answer(last) == [0]
+        assert answer(engine.submit(job([1]))) == [0]  # so that the thread has left the step before
+        del future
+        futures.clear()
+        assert [reference() for reference in references] == [None] * 6
+    finally:
+        gc.enable()
 
 
 def test_an_interrupted_call_is_not_computed(model: SentenceTransformer, monkeypatch: pytest.MonkeyPatch) -> None:
