@@ -21,7 +21,10 @@ from minibert.serving.metrics import Metrics
 from minibert.serving.openapi import openapi
 from minibert.serving.page import HEADERS, page
 from minibert.serving.post_route import PostRoute, Service
-from minibert.serving.protocols import POSTS, info, model_list, model_object, ollama_models
+from minibert.serving.protocol_ollama import model_list as ollama_models
+from minibert.serving.protocol_openai import model_list, model_object
+from minibert.serving.protocol_tei import info
+from minibert.serving.protocols import POSTS
 from minibert.tokenizer.texts import shown
 
 try:

@@ -26,9 +26,9 @@ from minibert.serving.gates import request_id_of
 from minibert.serving.libraries import missing
 from minibert.serving.logs import LOG, REQUESTS
 from minibert.serving.metrics import Metrics
-from minibert.serving.protocols import Post, Work
 from minibert.serving.scheduler import Job
 from minibert.serving.settings import GRACE
+from minibert.serving.work import Post, Work
 
 try:
     from starlette.types import Receive, Scope, Send
