@@ -51,7 +51,7 @@ class ModelsByName(dict[str, ServedModel | ServedClassifier]):
             )
         return found
 
-    def model(self, name: str | None = None) -> ServedModel:
+    def embedder(self, name: str | None = None) -> ServedModel:
         """Return a model that gives vectors; the name is as for `served`.
 
         Raises

@@ -19,7 +19,7 @@ __all__ = ["POSTS"]
 
 def _encode(engine: Engine, body: bytes, accept: str) -> Work:
     request, ignored = wire.decode(body, wire.EncodeRequest)
-    served = engine.models.model()
+    served = engine.models.embedder()
     tokenizer = served.model.tokenizer
     try:
         count = served.model.model.config.num_hidden_layers

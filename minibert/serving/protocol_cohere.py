@@ -23,7 +23,7 @@ _COHERE_TRUNCATE = {None: (None, None), "NONE": ("error", None), "END": ("mark",
 def _cohere(engine: Engine, body: bytes, accept: str) -> Work:
     """Answer by type if `embedding_types` is there, as /v2/embed does, else with floats alone, as /v1/embed does."""
     request, ignored = wire.decode(body, wire.CohereEmbedRequest)
-    served = engine.models.model(request.model)
+    served = engine.models.embedder(request.model)
     if not request.texts:
         raise ServiceError("empty", "texts is an empty list; expected at least one text.", param="texts")
     for kind in request.embedding_types or ():

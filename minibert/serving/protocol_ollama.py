@@ -16,7 +16,7 @@ __all__ = ["POSTS", "model_list"]
 
 def _ollama(engine: Engine, body: bytes, accept: str) -> Work:
     request, ignored = wire.decode(body, wire.OllamaEmbedRequest)
-    served = engine.models.model(_without_tag(request.model))
+    served = engine.models.embedder(_without_tag(request.model))
     shown = {"model": request.model or served.name}
     if bytes(request.input).split() in ([b"[]"], [b"[", b"]"], [b'""']):  # a program asks so whether a model is there
         return Work(lambda _: answers.dump({**shown, "embeddings": []}), ignored=ignored)
@@ -42,7 +42,7 @@ def _ollama(engine: Engine, body: bytes, accept: str) -> Work:
 
 def _ollama_old(engine: Engine, body: bytes, accept: str) -> Work:
     request, ignored = wire.decode(body, wire.OllamaOldRequest)
-    prepared = engine.models.model(_without_tag(request.model)).prepare(
+    prepared = engine.models.embedder(_without_tag(request.model)).prepare(
         [request.prompt], TextOptions(), engine.settings
     )
     return work_of(prepared, lambda vectors: answers.dump({"embedding": vectors[0]}), ignored)

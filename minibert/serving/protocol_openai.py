@@ -16,7 +16,7 @@ __all__ = ["POSTS", "model_list", "model_object"]
 
 def _openai(engine: Engine, body: bytes, accept: str) -> Work:
     request, ignored = wire.decode(body, wire.OpenAIEmbeddingRequest)
-    served = engine.models.model(request.model)
+    served = engine.models.embedder(request.model)
     inputs = wire.read_inputs(request.input, "input")
     prepared = served.prepare(inputs, text_options(request, normalize=request.normalize), engine.settings)
     ignored += fields_without_effect(request, inputs, engine.settings.truncation)

@@ -33,7 +33,7 @@ def _embed(engine: Engine, body: bytes, accept: str) -> Work:
 def _embed_request(engine: Engine, request: wire.EmbedRequest, ignored: tuple[str, ...], accept: str) -> Work:
     inputs = wire.read_inputs(request.inputs, "inputs")
     options = text_options(request, normalize=True if request.normalize is None else request.normalize)
-    prepared = engine.models.model(request.model).prepare(inputs, options, engine.settings)
+    prepared = engine.models.embedder(request.model).prepare(inputs, options, engine.settings)
     ignored += fields_without_effect(request, inputs, engine.settings.truncation)
     if "application/octet-stream" in accept:
         return work_of(prepared, answers.array_file, ignored, "application/octet-stream")
@@ -50,7 +50,7 @@ def _embed_all(engine: Engine, body: bytes, accept: str) -> Work:
     options = dataclasses.replace(
         text_options(request, normalize=request.normalize), tokens=True, dimensions=None, pooling=None
     )
-    prepared = engine.models.model(request.model).prepare(inputs, options, engine.settings)
+    prepared = engine.models.embedder(request.model).prepare(inputs, options, engine.settings)
     return work_of(prepared, answers.list_of_vectors, ignored)
 
 
@@ -68,7 +68,9 @@ def _similarity(engine: Engine, body: bytes, accept: str) -> Work:
         if getattr(given, name) is None:
             setattr(given, name, getattr(request, name))
     texts = [request.inputs.source_sentence, *request.inputs.sentences]
-    prepared = engine.models.model(request.model).prepare(texts, TextOptions(**truncation_of(given)), engine.settings)
+    prepared = engine.models.embedder(request.model).prepare(
+        texts, TextOptions(**truncation_of(given)), engine.settings
+    )
 
     def write(vectors: FloatArray) -> bytes:
         source = np.broadcast_to(vectors[:1], vectors[1:].shape)
