@@ -12,7 +12,7 @@ from minibert.serving import answers, wire
 from minibert.serving.engine import Engine
 from minibert.serving.errors import ServiceError
 from minibert.serving.served_model import TextOptions
-from minibert.serving.work import Post, Work, work_of
+from minibert.serving.work import Post, Work, notes_of, work_of
 from minibert.similarity import quantize_embeddings
 
 __all__ = ["POSTS"]
@@ -67,8 +67,7 @@ def _cohere(engine: Engine, body: bytes, accept: str) -> Work:
             "texts": request.texts,
             "meta": {"billed_units": {"input_tokens": sum(report.n_tokens)}},
         }
-        answer |= {"truncated": report.truncated} if report.truncated else {}
-        answer |= {"ignored": ignored} if ignored else {}
+        answer |= notes_of(report, ignored)
         return answers.dump(answer)
 
     return work_of(prepared, write, ignored)

@@ -9,7 +9,7 @@ from minibert.serving import answers, wire
 from minibert.serving.engine import Engine
 from minibert.serving.served_classifier import ServedClassifier
 from minibert.serving.served_model import ServedModel
-from minibert.serving.work import Post, Work, fields_without_effect, text_options, work_of
+from minibert.serving.work import Post, Work, fields_without_effect, notes_of, text_options, work_of
 
 __all__ = ["POSTS", "model_list", "model_object"]
 
@@ -23,8 +23,7 @@ def _openai(engine: Engine, body: bytes, accept: str) -> Work:
     report = prepared.report
     total = sum(report.n_tokens)
     rest: dict[str, Any] = {"model": served.name, "usage": {"prompt_tokens": total, "total_tokens": total}}
-    rest |= {"truncated": report.truncated} if report.truncated else {}
-    rest |= {"ignored": ignored} if ignored else {}
+    rest |= notes_of(report, ignored)
     rest |= {"prompt_name": report.prompt_name} if report.prompt_name is not None else {}
     encoding = request.encoding_format or "float"
     return work_of(prepared, lambda vectors: answers.openai_embeddings(vectors, encoding, rest), ignored)

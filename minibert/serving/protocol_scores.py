@@ -16,7 +16,7 @@ from minibert.serving import answers, wire
 from minibert.serving.engine import Engine
 from minibert.serving.errors import ServiceError
 from minibert.serving.served_classifier import ScoreOptions
-from minibert.serving.work import Post, Work, truncation_of, work_of
+from minibert.serving.work import Post, Work, notes_of, truncation_of, work_of
 
 __all__ = ["POSTS"]
 
@@ -65,8 +65,7 @@ def _rerank(engine: Engine, body: bytes, accept: str) -> Work:
             for i in order
         ]
         rest: dict[str, Any] = {"model": served.name, "usage": {"prompt_tokens": total, "total_tokens": total}}
-        rest |= {"truncated": report.truncated} if report.truncated else {}
-        rest |= {"ignored": ignored} if ignored else {}
+        rest |= notes_of(report, ignored)
         meta = {"billed_units": {"search_units": 1}}
         return answers.dump({"id": uuid.uuid4().hex, "object": "rerank", "results": results, **rest, "meta": meta})
 

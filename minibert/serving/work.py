@@ -12,7 +12,7 @@ from minibert.serving.prepared import Prepared, Report
 from minibert.serving.scheduler import Job
 from minibert.serving.served_model import TextOptions
 
-__all__ = ["Post", "Work", "fields_without_effect", "text_options", "truncation_of", "work_of"]
+__all__ = ["Post", "Work", "fields_without_effect", "notes_of", "text_options", "truncation_of", "work_of"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,6 +105,12 @@ def truncation_of(request: wire.TruncationFields) -> dict[str, Any]:
         truncate = "mark" if truncate else "error"
     side = None if request.truncation_direction is None else request.truncation_direction.lower()
     return {"truncation": truncate, "side": side, "prompt_name": request.prompt_name}
+
+
+def notes_of(report: Report, ignored: tuple[str, ...]) -> dict[str, Any]:
+    """Return the fields of an answer about texts that were cut and fields without an effect, if there are any."""
+    notes: dict[str, Any] = {"truncated": report.truncated} if report.truncated else {}
+    return notes | ({"ignored": ignored} if ignored else {})
 
 
 def work_of(
