@@ -35,7 +35,10 @@ try:
 except ImportError as error:
     raise missing(error) from error
 
-__all__ = ["PostRoute", "Service"]
+__all__ = ["READERS", "PostRoute", "Service"]
+
+READERS = 2
+"""Threads that read and tokenize: one for short requests, one for long ones."""
 
 _INLINE_BODY = 2**11  # bytes; reading it takes 0.1 ms, which is less than giving it to a thread and back
 _SHORT_BODY = 2**16  # a longer one is read and tokenized in another thread, so that short ones do not wait for it

@@ -16,6 +16,7 @@ from minibert.serving import answers, wire
 from minibert.serving.engine import Engine
 from minibert.serving.errors import ServiceError
 from minibert.serving.prepared import check_number
+from minibert.serving.scheduler import MAX_STEP
 from minibert.serving.served_model import TextOptions
 from minibert.serving.work import Post, Work, fields_without_effect, text_options, truncation_of, work_of
 from minibert.similarity import pairwise_cos_sim
@@ -136,8 +137,16 @@ def _decode(engine: Engine, body: bytes, accept: str) -> Work:
     return Work(lambda _: answers.dump(texts), ignored=ignored)
 
 
-def info(engine: Engine, version: str) -> dict[str, Any]:
-    """Return text-embeddings-inference's description of the service and its first model."""
+def info(engine: Engine, version: str, readers: int) -> dict[str, Any]:
+    """Return text-embeddings-inference's description of the service and its first model.
+
+    Parameters
+    ----------
+    engine : Engine
+    version : str
+    readers : int
+        Threads that tokenize.
+    """
     served, settings = engine.models.served(), engine.settings
     return {
         "model_id": served.name,
@@ -146,11 +155,11 @@ def info(engine: Engine, version: str) -> dict[str, Any]:
         "served_model_name": served.name,
         "model_type": served.model_type(),
         "max_concurrent_requests": None,
-        "max_batch_tokens": 1024,
+        "max_batch_tokens": MAX_STEP,
         "max_batch_requests": None,
         "max_client_batch_size": settings.max_inputs,
         "auto_truncate": settings.truncation == "mark",
-        "tokenization_workers": 2,
+        "tokenization_workers": readers,
         "version": version,
         "sha": None,
         "docker_label": None,
