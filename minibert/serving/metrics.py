@@ -32,6 +32,13 @@ class Metrics:
     """
 
     def __init__(self, engine: Engine, namespace: str = "minibert") -> None:
+        self._engine, self._namespace = engine, namespace
+        self.start_again()
+        engine.observers.append(self._observe_step)
+
+    def start_again(self) -> None:
+        """Count from 0, also in a forked process: a thread that is not there may have held a lock of a number."""
+        engine, namespace = self._engine, self._namespace
         self._registry = registry = CollectorRegistry()
 
         def counter(name: str, text: str, *labels: str) -> Counter:
@@ -66,7 +73,6 @@ class Metrics:
             how = computation_of(served.model.model)
             models.labels(name, how["compute_type"], how["num_threads"], int(how["shared_weights"])).set(1)
         registry.register(_EngineCollector(engine, namespace))
-        engine.observers.append(self._observe_step)
 
     def _observe_step(self, size: int, tokens: int, seconds: float) -> None:
         self._step_size.observe(size)

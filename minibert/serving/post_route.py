@@ -59,8 +59,7 @@ class Service:
 
     def __init__(self, engine: Engine, metrics: Metrics) -> None:
         self.engine, self.metrics, self.leaving = engine, metrics, False
-        metrics.inflight.set_function(lambda: self.inflight_bytes)
-        self.start_again()
+        self._start()
         watch_forks(self)
 
     def lock_of_fork(self) -> contextlib.AbstractContextManager[None]:
@@ -68,7 +67,12 @@ class Service:
         return contextlib.nullcontext()
 
     def start_again(self) -> None:
-        """Make the threads, also in a process that is forked; it does not have the requests of the other one."""
+        """Make new threads and numbers in a process that is forked; it does not have the requests of the other one."""
+        self.metrics.start_again()
+        self._start()
+
+    def _start(self) -> None:
+        self.metrics.inflight.set_function(lambda: self.inflight_bytes)
         self.inflight_bytes, self.completions = 0, Completions()
         self._short = ThreadPoolExecutor(1, "minibert-read")
         self._long = ThreadPoolExecutor(1, "minibert-read-long")

@@ -107,6 +107,71 @@ def test_a_process_that_is_forked_computes(folder: Path) -> None:
     ], done.stderr
 
 
+FORK_WITH_LOCKS = """
+import os, signal, sys, threading, warnings
+from starlette.testclient import TestClient
+from minibert import SentenceTransformer
+from minibert.serving.asgi import app
+from minibert.serving.engine import Engine
+
+warnings.simplefilter("ignore")
+made = app(Engine(SentenceTransformer(sys.argv[1])))
+client = TestClient(made)
+
+def is_right():
+    answer = client.post("/embed", json={"inputs": "a text"})
+    numbers = client.get("/metrics").text
+    line = 'minibert_request_success_total{route="/embed"} 1.0'  # the numbers of a process are its own
+    return answer.status_code == 200 and line in numbers and "minibert_batch_next_size_count 1.0" in numbers
+
+def locks_of(one, seen):
+    if id(one) in seen:
+        return
+    seen.add(id(one))
+    if isinstance(one, type(threading.Lock())):
+        yield one
+    elif isinstance(one, dict | list | tuple):
+        for item in one.values() if isinstance(one, dict) else one:
+            yield from locks_of(item, seen)
+    elif type(one).__module__.startswith(("prometheus_client", "minibert.serving.metrics")):
+        yield from locks_of(vars(one), seen)
+
+locks = [*locks_of(made.state.service.metrics, set())]
+taken, released = threading.Event(), threading.Event()
+
+def hold():
+    for lock in locks:
+        lock.acquire()
+    taken.set()
+    released.wait()
+    for lock in locks:
+        lock.release()
+
+assert is_right()
+holder = threading.Thread(target=hold)
+holder.start()
+taken.wait()
+child = os.fork()
+if not child:
+    signal.alarm(60)
+    os._exit(0 if is_right() else 1)
+released.set()
+holder.join()
+print(len(locks) > 50, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), client.get("/metrics").status_code)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system does not fork")
+def test_locks_of_the_metrics_may_be_held_while_the_process_is_forked(folder: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORK_WITH_LOCKS, str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENCE_SECONDS,
+    )
+    assert done.stdout == "True 0 200\n", done.stderr
+
+
 # --- arguments --------------------------------------------------------------------------------------------------------
 
 
