@@ -78,6 +78,7 @@ def test_the_states_have_the_same_bits(
     assert states(first) == states(second) == states(plain)
     assert mapped_files(cache) == [file]
     assert second.compute_type == compute_type
+    assert [model.shared_weights for model in (first, second, plain)] == [True, True, False]
     for (name, ours), (also, theirs) in zip(named_arrays(second.weights), named_arrays(plain.weights), strict=True):
         assert name == also
         np.testing.assert_array_equal(ours, theirs)

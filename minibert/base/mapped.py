@@ -38,7 +38,7 @@ from minibert.base.arrays import FloatArray
 from minibert.base.locks import FileLock
 from minibert.base.trusted import HAS_FOLDER_DESCRIPTORS, open_folder, open_trusted, write_trusted
 
-__all__ = ["FILE_NAMES", "MappedFile", "list_files", "shared_arrays"]
+__all__ = ["FILE_NAMES", "MappedFile", "is_mapped", "list_files", "shared_arrays"]
 
 _FORMAT = 1
 _SUFFIX = ".weights"
@@ -107,6 +107,14 @@ def shared_arrays(
         if arrays is None:
             raise OSError(0, f"{name} was written, but what is read is not the same")
         return arrays
+
+
+def is_mapped(array: FloatArray) -> bool:
+    """Return whether the memory of an array is that of a file, as for those of `shared_arrays`."""
+    owner: object = array
+    while isinstance(owner, np.ndarray | memoryview):
+        owner = owner.base if isinstance(owner, np.ndarray) else owner.obj
+    return isinstance(owner, mmap.mmap)
 
 
 class MappedFile(NamedTuple):

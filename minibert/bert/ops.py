@@ -172,7 +172,8 @@ class Ops(NamedTuple):
     """A set of ops: five functions that belong together. The protocol of each one says what it computes.
 
     `processor` returns the name of what they compute with, for people: by default the kind of this machine's processor.
-    Two machines for which ops return the same more exact name compute the same bits.
+    Two machines for which ops return the same more exact name compute the same bits. `num_threads` says how many
+    threads compute at most; those of NumPy's BLAS are not counted.
     """
 
     prepare: Prepare
@@ -181,3 +182,4 @@ class Ops(NamedTuple):
     attention: Attention
     layer_norm: ApplyLayerNorm
     processor: Callable[[], str] = platform.machine
+    num_threads: int = 1

@@ -13,7 +13,37 @@ import numpy as np
 from minibert.base.checks import brief
 from minibert.base.warn import warn_caller
 
-__all__ = ["RemoteEncoder"]
+__all__ = ["RemoteEncoder", "service_listens"]
+
+_PROBE_SECONDS = 5.0
+
+
+def service_listens(host: str, port: int) -> bool:
+    """Say if a service over HTTP listens on a port; False if nothing listens there.
+
+    Raises
+    ------
+    ConnectionError
+        A program listens there that does not answer to HTTP.
+    """
+    connection = http.client.HTTPConnection(host, port, timeout=_PROBE_SECONDS)
+    try:
+        try:
+            connection.connect()
+        except TimeoutError:  # it listens, but is stopped
+            raise
+        except OSError:
+            return False
+        connection.request("GET", "/livez")
+        connection.getresponse().read()
+    except (OSError, http.client.HTTPException) as error:
+        raise ConnectionError(
+            f"a program that listens on port {port} of this machine does not answer as a service over HTTP does: "
+            f"{error}. Give model= to compute in this process, or the port of `minibert serve`."
+        ) from error
+    finally:
+        connection.close()
+    return True
 
 
 class RemoteEncoder:

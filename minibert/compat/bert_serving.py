@@ -13,16 +13,18 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from minibert.base.checks import brief, check_choice, check_indices
+from minibert.base.checks import brief, check_choice, check_indices, check_int
 from minibert.checkpoint.hub import DEFAULT_MODEL
-from minibert.compat.bert_http import RemoteEncoder
+from minibert.compat.bert_http import RemoteEncoder, service_listens
 from minibert.sentence.modules import Pipeline
 from minibert.sentence.sentence_transformers import SentenceTransformer
+from minibert.tokenizer.texts import shown
 
 __all__ = ["BertClient", "Response"]
 
 
 _THIS_MACHINE = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
+_PORT = 5555
 
 
 class Response(NamedTuple):
@@ -38,18 +40,18 @@ class BertClient:
     Parameters
     ----------
     ip : str
-        "localhost": the model computes in this process. Another machine, or a URL such as "http://localhost:8080": a
-        service there computes, which ``minibert serve`` starts.
+        Another machine, or a URL such as "http://localhost:8080": a service there computes, which ``minibert serve``
+        starts. "localhost": if there is no `model`, and a service listens on the port, it computes; else this process.
     port : int
-        The service's, unless `ip` is a URL.
+        The service's, unless `ip` is a URL. Without a `model`, a service must listen on another port than 5555.
     timeout : int
         Milliseconds to wait for a service; -1: for ever.
     port_out, show_server_config, identity, check_version, check_length, check_token_info, ignore_all_checks
         These describe bert-as-service's connection, and have no effect.
     output_fmt : {"ndarray", "list"}
-    model : str or SentenceTransformer
-        What the server was started with, ``-model_dir``. The modules after its pooling are not used. A service has its
-        own model.
+    model : str or SentenceTransformer, optional
+        What the server was started with, ``-model_dir``: it computes in this process, whatever the port. The modules
+        after its pooling are not used. A service has its own model. Default: all-MiniLM-L6-v2, if no service listens.
     pooling_layer : int or ints
         Layers of the encoder, whose vectors are concatenated: 0 is the first, -1 the last.
     pooling_strategy : str
@@ -57,14 +59,17 @@ class BertClient:
 
     Raises
     ------
-    ValueError
+    TypeError, ValueError
         A value is wrong, or both a model and another machine are given.
+    ConnectionError
+        There is no model, and nothing listens on a port of this machine that is not 5555, or a program that is not a
+        service listens there.
     """
 
     def __init__(
         self,
         ip: str = "localhost",
-        port: int = 5555,
+        port: int = _PORT,
         port_out: int = 5556,
         output_fmt: str = "ndarray",
         show_server_config: bool = False,
@@ -75,7 +80,7 @@ class BertClient:
         ignore_all_checks: bool = False,
         timeout: int = -1,
         *,
-        model: str | SentenceTransformer = DEFAULT_MODEL,
+        model: str | SentenceTransformer | None = None,
         pooling_layer: int | Sequence[int] = -2,
         pooling_strategy: str = "REDUCE_MEAN",
     ) -> None:
@@ -83,13 +88,20 @@ class BertClient:
         self.output_fmt = output_fmt
         self._options: dict[str, Any]
         self._remote: RemoteEncoder | None = None
-        if ip not in _THIS_MACHINE:
-            if model != DEFAULT_MODEL:
+        if not isinstance(ip, str):
+            raise TypeError(f"ip is {shown(ip)}; expected a machine, or a URL such as 'http://localhost:8080'.")
+        port = check_int("port", port, 1, 65535)
+        timeout = check_int("timeout", timeout, also=": milliseconds, or -1 to wait for ever")
+        if not timeout:
+            raise ValueError("timeout=0; expected a number of milliseconds above 0, or -1 to wait for ever.")
+        url = _service(ip, port, computes_here=model is not None)
+        if url is not None:
+            if model is not None:
                 raise ValueError(f"model= and ip={brief(ip)} are both given, but a service has its own model.")
-            seconds = None if timeout < 0 else timeout / 1000
-            self._remote = RemoteEncoder(ip if "://" in ip else f"http://{ip}:{port}", seconds)
+            self._remote = RemoteEncoder(url, None if timeout < 0 else timeout / 1000)
             self._options = {"layers": pooling_layer, "pooling": pooling_strategy}
             return
+        model = DEFAULT_MODEL if model is None else model
         self._model = copy.copy(model if isinstance(model, SentenceTransformer) else _load(model))
         count, expected = self._model.model.config.num_hidden_layers, "an int or several"
         layers = check_indices("pooling_layer", pooling_layer, count, what="layers", expected=expected)
@@ -176,6 +188,30 @@ class BertClient:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def _service(ip: str, port: int, *, computes_here: bool) -> str | None:
+    """Return the URL of the service that computes, or None if this process does.
+
+    A service on this machine is asked if it listens: in bert-as-service, ``BertClient()`` means a server there, and
+    another model would answer in its place without a word.
+    """
+    if "://" in ip:
+        return ip
+    url = f"http://[{ip}]:{port}" if ":" in ip else f"http://{ip}:{port}"
+    if ip not in _THIS_MACHINE:
+        return url
+    if computes_here:
+        return None
+    host = "127.0.0.1" if ip == "0.0.0.0" else ip
+    if service_listens(host, port):
+        return url.replace("0.0.0.0", host)
+    if port != _PORT:
+        raise ConnectionError(
+            f"nothing listens on port {port} of this machine. Start `minibert serve MODEL --port {port}`, or give "
+            "model= to compute in this process."
+        )
+    return None
 
 
 def _load(name: str) -> SentenceTransformer:

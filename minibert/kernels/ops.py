@@ -84,6 +84,7 @@ def make_ops(num_threads: int, *, use_blas: bool = False, compute_type: str = "f
         attention=functools.partial(attention, resources),
         layer_norm=functools.partial(layer_norm, resources),
         processor=platform.machine if use_blas else processor_name,
+        num_threads=num_threads,
     )
 
 

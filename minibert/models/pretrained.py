@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self, TypeAlias, TypeVar
 
 from minibert.base.arrays import FloatArray
 from minibert.base.keywords import FORWARD_KEYWORDS, check_keywords
+from minibert.base.mapped import is_mapped
 from minibert.base.tensors import holds_tensor, to_tensor, torch_is_loaded
 from minibert.bert.config import BertConfig
 from minibert.bert.low_precision import compute_type_of
@@ -78,6 +79,16 @@ class BertPreTrainedModel(Fixed, TorchHabits, Traceable):
     def compute_type(self) -> str:
         """The numbers that the encoder multiplies: "float32", "int16", "int8_int16" or "int8"."""
         return compute_type_of(self._weights)
+
+    @property
+    def num_threads(self) -> int:
+        """The most threads that compute; those of NumPy's BLAS are not counted."""
+        return self._ops.num_threads
+
+    @property
+    def shared_weights(self) -> bool:
+        """Whether the weights are in the file that processes share."""
+        return is_mapped(self._weights.word_embeddings)
 
     @classmethod
     def from_pretrained(

@@ -20,8 +20,11 @@ from minibert.serving.libraries import missing
 from minibert.serving.metrics import Metrics
 from minibert.serving.openapi import openapi
 from minibert.serving.page import HEADERS, page
-from minibert.serving.post_route import PostRoute, Service
-from minibert.serving.protocols import POSTS, info, model_list, model_object, ollama_models
+from minibert.serving.post_route import READERS, PostRoute, Service
+from minibert.serving.protocol_ollama import model_list as ollama_models
+from minibert.serving.protocol_openai import model_list, model_object
+from minibert.serving.protocol_tei import info
+from minibert.serving.protocols import POSTS
 from minibert.tokenizer.texts import shown
 
 try:
@@ -117,7 +120,7 @@ def app(
         get(path, lambda request: _health(service, ready=True))
     get("/livez", lambda request: _health(service, ready=False))
     get("/metrics", lambda request: Response(service.metrics.text(), media_type="text/plain; version=0.0.4"))
-    get("/info", lambda request: _json(info(engine, minibert.__version__)))
+    get("/info", lambda request: _json(info(engine, minibert.__version__, READERS)))
     get("/openapi.json", lambda request: Response(document, media_type="application/json"))
     get("/api/tags", lambda request: _json(ollama_models(engine)))
     get("/api/version", lambda request: _json({"version": minibert.__version__}))

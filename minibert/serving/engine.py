@@ -182,7 +182,7 @@ class Engine:
         """
         check_model_name(model)
         chosen = options_of(TextOptions, options)
-        return self.models.model(model).prepare(texts_of(inputs), chosen, self.settings)
+        return self.models.embedder(model).prepare(texts_of(inputs), chosen, self.settings)
 
     def embed(
         self, inputs: Sequence[str] | Sequence[Sequence[int]], model: str | None = None, **options: Any

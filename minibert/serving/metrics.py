@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from minibert.serving.engine import Engine, Load
 from minibert.serving.libraries import missing
+from minibert.serving.prepared import computation_of
 
 try:
     from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -31,6 +32,13 @@ class Metrics:
     """
 
     def __init__(self, engine: Engine, namespace: str = "minibert") -> None:
+        self._engine, self._namespace = engine, namespace
+        self.start_again()
+        engine.observers.append(self._observe_step)
+
+    def start_again(self) -> None:
+        """Count from 0, also in a forked process: a thread that is not there may have held a lock of a number."""
+        engine, namespace = self._engine, self._namespace
         self._registry = registry = CollectorRegistry()
 
         def counter(name: str, text: str, *labels: str) -> Counter:
@@ -59,11 +67,12 @@ class Metrics:
         self._step_size = histogram("batch_next_size", "Texts of a step", _SIZES)
         self._step_tokens = histogram("batch_next_tokens", "Tokens of a step", _SIZES)
         self._step_seconds = histogram("batch_inference_duration", "Seconds of a step", _SECONDS)
-        models = Gauge("model_info", "The models", ("model", "compute_type"), namespace=namespace, registry=registry)
+        labels = ("model", "compute_type", "num_threads", "shared_weights")
+        models = Gauge("model_info", "The models", labels, namespace=namespace, registry=registry)
         for name, served in engine.models.items():
-            models.labels(name, served.compute_type).set(1)
+            how = computation_of(served.model.model)
+            models.labels(name, how["compute_type"], how["num_threads"], int(how["shared_weights"])).set(1)
         registry.register(_EngineCollector(engine, namespace))
-        engine.observers.append(self._observe_step)
 
     def _observe_step(self, size: int, tokens: int, seconds: float) -> None:
         self._step_size.observe(size)

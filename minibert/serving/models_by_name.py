@@ -32,6 +32,10 @@ class ModelsByName(dict[str, ServedModel | ServedClassifier]):
             self[name] = ServedClassifier(name, model) if isinstance(model, CrossEncoder) else ServedModel(name, model)
         self._any_name = any_name
 
+    def knows(self, name: str) -> bool:
+        """Say if `name` is the name of a model, whatever `any_name` says; the name is as for `served`."""
+        return name == "default" or self._find(name) is not None
+
     def served(self, name: str | None = None) -> ServedModel | ServedClassifier:
         """Return the model with this name, its last part ("org/name" has "name"), "default" or None.
 
@@ -40,7 +44,7 @@ class ModelsByName(dict[str, ServedModel | ServedClassifier]):
         ServiceError
             There is no such model.
         """
-        if name is None or name == "default" or (self._any_name and self._find(name) is None):
+        if name is None or name == "default" or (self._any_name and not self.knows(name)):
             return next(iter(self.values()))
         found = self._find(name)
         if found is None:
@@ -51,7 +55,7 @@ class ModelsByName(dict[str, ServedModel | ServedClassifier]):
             )
         return found
 
-    def model(self, name: str | None = None) -> ServedModel:
+    def embedder(self, name: str | None = None) -> ServedModel:
         """Return a model that gives vectors; the name is as for `served`.
 
         Raises

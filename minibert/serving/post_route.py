@@ -26,16 +26,19 @@ from minibert.serving.gates import request_id_of
 from minibert.serving.libraries import missing
 from minibert.serving.logs import LOG, REQUESTS
 from minibert.serving.metrics import Metrics
-from minibert.serving.protocols import Post, Work
 from minibert.serving.scheduler import Job
 from minibert.serving.settings import GRACE
+from minibert.serving.work import Post, Work
 
 try:
     from starlette.types import Receive, Scope, Send
 except ImportError as error:
     raise missing(error) from error
 
-__all__ = ["PostRoute", "Service"]
+__all__ = ["READERS", "PostRoute", "Service"]
+
+READERS = 2
+"""Threads that read and tokenize: one for short requests, one for long ones."""
 
 _INLINE_BODY = 2**11  # bytes; reading it takes 0.1 ms, which is less than giving it to a thread and back
 _SHORT_BODY = 2**16  # a longer one is read and tokenized in another thread, so that short ones do not wait for it
@@ -56,8 +59,7 @@ class Service:
 
     def __init__(self, engine: Engine, metrics: Metrics) -> None:
         self.engine, self.metrics, self.leaving = engine, metrics, False
-        metrics.inflight.set_function(lambda: self.inflight_bytes)
-        self.start_again()
+        self._start()
         watch_forks(self)
 
     def lock_of_fork(self) -> contextlib.AbstractContextManager[None]:
@@ -65,7 +67,12 @@ class Service:
         return contextlib.nullcontext()
 
     def start_again(self) -> None:
-        """Make the threads, also in a process that is forked; it does not have the requests of the other one."""
+        """Make new threads and numbers in a process that is forked; it does not have the requests of the other one."""
+        self.metrics.start_again()
+        self._start()
+
+    def _start(self) -> None:
+        self.metrics.inflight.set_function(lambda: self.inflight_bytes)
         self.inflight_bytes, self.completions = 0, Completions()
         self._short = ThreadPoolExecutor(1, "minibert-read")
         self._long = ThreadPoolExecutor(1, "minibert-read-long")

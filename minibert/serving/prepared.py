@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
+from minibert.models.pretrained import BertPreTrainedModel
 from minibert.serving.errors import ServiceError
 from minibert.serving.scheduler import Job
 from minibert.serving.settings import Settings
 
-__all__ = ["COUNTED", "Prepared", "Report", "check_number", "check_prompt", "check_result", "check_side"]
+__all__ = [
+    *("COUNTED", "Prepared", "Report", "check_number", "check_prompt", "check_result", "check_side", "computation_of"),
+]
 
 COUNTED = 2**16
 """Characters. The tokens of a longer text are not counted to its end only to refuse it."""
@@ -49,6 +53,15 @@ class Prepared:
 
     job: Job
     report: Report
+
+
+def computation_of(model: BertPreTrainedModel) -> dict[str, Any]:
+    """Return how a model computes, for /info, /v1/models and the metrics."""
+    return {
+        "compute_type": model.compute_type,
+        "num_threads": model.num_threads,
+        "shared_weights": model.shared_weights,
+    }
 
 
 def check_number(number: int, settings: Settings) -> None:

@@ -28,6 +28,7 @@ from minibert.serving.prepared import (
     check_prompt,
     check_result,
     check_side,
+    computation_of,
 )
 from minibert.serving.scheduler import Job
 from minibert.serving.settings import Settings
@@ -131,7 +132,7 @@ class ServedClassifier:
         return {
             "num_labels": self.model.num_labels,
             "max_input_length": self.model.max_seq_length,
-            "compute_type": self.compute_type,
+            **computation_of(self.model.model),
         }
 
     def model_type(self) -> dict[str, Any]:

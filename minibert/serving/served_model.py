@@ -24,6 +24,7 @@ from minibert.serving.prepared import (
     check_prompt,
     check_result,
     check_side,
+    computation_of,
 )
 from minibert.serving.scheduler import Job, Kind
 from minibert.serving.settings import Settings
@@ -147,7 +148,7 @@ class ServedModel:
         return {
             "embedding_dimension": self.model.get_embedding_dimension(),
             "max_input_length": self.model.max_seq_length,
-            "compute_type": self.compute_type,
+            **computation_of(self.model.model),
         }
 
     def model_type(self) -> dict[str, Any]:

@@ -156,9 +156,10 @@ def serve(
     int
         The exit code: 0 all requests were answered, 1 some were not, 70 the engine stopped by itself.
     """
-    gate, address, path = LoadingGate(), _address(bound), None
+    gate, address, path, made = LoadingGate(), _address(bound), None, None
     if bound.family == getattr(socket, "AF_UNIX", None):
         path = bound.getsockname()
+        made = _file_of(path)
     config = uvicorn.Config(
         gate,
         http=functools.partial(Connection, head_timeout=head_timeout, send_timeout=send_timeout),  # type: ignore[arg-type]
@@ -198,7 +199,7 @@ def serve(
         gc.set_threshold(*threshold)
         gc.unfreeze()
         bound.close()
-        if path is not None:
+        if path is not None and made is not None and _file_of(path) == made:  # not that of the next service
             with contextlib.suppress(OSError):
                 os.unlink(path)
     if server.loading:
@@ -213,6 +214,15 @@ def serve(
     if server.died:
         return DIED
     return 0 if finished and not server.force_exit and left > 0 else 1
+
+
+def _file_of(path: str) -> tuple[int, int, int] | None:
+    """Return what tells a file from another one that was made at its path later."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_mtime_ns
 
 
 def _address(bound: socket.socket) -> str:

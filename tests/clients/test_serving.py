@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from minibert import CrossEncoder, SentenceTransformer
+from minibert.similarity import quantize_embeddings
 from tests.support.client_programs import TEXTS, needs, run_client
 from tests.support.sentence_heads import model_folder
 from tests.support.served import Served, served
@@ -321,3 +322,57 @@ def test_litellm(
     assert_same(vectors, expected[:-1])
     assert_same([score for _, score in sorted(ranked)], scores)
     assert [name for name, _ in errors] == ["AuthenticationError", "NotFoundError", "BadRequestError"]
+
+
+def test_ollama(service: Served, tmp_path: Path, minilm_folder: Path, expected: np.ndarray) -> None:
+    """A name with the tag "latest" is the same model, as in Ollama; a text that is cut is not a field of the client."""
+    needs("ollama")
+    program = """
+        from ollama import Client
+        key, wrong = {"Authorization": "Bearer " + KEY}, {"Authorization": "Bearer x"}
+        client, other = Client(host=URL, headers=key), Client(host=URL, headers=wrong)
+        embed = client.embed
+        made = embed(model=NAME, input=TEXTS, keep_alive="5m")
+        answer([made.embeddings, embed(model=NAME + ":latest", input=QUERY).embeddings[0],
+                client.embeddings(model=NAME, prompt=QUERY).embedding,
+                [made.model, [one.model for one in client.list().models], made.prompt_eval_count],
+                error_of(lambda: other.embed(model=NAME, input="a")),
+                error_of(lambda: embed(model=NAME + ":v1", input="a")),
+                error_of(lambda: embed(model=NAME, input=LONG, truncate=False)),
+                error_of(lambda: embed(model=NAME, input="a", dimensions=1000))])
+        """
+    documents, query, old, (name, names, tokens), *errors = client(program, tmp_path, service, minilm_folder)
+    assert_same([*documents, query], expected)
+    assert_same(old, expected[-1])
+    assert (name, names) == (minilm_folder.name, [f"{minilm_folder.name}:latest", "ranker:latest"])
+    assert tokens == sum(min(256, number) for number in SentenceTransformer(minilm_folder).num_tokens([*TEXTS, LONG]))
+    assert [kind for kind, _ in errors] == ["ResponseError"] * 4
+    assert [text.partition("status code: ")[2][:3] for _, text in errors] == ["401", "404", "400", "400"]
+
+
+def test_cohere(service: Served, tmp_path: Path, minilm_folder: Path, expected: np.ndarray, scores: np.ndarray) -> None:
+    needs("cohere")
+    program = """
+        import base64
+        import cohere
+        options = {"base_url": URL, "max_retries": 0}
+        client, wrong = cohere.ClientV2(KEY, **options), cohere.ClientV2("x", **options)
+        given = {"model": NAME, "input_type": "search_document", "embedding_types": ["float", "base64", "ubinary"]}
+        made = client.embed(texts=TEXTS, **given).embeddings
+        old = cohere.Client(KEY, **options).embed(texts=[QUERY], model=NAME, input_type="search_query")
+        ranked = client.rerank(model="ranker", query=QUERY, documents=TEXTS[:-1])
+        answer([made.float_, [np.frombuffer(base64.b64decode(row), np.float32) for row in made.base64], made.ubinary,
+                old.embeddings, [[one.index, one.relevance_score] for one in ranked.results],
+                error_of(lambda: wrong.embed(texts=["a"], **given)),
+                error_of(lambda: client.embed(texts=["a"], **{**given, "model": "none"})),
+                error_of(lambda: client.embed(texts=["a"], **{**given, "embedding_types": ["int8"]})),
+                error_of(lambda: client.embed(texts=[LONG], truncate="NONE", **given))])
+        """
+    floats, base64, bits, query, ranked, *errors = client(program, tmp_path, service, minilm_folder)
+    assert_same([*floats, *query], expected)
+    assert_same(base64, expected[:-1])
+    np.testing.assert_array_equal(bits, quantize_embeddings(expected[:-1], "ubinary"))
+    assert_same([score for _, score in sorted(ranked)], scores)
+    assert [kind for kind, _ in errors] == [
+        *("UnauthorizedError", "NotFoundError", "BadRequestError", "BadRequestError"),
+    ]

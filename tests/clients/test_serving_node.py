@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 
 from minibert import SentenceTransformer
-from tests.support.client_programs import TEXTS
+from tests.support.client_programs import TEXTS, report_version
 from tests.support.outcomes import PATIENCE
 from tests.support.served import served
 
 pytestmark = pytest.mark.clients
+
+CLIENTS = ("openai", "@huggingface/inference")
 
 PROGRAM = """
 import OpenAI from "openai";
@@ -58,10 +60,13 @@ def answer(tmp_path_factory: pytest.TempPathFactory, minilm_folder: Path) -> Any
         pytest.skip("node and npm are not installed")
     folder = tmp_path_factory.mktemp("node")
     (folder / "package.json").write_text('{"type": "module"}')
-    install = [npm, "install", "--no-audit", "--no-fund", "openai", "@huggingface/inference"]
+    install = [npm, "install", "--no-audit", "--no-fund", *CLIENTS]
     done = subprocess.run(install, cwd=folder, check=False, capture_output=True, text=True, timeout=PATIENCE)
     if done.returncode:
         pytest.skip(f"npm cannot fetch the clients: {done.stderr.strip().splitlines()[-1:]}")
+    for name in CLIENTS:
+        about = json.loads((folder / "node_modules" / name / "package.json").read_text())
+        report_version(f"{name} (npm)", about["version"])
     (folder / "program.js").write_text(PROGRAM)
     with served(str(minilm_folder), "--json-logs", errors=[], MINIBERT_SERVE_API_KEY="k") as running:
         given = json.dumps([running.url, minilm_folder.name, TEXTS])

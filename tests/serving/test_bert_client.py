@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import http.server
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,6 +54,75 @@ def test_a_service_on_another_machine_is_named_by_its_port(service: Served, fold
                 client.encode(TEXTS)
     with pytest.raises(ValueError, match="a service has its own model"):
         BertClient(ip="10.0.0.1", model=str(folder))
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
+@pytest.mark.parametrize("ip", ["localhost", "127.0.0.1", "0.0.0.0"])
+def test_without_a_model_the_service_of_this_machine_is_asked(service: Served, folder: Path, ip: str) -> None:
+    expected = BertClient(model=str(folder), port=service.port).encode(TEXTS)
+    with BertClient(ip, service.port, service.port + 1) as client:
+        np.testing.assert_array_equal(client.encode(TEXTS), expected)
+        split = [row[1:-1] for row in client.encode(TEXTS, show_tokens=True)[1]]
+        np.testing.assert_array_equal(client.encode(split, is_tokenized=True), expected)  # only a service takes these
+
+
+def test_the_default_port_needs_no_service(monkeypatch: pytest.MonkeyPatch, minilm_folder: Path) -> None:
+    """Another port without a service is an error, because another model would answer in its place."""
+    port = free_port()
+    for ip in ("localhost", "::1", "0.0.0.0"):
+        with pytest.raises(ConnectionError, match=f"nothing listens on port {port}.*minibert serve.*model="):
+            BertClient(ip=ip, port=port)
+    monkeypatch.setattr("minibert.compat.bert_serving._PORT", port)
+    expected = BertClient(model=str(minilm_folder)).encode(TEXTS)
+    np.testing.assert_array_equal(BertClient(port=port).encode(TEXTS), expected)
+
+
+@pytest.mark.parametrize("greeting", [b"\xff\0\0\0\0\0\0\0\x01\x7f\x03", b""])  # of ZeroMQ; it hangs up
+def test_a_port_of_another_program_is_not_a_service(greeting: bytes) -> None:
+    def answer() -> None:
+        for _ in range(2):
+            connection, _address = server.accept()
+            with connection:
+                connection.sendall(greeting)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=answer, daemon=True).start()
+        port = server.getsockname()[1]
+        with pytest.raises(ConnectionError, match=f"port {port} of this machine does not answer as a service"):
+            BertClient(ip="127.0.0.1", port=port)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"ip": None}, TypeError, "ip is NoneType None; expected a machine"),
+        ({"ip": 5555}, TypeError, "ip is int 5555"),
+        ({"port": "5555"}, TypeError, "port='5555'; expected an int"),
+        ({"port": None}, TypeError, "port=None; expected an int"),
+        ({"port": 0}, ValueError, "port=0; expected an int, 1 to 65,535"),
+        ({"timeout": None}, TypeError, "timeout=None; expected an int: milliseconds, or -1 to wait for ever"),
+        ({"timeout": 0.5}, TypeError, "timeout=0.5; expected an int"),
+        ({"timeout": 0}, ValueError, "timeout=0; expected a number of milliseconds above 0"),
+        ({"model": 3}, TypeError, "a str .hub id or folder. or a Path, got int"),
+        ({"model": ""}, ValueError, "''"),
+        ({"ip": "10.0.0.1", "model": "all-MiniLM-L6-v2"}, ValueError, "a service has its own model"),
+    ],
+)
+def test_wrong_arguments(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        BertClient(**options)
+
+
+def test_an_address_of_ipv6_is_written_in_brackets() -> None:
+    with (
+        BertClient(ip="::ffff:127.0.0.1", port=free_port(), timeout=10_000) as client,
+        pytest.raises(ConnectionError, match=r"http://\[::ffff:127.0.0.1\]:\d+ does not answer"),
+    ):
+        client.encode(TEXTS)
 
 
 def test_refusals_and_cut_texts_are_said(service: Served) -> None:

@@ -443,10 +443,10 @@ def test_vectors_of_tokens_that_would_take_too_much_memory_are_refused(model: Se
 def test_models_are_found_by_their_names(model: SentenceTransformer, short_model: SentenceTransformer) -> None:
     with Engine({"org/one": model, "two": short_model}) as engine:
         for name in (None, "default", "org/one", "one"):
-            assert engine.models.model(name).model is model
-        assert engine.models.model("other/two").model is short_model
+            assert engine.models.embedder(name).model is model
+        assert engine.models.embedder("other/two").model is short_model
         with pytest.raises(ServiceError, match="'other/one' is not served here"):  # it may be another model
-            engine.models.model("other/one")
+            engine.models.embedder("other/one")
         assert engine.embed(["a"], "two").value.shape == (1, short_model.get_embedding_dimension())
         with pytest.raises(ServiceError, match="'three' is not served here; expected 'org/one', 'two'") as caught:
             engine.embed(["a"], "three")

@@ -107,6 +107,71 @@ def test_a_process_that_is_forked_computes(folder: Path) -> None:
     ], done.stderr
 
 
+FORK_WITH_LOCKS = """
+import os, signal, sys, threading, warnings
+from starlette.testclient import TestClient
+from minibert import SentenceTransformer
+from minibert.serving.asgi import app
+from minibert.serving.engine import Engine
+
+warnings.simplefilter("ignore")
+made = app(Engine(SentenceTransformer(sys.argv[1])))
+client = TestClient(made)
+
+def is_right():
+    answer = client.post("/embed", json={"inputs": "a text"})
+    numbers = client.get("/metrics").text
+    line = 'minibert_request_success_total{route="/embed"} 1.0'  # the numbers of a process are its own
+    return answer.status_code == 200 and line in numbers and "minibert_batch_next_size_count 1.0" in numbers
+
+def locks_of(one, seen):
+    if id(one) in seen:
+        return
+    seen.add(id(one))
+    if isinstance(one, type(threading.Lock())):
+        yield one
+    elif isinstance(one, dict | list | tuple):
+        for item in one.values() if isinstance(one, dict) else one:
+            yield from locks_of(item, seen)
+    elif type(one).__module__.startswith(("prometheus_client", "minibert.serving.metrics")):
+        yield from locks_of(vars(one), seen)
+
+locks = [*locks_of(made.state.service.metrics, set())]
+taken, released = threading.Event(), threading.Event()
+
+def hold():
+    for lock in locks:
+        lock.acquire()
+    taken.set()
+    released.wait()
+    for lock in locks:
+        lock.release()
+
+assert is_right()
+holder = threading.Thread(target=hold)
+holder.start()
+taken.wait()
+child = os.fork()
+if not child:
+    signal.alarm(60)
+    os._exit(0 if is_right() else 1)
+released.set()
+holder.join()
+print(len(locks) > 50, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), client.get("/metrics").status_code)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system does not fork")
+def test_locks_of_the_metrics_may_be_held_while_the_process_is_forked(folder: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORK_WITH_LOCKS, str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENCE_SECONDS,
+    )
+    assert done.stdout == "True 0 200\n", done.stderr
+
+
 # --- arguments --------------------------------------------------------------------------------------------------------
 
 
@@ -285,6 +350,32 @@ def test_an_observer_that_raises_is_logged_and_removed(
     assert caplog.text.count("an observer has failed") == caplog.text.count("\nArithmeticError: a fault") == 1
 
 
+# --- how the models compute -------------------------------------------------------------------------------------------
+
+
+def test_threads_and_shared_weights_are_in_the_descriptions(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    options: dict[str, dict[str, Any]] = {
+        "shared": {"shared_weights": True, "num_threads": 1},
+        "own": {"shared_weights": False, "num_threads": 2},
+        "numpy": {"backend": "numpy", "num_threads": 2},
+    }
+    models = {name: SentenceTransformer(folder, **given) for name, given in options.items()}
+    expected = {"shared": (1, True), "own": (2, False), "numpy": (1, False)}
+    with Engine(models) as engine, TestClient(app(engine)) as client:
+        listed = client.get("/v1/models").json()["data"]
+        assert {one["id"]: (one["num_threads"], one["shared_weights"]) for one in listed} == expected
+        found = client.get("/info").json()
+        assert (found["num_threads"], found["shared_weights"]) == expected["shared"]
+        metrics = client.get("/metrics").text
+        for name, (threads, shared) in expected.items():
+            labels = f'model="{name}",num_threads="{threads}",shared_weights="{int(shared)}"'
+            assert f'minibert_model_info{{compute_type="float32",{labels}}} 1.0' in metrics
+
+
 # --- low precision ----------------------------------------------------------------------------------------------------
 
 
@@ -296,7 +387,8 @@ def test_a_low_precision_is_named_in_every_place(folder: Path) -> None:
         assert {one["id"]: one["compute_type"] for one in listed} == {"float32": "float32", "int8": "int8"}
         assert client.get("/v1/models/int8").json()["compute_type"] == "int8"
         assert client.get("/info").json()["model_dtype"] == "float32"
-        assert b'minibert_model_info{compute_type="int8",model="int8"} 1.0' in client.get("/metrics").content
+        line = 'minibert_model_info{compute_type="int8",model="int8",num_threads="%d",shared_weights="0"} 1.0'
+        assert line % models["int8"].model.num_threads in client.get("/metrics").text
         for name, header in (("float32", None), ("int8", "int8")):
             answer = client.post("/v1/embeddings", json={"input": "a", "model": name})
             assert (answer.status_code, answer.headers.get("x-minibert-compute-type")) == (200, header)

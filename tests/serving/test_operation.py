@@ -28,6 +28,7 @@ from minibert.serving.asgi import app
 from minibert.serving.engine import Engine
 from minibert.serving.keys import ApiKeys
 from minibert.serving.protocols import POSTS
+from minibert.serving.server import listen
 from minibert.serving.settings import Settings
 from tests.support.checkpoints import sentence_model
 from tests.support.command_line import run
@@ -295,6 +296,41 @@ def test_a_full_disk_stops_nothing(folder: Path) -> None:
         finally:
             if process.poll() is None:
                 os.kill(number, signal.SIGKILL)
+
+
+@pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="needs Unix sockets")
+def test_the_socket_of_the_next_service_stays(folder: Path, tmp_path: Path) -> None:
+    """The first service closes its socket at SIGTERM, and ends later; the next one may listen there meanwhile."""
+    path = str(tmp_path / "s")
+    with served(str(folder), "--uds", path) as first:
+        os.unlink(path)
+        with listen("", 0, path) as bound:
+            bound.listen()
+            assert first.end(signal.SIGTERM) == 0
+            assert listens(path)
+    with served(str(folder), "--uds", path) as second:  # nobody listens on this one, so it is replaced
+        assert second.end(signal.SIGTERM) == 0
+    assert not os.path.exists(path)
+
+
+@pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="needs Unix sockets")
+@pytest.mark.parametrize("error", [PermissionError, TimeoutError, BlockingIOError])
+def test_a_socket_that_may_be_in_use_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[OSError]
+) -> None:
+    """Such as that of another user, or of a process that is stopped."""
+
+    class Other(socket.socket):
+        def connect(self, address: Any) -> None:
+            raise error
+
+    path = str(tmp_path / "s")
+    listen("", 0, path).close()  # nobody listens any more
+    with monkeypatch.context() as patched:
+        patched.setattr("minibert.serving.server.socket.socket", Other)
+        with pytest.raises(OSError, match=r"cannot listen on .*s: Address already in use"):
+            listen("", 0, path)
+    listen("", 0, path).close()
 
 
 def listens(path: str) -> bool:

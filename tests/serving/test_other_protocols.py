@@ -108,8 +108,32 @@ def test_ollama(client: TestClient, model: SentenceTransformer) -> None:
     np.testing.assert_array_equal(floats(one[0]), model.encode(TEXTS[0]))
     old = client.post("/api/embeddings", json={"model": "small", "prompt": TEXTS[0]}).json()
     np.testing.assert_array_equal(floats(old["embedding"]), model.encode(TEXTS[0]))
-    assert [one["name"] for one in client.get("/api/tags").json()["models"]] == ["org/small"]
+    assert "truncated" not in old
+    cut = client.post("/api/embeddings", json={"prompt": LONG, "keep_alive": 1}).json()
+    assert (cut["truncated"], cut["ignored"]) == ([0], ["keep_alive"])
+    assert [one["name"] for one in client.get("/api/tags").json()["models"]] == ["org/small:latest"]
     assert client.get("/api/version").json()["version"]
+
+
+@pytest.mark.parametrize("route", ["/api/embed", "/api/embeddings"])
+def test_a_name_without_a_tag_has_the_tag_latest(model: SentenceTransformer, route: str) -> None:
+    """`a:v1` is served as another model than `a`; `b` is served under its name with the tag."""
+    served = {"a": model, "org/b:latest": model, "a:v1": model}
+    with Engine(served) as engine, TestClient(app(engine)) as client:
+
+        def status(name: str) -> int:
+            body = {"model": name, "input": "x", "prompt": "x"}
+            return client.post(route, json=body).status_code
+
+        for name in ("a", "a:latest", "a:v1", "b", "b:latest", "org/b", "org/b:latest", "default"):
+            assert status(name) == 200, name
+        for name in ("a:v2", "b:v1", "other/b", "a:", ":latest", ":", "", "a:latest:latest"):
+            assert status(name) == 404, name
+        assert engine.models.embedder("a:v1") is not engine.models.embedder("a")
+        error = client.post(route, json={"model": "a:v2", "input": "x", "prompt": "x"}).json()["error"]
+        assert "'a:v2' is not served here" in error
+        assert "another tag than :latest is another model" in error
+        assert [one["name"] for one in client.get("/api/tags").json()["models"]] == ["a:latest", "org/b:latest", "a:v1"]
 
 
 @pytest.mark.parametrize("empty", ["", []])

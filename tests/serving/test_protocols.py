@@ -17,6 +17,7 @@ from minibert import SentenceTransformer
 from minibert.compat.bert_serving import BertClient
 from minibert.serving.asgi import app
 from minibert.serving.engine import Engine
+from minibert.serving.scheduler import MAX_STEP
 from minibert.serving.settings import Settings
 from minibert.similarity import pairwise_cos_sim
 from tests.support.fake_kinds import PATIENCE_SECONDS, Gate, job
@@ -174,6 +175,7 @@ def test_tei_info(client: TestClient) -> None:
     assert (found["model_id"], found["max_input_length"], found["auto_truncate"]) == ("org/small", 64, True)
     assert found["model_type"] == {"embedding": {"pooling": "mean"}}
     assert found["max_client_batch_size"] == 2048
+    assert (found["max_batch_tokens"], found["tokenization_workers"]) == (MAX_STEP, 2)
 
 
 # --- bert-as-service --------------------------------------------------------------------------------------------------

@@ -212,7 +212,7 @@ def test_an_engine_of_a_cross_encoder_alone(ranker: CrossEncoder) -> None:
     with Engine(ranker, settings=Settings(truncation="error")) as engine:
         engine.warm_up()
         with pytest.raises(ServiceError, match="gives scores of texts; this route needs a model that gives vectors"):
-            engine.models.model()
+            engine.models.embedder()
         with pytest.raises(ServiceError, match=r"inputs\[0\] has \d+ tokens"):
             engine.score([("a", TEXTS[4])])
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.outcomes import PATIENCE
+from tests.support.report import REPORT
 
 ROOT = Path(__file__).parents[2]
 
@@ -84,12 +85,19 @@ def answer(value):
 
 
 def needs(*distributions: str) -> None:
-    """Skip the test unless all of these are installed."""
+    """Skip the test unless all of these are installed; their versions are printed at the end of the run."""
     for name in distributions:
         try:
-            importlib.metadata.version(name)
+            report_version(name, importlib.metadata.version(name))
         except importlib.metadata.PackageNotFoundError:
             pytest.skip(f"{name} is not installed")
+
+
+def report_version(name: str, version: str) -> None:
+    """Print the version of a client at the end of the run, once."""
+    line = f"client {name} {version}"
+    if line not in REPORT:
+        REPORT.append(line)
 
 
 def run_client(program: str, folder: Path, model: Path, *, first: str = "") -> dict[str, Any]:

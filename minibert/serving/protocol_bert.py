@@ -1,0 +1,65 @@
+"""bert-as-service's protocol. Source: bert-as-service 1.10, server/bert_serving/server/http.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from minibert.base.arrays import FloatArray
+from minibert.base.checks import check_indices
+from minibert.serving import answers, wire
+from minibert.serving.engine import Engine
+from minibert.serving.errors import ServiceError
+from minibert.serving.given_ids import GivenIds
+from minibert.serving.served_model import TextOptions
+from minibert.serving.work import Post, Work, work_of
+
+__all__ = ["POSTS"]
+
+
+def _encode(engine: Engine, body: bytes, accept: str) -> Work:
+    request, ignored = wire.decode(body, wire.EncodeRequest)
+    served = engine.models.embedder()
+    tokenizer = served.model.tokenizer
+    try:
+        count = served.model.model.config.num_hidden_layers
+        layers = check_indices("layers", request.layers, count, what="layers", expected="an int or several")
+    except ValueError as error:
+        raise ServiceError("invalid", str(error), param="layers") from None
+    options = TextOptions(
+        layers=[layer + 1 for layer in layers],  # its first layer is 0, which is the embeddings here
+        pooling=request.pooling,
+        modules=False,
+        add_special_tokens=True,
+    )
+    inputs: list[Any]
+    if request.is_tokenized:
+        tokens = wire.read_token_lists(request.texts, "texts")
+        inputs = [[tokenizer.convert_tokens_to_ids(token) for token in row] for row in tokens]
+    else:
+        inputs = wire.read_inputs(request.texts, "texts", ids=False)
+    blank = next((i for i, one in enumerate(inputs) if not (one.strip() if isinstance(one, str) else one)), None)
+    if blank is not None:
+        raise ServiceError("invalid", f"texts[{blank}] is blank; expected some text.", param="texts")
+    prepared = served.prepare(inputs, options, engine.settings)
+    shown: dict[str, Any] = {"status": 200, "id": request.id}
+    if request.show_tokens:
+        limit = served.model.max_seq_length
+        ids = GivenIds(served.model, limit, True, "mark")
+        rows = [
+            ids.encoding(i, one).ids.tolist()
+            if isinstance(one, list)
+            else tokenizer.encode(one, truncation=True, max_length=limit)
+            for i, one in enumerate(inputs)
+        ]
+        shown["tokens"] = [tokenizer.convert_ids_to_tokens(row) for row in rows]
+
+    def write(vectors: FloatArray) -> bytes:
+        return b'{"result":' + answers.list_of_vectors([*vectors]) + b"," + answers.dump(shown)[1:]
+
+    return work_of(prepared, write, ignored)
+
+
+POSTS: Mapping[str, Post] = {
+    "/encode": Post("bert", "texts", (wire.EncodeRequest,), _encode, "Turn texts into vectors, as bert-as-service"),
+}

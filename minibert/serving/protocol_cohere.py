@@ -1,0 +1,80 @@
+"""Cohere's protocol for vectors. Source: its API reference, "Embed"."""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from minibert.base.arrays import FloatArray
+from minibert.serving import answers, wire
+from minibert.serving.engine import Engine
+from minibert.serving.errors import ServiceError
+from minibert.serving.served_model import TextOptions
+from minibert.serving.work import Post, Work, notes_of, work_of
+from minibert.similarity import quantize_embeddings
+
+__all__ = ["POSTS"]
+
+_COHERE_TRUNCATE = {None: (None, None), "NONE": ("error", None), "END": ("mark", "right"), "START": ("mark", "left")}
+
+
+def _cohere(engine: Engine, body: bytes, accept: str) -> Work:
+    """Answer by type if `embedding_types` is there, as /v2/embed does, else with floats alone, as /v1/embed does."""
+    request, ignored = wire.decode(body, wire.CohereEmbedRequest)
+    served = engine.models.embedder(request.model)
+    if not request.texts:
+        raise ServiceError("empty", "texts is an empty list; expected at least one text.", param="texts")
+    for kind in request.embedding_types or ():
+        if kind in ("int8", "uint8"):
+            raise ServiceError(
+                "unsupported",
+                f"embedding_types: {kind} needs the ranges of a corpus, because ranges of one request would make a "
+                "vector depend on the other texts. Ask for float, base64, binary or ubinary.",
+                param="embedding_types",
+            )
+        if kind not in ("float", "base64", "binary", "ubinary"):
+            raise ServiceError(
+                "invalid",
+                f"embedding_types: {kind[:50]!r}; expected float, base64, binary or ubinary.",
+                param="embedding_types",
+            )
+    truncation, side = _COHERE_TRUNCATE[request.truncate]
+    options = TextOptions(
+        truncation=truncation,
+        side=side,
+        input_type=request.input_type,
+        prompt_name=request.prompt_name,
+        dimensions=request.output_dimension,
+    )
+    prepared = served.prepare(request.texts, options, engine.settings)
+    report = prepared.report
+
+    def write(vectors: FloatArray) -> bytes:
+        found: dict[str, Any] = {}
+        for kind in request.embedding_types or ("float",):
+            if kind == "float":
+                found[kind] = [*vectors]
+            elif kind == "base64":
+                found[kind] = [base64.b64encode(answers.array_file(row)).decode() for row in vectors]
+            else:
+                found[kind] = [*quantize_embeddings(vectors, kind)]
+        answer: dict[str, Any] = {
+            "id": uuid.uuid4().hex,
+            "response_type": "embeddings_by_type" if request.embedding_types else "embeddings_floats",
+            "embeddings": found if request.embedding_types else found["float"],
+            "texts": request.texts,
+            "meta": {"billed_units": {"input_tokens": sum(report.n_tokens)}},
+        }
+        answer |= notes_of(report, ignored)
+        return answers.dump(answer)
+
+    return work_of(prepared, write, ignored)
+
+
+_POST = Post("openai", "texts", (wire.CohereEmbedRequest,), _cohere, "Turn texts into vectors, as Cohere")
+POSTS: Mapping[str, Post] = {
+    "/v1/embed": _POST,
+    "/v2/embed": _POST,
+}
