@@ -441,6 +441,10 @@ def test_without_an_address_and_a_cluster_ray_is_started_here(
     assert reports == ["No Ray cluster runs on this machine, so Ray is started here for this run."]
 
 
+class Derived(Embedder):
+    """A class that a module derives."""
+
+
 def test_embedder_has_the_variables_of_the_program_that_pickled_it(
     short_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -451,6 +455,7 @@ def test_embedder_has_the_variables_of_the_program_that_pickled_it(
     monkeypatch.setenv("MINIBERT_COMPUTE_TYPE", "int8")
     monkeypatch.setattr(type(Embedder), "of_program", None)
     assert pickle.loads(pickled) is Embedder
+    assert pickle.loads(pickle.dumps(Derived)) is Derived
     assert Embedder(str(short_folder)).model.model.compute_type == "int8"  # this process is not a worker
 
     context = SimpleNamespace(worker=SimpleNamespace(mode=1), get_assigned_resources=lambda: {"CPU": 1.0})

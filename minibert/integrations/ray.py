@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import copyreg
-import functools
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -28,7 +26,7 @@ _VARIABLES = ("MINIBERT_BACKEND", "MINIBERT_COMPUTE_TYPE", "MINIBERT_SHARED_WEIG
 
 
 class _WithVariables(type):
-    """The type of `Embedder` and of the classes made from it: one that is pickled takes the variables above along.
+    """The type of `Embedder`, which takes the variables above along when it is pickled.
 
     Ray pickles the class in a program, and constructs it in actors. Their machines may have other variables, with which
     the vectors would be other ones.
@@ -37,18 +35,19 @@ class _WithVariables(type):
     of_program: Mapping[str, str] | None = None
 
 
-def _pickled(kind: type) -> tuple[Any, ...]:
-    variables = {name: os.environ[name] for name in _VARIABLES if os.environ.get(name)}
-    return _unpickled, (kind.__module__, kind.__qualname__, variables)
+def _pickled(kind: type) -> str | tuple[Any, ...]:
+    # Ray pickles the code of a class that a program derives, and then `Embedder`. A class that a module derives is
+    # found there by its name, and takes nothing along.
+    if kind is not Embedder:
+        return kind.__qualname__
+    return _unpickled, ({name: os.environ[name] for name in _VARIABLES if os.environ.get(name)},)
 
 
-def _unpickled(module: str, qualified_name: str, variables: Mapping[str, str]) -> Any:
-    """Return a class by its name, as it is usually unpickled, and note the variables."""
+def _unpickled(variables: Mapping[str, str]) -> type[Embedder]:
     _WithVariables.of_program = variables
-    return functools.reduce(getattr, qualified_name.split("."), import_module(module))
+    return Embedder
 
 
-# Ray pickles the code of a class that a module does not have, and for its base class calls `_pickled`.
 copyreg.pickle(_WithVariables, _pickled)
 
 
@@ -76,7 +75,7 @@ class Embedder(metaclass=_WithVariables):
         Further arguments of `SentenceTransformer`, such as ``{"revision": "main"}``. The actors of a machine hold the
         weights once, unless it has ``"shared_weights": False`` or MINIBERT_SHARED_WEIGHTS is 0. What it leaves out,
         MINIBERT_BACKEND, MINIBERT_COMPUTE_TYPE and MINIBERT_SHARED_WEIGHTS say; those of your program, not those of
-        the machine of an actor.
+        the machine of an actor. A class that a module of yours derives from this one has those of the actor.
     **encode_options
         The fields of `EncodeOptions`, as in `SentenceTransformer.encode`.
 
