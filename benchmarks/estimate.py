@@ -82,8 +82,9 @@ def row_of(case: Case, scratch: Path, scale: float) -> str:
     cells = [
         f"{case.title}, {case.threads} thread{'s' * (case.threads > 1)}",
         f"{guess['n_texts']:,}",
-        f"{guess['sample_seconds']:.1f} s",
+        f"{guess['sample_runs']} runs, {guess['sample_seconds']:.1f} s",
         f"{guess['seconds']:.1f} s",
+        f"{guess['seconds_low']:.1f} to {guess['seconds_high']:.1f} s",
         f"{truth['seconds']:.1f} s",
         f"{100 * (guess['seconds'] / truth['seconds'] - 1):+.0f} %",
         f"{guess['memory_bytes'] / 1e6:.0f} MB",
@@ -99,8 +100,9 @@ def main() -> int:
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies the numbers of texts (default: 1)")
     options = parser.parse_args()
     rows = [
-        "| run | texts | sample | time, estimate | measured | difference | memory, estimate | measured | difference |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|--:|",
+        "| run | texts | sample | time, estimate | between | measured | difference | memory, estimate | measured "
+        "| difference |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     print("\n".join(rows))
     with tempfile.TemporaryDirectory() as name:

@@ -7,6 +7,8 @@ import gzip
 import io
 import json
 import random
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,10 +19,12 @@ import pytest
 from minibert import SentenceTransformer
 from minibert.base.machine import peak_memory
 from minibert.cli import main
-from minibert.corpus import estimate
+from minibert.corpus import estimate, sample, speed
 from minibert.corpus.embed import embed_corpus
 from minibert.corpus.estimate import Estimate, estimate_corpus
-from minibert.corpus.readers import Source
+from minibert.corpus.readers import InputLine, Source
+from minibert.corpus.sample import CorpusSample
+from minibert.corpus.speed import Speed, measure_speed
 from tests.support.checkpoints import sentence_model
 
 _SURVEY = estimate.survey
@@ -98,7 +102,9 @@ def test_the_time_is_that_of_a_machine_with_constant_speed(
     assert found.start_seconds == pytest.approx(start, abs=1e-6)
     assert found.hours == pytest.approx(found.seconds / 3600)
     assert found.core_hours == pytest.approx(3 * found.hours)
-    assert machine.runs[0] == machine.runs[1] < machine.runs[2] <= machine.runs[-1] <= 3000
+    assert (found.seconds_low, found.seconds_high) == pytest.approx((found.seconds, found.seconds), rel=1e-6)
+    assert machine.runs[0] == machine.runs[1] < machine.runs[2] <= machine.runs[-1] == found.sample_texts <= 3000
+    assert machine.runs.count(found.sample_texts) in (8, 9)  # the last run that looks for the size may have it too
 
 
 def test_a_sample_of_a_larger_corpus_gives_nearly_the_same(
@@ -113,7 +119,7 @@ def test_a_sample_of_a_larger_corpus_gives_nearly_the_same(
     assert found.seconds == pytest.approx(1 + total * 1e-3, rel=0.02)
 
 
-def test_the_largest_run_takes_about_the_time_that_was_asked_for(
+def test_the_runs_take_about_the_time_that_was_asked_for(
     model: SentenceTransformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = write_texts(tmp_path / "t.txt", distinct_texts(3000))
@@ -121,15 +127,16 @@ def test_the_largest_run_takes_about_the_time_that_was_asked_for(
         machine = Machine(monkeypatch, 0.0, 1e-3)
         found = estimate_corpus(model, [source], clock=machine.clock, sample_seconds=seconds)
         assert found.sample_seconds == pytest.approx(seconds, rel=0.2)
+        assert found.sample_tokens == pytest.approx(1000 * found.sample_seconds)
 
 
 @pytest.mark.parametrize("count", [1, 2, 8, 9, 65])
-def test_a_few_texts_are_all_of_the_sample(
+def test_few_texts_are_run_as_they_are(
     count: int, model: SentenceTransformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts = distinct_texts(count)
     machine = Machine(monkeypatch, 0.5, 1e-3)
-    found = estimate_corpus(model, [write_texts(tmp_path / "t.txt", texts)], clock=machine.clock)
+    found = estimate_corpus(model, [write_texts(tmp_path / "t.txt", texts)], clock=machine.clock, sample_seconds=10)
     assert found.sample_texts == count
     assert found.seconds == pytest.approx(0.5 + 1e-3 * tokens_of(model, texts), rel=1e-6)
 
@@ -139,7 +146,8 @@ def test_a_clock_that_stands_gives_no_infinity(
 ) -> None:
     machine = Machine(monkeypatch, 0.0, 0.0)
     found = estimate_corpus(model, [write_texts(tmp_path / "t.txt", distinct_texts(200))], clock=machine.clock)
-    assert (found.seconds, found.tokens_per_second) == (0.0, 0.0)
+    assert (found.seconds, found.seconds_low, found.seconds_high) == (0.0, 0.0, 0.0)
+    assert found.tokens_per_second is None
 
 
 def test_equal_texts_of_a_shard_are_computed_once(
@@ -159,12 +167,138 @@ def test_equal_texts_of_a_shard_are_computed_once(
 def test_long_texts_do_not_fill_the_memory(
     model: SentenceTransformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(estimate, "_SAMPLE_CHARACTERS", 20_000)
+    monkeypatch.setattr(sample, "_SAMPLE_CHARACTERS", 20_000)
     machine = Machine(monkeypatch, 0.0, 1e-3)
     texts = [f"{i} " + "the cat " * 300 for i in range(300)]
     found = estimate_corpus(model, [write_texts(tmp_path / "t.txt", texts)], clock=machine.clock)
     assert found.sample_texts <= 20_000 / 2400 + 1
     assert found.n_tokens == pytest.approx(tokens_of(model, texts), rel=0.01)
+
+
+# --- the sample -------------------------------------------------------------------------------------------------------
+
+
+def lines_of(texts: list[str]) -> list[InputLine]:
+    return [InputLine(text, None, "t.txt", number) for number, text in enumerate(texts)]
+
+
+def sampled_tokens(texts: list[str], limit: int | None) -> tuple[int, int]:
+    """Return the tokens, which are words here, as the sample has them, and as they are."""
+
+    def tokens(text: str) -> int:
+        words = len(text.split())
+        return words if limit is None else min(words, limit)
+
+    found = CorpusSample(10_000, limit)
+    for first in range(0, len(texts), 1000):
+        found.add(lines_of(texts[first : first + 1000]))
+    chosen = found.texts()
+    assert len(chosen) <= 4096
+    return found.n_tokens(chosen, [tokens(text) for text in chosen]), sum(map(tokens, texts))
+
+
+@pytest.mark.parametrize("order", ["as they come", "sorted"])
+@pytest.mark.parametrize("limit", [None, 256])
+def test_the_tokens_of_a_corpus_with_a_few_long_texts(order: str, limit: int | None) -> None:
+    """Without the lengths of all texts, the sample misses by 10 % and more; whole long texts make it miss by far."""
+    chance = random.Random(1)
+    texts = [" ".join(chance.choices(WORDS, k=chance.randint(2, 8))) + f" {i}" for i in range(30_000)]
+    long = 12 if limit is None else 200
+    texts += [f"{i} " + " ".join(chance.choices(WORDS, k=12_000 if limit is None else 1200)) for i in range(long)]
+    if order == "sorted":
+        texts.sort(key=len)
+    found, expected = sampled_tokens(texts, limit)
+    assert found == pytest.approx(expected, rel=0.03)
+
+
+def test_a_sample_of_all_texts_has_their_tokens_exactly() -> None:
+    for texts in (["a b c"], ["a", "b", "c"], ["a", "the cat sat", "b c"]):
+        assert sampled_tokens(texts, 256) == (sum(len(text.split()) for text in texts),) * 2
+
+
+# --- the speed --------------------------------------------------------------------------------------------------------
+
+
+class Noisy:
+    """Runs on a machine that is half as fast again slower in some spells: a start of 0.15 s, and 0.1 ms for a token."""
+
+    def __init__(self, seed: int, part: float, spell: float) -> None:
+        self._chance, self.now = random.Random(seed), 0.0
+        self._slow, self._until = False, 0.0
+        self._lengths = (spell, spell * (1 - part) / part)  # mean seconds of a slow spell, and of another one
+        self.calls = list[tuple[int, int]]()
+
+    def take(self, work: float) -> float:
+        start = self.now
+        while work > 0:
+            if self.now >= self._until:
+                self._slow = not self._slow
+                self._until = self.now + self._chance.expovariate(1 / self._lengths[0 if self._slow else 1])
+            pace = 1.5 if self._slow else 1.0
+            step = min(work * pace, self._until - self.now)
+            self.now, work = self.now + step, work - step / pace
+        return self.now - start
+
+    def run(self, first: int, count: int) -> float:
+        self.calls.append((first, count))
+        return self.take(0.15 + 1e-4 * sum(COUNTS[(first + i) % len(COUNTS)] for i in range(count)))
+
+
+COUNTS = random.Random(0).choices(range(5, 60), k=4096)
+
+
+def test_runs_on_a_noisy_machine() -> None:
+    """The time of a later run of 40 seconds: one sample of 5 s misses much more often than the runs do."""
+    missed = {"one": 0, "runs": 0}
+    covered = 0
+    for seed in range(60):
+        one = Noisy(seed, 0.2, 3.0)
+        alone = one.run(0, 1500) / (0.15 + 1e-4 * sum(COUNTS[:1500]))
+        missed["one"] += abs(alone * 40 / one.take(40) - 1) > 0.15
+        noisy = Noisy(seed, 0.2, 3.0)
+        found = measure_speed(noisy.run, COUNTS, 6.0)
+        assert found.token_seconds is not None
+        guess, truth = found.start_seconds + found.token_seconds * 40 / 1e-4, noisy.take(40)
+        missed["runs"] += abs(guess / truth - 1) > 0.15
+        covered += 0.95 * found.low * guess <= truth <= 1.05 * found.high * guess
+    assert missed["one"] >= 10
+    assert missed["runs"] <= 5
+    assert covered >= 40
+
+
+def test_a_calm_machine_has_few_runs_and_a_noisy_one_more() -> None:
+    calm = Noisy(0, 1e-9, 1e-9)
+    found = measure_speed(calm.run, COUNTS, 6.0)
+    assert (len(found.ratios), found.seconds) == (8, pytest.approx(6, rel=0.25))
+    assert (found.start_seconds, found.token_seconds) == (pytest.approx(0.15), pytest.approx(1e-4))
+    assert (found.low, found.high) == pytest.approx((1, 1))
+    firsts = [first for first, count in calm.calls if count == found.texts][-8:]
+    assert firsts == [number * found.texts % len(COUNTS) for number in range(8)]  # each has other texts
+    noisy = [measure_speed(Noisy(seed, 0.3, 0.5).run, COUNTS, 6.0) for seed in range(5)]
+    assert all(8 < len(each.ratios) <= 24 for each in noisy)
+    assert all(each.seconds < 3 * 6.0 + 2 for each in noisy)
+    assert all(each.high > 1.15 * each.low for each in noisy)
+
+
+def test_a_run_that_is_interrupted_changes_nothing() -> None:
+    exact = Noisy(0, 1e-9, 1e-9)
+    calls = list[int]()
+
+    def run(first: int, count: int) -> float:
+        calls.append(count)
+        return exact.run(first, count) + 5.0 * (len(calls) in (12, 17))
+
+    found = measure_speed(run, COUNTS, 6.0)
+    assert (found.start_seconds, found.token_seconds) == (pytest.approx(0.15), pytest.approx(1e-4))
+
+
+def test_start_and_tokens_are_not_told_apart_where_they_cannot_be() -> None:
+    chance = random.Random(0)
+    found = measure_speed(lambda first, count: chance.uniform(0.13, 0.15), [7, 6], 6.0)
+    assert found.token_seconds is None
+    assert found.start_seconds == pytest.approx(0.14, abs=0.01)
+    of_one = measure_speed(lambda first, count: 0.14, [7], 6.0)
+    assert (of_one.token_seconds, of_one.start_seconds) == (None, pytest.approx(0.14))
 
 
 # --- beside true runs -------------------------------------------------------------------------------------------------
@@ -267,12 +401,13 @@ def test_files_without_texts_are_refused(model: SentenceTransformer, tmp_path: P
 def test_the_command_prints_how_it_was_computed(
     model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(speed, "_MOST_PAIRS", 8)
     path = tmp_path / "t.txt"
     write_texts(path, distinct_texts(70))
     verb = ["embed", "-m", str(model_folder), "--estimate", "--threads", "1"]
     assert main([*verb, "-i", str(path)]) == 0
     shown = capsys.readouterr().out
-    for word in ("texts     70", "1 thread on this machine", "memory", "tokens per second", "2 readings", "a guess"):
+    for word in ("texts     70", "1 thread on this machine", "memory", "8 runs of 70 texts", "2 readings", "a guess"):
         assert word in shown
     assert main([*verb, "-i", str(path), "--json", "-o", str(tmp_path / "v.jsonl")]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -308,9 +443,65 @@ def test_options_that_do_not_fit_are_refused(
     assert message in capsys.readouterr().err
 
 
-def test_few_texts_have_a_note_that_their_time_says_little(
-    model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def command_shows(
+    arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, **measured: Any
+) -> str:
+    """Return what `minibert embed --estimate` prints if the runs measure this."""
+    found = Speed(**{"start_seconds": 0.5, "token_seconds": 1e-3, "ratios": (1.0,) * 8, **measured})
+    monkeypatch.setattr(estimate, "measure_speed", lambda run, counts, seconds: found)
+    assert main(["embed", "--estimate", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def test_the_command_says_what_it_does_not_know(
+    model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "few.txt").write_text("the\na\n")
-    assert main(["embed", "-m", str(model_folder), "-i", str(tmp_path / "few.txt"), "--estimate"]) == 0
-    assert "the texts are too few to tell the start from the tokens" in capsys.readouterr().out
+    path = tmp_path / "t.txt"
+    write_texts(path, distinct_texts(70))
+    arguments = ["-m", str(model_folder), "-i", str(path)]
+    sizes: dict[str, Any] = {"texts": 70, "tokens": 8000, "seconds": 8.0}
+    shown = command_shows(arguments, capsys, monkeypatch, **sizes)
+    assert "between" not in shown
+    assert "8 runs of 70 texts, 8,000 tokens in 8.00 s: 1,000 tokens per second after the start" in shown
+    shown = command_shows(arguments, capsys, monkeypatch, **sizes, ratios=(0.9, 0.9, 1.0, 1.0, 1.0, 1.0, 1.5, 1.5))
+    assert "between 1.4 seconds and 2.4 seconds, because the runs over the sample disagree" in shown
+    sizes["token_seconds"] = None
+    shown = command_shows(arguments, capsys, monkeypatch, **sizes)
+    assert "the texts are too few to tell the start from the tokens" in shown
+    assert "per second" not in shown
+
+
+def test_the_memory_does_not_hold_the_compiler(
+    model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "t.txt"
+    write_texts(path, ["the cat"])
+    arguments = ["-m", str(model_folder), "-i", str(path), "--compute-type", "float32"]
+    sizes: dict[str, Any] = {"texts": 1, "tokens": 80, "seconds": 8.0}
+    monkeypatch.setitem(sys.modules, "minibert.kernels.compilation", None)  # as if this process had compiled
+    assert "with the compiler" in command_shows(arguments, capsys, monkeypatch, **sizes)
+    monkeypatch.delitem(sys.modules, "minibert.kernels.compilation")
+    assert "with the compiler" not in command_shows(arguments, capsys, monkeypatch, **sizes)
+
+    commands = list[list[str]]()
+    monkeypatch.setattr(subprocess, "run", lambda command, **_: commands.append(command))
+    command_shows(arguments, capsys, monkeypatch, **sizes)
+    assert not commands  # this process has loaded the kernels
+    monkeypatch.delitem(sys.modules, "minibert.kernels.machine_code")
+    command_shows(arguments, capsys, monkeypatch, **sizes)
+    assert commands == [[sys.executable, "-m", "minibert", "warmup", "--compute-type", "float32"]]
+
+
+@pytest.mark.slow
+def test_the_memory_is_that_with_compiled_kernels(
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "kernels"))
+    path = tmp_path / "t.txt"
+    write_texts(path, distinct_texts(70))
+    command = [sys.executable, "-m", "minibert", "embed", "-m", str(model_folder), "-i", str(path), "--estimate"]
+    cold, warm = (
+        json.loads(subprocess.run([*command, "--json"], capture_output=True, check=True).stdout) for _ in range(2)
+    )
+    assert not cold["with_compiler"]
+    assert cold["memory_bytes"] == pytest.approx(warm["memory_bytes"], rel=0.05)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import pickle
+import platform
 import random
 import socket
 import sys
@@ -10,6 +12,7 @@ import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +24,7 @@ from minibert.cli import main
 from minibert.corpus.embed import embed_corpus
 from minibert.corpus.readers import Source
 from minibert.integrations import ray_cluster, ray_workers
-from minibert.integrations.ray import Embedder, assigned_threads
+from minibert.integrations.ray import Embedder, assigned_threads, resolved_options
 from minibert.integrations.ray_workers import RayWorkers
 from tests.support.crash_program import contents, texts_of
 from tests.support.fake_ray import FakeRay
@@ -436,3 +439,51 @@ def test_without_an_address_and_a_cluster_ray_is_started_here(
     assert [options["address"] for options in asked] == ["auto", "local"]
     assert asked[1]["include_dashboard"] is False
     assert reports == ["No Ray cluster runs on this machine, so Ray is started here for this run."]
+
+
+class Derived(Embedder):
+    """A class that a module derives."""
+
+
+def test_embedder_has_the_variables_of_the_program_that_pickled_it(
+    short_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker unpickles the class; its own variables, and those that the program did not have, do not count."""
+    monkeypatch.setenv("MINIBERT_BACKEND", "numpy")
+    pickled = pickle.dumps(Embedder)
+    monkeypatch.delenv("MINIBERT_BACKEND")
+    monkeypatch.setenv("MINIBERT_COMPUTE_TYPE", "int8")
+    monkeypatch.setattr(type(Embedder), "of_program", None)
+    assert pickle.loads(pickled) is Embedder
+    assert pickle.loads(pickle.dumps(Derived)) is Derived
+    assert Embedder(str(short_folder)).model.model.compute_type == "int8"  # this process is not a worker
+
+    context = SimpleNamespace(worker=SimpleNamespace(mode=1), get_assigned_resources=lambda: {"CPU": 1.0})
+    ray = SimpleNamespace(WORKER_MODE=1, is_initialized=lambda: True, get_runtime_context=lambda: context)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    model = Embedder(str(short_folder)).model.model
+    assert (model.compute_type, model.ops.processor()) == ("float32", platform.machine())
+    given = {"compute_type": "int8", "backend": "numba"}
+    model = Embedder(str(short_folder), model_options=given).model.model
+    assert model.compute_type == "int8"
+    assert model.ops.processor() != platform.machine()
+
+
+@pytest.mark.parametrize("variable", ["MINIBERT_BACKEND", "MINIBERT_COMPUTE_TYPE", "MINIBERT_SHARED_WEIGHTS"])
+def test_wrong_variables_are_refused(variable: str) -> None:
+    with pytest.raises(ValueError, match=f"{variable}='wrong'"):
+        resolved_options({}, {variable: "wrong"})
+    given = {"backend": "numpy", "compute_type": "int8", "shared_weights": False}
+    assert resolved_options({**given, "revision": "main"}, {variable: "wrong"}) == {**given, "revision": "main"}
+
+
+def test_weights_are_shared_unless_something_says_otherwise() -> None:
+    for given, variables, expected in (
+        ({}, {}, True),
+        ({}, {"MINIBERT_SHARED_WEIGHTS": "0"}, False),
+        ({"backend": "numpy"}, {}, False),
+        ({"backend": "numpy"}, {"MINIBERT_BACKEND": "numba"}, False),
+        ({}, {"MINIBERT_BACKEND": "numba-blas"}, False),
+        ({"shared_weights": True}, {"MINIBERT_SHARED_WEIGHTS": "0"}, True),
+    ):
+        assert resolved_options(given, variables)["shared_weights"] is expected

@@ -6,6 +6,9 @@ import argparse
 import contextlib
 import dataclasses
 import json
+import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 from minibert.base.checks import counted
@@ -34,6 +37,9 @@ if TYPE_CHECKING:
     from minibert.sentence.sentence_transformers import SentenceTransformer
 
 __all__ = ["add_verbs"]
+
+# An estimate whose runs differ by less than this factor is printed as one number.
+_AGREEING = 1.15
 
 
 def add_verbs(verbs: Any) -> None:
@@ -261,9 +267,11 @@ def _estimate(arguments: argparse.Namespace) -> None:
         raise ValueError("--on and --actors do not work with --estimate, which measures this machine; leave them out.")
     if arguments.resume:
         raise ValueError("--resume does not work with --estimate, which is about a whole run; leave it out.")
+    sources = sources_of(arguments)
+    _compile_elsewhere(arguments)
     found = estimate_corpus(
         _load(arguments),
-        sources_of(arguments),
+        sources,
         suffix=".npy" if arguments.output is None else output_suffix(arguments.output),
         on_error=arguments.on_error,
         dtype=arguments.dtype,
@@ -278,25 +286,54 @@ def _estimate(arguments: argparse.Namespace) -> None:
         print(_estimate_as_text(found))
 
 
+def _compile_elsewhere(arguments: argparse.Namespace) -> None:
+    """Let another process compile the kernels if they are not on disk, so that this one does not hold the compiler."""
+    from minibert.models.backend import choose_compute_type
+
+    compute_type = choose_compute_type(arguments.compute_type)
+    loaded = "minibert.kernels.machine_code" in sys.modules
+    if loaded or not sys.executable or (arguments.backend or os.environ.get("MINIBERT_BACKEND")) == "numpy":
+        return
+    command = [sys.executable, "-m", "minibert", "warmup", "--compute-type", compute_type]
+    with contextlib.suppress(OSError):  # what is wrong there is wrong here, and is reported here
+        subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+
+
 def _estimate_as_text(found: Estimate) -> str:
     """Write an estimate for people, with the way in which it was computed."""
     memory = "not known on this system" if found.memory_bytes is None else f"{found.memory_bytes / 1e6:,.0f} MB"
+    if found.with_compiler:
+        memory += ", with the compiler of the kernels, which later runs do not need; estimate again"
     threads = counted(found.num_threads, "thread")
     unusable = f", {counted(found.n_unusable, 'input line')} that cannot be used" if found.n_unusable else ""
-    few = ["note      the texts are too few to tell the start from the tokens; give more texts"]
-    few = few if found.sample_texts and not found.start_seconds else []
+    time = f"time      {_duration(found.seconds)} with {threads} on this machine"
+    if found.seconds_high > _AGREEING * found.seconds_low:
+        time += (
+            f"; between {_duration(found.seconds_low)} and {_duration(found.seconds_high)}, because the runs over the "
+            "sample disagree"
+        )
+    runs = f"{counted(found.sample_runs, 'run')} of {counted(found.sample_texts, 'text')}"
+    measured = f"measured  {runs}, {found.sample_tokens:,} tokens in {found.sample_seconds:.2f} s"
+    if found.tokens_per_second is None:
+        computed = (
+            f"computed  {found.start_seconds:.2f} s for such a run + 2 readings of {found.read_seconds:.2f} s; the "
+            "texts are too few to tell the start from the tokens"
+        )
+    else:
+        measured += f": {found.tokens_per_second:,.0f} tokens per second after the start"
+        computed = (
+            f"computed  {found.start_seconds:.2f} s to start + tokens / {found.tokens_per_second:,.0f} per second + "
+            f"2 readings of {found.read_seconds:.2f} s"
+        )
     return "\n".join(
         (
             f"texts     {found.n_texts:,}, of which {found.n_computed:,} are computed{unusable}",
             f"tokens    {found.n_tokens:,}, estimated from a sample",
-            f"time      {_duration(found.seconds)} with {threads} on this machine",
+            time,
             f"memory    {memory}",
             f"output    {found.output_bytes / 1e6:,.1f} MB of numbers",
-            f"measured  {counted(found.sample_texts, 'text')} with {counted(found.sample_tokens, 'token')} in "
-            f"{found.sample_seconds:.2f} s: {found.tokens_per_second:,.0f} tokens per second",
-            f"computed  {found.start_seconds:.2f} s to start + tokens / {found.tokens_per_second:,.0f} per second + "
-            f"2 readings of {found.read_seconds:.2f} s",
-            *few,
+            measured,
+            computed,
             f"other     {found.core_hours:.3g} core-hours; divided by other numbers of cores this is a guess, because "
             f"only {threads} and this machine were measured",
         )

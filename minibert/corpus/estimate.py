@@ -1,9 +1,8 @@
-"""How long `embed_corpus` will take, and the memory it will need, from a run over a sample of the real input.
+"""How long `embed_corpus` will take, and the memory it will need, from runs over a sample of the real input.
 
 Reading   The whole input is read once, as every run does first: the same problems are found, and texts are counted
-Sample    Up to 4,096 of the texts that would be computed, each with the same chance. Their tokens are counted
-Runs      Runs of `embed_corpus` over more and more texts of the sample, into a temporary folder. The smallest one gives
-          the time that every run takes, its difference from the largest one the time of a token
+Sample    Up to 4,096 of the texts that would be computed, each with the same chance (sample.py)
+Runs      Runs of `embed_corpus` over parts of the sample, into a temporary folder (speed.py)
 Time      the time of any run + tokens x the time of a token + two readings of the input
 Memory    the most that this process had, and the texts and vectors of a shard beyond those of the largest run
 """
@@ -14,8 +13,8 @@ import dataclasses
 import json
 import math
 import os
-import random
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -26,7 +25,9 @@ from minibert.base.checks import check_choice, check_int
 from minibert.base.files import write_whole
 from minibert.base.machine import peak_memory
 from minibert.corpus.embed import embed_corpus, too_long
-from minibert.corpus.readers import InputLine, Source, check_sources
+from minibert.corpus.readers import Source, check_sources
+from minibert.corpus.sample import CorpusSample
+from minibert.corpus.speed import Speed, measure_speed
 from minibert.corpus.survey import BadLines, standard_input, survey
 from minibert.corpus.writers import OUTPUT_DTYPES, OUTPUT_SUFFIXES
 from minibert.models.backend import choose_num_threads
@@ -36,9 +37,6 @@ from minibert.sentence.sentence_transformers import SentenceTransformer
 
 __all__ = ["Estimate", "estimate_corpus"]
 
-_SAMPLE_TEXTS = 4096
-_SAMPLE_CHARACTERS = 2**22
-_FIRST_TEXTS = 8
 # Bytes of Python's objects for a text of a shard, besides its characters and its vector.
 _TEXT_BYTES = 700
 
@@ -59,21 +57,30 @@ class Estimate:
         Tokens of the computed texts after cutting, estimated from the sample.
     seconds : float
         Of the whole run, estimated.
+    seconds_low, seconds_high : float
+        The same with the mean speed of the fastest quarter of the runs over the sample, and of the slowest. A machine
+        that is slower or faster at another time is not within them.
     memory_bytes : int or None
         The most memory of the process, estimated; None if the system does not tell it.
+    with_compiler : bool
+        Whether this process has compiled the kernels, so that its memory holds the compiler too. Later runs need less.
     output_bytes : int
         Numbers of the vectors in the output, without ids.
     num_threads : int
-    tokens_per_second : float
-        While texts are computed, measured.
+    tokens_per_second : float or None
+        While texts are computed, measured; None if the texts are too few to tell it from the start.
     start_seconds : float
-        That any run takes, measured.
+        That any run takes, measured; if the texts are too few, the time of a run over all of them.
     read_seconds : float
         Of one reading of the input, measured.
-    sample_texts, sample_tokens : int
-        Of the largest run.
+    sample_runs : int
+        Runs over parts of the sample.
+    sample_texts : int
+        Texts of each of these.
+    sample_tokens : int
+        Of all of these.
     sample_seconds : float
-        Of the largest run, measured.
+        Of all of these, measured.
     """
 
     n_texts: int
@@ -81,12 +88,16 @@ class Estimate:
     n_unusable: int
     n_tokens: int
     seconds: float
+    seconds_low: float
+    seconds_high: float
     memory_bytes: int | None
+    with_compiler: bool
     output_bytes: int
     num_threads: int
-    tokens_per_second: float
+    tokens_per_second: float | None
     start_seconds: float
     read_seconds: float
+    sample_runs: int
     sample_texts: int
     sample_tokens: int
     sample_seconds: float
@@ -111,7 +122,7 @@ def estimate_corpus(
     dtype: str = "float32",
     shard_size: int = CHUNK_SIZE,
     num_threads: int | None = None,
-    sample_seconds: float = 5.0,
+    sample_seconds: float = 6.0,
     report: Callable[[str], object] = print,
     clock: Callable[[], float] = time.perf_counter,
     **options: Any,
@@ -129,7 +140,7 @@ def estimate_corpus(
     num_threads : int, optional
         What the model was loaded with.
     sample_seconds : float
-        About the time of the largest run over the sample; longer is more accurate.
+        About the time of the runs over the sample; three times as long if they disagree. Longer is more accurate.
     clock : callable
         Returns seconds.
     **options
@@ -150,22 +161,24 @@ def estimate_corpus(
     threads = choose_num_threads(num_threads).num_threads
     with tempfile.TemporaryDirectory(prefix="minibert-") as folder:
         files = [_kept(source, folder) for source in sources]
-        found = _Found(shard_size)
+        limit = None if chosen.truncation == "split" else model.max_seq_length
+        sample = CorpusSample(shard_size, limit)
         start = clock()
-        survey(files, bad_lines, too_long(model, chosen) if chosen.truncation == "error" else None, found.add)
+        survey(files, bad_lines, too_long(model, chosen) if chosen.truncation == "error" else None, sample.add)
         read_seconds = clock() - start
-        texts = found.sample()
-        counts = _token_counts(model, texts, chosen)
+        texts = sample.texts()
+        counts = _token_counts(model, texts, chosen, limit)
 
-        def run(count: int) -> float:
-            path = os.path.join(folder, f"sample-{count}.jsonl")
-            lines = "".join(json.dumps(text) + "\n" for text in texts[:count])
+        def run(first: int, count: int) -> float:
+            path = os.path.join(folder, "sample.jsonl")
+            chosen_texts = (texts[index % len(texts)] for index in range(first, first + count))
+            lines = "".join(json.dumps(text) + "\n" for text in chosen_texts)
             write_whole(path, lambda file: file.write(lines.encode()))
             start = clock()
             embed_corpus(
                 model,
                 [Source(path, "jsonl")],
-                os.path.join(folder, f"vectors-{count}{suffix}"),
+                os.path.join(folder, f"vectors{suffix}"),
                 on_error="skip",
                 dtype=dtype,
                 shard_size=shard_size,
@@ -174,32 +187,43 @@ def estimate_corpus(
             )
             return clock() - start
 
-        measured = _measure(run, counts, sample_seconds)
-    mean = sum(counts) / len(counts) if counts else 0.0
-    n_tokens = round(mean * found.n_computed)
+        speed = measure_speed(run, counts, sample_seconds) if texts else Speed(0.0, None, (1.0,), 0, 0, 0.0)
+    n_tokens = sample.n_tokens(texts, counts)
     width = model.get_embedding_dimension() if texts else 0
-    seconds = measured.start_seconds + n_tokens * measured.token_seconds + 2 * read_seconds
-    rows = found.n_texts + (found.n_unusable if on_error == "null" else 0)
+    seconds = _seconds(speed, n_tokens, whole=sample.is_whole(speed.texts))
+    rows = sample.n_texts + (sample.n_unusable if on_error == "null" else 0)
     memory = peak_memory()
     if memory is not None:
-        beyond = max(0, min(shard_size, rows) - measured.texts)
-        memory += round(beyond * (4 * width + 2 * found.mean_length + _TEXT_BYTES))
+        beyond = max(0, min(shard_size, rows) - speed.texts)
+        memory += round(beyond * (4 * width + 2 * sample.mean_length + _TEXT_BYTES))
     return Estimate(
-        n_texts=found.n_texts,
-        n_computed=found.n_computed,
-        n_unusable=found.n_unusable,
+        n_texts=sample.n_texts,
+        n_computed=sample.n_computed,
+        n_unusable=sample.n_unusable,
         n_tokens=n_tokens,
-        seconds=seconds,
+        seconds=seconds + 2 * read_seconds,
+        seconds_low=seconds * speed.low + 2 * read_seconds,
+        seconds_high=seconds * speed.high + 2 * read_seconds,
         memory_bytes=memory,
+        with_compiler="minibert.kernels.compilation" in sys.modules,
         output_bytes=rows * width * (2 if dtype == "float16" else 4),
         num_threads=threads,
-        tokens_per_second=1 / measured.token_seconds if measured.token_seconds else 0.0,
-        start_seconds=measured.start_seconds,
+        tokens_per_second=1 / speed.token_seconds if speed.token_seconds else None,
+        start_seconds=speed.start_seconds,
         read_seconds=read_seconds,
-        sample_texts=measured.texts,
-        sample_tokens=sum(counts[: measured.texts]),
-        sample_seconds=measured.seconds,
+        sample_runs=len(speed.ratios) if texts else 0,
+        sample_texts=speed.texts,
+        sample_tokens=speed.tokens,
+        sample_seconds=speed.seconds,
     )
+
+
+def _seconds(speed: Speed, n_tokens: int, *, whole: bool) -> float:
+    """Return the time of a run over all texts, but for reading them; `whole` if each measured run was over all."""
+    if speed.token_seconds is not None:
+        return speed.start_seconds + n_tokens * speed.token_seconds
+    # A sample of a few texts, which are very long; their start counts as tokens, so this may be too much.
+    return speed.start_seconds if whole else speed.seconds * n_tokens / max(1, speed.tokens)
 
 
 def _kept(source: Source, folder: str) -> Source:
@@ -212,110 +236,7 @@ def _kept(source: Source, folder: str) -> Source:
     return dataclasses.replace(source, path=str(copy))
 
 
-class _Found:
-    """Counts of the input lines, and a sample of the texts that would be computed.
-
-    Attributes
-    ----------
-    n_texts, n_unusable, n_computed : int
-    """
-
-    def __init__(self, shard_size: int) -> None:
-        self.n_texts = self.n_unusable = self.n_computed = 0
-        self._shard_size, self._in_shard = shard_size, 0
-        self._of_shard: set[int] = set()
-        self._random = random.Random(0)
-        self._most, self._sampled, self._characters = _SAMPLE_TEXTS, list[str](), 0
-        self._lengths = 0
-
-    def add(self, input_lines: list[InputLine]) -> None:
-        """Count input lines, and take some texts into the sample."""
-        for input_line in input_lines:
-            if self._in_shard == self._shard_size:
-                self._of_shard.clear()
-                self._in_shard = 0
-            self._in_shard += 1
-            text = input_line.text
-            if text is None or input_line.problem is not None:
-                self.n_unusable += 1
-                continue
-            self.n_texts += 1
-            self._lengths += len(text)
-            if (key := hash(text)) not in self._of_shard:
-                self._of_shard.add(key)
-                self.n_computed += 1
-                self._take(text)
-
-    def _take(self, text: str) -> None:
-        """Keep a text with the chance that every text before it has (Vitter 1985, algorithm R)."""
-        if len(self._sampled) < self._most:
-            self._sampled.append(text)
-            self._characters += len(text)
-        elif (place := self._random.randrange(self.n_computed)) < self._most:
-            self._characters += len(text) - len(self._sampled[place])
-            self._sampled[place] = text
-        while self._characters > _SAMPLE_CHARACTERS and len(self._sampled) > 1:
-            self._random.shuffle(self._sampled)
-            self._most = max(1, len(self._sampled) // 2)
-            del self._sampled[self._most :]
-            self._characters = sum(map(len, self._sampled))
-
-    def sample(self) -> list[str]:
-        """Return the sample in random order."""
-        self._random.shuffle(self._sampled)
-        return self._sampled
-
-    @property
-    def mean_length(self) -> float:
-        """Characters of a text."""
-        return self._lengths / max(1, self.n_texts)
-
-
-def _token_counts(model: SentenceTransformer, texts: list[str], options: EncodeOptions) -> list[int]:
+def _token_counts(model: SentenceTransformer, texts: list[str], options: EncodeOptions, limit: int | None) -> list[int]:
     """Count the tokens that are computed of each text."""
     counts = model.num_tokens(texts, prompt_name=options.prompt_name, prompt=options.prompt) if texts else []
-    limit = math.inf if options.truncation == "split" else model.max_seq_length
-    return [int(min(count, limit)) for count in counts]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Measured:
-    """What the runs over the sample took."""
-
-    texts: int
-    seconds: float
-    start_seconds: float
-    token_seconds: float
-
-
-def _measure(run: Callable[[int], float], counts: Sequence[int], sample_seconds: float) -> _Measured:
-    """Run a few texts of the sample, then more and more of them, until a run takes about `sample_seconds`.
-
-    Parameters
-    ----------
-    run : callable
-        Computes this number of texts of the sample; returns the seconds.
-    counts : sequence of int
-        Tokens of each text of the sample.
-    """
-    if not counts:
-        return _Measured(0, 0.0, 0.0, 0.0)
-    few = many = min(len(counts), _FIRST_TEXTS)
-    run(few)  # the first run of a process starts threads and gets memory
-    first = longer = run(few)
-    few_tokens, mean = sum(counts[:few]), sum(counts) / len(counts)
-    while many < len(counts):
-        following = 4 * many
-        if longer > first:
-            token_seconds = (longer - first) / (sum(counts[:many]) - few_tokens)
-            following = min(following, int(sample_seconds / (token_seconds * mean)))
-        following = min(following, len(counts))
-        if following < min(1.2 * many, len(counts)):
-            break
-        many, longer = following, run(following)
-    many_tokens = sum(counts[:many])
-    token_seconds = max(0.0, longer - first) / max(1, many_tokens - few_tokens)
-    if token_seconds == 0:  # all texts are in the few, or the clock is too coarse
-        return _Measured(many, longer, 0.0, longer / many_tokens)
-    start = max(0.0, first - few_tokens * token_seconds)
-    return _Measured(many, longer, start, (longer - start) / many_tokens)
+    return [int(count if limit is None else min(count, limit)) for count in counts]

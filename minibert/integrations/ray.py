@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import os
 import sys
 from collections.abc import Iterable, Mapping
@@ -11,16 +12,46 @@ import numpy as np
 
 from minibert.base.checks import brief, check_choice
 from minibert.base.warn import warn_caller
+from minibert.bert.low_precision import COMPUTE_TYPES
 from minibert.corpus.survey import ON_ERROR
 from minibert.integrations.options import DEFAULT_MODEL, SentenceTransformer, check_options, missing
+from minibert.models.backend import BACKENDS
 from minibert.sentence.encode import CutTexts
 from minibert.sentence.options import EncodeOptions
 from minibert.tokenizer.windows import check_inputs
 
-__all__ = ["Embedder", "assigned_threads", "import_ray", "sharing"]
+__all__ = ["Embedder", "assigned_threads", "import_ray", "resolved_options"]
+
+_VARIABLES = ("MINIBERT_BACKEND", "MINIBERT_COMPUTE_TYPE", "MINIBERT_SHARED_WEIGHTS")
 
 
-class Embedder:
+class _WithVariables(type):
+    """The type of `Embedder`, which takes the variables above along when it is pickled.
+
+    Ray pickles the class in a program, and constructs it in actors. Their machines may have other variables, with which
+    the vectors would be other ones.
+    """
+
+    of_program: Mapping[str, str] | None = None
+
+
+def _pickled(kind: type) -> str | tuple[Any, ...]:
+    # Ray pickles the code of a class that a program derives, and then `Embedder`. A class that a module derives is
+    # found there by its name, and takes nothing along.
+    if kind is not Embedder:
+        return kind.__qualname__
+    return _unpickled, ({name: os.environ[name] for name in _VARIABLES if os.environ.get(name)},)
+
+
+def _unpickled(variables: Mapping[str, str]) -> type[Embedder]:
+    _WithVariables.of_program = variables
+    return Embedder
+
+
+copyreg.pickle(_WithVariables, _pickled)
+
+
+class Embedder(metaclass=_WithVariables):
     """Add the sentence vectors of a column of texts to batches: a class for `map_batches` of Ray Data.
 
     Each actor of the pool makes one object, which loads the model. A text's vector has the same bits as on one machine,
@@ -42,7 +73,9 @@ class Embedder:
         not a str (such as None), holds a lone surrogate, or is too long with ``truncation="error"``.
     model_options : mapping, optional
         Further arguments of `SentenceTransformer`, such as ``{"revision": "main"}``. The actors of a machine hold the
-        weights once, unless it has ``"shared_weights": False`` or MINIBERT_SHARED_WEIGHTS is 0.
+        weights once, unless it has ``"shared_weights": False`` or MINIBERT_SHARED_WEIGHTS is 0. What it leaves out,
+        MINIBERT_BACKEND, MINIBERT_COMPUTE_TYPE and MINIBERT_SHARED_WEIGHTS say; those of your program, not those of
+        the machine of an actor. A class that a module of yours derives from this one has those of the actor.
     **encode_options
         The fields of `EncodeOptions`, as in `SentenceTransformer.encode`.
 
@@ -81,7 +114,9 @@ class Embedder:
         self._options = EncodeOptions.of(encode_options)  # before anything is downloaded
         self._column, self._output, self._on_error = column, output, on_error
         threads = assigned_threads() if num_threads is None else num_threads
-        self.model = SentenceTransformer(model, num_threads=threads, **sharing(model_options or {}))
+        variables = _WithVariables.of_program if _in_worker() else None
+        resolved = resolved_options(model_options or {}, os.environ if variables is None else variables)
+        self.model = SentenceTransformer(model, num_threads=threads, **resolved)
         check_options(self.model, vars(self._options))
         self._width = self.model.encode([], **vars(self._options)).shape[1]
         self.cut = CutTexts()
@@ -168,15 +203,38 @@ class Embedder:
             )
 
 
-def sharing(model_options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options of a model with shared weights, because a machine has several actors, unless they say otherwise.
+def resolved_options(model_options: Mapping[str, Any], variables: Mapping[str, str]) -> dict[str, Any]:
+    """Return options of a model that mean the same on each machine, whatever variables it has.
 
-    MINIBERT_SHARED_WEIGHTS decides where it is set. NumPy's backends cannot share weights.
+    Parameters
+    ----------
+    model_options : mapping
+        Further arguments of `SentenceTransformer`.
+    variables : mapping
+        The environment whose values replace options that are left out.
+
+    Returns
+    -------
+    dict
+        The options, with "backend", "compute_type" and "shared_weights". The weights are shared if nothing says
+        otherwise, because a machine has several actors; NumPy's backends cannot share them.
+
+    Raises
+    ------
+    ValueError
+        A variable has a wrong value.
     """
-    backend = model_options.get("backend") or os.environ.get("MINIBERT_BACKEND") or None
-    shared = True if backend in (None, "numba") and "MINIBERT_SHARED_WEIGHTS" not in os.environ else None
-    given = model_options.get("shared_weights")
-    return {**model_options, "shared_weights": shared if given is None else given}
+    if (backend := model_options.get("backend")) is None:
+        backend = variables.get("MINIBERT_BACKEND") or "numba"
+        check_choice("MINIBERT_BACKEND", backend, BACKENDS)
+    if (compute_type := model_options.get("compute_type")) is None:
+        compute_type = variables.get("MINIBERT_COMPUTE_TYPE") or "float32"
+        check_choice("MINIBERT_COMPUTE_TYPE", compute_type, COMPUTE_TYPES)
+    if (shared := model_options.get("shared_weights")) is None:
+        text = variables.get("MINIBERT_SHARED_WEIGHTS") or str(int(backend == "numba"))
+        check_choice("MINIBERT_SHARED_WEIGHTS", text, ("0", "1"))
+        shared = text == "1"
+    return {**model_options, "backend": backend, "compute_type": compute_type, "shared_weights": shared}
 
 
 def import_ray() -> Any:
@@ -199,7 +257,12 @@ def assigned_threads() -> int | None:
 
     Ray also sets OMP_NUM_THREADS, but that is 1 in a placement group, for any number of CPUs (ray#37384).
     """
-    ray: Any = sys.modules.get("ray")  # a worker of Ray has imported it
-    if ray is None or not ray.is_initialized() or ray.get_runtime_context().worker.mode != ray.WORKER_MODE:
+    if not _in_worker():
         return None
-    return max(1, int(ray.get_runtime_context().get_assigned_resources().get("CPU", 1)))
+    return max(1, int(sys.modules["ray"].get_runtime_context().get_assigned_resources().get("CPU", 1)))
+
+
+def _in_worker() -> bool:
+    """Return whether this process is a worker of Ray, which has imported it."""
+    ray: Any = sys.modules.get("ray")
+    return ray is not None and ray.is_initialized() and bool(ray.get_runtime_context().worker.mode == ray.WORKER_MODE)

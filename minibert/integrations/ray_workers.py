@@ -24,9 +24,8 @@ from minibert.base.arrays import FloatArray, IntArray
 from minibert.base.checks import brief, check_int, counted
 from minibert.base.ordering import distinct_longest_first, in_chunks
 from minibert.corpus.encoders import probe_vector
-from minibert.integrations.ray import assigned_threads, import_ray, sharing
+from minibert.integrations.ray import assigned_threads, import_ray, resolved_options
 from minibert.integrations.ray_cluster import check_address, connect, first_lines, plan
-from minibert.models.backend import choose_compute_type
 from minibert.sentence.encode import EncodedTexts
 from minibert.sentence.options import EncodeOptions
 from minibert.sentence.sentence_transformers import SentenceTransformer
@@ -90,16 +89,8 @@ class RayWorkers:
         # The working folder of a worker is another one.
         self._model = os.path.abspath(model) if os.path.isdir(model) else model
         self._report = report
-        shared = sharing(model_options)["shared_weights"]
-        if shared is None:
-            shared = {"0": False, "1": True}.get(os.environ.get("MINIBERT_SHARED_WEIGHTS", ""))
         # The variables of this process may be missing on other machines.
-        self._model_options = {
-            **model_options,
-            "backend": model_options.get("backend") or os.environ.get("MINIBERT_BACKEND") or None,
-            "compute_type": choose_compute_type(model_options.get("compute_type")),
-            "shared_weights": shared,
-        }
+        self._model_options = resolved_options(model_options, os.environ)
         self._address = check_address(address)
         self._actors = None if actors is None else check_int("actors", actors, 1)
         self._threads = None if num_threads is None else check_int("num_threads", num_threads, 1)
@@ -139,7 +130,7 @@ class _Worker:
     def describe(self) -> dict[str, Any]:
         """Load the model, and describe this process."""
         about = {"version": minibert.__version__, "host": socket.gethostname()}
-        self._model = SentenceTransformer(self._name, num_threads=assigned_threads(), **sharing(self._model_options))
+        self._model = SentenceTransformer(self._name, num_threads=assigned_threads(), **self._model_options)
         about["processor"] = self._model.model.ops.processor()
         return {**about, "probe": probe_vector(self._model, self._options)}
 
