@@ -177,7 +177,9 @@ class VectorWriter:
         id_kind = arrow.int64() if self.numbered else arrow.string()
         metadata = {"minibert": json.dumps({"format": FORMAT})}
         schema = arrow.schema([("id", id_kind), ("embedding", kind)], metadata=metadata)
-        with parquet.ParquetWriter(file, schema) as writer:
+        # Numbers of vectors hardly repeat, and nobody filters by them: a dictionary and their least and greatest value
+        # take three quarters of the time, and space.
+        with parquet.ParquetWriter(file, schema, use_dictionary=["id"], write_statistics=["id"]) as writer:
             while rows := [json.loads(line) for line in islice(index, _ROW_GROUP)]:
                 ids = [row["id"] if self.numbered or row["id"] is None else str(row["id"]) for row in rows]
                 null = np.array(["null" in row for row in rows], dtype=np.bool_)

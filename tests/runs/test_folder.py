@@ -106,7 +106,8 @@ def test_the_manifest_names_the_files(short_model: SentenceTransformer, source: 
 
 def _datasets(folder: str) -> Any:
     datasets = pytest.importorskip("datasets")
-    one, two = (datasets.load_dataset(*how)["train"]["id"] for how in ((folder,), ("parquet", None, folder)))
+    calls = ({"path": folder}, {"path": "parquet", "data_dir": folder})
+    one, two = (datasets.load_dataset(**how, cache_dir=f"{folder}.cache")["train"]["id"] for how in calls)
     assert [*one] == [*two]
     return one
 
@@ -124,6 +125,7 @@ READERS: dict[str, Callable[[str], Any]] = {
 
 
 @pytest.mark.parametrize("reader", READERS)
+@pytest.mark.filterwarnings("ignore:The inplace keyword")  # dask calls pandas so
 def test_readers_of_folders_see_the_texts_in_order_while_it_grows_and_afterwards(
     short_model: SentenceTransformer,
     source: Source,
@@ -131,7 +133,6 @@ def test_readers_of_folders_see_the_texts_in_order_while_it_grows_and_afterwards
     monkeypatch: pytest.MonkeyPatch,
     reader: str,
 ) -> None:
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
     interrupted(short_model, source, tmp_path / "out", 5, monkeypatch)
     (tmp_path / "out").rename(tmp_path / "half")  # datasets would take the second folder of a name from its cache
     assert [*READERS[reader](str(tmp_path / "half"))] == [*range(40)]
