@@ -92,6 +92,25 @@ def test_the_files_are_those_of_one_process(
     assert not ray.up
 
 
+def test_a_folder_is_that_of_one_process_and_is_continued(
+    model: SentenceTransformer, install: Installed, tmp_path: Path
+) -> None:
+    pytest.importorskip("pyarrow")
+    texts, size = source(tmp_path), 50 * 24 * 4  # a file has two shards
+    alone = embed(model, texts, tmp_path / "alone" / "v", None, file_size=size)
+    assert alone[1]["n_files"] == 3
+    install(dies=lambda number, method: "killed" if number > 20 and method == "encode" else "")
+    with pytest.raises(OSError, match="5 workers or more died"):
+        on_ray(model, texts, tmp_path / "ray" / "v", file_size=size)
+    finished = contents(tmp_path / "ray" / "v")
+    assert 0 < len(finished) < 3
+    install()
+    _, summary = on_ray(model, texts, tmp_path / "ray" / "v", file_size=size, resume=True)
+    assert summary["n_resumed"] >= 80
+    assert contents(tmp_path / "ray") == contents(tmp_path / "alone")
+    assert all(contents(tmp_path / "ray" / "v")[name] == content for name, content in finished.items())
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_actors_that_die_at_random_moments(
     model: SentenceTransformer, install: Installed, tmp_path: Path, seed: int, capsys: pytest.CaptureFixture[str]

@@ -29,7 +29,7 @@ from minibert.cli.common import (
     write_file,
 )
 from minibert.cli.loading import load_sentence_transformer
-from minibert.cli.runs import SHARD_SIZE, add_inputs, has_files, report_run, resumable, run_options, sources_of
+from minibert.cli.runs import SHARD_SIZE, add_inputs, has_files, report_run, resumable, run_options, size, sources_of
 
 if TYPE_CHECKING:
     from minibert.corpus.encoders import Workers
@@ -49,15 +49,17 @@ def add_verbs(verbs: Any) -> None:
         help="turn texts into sentence vectors",
         description="Print one JSON object per text, with its vector, or save all vectors as an array. With --input "
         "a corpus is read from files, in bounded memory. Its manifest <output>.manifest.json is written beside the "
-        "output, and --resume continues an interrupted run.",
+        "output, and --resume continues an interrupted run. With -o FOLDER/ the output is a folder of Parquet files, "
+        "which can be read while the run goes on.",
     )
     add_texts(embed, optional=True)
     embed.add_argument(
         "-o",
         "--output",
-        metavar="FILE",
+        metavar="FILE|FOLDER/",
         help="save an array (texts, dimension), an .npy file, instead of printing; with --input the suffix is the "
-        "format: .npy (with the ids beside it in .ids.jsonl), .jsonl or .parquet",
+        "format: .npy (with the ids beside it in .ids.jsonl), .jsonl or .parquet; a name that ends in / or an existing "
+        "folder gets part-00000.parquet, part-00001.parquet and so on, and must be empty",
     )
     add_inputs(embed, shard_size=SHARD_SIZE)
     embed.add_argument(
@@ -65,6 +67,13 @@ def add_verbs(verbs: Any) -> None:
         choices=("float32", "float16"),
         default="float32",
         help="type of the numbers, with --input (default: %(default)s)",
+    )
+    embed.add_argument(
+        "--file-size",
+        type=size,
+        metavar="SIZE",
+        help="bytes of vectors in each file of a folder, such as 100MB or 1GB, rounded up to whole shards "
+        "(default: 512MB)",
     )
     embed.add_argument(
         "--on",
@@ -178,6 +187,7 @@ def _embed(arguments: argparse.Namespace) -> None:
         raise ValueError("--json is for --estimate; vectors are printed as JSON in any case.")
     of_files = {
         "--dtype": arguments.dtype != "float32",
+        "--file-size": arguments.file_size is not None,
         "--on": arguments.on is not None,
         "--actors": arguments.actors is not None,
         "--estimate": arguments.estimate,
@@ -212,7 +222,7 @@ def _embed_corpus(arguments: argparse.Namespace) -> None:
 
     if arguments.precision != "float32":
         raise ValueError("--precision does not work with --input; give --dtype float16, or leave it out.")
-    output_suffix(arguments.output)  # raises before a model is loaded
+    output_suffix(arguments.output, arguments.file_size)  # raises before a model is loaded
     workers = _workers(arguments)
     model, sources = _load(arguments), sources_of(arguments)  # before a cluster is asked for, which takes longer
     with resumable(arguments.output), workers as entered:
@@ -221,6 +231,7 @@ def _embed_corpus(arguments: argparse.Namespace) -> None:
             sources,
             arguments.output,
             dtype=arguments.dtype,
+            file_size=arguments.file_size,
             workers=entered,
             **run_options(arguments),
             **_options(arguments),
@@ -272,7 +283,7 @@ def _estimate(arguments: argparse.Namespace) -> None:
     found = estimate_corpus(
         _load(arguments),
         sources,
-        suffix=".npy" if arguments.output is None else output_suffix(arguments.output),
+        suffix=".npy" if arguments.output is None else output_suffix(arguments.output, arguments.file_size),
         on_error=arguments.on_error,
         dtype=arguments.dtype,
         shard_size=arguments.shard_size,

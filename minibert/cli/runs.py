@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -17,10 +18,13 @@ from minibert.corpus.shards import folder_of, is_unfinished
 if TYPE_CHECKING:
     from minibert.corpus.runs import Summary
 
-__all__ = ["SHARD_SIZE", "add_inputs", "has_files", "report_run", "resumable", "run_options", "sources_of"]
+__all__ = ["SHARD_SIZE", "add_inputs", "has_files", "report_run", "resumable", "run_options", "size", "sources_of"]
 
 SHARD_SIZE = 10_000
 """The default of --shard-size where a text has one vector or one score."""
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+_SIZE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?((?:[KMG]i?)?B|)", re.IGNORECASE)
 
 
 def add_inputs(parser: argparse.ArgumentParser, *, shard_size: int) -> None:
@@ -62,6 +66,17 @@ def add_inputs(parser: argparse.ArgumentParser, *, shard_size: int) -> None:
     )
 
 
+def size(text: str) -> int:
+    """Convert a number of bytes such as 512MB or 1.5GiB, for argparse."""
+    found = _SIZE.fullmatch(text.strip())
+    value = 0 if found is None else round(float(found[1]) * _UNITS[found[2].upper()])
+    if value < 1:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a size such as 512MB; the units are B, KB, MB, GB, KiB, MiB and GiB"
+        )
+    return value
+
+
 def has_files(arguments: argparse.Namespace, of_files: Mapping[str, bool]) -> bool:
     """Return whether files are given instead of texts.
 
@@ -79,7 +94,7 @@ def has_files(arguments: argparse.Namespace, of_files: Mapping[str, bool]) -> bo
         if arguments.texts:
             raise ValueError("texts and --input are both given; give one of them.")
         if arguments.output is None and not getattr(arguments, "estimate", False):
-            raise ValueError("--input needs --output FILE.")
+            raise ValueError("--input needs --output, the name of a file, or of a folder that ends in /.")
         return True
     if not arguments.texts:
         raise ValueError("there is no text; give texts, or a file with --input.")
@@ -156,9 +171,10 @@ def report_run(output: str, what: str, summary: Summary | None) -> None:
         return
     left_out = f", {counted(summary.n_left_out, 'input line')} left out" if summary.n_left_out else ""
     resumed = f", {summary.n_resumed} of them by earlier runs" if summary.n_resumed else ""
+    files = f" in {counted(summary.n_files, 'file')}" if os.path.isdir(output) else ""
     report_written(
         output,
-        f"{what}; {counted(summary.n_texts, 'text')}{resumed}, {counted(summary.n_tokens, 'token')}, "
+        f"{what}{files}; {counted(summary.n_texts, 'text')}{resumed}, {counted(summary.n_tokens, 'token')}, "
         f"{counted(summary.n_cut, 'text')} cut{left_out}, "
         f"{summary.seconds:.1f} seconds",
     )

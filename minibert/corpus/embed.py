@@ -1,4 +1,6 @@
-"""Files of texts -> one file of vectors, one per text, in bounded memory. A run can be resumed (see runs.py).
+"""Files of texts -> one vector per text, in a file or in a folder of files, in bounded memory.
+
+A run can be resumed (see runs.py).
 
 Within a shard equal texts are computed once, and texts are sorted by length.
 """
@@ -13,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from minibert.base.arrays import FloatArray
-from minibert.base.checks import check_choice
+from minibert.base.checks import check_choice, check_int
 from minibert.base.ordering import in_chunks
 from minibert.corpus.encoders import Encoder, LocalEncoder, Workers, number_settings, probe_vector
+from minibert.corpus.file_folder import FILE_SIZE, is_folder
 from minibert.corpus.readers import InputLine, Source, check_sources
 from minibert.corpus.runs import Append, Output, Summary, run_shards
 from minibert.corpus.shards import Counts
@@ -44,13 +47,14 @@ def embed_corpus(
     on_error: str = "stop",
     dtype: str = "float32",
     shard_size: int = CHUNK_SIZE,
+    file_size: int | None = None,
     settings: dict[str, Any] | None = None,
     show_progress: bool = False,
     report: Callable[[str], object] = print,
     workers: Workers | None = None,
     **options: Any,
 ) -> Summary | None:
-    """Compute one vector per text of some files and write them, in order, into one file.
+    """Compute one vector per text of some files and write them, in order, into one file or the files of a folder.
 
     Parameters
     ----------
@@ -58,7 +62,9 @@ def embed_corpus(
     sources : sequence of Source
     output : str or path
         Name of the file: .npy (with the ids beside it), .jsonl or .parquet. The manifest ``<output>.manifest.json`` is
-        written beside it.
+        written beside it. Or the name of a folder: one that exists, or a name that ends in a separator, or any name
+        without such a suffix if `file_size` is given. Parquet files are written into it while the run goes on,
+        ``part-00000.parquet`` and so on; the order of their names is that of the texts. The folder must be empty.
     resume : bool
         Continue an unfinished run of the same model, options and input; start one if there is none.
     on_error : {"stop", "skip", "null"}
@@ -68,6 +74,8 @@ def embed_corpus(
         Type of the written numbers.
     shard_size : int
         Most texts of a shard; fewer if they are long. A shard is computed, then saved. A crash loses at most one shard.
+    file_size : int, optional
+        For a folder: bytes of vectors at which a file ends, rounded up to whole shards. Default: 512,000,000.
     settings : dict, optional
         Further values that must be the same to resume, such as the model's name and revision.
     show_progress : bool
@@ -88,14 +96,17 @@ def embed_corpus(
     ------
     TypeError, ValueError
         An argument is wrong. An input line cannot be used with on_error="stop"; nothing was computed then. The run to
-        resume, finished or not, has other settings or another input.
+        resume, finished or not, has other settings or another input, or a file of its folder is missing or damaged.
     OSError
-        A file cannot be read or written, or another process writes this output. The folder ``<output>.parts`` keeps
-        the shards that were computed.
+        A file cannot be read or written, another process writes this output, or the folder to write holds other files.
+        The folder ``<output>.parts`` keeps the shards that were computed and are not in a file of a folder yet.
     """
     bad_lines, output = BadLines(on_error, report), os.fspath(output)
     check_choice("dtype", dtype, OUTPUT_DTYPES)
-    output_suffix(output)
+    file_size = None if file_size is None else check_int("file_size", file_size, 1)
+    output_suffix(output, file_size)
+    if is_folder(output) and file_size is None:
+        file_size = FILE_SIZE
     chosen = EncodeOptions.of(options)
     long_texts = chosen.truncation == "error"
     if long_texts:
@@ -105,7 +116,7 @@ def embed_corpus(
     numbered = all(source.id_column is None for source in sources)
 
     def make(path: str) -> Output:
-        writer = VectorWriter(path, len(probe), dtype, numbered)
+        writer = VectorWriter(path, len(probe), dtype, numbered, file_size)
         # A run needs to know only whether a text is cut; the problem of a text that is too long needs its whole length.
         how = {"silent": "warn"} if long_texts else {"warn": "silent"}
         truncation = how.get(chosen.truncation, chosen.truncation)
@@ -124,6 +135,7 @@ def embed_corpus(
             writer.assemble,
             begin=task.begin,
             has_room=encoder.has_room,
+            files=writer.files,
         )
 
     return run_shards(
@@ -138,6 +150,7 @@ def embed_corpus(
             "too_long": "error" if long_texts else "as truncation says",
             "on_error": on_error,
             "dtype": dtype,
+            **({} if file_size is None else {"file_size": file_size}),
         },
         probe=probe,
         bad_lines=bad_lines,

@@ -35,8 +35,14 @@ def manifest_path(output: str) -> str:
     return f"{output}.manifest.json"
 
 
-def read_manifest(output: str) -> dict[str, Any] | None:
+def read_manifest(output: str, again: str = "Without resume=True it is computed again.") -> dict[str, Any] | None:
     """Return the manifest beside an output; None if there is none.
+
+    Parameters
+    ----------
+    output : str
+    again : str
+        A sentence on how to compute the output again, for the message.
 
     Raises
     ------
@@ -47,7 +53,7 @@ def read_manifest(output: str) -> dict[str, Any] | None:
     if not file.exists():
         return None
     manifest = unseal_beside(file)
-    check_outputs(manifest, file.parent, "Without resume=True it is computed again.")
+    check_outputs(manifest, file.parent, again)
     return manifest
 
 

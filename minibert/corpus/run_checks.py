@@ -42,13 +42,20 @@ def refuse_inputs(sources: Sequence[Source], outputs: Sequence[str]) -> None:
                 raise ValueError(f"{output} is an input too, and would be overwritten; give another output.")
 
 
-def manifest_of_finished(output: str) -> dict[str, Any]:
-    """Return the manifest beside a finished output; raise a ValueError if it does not have one."""
-    manifest = read_manifest(output)
+def manifest_of_finished(output: str, again: str) -> dict[str, Any]:
+    """Return the manifest beside a finished output; raise a ValueError if it does not have one.
+
+    Parameters
+    ----------
+    output : str
+    again : str
+        A sentence on how to compute it again, for the message.
+    """
+    manifest = read_manifest(output, again)
     if manifest is None:
         raise ValueError(
             f"There is nothing to resume: {output} exists, but not its manifest "
-            f"{os.path.basename(manifest_path(output))}. Without resume=True it is computed again."
+            f"{os.path.basename(manifest_path(output))}. {again}"
         )
     return manifest
 

@@ -26,6 +26,7 @@ from minibert.base.checks import check_int
 from minibert.base.files import os_reason
 from minibert.base.ordering import in_chunks
 from minibert.base.progress import progress_bar
+from minibert.corpus.file_folder import FileFolder
 from minibert.corpus.manifest import manifest_path
 from minibert.corpus.readers import InputLine, Source, read_input_lines
 from minibert.corpus.run_checks import compare, manifest_of_finished, refuse_inputs, refuse_names
@@ -57,6 +58,8 @@ class Summary:
         Texts that earlier runs have computed.
     seconds : float
         Time of this run.
+    n_files : int
+        Files of vectors: 1, or those in the folder that the output is.
     """
 
     n_texts: int
@@ -66,6 +69,7 @@ class Summary:
     n_left_out: int
     n_resumed: int
     seconds: float
+    n_files: int = 1
 
 
 def _input_lines(chunk: list[tuple[int, InputLine]], progress: Callable[[int], object]) -> Any:
@@ -100,6 +104,8 @@ class Output:
         it returns the input lines.
     has_room : callable
         Returns whether a further shard should begin before the oldest one that has begun is computed and saved.
+    files : FileFolder, optional
+        If the output is a folder: how its files are made of the parts. `assemble` is not used then.
     """
 
     parts: Sequence[Part]
@@ -109,6 +115,7 @@ class Output:
     assemble: Callable[[Path, Counts], Sequence[Part]] | None = None
     begin: Callable[[list[tuple[int, InputLine]], Callable[[int], object]], Any] = _input_lines
     has_room: Callable[[], bool] = _one_at_a_time
+    files: FileFolder | None = None
 
 
 def run_shards(
@@ -124,16 +131,16 @@ def run_shards(
     resume: bool,
     show_progress: bool,
 ) -> Summary | None:
-    """Compute an output file from files of texts, shard by shard.
+    """Compute an output file, or a folder of files, from files of texts, shard by shard.
 
     Parameters
     ----------
     output : str
-        Name of the file; a link is followed.
+        Name of the file or folder; a link is followed.
     sources : sequence of Source
         For the path "-" the standard input is copied first, because the input is read twice.
     make : callable
-        Returns the `Output` for the file of this name, which is not a link.
+        Returns the `Output` for the file or folder of this name, which is not a link.
     settings : dict
         Values that must be the same to resume; JSON can hold them.
     probe : float ndarray
@@ -161,17 +168,24 @@ def run_shards(
     """
     start = time.perf_counter()
     shard_size = check_int("shard_size", shard_size, 1)
-    if os.path.exists(output) and not os.path.isfile(output):
+    if os.path.exists(output) and not os.path.isfile(output) and not os.path.isdir(output):
         raise OSError(f"{output} is a device or a pipe; a run that can be resumed needs a file.")
     target = os.path.realpath(output)
     refuse_names(target, sources, settings)
     task = make(target)
     refuse_inputs(sources, [manifest_path(target), *(part.final for part in task.parts if part.final), target])
-    with ShardFolder(target, task.parts) as folder:
+    again = (
+        "Without resume=True it is computed again." if task.files is None else f"Delete {output} to compute it again."
+    )
+    with ShardFolder(target, task.parts, task.files) as folder:
         unfinished = folder.manifest()
         if unfinished is not None and not resume:
-            raise ValueError(f"{folder.describe()}. Continue it with resume=True, or delete the folder.")
-        finished = manifest_of_finished(target) if resume and unfinished is None and os.path.exists(target) else None
+            delete = "the folder" if task.files is None else folder.to_delete
+            raise ValueError(f"{folder.describe()}. Continue it with resume=True, or delete {delete}.")
+        ended = os.path.exists(target if task.files is None else manifest_path(target))
+        finished = manifest_of_finished(target, again) if resume and unfinished is None and ended else None
+        if unfinished is None and finished is None:
+            folder.refuse_used()
         files = [
             dataclasses.replace(source, path=folder.keep_standard_input(standard_input))
             if source.path == "-"
@@ -188,8 +202,10 @@ def run_shards(
             "probe": np.nan_to_num(probe.astype(np.float64)).tolist(),
         }
         if finished is not None:
-            compare(finished, mine, f"The run that made {output}", "Without resume=True it is computed again.")
+            compare(finished, mine, f"The run that made {output}", again)
             return None
+        if task.files is not None:
+            task.files.refuse_too_many(sum(found.counts))
         if unfinished is None:
             folder.start(mine)
         else:
@@ -197,7 +213,7 @@ def run_shards(
                 unfinished,
                 mine,
                 "The unfinished run",
-                f"Give the same again, or delete {folder.path} to start again.",
+                f"Give the same again, or delete {folder.to_delete} to start again.",
             )
         if unfinished is None or "finished" not in unfinished:
             if unfinished is not None:
@@ -210,9 +226,17 @@ def run_shards(
         else:
             folder.finish()
             n_resumed = folder.counts.n_texts
-        counts = folder.counts
-    seconds = time.perf_counter() - start
-    return Summary(counts.n_texts, task.width, counts.n_tokens, counts.n_cut, counts.n_left_out, n_resumed, seconds)
+        counts, n_files = folder.counts, folder.n_files
+    return Summary(
+        counts.n_texts,
+        task.width,
+        counts.n_tokens,
+        counts.n_cut,
+        counts.n_left_out,
+        n_resumed,
+        time.perf_counter() - start,
+        n_files,
+    )
 
 
 # --- the shards -------------------------------------------------------------------------------------------------------

@@ -11,6 +11,10 @@ The folder ``<output>.parts`` holds
 So no output is copied or read again, a shard is complete or absent, and later damage is noticed. When all shards are
 done, the parts get their final names. The manifest gets its final name last: it is then the manifest beside the output.
 
+If the output is a folder (file_folder.py), a file is made of the parts whenever they are large enough: first the file
+gets its name, then a line in the journal records it, then the parts are emptied. A run that is killed between the first
+two makes the file again, of the same shards; one that is killed between the last two finds the line.
+
 Other programs use such names too: Spark and dask write ``part-00000.parquet``. So a run deletes only files with exactly
 these names. It starts only in a folder in which every file comes from an earlier run: there is a manifest, or a lock of
 minibert and no other files than leftovers with these names. A run writes its manifest before its parts.
@@ -28,8 +32,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Self
 
-from minibert.base.files import os_reason, printable, sync_folder, write_whole
+from minibert.base.files import os_reason, sync_folder, write_whole
 from minibert.base.locks import FileLock, is_ours
+from minibert.corpus.file_folder import FileFolder, checksum_of, listed
 from minibert.corpus.manifest import (
     FORMAT,
     check_outputs,
@@ -46,8 +51,7 @@ __all__ = ["Counts", "Part", "ShardFolder", "folder_of", "is_unfinished"]
 
 _LOCK, _MANIFEST, _JOURNAL, _STANDARD_INPUT = "lock", "manifest.json", "shards.jsonl", "standard-input"
 _TEMPORARY = re.compile(r"\.minibert-[a-z0-9_]{8}")  # temporary files of write_whole
-_BLOCK = 2**20  # bytes read at a time
-_NAMES_SHOWN = 3
+_BLOCK = 2**20  # bytes copied at a time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +77,9 @@ class Counts:
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(*(a + b for a, b in zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)))
+
+    def __sub__(self, other: Counts) -> Counts:
+        return Counts(*(a - b for a, b in zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)))
 
 
 def _no_header(counts: Counts) -> bytes:
@@ -104,8 +111,10 @@ class ShardFolder:
     Parameters
     ----------
     output : str
-        The file that the run makes, not a link. All other files are beside it.
+        The file or folder that the run makes, not a link. All other files are beside it.
     parts : sequence of Part
+    files : FileFolder, optional
+        If the output is a folder: how its files are made of the parts. The parts do not have final names then.
 
     Attributes
     ----------
@@ -114,6 +123,10 @@ class ShardFolder:
         Number of shards that are done.
     counts : Counts
         Counts of these shards; after `finish` of all shards.
+    n_files : int
+        Number of files of vectors after `finish`.
+    to_delete : str
+        What must be deleted to start again.
 
     Raises
     ------
@@ -122,9 +135,12 @@ class ShardFolder:
         the name of a second output.
     """
 
-    def __init__(self, output: str, parts: Sequence[Part]) -> None:
-        self.output, self.path, self._parts = output, folder_of(output), tuple(parts)
-        self.n_shards, self.counts = 0, Counts()
+    def __init__(self, output: str, parts: Sequence[Part], files: FileFolder | None = None) -> None:
+        self.output, self.path, self._parts, self._into = output, folder_of(output), tuple(parts), files
+        self.to_delete = str(self.path) if files is None else f"{self.path} and {output}"
+        self.n_shards, self.counts, self.n_files = 0, Counts(), 1
+        self._recorded: list[dict[str, Any]] = []  # of each file of the folder its name, rows, size and checksum
+        self._in_files = Counts()  # of the shards in these files
         self._files: dict[str, IO[bytes]] = {}
         self._open_files = contextlib.ExitStack()
         self._ends: dict[str, int] = {}
@@ -174,14 +190,14 @@ class ShardFolder:
         file = self.path / _MANIFEST
         if not file.exists():
             return None
-        return unseal(file, f"Delete {self.path} to start again.")
+        return unseal(file, f"Delete {self.to_delete} to start again.")
 
     def describe(self) -> str:
         """Return a sentence about the unfinished run: its folder and its number of shards."""
         journal = self.path / _JOURNAL
         done = 0
         with contextlib.suppress(OSError), open(journal, "rb") as file:
-            done = sum(1 for _ in file)
+            done = sum(b'"shard": ' in line for line in file)
         return f"{self.path} holds an unfinished run with {done} shards done"
 
     def keep_standard_input(self, stream: Callable[[], BinaryIO]) -> str:
@@ -195,6 +211,10 @@ class ShardFolder:
     def start(self, manifest: dict[str, Any]) -> None:
         """Write the manifest and empty parts. From now on there is a run to resume."""
         self._write_manifest({"format": FORMAT, **manifest})
+        if self._into is not None:
+            with self._writing(self.output):
+                Path(manifest_path(self.output)).unlink(missing_ok=True)  # of an earlier run, whose folder is gone
+                self._into.path.mkdir(exist_ok=True)
         sync_folder(self.path.parent)
         for part in self._parts:
             self._open(part, "w+b")
@@ -208,32 +228,48 @@ class ShardFolder:
         ----------
         report : callable
             Called with a message if a shard is damaged; it and those after it are computed again.
+
+        Raises
+        ------
+        ValueError, OSError
+            The output is a folder, and a file in it is missing, damaged, or from elsewhere.
         """
         journal = self.path / _JOURNAL
+        self._clear_temporary()
         for part in self._parts:
             self._open(part, "r+b" if (self.path / part.name).exists() else "w+b")
         self._open(Part(_JOURNAL, None), "r+b" if journal.exists() else "w+b")
-        end = 0
+        end, n_in_files = 0, self._shards_in_files()
         for line in self._files[_JOURNAL]:
-            shard = self._whole_shard(line)
-            if shard is None:
+            entry = self._next_entry(line)
+            if entry is not None and "file" in entry:
+                self._take_file(entry["file"])
+            elif entry is not None and (self.n_shards < n_in_files or self._is_whole(entry)):
+                self.n_shards, self._ends, self.counts = self.n_shards + 1, entry["ends"], self._sum(entry)
+            else:
                 report(
                     f"{self.path}: shard {self.n_shards} is damaged; it and the shards after it are computed again "
                     f"({self.counts.n_texts} texts before it are good)."
                 )
                 break
             end += len(line)
-            self.n_shards, self._ends, self.counts = self.n_shards + 1, shard["ends"], self._sum(shard)
         else:
             if not end:
                 report(f"{self.path}: no shard was finished; the run starts again.")
-        headers = {part.name: part.header(self.counts) for part in self._parts}
+        if self.n_shards < n_in_files:
+            raise ValueError(f"{journal} is damaged. Delete {self.to_delete} to start again.")
+        headers = {part.name: part.header(self.counts - self._in_files) for part in self._parts}
         for name, offset in {**self._ends, _JOURNAL: end}.items():
             with self._writing(self.path / name):
                 self._files[name].seek(0)
                 self._files[name].write(headers.get(name, b""))
                 self._files[name].truncate(offset)
                 self._files[name].seek(offset)
+        if self._into is not None:
+            self._into.refuse_changes(self._recorded)
+            with self._writing(self.output):
+                self._into.path.mkdir(exist_ok=True)
+        self._save_large_file()
 
     # -- one shard after the other
 
@@ -251,27 +287,18 @@ class ShardFolder:
             file = self._files[part.name]
             with self._writing(self.path / part.name):
                 ends[part.name] = file.tell()
-                if header := part.header(total):
+                if header := part.header(total - self._in_files):
                     file.seek(0)
                     file.write(header)
                     file.seek(ends[part.name])
                 file.flush()
                 os.fsync(file.fileno())
         checksums = {part.name: self._checksums.get(part.name, 0) for part in self._parts}
-        line = seal(
-            {
-                "format": FORMAT,
-                "shard": self.n_shards,
-                "counts": dataclasses.asdict(counts),
-                "ends": ends,
-                "checksums": checksums,
-            }
+        self._record(
+            {"shard": self.n_shards, "counts": dataclasses.asdict(counts), "ends": ends, "checksums": checksums}
         )
-        with self._writing(self.path / _JOURNAL):
-            self._files[_JOURNAL].write(line + b"\n")
-            self._files[_JOURNAL].flush()
-            os.fsync(self._files[_JOURNAL].fileno())
         self.n_shards, self.counts, self._ends, self._checksums = self.n_shards + 1, total, ends, {}
+        self._save_large_file()
 
     def add_processors(self, names: Collection[str]) -> None:
         """Record in the manifest the processors that computed, before a shard of theirs is recorded."""
@@ -294,27 +321,19 @@ class ShardFolder:
         assemble : callable, optional
             Folder, counts -> further parts, which it makes whole from those in the folder.
         """
-        self._close()
         manifest = self.manifest()
         assert manifest is not None  # `start` has written it
         if "finished" not in manifest:
-            parts = [part for part in self._parts if part.final is not None]
-            with self._writing(self.path):
-                parts += [] if assemble is None else assemble(self.path, self.counts)
-                outputs = {
-                    part.name: {
-                        "name": os.path.basename(str(part.final)),
-                        "size": (self.path / part.name).stat().st_size,
-                    }
-                    for part in parts
-                }
+            outputs = self._parts_to_rename(assemble) if self._into is None else self._last_files()
             manifest["finished"] = {"counts": dataclasses.asdict(self.counts), "outputs": outputs}
             self._write_manifest(manifest)
-        self.counts = Counts(**manifest["finished"]["counts"])
+        self._close()
+        self.counts, outputs = Counts(**manifest["finished"]["counts"]), manifest["finished"]["outputs"]
+        self.n_files = 1 if self._into is None else len(outputs)
         waiting = {
             name: self.path.parent / output["name"]
-            for name, output in manifest["finished"]["outputs"].items()
-            if (self.path / name).exists()
+            for name, output in outputs.items()
+            if self._into is None and (self.path / name).exists()
         }
         # Files of an earlier run must not be beside a new output, because they do not belong to it.
         beside = Path(manifest_path(self.output))
@@ -324,12 +343,80 @@ class ShardFolder:
         for name, final in waiting.items():
             with self._writing(final):
                 os.replace(self.path / name, final)
-        check_outputs(manifest, self.path.parent, f"Delete {self.path} to start again.")
+        check_outputs(manifest, self.path.parent, f"Delete {self.to_delete} to start again.")
         with self._writing(beside):
             os.replace(self.path / _MANIFEST, beside)
         sync_folder(self.path.parent)  # before the folder is deleted, because a run could be finished from it
 
+    # -- the files of a folder
+
+    def refuse_used(self) -> None:
+        """Raise a FileExistsError if the output is a folder that holds files; call this before `start`."""
+        if self._into is not None:
+            self._into.refuse_used(finished=is_sealed(Path(manifest_path(self.output))))
+
+    def _save_large_file(self) -> None:
+        """Make a file of what the parts hold, if it is large enough."""
+        if self._into is not None and self._rows_in_parts() * self._into.row_bytes >= self._into.size:
+            self._save_file(self._into)
+
+    def _rows_in_parts(self) -> int:
+        return (self.counts - self._in_files).n_texts
+
+    def _save_file(self, into: FileFolder) -> None:
+        """Make a file of what the parts hold, record it, and empty the parts."""
+        with self._writing(into.path / into.name(len(self._recorded))):
+            record = into.add(len(self._recorded), self.path, self.counts - self._in_files)
+        self._record({"file": record, "shards": self.n_shards})
+        self._take_file(record)
+        for part in self._parts:
+            file, header = self._files[part.name], part.header(Counts())
+            with self._writing(self.path / part.name):
+                file.seek(0)
+                file.write(header)
+                file.truncate()
+                file.flush()
+
+    def _take_file(self, record: dict[str, Any]) -> None:
+        """Note that the shards up to now are in a file; the parts begin anew."""
+        self._recorded.append(record)
+        self._in_files = self.counts
+        self._ends = {part.name: len(part.header(Counts())) for part in self._parts}
+
+    def _last_files(self) -> dict[str, Any]:
+        """Make the last file, and return the files of the folder, as the manifest names them.
+
+        If there are no vectors, an empty file tells the columns.
+        """
+        assert self._into is not None
+        if self._rows_in_parts() or not self._recorded:
+            self._save_file(self._into)
+        beside = os.path.basename(self.output)
+        return {record["name"]: {**record, "name": f"{beside}/{record['name']}"} for record in self._recorded}
+
     # -- internals
+
+    def _parts_to_rename(self, assemble: Callable[[Path, Counts], Sequence[Part]] | None) -> dict[str, Any]:
+        """Close the parts, and return those that have a final name, as the manifest names them."""
+        self._close()
+        parts = [part for part in self._parts if part.final is not None]
+        with self._writing(self.path):
+            parts += [] if assemble is None else assemble(self.path, self.counts)
+            return {
+                part.name: {
+                    "name": os.path.basename(str(part.final)),
+                    "size": (self.path / part.name).stat().st_size,
+                }
+                for part in parts
+            }
+
+    def _record(self, entry: dict[str, Any]) -> None:
+        """Add a line to the journal; after the return it is on the disk."""
+        file = self._files[_JOURNAL]
+        with self._writing(self.path / _JOURNAL):
+            file.write(seal({"format": FORMAT, **entry}) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
 
     def _make(self) -> None:
         """Make the folder; raise if its name, or that of its lock, belongs to something else."""
@@ -363,11 +450,9 @@ class ShardFolder:
             self._refuse_outputs()
 
     def _refuse(self, strangers: Sequence[str]) -> None:
-        more = f" and {len(strangers) - _NAMES_SHOWN} more" if len(strangers) > _NAMES_SHOWN else ""
-        shown = ", ".join(map(printable, strangers[:_NAMES_SHOWN]))
         raise FileExistsError(
-            f"{self.path} is the folder for the unfinished run, but it holds other files: {shown}"
-            f"{more}. Move this folder elsewhere, or give another output."
+            f"{self.path} is the folder for the unfinished run, but it holds other files: {listed(strangers)}. Move "
+            "this folder elsewhere, or give another output."
         )
 
     def _refuse_outputs(self) -> None:
@@ -397,20 +482,39 @@ class ShardFolder:
             file.write(header)
             file.flush()
 
-    def _whole_shard(self, line: bytes) -> dict[str, Any] | None:
-        """Return the journal's entry of the next shard; None if the entry or the shard is damaged."""
-        shard = unsealed(line) if line.endswith(b"\n") else None
-        if shard is None or shard.get("shard") != self.n_shards:
+    def _next_entry(self, line: bytes) -> dict[str, Any] | None:
+        """Return the entry of the next shard or file in a line of the journal; None if it is damaged or another one."""
+        entry = unsealed(line) if line.endswith(b"\n") else None
+        if entry is None:
             return None
+        if "file" in entry:
+            is_next = self._into is not None and entry["file"]["name"] == self._into.name(len(self._recorded))
+        else:
+            is_next = entry.get("shard") == self.n_shards
+        return entry if is_next else None
+
+    def _shards_in_files(self) -> int:
+        """Return the number of shards whose bytes are in a file of the folder, and not in the parts any more.
+
+        The journal is read up to its first damaged line.
+        """
+        found = 0
+        for line in self._files[_JOURNAL] if self._into is not None else ():
+            entry = unsealed(line) if line.endswith(b"\n") else None
+            if entry is None:
+                break
+            found = entry.get("shards", found)
+        self._files[_JOURNAL].seek(0)
+        return found
+
+    def _is_whole(self, shard: dict[str, Any]) -> bool:
+        """Return whether the parts hold the next shard as its entry says."""
         for part in self._parts:
             file, first, last = self._files[part.name], self._ends[part.name], shard["ends"][part.name]
             file.seek(first)
-            checksum, left = 0, last - first
-            while left and (block := file.read(min(left, _BLOCK))):
-                checksum, left = zlib.crc32(block, checksum), left - len(block)
-            if left or checksum != shard["checksums"][part.name]:
-                return None
-        return shard
+            if checksum_of(file, last - first) != shard["checksums"][part.name]:
+                return False
+        return True
 
     def _sum(self, shard: dict[str, Any]) -> Counts:
         return self.counts + Counts(**shard["counts"])
@@ -443,6 +547,13 @@ class ShardFolder:
                 if part.name in self._files:
                     os.truncate(self.path / part.name, self._ends[part.name])
         self._files = {}
+
+    def _clear_temporary(self) -> None:
+        """Delete what `write_whole` has left in a run that was killed."""
+        for name in os.listdir(self.path):
+            if _TEMPORARY.fullmatch(name) and _is_plain_file(self.path / name):
+                with contextlib.suppress(OSError):
+                    (self.path / name).unlink()
 
     def _clear(self) -> None:
         """Delete the files of runs, and no others. `release` deletes the lock last."""

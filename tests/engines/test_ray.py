@@ -83,6 +83,59 @@ def test_the_same_files_and_a_killed_worker_and_driver(tmp_path: Path) -> None:
     check(tmp_path, 1200, 100, 2, 1)
 
 
+def test_a_folder_of_files_whose_driver_is_killed_is_that_of_one_process(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    shared, chance = alone(tmp_path, 1200, 100), random.Random(0)
+    shared += ["--file-size", "300KB"]  # of two shards
+    (tmp_path / "folder").mkdir()
+    done = run(["embed", *shared, "--threads", "2", "-o", str(tmp_path / "folder" / "v")])
+    assert done.returncode == 0, done.stderr
+    expected, output = contents(tmp_path / "folder"), tmp_path / "driver" / "v"
+    assert {*expected} == {"v.manifest.json", *(f"v/part-{number:05}.parquet" for number in range(6))}
+    output.parent.mkdir()
+    arguments = [*shared, *TWO, "--resume", "-o", f"{output}/"]
+    RayRun(arguments).kill_driver(output, 3, chance)
+    finished = contents(output)
+    assert finished
+    assert all(expected[f"v/{name}"] == content for name, content in finished.items())
+    code, said = RayRun(arguments).end()
+    assert code == 0, said
+    assert texts_resumed(said) >= 300
+    assert "in 6 files" in said
+    assert contents(output.parent) == expected
+    found = run_program(_READ.replace("FOLDER", repr(str(output))), tmp_path)
+    assert found.splitlines()[-1] == "[1200, 384, 1200, 1200]"
+
+
+# Reads the folder with pandas, Ray Data, Spark and dask; prints rows and columns, and the rows of the others.
+_READ = """
+import numpy as np, pandas, ray
+
+folder = FOLDER
+expected = pandas.read_parquet(folder)
+vectors = np.stack(expected["embedding"])
+assert expected["id"].tolist() == list(range(len(expected)))
+ray.init("local", num_cpus=1, log_to_driver=False, include_dashboard=False)
+rows = sorted(ray.data.read_parquet(folder).take_all(), key=lambda row: row["id"])
+ray.shutdown()
+np.testing.assert_array_equal([row["embedding"] for row in rows], vectors)
+counts = [*vectors.shape, len(rows)]
+try:
+    from pyspark.sql import SparkSession
+    import dask.dataframe
+except ImportError:
+    counts.append(len(rows))
+else:
+    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    rows = spark.read.parquet(folder).orderBy("id").collect()
+    spark.stop()
+    np.testing.assert_array_equal(np.array([row.embedding for row in rows], np.float32), vectors)
+    assert dask.dataframe.read_parquet(folder).compute()["id"].tolist() == expected["id"].tolist()
+    counts.append(len(rows))
+print(counts)
+"""
+
+
 @pytest.mark.slow
 def test_20_000_texts_10_killed_workers_5_killed_drivers(tmp_path: Path) -> None:
     check(tmp_path, 20_000, 500, 10, 5)

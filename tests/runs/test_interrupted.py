@@ -88,14 +88,15 @@ def test_killed_and_resumed_it_ends_with_the_same_bytes(short_folder: Path, tmp_
 @pytest.mark.slow
 @pytest.mark.parametrize("job", JOBS)
 def test_killed_twenty_times(short_folder: Path, tmp_path: Path, job: str) -> None:
-    if job == "parquet":
+    if job in ("parquet", "folder"):
         pytest.importorskip("pyarrow")
     run_and_kill(20, job, short_folder, tmp_path)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the runs are forked")
 @pytest.mark.parametrize(
-    ("job", "step"), [("npy", 8), ("binary", 9), *(pytest.param(job, 1, marks=pytest.mark.slow) for job in JOBS)]
+    ("job", "step"),
+    [("npy", 8), ("binary", 9), ("folder", 15), *(pytest.param(job, 1, marks=pytest.mark.slow) for job in JOBS)],
 )
 def test_killed_whenever_something_becomes_final(short_folder: Path, tmp_path: Path, job: str, step: int) -> None:
     counted = crash("kill", short_folder, tmp_path, step, job)

@@ -35,7 +35,7 @@ def test_output_that_cannot_be_written(
         (tmp_path / "nowhere" / "out.npy", f"out.npy cannot be written: there is no folder {tmp_path / 'nowhere'}"),
         (tmp_path / "a.txt" / "out.npy", f"out.npy cannot be written: there is no folder {tmp_path / 'a.txt'}"),
         (tmp_path / "out.txt", "out.txt must end in .npy, .jsonl or .parquet, which is the format"),
-        (tmp_path, "is a folder"),
+        (tmp_path, "holds files that this run did not write: a.txt."),
         ("", "the name of the file to write is empty"),
     ):
         assert main([*arguments, "-o", str(output)]) == 1

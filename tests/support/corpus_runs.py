@@ -32,7 +32,7 @@ def output_of(job: str, folder: Path) -> Path:
 
 def shards_done(output: Path) -> int:
     journal = folder_of(output) / "shards.jsonl"
-    return len(journal.read_bytes().splitlines()) if journal.exists() else 0
+    return journal.read_bytes().count(b'"shard": ') if journal.exists() else 0
 
 
 def run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
