@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import warnings
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +97,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """Choose the number of workers, before pytest-xdist reads it."""
     workers.choose(config)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Leave the million objects of torch, transformers and the tests themselves out of each search for garbage."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -11,7 +11,7 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from minibert.checkpoint.hub import DEFAULT_MODEL
 from minibert.cli import doctor, embed, extract, info, inside, main, parity, rerank, serve, states, tasks
 from minibert.cli.common import Parser
 from tests.support.checkpoints import random_checkpoint
+from tests.support.closed_streams import ClosedStreams
 from tests.support.command_line import run, standard_input
 from tests.support.outcomes import PATIENCE
 from tests.support.sentence_heads import model_folder
@@ -373,6 +374,14 @@ def in_a_shell(arguments: list[str], closed: str) -> subprocess.CompletedProcess
     )
 
 
+@pytest.fixture(scope="module")
+def closing() -> Iterator[ClosedStreams]:
+    """Children of one process instead of a shell for each command: most of a short command is its imports."""
+    streams = ClosedStreams()
+    yield streams
+    streams.close()
+
+
 def in_shells(arguments: list[str], *closed: str) -> list[subprocess.CompletedProcess[str]]:
     """Run the same command with its streams closed in each of these ways, two processes at a time."""
     with ThreadPoolExecutor(2) as threads:
@@ -392,8 +401,11 @@ def test_every_verb_is_run_with_closed_streams() -> None:
 
 
 @pytest.mark.parametrize("verb", PRINTING)
-def test_a_closed_standard_output_is_an_error_where_a_result_is_printed(small: Path, tmp_path: Path, verb: str) -> None:
-    done, silent = in_shells(arguments_for(PRINTING[verb], small, tmp_path), ">&-", ">&- 2>&-")
+def test_a_closed_standard_output_is_an_error_where_a_result_is_printed(
+    small: Path, tmp_path: Path, verb: str, closing: ClosedStreams
+) -> None:
+    arguments = arguments_for(PRINTING[verb], small, tmp_path)
+    done, silent = closing.run(arguments, ">&-"), closing.run(arguments, ">&- 2>&-")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.rstrip().endswith("the standard output is closed; redirect it to a file.")
     assert "Traceback" not in done.stderr
@@ -401,8 +413,11 @@ def test_a_closed_standard_output_is_an_error_where_a_result_is_printed(small: P
 
 
 @pytest.mark.parametrize("verb", PRINTING)
-def test_a_closed_standard_error_changes_no_result(small: Path, tmp_path: Path, verb: str) -> None:
-    usual, closed = in_shells(arguments_for(PRINTING[verb], small, tmp_path), "", "2>&-")
+def test_a_closed_standard_error_changes_no_result(
+    small: Path, tmp_path: Path, verb: str, closing: ClosedStreams
+) -> None:
+    arguments = arguments_for(PRINTING[verb], small, tmp_path)
+    usual, closed = closing.run(arguments), closing.run(arguments, "2>&-")
     assert (closed.returncode, usual.returncode, closed.stderr) == (0, 0, "")
     if verb in ("doctor", "warmup"):  # they print times
         assert closed.stdout.split()[0] == usual.stdout.split()[0]
@@ -411,32 +426,29 @@ def test_a_closed_standard_error_changes_no_result(small: Path, tmp_path: Path, 
     assert ("warning" in usual.stderr) == ("LONG" in PRINTING[verb] and verb not in CUTS_NOTHING)
 
 
+def test_a_command_of_a_shell_ends_as_its_child_does(small: Path, tmp_path: Path, closing: ClosedStreams) -> None:
+    arguments = arguments_for(PRINTING["embed"], small, tmp_path)
+    ways = ("", ">&-", "2>&-", ">&- 2>&-")
+    for closed, done in zip(ways, in_shells(arguments, *ways), strict=True):
+        child = closing.run(arguments, closed)
+        assert (done.returncode, done.stdout, done.stderr) == (child.returncode, child.stdout, child.stderr), closed
+
+
 @pytest.mark.parametrize("verb", WRITING)
-def test_closed_streams_never_get_into_a_file(small: Path, tmp_path: Path, verb: str) -> None:
+def test_closed_streams_never_get_into_a_file(small: Path, tmp_path: Path, verb: str, closing: ClosedStreams) -> None:
     """Output of C or Rust libraries does not either: an output file never gets descriptor 1 or 2."""
     template, names = WRITING[verb]
-    printing = (
-        "import os, sys; replace, fsync = os.replace, os.fsync; "
-        "noise = lambda call: lambda *given: (os.write(1, b'noise'), os.write(2, b'noise'), call(*given))[-1]; "
-        "os.replace, os.fsync = noise(replace), noise(fsync); "
-        "from minibert.cli import main; sys.exit(main())"
-    )
-
     given = [*arguments_for(template, small, tmp_path), "-m", str(small), "--backend", "numpy"]
-
-    def write(number: int, closed: str) -> list[bytes]:
+    written = []
+    for number, closed in enumerate(("", ">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-")):
         (folder := tmp_path / str(number)).mkdir()
         arguments = [word.replace(f"{tmp_path}/out.", f"{folder}/out.") for word in given]
-        command = ["sh", "-c", f'exec "$0" -c "$@" {closed}', sys.executable, printing, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
+        done = closing.run(arguments, closed, noisy=True)
         assert done.returncode == 0, done.stderr
         said = [word in done.stdout for word in ("vectors (", "hidden_states (", "a page of")]
         assert any(said) == (">&-" not in closed.split())
         assert ("noise" in done.stderr) == ("2>&-" not in closed.split())
-        return [(folder / name.replace("OUT.", "out.")).read_bytes() for name in names]
-
-    with ThreadPoolExecutor(2) as threads:
-        written = list(threads.map(write, range(5), ("", ">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-")))
+        written.append([(folder / name.replace("OUT.", "out.")).read_bytes() for name in names])
     if names == ["OUT.npz"]:  # a zip file contains times
         written = [[array.tobytes() for array in np.load(io.BytesIO(one[0])).values()] for one in written]
     assert all(one == written[0] for one in written)

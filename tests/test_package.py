@@ -606,7 +606,7 @@ def pytest_config(*args: str, **options: object) -> Any:
 @pytest.fixture
 def environment(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The variables of a user on a machine with two cores."""
-    variables = {"MKL_NUM_THREADS": "3"}
+    variables = {"MKL_NUM_THREADS": "3", "PYTHONDONTWRITEBYTECODE": "1"}
     monkeypatch.setattr(workers, "available_cores", lambda: 2)
     monkeypatch.setattr(workers, "available_memory", lambda: 16 * 2**30)
     monkeypatch.setattr(workers, "os", SimpleNamespace(environ=variables))
@@ -627,7 +627,7 @@ def test_workers_share_the_whole_suite_or_what_they_are_told_to(
 ) -> None:
     workers.choose(config)
     assert (config.option.numprocesses, config.option.dist) == (number, "worksteal")
-    assert environment == {**workers.ENVIRONMENT, "MKL_NUM_THREADS": "3"}, "what the user has set stays"
+    assert environment == {**workers.ENVIRONMENT, "MKL_NUM_THREADS": "3"}, "all but bytecode stays as the user set it"
 
 
 @pytest.mark.parametrize(
@@ -647,7 +647,7 @@ def test_a_part_of_the_suite_runs_in_one_process(config: Any, environment: dict[
     workers.choose(config)
     assert not config.option.numprocesses
     assert config.option.dist == "no"
-    assert environment == {"MKL_NUM_THREADS": "3"}
+    assert environment == {"MKL_NUM_THREADS": "3", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def test_neither_a_worker_nor_a_pytest_without_xdist_starts_workers() -> None:

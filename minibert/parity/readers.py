@@ -7,11 +7,8 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import math
 import os
-import re
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,6 +24,8 @@ from minibert.base.npy import declared_nbytes, parse_npy
 from minibert.checkpoint.tensors import StoredTensor, read_header
 from minibert.errors import ModelFormatError
 from minibert.parity.debugger_tree import TREE_SUFFIX, TREE_SUFFIXES, read_tree
+from minibert.parity.json_values import read_json
+from minibert.parity.numbers import as_numbers, from_lists, widen
 
 __all__ = ["SUFFIXES", "Dump", "NothingComparedError", "as_dump", "read_dump"]
 
@@ -47,8 +46,6 @@ _PICKLE_REMEDY = (
     'safetensors.torch.save_file({name: tensor.contiguous()}, "dump.safetensors") or numpy.savez("dump.npz", **arrays).'
 )
 
-_NOT_FINITE = "Find the first step of the port whose result is not finite; .npz and .safetensors hold such values."
-
 # The bytes of an .npy file in which its header is; NumPy itself reads headers of at most 10,000 characters.
 _HEADER = 1 << 14
 
@@ -58,11 +55,6 @@ _NOT_VALUES = (".txt", ".md", ".log", ".py")
 _SAFETENSORS = {
     **{"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "BOOL": "|b1", "I64": "<i8", "I32": "<i4"},
     **{"I16": "<i2", "I8": "|i1", "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "|u1"},
-}
-_JSON_DTYPES: dict[str, np.dtype[Any]] = {
-    **{name: np.dtype(name) for name in ("float16", "float32", "float64", "int32", "int64", "uint8", "bool")},
-    **{"f16": np.dtype("f2"), "f32": np.dtype("f4"), "f64": np.dtype("f8"), "i32": np.dtype("i4")},
-    **{"i64": np.dtype("i8"), "bfloat16": np.dtype("u2"), "bf16": np.dtype("u2")},
 }
 
 
@@ -113,35 +105,10 @@ def as_dump(values: Mapping[Any, Any]) -> Dump:
     for name, value in values.items():
         if not isinstance(name, str):
             raise TypeError(f"The name {brief(name)} of a value is a {type(name).__name__}; expected a str.")
-        found[name] = _numbers(_from_lists(value, name) if isinstance(value, list | tuple) else value, name)
+        found[name] = as_numbers(from_lists(value, name) if isinstance(value, list | tuple) else value, name)
     if not found:
         raise NothingComparedError("The dump holds no values; expected arrays by name.")
     return found
-
-
-def _numbers(value: Any, name: str) -> Any:
-    """Return an array of numbers in the byte order of the machine; floats that NumPy lacks are widened."""
-    if isinstance(value, list):
-        return [_numbers(one, name) for one in value]
-    from minibert.base.tensors import as_array
-
-    array = np.asarray(as_array(value))
-    if array.dtype.kind == "V" and array.dtype.itemsize == 2 and array.dtype.names is None:
-        array = _widen(array.view(np.uint16))  # bfloat16, as ml_dtypes writes it
-    if array.dtype.name == "bfloat16":
-        array = array.astype(np.float32)
-    if array.dtype.kind not in "biuf":
-        raise ValueError(
-            f"{printable(name)} holds {array.dtype} values; expected numbers: float32, float16 or integers."
-        )
-    if array.dtype.itemsize > 8:
-        array = array.astype(np.float64)
-    return array.astype(array.dtype.newbyteorder("="), copy=False)
-
-
-def _widen(stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return bfloat16 numbers, given as 16-bit integers, as float32."""
-    return (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
@@ -184,11 +151,11 @@ def _read_file(path: Path, raw: dict[str, tuple[int, ...]]) -> Dump:
     if suffix == ".npz":
         return _read_npz(path)
     if suffix == ".npy":
-        return {path.stem: _numbers(_parsed_npy(_content(path), shown), path.stem)}
+        return {path.stem: as_numbers(_parsed_npy(_content(path), shown), path.stem)}
     if suffix == ".safetensors":
         return _read_safetensors(path)
     if suffix == ".json":
-        return _read_tree(path) if path.name.endswith(TREE_SUFFIXES) else _read_json(path)
+        return _read_tree(path) if path.name.endswith(TREE_SUFFIXES) else read_json(_content(path), path.stem, shown)
     if suffix in (".bin", ".raw"):
         return _read_raw(path, raw)
     raise ValueError(f"{shown} is of an unknown kind; expected a file that ends in {', '.join(SUFFIXES)}, or a folder.")
@@ -253,7 +220,7 @@ def _read_npz(path: Path) -> Dump:
                 array = parse_npy(content)
                 if array.dtype.kind in "US" and not array.shape:  # a header, such as a trace's
                     continue
-                found[name] = _numbers(array, name)
+                found[name] = as_numbers(array, name)
     except (MemoryError, OSError):
         raise
     except Exception as error:  # zipfile, zlib and NumPy raise errors of many types
@@ -281,7 +248,7 @@ def _tensor(stored: StoredTensor) -> npt.NDArray[Any]:
         raise ValueError(f"{printable(str(stored.path))} changed while it was being read; give it again.")
     values = np.frombuffer(content, dtype)
     if stored.dtype == "BF16":
-        values = _widen(values)
+        values = widen(values)
     return values.astype(values.dtype.newbyteorder("="), copy=False).reshape(stored.shape)
 
 
@@ -320,9 +287,6 @@ def _little_endian(values: npt.NDArray[Any], shown: str) -> npt.NDArray[Any]:
     return values.astype(np.float32, copy=False)
 
 
-# --- JSON -------------------------------------------------------------------------------------------------------------
-
-
 def _read_tree(path: Path) -> Dump:
     tree = parse_json(_content(path), printable(str(path)))
 
@@ -333,90 +297,3 @@ def _read_tree(path: Path) -> Dump:
         return values["data"]  # type: ignore[return-value]
 
     return dict(read_tree(tree, path, load))
-
-
-def _read_json(path: Path) -> Dump:
-    shown = printable(str(path))
-    try:
-        content = parse_json(_content(path), shown)
-    except ModelFormatError as error:
-        if str(error).endswith("is not a JSON number."):  # NaN and Infinity, which Python's json writes
-            raise ValueError(f"{error} {_NOT_FINITE}") from error
-        raise
-    if isinstance(content, list):
-        content = {path.stem: content}
-    if not isinstance(content, dict):
-        raise ValueError(f"{shown} holds {brief(content)}; expected an object {{name: values}}, or a list of vectors.")
-    return {name: _numbers(_json_value(value, f"{shown}: {printable(name)}"), name) for name, value in content.items()}
-
-
-def _json_value(value: Any, shown: str) -> Any:
-    """Turn nested lists, or an object with shape and data, into an array; lists of different lengths into a list."""
-    if isinstance(value, dict):
-        return _json_tensor(value, shown)
-    return _from_lists(value, shown)
-
-
-def _from_lists(value: Any, shown: str) -> Any:
-    try:
-        array = np.asarray(value)
-    except ValueError:
-        if isinstance(value, list | tuple) and value:
-            return [_from_lists(one, f"{shown}[{i}]") for i, one in enumerate(value)]
-        raise
-    if array.dtype.kind not in "biuf":
-        if _has_null(value):
-            text = (
-                "holds null among its numbers: JavaScript writes NaN and Infinity as null, and Python writes None so."
-            )
-            raise ValueError(f"{shown} {text} {_NOT_FINITE}")
-        raise ValueError(f"{shown} is {brief(value)}; expected numbers in nested lists, or {{shape, dtype, data}}.")
-    if array.dtype == np.float64:  # JSON has one type of numbers; what float32 numbers became is float32 again
-        narrow = array.astype(np.float32)
-        if _prints_as_float32(array, narrow):
-            return narrow
-    return array
-
-
-def _has_null(value: Any) -> bool:
-    """Return whether there is a None in nested lists, among numbers."""
-    if isinstance(value, list | tuple):
-        return any(map(_has_null, value))
-    return value is None
-
-
-def _prints_as_float32(array: npt.NDArray[Any], narrow: npt.NDArray[Any]) -> bool:
-    """Return whether numbers are within the digits that programs print of a float32."""
-    with np.errstate(all="ignore"):
-        return bool(np.all(np.abs(array - narrow) <= np.abs(array) * 2.0**-24))
-
-
-def _json_tensor(value: dict[str, Any], shown: str) -> npt.NDArray[Any]:
-    shape = value.get("shape", value.get("dims"))
-    data = value.get("data", value.get("cpuData"))
-    name = str(value.get("dtype", value.get("type", "float32"))).removeprefix("torch.").lower()
-    if not isinstance(shape, list) or not all(type(size) is int and 0 <= size < 2**40 for size in shape):
-        raise ValueError(f"{shown} has the shape {brief(shape)}; expected a list of integers: {{shape, dtype, data}}.")
-    if name not in _JSON_DTYPES:
-        raise ValueError(f"{shown} has the dtype {brief(name)}; expected one of {', '.join(_JSON_DTYPES)}.")
-    dtype = _JSON_DTYPES[name]
-    if isinstance(data, str):
-        try:
-            content = base64.b64decode(re.sub(r"\s+", "", data), validate=True)
-        except (binascii.Error, ValueError) as error:
-            raise ValueError(f"{shown}: its data is not base64 ({error}).") from error
-        if len(content) != math.prod(shape) * dtype.itemsize:
-            raise ValueError(
-                f"{shown} has {len(content)} bytes of data; shape {shape} takes {math.prod(shape) * dtype.itemsize}."
-            )
-        flat = np.frombuffer(content, dtype.newbyteorder("<"))
-        return (_widen(flat) if "bf" in name else flat).reshape(shape)
-    if isinstance(data, dict):  # JSON.stringify(new Float32Array([1, 2])) is {"0": 1, "1": 2}
-        if list(data) != [str(i) for i in range(len(data))]:
-            raise ValueError(f"{shown}: the keys of its data are not 0, 1, 2, ...; write Array.from(tensor.data).")
-        data = list(data.values())
-    if not isinstance(data, list) or len(np.shape(data)) != 1 or len(data) != math.prod(shape):
-        raise ValueError(
-            f"{shown}: its data is {brief(data)}; expected base64, or a flat list of {math.prod(shape)} numbers."
-        )
-    return np.asarray(_from_lists(data, shown)).reshape(shape)

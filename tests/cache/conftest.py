@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 
+from minibert.kernels.machine_code import _read_code, load_run_task
 from tests.support import outcomes
 from tests.support.machine_code import ONCE, PROGRAM, compiled, machine_code
 
@@ -18,9 +20,15 @@ def model(outcome_model: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def warm(outcome_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a NUMBA_CACHE_DIR that a first start has filled."""
+    """Return a NUMBA_CACHE_DIR that a first start has filled, with what this process runs instead of the same again."""
+    load_run_task()
+    code = _read_code()
+    assert code is not None, "the machine code of this process is not on disk"
+    taken = tmp_path_factory.mktemp("taken") / "code.bin"
+    taken.write_bytes(bytes(32) + json.dumps({"symbol": code.symbol}).encode() + b"\n" + code.content)
     folder = tmp_path_factory.mktemp("warm")
-    outcome, printed = outcomes.run(PROGRAM, outcome_model, NUMBA_CACHE_DIR=str(folder))
+    variables = {"NUMBA_CACHE_DIR": str(folder), "OUTCOMES_STOCK": str(taken)}
+    outcome, printed = outcomes.run(PROGRAM, outcome_model, **variables)
     assert (outcome, compiled(printed)) == ("ok", ONCE), printed
     return folder
 

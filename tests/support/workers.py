@@ -22,6 +22,10 @@ ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
 }
 
+# The tests start hundreds of Python processes. With this variable none of them keeps bytecode: each one compiles all of
+# minibert from its sources again, and each worker all the tests.
+UNSET = "PYTHONDONTWRITEBYTECODE"
+
 # With one of these options somebody runs a few tests, or talks to a test while it runs; so does `-s`.
 ALONE = ("collectonly", "keyword", "lf", "stepwise", "trace", "usepdb")
 
@@ -56,3 +60,4 @@ def choose(config: pytest.Config) -> None:
             option.dist = "worksteal"
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
+        os.environ.pop(UNSET, None)
