@@ -14,9 +14,9 @@ from minibert.base.checks import check_choice
 from minibert.base.files import check_output
 from minibert.corpus.encoders import number_settings
 from minibert.corpus.google_features import google_lines
+from minibert.corpus.parts import Counts, Part
 from minibert.corpus.readers import InputLine, Source, check_sources
 from minibert.corpus.runs import Append, Output, Summary, run_shards
-from minibert.corpus.shards import Counts, Part
 from minibert.corpus.survey import BadLines
 from minibert.corpus.token_features import TokenFeatureWriter
 from minibert.corpus.writers import OUTPUT_DTYPES

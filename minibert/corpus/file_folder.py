@@ -13,13 +13,11 @@ import os
 import zlib
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from minibert.base.checks import counted
 from minibert.base.files import os_reason, printable, sync_folder
-
-if TYPE_CHECKING:
-    from minibert.corpus.shards import Counts
+from minibert.corpus.parts import Counts
 
 __all__ = ["FILE_SIZE", "FileFolder", "checksum_of", "is_folder", "listed", "refuse_folder"]
 

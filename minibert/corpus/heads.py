@@ -16,9 +16,9 @@ from minibert.base.arrays import FloatArray
 from minibert.base.checks import check_choice
 from minibert.base.files import check_output
 from minibert.corpus.encoders import number_settings
+from minibert.corpus.parts import Counts, Part
 from minibert.corpus.readers import InputLine, Source, check_sources
 from minibert.corpus.runs import Append, Output, Summary, run_shards
-from minibert.corpus.shards import Counts, Part
 from minibert.corpus.survey import BadLines, row_of
 from minibert.corpus.writers import json_line
 from minibert.sentence.cross_encoder import CrossEncoder

@@ -28,9 +28,10 @@ from minibert.base.ordering import in_chunks
 from minibert.base.progress import progress_bar
 from minibert.corpus.file_folder import FileFolder
 from minibert.corpus.manifest import manifest_path
+from minibert.corpus.parts import Counts, Part
 from minibert.corpus.readers import InputLine, Source, read_input_lines
 from minibert.corpus.run_checks import compare, manifest_of_finished, refuse_inputs, refuse_names
-from minibert.corpus.shards import Counts, Part, ShardFolder
+from minibert.corpus.shards import ShardFolder
 from minibert.corpus.survey import CHARACTERS_AT_ONCE, BadLines, Survey, standard_input, survey, weight
 
 __all__ = ["Append", "Output", "Summary", "run_shards"]

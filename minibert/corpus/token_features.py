@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from minibert.base.files import check_format, os_reason
 from minibert.base.ordering import in_chunks
+from minibert.corpus.parts import Part
 from minibert.corpus.readers import InputLine
-from minibert.corpus.shards import Part
 from minibert.corpus.survey import row_of
 from minibert.corpus.writers import json_line, npy_header
 from minibert.models.bert_model import BertModel

@@ -21,7 +21,7 @@ from minibert.base.arrays import FloatArray
 from minibert.base.files import check_output, write_whole
 from minibert.corpus.file_folder import FileFolder, is_folder, refuse_folder
 from minibert.corpus.manifest import FORMAT
-from minibert.corpus.shards import Counts, Part
+from minibert.corpus.parts import Counts, Part
 
 __all__ = ["OUTPUT_DTYPES", "OUTPUT_SUFFIXES", "VectorWriter", "index_path", "json_line", "npy_header", "output_suffix"]
 
@@ -55,10 +55,13 @@ def output_suffix(path: str, file_size: int | None = None) -> str:
         refuse_folder(path, OUTPUT_SUFFIXES)
         suffix = ".parquet"
     else:
-        suffix = check_output(path, OUTPUT_SUFFIXES)
+        try:
+            suffix = check_output(path, OUTPUT_SUFFIXES)
+        except ValueError as error:
+            raise ValueError(f"{error} The name of a folder of Parquet files ends in {os.sep!r}.") from error
         if file_size is not None:
             raise ValueError(
-                f"file_size is for a folder of files, but {path} is the name of a single file; end the name of a "
+                f"file_size= is for a folder of files, but {path} is the name of a single file; end the name of a "
                 f"folder with {os.sep!r}."
             )
     if suffix == ".parquet":

@@ -18,8 +18,9 @@ from minibert.cli import main
 from minibert.corpus.embed import embed_corpus
 from minibert.corpus.file_folder import FILE_SIZE
 from minibert.corpus.manifest import read_manifest, seal, unsealed
+from minibert.corpus.parts import Part
 from minibert.corpus.readers import Source
-from minibert.corpus.shards import Part, ShardFolder, folder_of
+from minibert.corpus.shards import ShardFolder, folder_of
 from tests.support.corpus_runs import StoppedError, stop_after, text_file
 from tests.support.crash_program import contents, texts_of
 
@@ -190,6 +191,10 @@ def test_the_command_line(
     assert "out/: this run is complete already; there is nothing to resume" in capsys.readouterr().out
     assert main([*arguments, "--file-size", "1500"]) == 1
     assert "holds a finished run with 4 files, which a further run does not replace" in capsys.readouterr().err
+    assert main(["embed", "-m", str(short_folder), "a text", "-o", "new/"]) == 1
+    assert "--output new/ is for files of texts; name them with --input" in capsys.readouterr().err
+    assert main([*arguments[:6], "x.npy", "--file-size", "1MB"]) == 1
+    assert "--file-size is for a folder of files, but x.npy is the name of a single file" in capsys.readouterr().err
     for text in ("", "MB", "1 TB", "-1MB", "0", "1e3", "0.1B"):
         with pytest.raises(SystemExit):
             main([*arguments, "--file-size", text])
@@ -215,8 +220,8 @@ def test_names_that_are_not_those_of_a_folder(
         ("x.jsonl", None, "x.jsonl is a folder, but a folder gets Parquet files"),
         (f"nowhere{slash}out{slash}", None, "cannot be made: there is no folder .*nowhere. Make it first"),
         (f"a.txt{slash}out{slash}", None, "cannot be made: there is no folder .*a.txt. Make it first"),
-        ("x.npy", 1000, "file_size is for a folder of files, but .*x.npy is the name of a single file; end the name"),
-        ("x", None, "x must end in .npy, .jsonl or .parquet"),
+        ("x.npy", 1000, "file_size= is for a folder of files, but .*x.npy is the name of a single file; end the name"),
+        ("x", None, "x must end in .npy, .jsonl or .parquet, .* The name of a folder of Parquet files ends in"),
         (f"sealed{slash}", None, "sealed. cannot be written: Permission denied"),
         (slash, None, "is a mount point. .* give a folder in it"),
         (f"out{slash}", 0, "file_size"),
