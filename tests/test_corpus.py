@@ -6,7 +6,6 @@ import gzip
 import hashlib
 import io
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
