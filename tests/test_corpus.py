@@ -6,7 +6,6 @@ import gzip
 import hashlib
 import io
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -378,13 +377,22 @@ def test_a_source_that_is_a_mistake(short_folder: Path, tmp_path: Path, capsys: 
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the peak from /proc")
-@pytest.mark.parametrize("counts", [(2000, 16_000), pytest.param((4000, 40_000), marks=pytest.mark.slow)])
-def test_memory_does_not_grow_with_the_corpus(short_folder: Path, tmp_path: Path, counts: tuple[int, int]) -> None:
-    """benchmarks/corpus.py measures 100,000 texts."""
+@pytest.mark.parametrize(
+    ("job", "counts"),
+    [
+        ("npy", (2000, 16_000)),
+        *(pytest.param(job, (4000, 40_000), marks=pytest.mark.slow) for job in ("npy", "folder")),
+    ],
+)
+def test_memory_does_not_grow_with_the_corpus(
+    short_folder: Path, tmp_path: Path, job: str, counts: tuple[int, int]
+) -> None:
+    """benchmarks/corpus.py measures 100,000 texts. The folder has a file for each 1,000."""
     peaks = []
     for count in counts:
         text_file(tmp_path / "a.txt", [f"{i} cat" for i in range(count)])
-        arguments = arguments_of("npy", short_folder, tmp_path / "a.txt", tmp_path, 1000)
+        (tmp_path / str(count)).mkdir()
+        arguments = arguments_of(job, short_folder, tmp_path / "a.txt", tmp_path / str(count), 1000)
         code = (
             "from minibert.cli import main\n"
             f"assert main({arguments!r}) == 0\n"
@@ -394,8 +402,9 @@ def test_memory_does_not_grow_with_the_corpus(short_folder: Path, tmp_path: Path
             [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE
         )
         peaks.append(int(done.stdout.split()[-1]) / 1024)
-        os.unlink(tmp_path / "out.npy")
-    REPORT.append(f"minibert embed: peak {peaks[0]:.0f} MB with {counts[0]} texts, {peaks[1]:.0f} MB with {counts[1]}")
+    REPORT.append(
+        f"minibert embed, {job}: peak {peaks[0]:.0f} MB with {counts[0]} texts, {peaks[1]:.0f} MB with {counts[1]}"
+    )
     assert peaks[1] < peaks[0] + 5
 
 

@@ -293,7 +293,10 @@ class ShardFolder:
         for name, final in waiting.items():
             with self._writing(final):
                 os.replace(self.path / name, final)
-        check_outputs(manifest, self.path.parent, f"Delete {self.to_delete} to start again.")
+        way_on = f"Delete {self.to_delete} to start again."
+        if self._into is not None:  # somebody has moved a file that was finished long ago
+            way_on = "Put a copy of it there, then continue with resume=True."
+        check_outputs(manifest, self.path.parent, way_on)
         with self._writing(beside):
             os.replace(self.path / _MANIFEST, beside)
         sync_folder(self.path.parent)  # before the folder is deleted, because a run could be finished from it

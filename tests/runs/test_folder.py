@@ -295,6 +295,30 @@ def test_a_finished_folder_is_checked_and_not_replaced(
     assert len(os.listdir(tmp_path / "out")) == 4
 
 
+def test_a_file_that_is_moved_away_before_the_end_can_be_put_back(
+    short_model: SentenceTransformer, source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, last_files = tmp_path / "out" / "part-00000.parquet", ShardFolder._last_files
+
+    def move_away(self: ShardFolder) -> Any:
+        first.rename(tmp_path / "moved")
+        return last_files(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ShardFolder, "_last_files", move_away)
+        with pytest.raises(
+            ValueError, match=r"part-00000\.parquet is missing, .* Put a copy of it there, then continue"
+        ):
+            embed_corpus(short_model, [source], tmp_path / "out", **SMALL)
+    with pytest.raises(ValueError, match=r"part-00000\.parquet is missing, .* Put a copy of it there, then continue"):
+        embed_corpus(short_model, [source], tmp_path / "out", resume=True, **SMALL)
+    (tmp_path / "moved").rename(first)
+    summary = embed_corpus(short_model, [source], tmp_path / "out", resume=True, **SMALL)
+    assert summary is not None
+    assert (summary.n_resumed, summary.n_files) == (75, 4)
+    assert {entry.name for entry in tmp_path.iterdir()} == {"a.txt", "out", "out.manifest.json"}
+
+
 # --- interrupted ------------------------------------------------------------------------------------------------------
 
 
