@@ -71,7 +71,7 @@ class Speed:
 
     @property
     def agrees(self) -> bool:
-        """Whether the runs agree, but for an eighth of the fastest and of the slowest."""
+        """True if the runs agree, but for an eighth of the fastest and of the slowest."""
         eighth = len(self.ratios) // 8
         return self.ratios[-1 - eighth] <= _AGREE * self.ratios[eighth]
 
