@@ -21,6 +21,7 @@ from pathlib import Path
 from benchmarks.corpus import made_texts
 from benchmarks.readme import publish, table_parser
 from benchmarks.real_texts import VARIABLE, udhr_lines
+from minibert.base.checks import counted
 
 FEW = 20
 SECONDS = 1800.0  # after which a command counts as one that does not end
@@ -114,7 +115,7 @@ def main() -> int:
             "Numbered beginnings of lines of the Universal Declaration of Human Rights (udhr.tsv), up to 100 characters"
         )
     mean = sum(map(len, all_texts)) / len(all_texts)
-    how = f"all-MiniLM-L6-v2; medians of {options.rounds} runs. {what}, {mean:.0f} on average"
+    how = f"all-MiniLM-L6-v2; medians of {counted(options.rounds, 'run')}. {what}, {mean:.0f} on average"
     publish("cluster", rows, how, write=options.write)
     return 0
 
