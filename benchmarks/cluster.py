@@ -21,6 +21,7 @@ from pathlib import Path
 from benchmarks.corpus import made_texts
 from benchmarks.readme import publish, table_parser
 from benchmarks.real_texts import VARIABLE, udhr_lines
+from minibert.base.checks import counted
 
 FEW = 20
 SECONDS = 1800.0  # after which a command counts as one that does not end
@@ -56,6 +57,12 @@ def seconds(options: tuple[str, ...], texts: Path, output: Path) -> float:
     return found
 
 
+def _speed(count: int, first: list[float], found: list[float]) -> tuple[str, str]:
+    """Return texts per second, and their ratio to those of the first command."""
+    ratio = statistics.median(ours / theirs for ours, theirs in zip(first, found, strict=True))
+    return f"{count / statistics.median(found):.0f}", f"{ratio:.2f}"
+
+
 def main() -> int:
     """Measure, print the table, and write it into README.md if asked."""
     parser = table_parser("cluster")
@@ -89,13 +96,17 @@ def main() -> int:
         "|---|--:|--:|--:|--:|--:|--:|",
     ]
     computing = {what: [a - b for a, b in zip(whole[what], starts[what], strict=True)] for what in COMMANDS}
+    if min(min(found) for found in computing.values()) <= 0:
+        raise RuntimeError(f"{options.texts} texts took less time than the start; give more texts.")
+    first = next(iter(COMMANDS))
     for what in COMMANDS:
-        cells = [what]
-        for times in (whole, computing):
-            cells.append(f"{statistics.median((whole if times is whole else starts)[what]):.1f}")
-            cells.append(f"{options.texts / statistics.median(times[what]):.0f}")
-            ratios = (ours / found for ours, found in zip(times[next(iter(COMMANDS))], times[what], strict=True))
-            cells.append(f"{statistics.median(ratios):.2f}")
+        cells = [
+            what,
+            f"{statistics.median(whole[what]):.1f}",
+            *_speed(options.texts, whole[first], whole[what]),
+            f"{statistics.median(starts[what]):.1f}",
+            *_speed(options.texts, computing[first], computing[what]),
+        ]
         rows.append(f"| {' | '.join(cells)} |")
     print("\n".join(rows))
     what = "Made texts of 3 to 40 words"
@@ -104,12 +115,8 @@ def main() -> int:
             "Numbered beginnings of lines of the Universal Declaration of Human Rights (udhr.tsv), up to 100 characters"
         )
     mean = sum(map(len, all_texts)) / len(all_texts)
-    publish(
-        "cluster",
-        rows,
-        f"all-MiniLM-L6-v2; medians of {options.rounds} runs. {what}, {mean:.0f} on average",
-        write=options.write,
-    )
+    how = f"all-MiniLM-L6-v2; medians of {counted(options.rounds, 'run')}. {what}, {mean:.0f} on average"
+    publish("cluster", rows, how, write=options.write)
     return 0
 
 

@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +20,7 @@ import pytest
 from minibert import SentenceTransformer
 from minibert.base.machine import peak_memory
 from minibert.cli import main
-from minibert.corpus import estimate, sample, speed
+from minibert.corpus import estimate, sample
 from minibert.corpus.embed import embed_corpus
 from minibert.corpus.estimate import Estimate, estimate_corpus
 from minibert.corpus.readers import InputLine, Source
@@ -294,9 +295,9 @@ def test_a_run_that_is_interrupted_changes_nothing() -> None:
 
 def test_start_and_tokens_are_not_told_apart_where_they_cannot_be() -> None:
     chance = random.Random(0)
-    found = measure_speed(lambda first, count: chance.uniform(0.13, 0.15), [7, 6], 6.0)
-    assert found.token_seconds is None
-    assert found.start_seconds == pytest.approx(0.14, abs=0.01)
+    found = measure_speed(lambda first, count: chance.uniform(0.1, 0.16), [7, 6], 6.0)
+    assert (found.token_seconds, len(found.ratios)) == (None, 8)  # further runs would not help
+    assert found.start_seconds == pytest.approx(0.13, abs=0.03)
     of_one = measure_speed(lambda first, count: 0.14, [7], 6.0)
     assert (of_one.token_seconds, of_one.start_seconds) == (None, pytest.approx(0.14))
 
@@ -401,7 +402,6 @@ def test_files_without_texts_are_refused(model: SentenceTransformer, tmp_path: P
 def test_the_command_prints_how_it_was_computed(
     model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(speed, "_MOST_PAIRS", 8)
     path = tmp_path / "t.txt"
     write_texts(path, distinct_texts(70))
     verb = ["embed", "-m", str(model_folder), "--estimate", "--threads", "1"]
@@ -464,7 +464,9 @@ def test_the_command_says_what_it_does_not_know(
     assert "between" not in shown
     assert "8 runs of 70 texts, 8,000 tokens in 8.00 s: 1,000 tokens per second after the start" in shown
     shown = command_shows(arguments, capsys, monkeypatch, **sizes, ratios=(0.9, 0.9, 1.0, 1.0, 1.0, 1.0, 1.5, 1.5))
-    assert "between 1.4 seconds and 2.4 seconds, because the runs over the sample disagree" in shown
+    between = re.search(r"between (.*) seconds and (.*) seconds, because the runs over the sample disagree", shown)
+    assert between is not None
+    assert float(between[2]) - float(between[1]) == pytest.approx((0.5 + 1.103) * (1.5 - 0.9), abs=0.11)
     sizes["token_seconds"] = None
     shown = command_shows(arguments, capsys, monkeypatch, **sizes)
     assert "the texts are too few to tell the start from the tokens" in shown

@@ -355,7 +355,7 @@ def _estimate_as_text(found: Estimate) -> str:
 
 def _duration(seconds: float) -> str:
     if seconds < 60:
-        return f"{seconds:.1f} seconds"
+        return f"{seconds:.1f} seconds" if seconds >= 1 else f"{seconds:.2f} seconds"
     return f"{seconds / 60:.1f} minutes" if seconds < 3600 else f"{seconds / 3600:.2f} hours"
 
 

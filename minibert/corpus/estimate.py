@@ -223,7 +223,7 @@ def _seconds(speed: Speed, n_tokens: int, *, whole: bool) -> float:
     if speed.token_seconds is not None:
         return speed.start_seconds + n_tokens * speed.token_seconds
     # A sample of a few texts, which are very long; their start counts as tokens, so this may be too much.
-    return speed.start_seconds if whole else speed.seconds * n_tokens / max(1, speed.tokens)
+    return speed.start_seconds * (1 if whole else n_tokens * len(speed.ratios) / max(1, speed.tokens))
 
 
 def _kept(source: Source, folder: str) -> Source:

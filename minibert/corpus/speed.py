@@ -25,8 +25,9 @@ _FEW_TEXTS = 8
 _LEAST_PAIRS, _MOST_PAIRS = 8, 24
 # Further pairs are run until all but an eighth of the fastest and of the slowest differ by less than this factor ...
 _AGREE = 1.1
-# ... or all pairs have taken this many times the time that was asked for.
-_MOST_TIMES = 3
+# ... or all larger runs have taken this many times the time that was asked for. Of a small sample, which takes only a
+# part of that time, no further ones are run.
+_MOST_TIMES, _SMALL_PART = 3, 0.25
 # The least part of a run that its further texts must take, so that they can be told from the start.
 _LEAST_PART = 0.1
 
@@ -70,7 +71,7 @@ class Speed:
 
     @property
     def agrees(self) -> bool:
-        """Say if the runs agree, but for an eighth of the fastest and of the slowest."""
+        """True if the runs agree, but for an eighth of the fastest and of the slowest."""
         eighth = len(self.ratios) // 8
         return self.ratios[-1 - eighth] <= _AGREE * self.ratios[eighth]
 
@@ -104,7 +105,10 @@ def measure_speed(run: Callable[[int, int], float], counts: Sequence[int], secon
         pairs.append((tokens(first, few), tokens(first, many), short, long))
         total, first = total + long, (first + many) % size
         found = _fit(pairs, many)
-        if len(pairs) >= _LEAST_PAIRS and (len(pairs) == _MOST_PAIRS or total >= _MOST_TIMES * seconds or found.agrees):
+        if len(pairs) < _LEAST_PAIRS:
+            continue
+        worth_more = _SMALL_PART * seconds <= total < _MOST_TIMES * seconds
+        if found.agrees or len(pairs) == _MOST_PAIRS or not worth_more:
             return found
 
 
