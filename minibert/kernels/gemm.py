@@ -59,7 +59,7 @@ from minibert.kernels.simd import (
 )
 from minibert.kernels.tasks import ACTIVATION_CODES, EPILOGUE, FLOAT, LINEAR, ROWS
 from minibert.kernels.tile import add_block, add_products, add_row, add_tiles, load_tile, store_tile, zero_tile
-from minibert.kernels.words import Words
+from minibert.kernels.words import PACKED, Words
 
 __all__ = ["KC", "epilogue_chunk", "linear_chunk", "linear_words_chunk", "multiply_tile", "prefetch_tile"]
 
@@ -94,12 +94,12 @@ def _layout(words: Words | None) -> tuple[Any, Any, int, int, int]:
 
     - length : function of the depth, which returns the steps of one block; for words, a block is a group
     - sizes : function of K, which returns the steps of a row, the distance of two rows of x and the size of a panel
-    - the bytes of the header of a block in a row of x, and in a panel; the bytes of a step in a panel
+    - the bytes of the header of a block in a row of x, and in a panel; the bytes of a line of a panel
     """
     if words is None:
         return block_length, inline(lambda K: (K, K, K * NR)), 0, 0, NR * FLOAT
     steps, header, line = np.int64(words.steps), words.header * NR * FLOAT, words.line
-    group_size = np.int64((header + words.steps * line) // FLOAT)
+    group_size = np.int64((header + words.lines * line) // FLOAT)
     block, groups_of_block = np.int64(BLOCK), np.int64(BLOCK // words.form.group)
 
     def sizes(K):
@@ -113,6 +113,9 @@ def _micro_kernel(rows: int, words: Words | None) -> Any:
     """Make the micro-kernel for this number of rows; `multiply_tile_and_add` explains its arguments."""
     zeros, first, add, half = zero_tile(rows), zero_tile(rows, words), add_products(words), np.int64((rows + 1) // 2)
     length_of, _, x_header, header, line = _layout(words)
+    unroll, lines, at_once = UNROLL, UNROLL, 1  # steps of one turn; lines that it reads; steps that `add` computes
+    if words is not None and words.dot.unpacks:
+        unroll, lines, at_once = PACKED, PACKED - 1, PACKED
 
     @function
     def micro_kernel(a, lda, b, depth, c, ldc, added, bias, residual, ahead, pace):
@@ -122,11 +125,12 @@ def _micro_kernel(rows: int, words: Words | None) -> Any:
             sums = first(b)
             x_scales, scales = a, b
             a, b = a + x_header, b + header
-            for _ in range(length // UNROLL):
-                for k in range(UNROLL):
+            for _ in range(length // unroll):
+                for k in range(unroll):
                     prefetch_second(ahead + k * pace * FLOAT)
-                    sums = add(sums, a + k * FLOAT, lda, b + k * line)
-                a, b, ahead = a + UNROLL * FLOAT, b + UNROLL * line, ahead + UNROLL * pace * FLOAT
+                    if k % at_once == 0:
+                        sums = add(sums, a + k * FLOAT, lda, b + k * line)
+                a, b, ahead = a + unroll * FLOAT, b + lines * line, ahead + unroll * pace * FLOAT
             totals = add_block(totals, sums, x_scales, lda, scales)
             if added == 2 and block < 2:
                 prefetch_tile(half, residual + block * half * ldc * FLOAT, ldc)

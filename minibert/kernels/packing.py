@@ -28,7 +28,7 @@ from minibert.bert.ops import Linear
 from minibert.kernels.buffers import aligned_empty
 from minibert.kernels.machine_code import cache_key
 from minibert.kernels.processor import NR
-from minibert.kernels.words import WORDS, Words
+from minibert.kernels.words import PACKED, WORDS, Words
 
 __all__ = ["PackedLayout", "PackedLinear", "PackedWords", "pack", "pack_words"]
 
@@ -102,8 +102,9 @@ class PackedWords:
         N, words = self.shape[0], WORDS[self.format.name]
         panels = self.panels.reshape(-1, *words.panel_shape(self.shape[1]))
         scales = panels[:, :, :NR].transpose(0, 2, 1).reshape(-1, panels.shape[1])[:N]
-        numbers = _numbers(panels, words).transpose(0, 3, 1, 2, 4)
-        whole = numbers.reshape(-1, panels.shape[1], self.format.group)[:N]
+        lines = _lines(panels, words)
+        numbers = _unpack_lines(lines) if words.dot.unpacks else lines
+        whole = numbers.transpose(0, 3, 1, 2, 4).reshape(-1, panels.shape[1], self.format.group)[:N]
         return QuantisedLinear(self.paths, self.shape, whole, np.ascontiguousarray(scales), self.bias, self.format)
 
     def __reduce__(self) -> tuple[Callable[..., PackedWords], tuple[Any, ...]]:
@@ -122,15 +123,36 @@ def pack_words(empty: Callable[..., FloatArray], linear: QuantisedLinear) -> Pac
         if words.dot.offset:
             panel[:, NR : NR + count].view(np.int32)[...] = -words.dot.offset * whole.sum(axis=2, dtype=np.int32).T
         numbers = whole.reshape(count, len(panel), words.steps, -1).transpose(1, 2, 0, 3)
-        _numbers(panel, words)[:, :, :count] = numbers
+        _lines(panel, words)[:, :, :count] = _pack_lines(numbers) if words.dot.unpacks else numbers
     panels.flags.writeable = False
     return PackedWords(linear.paths, linear.shape, panels.reshape(-1), linear.bias, linear.format)
 
 
-def _numbers(panels: FloatArray, words: Words) -> IntArray:
-    """Return the whole numbers of panels, a view of shape (..., groups, steps, NR, numbers of a word)."""
+def _lines(panels: FloatArray, words: Words) -> IntArray:
+    """Return the lines of panels, a view of shape (..., groups, lines of a group, NR, numbers of a word)."""
     lines = panels[..., words.header * NR :].view(f"i{words.dot.w_bytes}")
-    return lines.reshape(*panels.shape[:-1], words.steps, NR, -1)
+    return lines.reshape(*panels.shape[:-1], words.lines, NR, -1)
+
+
+# Where the two bits that each of seven lines has of the eighth are in it.
+_PLACES = 2 * np.arange(PACKED - 2, -1, -1, dtype=np.int16)[:, None, None]
+
+
+def _pack_lines(numbers: IntArray) -> IntArray:
+    """Store eight lines of 14 bits as seven of 16 bits; numbers has the shape (groups, steps, columns, ...)."""
+    groups, steps, *rest = numbers.shape
+    eights = numbers.reshape(groups, steps // PACKED, PACKED, *rest)
+    lines = eights[:, :, :-1] << 2 | eights[:, :, -1:] >> _PLACES & 3
+    return lines.reshape(groups, -1, *rest)
+
+
+def _unpack_lines(lines: IntArray) -> IntArray:
+    """Return the numbers of `_pack_lines`; lines has the shape (..., groups, lines, columns, numbers of a word)."""
+    *others, count, columns, each = lines.shape
+    sevens = lines.reshape(*others, count // (PACKED - 1), PACKED - 1, columns, each)
+    last = np.bitwise_or.reduce((sevens & 3) << _PLACES, axis=-3, keepdims=True)
+    numbers = np.concatenate([sevens >> 2, (last << 2) >> 2], axis=-3)  # `last` does not have a sign yet
+    return numbers.reshape(*others, -1, columns, each)
 
 
 class PackedLayout:

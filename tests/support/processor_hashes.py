@@ -27,7 +27,7 @@ from minibert import (
 )
 from minibert.base.arrays import FloatArray
 from minibert.base.portable import softmax
-from minibert.bert.low_precision import FORMATS
+from minibert.bert.low_precision import COMPUTE_TYPES, FORMATS
 from minibert.bert.ops import Linear, PreparedLinear
 from minibert.bert.weights import HeadWeights, PredictionWeights
 from minibert.kernels import make_ops
@@ -100,7 +100,7 @@ def of_model(folder: str) -> dict[str, str]:
         found["pooler_output"] = digest(output.pooler_output)
         found |= of_heads(BertModel.from_pretrained(folder), tokenizer, inputs)
     found |= {f"vectors, {mode}": digest(model.encode(TEXTS, pooling=mode)) for mode in (*POOLING_MODES, "first_last")}
-    for name in FORMATS:
+    for name in COMPUTE_TYPES[1:]:
         low = BertModel.from_pretrained(folder, compute_type=name)(**inputs)
         found |= {f"hidden_states.{i}, {name}": digest(state) for i, state in enumerate(low.hidden_states)}
         found[f"vectors, {name}"] = digest(SentenceTransformer(folder, compute_type=name).encode(TEXTS))
