@@ -87,7 +87,7 @@ class BertPreTrainedModel(Fixed, TorchHabits, Traceable):
 
     @property
     def shared_weights(self) -> bool:
-        """Say if the weights are in the file that processes share."""
+        """True if the weights are in the file that processes share, False if this process has a copy of its own."""
         return is_mapped(self._weights.word_embeddings)
 
     @classmethod

@@ -57,6 +57,7 @@ _OPENAI_CODES = {
     "unsupported": "unsupported",
     "failed": "server_error",
 }
+_OLLAMA_WORDS = {"too_long": "the input length exceeds the context length: ", "overloaded": "server busy: "}
 _TEI_TYPES = {
     "empty": "Empty",
     "overloaded": "Overloaded",
@@ -116,8 +117,9 @@ def error_body(error: ServiceError, family: str, field: str) -> bytes:
         if error.kind == "too_long":
             message += f" `inputs` must have less than {error.limit} tokens. Given: {error.given}"
         return dump({"error": message, "error_type": _TEI_TYPES.get(error.kind, "Validation")})
-    if family == "ollama":
-        return dump({"error": message})
+    if family == "ollama":  # clients look for the beginning of these texts
+        message = re.sub(r"^the model (.*?) is not served here", r"model \1 not found: it is not served here", message)
+        return dump({"error": _OLLAMA_WORDS.get(error.kind, "") + message})
     if family == "bert":
         return dump({"status": status_of(error, family), "error": message})
     if error.kind == "too_long":  # clients look for the end of this text

@@ -24,7 +24,7 @@ from minibert.serving.post_route import READERS, PostRoute, Service
 from minibert.serving.protocol_ollama import model_list as ollama_models
 from minibert.serving.protocol_openai import model_list, model_object
 from minibert.serving.protocol_tei import info
-from minibert.serving.protocols import POSTS
+from minibert.serving.protocols import POSTS, family_of
 from minibert.tokenizer.texts import shown
 
 try:
@@ -173,12 +173,10 @@ def _http_error(request: Request, error: Exception) -> Response:
     """Answer requests for unknown routes and methods."""
     assert isinstance(error, HTTPException)
     path = path_of(request.scope)
-    post = POSTS.get(path)
     if error.status_code == 405:
         allowed = ", ".join(sorted((error.headers or {}).get("Allow", "POST").split(", ")))
         problem = ServiceError("method", f"{path[:200]} does not accept {request.method[:20]}; send {allowed}.")
     else:
         problem = ServiceError("not_found", f"{path[:200]} is not a route; expected one of {', '.join(POSTS)}, ...")
-    family = "openai" if post is None else post.family
     headers = {**(error.headers or {}), "x-request-id": request_id_of(request.scope)}
-    return Response(answers.error_body(problem, family, ""), error.status_code, headers, "application/json")
+    return Response(answers.error_body(problem, family_of(path), ""), error.status_code, headers, "application/json")

@@ -12,7 +12,7 @@ from minibert.serving.keys import ApiKeys
 from minibert.serving.libraries import missing
 from minibert.serving.logs import REQUESTS
 from minibert.serving.metrics import Metrics
-from minibert.serving.protocols import POSTS
+from minibert.serving.protocols import POSTS, family_of
 
 try:
     from starlette.responses import Response
@@ -100,7 +100,7 @@ class LoadingGate:
 def _refusal(error: ServiceError, scope: Scope, headers: dict[str, str]) -> Response:
     """Return the answer to a request whose body is not read, in the shape of its route."""
     path = path_of(scope)
-    family, field = (POSTS[path].family, POSTS[path].field) if path in POSTS else ("openai", "")
+    family, field = family_of(path), POSTS[path].field if path in POSTS else ""
     headers = {"x-request-id": request_id_of(scope), **headers}
     status, body = answers.status_of(error, family), answers.error_body(error, family, field)
     return Response(body, status, headers, "application/json")

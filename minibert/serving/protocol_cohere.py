@@ -20,13 +20,23 @@ __all__ = ["POSTS"]
 _COHERE_TRUNCATE = {None: (None, None), "NONE": ("error", None), "END": ("mark", "right"), "START": ("mark", "left")}
 
 
-def _cohere(engine: Engine, body: bytes, accept: str) -> Work:
-    """Answer by type if `embedding_types` is there, as /v2/embed does, else with floats alone, as /v1/embed does."""
+def _version_1(engine: Engine, body: bytes, accept: str) -> Work:
+    """Answer by type if `embedding_types` is there, else with floats alone."""
+    return _cohere(engine, body, ())
+
+
+def _version_2(engine: Engine, body: bytes, accept: str) -> Work:
+    """Answer by type; without `embedding_types`, with floats under their name."""
+    return _cohere(engine, body, ("float",))
+
+
+def _cohere(engine: Engine, body: bytes, default: tuple[str, ...]) -> Work:
     request, ignored = wire.decode(body, wire.CohereEmbedRequest)
     served = engine.models.embedder(request.model)
     if not request.texts:
         raise ServiceError("empty", "texts is an empty list; expected at least one text.", param="texts")
-    for kind in request.embedding_types or ():
+    kinds = request.embedding_types or default
+    for kind in kinds:
         if kind in ("int8", "uint8"):
             raise ServiceError(
                 "unsupported",
@@ -48,12 +58,18 @@ def _cohere(engine: Engine, body: bytes, accept: str) -> Work:
         prompt_name=request.prompt_name,
         dimensions=request.output_dimension,
     )
-    prepared = served.prepare(request.texts, options, engine.settings)
+    try:
+        prepared = served.prepare(request.texts, options, engine.settings)
+    except ServiceError as error:
+        if error.param != "dimensions":
+            raise
+        message = error.message.replace("dimensions", "output_dimension", 1)
+        raise ServiceError(error.kind, message, param="output_dimension") from None
     report = prepared.report
 
     def write(vectors: FloatArray) -> bytes:
         found: dict[str, Any] = {}
-        for kind in request.embedding_types or ("float",):
+        for kind in kinds or ("float",):
             if kind == "float":
                 found[kind] = [*vectors]
             elif kind == "base64":
@@ -62,8 +78,8 @@ def _cohere(engine: Engine, body: bytes, accept: str) -> Work:
                 found[kind] = [*quantize_embeddings(vectors, kind)]
         answer: dict[str, Any] = {
             "id": uuid.uuid4().hex,
-            "response_type": "embeddings_by_type" if request.embedding_types else "embeddings_floats",
-            "embeddings": found if request.embedding_types else found["float"],
+            "response_type": "embeddings_by_type" if kinds else "embeddings_floats",
+            "embeddings": found if kinds else found["float"],
             "texts": request.texts,
             "meta": {"billed_units": {"input_tokens": sum(report.n_tokens)}},
         }
@@ -73,8 +89,7 @@ def _cohere(engine: Engine, body: bytes, accept: str) -> Work:
     return work_of(prepared, write, ignored)
 
 
-_POST = Post("openai", "texts", (wire.CohereEmbedRequest,), _cohere, "Turn texts into vectors, as Cohere")
 POSTS: Mapping[str, Post] = {
-    "/v1/embed": _POST,
-    "/v2/embed": _POST,
+    "/v1/embed": Post("openai", "texts", (wire.CohereEmbedRequest,), _version_1, "Turn texts into vectors, as Cohere"),
+    "/v2/embed": Post("openai", "texts", (wire.CohereEmbedRequest,), _version_2, "Turn texts into vectors, as Cohere"),
 }

@@ -14,7 +14,7 @@ from minibert.serving import (
 )
 from minibert.serving.work import Post
 
-__all__ = ["POSTS"]
+__all__ = ["POSTS", "family_of"]
 
 POSTS: Mapping[str, Post] = {
     **protocol_openai.POSTS,
@@ -24,3 +24,10 @@ POSTS: Mapping[str, Post] = {
     **protocol_scores.POSTS,
     **protocol_bert.POSTS,
 }
+
+
+def family_of(path: str) -> str:
+    """Return the protocol whose errors a path gets, also one that is not a route for bodies."""
+    if path in POSTS:
+        return POSTS[path].family
+    return "ollama" if path.startswith("/api/") else "tei" if path == "/info" else "openai"

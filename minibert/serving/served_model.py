@@ -296,7 +296,8 @@ class ServedModel:
             else:
                 width = sentence_width(task, None)
         except (TypeError, ValueError) as error:
-            raise ServiceError("invalid", str(error)) from error
+            param = next((name for name in ("layers", "pooling") if str(error).startswith(name)), None)
+            raise ServiceError("invalid", str(error), param=param) from error
         most = width if self.model.truncate_dim is None or options.tokens else min(width, self.model.truncate_dim)
         if options.dimensions is None:
             return _Task(task, most, prompt_name, model, limit)

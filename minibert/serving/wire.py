@@ -349,6 +349,8 @@ def _decode(body: bytes | msgspec.Raw, kind: Any, field: str) -> Any:
     except UnicodeDecodeError:
         raise ServiceError("invalid_json", "the body is not UTF-8.") from None
     except msgspec.DecodeError as error:
+        if not bytes(body).strip():
+            raise ServiceError("invalid_json", "the body is not JSON: it is empty; expected an object.") from None
         if _HALF_CHARACTER.search(bytes(body)):
             half = " A \\ud800 to \\udfff without its other half is not a character; leave it out."
         else:

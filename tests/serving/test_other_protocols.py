@@ -60,6 +60,15 @@ def test_cohere_without_types_gives_numbers(client: TestClient, model: SentenceT
     np.testing.assert_array_equal(floats(short), model.encode(TEXTS[:1], truncate_dim=4, normalize_embeddings=True))
 
 
+def test_cohere_without_types_in_version_2_gives_numbers_by_type(
+    client: TestClient, model: SentenceTransformer
+) -> None:
+    for body in ({"texts": TEXTS}, {"texts": TEXTS, "embedding_types": []}):
+        answer = client.post("/v2/embed", json=body).json()
+        np.testing.assert_array_equal(floats(answer["embeddings"]["float"]), model.encode(TEXTS))
+        assert answer["response_type"] == "embeddings_by_type"
+
+
 def test_cohere_cuts_at_either_end_or_not_at_all(client: TestClient) -> None:
     end, start, unsaid = (
         client.post("/v2/embed", json={"texts": [LONG + "end"], **more})
@@ -81,7 +90,7 @@ def test_cohere_cuts_at_either_end_or_not_at_all(client: TestClient) -> None:
         ({"texts": ["a"], "embedding_types": ["x"]}, "embedding_types: 'x'; expected float"),
         ({"texts": ["a"], "truncate": "x"}, "truncate: Invalid enum value"),
         ({"texts": ["a"], "input_type": "x"}, "input_type 'x'"),
-        ({"texts": ["a"], "output_dimension": 99}, "dimensions is 99"),
+        ({"texts": ["a"], "output_dimension": 99}, "output_dimension is 99"),
     ],
 )
 def test_wrong_requests_of_cohere(client: TestClient, body: dict[str, Any], message: str) -> None:
@@ -131,7 +140,7 @@ def test_a_name_without_a_tag_has_the_tag_latest(model: SentenceTransformer, rou
             assert status(name) == 404, name
         assert engine.models.embedder("a:v1") is not engine.models.embedder("a")
         error = client.post(route, json={"model": "a:v2", "input": "x", "prompt": "x"}).json()["error"]
-        assert "'a:v2' is not served here" in error
+        assert error.startswith("model 'a:v2' not found: it is not served here")
         assert "another tag than :latest is another model" in error
         assert [one["name"] for one in client.get("/api/tags").json()["models"]] == ["a:latest", "org/b:latest", "a:v1"]
 
@@ -145,9 +154,13 @@ def test_ollama_answers_no_text_without_vectors(client: TestClient, empty: Any) 
 @pytest.mark.parametrize(
     ("body", "status", "message"),
     [
-        ({"model": "none", "input": "a"}, 404, "'none' is not served here"),
+        ({"model": "none", "input": "a"}, 404, "model 'none' not found: it is not served here; expected 'org/small'"),
         ({"model": "small", "input": [1]}, 400, "input[0]: Expected str, got int"),
-        ({"model": "small", "input": LONG, "truncate": False}, 400, "input[0] has"),
+        (
+            {"model": "small", "input": LONG, "truncate": False},
+            400,
+            "the input length exceeds the context length: input[0] has",
+        ),
         ({"model": "small", "input": "a", "dimensions": 99}, 400, "dimensions is 99"),
         ({"model": "small"}, 400, "missing required field input"),
     ],

@@ -285,6 +285,8 @@ def test_the_shapes_of_errors(client: TestClient) -> None:
     assert found["error"].endswith(f"`inputs` must have less than 64 tokens. Given: {given[1]}")
     assert found["error_type"] == "Validation"
     assert post(client, "/embed", {"inputs": []}).json()["error_type"] == "Empty"
+    for field, wrong in (("layers", 99), ("pooling", "x"), ("dimensions", 0), ("prompt_name", "x"), ("model", 5)):
+        assert post(client, "/v1/embeddings", {"input": "a", field: wrong}).json()["error"]["param"] == field
     found = post(client, "/v1/embeddings", {"input": "a", "model": "gpt"}).json()["error"]
     assert (found["code"], "'org/small'" in found["message"]) == ("model_not_found", True)
 
@@ -301,7 +303,9 @@ def test_unknown_routes_and_methods(client: TestClient) -> None:
         assert path in response.text
         assert response.headers["x-request-id"]
     assert client.get("/v1/none").json()["error"]["type"] == "invalid_request_error"
-    assert client.get("/embed").json()["error_type"] == "Validation"
+    assert client.get("/embed").json()["error_type"] == client.post("/info").json()["error_type"] == "Validation"
+    for method, path in (("POST", "/api/show"), ("POST", "/api/tags"), ("GET", "/api/embed")):  # of Ollama
+        assert path in client.request(method, path).json()["error"][:20]
 
 
 @pytest.mark.parametrize("path", ["/predict", "/rerank"])

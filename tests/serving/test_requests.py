@@ -163,6 +163,7 @@ def test_a_model_with_a_prompt_may_make_a_short_body_long(model: SentenceTransfo
     ("method", "path", "body", "message"),
     [
         ("GET", "/embed", b"", "/embed does not accept GET; send POST."),
+        ("POST", "/embed", b"", "the body is not JSON: it is empty; expected an object."),
         ("PUT", "/info", b"", "/info does not accept PUT; send GET, HEAD."),
         ("POST", "/v1/embeddings", b'{"input": "a", "encoding_format": "int8"}', "'int8', expected float or base64."),
         ("POST", "/embed", b'{"inputs": "a", "priority": "high"}', "priority: Invalid enum value 'high', expected low"),
