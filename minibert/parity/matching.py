@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base.checks import brief
+from minibert.base.checks import brief, counted
 from minibert.base.files import printable
 from minibert.bert.packed import PackedBatch
 from minibert.parity.readers import Dump
 from minibert.parity.subject import INPUTS, Subject
 from minibert.parity.vectors import VECTOR
 
-__all__ = ["Entry", "Matched", "match"]
+__all__ = ["Entry", "Matched", "match", "shape_of"]
 
 _VECTOR_NAMES = {
     *(VECTOR, "sentence_embeddings", "sentence_vector", "sentence_vectors", "vector", "vectors", "embedding"),
@@ -190,3 +190,8 @@ def _flat_vectors(subject: Subject, num_sequences: int) -> tuple[int, ...] | Non
 
 def _state(i: int) -> str:
     return "embeddings" if i == 0 else f"encoder.layer.{i - 1}"
+
+
+def shape_of(value: npt.NDArray[Any] | list[npt.NDArray[Any]]) -> str:
+    """Return the shape of a dumped array for messages; a list has one array for each text."""
+    return f"({counted(len(value), 'text')})" if isinstance(value, list) else str(value.shape)

@@ -10,7 +10,7 @@ import pytest
 
 from minibert import BertModel, SentenceTransformer, exact, parity
 from minibert.checkpoint.hub import DEFAULT_MODEL
-from minibert.parity.comparison import LARGEST, RMS
+from minibert.parity.levels import LARGEST, RMS
 from minibert.parity.mistakes import simulate
 from minibert.parity.rounding import round_to
 from minibert.parity.subject import Subject
