@@ -183,7 +183,6 @@ def _embed(arguments: argparse.Namespace) -> None:
     of_files = {
         "--dtype": arguments.dtype != "float32",
         "--file-size": arguments.file_size is not None,
-        f"--output {arguments.output}": arguments.output is not None and is_folder(arguments.output),
         "--on": arguments.on is not None,
         "--actors": arguments.actors is not None,
         "--estimate": arguments.estimate,
@@ -195,6 +194,8 @@ def _embed(arguments: argparse.Namespace) -> None:
             _embed_corpus(arguments)
         return
     if arguments.output is not None:
+        if is_folder(arguments.output):
+            raise ValueError(f"{arguments.output} is a folder, which is for --input; give the name of a file to write.")
         check_file(arguments.output, ".npy")
     texts = read_texts(arguments.texts)
     vectors = _load(arguments).encode(
