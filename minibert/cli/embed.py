@@ -27,7 +27,6 @@ from minibert.cli.common import (
 )
 from minibert.cli.loading import load_sentence_transformer
 from minibert.cli.runs import SHARD_SIZE, add_inputs, has_files, report_run, resumable, run_options, size, sources_of
-from minibert.corpus.file_folder import is_folder
 
 if TYPE_CHECKING:
     from minibert.corpus.encoders import Workers
@@ -194,8 +193,6 @@ def _embed(arguments: argparse.Namespace) -> None:
             _embed_corpus(arguments)
         return
     if arguments.output is not None:
-        if is_folder(arguments.output):
-            raise ValueError(f"{arguments.output} is a folder, which is for --input; give the name of a file to write.")
         check_file(arguments.output, ".npy")
     texts = read_texts(arguments.texts)
     vectors = _load(arguments).encode(
