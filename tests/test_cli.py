@@ -237,11 +237,15 @@ def test_the_name_of_a_file_to_write_is_checked_before_a_model_is_loaded(
             monkeypatch.setattr(module, loader, load, raising=False)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "lines.txt").write_text("a line\n")
+    in_use = (
+        f"{tmp_path.resolve()} holds files that this run did not write: lines.txt. Readers of the folder would take "
+        "them for its vectors. Move them elsewhere, or give another folder."
+    )
     good = f"z{expected.split()[0].rstrip(',')}"
     for given, message in (
         (name, f"{name} must end in {expected}, which is the format; give another name."),
         (f"no/{good}", f"no/{good} cannot be written: there is no folder {tmp_path.resolve() / 'no'}. Make it first."),
-        (".", ". is a folder; give the name of a file to write."),
+        (".", in_use if verb[:2] == ["embed", "-i"] else ". is a folder; give the name of a file to write."),
         ("", "the name of the file to write is empty; give a name."),
     ):
         if given or "-i" not in verb:  # the verbs for files take an empty name for a missing one

@@ -30,7 +30,6 @@ from minibert.cli.common import (
 )
 from minibert.cli.loading import load_sentence_transformer
 from minibert.cli.runs import SHARD_SIZE, add_inputs, has_files, report_run, resumable, run_options, size, sources_of
-from minibert.corpus.file_folder import is_folder
 
 if TYPE_CHECKING:
     from minibert.corpus.encoders import Workers
@@ -189,7 +188,6 @@ def _embed(arguments: argparse.Namespace) -> None:
     of_files = {
         "--dtype": arguments.dtype != "float32",
         "--file-size": arguments.file_size is not None,
-        f"--output {arguments.output}": arguments.output is not None and is_folder(arguments.output),
         "--on": arguments.on is not None,
         "--actors": arguments.actors is not None,
         "--estimate": arguments.estimate,

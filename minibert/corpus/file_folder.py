@@ -19,7 +19,7 @@ from minibert.base.checks import counted
 from minibert.base.files import os_reason, printable, sync_folder
 from minibert.corpus.parts import Counts
 
-__all__ = ["FILE_SIZE", "FileFolder", "checksum_of", "is_folder", "listed", "refuse_folder"]
+__all__ = ["FILE_SIZE", "FileFolder", "checksum_of", "is_folder", "listed", "refuse_folder", "refuse_used"]
 
 FILE_SIZE = 512 * 10**6
 """Bytes of vectors at which a file ends. Spark's readers split at 128 MB, and datasets writes files of 500 MB."""
@@ -78,6 +78,29 @@ def refuse_folder(output: str, suffixes: Collection[str]) -> None:
         raise PermissionError(f"{name} cannot be written: Permission denied.")
 
 
+def refuse_used(path: Path, *, finished: bool) -> None:
+    """Raise a FileExistsError if the folder holds files; a run does not replace them.
+
+    Parameters
+    ----------
+    path : Path
+        The folder; it need not exist.
+    finished : bool
+        Whether the manifest of a finished run is beside the folder.
+    """
+    others = _visible(path)
+    if others and finished:
+        raise FileExistsError(
+            f"{path} holds a finished run with {counted(len(others), 'file')}, which a further run does not "
+            "replace. Delete this folder to compute it again, or give another one."
+        )
+    if others:
+        raise FileExistsError(
+            f"{path} holds files that this run did not write: {listed(others)}. Readers of the folder would "
+            "take them for its vectors. Move them elsewhere, or give another folder."
+        )
+
+
 @dataclasses.dataclass(frozen=True)
 class FileFolder:
     """The folder, and how its files are made.
@@ -113,26 +136,6 @@ class FileFolder:
                 f"{10**_DIGITS:,}; give at least {least}."
             )
 
-    def refuse_used(self, *, finished: bool) -> None:
-        """Raise a FileExistsError if the folder holds files; a run does not replace them.
-
-        Parameters
-        ----------
-        finished : bool
-            Whether the manifest of a finished run is beside the folder.
-        """
-        others = self._visible()
-        if others and finished:
-            raise FileExistsError(
-                f"{self.path} holds a finished run with {counted(len(others), 'file')}, which a further run does not "
-                "replace. Delete this folder to compute it again, or give another one."
-            )
-        if others:
-            raise FileExistsError(
-                f"{self.path} holds files that this run did not write: {listed(others)}. Readers of the folder would "
-                "take them for its vectors. Move them elsewhere, or give another folder."
-            )
-
     def refuse_changes(self, records: Sequence[dict[str, Any]]) -> None:
         """Raise if the folder does not hold the files that a run has recorded, and nothing else.
 
@@ -154,7 +157,7 @@ class FileFolder:
                     f"{record['size']} bytes. Put a copy of it there, then continue with resume=True."
                 )
         known = {record["name"] for record in records} | {self.name(len(records))}
-        others = [name for name in self._visible() if name not in known]
+        others = [name for name in _visible(self.path) if name not in known]
         if others:
             raise FileExistsError(
                 f"{self.path} holds files that the unfinished run did not write: {listed(others)}. Move them "
@@ -171,15 +174,6 @@ class FileFolder:
         os.replace(made, self.path / name)
         sync_folder(self.path)
         return {"name": name, "rows": counts.n_texts, "size": size, "checksum": checksum}
-
-    def _visible(self) -> list[str]:
-        """Return the sorted names in the folder, without hidden ones, which the system makes, like .DS_Store."""
-        try:
-            return sorted(name for name in os.listdir(self.path) if not name.startswith("."))
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise OSError(f"{self.path} cannot be read: {os_reason(error)}.") from error
 
 
 def checksum_of(file: IO[bytes], length: int) -> int | None:
@@ -208,3 +202,13 @@ def _problem(path: Path, record: dict[str, Any]) -> str:
         return "is missing"
     except OSError as error:
         return f"cannot be read: {os_reason(error)}"
+
+
+def _visible(path: Path) -> list[str]:
+    """Return the sorted names in the folder, without hidden ones, which the system makes, like .DS_Store."""
+    try:
+        return sorted(name for name in os.listdir(path) if not name.startswith("."))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise OSError(f"{path} cannot be read: {os_reason(error)}.") from error

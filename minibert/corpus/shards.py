@@ -34,7 +34,7 @@ from typing import IO, Any, BinaryIO, Self
 
 from minibert.base.files import os_reason, sync_folder, write_whole
 from minibert.base.locks import FileLock, is_ours
-from minibert.corpus.file_folder import FileFolder, checksum_of, listed
+from minibert.corpus.file_folder import FileFolder, checksum_of, listed, refuse_used
 from minibert.corpus.manifest import (
     FORMAT,
     check_outputs,
@@ -306,7 +306,7 @@ class ShardFolder:
     def refuse_used(self) -> None:
         """Raise a FileExistsError if the output is a folder that holds files; call this before `start`."""
         if self._into is not None:
-            self._into.refuse_used(finished=is_sealed(Path(manifest_path(self.output))))
+            refuse_used(self._into.path, finished=is_sealed(Path(manifest_path(self.output))))
 
     def _save_large_file(self) -> None:
         """Make a file of what the parts hold, if it is large enough."""

@@ -19,9 +19,10 @@ import numpy.typing as npt
 
 from minibert.base.arrays import FloatArray
 from minibert.base.files import check_output, write_whole
-from minibert.corpus.file_folder import FileFolder, is_folder, refuse_folder
-from minibert.corpus.manifest import FORMAT
+from minibert.corpus.file_folder import FileFolder, is_folder, refuse_folder, refuse_used
+from minibert.corpus.manifest import FORMAT, manifest_path
 from minibert.corpus.parts import Counts, Part
+from minibert.corpus.shards import folder_of
 
 __all__ = ["OUTPUT_DTYPES", "OUTPUT_SUFFIXES", "VectorWriter", "index_path", "json_line", "npy_header", "output_suffix"]
 
@@ -53,11 +54,16 @@ def output_suffix(path: str, file_size: int | None = None) -> str:
     plain = file_size is not None and os.path.splitext(path)[1].lower() not in OUTPUT_SUFFIXES
     if path and (plain or is_folder(path)):
         refuse_folder(path, OUTPUT_SUFFIXES)
+        target = os.path.realpath(path)
+        if not os.path.lexists(manifest_path(target)) and not os.path.lexists(folder_of(target)):
+            refuse_used(Path(target), finished=False)  # before a model is loaded; the run checks it again
         suffix = ".parquet"
     else:
         try:
             suffix = check_output(path, OUTPUT_SUFFIXES)
         except ValueError as error:
+            if os.path.splitext(path)[1]:
+                raise
             raise ValueError(f"{error} The name of a folder of Parquet files ends in {os.sep!r}.") from error
         if file_size is not None:
             raise ValueError(

@@ -192,7 +192,7 @@ def test_the_command_line(
     assert main([*arguments, "--file-size", "1500"]) == 1
     assert "holds a finished run with 4 files, which a further run does not replace" in capsys.readouterr().err
     assert main(["embed", "-m", str(short_folder), "a text", "-o", "new/"]) == 1
-    assert "--output new/ is for files of texts; name them with --input" in capsys.readouterr().err
+    assert "new/ must end in .npy" in capsys.readouterr().err
     assert main([*arguments[:6], "x.npy", "--file-size", "1MB"]) == 1
     assert "--file-size is for a folder of files, but x.npy is the name of a single file" in capsys.readouterr().err
     for text in ("", "MB", "1 TB", "-1MB", "0", "1e3", "0.1B"):
