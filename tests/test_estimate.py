@@ -71,7 +71,7 @@ class Machine:
     def _embed(self, model: SentenceTransformer, sources: list[Source], *arguments: Any, **options: Any) -> Any:
         texts = [json.loads(line) for line in Path(sources[0].path).read_text(encoding="utf-8").splitlines()]
         self.runs.append(len(texts))
-        counts = [min(count, model.max_seq_length) for count in model.num_tokens(texts)]
+        counts = [min(count, model.max_seq_length) for count in model.num_tokens([*dict.fromkeys(texts)])]
         self.now += self._start + self._token * sum(counts)
         return SimpleNamespace()
 
@@ -163,6 +163,18 @@ def test_equal_texts_of_a_shard_are_computed_once(
     in_shards = estimate_corpus(model, [source], clock=machine.clock, shard_size=250)
     assert in_shards.n_computed == 400  # each of four shards has all texts
     assert in_shards.n_tokens == 4 * found.n_tokens
+
+
+def test_texts_that_all_shards_have_are_in_a_run_once(
+    model: SentenceTransformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that had them twice would compute them once, and would seem to be fast."""
+    texts = distinct_texts(500)
+    machine = Machine(monkeypatch, 1.0, 1e-3)
+    source = write_texts(tmp_path / "t.txt", texts * 6)
+    found = estimate_corpus(model, [source], clock=machine.clock, shard_size=500, sample_seconds=60)
+    assert found.n_computed == 3000
+    assert found.seconds == pytest.approx(1 + 6 * 1e-3 * tokens_of(model, texts), rel=1e-6)
 
 
 def test_long_texts_do_not_fill_the_memory(

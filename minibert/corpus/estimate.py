@@ -168,10 +168,13 @@ def estimate_corpus(
         read_seconds = clock() - start
         texts = sample.texts()
         counts = _token_counts(model, texts, chosen, limit)
+        # A text that several shards have can be in the sample several times; a run would compute it once.
+        tokens_of = dict(zip(texts, counts, strict=True))
+        distinct = list(tokens_of)
 
         def run(first: int, count: int) -> float:
             path = os.path.join(folder, "sample.jsonl")
-            chosen_texts = (texts[index % len(texts)] for index in range(first, first + count))
+            chosen_texts = (distinct[index % len(distinct)] for index in range(first, first + count))
             lines = "".join(json.dumps(text) + "\n" for text in chosen_texts)
             write_whole(path, lambda file: file.write(lines.encode()))
             start = clock()
@@ -187,7 +190,9 @@ def estimate_corpus(
             )
             return clock() - start
 
-        speed = measure_speed(run, counts, sample_seconds) if texts else Speed(0.0, None, (1.0,), 0, 0, 0.0)
+        speed = (
+            measure_speed(run, [*tokens_of.values()], sample_seconds) if texts else Speed(0.0, None, (1.0,), 0, 0, 0.0)
+        )
     n_tokens = sample.n_tokens(texts, counts)
     width = model.get_embedding_dimension() if texts else 0
     seconds = _seconds(speed, n_tokens, whole=sample.is_whole(speed.texts))
