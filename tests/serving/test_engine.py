@@ -426,7 +426,7 @@ def test_models_are_found_by_their_names(model: SentenceTransformer, short_model
         with pytest.raises(ServiceError, match="'three' is not served here; expected 'org/one', 'two'") as caught:
             engine.embed(["a"], "three")
         assert caught.value.kind == "model"
-    assert Engine(model, settings=Settings(any_model_name=True)).models.model("x").model is model
+    assert Engine(model, settings=Settings(any_model_name=True)).models.embedder("x").model is model
 
 
 def test_settings_that_do_not_fit_the_model_are_refused(model: SentenceTransformer) -> None:
