@@ -359,11 +359,11 @@ def test_cohere(service: Served, tmp_path: Path, minilm_folder: Path, expected: 
         client, wrong = cohere.ClientV2(KEY, **options), cohere.ClientV2("x", **options)
         given = {"model": NAME, "input_type": "search_document", "embedding_types": ["float", "base64", "ubinary"]}
         made = client.embed(texts=TEXTS, **given).embeddings
-        plain = client.embed(texts=[QUERY], model=NAME, input_type="search_query").embeddings
+        untyped = client.embed(texts=[QUERY], model=NAME, input_type="search_query").embeddings
         old = cohere.Client(KEY, **options).embed(texts=[QUERY], model=NAME, input_type="search_query")
         ranked = client.rerank(model="ranker", query=QUERY, documents=TEXTS[:-1])
         decoded = [np.frombuffer(base64.b64decode(row), np.float32) for row in made.base64]
-        answer([[*made.float_, *plain.float_], decoded, made.ubinary,
+        answer([[*made.float_, *untyped.float_], decoded, made.ubinary,
                 old.embeddings, [[one.index, one.relevance_score] for one in ranked.results],
                 error_of(lambda: wrong.embed(texts=["a"], **given)),
                 error_of(lambda: client.embed(texts=["a"], **{**given, "model": "none"})),
