@@ -33,6 +33,19 @@ _SMALL: dict[str, Any] = {
     "initializer_range": 0.2,
 }
 
+ODD: dict[str, Any] = {
+    "vocab_size": 997,
+    "hidden_size": 84,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 7,
+    "intermediate_size": 205,
+    "hidden_act": "gelu_new",
+    "max_position_embeddings": 131,
+    "type_vocab_size": 3,
+    "layer_norm_eps": 1e-5,
+}
+"""The fields of a model with 7 attention heads of 12, in which every other field is unusual too."""
+
 
 def random_checkpoint(
     folder: Path, *, dtype: str = "float32", prefix: str = "", seed: int = 0, **config_fields: Any

@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.checkpoints import random_checkpoint
+from benchmarks.checkpoints import ODD, random_checkpoint
 from benchmarks.readme import publish, table_parser
 from minibert import BertModel
 from minibert.checkpoint.hub import DEFAULT_MODEL
@@ -117,18 +117,7 @@ def probe(model: BertModel, width: int, types: int) -> dict[str, Any]:
 def subjects(chosen: Sequence[str], folder: Path) -> Iterator[Subject]:
     """Make the models."""
     if "odd" in chosen:
-        random_checkpoint(
-            folder / "odd",
-            vocab_size=997,
-            hidden_size=84,
-            num_hidden_layers=3,
-            num_attention_heads=7,
-            intermediate_size=205,
-            hidden_act="gelu_new",
-            max_position_embeddings=131,
-            type_vocab_size=3,
-            layer_norm_eps=1e-5,
-        )
+        random_checkpoint(folder / "odd", **ODD)
         yield Subject.of("odd 3 x 84, gelu_new", BertModel.from_pretrained(folder / "odd", backend="numpy"), 17, 3)
     if "large" in chosen:
         sizes = {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072, "num_hidden_layers": 4}

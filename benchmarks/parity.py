@@ -21,7 +21,7 @@ from typing import TypeAlias
 import numpy as np
 
 from benchmarks import float64
-from benchmarks.checkpoints import random_checkpoint
+from benchmarks.checkpoints import ODD, random_checkpoint
 from benchmarks.contenders import make_base
 from benchmarks.readme import publish, table_parser
 from minibert import BertConfig, BertModel, BertTokenizer
@@ -210,18 +210,7 @@ _BASE_LENGTHS = ((512, 511), (257, 256, 251), (128, 101, 22, 1))
 
 def odd_subject(folder: Path) -> Subject:
     """Make an odd-shaped BERT: 7 attention heads of 12, and every other field is unusual too."""
-    random_checkpoint(
-        folder,
-        vocab_size=997,
-        hidden_size=84,
-        num_hidden_layers=3,
-        num_attention_heads=7,
-        intermediate_size=205,
-        hidden_act="gelu_new",
-        max_position_embeddings=131,
-        type_vocab_size=3,
-        layer_norm_eps=1e-5,
-    )
+    random_checkpoint(folder, **ODD)
     return _random_subject("odd 3 x 84, gelu_new", folder, [(37, 101, 2, 64, 89, 1, 53, 128)] * 5)
 
 

@@ -25,11 +25,11 @@ needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="each case is a 
 
 # The number of cases of each list by default, and with "-m slow".
 LISTS = {
-    "tokenizer.json": (250, 6000),
-    "safetensors": (250, 4000),
-    "settings": (250, 4000),
+    "tokenizer.json": (150, 6000),
+    "safetensors": (150, 4000),
+    "settings": (150, 4000),
     "corpus": (len(TRAPS), 10 * len(TRAPS)),
-    "hub": (60, 1500),
+    "hub": (40, 1500),
 }
 
 

@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -149,18 +150,18 @@ def test_the_forward_stops_after_the_deepest_layer(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.skipif(VARIABLE not in os.environ, reason=f"{VARIABLE} is not set")
-@pytest.mark.parametrize("pooling", ["mean", "REDUCE_MEAN_MAX", "weightedmean"])
-def test_equal_bits_in_any_batch(pooling: str) -> None:
+def test_equal_bits_in_any_batch() -> None:
     """200 real texts have the same bits together, alone, in another order and in other batches."""
+    pooling = ["mean", "max", "weightedmean"]  # the parts of one vector, so that one forward serves all
     texts = list(udhr_lines()[::18])[:200]
     model = SentenceTransformer(backend="numba")
-    options = {"pooling": pooling, "layers": [-2, -1], "truncation": "silent"}
+    options: dict[str, Any] = {"pooling": pooling, "layers": [-2, -1], "truncation": "silent"}
     together = model.encode(texts, **options)
     backwards = model.encode(texts[::-1], batch_size=1, **options)[::-1]
     np.testing.assert_array_equal(together, backwards)
     for i in range(0, len(texts), 9):
         np.testing.assert_array_equal(model.encode(texts[i], **options), together[i])
-    REPORT.append(f"{len(texts)} texts, {pooling}: the same bits together, in reverse order and alone")
+    REPORT.append(f"{len(texts)} texts, {', '.join(pooling)}: the same bits together, in reverse order and alone")
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def place(
                 specs[name],
                 batch,
                 num_heads,
-                lambda array, name=name: error(array, name),
+                _beside(name, error),
             )
             if aligned is not None:
                 tried.append((error(aligned.array, name), name, aligned))
@@ -85,6 +85,10 @@ def place(
         notes.append(f"{guessed[0][0]} was taken for {guessed[0][1]}{more}, by value.")
     order = {name: i for i, name in enumerate(specs)}
     return sorted(found, key=lambda one: order[one.name]), misfits, notes
+
+
+def _beside(name: str, error: Callable[[FloatArray, str], float]) -> Callable[[FloatArray], float]:
+    return lambda array: error(array, name)
 
 
 def _not_compared(entry: Entry, expected: tuple[int, ...]) -> str:

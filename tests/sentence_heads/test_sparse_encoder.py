@@ -73,7 +73,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 NAMES = [*FILES, pytest.param("splade-tiny", marks=pytest.mark.skipif(splade_tiny() is None, reason=REASON))]
 
 
-def some_texts(count: int = 60) -> list[str]:
+def some_texts(count: int = 30) -> list[str]:
     return [*texts(count), "", "a", "a cat [MASK]", texts(3)[1]]
 
 

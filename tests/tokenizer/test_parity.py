@@ -128,14 +128,14 @@ def makes_many_windows(options: dict[str, Any]) -> bool:
 
 @pytest.mark.parametrize("name", ["uncased", "uncased tokenizer.json"])
 def test_equals_transformers_on_made_texts(folders: Callable[[str], Path], name: str) -> None:
-    compare_everything(folders(name), f"{name}, made texts", AWKWARD_TEXTS + random_texts(300))
+    compare_everything(folders(name), f"{name}, made texts", AWKWARD_TEXTS + random_texts(150))
 
 
 @needs_data
-@pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [20, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", REAL_VOCABULARIES)
 def test_equals_transformers_on_real_texts(folders: Callable[[str], Path], name: str, every: int) -> None:
-    """The default run has an eighth of the texts, other ones for each vocabulary."""
+    """The default run has a twentieth of the texts, other ones for each vocabulary."""
     first = REAL_VOCABULARIES.index(name)
     compare_everything(folders(name), f"{name}, 1/{every} of the texts", real_texts()[first % every :: every], False)
 
