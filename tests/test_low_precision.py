@@ -30,7 +30,7 @@ from minibert.kernels import make_ops, packing
 from minibert.kernels import ops as kernel_ops
 from minibert.kernels.packing import PackedLinear, PackedWords
 from minibert.kernels.processor import NR, Processor
-from minibert.kernels.words import WORDS, Words, dot_for
+from minibert.kernels.words import WORDS, Words, dot_for, is_faster
 from tests.support.cases import OP_CASES, Arguments, OpCase
 from tests.support.text_data import english_texts, needs_data, udhr_lines
 
@@ -240,6 +240,23 @@ def test_eight_lines_are_stored_as_seven() -> None:
     np.testing.assert_array_equal(packing._unpack_lines(np.stack([lines, lines]))[1], numbers)
 
 
+FEATURES = "+avx,+avx2,+fma"
+
+
+@pytest.mark.parametrize("features", [f"{FEATURES},+avx512f,+avx512bw", f"{FEATURES},+avxvnni", FEATURES])
+def test_the_types_that_are_faster_than_float32_are_known(features: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minibert.kernels.words.ARM64", False)
+    monkeypatch.setattr("minibert.kernels.words._X86", True)
+    made = {name: Words(form, dot_for(form, Processor("made", features))) for name, form in FORMATS.items()}
+    monkeypatch.setattr("minibert.kernels.words.WORDS", made)
+    assert [name for name in COMPUTE_TYPES if is_faster(name)] == list(COMPUTE_TYPES)
+    monkeypatch.setattr("minibert.kernels.words._X86", False)
+    monkeypatch.setattr("minibert.kernels.words.ARM64", True)
+    made = {name: Words(form, dot_for(form, Processor("made", "+neon,+dotprod"))) for name, form in FORMATS.items()}
+    monkeypatch.setattr("minibert.kernels.words.WORDS", made)
+    assert [name for name in COMPUTE_TYPES if is_faster(name)] == ["float32", "int8"]
+
+
 def test_lines_are_packed_where_they_are_unpacked_beside_the_products() -> None:
     features = "+avx,+avx2,+fma,+avx512f,+avx512bw,+avx512vnni"
     zen, other, first = (
@@ -281,9 +298,6 @@ def test_packed_weights_need_little_memory(compute_type: str, part: float) -> No
     packed = make_ops(1, compute_type=compute_type).prepare(dense)
     assert isinstance(packed, PackedWords)
     assert packed.panels.nbytes <= part * dense.weight.nbytes
-
-
-FEATURES = "+avx,+avx2,+fma"
 
 
 @pytest.mark.parametrize(
