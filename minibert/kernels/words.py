@@ -13,8 +13,8 @@ Layout      A row of x is groups of words, each after a header of one word: its 
             and the lower two bits of all seven are the eighth line, whose highest bits are in the first. It is done
             where a processor unpacks them beside the products: AMD's since Zen 4 have four units for vectors, two of
             which multiply. Measured on Zen 5, products take about 3 % longer; one row takes less, because its time is
-            that of memory. With AVX2 they took 18 % longer (one run). Intel's processors have two units of 512 bits for both, so it would
-            be 40 % (calculated)
+            that of memory. With AVX2 they took 18 % longer (one run). Intel's processors have two units of 512 bits for
+            both, so it would be 40 % (calculated)
 Contract    This file does not import numba
 Source      Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2; Arm Architecture Reference Manual
 """
