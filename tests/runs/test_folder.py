@@ -47,6 +47,12 @@ def interrupted(
             embed_corpus(model, [source], output, **{**SMALL, **how})
 
 
+@pytest.fixture(autouse=True)
+def fast_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not wait for the disk: these processes are not killed, and waiting took most of the time of these tests."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
 @pytest.fixture
 def source(tmp_path: Path) -> Source:
     return text_file(tmp_path / "a.txt", texts_of(75))
