@@ -84,13 +84,12 @@ def random_checkpoint(
     config.architectures = ["BertModel"]
     config.dtype = dtype
     config.save_pretrained(folder)
-
-    words = VOCABULARY[: config.vocab_size]
-    (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
-    settings = {
-        "tokenizer_class": "BertTokenizer",
-        "do_lower_case": True,
-        "model_max_length": config.max_position_embeddings,
-    }
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    save_vocabulary(folder, config.vocab_size, config.max_position_embeddings)
     return folder
+
+
+def save_vocabulary(folder: Path, size: int, limit: int) -> None:
+    """Save a tokenizer with the first words of `VOCABULARY`, which cuts texts to this number of tokens."""
+    (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in VOCABULARY[:size]), encoding="utf-8")
+    settings = {"tokenizer_class": "BertTokenizer", "do_lower_case": True, "model_max_length": limit}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")

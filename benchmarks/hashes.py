@@ -54,7 +54,7 @@ def texts(count: int) -> list[str]:
     return [lines[i].split("\t", 1)[1] for i in chosen]
 
 
-def random_model(folder: Path, shape: tuple[int, int, int, int, str], vocab_size: int) -> Path:
+def random_model(folder: Path, shape: tuple[int, int, int, int, str], vocab_size: int, positions: int = 512) -> Path:
     """Save a model of seeded random weights: config.json and model.safetensors."""
     H, L, A, F, activation = shape
     generator = np.random.default_rng(H)
@@ -68,7 +68,7 @@ def random_model(folder: Path, shape: tuple[int, int, int, int, str], vocab_size
         tensors[f"{name}.weight"] = (1 + 0.2 * generator.standard_normal(H)).astype(np.float32)
         tensors[f"{name}.bias"] = (0.1 * generator.standard_normal(H)).astype(np.float32)
 
-    for name, rows in (("word", vocab_size), ("position", 512), ("token_type", 2)):
+    for name, rows in (("word", vocab_size), ("position", positions), ("token_type", 2)):
         table = generator.standard_normal((rows, H)).astype(np.float32)
         tensors[f"embeddings.{name}_embeddings.weight"] = table
     norm("embeddings.LayerNorm")
@@ -93,7 +93,7 @@ def random_model(folder: Path, shape: tuple[int, int, int, int, str], vocab_size
         "num_attention_heads": A,
         "intermediate_size": F,
         "hidden_act": activation,
-        "max_position_embeddings": 512,
+        "max_position_embeddings": positions,
         "type_vocab_size": 2,
         "layer_norm_eps": 1e-12,
     }

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.checkpoints import VOCABULARY, save_vocabulary
+from benchmarks.hashes import random_model
 from minibert import BertModel, BertTokenizer, SentenceTransformer
 from minibert.checkpoint.hub import DEFAULT_MODEL
 from tests.support import outcomes, slowest, workers
@@ -71,8 +73,10 @@ def small_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def short_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small random model that takes 32 tokens, so that many texts are cut."""
-    return random_checkpoint(tmp_path_factory.mktemp("short") / "model", max_position_embeddings=32)
+    """A small random model that takes 32 tokens, so that many texts are cut. Made without torch, which loads slowly."""
+    folder = random_model(tmp_path_factory.mktemp("short") / "model", (24, 2, 3, 40, "gelu"), len(VOCABULARY), 32)
+    save_vocabulary(folder, len(VOCABULARY), 32)
+    return folder
 
 
 @pytest.fixture(scope="session")

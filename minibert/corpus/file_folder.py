@@ -19,7 +19,7 @@ from minibert.base.checks import counted
 from minibert.base.files import os_reason, printable, sync_folder
 from minibert.corpus.parts import Counts
 
-__all__ = ["FILE_SIZE", "FileFolder", "checksum_of", "is_folder", "listed", "refuse_folder", "refuse_used"]
+__all__ = ["FILE_SIZE", "FileFolder", "checksum_of", "is_empty", "is_folder", "listed", "refuse_folder", "refuse_used"]
 
 FILE_SIZE = 512 * 10**6
 """Bytes of vectors at which a file ends. Spark's readers split at 128 MB, and datasets writes files of 500 MB."""
@@ -88,7 +88,7 @@ def refuse_used(path: Path, *, finished: bool) -> None:
     finished : bool
         Whether the manifest of a finished run is beside the folder.
     """
-    others = _visible(path)
+    others = _names(path)
     if others and finished:
         raise FileExistsError(
             f"{path} holds a finished run with {counted(len(others), 'file')}, which a further run does not "
@@ -136,10 +136,16 @@ class FileFolder:
                 f"{10**_DIGITS:,}; give at least {least}."
             )
 
-    def refuse_changes(self, records: Sequence[dict[str, Any]]) -> None:
+    def refuse_changes(self, records: Sequence[dict[str, Any]], way_on: str) -> None:
         """Raise if the folder does not hold the files that a run has recorded, and nothing else.
 
         A file that was not recorded yet may be there: the next one, which is made again.
+
+        Parameters
+        ----------
+        records : sequence of dict
+        way_on : str
+            A sentence on what to do about a file that is missing or damaged, for the message.
 
         Raises
         ------
@@ -154,10 +160,10 @@ class FileFolder:
             if problem:
                 raise ValueError(
                     f"{path} {problem}, but the unfinished run has written it: {record['rows']} vectors in "
-                    f"{record['size']} bytes. Put a copy of it there, then continue with resume=True."
+                    f"{record['size']} bytes. {way_on}"
                 )
         known = {record["name"] for record in records} | {self.name(len(records))}
-        others = [name for name in _visible(self.path) if name not in known]
+        others = [name for name in _names(self.path) if name not in known]
         if others:
             raise FileExistsError(
                 f"{self.path} holds files that the unfinished run did not write: {listed(others)}. Move them "
@@ -184,6 +190,11 @@ def checksum_of(file: IO[bytes], length: int) -> int | None:
     return None if length else checksum
 
 
+def is_empty(path: Path) -> bool:
+    """Return whether a folder does not exist, or holds nothing that a reader could take for a file of vectors."""
+    return not _names(path)
+
+
 def listed(names: Sequence[str]) -> str:
     """Return the first of some names, and the number of the others."""
     more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
@@ -204,10 +215,13 @@ def _problem(path: Path, record: dict[str, Any]) -> str:
         return f"cannot be read: {os_reason(error)}"
 
 
-def _visible(path: Path) -> list[str]:
-    """Return the sorted names in the folder, without hidden ones, which the system makes, like .DS_Store."""
+def _names(path: Path) -> list[str]:
+    """Return the sorted names in the folder, without those that the system makes and no reader takes, like .DS_Store.
+
+    Hidden names that end in .parquet are not left out, because dask and Polars read such files.
+    """
     try:
-        return sorted(name for name in os.listdir(path) if not name.startswith("."))
+        return sorted(name for name in os.listdir(path) if not name.startswith(".") or name.lower().endswith(_SUFFIX))
     except FileNotFoundError:
         return []
     except OSError as error:

@@ -26,7 +26,7 @@ from minibert.base.checks import check_int
 from minibert.base.files import os_reason
 from minibert.base.ordering import in_chunks
 from minibert.base.progress import progress_bar
-from minibert.corpus.file_folder import FileFolder
+from minibert.corpus.file_folder import FileFolder, is_empty
 from minibert.corpus.manifest import manifest_path
 from minibert.corpus.parts import Counts, Part
 from minibert.corpus.readers import InputLine, Source, read_input_lines
@@ -152,7 +152,8 @@ def run_shards(
     shard_size : int
         Most input lines of a shard, fewer if they are long. A crash loses at most one shard.
     resume : bool
-        Continue an unfinished run of the same model, options and input; start one if there is none.
+        Continue an unfinished run of the same model, options and input; start one if there is none, or if the output
+        of a finished run is gone.
     show_progress : bool
 
     Returns
@@ -183,7 +184,10 @@ def run_shards(
         if unfinished is not None and not resume:
             delete = "the folder" if task.files is None else folder.to_delete
             raise ValueError(f"{folder.describe()}. Continue it with resume=True, or delete {delete}.")
-        ended = os.path.exists(target if task.files is None else manifest_path(target))
+        if task.files is None:
+            ended = os.path.exists(target)
+        else:  # without its files, a run starts again, as without its one file
+            ended = os.path.exists(manifest_path(target)) and not is_empty(task.files.path)
         finished = manifest_of_finished(target, again) if resume and unfinished is None and ended else None
         if unfinished is None and finished is None:
             folder.refuse_used()

@@ -216,7 +216,7 @@ class ShardFolder:
                 self._files[name].truncate(offset)
                 self._files[name].seek(offset)
         if self._into is not None:
-            self._into.refuse_changes(self._recorded)
+            self._into.refuse_changes(self._recorded, self._way_on)
             with self._writing(self.output):
                 self._into.path.mkdir(exist_ok=True)
         self._save_large_file()
@@ -293,10 +293,7 @@ class ShardFolder:
         for name, final in waiting.items():
             with self._writing(final):
                 os.replace(self.path / name, final)
-        way_on = f"Delete {self.to_delete} to start again."
-        if self._into is not None:  # somebody has moved a file that was finished long ago
-            way_on = "Put a copy of it there, then continue with resume=True."
-        check_outputs(manifest, self.path.parent, way_on)
+        check_outputs(manifest, self.path.parent, self._way_on)
         with self._writing(beside):
             os.replace(self.path / _MANIFEST, beside)
         sync_folder(self.path.parent)  # before the folder is deleted, because a run could be finished from it
@@ -348,6 +345,17 @@ class ShardFolder:
         return {record["name"]: {**record, "name": f"{beside}/{record['name']}"} for record in self._recorded}
 
     # -- internals
+
+    @property
+    def _way_on(self) -> str:
+        """A sentence on what to do about an output that is missing or damaged."""
+        if self._into is None:
+            return f"Delete {self.to_delete} to start again."
+        # Somebody has moved or changed a file of the folder, which was finished before.
+        return (
+            "Put a copy of it there, then continue with resume=True. If there is no copy, delete "
+            f"{self.to_delete} to start again."
+        )
 
     def _parts_to_rename(self, assemble: Callable[[Path, Counts], Sequence[Part]] | None) -> dict[str, Any]:
         """Close the parts, and return those that have a final name, as the manifest names them."""

@@ -47,6 +47,12 @@ def interrupted(
             embed_corpus(model, [source], output, **{**SMALL, **how})
 
 
+@pytest.fixture(autouse=True)
+def fast_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not wait for the disk: these processes are not killed, and waiting took most of the time of these tests."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
 @pytest.fixture
 def source(tmp_path: Path) -> Source:
     return text_file(tmp_path / "a.txt", texts_of(75))
@@ -236,7 +242,7 @@ def test_names_that_are_not_those_of_a_folder(
 def test_a_folder_with_other_files_is_not_changed(
     short_model: SentenceTransformer, source: Source, tmp_path: Path
 ) -> None:
-    for name in ("part-00000.parquet", "_SUCCESS", "notes.txt", "inner"):
+    for name in ("part-00000.parquet", "_SUCCESS", "notes.txt", "inner", ".hidden.parquet", "._part-00000.PARQUET"):
         (tmp_path / "out").mkdir()
         (tmp_path / "out" / name).mkdir() if name == "inner" else (tmp_path / "out" / name).write_text("precious")
         for resume in (False, True):
@@ -290,9 +296,26 @@ def test_a_finished_folder_is_checked_and_not_replaced(
     (tmp_path / "out" / "part-00002.parquet").unlink()
     with pytest.raises(ValueError, match=r"part-00002\.parquet is missing, but .* Delete .*out to compute it again"):
         embed_corpus(short_model, [source], tmp_path / "out", resume=True, **SMALL)
-    shutil.rmtree(tmp_path / "out")  # its manifest may stay
-    assert embed_corpus(short_model, [source], tmp_path / "out", **SMALL) is not None
-    assert len(os.listdir(tmp_path / "out")) == 4
+    for resume in (False, True):
+        shutil.rmtree(tmp_path / "out")  # its manifest may stay
+        assert embed_corpus(short_model, [source], tmp_path / "out", resume=resume, **SMALL) is not None
+        assert len(os.listdir(tmp_path / "out")) == 4
+
+
+def test_a_finished_run_of_another_input_is_computed_again_as_the_message_says(
+    short_model: SentenceTransformer, source: Source, tmp_path: Path
+) -> None:
+    embed_corpus(short_model, [source], tmp_path / "out", **SMALL)
+    text_file(tmp_path / "a.txt", texts_of(76))
+    with pytest.raises(ValueError, match=r"a\.txt has changed\. Delete .*out to compute it again"):
+        embed_corpus(short_model, [source], tmp_path / "out", resume=True, **SMALL)
+    for path in (tmp_path / "out").iterdir():
+        path.unlink()  # the folder itself may stay, too
+    (tmp_path / "out" / ".DS_Store").write_text("of the system")
+    summary = embed_corpus(short_model, [source], tmp_path / "out", resume=True, **SMALL)
+    assert summary is not None
+    assert (summary.n_texts, summary.n_resumed) == (76, 0)
+    assert embed_corpus(short_model, [source], tmp_path / "out", resume=True, **SMALL) is None
 
 
 def test_a_file_that_is_moved_away_before_the_end_can_be_put_back(
@@ -310,13 +333,22 @@ def test_a_file_that_is_moved_away_before_the_end_can_be_put_back(
             ValueError, match=r"part-00000\.parquet is missing, .* Put a copy of it there, then continue"
         ):
             embed_corpus(short_model, [source], tmp_path / "out", **SMALL)
-    with pytest.raises(ValueError, match=r"part-00000\.parquet is missing, .* Put a copy of it there, then continue"):
+    with pytest.raises(
+        ValueError, match=r"Put a copy .*\. If there is no copy, delete .*out\.parts and .*out to start again"
+    ):
         embed_corpus(short_model, [source], tmp_path / "out", resume=True, **SMALL)
+    shutil.copytree(tmp_path, tmp_path / "copy")
     (tmp_path / "moved").rename(first)
     summary = embed_corpus(short_model, [source], tmp_path / "out", resume=True, **SMALL)
     assert summary is not None
     assert (summary.n_resumed, summary.n_files) == (75, 4)
-    assert {entry.name for entry in tmp_path.iterdir()} == {"a.txt", "out", "out.manifest.json"}
+    assert {entry.name for entry in tmp_path.iterdir()} == {"a.txt", "copy", "out", "out.manifest.json"}
+    # The other way that the message names.
+    shutil.rmtree(tmp_path / "copy" / "out")
+    shutil.rmtree(tmp_path / "copy" / "out.parts")
+    summary = embed_corpus(short_model, [source], tmp_path / "copy" / "out", resume=True, **SMALL)
+    assert summary is not None
+    assert (summary.n_resumed, summary.n_files) == (0, 4)
 
 
 # --- interrupted ------------------------------------------------------------------------------------------------------
@@ -400,6 +432,7 @@ def flip(path: Path) -> None:
         (lambda out: shutil.rmtree(out), r"part-00000\.parquet is missing, but"),
         (lambda out: (out / "mine.parquet").write_text("x"), r"that the unfinished run did not write: mine\.parquet"),
         (lambda out: (out / "part-00003.parquet").write_text("x"), r"did not write: part-00003\.parquet\. Move them"),
+        (lambda out: (out / "._part-00000.parquet").write_text("x"), r"did not write: \._part-00000\.parquet\. Move"),
     ],
 )
 def test_a_folder_that_was_changed_is_not_continued(

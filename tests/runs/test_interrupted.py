@@ -46,7 +46,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*has no modules.json")
 
 def run_and_kill(kills: int, job: str, folder: Path, scratch: Path) -> None:
     """Kill and resume runs until this number was really killed; a run that ended before does not count."""
-    count, shard_size = (1000, 50) if job in ("binary", "google") else (3000, 100)
+    count, shard_size = (1000, 50) if job in ("folder", "binary", "google") else (3000, 100)
     text_file(scratch / "a.txt", texts_of(count))
     whole = scratch / "whole"
     whole.mkdir()

@@ -12,6 +12,7 @@ mounts them itself, so it must run in a namespace of its own: unshare --map-root
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import random
@@ -174,7 +175,14 @@ def fill_at_every_size(model: Path, scratch: Path, job: str, step: int) -> dict[
 
 if __name__ == "__main__":
     mode, model, scratch, step, *jobs = sys.argv[1:]
-    with contextlib.suppress(ImportError):
-        import pyarrow.parquet  # noqa: F401 (imported once, and not in each of the processes)
+    # Imported once, and not in each of the processes. pyarrow imports pandas if there is one.
+    import tokenizers  # noqa: F401
+
+    import minibert.corpus.embed
+    import minibert.corpus.extract  # noqa: F401
+
+    for package in ("pyarrow.parquet", "pandas"):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(package)
     run = {"kill": kill_at_every_moment, "full": fill_at_every_size}[mode]
     print(json.dumps({job: run(Path(model), Path(scratch), job, int(step)) for job in jobs}))
