@@ -150,7 +150,7 @@ def test_arrays_of_another_dtype_or_order_are_converted(case: OpCase, dtype: typ
         np.testing.assert_array_equal(array, wanted)
 
 
-@pytest.mark.parametrize("op", Ops._fields)
+@pytest.mark.parametrize("op", [name for name in Ops._fields if callable(getattr(reference.OPS, name))])
 def test_op_has_the_parameters_of_its_twin(op: str) -> None:
     ours, twins = (inspect.signature(getattr(ops, op)).parameters for ops in (make_ops(1), reference.OPS))
     assert list(ours.values()) == list(twins.values())

@@ -94,7 +94,8 @@ def has_files(arguments: argparse.Namespace, of_files: Mapping[str, bool]) -> bo
         if arguments.texts:
             raise ValueError("texts and --input are both given; give one of them.")
         if arguments.output is None and not getattr(arguments, "estimate", False):
-            raise ValueError("--input needs --output, the name of a file, or of a folder that ends in /.")
+            places = "FILE or FOLDER/" if hasattr(arguments, "file_size") else "FILE"
+            raise ValueError(f"--input needs --output {places}.")
         return True
     if not arguments.texts:
         raise ValueError("there is no text; give texts, or a file with --input.")
