@@ -421,6 +421,8 @@ def test_the_command_prints_how_it_was_computed(
     shown = capsys.readouterr().out
     for word in ("texts     70", "1 thread on this machine", "memory", "8 runs of 70 texts", "2 readings", "a guess"):
         assert word in shown
+    assert re.search(r"^output    6\.7 KB of numbers$", shown, re.MULTILINE)  # 70 vectors of 24 float32
+    assert "core-hours. Divide them by another number of cores for a guess: the runs had 1 thread\n" in shown
     assert main([*verb, "-i", str(path), "--json", "-o", str(tmp_path / "v.jsonl")]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found.keys() == {*(field.name for field in dataclasses.fields(Estimate)), "hours", "core_hours"}
@@ -474,6 +476,13 @@ def test_the_command_says_what_it_does_not_know(
     sizes: dict[str, Any] = {"texts": 70, "tokens": 8000, "seconds": 8.0}
     shown = command_shows(arguments, capsys, monkeypatch, **sizes)
     assert "between" not in shown
+    assert "estimated from a sample" not in shown  # all texts were in the sample
+    with monkeypatch.context() as patch:
+        patch.setattr(sample, "_SAMPLE_TEXTS", 69)
+        assert "estimated from a sample" in command_shows(arguments, capsys, monkeypatch, **sizes)
+    assert "estimated from a sample" in command_shows(
+        [*arguments, "--truncation", "split"], capsys, monkeypatch, **sizes
+    )
     assert "8 runs of 70 texts, 8,000 tokens in 8.00 s: 1,000 tokens per second after the start" in shown
     shown = command_shows(arguments, capsys, monkeypatch, **sizes, ratios=(0.9, 0.9, 1.0, 1.0, 1.0, 1.0, 1.5, 1.5))
     between = re.search(r"between (.*) seconds and (.*) seconds, because the runs over the sample disagree", shown)

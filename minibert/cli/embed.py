@@ -339,16 +339,20 @@ def _estimate_as_text(found: Estimate) -> str:
     return "\n".join(
         (
             f"texts     {found.n_texts:,}, of which {found.n_computed:,} are computed{unusable}",
-            f"tokens    {found.n_tokens:,}, estimated from a sample",
+            f"tokens    {found.n_tokens:,}" + ("" if found.tokens_counted else ", estimated from a sample"),
             time,
             f"memory    {memory}",
-            f"output    {found.output_bytes / 1e6:,.1f} MB of numbers",
+            f"output    {_size(found.output_bytes)} of numbers",
             measured,
             computed,
-            f"other     {found.core_hours:.3g} core-hours; divided by other numbers of cores this is a guess, because "
-            f"only {threads} and this machine were measured",
+            f"other     {found.core_hours:.3g} core-hours. Divide them by another number of cores for a guess: the "
+            f"runs had {threads}",
         )
     )
+
+
+def _size(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB" if size >= 1e6 else f"{size / 1e3:,.1f} KB"
 
 
 def _duration(seconds: float) -> str:

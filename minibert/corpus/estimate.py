@@ -55,6 +55,8 @@ class Estimate:
         Input lines that cannot be used.
     n_tokens : int
         Tokens of the computed texts after cutting, estimated from the sample.
+    tokens_counted : bool
+        Whether all texts were in the sample, so that their tokens are counted, and not estimated.
     seconds : float
         Of the whole run, estimated.
     seconds_low, seconds_high : float
@@ -87,6 +89,7 @@ class Estimate:
     n_computed: int
     n_unusable: int
     n_tokens: int
+    tokens_counted: bool
     seconds: float
     seconds_low: float
     seconds_high: float
@@ -206,6 +209,8 @@ def estimate_corpus(
         n_computed=sample.n_computed,
         n_unusable=sample.n_unusable,
         n_tokens=n_tokens,
+        # A long text that is split is sampled in pieces, whose tokens are not exactly those of its windows.
+        tokens_counted=limit is not None and sample.is_whole(len(texts)),
         seconds=seconds + 2 * read_seconds,
         seconds_low=seconds * speed.low + 2 * read_seconds,
         seconds_high=seconds * speed.high + 2 * read_seconds,
