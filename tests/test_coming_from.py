@@ -642,7 +642,7 @@ def _no_server(world: World) -> None:
         ("one text", {}, TypeError, "texts is a str; expected a list of str"),
         ([], {}, ValueError, "texts is empty"),
         (["a", " "], {}, ValueError, r"texts\[1\] is blank"),
-        ([1], {}, TypeError, r"inputs\[0\] is a int"),
+        ([1], {}, TypeError, r"texts\[0\] is int 1; expected a str"),
     ):
         with pytest.raises(error, match=message):
             client.encode(texts, **options)

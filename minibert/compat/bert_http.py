@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import http.client
+import ipaddress
 import json
+import re
+import secrets
 import urllib.parse
 from collections.abc import Mapping
 from typing import Any
@@ -13,20 +16,44 @@ import numpy as np
 from minibert.base.checks import brief
 from minibert.base.warn import warn_caller
 
-__all__ = ["RemoteEncoder", "service_listens"]
+__all__ = ["RemoteEncoder", "is_machine", "service_listens"]
 
-_PROBE_SECONDS = 5.0
+_PROBE_SECONDS = 30.0  # for a timeout of "for ever", because a program that listens can be silent for ever
 
 
-def service_listens(host: str, port: int) -> bool:
-    """Say if a service over HTTP listens on a port; False if nothing listens there.
+def is_machine(name: str) -> bool:
+    """Return whether a text can be the name or the address of a machine, without a port."""
+    if not re.fullmatch(r"[\w.:%-]+", name):
+        return False
+    try:
+        if ":" in name:
+            ipaddress.IPv6Address(name)
+        else:
+            name.encode("idna")  # what a connection does, which raises a UnicodeError
+    except ValueError:
+        return False
+    return True
+
+
+def service_listens(host: str, port: int, timeout: float | None) -> bool:
+    """Return whether `minibert serve` listens on a port; False if nothing listens there.
+
+    Its route /livez needs no key, is answered while the models are loaded, and repeats the id of the request: other
+    programs that have this route do not.
+
+    Parameters
+    ----------
+    timeout : float, optional
+        Seconds to wait for the answer; default: 30.
 
     Raises
     ------
     ConnectionError
-        A program listens there that does not answer to HTTP.
+        Another program listens there, or one that does not answer in time.
     """
-    connection = http.client.HTTPConnection(host, port, timeout=_PROBE_SECONDS)
+    seconds = _PROBE_SECONDS if timeout is None else timeout
+    connection = http.client.HTTPConnection(host, port, timeout=seconds)
+    request_id = secrets.token_hex(8)
     try:
         try:
             connection.connect()
@@ -34,16 +61,21 @@ def service_listens(host: str, port: int) -> bool:
             raise
         except OSError:
             return False
-        connection.request("GET", "/livez")
-        connection.getresponse().read()
+        connection.request("GET", "/livez", headers={"x-request-id": request_id})
+        answer = connection.getresponse()  # its body is not read, because it can be endless
+        if answer.status in (200, 503) and answer.headers.get("x-request-id") == request_id:
+            return True
+        found = f"its answer to GET /livez is {answer.status}, and not that of `minibert serve`"
+    except TimeoutError:
+        found = f"it did not answer in {seconds:g} seconds"
     except (OSError, http.client.HTTPException) as error:
-        raise ConnectionError(
-            f"a program that listens on port {port} of this machine does not answer as a service over HTTP does: "
-            f"{error}. Give model= to compute in this process, or the port of `minibert serve`."
-        ) from error
+        found = str(error)
     finally:
         connection.close()
-    return True
+    raise ConnectionError(
+        f"a program that listens on port {port} of this machine does not answer as a service over HTTP does: "
+        f"{found}. Give model= to compute in this process, or the port of `minibert serve`."
+    )
 
 
 class RemoteEncoder:
@@ -59,7 +91,7 @@ class RemoteEncoder:
     Raises
     ------
     ValueError
-        The URL is not one of HTTP.
+        The URL is not one of HTTP, or has a character that must be written with %.
     """
 
     def __init__(self, url: str, timeout: float | None) -> None:
@@ -68,8 +100,10 @@ class RemoteEncoder:
             host, port = parts.hostname, parts.port
         except ValueError as error:
             raise ValueError(f"ip={brief(url)} is not a URL: {error}.") from error
-        if parts.scheme not in ("http", "https") or not host:
+        if parts.scheme not in ("http", "https") or not host or not is_machine(host):
             raise ValueError(f"ip={brief(url)}; expected a machine, or a URL such as 'http://localhost:8080'.")
+        if not re.fullmatch("[!-~]*", parts.path):
+            raise ValueError(f"ip={brief(url)} is not a URL: its path has a character that must be written with %.")
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         self._url, self._path = url, parts.path.rstrip("/") + "/encode"
         self._connection = kind(host, port, timeout=timeout)
@@ -105,6 +139,13 @@ class RemoteEncoder:
             raise ConnectionError(f"{self._url} is not a service of bert-as-service's protocol.") from error
         if status != 200:
             message = answer.get("error") if isinstance(answer, dict) else None
+            if status == 401:
+                raise ValueError(
+                    f"{self._url} answers 401: it wants an API key, which BertClient cannot send. Ask a service "
+                    "without keys, or send the request to /encode with another client."
+                )
+            if isinstance(message, str):
+                message = re.sub("^layers=", "pooling_layer=", message)  # the name that the caller typed
             kind = RuntimeError if status == 429 or status >= 500 else ValueError
             raise kind(f"{self._url} answers {status}: {message or brief(answer)}")
         if (cut := headers.get("x-minibert-truncated")) is not None:

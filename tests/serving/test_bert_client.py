@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import http.client
 import http.server
 import socket
 import threading
@@ -14,7 +16,9 @@ import pytest
 
 from minibert import SentenceTransformer
 from minibert.compat.bert_serving import BertClient
+from minibert.serving.gates import LoadingGate
 from tests.support.checkpoints import sentence_model
+from tests.support.outcomes import PATIENCE
 from tests.support.served import Served, served
 
 TEXTS = ["A cat sleeps.", "the bank"]
@@ -84,21 +88,178 @@ def test_the_default_port_needs_no_service(monkeypatch: pytest.MonkeyPatch, mini
 @pytest.mark.parametrize("greeting", [b"\xff\0\0\0\0\0\0\0\x01\x7f\x03", b""])  # of ZeroMQ; it hangs up
 def test_a_port_of_another_program_is_not_a_service(greeting: bytes) -> None:
     def answer() -> None:
-        for _ in range(2):
-            connection, _address = server.accept()
-            with connection:
-                connection.sendall(greeting)
+        connection, _address = server.accept()
+        with connection:
+            connection.sendall(greeting)
 
     with socket.create_server(("127.0.0.1", 0)) as server:
-        threading.Thread(target=answer, daemon=True).start()
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
         port = server.getsockname()[1]
         with pytest.raises(ConnectionError, match=f"port {port} of this machine does not answer as a service"):
             BertClient(ip="127.0.0.1", port=port)
+        thread.join(PATIENCE)  # before the socket that it uses is closed
+
+
+@pytest.fixture
+def http_server() -> Iterator[Callable[[int, dict[str, str]], int]]:
+    """Return a function that starts a server with one answer to GET, and gives its port."""
+    servers = []
+
+    def start(status: int, headers: dict[str, str]) -> int:
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(status)
+                for name, value in headers.items():
+                    self.send_header(name, value)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        return int(server.server_address[1])
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize("status", [200, 404, 503])
+@pytest.mark.parametrize("headers", [{}, {"x-request-id": "7c0ffee"}])
+def test_another_program_that_answers_to_http_is_not_a_service(
+    http_server: Callable[[int, dict[str, str]], int], status: int, headers: dict[str, str]
+) -> None:
+    port = http_server(status, headers)
+    with pytest.raises(ConnectionError, match=f"port {port} of this machine.*GET /livez is {status}.*Give model="):
+        BertClient(ip="127.0.0.1", port=port)
+
+
+def test_a_service_that_loads_its_model_is_a_service() -> None:
+    """The gate that answers until the models are loaded repeats the id, too."""
+    answers: list[dict[str, Any]] = []
+
+    async def send(message: Any) -> None:
+        answers.append(message)
+
+    async def receive() -> Any:
+        return {"type": "http.request"}
+
+    scope = {"type": "http", "path": "/livez", "method": "GET", "headers": [(b"x-request-id", b"a7")]}
+    asyncio.run(LoadingGate()(scope, receive, send))
+    assert answers[0]["status"] == 200
+    assert (b"x-request-id", b"a7") in answers[0]["headers"]
+
+
+def test_the_timeout_holds_for_the_search_of_a_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        with pytest.raises(ConnectionError, match=f"port {port} of this machine.*did not answer in 0.05 seconds"):
+            BertClient(ip="127.0.0.1", port=port, timeout=50)
+    waited = []
+
+    class Recorded(http.client.HTTPConnection):
+        def connect(self) -> None:
+            waited.append(self.timeout)
+            raise ConnectionRefusedError
+
+    monkeypatch.setattr(http.client, "HTTPConnection", Recorded)
+    for timeout in (-1, 500, 120_000, 10**30):
+        with pytest.raises(ConnectionError, match="nothing listens"):
+            BertClient(port=8080, timeout=timeout)
+    assert waited == [30.0, 0.5, 120.0, (2**31 - 1) / 1000]
+
+
+@pytest.mark.parametrize("where", ["url", "port"])
+def test_a_service_is_not_asked_for_the_vectors_of_tokens(service: Served, where: str) -> None:
+    at: dict[str, Any] = {"ip": service.url} if where == "url" else {"ip": "127.0.0.1", "port": service.port}
+    for pooling in ("NONE", "none", ["NONE"]):
+        with pytest.raises(ValueError, match=r"pooling_strategy=.*per token.*service at http://.*Give model="):
+            BertClient(**at, pooling_strategy=pooling)
 
 
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
+        ({"pooling_layer": "-2"}, TypeError, "^pooling_layer='-2'; expected an int"),
+        ({"pooling_layer": [0, 1.5]}, TypeError, "^pooling_layer=1.5; expected an int"),
+        ({"pooling_layer": True}, TypeError, "^pooling_layer=True; expected an int"),
+        ({"pooling_layer": []}, ValueError, r"^pooling_layer=\[\]; expected an int or several"),
+        ({"pooling_layer": 10**5000}, ValueError, "^pooling_layer=<an integer of 16610 bits>; expected an int"),
+        ({"pooling_strategy": "median"}, ValueError, "^pooling_strategy='median' is not a pooling mode"),
+        ({"pooling_strategy": None}, TypeError, "^pooling_strategy=None; expected the name"),
+        ({"pooling_strategy": ["NONE", "cls"]}, ValueError, "^pooling_strategy 'none' cannot be combined"),
+        ({"pooling_strategy": "pooler"}, ValueError, "^pooling_strategy='pooler' fixes the layers"),
+        ({"pooling_strategy": "first_last"}, ValueError, "^pooling_strategy='first_last' fixes the layers"),
+    ],
+)
+def test_layers_and_poolings_are_checked_before_a_service_is_asked(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        BertClient(ip="10.0.0.1", **options)
+    with pytest.raises(error, match=message):
+        BertClient(model=str(folder), **options)
+    monkeypatch.setattr("minibert.compat.bert_serving.service_listens", None)  # a call would be a TypeError
+    with pytest.raises(error, match=message):
+        BertClient(**options)
+
+
+@pytest.mark.parametrize("layer", [np.int64(-2), np.array(-2), np.array([-2, -1]), (np.int8(0), 1), range(2)])
+def test_layers_of_numpy_are_accepted_by_a_service(service: Served, folder: Path, layer: Any) -> None:
+    with BertClient(ip=service.url, pooling_layer=layer) as client:
+        expected = BertClient(model=str(folder), pooling_layer=layer).encode(TEXTS)
+        np.testing.assert_array_equal(client.encode(TEXTS, show_tokens=np.True_)[0], expected)  # type: ignore[arg-type]
+
+
+def test_calls_that_cannot_be_answered_say_why(service: Served, folder: Path) -> None:
+    with BertClient(ip=service.url) as client:
+        for texts, tokenized, message in (
+            ([np.int64(1)], False, r"texts\[0\] is int64 .*1.*; expected a str"),
+            (["a", ["b"]], False, r"texts\[1\] is list \['b'\]; expected a str"),
+            (["a"], True, r"texts\[0\] is str 'a'; expected a list of str"),
+            ([["a"], [np.int64(1)]], True, r"texts\[1\] is list .*; expected a list of str"),
+        ):
+            with pytest.raises(TypeError, match=message):
+                client.encode(texts, is_tokenized=tokenized)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=r"texts\[1\] is blank"):
+            client.encode([["a"], []], is_tokenized=True)  # type: ignore[list-item]
+        with pytest.raises(ValueError, match=r"blocking=False: encode waits .*use encode_async"):
+            client.encode(TEXTS, blocking=False)
+    with pytest.raises(ValueError, match=r"is_tokenized=True: a service takes tokens.*ip="):
+        BertClient(model=str(folder)).encode([["a"]], is_tokenized=True)  # type: ignore[list-item]
+
+
+def test_a_service_with_keys_is_said_to_be_out_of_reach(folder: Path) -> None:
+    with served(str(folder), MINIBERT_SERVE_API_KEY="k" * 40) as running:
+        for options in ({"ip": running.url}, {"ip": "127.0.0.1", "port": running.port}):
+            with (
+                BertClient(**options) as client,
+                pytest.raises(ValueError, match="401: it wants an API key, which BertClient cannot send"),
+            ):
+                client.encode(TEXTS)
+
+
+def test_the_name_of_this_machine_can_have_capitals() -> None:
+    with pytest.raises(ConnectionError, match="nothing listens on port"):
+        BertClient(ip="LOCALHOST", port=free_port())
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        (
+            {"ip": "localhost:5555"},
+            ValueError,
+            "^ip='localhost:5555'; expected a machine without a port, which port= has",
+        ),
+        ({"ip": ""}, ValueError, "^ip=''; expected a machine, or a URL"),
+        ({"ip": " localhost"}, ValueError, "^ip=' localhost'; expected a machine, or a URL"),
+        ({"ip": "a/b"}, ValueError, "^ip='a/b'; expected a machine, or a URL"),
+        ({"ip": "a..b"}, ValueError, "^ip='a..b'; expected a machine, or a URL"),
         ({"ip": None}, TypeError, "ip is NoneType None; expected a machine"),
         ({"ip": 5555}, TypeError, "ip is int 5555"),
         ({"port": "5555"}, TypeError, "port='5555'; expected an int"),
@@ -132,11 +293,12 @@ def test_refusals_and_cut_texts_are_said(service: Served) -> None:
         with pytest.warns(UserWarning, match="1 of 2 texts are longer than the limit"):
             client.encode(["a", "word " * 600])
     with (
-        BertClient(ip=service.url, pooling_strategy="median") as client,
-        pytest.raises(ValueError, match=r"400.*median"),
+        BertClient(ip=service.url, pooling_layer=99) as client,
+        pytest.raises(ValueError, match=r"400: pooling_layer=99; this model has \d+ layers"),
     ):
         client.encode(TEXTS)
-    for url in ("ftp://x", "http://", "http://x:y", "http://[::1"):
+    wrong_paths = ("http://x/a b", "http://x/é")
+    for url in ("ftp://x", "http://", "http://x:y", "http://[::1", "http://a b", "http://a..b/", *wrong_paths):
         with pytest.raises(ValueError, match="URL"):
             BertClient(ip=url)
 
