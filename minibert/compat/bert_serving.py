@@ -267,7 +267,7 @@ def _service(ip: str, port: int, timeout: float | None, *, computes_here: bool) 
         return url.replace("0.0.0.0", host)
     if port != _PORT:
         raise ConnectionError(
-            f"nothing listens on port {port} of this machine. Start `minibert serve MODEL --port {port}`, or give "
+            f"nothing listens on port {port} of this machine. Start `minibert serve` with this port, or give "
             "model= to compute in this process."
         )
     return None
