@@ -32,12 +32,19 @@ MAPS = {
     "intermediate.dense": (4 * H, H),
     "output.dense": (H, 4 * H),
 }
-ABSENT = {"+avx512vnni": "-avx512vnni", "+avxvnni": "-avxvnni"}
+
+
+def without(*names: str) -> dict[str, str]:
+    """Return the variables that choose this processor without the features whose names begin with one of these."""
+    features = target().features.split(",")
+    absent = (f"-{feature[1:]}" if feature[1:].startswith(names) else feature for feature in features)
+    return {"NUMBA_CPU_FEATURES": ",".join(absent)}
+
+
 PROCESSORS = {
     "this one": {},
-    "without VNNI": {
-        "NUMBA_CPU_FEATURES": ",".join(ABSENT.get(feature, feature) for feature in target().features.split(","))
-    },
+    "without AMX": without("amx"),
+    "without AMX and VNNI": without("amx", "avx512vnni", "avxvnni"),
     "AVX2": {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx,+avx2,+fma"},
     "SSE": {"NUMBA_CPU_NAME": "generic"},
 }

@@ -273,6 +273,40 @@ def test_lines_are_packed_where_they_are_unpacked_beside_the_products() -> None:
 
 
 @pytest.mark.parametrize("compute_type", TYPES)
+def test_the_bytes_of_the_numbers_are_planes_for_amx(compute_type: str) -> None:
+    """Products of bytes, as the instructions of AMX take them from the lines, give the sums of whole numbers."""
+    form = FORMATS[compute_type]
+    words = Words(form, dot_for(form, Processor("made", "+avx512f,+amx-int8,+amx-tile")))
+    groups, planes, depth = 3, words.dot.w_bytes, form.group
+    generator = np.random.default_rng(0)
+    whole = generator.integers(-form.weight_most, form.weight_most + 1, (NR, groups, depth), f"i{planes}")
+    lines = packing._lines_of(whole, words)
+    assert lines.shape == (groups, words.lines, NR, 4)
+    again = packing._whole_numbers(lines[None], words)
+    np.testing.assert_array_equal(again.reshape(NR, groups, depth), whole)
+    x = generator.integers(-form.x_most // 16, form.x_most // 16, (5, depth), f"i{planes}")
+    for g in range(groups):
+        total = np.zeros((5, NR), np.int64)
+        for i, j in np.ndindex(planes, planes):  # the byte of x, and that of the weight
+            of_x = x.view(np.int8 if i == planes - 1 else np.uint8)[:, i::planes]
+            of_weight = lines[g, j * depth // 4 : (j + 1) * depth // 4].transpose(0, 2, 1).reshape(depth, NR)
+            of_weight = of_weight.view(np.int8) if j == planes - 1 else of_weight
+            total += 256 ** (i + j) * (of_x.astype(np.int64) @ of_weight.astype(np.int64))
+        np.testing.assert_array_equal(total, x.astype(np.int64) @ whole[:, g].T.astype(np.int64))
+
+
+@pytest.mark.parametrize("compute_type", TYPES)
+def test_rows_of_x_are_whole_cache_lines_for_amx(compute_type: str) -> None:
+    form = FORMATS[compute_type]
+    words = Words(form, dot_for(form, Processor("made", "+avx512f,+amx-int8,+amx-tile")))
+    for K in (1, 128, 129, 384, 768, 3072, 4097):
+        size = words.row_size(K)
+        assert size % 16 == 0
+        assert size >= form.groups(K) * (words.steps + 1)
+    assert (words.rows, words.header) == (16, 1)
+
+
+@pytest.mark.parametrize("compute_type", TYPES)
 def test_a_packed_weight_gives_back_its_numbers_and_survives_pickling(compute_type: str) -> None:
     dense = Linear(("encoder.dense",), normal(71, 300), normal(71))
     packed = make_ops(1, compute_type=compute_type).prepare(dense)
@@ -303,6 +337,8 @@ def test_packed_weights_need_little_memory(compute_type: str, part: float) -> No
 @pytest.mark.parametrize(
     ("features", "int16", "int8"),
     [
+        (f"{FEATURES},+avx512f,+avx512bw,+avx512vnni,+amx-int8,+amx-tile", "x86.tdpbssd", "x86.tdpbssd"),
+        (f"{FEATURES},+avx512f,+avx512bw,+avx512vnni,+amx-tile", "x86.avx512.vpdpwssd.512", "x86.avx512.vpdpbusd.512"),
         (f"{FEATURES},+avx512f,+avx512bw,+avx512vnni", "x86.avx512.vpdpwssd.512", "x86.avx512.vpdpbusd.512"),
         (f"{FEATURES},+avxvnni", "x86.avx512.vpdpwssd.256", "x86.avx512.vpdpbusd.256"),
         (f"{FEATURES},+avx512f,+avx512bw", "x86.avx512.pmaddw.d.512", "x86.avx512.pmaddw.d.512"),

@@ -99,10 +99,11 @@ def run_hashes(processors: Mapping[Any, dict[str, str]], folders: list[Path]) ->
     return found
 
 
-def without_vnni() -> str:
-    """Return the features of this processor as NUMBA_CPU_FEATURES, without the instructions of VNNI."""
-    absent = {"+avx512vnni": "-avx512vnni", "+avxvnni": "-avxvnni"}
-    return ",".join(absent.get(feature, feature) for feature in target().features.split(","))
+def without(*names: str) -> dict[str, str]:
+    """Return the variables that choose this processor without the features whose names begin with one of these."""
+    features = target().features.split(",")
+    absent = (f"-{feature[1:]}" if feature[1:].startswith(names) else feature for feature in features)
+    return {"NUMBA_CPU_FEATURES": ",".join(absent)}
 
 
 @pytest.mark.skipif(not X86, reason="the processors that are named here are x86-64")
@@ -129,14 +130,26 @@ def test_the_bits_of_minilm_are_those_of_every_other_processor(hashes: dict[int,
 @pytest.mark.skipif(
     not (X86 and target().has("avx512bw") and target().has("avx512vnni")), reason="this processor lacks AVX-512 or VNNI"
 )
-def test_avx512_without_vnni_gives_the_same_bits(folders: list[Path]) -> None:
+def test_avx512_without_amx_or_vnni_gives_the_same_bits(folders: list[Path]) -> None:
     ours = {"ops": of_ops(), **{str(folder): of_model(str(folder)) for folder in folders}}
-    found = run_hashes({"": {"NUMBA_CPU_FEATURES": without_vnni()}}, folders)[""]
-    assert (found.pop("lanes"), set(found.pop("instructions").values())) == (16, {"x86.avx512.pmaddw.d.512"})
-    assert {words.dot.name for words in WORDS.values()} == {"x86.avx512.vpdpwssd.512", "x86.avx512.vpdpbusd.512"}
-    assert list(found) == list(ours)
-    for group, arrays in ours.items():
-        assert found[group] == arrays, group
+    vnni, plain = {"x86.avx512.vpdpwssd.512", "x86.avx512.vpdpbusd.512"}, {"x86.avx512.pmaddw.d.512"}
+    assert {words.dot.name for words in WORDS.values()} == ({"x86.tdpbssd"} if target().has("amx-int8") else vnni)
+    others = {"AMX": without("amx"), "VNNI": without("amx", "avx512vnni", "avxvnni")}
+    for absent, found in run_hashes(others, folders).items():
+        expected = vnni if absent == "AMX" else plain
+        assert (found.pop("lanes"), set(found.pop("instructions").values())) == (16, expected)
+        assert list(found) == list(ours)
+        for group, arrays in ours.items():
+            assert found[group] == arrays, (absent, group)
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_amx_is_used_only_if_the_system_allows_it(allowed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMBA_CPU_NAME", "sapphirerapids")
+    monkeypatch.setenv("NUMBA_CPU_FEATURES", "+avx512f,+amx-int8,+amx-tile")
+    monkeypatch.setattr("minibert.kernels.processor._may_use_tiles", lambda: allowed)
+    found = target.__wrapped__()
+    assert (found.has("amx-int8"), found.has("amx-tile"), found.has("avx512f")) == (allowed, allowed, True)
 
 
 def test_a_processor_is_read_by_its_features() -> None:

@@ -27,9 +27,9 @@ import numpy as np
 
 from minibert.base.arrays import FloatArray
 
-__all__ = ["Buffers", "Slabs", "aligned_empty"]
+__all__ = ["CACHE_LINE", "Buffers", "Slabs", "aligned_empty"]
 
-_CACHE_LINE, _LARGE_PAGE = 64, 1 << 21  # bytes
+CACHE_LINE, _LARGE_PAGE = 64, 1 << 21  # bytes
 _SLAB = 1 << 25  # bytes; pages that are not used do not take memory
 _MOST_BLOCKS = 12  # a layer has at most six results alive at once
 # In floats. The allocator reuses smaller arrays itself; no step of a forward needs larger ones.
@@ -38,7 +38,7 @@ _SMALLEST, _LARGEST = 1 << 16, 1 << 23
 
 def aligned_empty(*shape: int) -> FloatArray:
     """Return a float32 array of this shape with arbitrary contents, which begins at a cache line."""
-    return np.ndarray(shape, np.float32, _aligned_bytes(4 * math.prod(shape), _CACHE_LINE))
+    return np.ndarray(shape, np.float32, _aligned_bytes(4 * math.prod(shape), CACHE_LINE))
 
 
 def _aligned_bytes(size: int, alignment: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
@@ -62,7 +62,7 @@ class Slabs:
 
     def empty(self, *shape: int) -> FloatArray:
         """Return an array of this shape with arbitrary contents, in memory that no other array uses."""
-        size = -(-4 * math.prod(shape) // _CACHE_LINE) * _CACHE_LINE
+        size = -(-4 * math.prod(shape) // CACHE_LINE) * CACHE_LINE
         with self._lock:
             if len(self._rest) < size:
                 self._rest = _aligned_bytes(max(size, _SLAB), _LARGE_PAGE)

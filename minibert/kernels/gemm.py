@@ -41,6 +41,7 @@ from typing import Any
 import numpy as np
 
 from minibert.bert.low_precision import BLOCK
+from minibert.kernels.amx import amx_multiplier, begin_tiles, end_tiles
 from minibert.kernels.compilation import function, inline
 from minibert.kernels.memory import floats_at, stack_floats, task_at
 from minibert.kernels.processor import MR, NR, WIDTH
@@ -58,7 +59,7 @@ from minibert.kernels.simd import (
     tanh,
 )
 from minibert.kernels.tasks import ACTIVATION_CODES, EPILOGUE, FLOAT, LINEAR, ROWS
-from minibert.kernels.tile import add_block, add_products, add_row, add_tiles, load_tile, store_tile, zero_tile
+from minibert.kernels.tile import add_block, add_products, finish_tile, zero_tile
 from minibert.kernels.words import PACKED, Words
 
 __all__ = ["KC", "epilogue_chunk", "linear_chunk", "linear_words_chunk", "multiply_tile", "prefetch_tile"]
@@ -101,10 +102,11 @@ def _layout(words: Words | None) -> tuple[Any, Any, int, int, int]:
     steps, header, line = np.int64(words.steps), words.header * NR * FLOAT, words.line
     group_size = np.int64((header + words.lines * line) // FLOAT)
     block, groups_of_block = np.int64(BLOCK), np.int64(BLOCK // words.form.group)
+    unit = np.int64(words.scales_unit)
 
     def sizes(K):
         groups = (K + block - 1) // block * groups_of_block
-        return groups * steps, groups * (1 + steps), groups * group_size
+        return groups * steps, groups * steps + (groups + unit - 1) // unit * unit, groups * group_size
 
     return inline(lambda depth: steps), inline(sizes), FLOAT, header, line
 
@@ -139,11 +141,7 @@ def _micro_kernel(rows: int, words: Words | None) -> Any:
             for k in range(depth % length):
                 sums = add(sums, a + k * FLOAT, lda, b + k * line)
             totals = add_block(totals, sums, a, lda, b)
-        if added >= 1:
-            totals = add_row(totals, bias)
-        if added == 2:
-            totals = add_tiles(totals, load_tile(totals, residual, ldc))
-        store_tile(totals, c, ldc)
+        finish_tile(totals, c, ldc, added, bias, residual)
 
     return micro_kernel
 
@@ -241,12 +239,13 @@ def apply_epilogue(rows, columns, tile, start, ldt, bias, bias_start, code, resi
 # --- chunks ----------------------------------------------------------------------------------------------------------
 
 _linear_task, _epilogue_task = task_at(LINEAR), task_at(EPILOGUE)
-_tile_buffer = stack_floats(MR * NR)
 
 
 def _linear_chunk(words: Words | None, multiply: Any) -> Any:
     """Make the function that multiplies the micro-tiles of one block by the panels of one chunk."""
     _, sizes, *_ = _layout(words)
+    tile_buffer = stack_floats((MR if words is None else words.rows) * NR)
+    begin, end = (begin_tiles, end_tiles) if words is not None and words.dot.in_tiles else (begin_nothing, end_nothing)
 
     @function
     def linear_chunk(address, chunk):
@@ -259,7 +258,8 @@ def _linear_chunk(words: Words | None, multiply: Any) -> Any:
         depth, lda, size = sizes(task.K)
         part = size // block_tiles  # words of the next panel that each tile prefetches, `pace` of them with each k
         pace = size // depth // block_tiles + 1
-        buffer = _tile_buffer()
+        buffer = tile_buffer()
+        begin(height + min(taller, 1))
         for p in range(first_panel, min(first_panel + task.panels_per_chunk, (N + NR - 1) // NR)):
             panel, column, columns = task.panels + p * size * FLOAT, p * NR, min(NR, N - p * NR)
             ahead = panel + size * FLOAT
@@ -278,8 +278,19 @@ def _linear_chunk(words: Words | None, multiply: Any) -> Any:
                         floats_at(task.residual), floats_at(task.y), offset, N, has_residual
                     )  # fmt: skip
                 ahead += part * FLOAT
+        end()
 
     return linear_chunk
+
+
+@inline
+def begin_nothing(rows):
+    """Do what comes before the products of a chunk: nothing, without AMX."""
+
+
+@inline
+def end_nothing():
+    """Do what comes after the products of a chunk: nothing, without AMX."""
 
 
 linear_chunk = _linear_chunk(None, multiply_floats)
@@ -287,7 +298,7 @@ linear_chunk = _linear_chunk(None, multiply_floats)
 
 def linear_words_chunk(words: Words) -> Any:
     """Make the function that does the same for a product of words."""
-    return _linear_chunk(words, _tile_multiplier(words))
+    return _linear_chunk(words, amx_multiplier(words) if words.dot.in_tiles else _tile_multiplier(words))
 
 
 @function

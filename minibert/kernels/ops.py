@@ -18,15 +18,16 @@ from minibert.base.arrays import FloatArray, IntArray
 from minibert.bert import reference
 from minibert.bert.low_precision import format_of, quantise_linear
 from minibert.bert.ops import AttentionOutput, LayerNorm, Linear, Ops, PreparedLinear
-from minibert.kernels.buffers import Buffers, Slabs
+from minibert.kernels.buffers import CACHE_LINE, Buffers, Slabs
 from minibert.kernels.machine_code import load_run_task
 from minibert.kernels.packing import PackedLinear, PackedWords, pack, pack_words
-from minibert.kernels.processor import processor_name
+from minibert.kernels.processor import MR, processor_name
 from minibert.kernels.tasks import (
     ACTIVATION_CODES,
     ATTENTION,
     EMBED,
     EPILOGUE,
+    FLOAT,
     LAYER_NORM,
     LINEAR,
     LINEAR_WORDS,
@@ -134,20 +135,23 @@ def linear(
     packed = cast("PackedLinear | PackedWords", linear)  # `prepare` returned it
     M, (N, K) = len(x), packed.shape
     x = _floats(x)
-    kind, source, factor = LINEAR, 0, x
+    kind, source, factor, rows = LINEAR, 0, address(x), MR
     if isinstance(packed, PackedWords):
-        name = packed.format.name
-        kind, factor = LINEAR_WORDS[name], resources.buffers.empty(M, WORDS[name].row_size(K))
+        name, words = packed.format.name, WORDS[packed.format.name]
+        kind, rows = LINEAR_WORDS[name], words.rows
+        # The rows of x begin at a cache line, and AMX may read one more (amx.py).
+        memory = resources.buffers.empty((M + 1) * words.row_size(K) + CACHE_LINE // FLOAT)
+        factor = -(-address(memory) // CACHE_LINE) * CACHE_LINE
         if x.size > SMALL:
-            resources.team.run(QUANTISE[name], address(x), address(factor), M, K, num_chunks=row_chunks(M))
+            resources.team.run(QUANTISE[name], address(x), factor, M, K, num_chunks=row_chunks(M))
         else:
             source = address(x)
     y = resources.buffers.empty(M, N)
     added = None if residual is None else _floats(residual)
-    chunks, num_chunks = linear_chunks(M, N, resources.team.num_threads)
+    chunks, num_chunks = linear_chunks(M, N, resources.team.num_threads, rows)
     resources.team.run(
         kind,
-        address(factor),
+        factor,
         address(packed.panels),
         address(packed.bias),
         0 if added is None else address(added),

@@ -102,9 +102,7 @@ class PackedWords:
         N, words = self.shape[0], WORDS[self.format.name]
         panels = self.panels.reshape(-1, *words.panel_shape(self.shape[1]))
         scales = panels[:, :, :NR].transpose(0, 2, 1).reshape(-1, panels.shape[1])[:N]
-        lines = _lines(panels, words)
-        numbers = _unpack_lines(lines) if words.dot.unpacks else lines
-        whole = numbers.transpose(0, 3, 1, 2, 4).reshape(-1, panels.shape[1], self.format.group)[:N]
+        whole = _whole_numbers(_lines(panels, words), words).reshape(-1, panels.shape[1], self.format.group)[:N]
         return QuantisedLinear(self.paths, self.shape, whole, np.ascontiguousarray(scales), self.bias, self.format)
 
     def __reduce__(self) -> tuple[Callable[..., PackedWords], tuple[Any, ...]]:
@@ -122,17 +120,36 @@ def pack_words(empty: Callable[..., FloatArray], linear: QuantisedLinear) -> Pac
         panel[:, :count] = linear.scales[rows].T
         if words.dot.offset:
             panel[:, NR : NR + count].view(np.int32)[...] = -words.dot.offset * whole.sum(axis=2, dtype=np.int32).T
-        numbers = whole.reshape(count, len(panel), words.steps, -1).transpose(1, 2, 0, 3)
-        _lines(panel, words)[:, :, :count] = _pack_lines(numbers) if words.dot.unpacks else numbers
+        _lines(panel, words)[:, :, :count] = _lines_of(whole, words)
     panels.flags.writeable = False
     return PackedWords(linear.paths, linear.shape, panels.reshape(-1), linear.bias, linear.format)
 
 
 def _lines(panels: FloatArray, words: Words) -> IntArray:
-    """Return the lines of panels, a view of shape (..., groups, lines of a group, NR, numbers of a word)."""
-    lines = panels[..., words.header * NR :].view(f"i{words.dot.w_bytes}")
+    """Return the lines of panels, a view of shape (..., groups, lines of a group, NR, numbers or bytes of a word)."""
+    lines = panels[..., words.header * NR :].view("u1" if words.dot.in_tiles else f"i{words.dot.w_bytes}")
     return lines.reshape(*panels.shape[:-1], words.lines, NR, -1)
 
+
+def _lines_of(whole: IntArray, words: Words) -> IntArray:
+    """Return the lines of whole numbers: (columns, groups, group) -> (groups, lines, columns, numbers or bytes)."""
+    columns, groups, group = whole.shape
+    if words.dot.in_tiles:
+        bytes_of = np.ascontiguousarray(whole).view(np.uint8).reshape(columns, groups, group // _WORD, _WORD, -1)
+        return bytes_of.transpose(1, 4, 2, 0, 3).reshape(groups, words.lines, columns, _WORD)
+    numbers = whole.reshape(columns, groups, words.steps, -1).transpose(1, 2, 0, 3)
+    return _pack_lines(numbers) if words.dot.unpacks else numbers
+
+
+def _whole_numbers(lines: IntArray, words: Words) -> IntArray:
+    """Return the whole numbers of lines: (panels, groups, lines, NR, ...) -> (panels, NR, groups, ...)."""
+    if words.dot.in_tiles:
+        planes = lines.reshape(*lines.shape[:2], words.dot.w_bytes, -1, NR, _WORD)
+        return np.ascontiguousarray(planes.transpose(0, 4, 1, 3, 5, 2)).view(f"i{words.dot.w_bytes}")
+    return (_unpack_lines(lines) if words.dot.unpacks else lines).transpose(0, 3, 1, 2, 4)
+
+
+_WORD = 4  # bytes
 
 # Where the two bits that each of seven lines has of the eighth are in it.
 _PLACES = 2 * np.arange(PACKED - 2, -1, -1, dtype=np.int16)[:, None, None]

@@ -1,6 +1,7 @@
 """The processor that the kernels are compiled for, and the shape of the micro-tile that fits its registers.
 
-What        `target` gives the processor's name and features, from LLVM or from NUMBA_CPU_NAME and NUMBA_CPU_FEATURES
+What        `target` gives the processor's name and features, from LLVM or from NUMBA_CPU_NAME and NUMBA_CPU_FEATURES,
+            without the matrices of AMX if the system does not let this process use them
 Registers   A micro-tile of MR rows and NR columns has its sums in registers. Beside them, one vector of each NR columns
             of the weight and one number of x need registers too
 Contract    This file does not import numba, because a process that finds its machine code on disk does not need it
@@ -9,9 +10,11 @@ Source      The choice of name and features is Numba's: numba/core/codegen.py (J
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import platform
+import sys
 from typing import NamedTuple
 
 import llvmlite.binding as llvm
@@ -53,7 +56,22 @@ def target() -> Processor:
             )
     if features is None:
         features = "" if name.lower() == "generic" else _host_features(name)
+    if Processor(name, features).has("amx-tile") and not _may_use_tiles():
+        features = features.replace("+amx", "-amx")
     return Processor(name, features)
+
+
+def _may_use_tiles() -> bool:
+    """Ask Linux for the tiles of AMX, which a process may use only with its permission; return whether it gives them.
+
+    Source: Linux, Documentation/arch/x86/xstate.rst
+    """
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return False
+    arch_prctl, request_permission, tile_data = 158, 0x1023, 18
+    call = ctypes.CDLL(None).syscall
+    call.restype, call.argtypes = ctypes.c_long, (ctypes.c_long,) * 3
+    return bool(call(arch_prctl, request_permission, tile_data) == 0)
 
 
 def _host_features(name: str) -> str:

@@ -3,7 +3,8 @@
 What        The chunks of a task and the source of a small product. They have the bits of low_precision.quantise, in
             the layout of words.py
 Layout      16 features are a vector, so a block of 128 features is eight vectors. The Hadamard matrix is three rounds
-            of sums and differences of these vectors and, in int8, four rounds of those of their lanes
+            of sums and differences of these vectors and, in int8, four rounds of those of their lanes. For AMX, each
+            byte of the whole numbers of a group is written to a plane of its own
 Numerics    x factor + 1.5 2^23 is rounded once, to a float32 without digits after the point. Its last 8 or 16 bits are
             the whole number. No number, not even NaN, has an undefined result here, as in a conversion to an integer
 Edges       The last features of a row are copied into a block that is filled up with zeros
@@ -69,12 +70,16 @@ def _turn(builder: Any, vectors: list[Any], distances: tuple[int, ...]) -> list[
 
 
 def _block_quantiser(words: Words) -> Any:
-    """Make the function that quantises the BLOCK floats at an address x, and writes their groups to an address q."""
+    """Make the function that quantises the BLOCK floats at an address x.
+
+    It writes the whole numbers of the first group to an address q, and its scale to an address s.
+    """
     form, dot = words.form, words.dot
-    narrow = ir.VectorType(ir.IntType(8 * dot.x_bytes), WIDTH)
+    planes = dot.x_bytes if dot.in_tiles else 1
+    narrow = ir.VectorType(ir.IntType(8 * dot.x_bytes // planes), WIDTH)
 
     @intrinsic
-    def quantise_block(typingctx: Any, x: Any, q: Any) -> Any:
+    def quantise_block(typingctx: Any, x: Any, q: Any, s: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             def halve(vectors: list[Any], combine: Any) -> Any:
                 while len(vectors) > 1:
@@ -94,13 +99,13 @@ def _block_quantiser(words: Words) -> Any:
                 total = combine_lanes(builder, lanes, lambda builder, x, y: builder.fadd(x, y))
                 return call_llvm(builder, "llvm.smax.i32", _INT, most, builder.bitcast(total, _INT))
 
-            x_, q_ = arguments
+            x_, q_, s_ = arguments
             vectors = [load_lanes(builder, pointer_at(builder, x_, _FLOAT, i)) for i in range(0, BLOCK, WIDTH)]
             vectors = _turn(builder, vectors, form.distances)
             each = form.group // WIDTH
             for g in range(BLOCK // form.group):
                 group = vectors[g * each : (g + 1) * each]
-                bits, start = size_of(group), g * (1 + words.steps)
+                bits = size_of(group)
                 size = builder.bitcast(bits, _FLOAT)
                 nothing = builder.fcmp_ordered("<", size, _number(SMALLEST))
                 factor = builder.select(nothing, _number(0.0), builder.fdiv(_number(form.x_most), size))
@@ -108,16 +113,21 @@ def _block_quantiser(words: Words) -> Any:
                 scale = builder.select(nothing, _number(0.0), scale)
                 is_finite = builder.icmp_signed("<", bits, ir.Constant(_INT, _INFINITY))
                 scale = builder.select(is_finite, builder.bitcast(scale, _INT), ir.Constant(_INT, _NAN))
-                builder.store(scale, pointer_at(builder, q_, _INT, start)).align = 4
+                builder.store(scale, pointer_at(builder, s_, _INT, g * words.scale_distance)).align = 4
                 factors, rounds = splat(builder, factor), ir.Constant(FLOATS, [_ROUNDS + dot.offset] * WIDTH)
                 for i, vector in enumerate(group):
                     rounded = builder.bitcast(fma_lanes(builder, vector, factors, rounds), INTS)
-                    place = pointer_at(builder, q_, _INT, start + 1 + i * WIDTH * dot.x_bytes // FLOAT)
-                    place = builder.bitcast(place, narrow.as_pointer())
-                    builder.store(builder.trunc(rounded, narrow), place).align = 4
+                    for plane in range(planes):
+                        start = g * words.group_distance * FLOAT + (plane * form.group + i * WIDTH) * (
+                            dot.x_bytes // planes
+                        )
+                        place = pointer_at(builder, q_, ir.IntType(8), start)
+                        shifted = builder.lshr(rounded, ir.Constant(INTS, [8 * plane] * WIDTH))
+                        place = builder.bitcast(place, narrow.as_pointer())
+                        builder.store(builder.trunc(shifted, narrow), place).align = 4
             return context.get_dummy_value()
 
-        return types.void(types.int64, types.int64), codegen
+        return types.void(types.int64, types.int64, types.int64), codegen
 
     return quantise_block
 
@@ -125,12 +135,17 @@ def _block_quantiser(words: Words) -> Any:
 def quantisers(words: Words) -> tuple[Any, Any]:
     """Make the function that quantises ROWS rows of a task, and the one that quantises the source of a product."""
     quantise_block = _block_quantiser(words)
-    size = words.row_size(BLOCK) * FLOAT  # bytes of a block
+    groups_of_block, steps = np.int64(BLOCK // words.form.group), np.int64(words.steps)
+    header, unit = np.int64(words.x_header), np.int64(words.scales_unit)
+    group_distance, scale_distance = np.int64(words.group_distance), np.int64(words.scale_distance)
     quantise_task, linear_task = task_at(QUANTISE[words.form.name]), task_at(LINEAR_WORDS[words.form.name])
 
     @function
     def quantise_rows(x, K, first, last, q):
         blocks, block = (K + BLOCK - 1) // BLOCK, _block()
+        groups = blocks * groups_of_block
+        row_size = groups * steps + (groups + unit - 1) // unit * unit
+        first_scale = 0 if header else groups * steps
         for row in range(first, last):
             for b in range(blocks):
                 source, count = x + (row * K + b * BLOCK) * FLOAT, K - b * BLOCK
@@ -138,7 +153,9 @@ def quantisers(words: Words) -> tuple[Any, Any]:
                     for i in range(0, BLOCK, WIDTH):
                         store(floats_at(block), i, load_first(floats_at(source), i, count - i))
                     source = block
-                quantise_block(source, q + (row * blocks + b) * size)
+                group, start = b * groups_of_block, row * row_size
+                numbers, scale = header + group * group_distance, first_scale + group * scale_distance
+                quantise_block(source, q + (start + numbers) * FLOAT, q + (start + scale) * FLOAT)
 
     @function
     def quantise_chunk(address, chunk):

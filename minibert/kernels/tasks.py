@@ -130,18 +130,18 @@ class LinearChunks(NamedTuple):
 
 
 @functools.lru_cache(maxsize=1024)
-def linear_chunks(M: int, N: int, num_threads: int) -> tuple[LinearChunks, int]:
-    """Return how a product of M rows and N columns is cut, and its number of chunks.
+def linear_chunks(M: int, N: int, num_threads: int, rows: int = MR) -> tuple[LinearChunks, int]:
+    """Return how a product of M rows and N columns is cut, and its number of chunks; a micro-tile has up to `rows`.
 
     With few rows there is one block of tiles, and the threads share the panels. With many rows there are more blocks,
     and each stays in cache while all panels are read.
     """
-    tiles = -(-M // MR)
+    tiles = -(-M // rows)
     blocks = 1 if tiles <= FEW_TILES else -(-tiles // BLOCK_TILES)
     num_panels = -(-N // NR)
     block_tiles = -(-tiles // blocks)
     wanted = -(-CHUNKS_PER_THREAD * num_threads // blocks) if num_threads > 1 else 1
-    panels_per_chunk = max(1, num_panels // wanted, -(-LEAST_TILES // max(1, block_tiles)))
+    panels_per_chunk = max(1, num_panels // wanted, -(-LEAST_TILES * MR // (rows * max(1, block_tiles))))
     chunks_per_block = -(-num_panels // panels_per_chunk)
     cut = LinearChunks(tiles, block_tiles, panels_per_chunk, chunks_per_block)
     return cut, blocks * chunks_per_block if M else 0

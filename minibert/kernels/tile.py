@@ -18,15 +18,18 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, models, register_model
 
+from minibert.kernels.compilation import inline
 from minibert.kernels.processor import NR, WIDTH
 from minibert.kernels.simd import FLOATS, INTS, call_llvm, fma_lanes, load_lanes, splat, store_lanes
-from minibert.kernels.words import PACKED, Dot, Words
+from minibert.kernels.words import PACKED, TILE_ROWS, Dot, Words
 
 __all__ = [
     "add_block",
     "add_products",
     "add_row",
     "add_tiles",
+    "finish_tile",
+    "load_sums",
     "load_tile",
     "pointer_at",
     "store_tile",
@@ -177,6 +180,27 @@ def _indices(numbers: range) -> Any:
     return ir.Constant(ir.VectorType(INTS.element, len(numbers)), list(numbers))
 
 
+def load_sums(rows: int, words: Words) -> Any:
+    """Make the function that loads the first rows of a group's sums that AMX has written (amx.py), as whole numbers."""
+
+    @intrinsic
+    def load(typingctx: Any, address: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            sums: list[Any] = []
+            for plane in range(2 * words.dot.x_bytes - 1):  # the sums of plane i count 2^(8 i) times
+                first = pointer_at(builder, arguments[0], index=plane * TILE_ROWS * NR)
+                places = _vector_pointers(builder, [builder.gep(first, [_WORD(i * NR)]) for i in range(rows)])
+                loaded = [builder.bitcast(load_lanes(builder, place), INTS) for place in places]
+                shift = ir.Constant(INTS, [8 * plane] * WIDTH)
+                shifted = [builder.shl(x, shift) for x in loaded] if plane else loaded
+                sums = [builder.add(x, y) for x, y in zip(sums, shifted, strict=True)] if plane else loaded
+            return _tile_of(builder, sums)
+
+        return Tile(rows, INTS)(types.int64), codegen
+
+    return load
+
+
 @intrinsic
 def load_tile(typingctx: Any, like: Any, address: Any, stride: Any) -> Any:
     """Load a tile with the rows of `like`; rows have a distance of `stride` floats."""
@@ -243,3 +267,13 @@ def add_block(typingctx: Any, totals: Any, sums: Any, a: Any, lda: Any, b: Any) 
         return _tile_of(builder, [fma_lanes(builder, *each) for each in grown])
 
     return totals(totals, sums, types.int64, types.int64, types.int64), codegen
+
+
+@inline
+def finish_tile(totals, c, ldc, added, bias, residual):
+    """Add the bias if `added` is at least 1, and the residual if it is 2, and store a tile; gemm.py explains them."""
+    if added >= 1:
+        totals = add_row(totals, bias)
+    if added == 2:
+        totals = add_tiles(totals, load_tile(totals, residual, ldc))
+    store_tile(totals, c, ldc)

@@ -6,7 +6,10 @@ Algorithm   An instruction multiplies the two or four numbers of a word of x by 
             have a sign: x + 128 is multiplied, and the sums begin with -128 times the sum of the weights. ARM has sdot
             for int8. Otherwise vpmaddwd multiplies 16 bits (plain multiplications, if it is not an x86): then x is kept
             in 16 bits, and the weight of int8 is widened to 16 bits when it is loaded
-Layout      A row of x is groups of words, each after a header of one word: its scale. A panel of the weight is groups
+            Intel's AMX multiplies matrices of bytes (amx.py), four bytes of x by four of the weight in each step. The
+            two bytes of the numbers of int16 are two planes: first all lower bytes of a group, then all upper ones
+Layout      A row of x is groups of words, each after a header of one word: its scale. With AMX the scales follow after
+            all groups, and a row is filled up to whole cache lines. A panel of the weight is groups
             of lines, each after a header of one or two lines: NR scales, and the numbers with which the sums begin. A
             line has one word (two bytes, if the weight is widened) of each of its NR columns
             The weight of int16 has 14 bits. So eight lines can be stored as seven: their numbers are the upper 14 bits,
@@ -25,13 +28,14 @@ import platform
 from typing import NamedTuple
 
 from minibert.bert.low_precision import FORMATS, FORMATS_OF, Format
-from minibert.kernels.processor import ARM64, NR, Processor, target
+from minibert.kernels.processor import ARM64, MR, NR, Processor, target
 
-__all__ = ["PACKED", "WORDS", "Dot", "Words", "dot_for", "is_faster"]
+__all__ = ["PACKED", "TILE_BYTES", "TILE_ROWS", "WORDS", "Dot", "Words", "dot_for", "is_faster"]
 
 _X86 = platform.machine() in ("x86_64", "AMD64", "i686")
 _WORD = 4  # bytes
 PACKED = 8  # lines that are stored as one line less, if they are packed
+TILE_ROWS, TILE_BYTES = 16, 64  # of a register of AMX: rows, and bytes of a row
 
 
 class Dot(NamedTuple):
@@ -44,13 +48,16 @@ class Dot(NamedTuple):
     w_bytes: int  # of a number of the weight
     offset: int = 0  # is added to x, because the instruction takes it for a number without a sign
     unpacks: bool = False  # whether eight lines are stored as seven
+    in_tiles: bool = False  # whether it multiplies matrices of bytes, the tiles of AMX
 
 
 def dot_for(form: Format, processor: Processor) -> Dot:
     """Return the best instruction of a processor for a format."""
-    has = processor.has
+    has, w_bytes = processor.has, 2 if form.weight_most > 127 else 1
+    if has("amx-int8") and has("amx-tile") and has("avx512f"):
+        return Dot("x86.tdpbssd", TILE_BYTES // _WORD, True, w_bytes, w_bytes, in_tiles=True)
     vnni = 512 if has("avx512vnni") and has("avx512f") else 256 if has("avxvnni") else 0
-    if form.weight_most > 127:
+    if w_bytes == 2:
         if vnni:
             unpacks = vnni == 512 and processor.name.startswith("znver") and form.weight_most < 1 << 13
             return Dot(f"x86.avx512.vpdpwssd.{vnni}", vnni // 32, True, 2, 2, unpacks=unpacks)
@@ -58,7 +65,6 @@ def dot_for(form: Format, processor: Processor) -> Dot:
         return Dot(f"x86.avx512.vpdpbusd.{vnni}", vnni // 32, True, 1, 1, offset=128)
     elif ARM64 and has("dotprod"):
         return Dot("aarch64.neon.sdot.v4i32.v16i8", 4, True, 1, 1)
-    w_bytes = 2 if form.weight_most > 127 else 1
     if not _X86:
         return Dot("", 16, False, 2, w_bytes)
     if has("avx512bw") and has("avx512f"):
@@ -94,9 +100,40 @@ class Words(NamedTuple):
         """Bytes of a line of a panel."""
         return NR * _WORD * self.dot.w_bytes // self.dot.x_bytes
 
+    @property
+    def rows(self) -> int:
+        """Most rows of a micro-tile."""
+        return TILE_ROWS if self.dot.in_tiles else MR
+
+    @property
+    def sums_size(self) -> int:
+        """Numbers of 4 bytes that AMX writes for a group of a micro-tile: TILE_ROWS x NR for each tile of sums."""
+        return (2 * self.dot.x_bytes - 1) * TILE_ROWS * NR
+
+    @property
+    def x_header(self) -> int:
+        """Words before those of a group in a row of x."""
+        return 0 if self.dot.in_tiles else 1
+
+    @property
+    def group_distance(self) -> int:
+        """Words from a group to the next one in a row of x."""
+        return self.x_header + self.steps
+
+    @property
+    def scale_distance(self) -> int:
+        """Words from the scale of a group to the next one in a row of x."""
+        return self.group_distance if self.x_header else 1
+
+    @property
+    def scales_unit(self) -> int:
+        """The number of scales in a row of x is filled up to a multiple of this."""
+        return TILE_BYTES // _WORD if self.dot.in_tiles else 1
+
     def row_size(self, K: int) -> int:
         """Return the number of words of a row of x with K features."""
-        return self.form.groups(K) * (1 + self.steps)
+        groups = self.form.groups(K)
+        return groups * self.steps + -(-groups // self.scales_unit) * self.scales_unit
 
     def panel_shape(self, K: int) -> tuple[int, int]:
         """Return the shape of a panel for K features: groups, and the words of one."""

@@ -1,0 +1,168 @@
+"""The matrix product of words with Intel's AMX, whose registers are matrices.
+
+What        `amx_multiplier` does for AMX what the micro-kernels of gemm.py do for the other instructions
+Registers   An AMX tile has up to 16 rows of 64 bytes. One instruction adds the product of two tiles to a third one:
+            (rows, 64) numbers of x times (64, 16) numbers of the weight, whose 16 rows are 16 lines of a panel. The
+            numbers are bytes, with a sign or without
+Algorithm   A number of int16 is 256 times its upper byte, which has the sign, plus its lower byte. So the product of
+            two numbers is four products of bytes. The tiles hold the sums of low low, of low high + high low, and of
+            high high. The whole sum of a group is below 2^31, so its 32 bits are right even if those of a part overflow
+Loop order  blocks of 128 features -> groups: products of bytes, whose sums AMX can only write to memory -> four rows at
+            a time: sums -> scales -> totals, which wait in the result for the next block
+Cost        Measured on a Xeon (Granite Rapids): a product of tiles takes 16 cycles, as does a store, and the load of a
+            tile 8. The load takes 47 if its rows cross the borders of cache lines, so each row of x is whole lines. The
+            instructions of AVX-512 do not run beside those of AMX: the times of both are added
+Contract    A chunk begins with `begin_tiles` and ends with `end_tiles`, so that the system need not save the tiles of a
+            thread. If the tiles have a row more than a micro-tile, the row of x after it is read; its sums are not used
+Source      Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from minibert.bert.low_precision import BLOCK
+from minibert.kernels.compilation import function
+from minibert.kernels.memory import stack_floats
+from minibert.kernels.processor import NR
+from minibert.kernels.simd import call_llvm, prefetch_second
+from minibert.kernels.tasks import FLOAT
+from minibert.kernels.tile import add_block, finish_tile, load_sums, load_tile, zero_tile
+from minibert.kernels.words import TILE_BYTES, TILE_ROWS, Words
+
+__all__ = ["amx_multiplier", "begin_tiles", "end_tiles"]
+
+_LONG, _BYTE, _POINTER = ir.IntType(64), ir.IntType(8), ir.IntType(8).as_pointer()
+_LINE = NR * FLOAT  # bytes of a line of a panel, and of a row of sums
+_X, _WEIGHT, _NUM_TILES = 3, 5, 8  # the first tiles of x and of the weight; those of sums begin with 0
+
+
+@intrinsic
+def begin_tiles(typingctx: Any, rows: Any) -> Any:
+    """Give the tiles of sums and of x this number of rows, and those of the weight 16; all rows have 64 bytes."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        memory = cgutils.alloca_once(builder, ir.ArrayType(_LONG, 8))
+        memory.align = TILE_BYTES
+        palette, unused = _LONG(1), _LONG(0)
+        widths = _LONG(sum(TILE_BYTES << 16 * tile for tile in range(4)))  # of four tiles, 16 bits each
+        of_rows = _LONG(sum(1 << 8 * tile for tile in range(_WEIGHT)))  # 8 bits each
+        of_weight = _LONG(sum(TILE_ROWS << 8 * tile for tile in range(_WEIGHT, _NUM_TILES)))
+        heights = builder.add(builder.mul(arguments[0], of_rows), of_weight)
+        for i, field in enumerate((palette, unused, widths, widths, unused, unused, heights, unused)):
+            builder.store(field, cgutils.gep_inbounds(builder, memory, 0, i))
+        call_llvm(builder, "llvm.x86.ldtilecfg", ir.VoidType(), builder.bitcast(memory, _POINTER))
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
+
+
+@intrinsic
+def end_tiles(typingctx: Any) -> Any:
+    """Empty all tiles."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        call_llvm(builder, "llvm.x86.tilerelease", ir.VoidType())
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+def _group_multiplier(words: Words) -> Any:
+    """Make the function that computes the sums of one group of a micro-tile.
+
+    a, b and sums are the addresses of its numbers in x, of its lines in a panel, and of memory for the sums. The rows
+    of x have a distance of `lda` bytes. For each byte of the weight and of x, a plane of memory has the sums of
+    TILE_ROWS rows and NR columns; planes of the same power of 256 are one.
+    """
+    planes, depth = words.dot.x_bytes, words.form.group
+    lines = words.lines // planes  # of the panel, with one byte of each number
+
+    @intrinsic
+    def multiply_group(typingctx: Any, a: Any, lda: Any, b: Any, sums: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            a_, lda_, b_, sums_ = arguments
+
+            def call(name: str, tile: int, *others: Any) -> None:
+                call_llvm(builder, f"llvm.x86.{name}", ir.VoidType(), _BYTE(tile), *others)
+
+            def move(name: str, tile: int, address: Any, offset: int, stride: Any) -> None:
+                pointer = builder.inttoptr(builder.add(address, _LONG(offset)), _POINTER)
+                call(name, tile, pointer, stride)
+
+            for column in range(0, _LINE, TILE_BYTES):
+                for power in range(2 * planes - 1):
+                    call("tilezero", power)
+                for k in range(0, depth, TILE_BYTES):
+                    for plane in range(planes):
+                        first_line = plane * lines + k // FLOAT
+                        move("tileloadd64", _X + plane, a_, plane * depth + k, lda_)
+                        move("tileloadd64", _WEIGHT + plane, b_, first_line * _LINE + column, _LONG(_LINE))
+                    for i, j in itertools.product(range(planes), repeat=2):
+                        signs = "".join("s" if plane == planes - 1 else "u" for plane in (i, j))
+                        call(f"tdpb{signs}d", i + j, _BYTE(_X + i), _BYTE(_WEIGHT + j))
+                for power in range(2 * planes - 1):
+                    move("tilestored64", power, sums_, power * TILE_ROWS * _LINE + column, _LONG(_LINE))
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64, types.int64, types.int64), codegen
+
+    return multiply_group
+
+
+def _scaled_adder(rows: int, words: Words) -> Any:
+    """Make the function that adds the sums of a block, times their scales, to the totals of some rows, c."""
+    zeros, load, groups = zero_tile(rows), load_sums(rows, words), BLOCK // words.form.group
+    of_panel, of_sums = np.int64((words.header + words.lines) * _LINE), np.int64(words.sums_size * FLOAT)
+
+    @function
+    def add_scaled(sums, x_scales, lda, b, c, ldc, is_first, added, bias, residual):
+        totals = zeros(b)
+        if not is_first:
+            totals = load_tile(totals, c, ldc)
+        for g in range(groups):
+            totals = add_block(totals, load(sums + g * of_sums), x_scales + g * FLOAT, lda, b + g * of_panel)
+        finish_tile(totals, c, ldc, added, bias, residual)
+
+    return add_scaled
+
+
+def amx_multiplier(words: Words) -> Any:
+    """Make the function that does what `multiply_tile_and_add` of gemm.py says, for words and up to 16 rows."""
+    multiply_group, groups = _group_multiplier(words), BLOCK // words.form.group
+    _1, _2, _3, _4 = (_scaled_adder(rows, words) for rows in range(1, 5))
+    sums_of_block = stack_floats(groups * words.sums_size)
+    steps, of_x, of_sums = np.int64(words.steps), np.int64(words.steps * FLOAT), np.int64(words.sums_size * FLOAT)
+    header, of_panel = np.int64(words.header * _LINE), np.int64((words.header + words.lines) * _LINE)
+
+    @function
+    def multiply_tile_and_add(rows, a, lda, b, depth, c, ldc, added, bias, residual, ahead, pace):
+        scales, sums, num_blocks = a + depth * FLOAT, sums_of_block(), depth // (groups * steps)
+        for block in range(num_blocks):
+            for g in range(groups):
+                for _ in range(steps):
+                    prefetch_second(ahead)
+                    ahead += pace * FLOAT
+                multiply_group(a + g * of_x, lda * FLOAT, b + g * of_panel + header, sums + g * of_sums)
+            is_first, last = block == 0, (added if block == num_blocks - 1 else 0)
+            for row in range(0, rows, 4):
+                s, x, left = sums + row * _LINE, scales + row * lda * FLOAT, rows - row
+                y, r = c + row * ldc * FLOAT, residual + row * ldc * FLOAT
+                if left >= 4:
+                    _4(s, x, lda, b, y, ldc, is_first, last, bias, r)
+                elif left == 3:
+                    _3(s, x, lda, b, y, ldc, is_first, last, bias, r)
+                elif left == 2:
+                    _2(s, x, lda, b, y, ldc, is_first, last, bias, r)
+                else:
+                    _1(s, x, lda, b, y, ldc, is_first, last, bias, r)
+            a, b, scales = a + groups * of_x, b + groups * of_panel, scales + groups * FLOAT
+
+    return multiply_tile_and_add
