@@ -17,10 +17,12 @@ from minibert import SentenceTransformer
 from minibert.cli import main
 from minibert.corpus.embed import embed_corpus
 from minibert.corpus.file_folder import FILE_SIZE
+from minibert.corpus.journal import Journal
 from minibert.corpus.manifest import read_manifest, seal, unsealed
 from minibert.corpus.parts import Part
 from minibert.corpus.readers import Source
-from minibert.corpus.shards import ShardFolder, folder_of
+from minibert.corpus.run_folder import RunFolder, folder_of
+from minibert.corpus.shards import Shards
 from tests.support.corpus_runs import StoppedError, stop_after, text_file
 from tests.support.crash_program import contents, texts_of
 
@@ -279,7 +281,7 @@ def test_more_files_than_names(
 def test_two_runs_do_not_write_one_folder(short_model: SentenceTransformer, source: Source, tmp_path: Path) -> None:
     pytest.importorskip("fcntl")
     with (
-        ShardFolder(str(tmp_path / "out"), [Part("part-mine", None)]),
+        RunFolder(str(tmp_path / "out"), [Part("part-mine", None)]),
         pytest.raises(BlockingIOError, match=f"out is being written by process {os.getpid()} on .* Wait until"),
     ):
         embed_corpus(short_model, [source], tmp_path / "out", **SMALL)
@@ -321,14 +323,14 @@ def test_a_finished_run_of_another_input_is_computed_again_as_the_message_says(
 def test_a_file_that_is_moved_away_before_the_end_can_be_put_back(
     short_model: SentenceTransformer, source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, last_files = tmp_path / "out" / "part-00000.parquet", ShardFolder._last_files
+    first, last_files = tmp_path / "out" / "part-00000.parquet", Shards._last_files
 
-    def move_away(self: ShardFolder) -> Any:
+    def move_away(self: Shards) -> Any:
         first.rename(tmp_path / "moved")
         return last_files(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(ShardFolder, "_last_files", move_away)
+        patch.setattr(Shards, "_last_files", move_away)
         with pytest.raises(
             ValueError, match=r"part-00000\.parquet is missing, .* Put a copy of it there, then continue"
         ):
@@ -388,15 +390,15 @@ def test_stopped_while_a_file_becomes_final(
 ) -> None:
     (tmp_path / "own").mkdir()
     output = tmp_path / "own" / "out"
-    replace, record = os.replace, ShardFolder._record
+    replace, record = os.replace, Journal._record
 
     def stop_replacing(made: Any, final: Any) -> None:
         if "part-00001" in str(final):
             raise StoppedError
         replace(made, final)
 
-    def stop_recording(self: ShardFolder, entry: dict[str, Any]) -> None:
-        stop = len(self._recorded) == 1 and "file" in entry
+    def stop_recording(self: Journal, entry: dict[str, Any]) -> None:
+        stop = len(self.files) == 1 and "file" in entry
         if stop and moment == "before the journal":
             raise StoppedError
         record(self, entry)
@@ -407,7 +409,7 @@ def test_stopped_while_a_file_becomes_final(
         if moment == "before the rename":
             patch.setattr(os, "replace", stop_replacing)
         else:
-            patch.setattr(ShardFolder, "_record", stop_recording)
+            patch.setattr(Journal, "_record", stop_recording)
         with pytest.raises(StoppedError):
             embed_corpus(short_model, [source], output, **SMALL)
     assert (output / "part-00001.parquet").exists() == (moment != "before the rename")
@@ -519,7 +521,7 @@ def test_a_file_is_on_the_disk_before_the_journal_says_so(
     short_model: SentenceTransformer, source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
-    replace, fsync, record = os.replace, os.fsync, ShardFolder._record
+    replace, fsync, record = os.replace, os.fsync, Journal._record
 
     def noted_replace(made: Any, final: Any) -> None:
         replace(made, final)
@@ -531,13 +533,13 @@ def test_a_file_is_on_the_disk_before_the_journal_says_so(
         if folder.exists() and os.path.samestat(folder.stat(), os.fstat(descriptor)):
             done.append("sync the folder")
 
-    def noted_record(self: ShardFolder, entry: dict[str, Any]) -> None:
+    def noted_record(self: Journal, entry: dict[str, Any]) -> None:
         record(self, entry)
         done.append("record the file" if "file" in entry else "record a shard")
 
     monkeypatch.setattr(os, "replace", noted_replace)
     monkeypatch.setattr(os, "fsync", noted_fsync)
-    monkeypatch.setattr(ShardFolder, "_record", noted_record)
+    monkeypatch.setattr(Journal, "_record", noted_record)
     embed_corpus(short_model, [source], tmp_path / "out", **SMALL)
     for number in range(4):
         first = done.index(f"rename to part-{number:05}.parquet")
