@@ -236,14 +236,11 @@ def run_shards(
             counts, n_files = shards.finish()
             n_resumed = counts.n_texts
     return Summary(
-        counts.n_texts,
-        task.width,
-        counts.n_tokens,
-        counts.n_cut,
-        counts.n_left_out,
-        n_resumed,
-        time.perf_counter() - start,
-        n_files,
+        **dataclasses.asdict(counts),
+        width=task.width,
+        n_resumed=n_resumed,
+        seconds=time.perf_counter() - start,
+        n_files=n_files,
     )
 
 
