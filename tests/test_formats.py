@@ -12,7 +12,8 @@ import pytest
 from minibert.base.files import check_format
 from minibert.cli import main
 from minibert.corpus.manifest import FORMAT, read_manifest, seal, unsealed
-from minibert.corpus.shards import ShardFolder, folder_of
+from minibert.corpus.run_folder import folder_of
+from minibert.corpus.shards import Shards
 from minibert.corpus.token_features import TokenFeatures
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*has no modules.json")
@@ -44,16 +45,17 @@ def extract(folder: Path, texts: Path, output: Path) -> int:
 def test_every_file_has_its_number(
     short_folder: Path, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    journals = []
-    finish = ShardFolder.finish
+    journal, finish = "", Shards.finish
 
-    def keep(self: ShardFolder, *arguments: Any) -> None:
-        journals.append((self.path / "shards.jsonl").read_text())
-        finish(self, *arguments)
+    def keep(self: Shards, *arguments: Any) -> Any:
+        nonlocal journal
+        journal = (folder_of(tmp_path / "v.parquet") / "shards.jsonl").read_text()
+        return finish(self, *arguments)
 
-    monkeypatch.setattr(ShardFolder, "finish", keep)
-    assert embed(short_folder, texts, tmp_path / "v.parquet") == 0
-    assert [json.loads(line)["format"] for line in journals[0].splitlines()] == [FORMAT] * 3
+    with monkeypatch.context() as patch:
+        patch.setattr(Shards, "finish", keep)
+        assert embed(short_folder, texts, tmp_path / "v.parquet") == 0
+    assert [json.loads(line)["format"] for line in journal.splitlines()] == [FORMAT] * 3
     assert json.loads((tmp_path / "v.parquet.manifest.json").read_text())["format"] == FORMAT
 
     from pyarrow import parquet
@@ -102,7 +104,7 @@ def test_an_unfinished_run(
 ) -> None:
     output = tmp_path / "v.npy"
     with monkeypatch.context() as patch:
-        patch.setattr(ShardFolder, "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(Shards, "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         assert embed(short_folder, texts, output) == 1
     renumber(folder_of(output) / "manifest.json", number)
     code = embed(short_folder, texts, output, "--resume")

@@ -481,7 +481,7 @@ def test_shards_of_long_lines_are_resumed(
     arguments += ["--shard-size", "6", "-o"]
     monkeypatch.setattr(runs, "CHARACTERS_AT_ONCE", 60)
     sizes = []
-    commit = runs.ShardFolder.commit
+    commit = runs.Shards.commit
 
     def counted(self: Any, counts: Any) -> None:
         if len(sizes) == stop:
@@ -489,7 +489,7 @@ def test_shards_of_long_lines_are_resumed(
         commit(self, counts)
         sizes.append(counts.n_texts + counts.n_left_out)
 
-    monkeypatch.setattr(runs.ShardFolder, "commit", counted)
+    monkeypatch.setattr(runs.Shards, "commit", counted)
     stop = -1
     assert main([*arguments, str(tmp_path / "whole.npy")]) == 0
     assert sum(sizes) == 100

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from minibert.base.checks import counted
 from minibert.cli.common import positive, report_problem, report_written
 from minibert.corpus.readers import Source, input_format
-from minibert.corpus.shards import folder_of, is_unfinished
+from minibert.corpus.run_folder import folder_of, is_unfinished
 
 if TYPE_CHECKING:
     from minibert.corpus.runs import Summary

@@ -3,7 +3,7 @@
 Each file is whole when it gets its name, and never changed again, so that other programs can read it while the run goes
 on. The folder holds nothing else. Readers of such folders differ in what they skip: pyarrow and Spark skip names that
 begin with "." or "_", datasets only ".", dask and Polars neither. So the unfinished output and the manifest are beside
-the folder, as they are beside an output file (shards.py).
+the folder, as they are beside an output file (run_folder.py).
 """
 
 from __future__ import annotations

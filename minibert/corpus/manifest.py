@@ -1,6 +1,6 @@
 """The manifest of a run: its settings, its counts and its outputs, as JSON with a checksum.
 
-It is beside the output when a run has finished, and in the run's folder before that (shards.py).
+It is beside the output when a run has finished, and in the run's folder before that (run_folder.py).
 """
 
 from __future__ import annotations

@@ -31,7 +31,8 @@ from minibert.corpus.manifest import manifest_path
 from minibert.corpus.parts import Counts, Part
 from minibert.corpus.readers import InputLine, Source, read_input_lines
 from minibert.corpus.run_checks import compare, manifest_of_finished, refuse_inputs, refuse_names
-from minibert.corpus.shards import ShardFolder
+from minibert.corpus.run_folder import RunFolder
+from minibert.corpus.shards import Shards
 from minibert.corpus.survey import CHARACTERS_AT_ONCE, BadLines, Survey, standard_input, survey, weight
 
 __all__ = ["Append", "Output", "Summary", "run_shards"]
@@ -99,7 +100,7 @@ class Output:
     processors : callable
         Returns the names of the processors that have computed something (`Ops.processor`), for the manifest.
     assemble : callable, optional
-        See `ShardFolder.finish`.
+        See `Shards.finish`.
     begin : callable
         Begins a shard, given its numbered input lines and a function to call with the number of lines done. By default
         it returns the input lines.
@@ -179,18 +180,21 @@ def run_shards(
     again = (
         "Without resume=True it is computed again." if task.files is None else f"Delete {output} to compute it again."
     )
-    with ShardFolder(target, task.parts, task.files) as folder:
+    with (
+        RunFolder(target, task.parts, is_folder=task.files is not None) as folder,
+        Shards(folder, task.files) as shards,
+    ):
         unfinished = folder.manifest()
         if unfinished is not None and not resume:
             delete = "the folder" if task.files is None else folder.to_delete
-            raise ValueError(f"{folder.describe()}. Continue it with resume=True, or delete {delete}.")
+            raise ValueError(f"{shards.describe()}. Continue it with resume=True, or delete {delete}.")
         if task.files is None:
             ended = os.path.exists(target)
         else:  # without its files, a run starts again, as without its one file
             ended = os.path.exists(manifest_path(target)) and not is_empty(task.files.path)
         finished = manifest_of_finished(target, again) if resume and unfinished is None and ended else None
         if unfinished is None and finished is None:
-            folder.refuse_used()
+            shards.refuse_used()
         files = [
             dataclasses.replace(source, path=folder.keep_standard_input(standard_input))
             if source.path == "-"
@@ -212,7 +216,7 @@ def run_shards(
         if task.files is not None:
             task.files.refuse_too_many(sum(found.counts))
         if unfinished is None:
-            folder.start(mine)
+            shards.start(mine)
         else:
             compare(
                 unfinished,
@@ -222,25 +226,21 @@ def run_shards(
             )
         if unfinished is None or "finished" not in unfinished:
             if unfinished is not None:
-                folder.resume(bad_lines.report)
-            n_resumed = folder.counts.n_texts
-            done = n_resumed + folder.counts.n_left_out
+                shards.resume(bad_lines.report)
+            n_resumed = shards.counts.n_texts
+            done = n_resumed + shards.counts.n_left_out
             with progress_bar(sum(found.counts), show=show_progress, initial=min(done, sum(found.counts))) as count:
-                _compute(task, folder, files, before, found, shard_size, count)
-            folder.finish(task.assemble)
+                _compute(task, shards, files, before, found, shard_size, count)
+            counts, n_files = shards.finish(task.assemble)
         else:
-            folder.finish()
-            n_resumed = folder.counts.n_texts
-        counts, n_files = folder.counts, folder.n_files
+            counts, n_files = shards.finish()
+            n_resumed = counts.n_texts
     return Summary(
-        counts.n_texts,
-        task.width,
-        counts.n_tokens,
-        counts.n_cut,
-        counts.n_left_out,
-        n_resumed,
-        time.perf_counter() - start,
-        n_files,
+        **dataclasses.asdict(counts),
+        width=task.width,
+        n_resumed=n_resumed,
+        seconds=time.perf_counter() - start,
+        n_files=n_files,
     )
 
 
@@ -249,7 +249,7 @@ def run_shards(
 
 def _compute(
     task: Output,
-    folder: ShardFolder,
+    shards: Shards,
     sources: Sequence[Source],
     before: Sequence[tuple[int, int]],
     found: Survey,
@@ -259,15 +259,15 @@ def _compute(
     """Compute the shards that are not done yet; the input lines of the others are read and ignored."""
     input_lines = _numbered_lines(sources, found.checksums)
     # Lines are counted, not shards, because a shard of long lines has fewer of them.
-    done = folder.counts.n_texts + folder.counts.n_left_out
+    done = shards.counts.n_texts + shards.counts.n_left_out
     next(islice(input_lines, done, done), None)
     begun: deque[Any] = deque()
 
     def save_oldest() -> None:
-        counts = task.compute(begun.popleft(), folder.counts, folder.append, progress)
+        counts = task.compute(begun.popleft(), shards.counts, shards.append, progress)
         _refuse_changes(sources, before)
-        folder.add_processors(task.processors())
-        folder.commit(counts)
+        shards.add_processors(task.processors())
+        shards.commit(counts)
 
     for chunk in in_chunks(input_lines, shard_size, lambda numbered: weight(numbered[1]), CHARACTERS_AT_ONCE):
         begun.append(task.begin(chunk, progress))

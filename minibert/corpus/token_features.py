@@ -39,7 +39,7 @@ def tokens_path(path: str | os.PathLike[str]) -> str:
 
 
 class TokenFeatureWriter:
-    """Compute hidden states of every token, a batch of texts at a time -> the parts of a file (see shards.py).
+    """Compute hidden states of every token, a batch of texts at a time -> the parts of a file (see journal.py).
 
     Parameters
     ----------

@@ -22,7 +22,7 @@ from minibert.base.files import check_output, write_whole
 from minibert.corpus.file_folder import FileFolder, is_folder, refuse_folder, refuse_used
 from minibert.corpus.manifest import FORMAT, manifest_path
 from minibert.corpus.parts import Counts, Part
-from minibert.corpus.shards import folder_of
+from minibert.corpus.run_folder import folder_of
 
 __all__ = ["OUTPUT_DTYPES", "OUTPUT_SUFFIXES", "VectorWriter", "index_path", "json_line", "npy_header", "output_suffix"]
 
@@ -97,7 +97,7 @@ def json_line(value: dict[str, Any]) -> bytes:
 
 @dataclasses.dataclass(frozen=True)
 class VectorWriter:
-    """Append vectors and their index entries to the parts of a file (see shards.py).
+    """Append vectors and their index entries to the parts of a file (see journal.py).
 
     Parameters
     ----------

@@ -15,7 +15,8 @@ import pytest
 from minibert import SentenceTransformer
 from minibert.cli import main
 from minibert.corpus.embed import embed_corpus
-from minibert.corpus.shards import ShardFolder, folder_of
+from minibert.corpus.run_folder import folder_of
+from minibert.corpus.shards import Shards
 from tests.support.checkpoints import random_checkpoint
 from tests.support.corpus_runs import StoppedError, output_of, stop_after, text_file
 from tests.support.crash_program import arguments_of, contents, texts_of
@@ -190,14 +191,14 @@ def test_input_that_changes_during_the_run(
     short_model: SentenceTransformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = text_file(tmp_path / "a.txt", texts_of(50))
-    commit = ShardFolder.commit
+    commit = Shards.commit
 
-    def commit_and_change(self: ShardFolder, counts: Any) -> None:
+    def commit_and_change(self: Shards, counts: Any) -> None:
         commit(self, counts)
         text_file(tmp_path / "a.txt", texts_of(60, seed=1))
 
     with monkeypatch.context() as patch:
-        patch.setattr(ShardFolder, "commit", commit_and_change)
+        patch.setattr(Shards, "commit", commit_and_change)
         with pytest.raises(ValueError, match=r"a\.txt was changed while it was read"):
             embed_corpus(short_model, [source], str(tmp_path / "out.npy"), shard_size=10, truncation="silent")
     assert not (tmp_path / "out.npy").exists()
@@ -217,14 +218,14 @@ def test_input_that_changes_between_the_first_look_and_the_first_shard(
 ) -> None:
     """No shard may come from a changed input: if the old input is restored, --resume would accept the shard."""
     source = text_file(tmp_path / "a.txt", texts_of(50))
-    begin = ShardFolder.start
+    begin = Shards.start
 
-    def start_and_change(self: ShardFolder, manifest: dict[str, Any]) -> None:
+    def start_and_change(self: Shards, manifest: dict[str, Any]) -> None:
         begin(self, manifest)
         text_file(tmp_path / "a.txt", texts_of(60, seed=1))
 
     with monkeypatch.context() as patch:
-        patch.setattr(ShardFolder, "start", start_and_change)
+        patch.setattr(Shards, "start", start_and_change)
         with pytest.raises(ValueError, match=r"a\.txt was changed while it was read"):
             embed_corpus(short_model, [source], tmp_path / "out.npy", shard_size=10, truncation="silent")
     text_file(tmp_path / "a.txt", texts_of(50))

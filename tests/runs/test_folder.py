@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -17,10 +18,13 @@ from minibert import SentenceTransformer
 from minibert.cli import main
 from minibert.corpus.embed import embed_corpus
 from minibert.corpus.file_folder import FILE_SIZE
+from minibert.corpus.journal import Journal
 from minibert.corpus.manifest import read_manifest, seal, unsealed
 from minibert.corpus.parts import Part
 from minibert.corpus.readers import Source
-from minibert.corpus.shards import ShardFolder, folder_of
+from minibert.corpus.run_folder import RunFolder, folder_of
+from minibert.corpus.runs import Summary
+from minibert.corpus.shards import Shards
 from tests.support.corpus_runs import StoppedError, stop_after, text_file
 from tests.support.crash_program import contents, texts_of
 
@@ -37,14 +41,30 @@ def rows_of(folder: Path) -> list[int]:
     return [pq.read_metadata(path).num_rows for path in sorted(folder.iterdir())]
 
 
-def interrupted(
-    model: SentenceTransformer, source: Source, output: Path, shards: int, patch: pytest.MonkeyPatch, **how: Any
-) -> None:
-    """Stop a run when this number of shards is saved."""
-    with patch.context() as patched:
-        stop_after(shards, patched, StoppedError())
-        with pytest.raises(StoppedError):
-            embed_corpus(model, [source], output, **{**SMALL, **how})
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A run that is stopped and resumed. It must end with the files of a run that was not."""
+
+    model: SentenceTransformer
+    source: Source
+    output: Path
+    whole: dict[str, bytes]
+
+    def embed(self, **how: Any) -> Summary | None:
+        return embed_corpus(self.model, [self.source], self.output, **SMALL, **how)
+
+    def stop(self, shards: int) -> None:
+        """Stop it when this number of shards is saved."""
+        with pytest.MonkeyPatch.context() as patch:
+            stop_after(shards, patch, StoppedError())
+            with pytest.raises(StoppedError):
+                self.embed()
+
+    def resume(self) -> Summary:
+        summary = self.embed(resume=True, report=lambda problem: None)
+        assert summary is not None
+        assert contents(self.output.parent) == self.whole
+        return summary
 
 
 @pytest.fixture(autouse=True)
@@ -59,11 +79,11 @@ def source(tmp_path: Path) -> Source:
 
 
 @pytest.fixture
-def whole(short_model: SentenceTransformer, source: Source, tmp_path: Path) -> dict[str, bytes]:
-    """Return the files of a run that was not interrupted."""
-    (tmp_path / "whole").mkdir()
+def run(short_model: SentenceTransformer, source: Source, tmp_path: Path) -> Run:
+    for name in ("whole", "own"):
+        (tmp_path / name).mkdir()
     embed_corpus(short_model, [source], tmp_path / "whole" / "out", **SMALL)
-    return contents(tmp_path / "whole")
+    return Run(short_model, source, tmp_path / "own" / "out", contents(tmp_path / "whole"))
 
 
 # --- what it holds ----------------------------------------------------------------------------------------------------
@@ -134,18 +154,14 @@ READERS: dict[str, Callable[[str], Any]] = {
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.filterwarnings("ignore:The inplace keyword")  # dask calls pandas so
 def test_readers_of_folders_see_the_texts_in_order_while_it_grows_and_afterwards(
-    short_model: SentenceTransformer,
-    source: Source,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    reader: str,
+    run: Run, tmp_path: Path, reader: str
 ) -> None:
-    interrupted(short_model, source, tmp_path / "out", 5, monkeypatch)
-    (tmp_path / "out").rename(tmp_path / "half")  # datasets would take the second folder of a name from its cache
+    run.stop(5)
+    run.output.rename(tmp_path / "half")  # datasets would take the second folder of a name from its cache
     assert [*READERS[reader](str(tmp_path / "half"))] == [*range(40)]
-    (tmp_path / "half").rename(tmp_path / "out")
-    embed_corpus(short_model, [source], tmp_path / "out", resume=True, **SMALL)
-    assert [*READERS[reader](str(tmp_path / "out"))] == [*range(75)]
+    (tmp_path / "half").rename(run.output)
+    run.resume()
+    assert [*READERS[reader](str(run.output))] == [*range(75)]
 
 
 def test_without_vectors_there_is_an_empty_file(short_model: SentenceTransformer, tmp_path: Path) -> None:
@@ -279,7 +295,7 @@ def test_more_files_than_names(
 def test_two_runs_do_not_write_one_folder(short_model: SentenceTransformer, source: Source, tmp_path: Path) -> None:
     pytest.importorskip("fcntl")
     with (
-        ShardFolder(str(tmp_path / "out"), [Part("part-mine", None)]),
+        RunFolder(str(tmp_path / "out"), [Part("part-mine", None)]),
         pytest.raises(BlockingIOError, match=f"out is being written by process {os.getpid()} on .* Wait until"),
     ):
         embed_corpus(short_model, [source], tmp_path / "out", **SMALL)
@@ -321,14 +337,14 @@ def test_a_finished_run_of_another_input_is_computed_again_as_the_message_says(
 def test_a_file_that_is_moved_away_before_the_end_can_be_put_back(
     short_model: SentenceTransformer, source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, last_files = tmp_path / "out" / "part-00000.parquet", ShardFolder._last_files
+    first, last_files = tmp_path / "out" / "part-00000.parquet", Shards._last_files
 
-    def move_away(self: ShardFolder) -> Any:
+    def move_away(self: Shards) -> Any:
         first.rename(tmp_path / "moved")
         return last_files(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(ShardFolder, "_last_files", move_away)
+        patch.setattr(Shards, "_last_files", move_away)
         with pytest.raises(
             ValueError, match=r"part-00000\.parquet is missing, .* Put a copy of it there, then continue"
         ):
@@ -355,48 +371,28 @@ def test_a_file_that_is_moved_away_before_the_end_can_be_put_back(
 
 
 @pytest.mark.parametrize("shards", range(8))
-def test_wherever_it_stops_the_finished_files_are_those_of_the_end(
-    short_model: SentenceTransformer,
-    source: Source,
-    tmp_path: Path,
-    whole: dict[str, bytes],
-    monkeypatch: pytest.MonkeyPatch,
-    shards: int,
-) -> None:
-    (tmp_path / "own").mkdir()
-    output = tmp_path / "own" / "out"
-    interrupted(short_model, source, output, shards, monkeypatch)
-    finished = {name: content for name, content in contents(tmp_path / "own").items() if ".parts" not in name}
+def test_wherever_it_stops_the_finished_files_are_those_of_the_end(run: Run, shards: int) -> None:
+    run.stop(shards)
+    finished = {name: content for name, content in contents(run.output.parent).items() if ".parts" not in name}
     assert [*finished] == [f"out/part-{number:05}.parquet" for number in range(shards // 2)]
-    assert all(whole[name] == content for name, content in finished.items())
+    assert all(run.whole[name] == content for name, content in finished.items())
     # What is in a file is not kept twice.
-    assert np.load(folder_of(output) / "part-vectors.npy").shape == (10 * (shards % 2), 24)
-    summary = embed_corpus(short_model, [source], output, resume=True, **SMALL)
-    assert summary is not None
+    assert np.load(folder_of(run.output) / "part-vectors.npy").shape == (10 * (shards % 2), 24)
+    summary = run.resume()
     assert (summary.n_resumed, summary.n_files) == (10 * shards, 4)
-    assert contents(tmp_path / "own") == whole
 
 
 @pytest.mark.parametrize("moment", ["before the rename", "before the journal", "before the parts are emptied"])
-def test_stopped_while_a_file_becomes_final(
-    short_model: SentenceTransformer,
-    source: Source,
-    tmp_path: Path,
-    whole: dict[str, bytes],
-    monkeypatch: pytest.MonkeyPatch,
-    moment: str,
-) -> None:
-    (tmp_path / "own").mkdir()
-    output = tmp_path / "own" / "out"
-    replace, record = os.replace, ShardFolder._record
+def test_stopped_while_a_file_becomes_final(run: Run, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
+    replace, record = os.replace, Journal._record
 
     def stop_replacing(made: Any, final: Any) -> None:
         if "part-00001" in str(final):
             raise StoppedError
         replace(made, final)
 
-    def stop_recording(self: ShardFolder, entry: dict[str, Any]) -> None:
-        stop = len(self._recorded) == 1 and "file" in entry
+    def stop_recording(self: Journal, entry: dict[str, Any]) -> None:
+        stop = len(self.files) == 1 and "file" in entry
         if stop and moment == "before the journal":
             raise StoppedError
         record(self, entry)
@@ -407,14 +403,11 @@ def test_stopped_while_a_file_becomes_final(
         if moment == "before the rename":
             patch.setattr(os, "replace", stop_replacing)
         else:
-            patch.setattr(ShardFolder, "_record", stop_recording)
+            patch.setattr(Journal, "_record", stop_recording)
         with pytest.raises(StoppedError):
-            embed_corpus(short_model, [source], output, **SMALL)
-    assert (output / "part-00001.parquet").exists() == (moment != "before the rename")
-    summary = embed_corpus(short_model, [source], output, resume=True, **SMALL)
-    assert summary is not None
-    assert summary.n_resumed == 40
-    assert contents(tmp_path / "own") == whole
+            run.embed()
+    assert (run.output / "part-00001.parquet").exists() == (moment != "before the rename")
+    assert run.resume().n_resumed == 40
 
 
 def flip(path: Path) -> None:
@@ -436,45 +429,28 @@ def flip(path: Path) -> None:
     ],
 )
 def test_a_folder_that_was_changed_is_not_continued(
-    short_model: SentenceTransformer,
-    source: Source,
-    tmp_path: Path,
-    whole: dict[str, bytes],
-    monkeypatch: pytest.MonkeyPatch,
-    spoil: Callable[[Path], object],
-    message: str,
+    run: Run, tmp_path: Path, spoil: Callable[[Path], object], message: str
 ) -> None:
-    (tmp_path / "own").mkdir()
-    output = tmp_path / "own" / "out"
-    interrupted(short_model, source, output, 5, monkeypatch)
-    shutil.copytree(output, tmp_path / "copy")
-    spoil(output)
-    before = contents(tmp_path / "own")
+    run.stop(5)
+    shutil.copytree(run.output, tmp_path / "copy")
+    spoil(run.output)
+    before = contents(run.output.parent)
     with pytest.raises((ValueError, FileExistsError), match=message):
-        embed_corpus(short_model, [source], output, resume=True, **SMALL)
-    assert {**before, "out.parts/lock": b""} == {**contents(tmp_path / "own"), "out.parts/lock": b""}
-    shutil.rmtree(output, ignore_errors=True)
-    shutil.copytree(tmp_path / "copy", output)
-    summary = embed_corpus(short_model, [source], output, resume=True, **SMALL)
-    assert summary is not None
-    assert summary.n_resumed == 50
-    assert contents(tmp_path / "own") == whole
+        run.embed(resume=True)
+    assert {**before, "out.parts/lock": b""} == {**contents(run.output.parent), "out.parts/lock": b""}
+    shutil.rmtree(run.output, ignore_errors=True)
+    shutil.copytree(tmp_path / "copy", run.output)
+    assert run.resume().n_resumed == 50
 
 
-def test_a_damaged_journal_never_loses_or_doubles_a_text(
-    short_model: SentenceTransformer,
-    source: Source,
-    tmp_path: Path,
-    whole: dict[str, bytes],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_damaged_journal_never_loses_or_doubles_a_text(run: Run, tmp_path: Path) -> None:
     """The journal has seven lines: two shards and a file, twice, and a shard."""
     outcomes = []
     for number in range(7):
         (tmp_path / str(number)).mkdir()
-        output = tmp_path / str(number) / "out"
-        interrupted(short_model, source, output, 5, monkeypatch)
-        journal = folder_of(output) / "shards.jsonl"
+        run = dataclasses.replace(run, output=tmp_path / str(number) / "out")
+        run.stop(5)
+        journal = folder_of(run.output) / "shards.jsonl"
         lines = journal.read_bytes().splitlines(keepends=True)
         assert len(lines) == 7
         lines[number] = lines[number].replace(b"1", b"2")
@@ -482,24 +458,19 @@ def test_a_damaged_journal_never_loses_or_doubles_a_text(
         refused = number <= 2  # the second file is there, and the rest of the journal does not know it
         if refused:
             with pytest.raises(FileExistsError, match=r"did not write: part-00001\.parquet"):
-                embed_corpus(short_model, [source], output, resume=True, report=lambda problem: None, **SMALL)
-            (output / "part-00001.parquet").unlink()
-        summary = embed_corpus(short_model, [source], output, resume=True, report=lambda problem: None, **SMALL)
-        assert summary is not None
-        outcomes.append((refused, summary.n_resumed))
-        assert contents(output.parent) == whole
+                run.embed(resume=True)
+            (run.output / "part-00001.parquet").unlink()
+        outcomes.append((refused, run.resume().n_resumed))
     assert outcomes == [(True, 0)] * 3 + [(False, 20)] * 3 + [(False, 40)]
 
 
-def test_a_journal_whose_lines_are_out_of_order_is_refused(
-    short_model: SentenceTransformer, source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    interrupted(short_model, source, tmp_path / "out", 5, monkeypatch)
-    journal = folder_of(tmp_path / "out") / "shards.jsonl"
+def test_a_journal_whose_lines_are_out_of_order_is_refused(run: Run) -> None:
+    run.stop(5)
+    journal = folder_of(run.output) / "shards.jsonl"
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join([lines[0], *lines[2:]]))
     with pytest.raises(ValueError, match=r"shards\.jsonl is damaged\. Delete .*out\.parts and .*out to start again"):
-        embed_corpus(short_model, [source], tmp_path / "out", resume=True, report=lambda problem: None, **SMALL)
+        run.embed(resume=True)
 
 
 def test_a_manifest_of_another_program_is_not_replaced(
@@ -519,7 +490,7 @@ def test_a_file_is_on_the_disk_before_the_journal_says_so(
     short_model: SentenceTransformer, source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
-    replace, fsync, record = os.replace, os.fsync, ShardFolder._record
+    replace, fsync, record = os.replace, os.fsync, Journal._record
 
     def noted_replace(made: Any, final: Any) -> None:
         replace(made, final)
@@ -531,13 +502,13 @@ def test_a_file_is_on_the_disk_before_the_journal_says_so(
         if folder.exists() and os.path.samestat(folder.stat(), os.fstat(descriptor)):
             done.append("sync the folder")
 
-    def noted_record(self: ShardFolder, entry: dict[str, Any]) -> None:
+    def noted_record(self: Journal, entry: dict[str, Any]) -> None:
         record(self, entry)
         done.append("record the file" if "file" in entry else "record a shard")
 
     monkeypatch.setattr(os, "replace", noted_replace)
     monkeypatch.setattr(os, "fsync", noted_fsync)
-    monkeypatch.setattr(ShardFolder, "_record", noted_record)
+    monkeypatch.setattr(Journal, "_record", noted_record)
     embed_corpus(short_model, [source], tmp_path / "out", **SMALL)
     for number in range(4):
         first = done.index(f"rename to part-{number:05}.parquet")

@@ -20,7 +20,7 @@ from minibert import SentenceTransformer
 from minibert.base.progress import progress_bar
 from minibert.cli import main
 from minibert.corpus.embed import embed_corpus
-from minibert.corpus.shards import folder_of
+from minibert.corpus.run_folder import folder_of
 from minibert.corpus.token_features import TokenFeatures
 from tests.support.corpus_runs import (
     StoppedError,

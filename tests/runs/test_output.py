@@ -17,7 +17,7 @@ import pytest
 from minibert import SentenceTransformer
 from minibert.cli import main
 from minibert.corpus.embed import embed_corpus
-from minibert.corpus.shards import ShardFolder, folder_of
+from minibert.corpus.run_folder import RunFolder, folder_of
 from tests.support.corpus_runs import StoppedError, crash, run, stop_after, text_file
 from tests.support.crash_program import JOBS, arguments_of, texts_of
 from tests.support.outcomes import PATIENCE
@@ -206,12 +206,12 @@ def test_a_run_makes_its_manifest_before_its_parts(
     """Without the manifest it would be unknown which run made the parts; the next run may have other ones."""
     source, parts = text_file(tmp_path / "a.txt", texts_of(40)), tmp_path / "out.npy.parts"
 
-    def stop(self: ShardFolder, manifest: dict[str, Any]) -> None:
+    def stop(self: RunFolder, manifest: dict[str, Any]) -> None:
         assert {entry.name for entry in parts.iterdir()} == {"lock"}
         raise StoppedError
 
     with monkeypatch.context() as patch:
-        patch.setattr(ShardFolder, "_write_manifest", stop)
+        patch.setattr(RunFolder, "write_manifest", stop)
         with pytest.raises(StoppedError):
             embed_corpus(short_model, [source], tmp_path / "out.npy", truncation="silent")
     assert not parts.exists()

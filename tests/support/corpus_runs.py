@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from minibert.corpus.journal import Journal
 from minibert.corpus.readers import Source
-from minibert.corpus.shards import ShardFolder, folder_of
+from minibert.corpus.run_folder import folder_of
 from tests.support.crash_program import JOBS
 from tests.support.outcomes import PATIENCE
 
@@ -49,8 +50,8 @@ def start(arguments: list[str], program: list[str] = PROGRAM) -> subprocess.Pope
 ENDLESS = """
 import sys, time
 from minibert.cli import main
-from minibert.corpus.shards import ShardFolder
-ShardFolder.finish = lambda *_: time.sleep(1e6)
+from minibert.corpus.shards import Shards
+Shards.finish = lambda *_: time.sleep(1e6)
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -88,11 +89,11 @@ class StoppedError(Exception):
 
 
 def stop_after(shards: int, monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
-    commit = ShardFolder.commit
+    commit = Journal.commit
 
-    def commit_or_stop(self: ShardFolder, counts: Any) -> None:
+    def commit_or_stop(self: Journal, counts: Any) -> None:
         if self.n_shards == shards:
             raise error
         commit(self, counts)
 
-    monkeypatch.setattr(ShardFolder, "commit", commit_or_stop)
+    monkeypatch.setattr(Journal, "commit", commit_or_stop)

@@ -488,18 +488,18 @@ def _interrupted(
 
 def _kill_at(shard: int) -> None:
     """Make this process kill itself when this number of shards is done."""
-    from minibert.corpus.shards import ShardFolder
+    from minibert.corpus.shards import Shards
 
-    commit, done = ShardFolder.commit, 0
+    commit, done = Shards.commit, 0
 
-    def counted(self: ShardFolder, counts: Any) -> None:
+    def counted(self: Shards, counts: Any) -> None:
         nonlocal done
         commit(self, counts)
         done += 1
         if done == shard:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    ShardFolder.commit = counted  # type: ignore[method-assign]
+    Shards.commit = counted  # type: ignore[method-assign]
 
 
 def _edit(name: str, change: Callable[[bytes, random.Random], bytes]) -> Callable[[Path, Path, random.Random], None]:
