@@ -36,5 +36,7 @@ def processor() -> str:
             fields.setdefault(key.strip(), value.strip())
     if "model name" not in fields:
         return platform.processor() or platform.machine()
-    vectors = next((name for name in ("avx512f", "avx2") if name in fields.get("flags", "").split()), "no avx2")
+    flags = fields.get("flags", "").split()
+    vectors = next((name for name in ("avx512f", "avx2") if name in flags), "no avx2")
+    vectors += ", amx" if "amx_tile" in flags else ""
     return f"{fields['model name']} (family {fields.get('cpu family')}, model {fields.get('model')}, {vectors})"

@@ -38,6 +38,7 @@ from minibert import BertTokenizer
 from minibert.base.machine import available_cores
 from minibert.bert.low_precision import COMPUTE_TYPES
 from minibert.checkpoint.hub import DEFAULT_MODEL, locate
+from minibert.kernels.words import WORDS
 
 OURS = "float32"
 
@@ -188,15 +189,16 @@ def main() -> int:
     parser.add_argument("--only", choices=("MiniLM", "bert-base"), help="measure, and write, only this model's table")
     options = parser.parse_args()
     measured_with = f"{available_cores()} threads each; medians of {options.runs} runs"
+    with_amx = " with AMX" if WORDS["int8"].dot.in_tiles else ""  # such a processor has tables of its own
     with tempfile.TemporaryDirectory() as scratch_name:
         scratch = Path(scratch_name)
         if options.only != "bert-base":
             folder = locate(DEFAULT_MODEL).require("config.json").parent
             table = time_model("MiniLM", folder, scratch, options.runs, options.seconds)
-            publish("low precision", table, measured_with, write=options.write)
+            publish(f"low precision{with_amx}", table, measured_with, write=options.write)
         if options.only != "MiniLM":
             table = time_model("bert-base", make_base(scratch / "base"), scratch, options.runs, options.seconds)
-            publish("low precision base", table, measured_with, write=options.write)
+            publish(f"low precision base{with_amx}", table, measured_with, write=options.write)
     return 0
 
 
