@@ -135,12 +135,12 @@ def linear(
     packed = cast("PackedLinear | PackedWords", linear)  # `prepare` returned it
     M, (N, K) = len(x), packed.shape
     x = _floats(x)
-    kind, source, factor, rows = LINEAR, 0, address(x), MR
+    kind, source, factor, row_size, rows = LINEAR, 0, address(x), K, MR
     if isinstance(packed, PackedWords):
         name, words = packed.format.name, WORDS[packed.format.name]
-        kind, rows = LINEAR_WORDS[name], words.rows
+        kind, row_size, rows = LINEAR_WORDS[name], words.row_size(K), words.rows
         # The rows of x begin at a cache line, and AMX may read one more (amx.py).
-        memory = resources.buffers.empty((M + 1) * words.row_size(K) + CACHE_LINE // FLOAT)
+        memory = resources.buffers.empty((M + 1) * row_size + CACHE_LINE // FLOAT)
         factor = -(-address(memory) // CACHE_LINE) * CACHE_LINE
         if x.size > SMALL:
             resources.team.run(QUANTISE[name], address(x), factor, M, K, num_chunks=row_chunks(M))
@@ -148,7 +148,7 @@ def linear(
             source = address(x)
     y = resources.buffers.empty(M, N)
     added = None if residual is None else _floats(residual)
-    chunks, num_chunks = linear_chunks(M, N, resources.team.num_threads, rows)
+    chunks, num_chunks = linear_chunks(M, N, row_size, resources.team.num_threads, rows)
     resources.team.run(
         kind,
         factor,

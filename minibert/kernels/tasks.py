@@ -112,7 +112,11 @@ if sys.implementation.name != "cpython" or any(
 # --- chunks ----------------------------------------------------------------------------------------------------------
 
 # Measured with other values in turn, in one process on two threads (Zen 5, a whole forward of MiniLM; noise: 3 %).
-BLOCK_TILES = 7  # micro-tiles of one block, whose rows stay in the second cache. 3 to 28: no difference (8 x 128)
+# Numbers of 4 bytes that x has in one block, whose rows stay in the second cache while all panels are read. On a Xeon
+# (Granite Rapids; bert-base, 8 x 128), 7 micro-tiles for K = 768 and 28 for K = 3,072 are 6 % slower than 28 and 7.
+# MiniLM: no difference on both processors.
+BLOCK_NUMBERS = 7 * 7 * 3072
+MOST_ROWS = 28 * 7  # of one block. 42 * 7: 7 % slower (the same Xeon)
 FEW_TILES = 20  # up to this number of micro-tiles are one block, so each panel is read once. 7 and 14: 5 % (1 x 128)
 CHUNKS_PER_THREAD = 24  # of one product; so no thread waits long for the last one. 4 to 96: no difference
 LEAST_TILES = 8  # of one chunk; so taking a chunk costs little. 4 and 16: 4 % slower, 32: 11 % (1 x 22)
@@ -130,14 +134,16 @@ class LinearChunks(NamedTuple):
 
 
 @functools.lru_cache(maxsize=1024)
-def linear_chunks(M: int, N: int, num_threads: int, rows: int = MR) -> tuple[LinearChunks, int]:
+def linear_chunks(M: int, N: int, row_size: int, num_threads: int, rows: int = MR) -> tuple[LinearChunks, int]:
     """Return how a product of M rows and N columns is cut, and its number of chunks; a micro-tile has up to `rows`.
 
+    `row_size` is the distance of two rows of x in numbers of 4 bytes.
     With few rows there is one block of tiles, and the threads share the panels. With many rows there are more blocks,
     and each stays in cache while all panels are read.
     """
     tiles = -(-M // rows)
-    blocks = 1 if tiles <= FEW_TILES else -(-tiles // BLOCK_TILES)
+    most_tiles = max(1, min(MOST_ROWS, BLOCK_NUMBERS // max(1, row_size)) // rows)
+    blocks = 1 if tiles <= FEW_TILES else -(-tiles // most_tiles)
     num_panels = -(-N // NR)
     block_tiles = -(-tiles // blocks)
     wanted = -(-CHUNKS_PER_THREAD * num_threads // blocks) if num_threads > 1 else 1
