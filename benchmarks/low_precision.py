@@ -38,7 +38,7 @@ from minibert import BertTokenizer
 from minibert.base.machine import available_cores
 from minibert.bert.low_precision import COMPUTE_TYPES
 from minibert.checkpoint.hub import DEFAULT_MODEL, locate
-from minibert.kernels.words import WORDS
+from minibert.kernels.words import words_of
 
 OURS = "float32"
 
@@ -189,7 +189,7 @@ def main() -> int:
     parser.add_argument("--only", choices=("MiniLM", "bert-base"), help="measure, and write, only this model's table")
     options = parser.parse_args()
     measured_with = f"{available_cores()} threads each; medians of {options.runs} runs"
-    with_amx = " with AMX" if WORDS["int8"].dot.in_tiles else ""  # such a processor has tables of its own
+    with_amx = " with AMX" if words_of("int8").dot.in_tiles else ""  # such a processor has tables of its own
     with tempfile.TemporaryDirectory() as scratch_name:
         scratch = Path(scratch_name)
         if options.only != "bert-base":

@@ -19,11 +19,11 @@ import time
 
 import numpy as np
 
-from minibert.bert.low_precision import COMPUTE_TYPES
+from minibert.bert.low_precision import COMPUTE_TYPES, FORMATS
 from minibert.bert.ops import Linear
 from minibert.kernels import make_ops
 from minibert.kernels.processor import target
-from minibert.kernels.words import WORDS
+from minibert.kernels.words import words_of
 
 H, ROWS = 384, 64
 MAPS = {
@@ -80,7 +80,7 @@ def main() -> int:
     parser.add_argument("--one", action="store_true", help="measure on this processor only, and print JSON")
     options = parser.parse_args()
     if options.one:
-        instructions = {name: words.dot.name for name, words in WORDS.items()}
+        instructions = {name: words_of(name).dot.name for name in FORMATS}
         print(json.dumps({"instructions": instructions, "ratios": measure(options.seconds)}))
         return 0
     print(f"| time / float32's | {' | '.join(COMPUTE_TYPES[1:])} | instructions |")

@@ -30,7 +30,7 @@ from minibert.kernels import make_ops, packing
 from minibert.kernels import ops as kernel_ops
 from minibert.kernels.packing import PackedLinear, PackedWords
 from minibert.kernels.processor import NR, Processor
-from minibert.kernels.words import WORDS, Words, dot_for, is_faster
+from minibert.kernels.words import Words, dot_for, is_faster, words_of
 from tests.support.cases import OP_CASES, Arguments, OpCase
 from tests.support.text_data import english_texts, needs_data, udhr_lines
 
@@ -248,12 +248,12 @@ def test_the_types_that_are_faster_than_float32_are_known(features: str, monkeyp
     monkeypatch.setattr("minibert.kernels.words.ARM64", False)
     monkeypatch.setattr("minibert.kernels.words._X86", True)
     made = {name: Words(form, dot_for(form, Processor("made", features))) for name, form in FORMATS.items()}
-    monkeypatch.setattr("minibert.kernels.words.WORDS", made)
+    monkeypatch.setattr("minibert.kernels.words.words_of", made.__getitem__)
     assert [name for name in COMPUTE_TYPES if is_faster(name)] == list(COMPUTE_TYPES)
     monkeypatch.setattr("minibert.kernels.words._X86", False)
     monkeypatch.setattr("minibert.kernels.words.ARM64", True)
     made = {name: Words(form, dot_for(form, Processor("made", "+neon,+dotprod"))) for name, form in FORMATS.items()}
-    monkeypatch.setattr("minibert.kernels.words.WORDS", made)
+    monkeypatch.setattr("minibert.kernels.words.words_of", made.__getitem__)
     assert [name for name in COMPUTE_TYPES if is_faster(name)] == ["float32", "int8"]
 
 
@@ -324,9 +324,9 @@ def test_a_packed_weight_gives_back_its_numbers_and_survives_pickling(compute_ty
 
 @pytest.mark.parametrize(("compute_type", "part"), [("int16", 0.51), ("int8", 0.30)])
 def test_packed_weights_need_little_memory(compute_type: str, part: float) -> None:
-    if WORDS[compute_type].dot.unpacks:
+    if words_of(compute_type).dot.unpacks:
         part = 0.45
-    if WORDS[compute_type].dot.w_bytes > (2 if compute_type == "int16" else 1):
+    if words_of(compute_type).dot.w_bytes > (2 if compute_type == "int16" else 1):
         pytest.skip("this processor needs wider words")
     dense = Linear(("encoder.dense",), np.zeros((768, 768), np.float32), np.zeros(768, np.float32))
     packed = make_ops(1, compute_type=compute_type).prepare(dense)
@@ -337,7 +337,7 @@ def test_packed_weights_need_little_memory(compute_type: str, part: float) -> No
 @pytest.mark.parametrize(
     ("features", "int16", "int8"),
     [
-        (f"{FEATURES},+avx512f,+avx512bw,+avx512vnni,+amx-int8,+amx-tile", "x86.tdpbssd", "x86.tdpbssd"),
+        (f"{FEATURES},+avx512f,+avx512bw,+avx512vnni,+amx-int8,+amx-tile", "amx", "amx"),
         (f"{FEATURES},+avx512f,+avx512bw,+avx512vnni,+amx-tile", "x86.avx512.vpdpwssd.512", "x86.avx512.vpdpbusd.512"),
         (f"{FEATURES},+avx512f,+avx512bw,+avx512vnni", "x86.avx512.vpdpwssd.512", "x86.avx512.vpdpbusd.512"),
         (f"{FEATURES},+avxvnni", "x86.avx512.vpdpwssd.256", "x86.avx512.vpdpbusd.256"),
@@ -493,8 +493,8 @@ def test_rounded_weights_are_not_saved(small_folder: Path, tmp_path: Path, compu
 
 
 def test_a_slow_processor_is_told_once(small_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = WORDS["int8"]._replace(dot=WORDS["int8"].dot._replace(name=""))
-    monkeypatch.setitem(WORDS, "int8", plain)
+    plain = words_of("int8")._replace(dot=words_of("int8").dot._replace(name=""))
+    monkeypatch.setattr("minibert.kernels.words.words_of", lambda name: plain)
     with pytest.warns(RuntimeWarning, match="this processor does not have the instructions") as caught:
         BertModel.from_pretrained(small_folder, compute_type="int8")
     assert len(caught) == 1

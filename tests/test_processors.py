@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from minibert.kernels.processor import REGISTER_LANES, Processor, target
-from minibert.kernels.words import WORDS
+from minibert.bert.low_precision import FORMATS
+from minibert.kernels.processor import REGISTER_LANES, Processor, target, usable_target
+from minibert.kernels.words import words_of
 from tests.support.checkpoints import locate_minilm, sentence_model
 from tests.support.outcomes import PATIENCE, ROOT
 from tests.support.processor_hashes import EXPECTED, of_model, of_ops
@@ -133,7 +134,7 @@ def test_the_bits_of_minilm_are_those_of_every_other_processor(hashes: dict[int,
 def test_avx512_without_amx_or_vnni_gives_the_same_bits(folders: list[Path]) -> None:
     ours = {"ops": of_ops(), **{str(folder): of_model(str(folder)) for folder in folders}}
     vnni, plain = {"x86.avx512.vpdpwssd.512", "x86.avx512.vpdpbusd.512"}, {"x86.avx512.pmaddw.d.512"}
-    assert {words.dot.name for words in WORDS.values()} == ({"x86.tdpbssd"} if target().has("amx-int8") else vnni)
+    assert {words_of(name).dot.name for name in FORMATS} == ({"amx"} if target().has("amx-int8") else vnni)
     others = {"AMX": without("amx"), "VNNI": without("amx", "avx512vnni", "avxvnni")}
     for absent, found in run_hashes(others, folders).items():
         expected = vnni if absent == "AMX" else plain
@@ -143,12 +144,27 @@ def test_avx512_without_amx_or_vnni_gives_the_same_bits(folders: list[Path]) -> 
             assert found[group] == arrays, (absent, group)
 
 
+def test_float32_does_not_ask_the_system_for_amx(folders: list[Path]) -> None:
+    """Because Linux then refuses small stacks for signals, also to other libraries."""
+    program = (
+        "import sys; from minibert import BertModel; from minibert.kernels.processor import usable_target\n"
+        "for compute_type in ('float32', 'int8'):\n"
+        "    BertModel.from_pretrained(sys.argv[1], compute_type=compute_type)([[101, 102]])\n"
+        "    print(usable_target.cache_info().misses)"
+    )
+    command = [sys.executable, "-c", program, str(folders[1])]
+    found = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=PATIENCE)
+    assert found.stdout.split() == ["0", "1"], found.stderr
+
+
 @pytest.mark.parametrize("allowed", [True, False])
 def test_amx_is_used_only_if_the_system_allows_it(allowed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMBA_CPU_NAME", "sapphirerapids")
     monkeypatch.setenv("NUMBA_CPU_FEATURES", "+avx512f,+amx-int8,+amx-tile")
     monkeypatch.setattr("minibert.kernels.processor._may_use_tiles", lambda: allowed)
-    found = target.__wrapped__()
+    target.cache_clear()
+    found = usable_target.__wrapped__()
+    target.cache_clear()
     assert (found.has("amx-int8"), found.has("amx-tile"), found.has("avx512f")) == (allowed, allowed, True)
 
 

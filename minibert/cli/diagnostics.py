@@ -79,7 +79,7 @@ def processor() -> dict[str, Any]:
         Numba cannot be imported.
     """
     from minibert.kernels import processor
-    from minibert.kernels.words import WORDS
+    from minibert.kernels.words import words_of
 
     target = processor.target()
     return {
@@ -91,7 +91,7 @@ def processor() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "available_cores": available_cores(),
         "compute_type": choose_compute_type(),
-        "instructions": {name: words.dot.name or "plain multiplications" for name, words in WORDS.items()},
+        "instructions": {name: words_of(name).dot.name or "plain multiplications" for name in low_precision.FORMATS},
         **choose_num_threads()._asdict(),
     }
 

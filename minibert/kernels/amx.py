@@ -9,7 +9,7 @@ Algorithm   A number of int16 is 256 times its upper byte, which has the sign, p
             high high. The whole sum of a group is below 2^31, so its 32 bits are right even if those of a part overflow
 Loop order  blocks of 128 features -> groups: products of bytes, whose sums AMX can only write to memory -> four rows at
             a time: sums -> scales -> totals, which wait in the result for the next block
-Cost        Measured on a Xeon (Granite Rapids): a product of tiles takes 16 cycles, as does a store, and the load of a
+Cost        Measured on a Xeon with AMX: a product of tiles takes 16 cycles, as does a store, and the load of a
             tile 8. The load takes 47 if its rows cross the borders of cache lines, so each row of x is whole lines. The
             instructions of AVX-512 do not run beside those of AMX: the times of both are added
 Contract    A chunk begins with `begin_tiles` and ends with `end_tiles`, so that the system need not save the tiles of a

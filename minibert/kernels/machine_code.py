@@ -39,6 +39,7 @@ from minibert.base.warn import warn_caller
 from minibert.bert import low_precision
 from minibert.kernels.object_code import Kernel, ObjectCode, link
 from minibert.kernels.processor import target
+from minibert.kernels.words import words_of
 
 __all__ = ["cache_folders", "cache_key", "load_run_task"]
 
@@ -140,7 +141,8 @@ def cache_key(compute_type: str) -> str:
         compiler = importlib.metadata.version("numba")
     except importlib.metadata.PackageNotFoundError:
         compiler = ""
-    return repr((*target(), llvm.get_process_triple(), compiler, llvmlite.__version__, _sources(), compute_type))
+    words = [words_of(name) for name in low_precision.FORMATS_OF[compute_type]]
+    return repr((*target(), llvm.get_process_triple(), compiler, llvmlite.__version__, _sources(), compute_type, words))
 
 
 @functools.cache

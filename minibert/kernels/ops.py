@@ -39,7 +39,7 @@ from minibert.kernels.tasks import (
     row_chunks,
 )
 from minibert.kernels.threads import Team
-from minibert.kernels.words import WORDS
+from minibert.kernels.words import words_of
 
 __all__ = ["attention", "blas_linear", "embed", "layer_norm", "linear", "make_ops"]
 
@@ -137,7 +137,7 @@ def linear(
     x = _floats(x)
     kind, source, factor, row_size, rows = LINEAR, 0, address(x), K, MR
     if isinstance(packed, PackedWords):
-        name, words = packed.format.name, WORDS[packed.format.name]
+        name, words = packed.format.name, words_of(packed.format.name)
         kind, row_size, rows = LINEAR_WORDS[name], words.row_size(K), words.rows
         # The rows of x begin at a cache line, and AMX may read one more (amx.py).
         memory = resources.buffers.empty((M + 1) * row_size + CACHE_LINE // FLOAT)

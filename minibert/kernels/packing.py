@@ -28,7 +28,7 @@ from minibert.bert.ops import Linear
 from minibert.kernels.buffers import aligned_empty
 from minibert.kernels.machine_code import cache_key
 from minibert.kernels.processor import NR
-from minibert.kernels.words import PACKED, WORDS, Words
+from minibert.kernels.words import PACKED, Words, words_of
 
 __all__ = ["PackedLayout", "PackedLinear", "PackedWords", "pack", "pack_words"]
 
@@ -99,7 +99,7 @@ class PackedWords:
         return self._quantised().weight
 
     def _quantised(self) -> QuantisedLinear:
-        N, words = self.shape[0], WORDS[self.format.name]
+        N, words = self.shape[0], words_of(self.format.name)
         panels = self.panels.reshape(-1, *words.panel_shape(self.shape[1]))
         scales = panels[:, :, :NR].transpose(0, 2, 1).reshape(-1, panels.shape[1])[:N]
         whole = _whole_numbers(_lines(panels, words), words).reshape(-1, panels.shape[1], self.format.group)[:N]
@@ -111,7 +111,7 @@ class PackedWords:
 
 def pack_words(empty: Callable[..., FloatArray], linear: QuantisedLinear) -> PackedWords:
     """Copy whole numbers and scales into panels, and fill up the last panel with zeros."""
-    (N, K), words = linear.shape, WORDS[linear.format.name]
+    (N, K), words = linear.shape, words_of(linear.format.name)
     panels = empty(-(-N // NR), *words.panel_shape(K))
     panels[...] = 0.0
     for p, panel in enumerate(panels):

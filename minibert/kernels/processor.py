@@ -1,7 +1,6 @@
 """The processor that the kernels are compiled for, and the shape of the micro-tile that fits its registers.
 
-What        `target` gives the processor's name and features, from LLVM or from NUMBA_CPU_NAME and NUMBA_CPU_FEATURES,
-            without the matrices of AMX if the system does not let this process use them
+What        `target` gives the processor's name and features, from LLVM or from NUMBA_CPU_NAME and NUMBA_CPU_FEATURES
 Registers   A micro-tile of MR rows and NR columns has its sums in registers. Beside them, one vector of each NR columns
             of the weight and one number of x need registers too
 Contract    This file does not import numba, because a process that finds its machine code on disk does not need it
@@ -19,7 +18,18 @@ from typing import NamedTuple
 
 import llvmlite.binding as llvm
 
-__all__ = ["ARM64", "MR", "NR", "REGISTERS", "REGISTER_LANES", "WIDTH", "Processor", "processor_name", "target"]
+__all__ = [
+    "ARM64",
+    "MR",
+    "NR",
+    "REGISTERS",
+    "REGISTER_LANES",
+    "WIDTH",
+    "Processor",
+    "processor_name",
+    "target",
+    "usable_target",
+]
 
 
 class Processor(NamedTuple):
@@ -56,13 +66,24 @@ def target() -> Processor:
             )
     if features is None:
         features = "" if name.lower() == "generic" else _host_features(name)
-    if Processor(name, features).has("amx-tile") and not _may_use_tiles():
-        features = features.replace("+amx", "-amx")
     return Processor(name, features)
 
 
+@functools.cache
+def usable_target() -> Processor:
+    """Return `target()`, without the matrices of AMX if the system does not let this process use them.
+
+    The first call asks the system, if the processor has them. From then on, Linux refuses stacks for signals
+    (`sigaltstack`) that are too small for the contents of these matrices. So float32 does not call this.
+    """
+    processor = target()
+    if processor.has("amx-tile") and not _may_use_tiles():
+        return processor._replace(features=processor.features.replace("+amx", "-amx"))
+    return processor
+
+
 def _may_use_tiles() -> bool:
-    """Ask Linux for the tiles of AMX, which a process may use only with its permission; return whether it gives them.
+    """Ask Linux for the tiles of AMX; return whether it gives them to this process.
 
     Source: Linux, Documentation/arch/x86/xstate.rst
     """

@@ -48,7 +48,7 @@ from minibert.kernels.threads import (
     TASK,
     THREAD,
 )
-from minibert.kernels.words import WORDS, Words
+from minibert.kernels.words import Words, words_of
 
 __all__ = ["make_run_task"]
 
@@ -125,7 +125,7 @@ def make_run_task(compute_type: str) -> Any:
     """Make the function that computes tasks of a compute type, and those in float32."""
     compute, begin = compute_chunk, begin_nothing
     for name in FORMATS_OF[compute_type]:
-        compute, begin = _with_words(WORDS[name], compute, begin)
+        compute, begin = _with_words(words_of(name), compute, begin)
 
     @function
     def take_chunks(address, thread, end):

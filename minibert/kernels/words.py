@@ -1,6 +1,6 @@
 """Low precision in words of 32 bits: which instruction of the processor multiplies them, and the layout that it needs.
 
-What        WORDS has the layout of each format of bert/low_precision.py on this processor
+What        `words_of` gives the layout of a format of bert/low_precision.py on this processor
 Algorithm   An instruction multiplies the two or four numbers of a word of x by those of a word of the weight, and adds
             the products to a sum of 32 bits. With VNNI it is vpdpwssd for int16 and vpdpbusd for int8, whose x does not
             have a sign: x + 128 is multiplied, and the sums begin with -128 times the sum of the weights. ARM has sdot
@@ -24,13 +24,14 @@ Source      Intel 64 and IA-32 Architectures Software Developer's Manual, volume
 
 from __future__ import annotations
 
+import functools
 import platform
 from typing import NamedTuple
 
 from minibert.bert.low_precision import FORMATS, FORMATS_OF, Format
-from minibert.kernels.processor import ARM64, MR, NR, Processor, target
+from minibert.kernels.processor import ARM64, MR, NR, Processor, usable_target
 
-__all__ = ["PACKED", "TILE_BYTES", "TILE_ROWS", "WORDS", "Dot", "Words", "dot_for", "is_faster"]
+__all__ = ["PACKED", "TILE_BYTES", "TILE_ROWS", "Dot", "Words", "dot_for", "is_faster", "words_of"]
 
 _X86 = platform.machine() in ("x86_64", "AMD64", "i686")
 _WORD = 4  # bytes
@@ -41,7 +42,7 @@ TILE_ROWS, TILE_BYTES = 16, 64  # of a register of AMX: rows, and bytes of a row
 class Dot(NamedTuple):
     """How a processor multiplies words."""
 
-    name: str  # of the instruction in LLVM, after "llvm."; "" for plain multiplications
+    name: str  # of the instruction in LLVM, after "llvm."; "amx" for those of AMX; "" for plain multiplications
     lanes: int  # words that one instruction multiplies
     adds: bool  # whether it adds the products to the sums
     x_bytes: int  # of a number of x; a word has 4 / x_bytes numbers
@@ -55,7 +56,7 @@ def dot_for(form: Format, processor: Processor) -> Dot:
     """Return the best instruction of a processor for a format."""
     has, w_bytes = processor.has, 2 if form.weight_most > 127 else 1
     if has("amx-int8") and has("amx-tile") and has("avx512f"):
-        return Dot("x86.tdpbssd", TILE_BYTES // _WORD, True, w_bytes, w_bytes, in_tiles=True)
+        return Dot("amx", TILE_BYTES // _WORD, True, w_bytes, w_bytes, in_tiles=True)
     vnni = 512 if has("avx512vnni") and has("avx512f") else 256 if has("avxvnni") else 0
     if w_bytes == 2:
         if vnni:
@@ -140,8 +141,10 @@ class Words(NamedTuple):
         return self.form.groups(K), self.header * NR + self.lines * self.line // _WORD
 
 
-WORDS = {name: Words(form, dot_for(form, target())) for name, form in FORMATS.items()}
-"""Format -> the layout on this processor."""
+@functools.cache
+def words_of(name: str) -> Words:
+    """Return the layout of the format with this name on this processor; see `usable_target` for the first call."""
+    return Words(FORMATS[name], dot_for(FORMATS[name], usable_target()))
 
 
 def is_faster(compute_type: str) -> bool:
@@ -150,4 +153,4 @@ def is_faster(compute_type: str) -> bool:
     On a Zen 5 that acts as other processors, the products of int16 and int8 take 0.69 and 0.77 times as long as those
     of float32 with AVX2 alone, and 0.69 and 0.74 with AVX-512 without VNNI (benchmarks/low_precision_processors.py).
     """
-    return all(WORDS[name].dot.name for name in FORMATS_OF[compute_type])
+    return all(words_of(name).dot.name for name in FORMATS_OF[compute_type])

@@ -32,7 +32,7 @@ from minibert.bert.ops import Linear, PreparedLinear
 from minibert.bert.weights import HeadWeights, PredictionWeights
 from minibert.kernels import make_ops
 from minibert.kernels.processor import REGISTER_LANES
-from minibert.kernels.words import WORDS
+from minibert.kernels.words import words_of
 from minibert.sentence.activations import Activation
 from minibert.sentence.pooling import POOLING_MODES
 from minibert.sentence.splade import SpladePooling, pool_words
@@ -127,7 +127,7 @@ def of_ops() -> dict[str, str]:
 
 def main(arguments: list[str]) -> None:
     if arguments != ["--write"]:
-        processor = {"lanes": REGISTER_LANES, "instructions": {name: words.dot.name for name, words in WORDS.items()}}
+        processor = {"lanes": REGISTER_LANES, "instructions": {name: words_of(name).dot.name for name in FORMATS}}
         print(json.dumps({**processor, "ops": of_ops(), **{name: of_model(name) for name in arguments}}))
         return
     content = {"format": 1, "texts": TEXTS, "MiniLM": of_model(str(locate_minilm()))}
