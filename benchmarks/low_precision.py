@@ -42,6 +42,12 @@ from minibert.kernels.words import words_of
 
 OURS = "float32"
 
+TABLES = {
+    False: ("low precision", "low precision base"),
+    True: ("low precision with AMX", "low precision base with AMX"),
+}
+"""Whether the processor has AMX -> the names of the tables of MiniLM and bert-base."""
+
 
 def _minibert(compute_type: str, folder: Path, threads: int, scratch: Path) -> Compute:
     from minibert import BertModel, SentenceTransformer
@@ -189,16 +195,16 @@ def main() -> int:
     parser.add_argument("--only", choices=("MiniLM", "bert-base"), help="measure, and write, only this model's table")
     options = parser.parse_args()
     measured_with = f"{available_cores()} threads each; medians of {options.runs} runs"
-    with_amx = " with AMX" if words_of("int8").dot.in_tiles else ""  # such a processor has tables of its own
+    minilm, base = TABLES[words_of("int8").dot.in_tiles]
     with tempfile.TemporaryDirectory() as scratch_name:
         scratch = Path(scratch_name)
         if options.only != "bert-base":
             folder = locate(DEFAULT_MODEL).require("config.json").parent
             table = time_model("MiniLM", folder, scratch, options.runs, options.seconds)
-            publish(f"low precision{with_amx}", table, measured_with, write=options.write)
+            publish(minilm, table, measured_with, write=options.write)
         if options.only != "MiniLM":
             table = time_model("bert-base", make_base(scratch / "base"), scratch, options.runs, options.seconds)
-            publish(f"low precision base{with_amx}", table, measured_with, write=options.write)
+            publish(base, table, measured_with, write=options.write)
     return 0
 
 

@@ -337,7 +337,7 @@ def test_packed_weights_need_little_memory(compute_type: str, part: float) -> No
 @pytest.mark.parametrize(
     ("features", "int16", "int8"),
     [
-        (f"{FEATURES},+avx512f,+avx512bw,+avx512vnni,+amx-int8,+amx-tile", "amx", "amx"),
+        (f"{FEATURES},+avx512f,+avx512bw,+avx512vnni,+amx-int8,+amx-tile", "AMX", "AMX"),
         (f"{FEATURES},+avx512f,+avx512bw,+avx512vnni,+amx-tile", "x86.avx512.vpdpwssd.512", "x86.avx512.vpdpbusd.512"),
         (f"{FEATURES},+avx512f,+avx512bw,+avx512vnni", "x86.avx512.vpdpwssd.512", "x86.avx512.vpdpbusd.512"),
         (f"{FEATURES},+avxvnni", "x86.avx512.vpdpwssd.256", "x86.avx512.vpdpbusd.256"),

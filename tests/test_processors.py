@@ -134,7 +134,7 @@ def test_the_bits_of_minilm_are_those_of_every_other_processor(hashes: dict[int,
 def test_avx512_without_amx_or_vnni_gives_the_same_bits(folders: list[Path]) -> None:
     ours = {"ops": of_ops(), **{str(folder): of_model(str(folder)) for folder in folders}}
     vnni, plain = {"x86.avx512.vpdpwssd.512", "x86.avx512.vpdpbusd.512"}, {"x86.avx512.pmaddw.d.512"}
-    assert {words_of(name).dot.name for name in FORMATS} == ({"amx"} if target().has("amx-int8") else vnni)
+    assert {words_of(name).dot.name for name in FORMATS} == ({"AMX"} if target().has("amx-int8") else vnni)
     others = {"AMX": without("amx"), "VNNI": without("amx", "avx512vnni", "avxvnni")}
     for absent, found in run_hashes(others, folders).items():
         expected = vnni if absent == "AMX" else plain
@@ -155,6 +155,36 @@ def test_float32_does_not_ask_the_system_for_amx(folders: list[Path]) -> None:
     command = [sys.executable, "-c", program, str(folders[1])]
     found = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=PATIENCE)
     assert found.stdout.split() == ["0", "1"], found.stderr
+
+
+REFUSED = """
+import ctypes, threading
+from minibert.bert.low_precision import FORMATS
+
+memory, started, done = ctypes.create_string_buffer(2048), threading.Event(), threading.Event()
+
+class Stack(ctypes.Structure):
+    _fields_ = [("address", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t)]
+
+def use_small_stack():
+    assert ctypes.CDLL(None).sigaltstack(ctypes.byref(Stack(ctypes.addressof(memory), 0, 2048)), None) == 0
+    started.set()
+    done.wait()
+
+thread = threading.Thread(target=use_small_stack)
+thread.start()
+started.wait()
+from minibert.kernels.words import words_of
+print(*(words_of(name).dot.name for name in FORMATS))
+done.set()
+"""
+
+
+@pytest.mark.skipif(not target().has("amx-tile"), reason="this processor does not have AMX")
+def test_vnni_is_used_if_linux_refuses_amx() -> None:
+    """Linux refuses it while a thread has a stack for signals that is too small."""
+    found = subprocess.run([sys.executable, "-c", REFUSED], capture_output=True, text=True, cwd=ROOT, timeout=PATIENCE)
+    assert found.stdout.split() == ["x86.avx512.vpdpwssd.512", "x86.avx512.vpdpbusd.512"], found.stderr
 
 
 @pytest.mark.parametrize("allowed", [True, False])

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from benchmarks import low_precision
 from minibert.cli import main
 from tests.support.outcomes import PATIENCE
 from tests.support.splade_tiny import REASON as SPLADE_REASON
@@ -592,6 +593,7 @@ def test_the_benchmarks_find_their_markers() -> None:
         for path in (ROOT / "benchmarks").glob("*.py")
         for name in re.findall(r'\bpublish\("([\w ]+)"', path.read_text(encoding="utf-8"))
     }
+    named |= {name for names in low_precision.TABLES.values() for name in names}
     layers_and_texts = {
         "speed",
         "estimate",
@@ -614,6 +616,8 @@ def test_the_benchmarks_find_their_markers() -> None:
         "mistakes",
         "low precision",
         "low precision base",
+        "low precision with AMX",
+        "low precision base with AMX",
         "low precision error",
         "low precision states",
         "low precision memory",

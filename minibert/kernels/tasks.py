@@ -114,7 +114,7 @@ if sys.implementation.name != "cpython" or any(
 # Measured with other values in turn, in one process on two threads (Zen 5, a whole forward of MiniLM; noise: 3 %).
 # Numbers of 4 bytes that x has in one block, whose rows stay in the second cache while all panels are read. On a Xeon
 # with AMX (bert-base, 8 x 128), 7 micro-tiles for K = 768 and 28 for K = 3,072 are 6 % slower than 28 and 7.
-# MiniLM: no difference on both processors.
+# MiniLM: no difference from 3 to 28 on Zen 5, nor on the Xeon.
 BLOCK_NUMBERS = 7 * 7 * 3072
 MOST_ROWS = 28 * 7  # of one block. 42 * 7: 7 % slower (the same Xeon)
 FEW_TILES = 20  # up to this number of micro-tiles are one block, so each panel is read once. 7 and 14: 5 % (1 x 128)

@@ -9,9 +9,9 @@ Algorithm   An instruction multiplies the two or four numbers of a word of x by 
             Intel's AMX multiplies matrices of bytes (amx.py), four bytes of x by four of the weight in each step. The
             two bytes of the numbers of int16 are two planes: first all lower bytes of a group, then all upper ones
 Layout      A row of x is groups of words, each after a header of one word: its scale. With AMX the scales follow after
-            all groups, and a row is filled up to whole cache lines. A panel of the weight is groups
-            of lines, each after a header of one or two lines: NR scales, and the numbers with which the sums begin. A
-            line has one word (two bytes, if the weight is widened) of each of its NR columns
+            all groups, and a row is filled up to whole cache lines. A panel of the weight is groups of lines, each
+            after a header of one or two lines: NR scales, and the numbers with which the sums begin. A line has one
+            word (two bytes, if the weight is widened) of each of its NR columns
             The weight of int16 has 14 bits. So eight lines can be stored as seven: their numbers are the upper 14 bits,
             and the lower two bits of all seven are the eighth line, whose highest bits are in the first. It is done
             where a processor unpacks them beside the products: AMD's since Zen 4 have four units for vectors, two of
@@ -42,7 +42,7 @@ TILE_ROWS, TILE_BYTES = 16, 64  # of a register of AMX: rows, and bytes of a row
 class Dot(NamedTuple):
     """How a processor multiplies words."""
 
-    name: str  # of the instruction in LLVM, after "llvm."; "amx" for those of AMX; "" for plain multiplications
+    name: str  # of the instruction in LLVM, after "llvm."; "AMX" for its instructions; "" for plain multiplications
     lanes: int  # words that one instruction multiplies
     adds: bool  # whether it adds the products to the sums
     x_bytes: int  # of a number of x; a word has 4 / x_bytes numbers
@@ -56,7 +56,7 @@ def dot_for(form: Format, processor: Processor) -> Dot:
     """Return the best instruction of a processor for a format."""
     has, w_bytes = processor.has, 2 if form.weight_most > 127 else 1
     if has("amx-int8") and has("amx-tile") and has("avx512f"):
-        return Dot("amx", TILE_BYTES // _WORD, True, w_bytes, w_bytes, in_tiles=True)
+        return Dot("AMX", TILE_BYTES // _WORD, True, w_bytes, w_bytes, in_tiles=True)
     vnni = 512 if has("avx512vnni") and has("avx512f") else 256 if has("avxvnni") else 0
     if w_bytes == 2:
         if vnni:
