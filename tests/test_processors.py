@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.low_precision_processors import without
 from minibert.bert.low_precision import FORMATS
 from minibert.kernels.processor import REGISTER_LANES, Processor, target, usable_target
 from minibert.kernels.words import words_of
@@ -98,13 +99,6 @@ def run_hashes(processors: Mapping[Any, dict[str, str]], folders: list[Path]) ->
         assert process.returncode == 0, errors
         found[name] = json.loads(printed)
     return found
-
-
-def without(*names: str) -> dict[str, str]:
-    """Return the variables that choose this processor without the features whose names begin with one of these."""
-    features = target().features.split(",")
-    absent = (f"-{feature[1:]}" if feature[1:].startswith(names) else feature for feature in features)
-    return {"NUMBA_CPU_FEATURES": ",".join(absent)}
 
 
 @pytest.mark.skipif(not X86, reason="the processors that are named here are x86-64")
