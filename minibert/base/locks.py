@@ -8,6 +8,7 @@ import os
 import re
 import socket
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,6 +28,10 @@ _HOLDER = re.compile(r"process \d+ on [^\n]+")
 # Error numbers of the system if another process has the lock, and if the file system does not support locks.
 _TAKEN = {errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES, errno.EDEADLK}
 _WITHOUT_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}
+
+# A process writes its name just after it has taken the lock. So the name is read a moment later, because until then the
+# text is empty or names the process before; and read again for a while, if that process did not have the core.
+_MOMENT_SECONDS, _WHILE_SECONDS = 0.05, 2.0
 
 
 class FileLock:
@@ -63,12 +68,13 @@ class FileLock:
         try:
             _take(self._descriptor)
         except OSError as error:
-            holder = _read(self._descriptor)
-            if error.errno in _WITHOUT_LOCKS:
-                self._check(check, None if new else holder)
-            os.close(self._descriptor)
             if error.errno in _TAKEN:
-                raise BlockingIOError(holder if _HOLDER.fullmatch(holder) else "another process") from error
+                holder = _read_holder(self._descriptor)
+                os.close(self._descriptor)
+                raise BlockingIOError(holder) from error
+            if error.errno in _WITHOUT_LOCKS:
+                self._check(check, None if new else _read(self._descriptor))
+            os.close(self._descriptor)
             if error.errno not in _WITHOUT_LOCKS:
                 raise
             if needed:
@@ -135,6 +141,18 @@ def _take(descriptor: int) -> None:
 def _read(descriptor: int) -> str:
     os.lseek(descriptor, 0, os.SEEK_SET)
     return os.read(descriptor, 1000).decode(errors="replace")
+
+
+def _read_holder(descriptor: int) -> str:
+    """Return the name of the process that has the lock; "another process" if it could not write its name."""
+    deadline = time.monotonic() + _WHILE_SECONDS
+    while True:
+        time.sleep(_MOMENT_SECONDS)
+        holder = _read(descriptor)
+        if _HOLDER.fullmatch(holder):
+            return holder
+        if time.monotonic() > deadline:
+            return "another process"
 
 
 def _is_open_here(path: Path, descriptor: int) -> bool:
