@@ -198,6 +198,8 @@ def test_the_matrix_is_the_hadamard_matrix() -> None:
     np.testing.assert_array_equal(matrix @ matrix, BLOCK * eye)
     smaller = low_precision.turn(eye, FORMATS["int16"].distances)
     np.testing.assert_array_equal(smaller, np.kron(matrix[:8, :8], np.eye(16)))
+    # A row of ones is one large sum, or half of it in four places with the signs of int8.
+    assert sorted(np.abs(matrix @ FORMATS["int8"].signs))[-5:] == [0, 64, 64, 64, 64]
 
 
 @pytest.mark.parametrize("compute_type", TYPES)
@@ -207,6 +209,7 @@ def test_whole_numbers_and_scales_are_within_half_a_step(compute_type: str) -> N
     assert np.abs(whole.astype(int)).max() == form.weight_most
     filled_up = np.zeros((70, 384), np.float32)
     filled_up[:, :300] = values
+    filled_up[:, np.isin(np.arange(384) // 16 % 8, form.negated)] *= -1
     turned = low_precision.turn(filled_up, form.distances).reshape(whole.shape)
     assert (np.abs(whole * scales[:, :, None] - turned) <= scales[:, :, None] * np.float32(0.501)).all()
 

@@ -5,13 +5,15 @@ What        y = activation(sum over groups of sx sw (qx . qw) + bias) + residual
 int16       Groups of 128 features. The weight has 14 bits. x has 16 bits, but the sizes of a group's numbers have a sum
             of at most 8 times the largest 16-bit number. So the usual group has 14 bits, and only a few large numbers
             need more
-int8        Groups of 64 features. Both have 8 bits
+int8        Groups of 128 features. Both have 8 bits
 int8_int16  The second map of the feed-forward network (`output.dense`) in int8, the others in int16. Measured with one
             map of MiniLM in int8 and the others in int16: `output.dense` adds the least error for the time it saves
 Turned      Before that, x and the weight are multiplied by a Hadamard matrix. The product stays the same, because the
             matrix is orthogonal. A feature that is much larger than the others would need a large scale for its group;
             afterwards it is spread over all 128 features of a block in int8, and over 8 of them in int16, which has
-            bits enough
+            bits enough. Features whose mean is not zero, as after GELU, would add up in the first sum. So in int8, a
+            quarter of the features is negated before: the error of the second map of the feed-forward network is 13 %
+            smaller (benchmarks/low_precision_error.py, that map alone in int8)
 Exact       The sum of a group's products is a whole number below 2^31, whatever the numbers are (`Format` checks it).
             So its order does not matter. The groups are added in order, by fma. So the result has the same bits for any
             batch, any number of threads, and on any processor; the kernels have the bits of this file
@@ -70,6 +72,7 @@ class Format:
     total : int                     x_most times this is the largest sum of the sizes of a group's whole numbers of x
                                     before they are rounded; `group`, if their sum is not limited
     distances : tuple of int        of the features of which the Hadamard matrix makes sums and differences, by rounds
+    negated : tuple of int          k: the features 16 k, ..., 16 k + 15 of each block are negated before
     """
 
     name: str
@@ -78,6 +81,7 @@ class Format:
     x_most: int
     total: int
     distances: tuple[int, ...]
+    negated: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         # Rounding adds at most 1/2 to each number, and the sum of the sizes in float32 is off by less than 2^-18 of it.
@@ -91,10 +95,15 @@ class Format:
         """Return the number of groups of a row of K features."""
         return -(-K // BLOCK) * (BLOCK // self.group)
 
+    @property
+    def signs(self) -> FloatArray:
+        """The sign by which each feature of a block is multiplied: float32, (BLOCK,)."""
+        return np.repeat([np.float32(-1 if k in self.negated else 1) for k in range(BLOCK // 16)], 16)
+
 
 FORMATS = {
     "int16": Format("int16", 128, 8180, 32767, 8, (16, 32, 64)),
-    "int8": Format("int8", 64, 127, 127, 64, (16, 32, 64, 1, 2, 4, 8)),
+    "int8": Format("int8", 128, 127, 127, 128, (16, 32, 64, 1, 2, 4, 8), (3, 7)),
 }
 """The formats by name."""
 
@@ -154,7 +163,7 @@ def _quantise(values: FloatArray, form: Format, most: int, total: int) -> tuple[
     filled_up = np.zeros((rows, form.groups(K) * form.group), np.float32)
     filled_up[:, :K] = values
     with np.errstate(all="ignore"):
-        groups = turn(filled_up, form.distances).reshape(rows, -1, form.group)
+        groups = turn(filled_up.reshape(-1, BLOCK) * form.signs, form.distances).reshape(rows, -1, form.group)
         sizes = np.abs(groups)
         size = sizes.max(axis=2)
         if total < form.group:
@@ -171,18 +180,18 @@ def _quantise(values: FloatArray, form: Format, most: int, total: int) -> tuple[
     return whole, scales
 
 
-def turn(rows: FloatArray, distances: tuple[int, ...]) -> FloatArray:
-    """Multiply each BLOCK features by Sylvester's Hadamard matrix, by rounds of sums and differences.
+def turn(blocks: FloatArray, distances: tuple[int, ...]) -> FloatArray:
+    """Multiply blocks, (..., BLOCK), by Sylvester's Hadamard matrix, by rounds of sums and differences.
 
     With all distances from 1 to 64 it is the matrix of BLOCK rows. With some of them, it is a smaller matrix for each
     set of features that these distances join.
     """
-    turned = rows.reshape(-1, BLOCK)
+    turned = blocks.reshape(-1, BLOCK)
     for distance in distances:
         pairs = turned.reshape(-1, BLOCK // (2 * distance), 2, distance)
         first, second = pairs[:, :, 0], pairs[:, :, 1]
         turned = np.stack([first + second, first - second], axis=2)
-    return turned.reshape(rows.shape)
+    return turned.reshape(blocks.shape)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -209,8 +218,9 @@ class QuantisedLinear:
     @property
     def weight(self) -> FloatArray:
         """The rounded weight, (N, K): what the whole numbers mean."""
-        turned = (self.whole * self.scales[:, :, None]).reshape(len(self.whole), -1)
-        return np.ascontiguousarray(turn(turned, self.format.distances)[:, : self.shape[1]])
+        turned = (self.whole * self.scales[:, :, None]).reshape(len(self.whole), -1, BLOCK)
+        blocks = turn(turned, self.format.distances) * self.format.signs
+        return np.ascontiguousarray(blocks.reshape(len(blocks), -1)[:, : self.shape[1]])
 
 
 def quantise_linear(linear: Linear, form: Format) -> QuantisedLinear:

@@ -21,7 +21,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from minibert.bert.low_precision import BLOCK, SMALLEST
+from minibert.bert.low_precision import BLOCK, SMALLEST, Format
 from minibert.kernels.compilation import function
 from minibert.kernels.memory import floats_at, stack_floats, task_at
 from minibert.kernels.processor import WIDTH
@@ -53,10 +53,10 @@ def _number(value: float) -> Any:
     return ir.Constant(_FLOAT, value)
 
 
-def _turn(builder: Any, vectors: list[Any], distances: tuple[int, ...]) -> list[Any]:
-    """Multiply the vectors by the Hadamard matrix: sums and differences of vectors, then of lanes."""
-    vectors = list(vectors)
-    for distance in distances:
+def _turn(builder: Any, vectors: list[Any], form: Format) -> list[Any]:
+    """Negate some vectors, then multiply by the Hadamard matrix: sums and differences of vectors, then of lanes."""
+    vectors = [builder.fneg(vector) if i in form.negated else vector for i, vector in enumerate(vectors)]
+    for distance in form.distances:
         if distance >= WIDTH:
             apart = distance // WIDTH
             for i in (i for i in range(len(vectors)) if not i & apart):
@@ -101,7 +101,7 @@ def _block_quantiser(words: Words) -> Any:
 
             x_, q_, s_ = arguments
             vectors = [load_lanes(builder, pointer_at(builder, x_, _FLOAT, i)) for i in range(0, BLOCK, WIDTH)]
-            vectors = _turn(builder, vectors, form.distances)
+            vectors = _turn(builder, vectors, form)
             each = form.group // WIDTH
             for g in range(BLOCK // form.group):
                 group = vectors[g * each : (g + 1) * each]

@@ -102,6 +102,16 @@ class Words(NamedTuple):
         return NR * _WORD * self.dot.w_bytes // self.dot.x_bytes
 
     @property
+    def group_bytes(self) -> int:
+        """Bytes of a group in a panel."""
+        return self.header * NR * _WORD + self.lines * self.line
+
+    @property
+    def groups_at_once(self) -> int:
+        """Groups whose sums AMX writes before they are added to the totals (amx.py)."""
+        return 3 if self.dot.x_bytes == 1 else 1
+
+    @property
     def rows(self) -> int:
         """Most rows of a micro-tile."""
         return TILE_ROWS if self.dot.in_tiles else MR
@@ -138,7 +148,7 @@ class Words(NamedTuple):
 
     def panel_shape(self, K: int) -> tuple[int, int]:
         """Return the shape of a panel for K features: groups, and the words of one."""
-        return self.form.groups(K), self.header * NR + self.lines * self.line // _WORD
+        return self.form.groups(K), self.group_bytes // _WORD
 
 
 @functools.cache
