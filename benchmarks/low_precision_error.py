@@ -5,15 +5,16 @@
 Two tables, on lines of the Declaration of Human Rights (MINIBERT_TEST_DATA). The first has 1 - cosine between the
 sentence vectors of each contender of benchmarks/low_precision.py and those of transformers in float32. The second
 compares minibert's other compute types with its float32: the hidden states after each layer; the order of the cosines
-of pairs of lines, an English one and the one at the same place in another language; and the labels of two classifiers
-of the pooled output: one of the 45 languages, fitted by least squares, and one of the two sides of the main direction.
-They are fitted to every second line, and the labels of the others are compared.
+of pairs of lines, an English one and the one at the same place in another language; and the labels of three
+classifiers of the pooled output: the 45 languages and their 18 scripts, both fitted by least squares, and the two sides
+of the main direction. They are fitted to every second line, and the labels of the others are compared.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections import defaultdict
+import unicodedata
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,7 @@ def state_errors(models: dict[str, BertModel], tokenizer: BertTokenizer, texts: 
 
 
 def label_rows(models: dict[str, BertModel], tokenizer: BertTokenizer, lines: list[tuple[str, str]]) -> list[str]:
-    """Return the rows of two classifiers: the share of labels that are those of float32, or right."""
+    """Return the rows of three classifiers: the share of labels that are those of float32, or right."""
 
     def pooled(model: BertModel, chosen: list[tuple[str, str]]) -> np.ndarray:
         parts = []
@@ -90,29 +91,40 @@ def label_rows(models: dict[str, BertModel], tokenizer: BertTokenizer, lines: li
             parts.append(model(**inputs, output_hidden_states=False).pooler_output)
         return np.concatenate(parts)
 
-    names = sorted({name for name, _ in lines})
     fitted, compared = lines[::2], lines[1::2]
-    wanted = np.array([[name == language for name in names] for language, _ in fitted], np.float64)
-    known = pooled(models[OURS], fitted)
-    solved = np.linalg.lstsq(np.c_[known, np.ones(len(known))], wanted, rcond=None)[0].T
-    main_direction = np.linalg.svd(known - known.mean(axis=0), full_matrices=False)[2][0]
-    sides = np.c_[[main_direction, -main_direction], [-known.mean(axis=0) @ main_direction] * 2]
-    sides[1, -1] *= -1
-    found = {name: pooled(model, compared) for name, model in models.items()}
-    languages = np.array([names.index(language) for language, _ in compared])
-    rows = []
-    for what, head in ((f"{len(names)} languages", solved), ("2 sides", sides)):
+    known, found = pooled(models[OURS], fitted), {name: pooled(model, compared) for name, model in models.items()}
+
+    def labels_of(head: np.ndarray) -> dict[str, np.ndarray]:
         linear = Linear(("classifier",), head[:, :-1].astype(np.float32), head[:, -1].astype(np.float32))
-        labels = {
+        return {
             name: model.ops.linear(found[name], model.ops.prepare(linear)).argmax(axis=1)
             for name, model in models.items()
         }
+
+    def row_of(what: str, labels: dict[str, np.ndarray]) -> str:
         same = " | ".join(f"{(labels[name] == labels[OURS]).mean():.2%}" for name in LOW)
-        rows.append(f"| same label of {len(compared):,} lines: {what} | {same} |")
-        if head is solved:
-            right = {name: f"{(languages == found).mean():.2%}" for name, found in labels.items()}
-            rows.append(f"| right label: {what}; float32 {right[OURS]} | {' | '.join(right[name] for name in LOW)} |")
-    return rows
+        return f"| same label of {len(compared):,} lines: {what} | {same} |"
+
+    rows = []
+    for what, label_of in (("languages", lambda line: line[0]), ("scripts", lambda line: script_of(line[1]))):
+        names = sorted({label_of(line) for line in lines})
+        wanted = np.array([[name == label_of(line) for name in names] for line in fitted], np.float64)
+        labels = labels_of(np.linalg.lstsq(np.c_[known, np.ones(len(known))], wanted, rcond=None)[0].T)
+        rows.append(row_of(f"{len(names)} {what}", labels))
+        truth = np.array([names.index(label_of(line)) for line in compared])
+        right = {name: f"{(truth == given).mean():.2%}" for name, given in labels.items()}
+        label = f"right label: {len(names)} {what}; float32 {right[OURS]}"
+        rows.append(f"| {label} | {' | '.join(right[name] for name in LOW)} |")
+    main_direction = np.linalg.svd(known - known.mean(axis=0), full_matrices=False)[2][0]
+    sides = np.c_[[main_direction, -main_direction], [-known.mean(axis=0) @ main_direction] * 2]
+    sides[1, -1] *= -1
+    return [*rows, row_of("2 sides", labels_of(sides))]
+
+
+def script_of(text: str) -> str:
+    """Return the script of most letters of a text: the first word of their names in Unicode, such as LATIN."""
+    scripts = Counter(unicodedata.name(letter, "?").split()[0] for letter in text if letter.isalpha())
+    return scripts.most_common(1)[0][0]
 
 
 def main() -> int:
