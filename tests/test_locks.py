@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -25,29 +26,30 @@ def path(tmp_path: Path) -> Iterator[Path]:
     lock.release(delete=True)
 
 
-def test_the_message_names_this_process(path: Path) -> None:
+def write_while_waiting(monkeypatch: pytest.MonkeyPatch, path: Path, texts: list[str]) -> None:
+    """Let the process that has the lock write these texts, one each time another one waits for its name."""
+    left = iter(texts)
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda seconds: path.write_text(next(left)))
+    monkeypatch.setattr(locks, "time", clock)
+
+
+def test_the_message_names_the_process(path: Path) -> None:
     path.write_text(f"process {os.getpid()} on here")
     with pytest.raises(BlockingIOError, match=f"^process {os.getpid()} on here$"):
         FileLock(path)
 
 
-def test_a_name_that_is_written_late_is_read(path: Path) -> None:
-    writer = threading.Timer(0.3, path.write_text, ["process 12 on here"])
-    writer.start()
+def test_a_name_that_is_written_late_is_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_while_waiting(monkeypatch, path, ["", "", "process 12 on here"])
     with pytest.raises(BlockingIOError, match=r"^process 12 on here$"):
         FileLock(path)
-    writer.join()
 
 
 def test_the_name_of_the_process_before_is_not_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A killed process left its name, and the one that has the lock now replaces it a little later.
-    path.write_text("process 11 on here")
-    monkeypatch.setattr(locks, "_MOMENT_SECONDS", 0.5)
-    writer = threading.Timer(0.1, path.write_text, ["process 12 on here"])
-    writer.start()
+    path.write_text("process 11 on here")  # it was killed
+    write_while_waiting(monkeypatch, path, ["process 12 on here"])
     with pytest.raises(BlockingIOError, match=r"^process 12 on here$"):
         FileLock(path)
-    writer.join()
 
 
 @pytest.mark.parametrize("text", ["", "process", "written by hand"])
