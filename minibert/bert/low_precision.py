@@ -12,8 +12,8 @@ Turned      Before that, x and the weight are multiplied by a Hadamard matrix. T
             matrix is orthogonal. A feature that is much larger than the others would need a large scale for its group;
             afterwards it is spread over all 128 features of a block in int8, and over 8 of them in int16, which has
             bits enough. Features whose mean is not zero, as after GELU, would add up in the first sum. So in int8, a
-            quarter of the features is negated before: the error of MiniLM's sentence vectors is 3.8e-4 instead of 4.1e-4
-            (3.8e-4 and 4.0e-4 with other quarters)
+            quarter of the features is negated before: the error of MiniLM's sentence vectors is 3.8e-4 instead of
+            4.1e-4 (3.8e-4 and 4.0e-4 with other quarters)
 Exact       The sum of a group's products is a whole number below 2^31, whatever the numbers are (`Format` checks it).
             So its order does not matter. The groups are added in order, by fma. So the result has the same bits for any
             batch, any number of threads, and on any processor; the kernels have the bits of this file
