@@ -323,7 +323,8 @@ import ctypes, dataclasses, mmap, sys
 import numpy as np
 from minibert.kernels import make_ops
 from minibert.kernels.buffers import Buffers
-from minibert.kernels.packing import PackedLinear
+from minibert.kernels.packing import PackedLinear, PackedWords
+from minibert.bert.low_precision import COMPUTE_TYPES
 from minibert.bert.ops import LayerNorm
 from tests.support.cases import OP_CASES
 
@@ -331,7 +332,7 @@ protect = ctypes.CDLL(None).mprotect
 
 def fence(value, at_end):
     # A copy between two protected pages: it begins where one ends, or ends where the other begins.
-    if isinstance(value, PackedLinear):
+    if isinstance(value, PackedLinear | PackedWords):
         return dataclasses.replace(value, panels=fence(value.panels, at_end), bias=fence(value.bias, at_end))
     if isinstance(value, LayerNorm):
         return dataclasses.replace(value, weight=fence(value.weight, at_end), bias=fence(value.bias, at_end))
@@ -350,14 +351,20 @@ def fence(value, at_end):
     return fenced
 
 count = 0
-for case in OP_CASES:
-    for at_end in (False, True):
-        Buffers.empty = lambda _, *shape: fence(np.empty(shape, np.float32), at_end)
-        ops = make_ops(1)
-        arguments = {name: fence(value, at_end) for name, value in case.prepare(ops, case.arguments()).items()}
-        print(case, at_end, file=sys.stderr)  # the last line names the case that crashed
-        getattr(ops, case.op)(**arguments)
-        count += 1
+for compute_type in COMPUTE_TYPES:
+    for case in OP_CASES:
+        if compute_type != "float32" and case.op != "linear":  # the same kernels
+            continue
+        arguments = case.arguments()
+        if case.op == "linear":
+            arguments["linear"] = dataclasses.replace(arguments["linear"], paths=("encoder.output.dense",))
+        for at_end in (False, True):
+            Buffers.empty = lambda _, *shape: fence(np.empty(shape, np.float32), at_end)
+            ops = make_ops(1, compute_type=compute_type)
+            fenced = {name: fence(value, at_end) for name, value in case.prepare(ops, arguments).items()}
+            print(compute_type, case, at_end, file=sys.stderr)  # the last line names the case that crashed
+            getattr(ops, case.op)(**fenced)
+            count += 1
 print(count)
 """
 
@@ -370,7 +377,8 @@ def test_kernels_touch_nothing_before_or_behind_their_arrays() -> None:
         [sys.executable, "-c", FENCED], env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE
     )
     assert done.returncode == 0, done.stderr[-300:]
-    assert int(done.stdout) == 2 * len(OP_CASES)
+    products = [case for case in OP_CASES if case.op == "linear"]
+    assert int(done.stdout) == 2 * (len(OP_CASES) + 3 * len(products))
 
 
 @pytest.mark.parametrize("K", [1, 7, 127, 128, 129, 384])

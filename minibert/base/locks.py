@@ -29,9 +29,10 @@ _HOLDER = re.compile(r"process \d+ on [^\n]+")
 _TAKEN = {errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES, errno.EDEADLK}
 _WITHOUT_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}
 
-# A process writes its name just after it has taken the lock. So the name is read a moment later, because until then the
-# text is empty or names the process before; and read again for a while, if that process did not have the core.
-_MOMENT_SECONDS, _WHILE_SECONDS = 0.05, 2.0
+# A process writes its name just after it has taken the lock; until then the text is empty, or names the process before.
+# So a process that waits for the name tries for a moment, and for a while if there is no name, because the other one
+# may not have the core. If the name of a killed process is there for longer than the moment, the message has that name.
+_MOMENT_SECONDS, _WHILE_SECONDS, _TURN_SECONDS = 0.05, 2.0, 0.01
 
 
 class FileLock:
@@ -46,11 +47,14 @@ class FileLock:
         raises, the file is not changed.
     needed : bool
         Whether to warn if the file system does not support locks, because a second process could then do harm.
+    waits : bool
+        Whether a refusal takes 0.05 s, and up to 2 s until the other process has written its name. The lock is taken if
+        it becomes free meanwhile.
 
     Raises
     ------
     BlockingIOError
-        Another process has the lock; the message names it.
+        Another process has the lock. The message names it, or is "another process" if it has not written its name.
     FileNotFoundError
         The folder or the file was deleted meanwhile: make it and try again.
     OSError
@@ -62,33 +66,35 @@ class FileLock:
         The file system does not support locks, like some network drives, so a second run is not prevented.
     """
 
-    def __init__(self, path: Path, check: Callable[[str | None], object] | None = None, *, needed: bool = True) -> None:
+    def __init__(
+        self,
+        path: Path,
+        check: Callable[[str | None], object] | None = None,
+        *,
+        needed: bool = True,
+        waits: bool = False,
+    ) -> None:
         self._path = path
         self._descriptor, new = _open(path)
         try:
-            _take(self._descriptor)
-        except OSError as error:
-            if error.errno in _TAKEN:
-                holder = _read_holder(self._descriptor)
-                os.close(self._descriptor)
-                raise BlockingIOError(holder) from error
-            if error.errno in _WITHOUT_LOCKS:
-                self._check(check, None if new else _read(self._descriptor))
+            refusal = _take_or_wait(self._descriptor, _WHILE_SECONDS if waits else 0.0)
+            # The process that had the lock may have deleted the file after it was opened here; the lock is then void.
+            if refusal is None and not _is_open_here(path, self._descriptor):
+                raise FileNotFoundError(errno.ENOENT, "deleted meanwhile", str(path))
+        except BaseException:
             os.close(self._descriptor)
-            if error.errno not in _WITHOUT_LOCKS:
-                raise
+            raise
+        content = _read(self._descriptor)
+        self._check(check, None if new and not content else content)
+        if refusal is not None:
+            os.close(self._descriptor)
+            self._descriptor = -1
             if needed:
                 warn_caller(
-                    f"{path} cannot be locked ({os_reason(error)}): its file system does not support locks. Make sure "
-                    "that no second run writes the same output."
+                    f"{path} cannot be locked ({os_reason(refusal)}): its file system does not support locks. Make "
+                    "sure that no second run writes the same output."
                 )
-            self._descriptor = -1
             return
-        # The process that had the lock may have deleted the file after it was opened here; the lock is then void.
-        if not _is_open_here(path, self._descriptor):
-            os.close(self._descriptor)
-            raise FileNotFoundError(errno.ENOENT, "deleted meanwhile", str(path))
-        self._check(check, None if new else _read(self._descriptor))
         with contextlib.suppress(OSError):  # if the disk is full, the lock is valid without the text
             os.ftruncate(self._descriptor, 0)
             os.lseek(self._descriptor, 0, os.SEEK_SET)
@@ -138,21 +144,31 @@ def _take(descriptor: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+def _take_or_wait(descriptor: int, patience: float) -> OSError | None:
+    """Take the lock; return the error if the file system does not support locks.
+
+    After up to `patience` seconds, raise BlockingIOError with the name of the process that has the lock.
+    """
+    start = time.monotonic()
+    while True:
+        try:
+            _take(descriptor)
+            return None
+        except OSError as error:
+            if error.errno in _WITHOUT_LOCKS:
+                return error
+            if error.errno not in _TAKEN:
+                raise
+            holder = _read(descriptor)
+            is_name = _HOLDER.fullmatch(holder) is not None
+            if time.monotonic() - start >= min(patience, _MOMENT_SECONDS if is_name else _WHILE_SECONDS):
+                raise BlockingIOError(holder if is_name else "another process") from error
+        time.sleep(_TURN_SECONDS)
+
+
 def _read(descriptor: int) -> str:
     os.lseek(descriptor, 0, os.SEEK_SET)
     return os.read(descriptor, 1000).decode(errors="replace")
-
-
-def _read_holder(descriptor: int) -> str:
-    """Return the name of the process that has the lock; "another process" if it could not write its name."""
-    deadline = time.monotonic() + _WHILE_SECONDS
-    while True:
-        time.sleep(_MOMENT_SECONDS)
-        holder = _read(descriptor)
-        if _HOLDER.fullmatch(holder):
-            return holder
-        if time.monotonic() > deadline:
-            return "another process"
 
 
 def _is_open_here(path: Path, descriptor: int) -> bool:

@@ -11,9 +11,11 @@ int8_int16  The second map of the feed-forward network (`output.dense`) in int8,
 Turned      Before that, x and the weight are multiplied by a Hadamard matrix. The product stays the same, because the
             matrix is orthogonal. A feature that is much larger than the others would need a large scale for its group;
             afterwards it is spread over all 128 features of a block in int8, and over 8 of them in int16, which has
-            bits enough. Features whose mean is not zero, as after GELU, would add up in the first sum. So in int8, a
-            quarter of the features is negated before: the error of MiniLM's sentence vectors is 3.8e-4 instead of
-            4.1e-4 (3.8e-4 and 4.0e-4 with other quarters)
+            bits enough
+Negated     Features whose mean is not zero, as after GELU, add up in one sum of the Hadamard matrix, which is then
+            large. So in int8, a quarter of the features is negated before: there are four such sums, each half as
+            large. The error of MiniLM's sentence vectors was 4.1e-4 without it, and 3.8e-4, 3.8e-4 and 4.0e-4 with
+            three different quarters
 Exact       The sum of a group's products is a whole number below 2^31, whatever the numbers are (`Format` checks it).
             So its order does not matter. The groups are added in order, by fma. So the result has the same bits for any
             batch, any number of threads, and on any processor; the kernels have the bits of this file
@@ -72,7 +74,8 @@ class Format:
     total : int                     x_most times this is the largest sum of the sizes of a group's whole numbers of x
                                     before they are rounded; `group`, if their sum is not limited
     distances : tuple of int        of the features of which the Hadamard matrix makes sums and differences, by rounds
-    negated : tuple of int          k: the features 16 k, ..., 16 k + 15 of each block are negated before
+    negated : tuple of int          for each k of these, the features 16 k, ..., 16 k + 15 of a block are negated before
+                                    the Hadamard matrix; 0 to 7
     """
 
     name: str
@@ -90,6 +93,8 @@ class Format:
             largest_x = 255 * self.group  # some processors multiply x + 128 instead of x, which must fit into 8 bits
         if largest_x * self.weight_most >= 2**31:
             raise ValueError(f"the sum of a group of {self.name} could be larger than a 32-bit number")
+        if not set(self.negated) <= set(range(BLOCK // 16)):
+            raise ValueError(f"negated={self.negated} of {self.name}; expected numbers from 0 to {BLOCK // 16 - 1}")
 
     def groups(self, K: int) -> int:
         """Return the number of groups of a row of K features."""

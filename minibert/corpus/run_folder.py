@@ -77,7 +77,7 @@ class RunFolder:
                 self._make()
                 # Another run may delete both just now, because it ends.
                 with contextlib.suppress(FileNotFoundError):
-                    self._lock = FileLock(self.path / _LOCK, self._refuse_strangers)
+                    self._lock = FileLock(self.path / _LOCK, self._refuse_strangers, waits=True)
                     return self
         except (FileExistsError, ValueError):  # the message is complete
             with contextlib.suppress(OSError):

@@ -7,16 +7,17 @@ Registers   An AMX tile has up to 16 rows of 64 bytes. One instruction adds the 
 Algorithm   A number of int16 is 256 times its upper byte, which has the sign, plus its lower byte. So the product of
             two numbers is four products of bytes. The tiles hold the sums of low low, of low high + high low, and of
             high high. The whole sum of a group is below 2^31, so its 32 bits are right even if those of a part overflow
-Loop order  three groups (int16: one) -> their products of bytes, whose sums AMX can only write to memory -> four rows
-            at a time: sums -> scales -> totals, which wait in the result for the next groups. For int8, three groups
-            need 0.7 of the time of one. For int16 they need more time than one, because their sums take 18 kB of the
-            first cache
+Loop order  three groups (int16: one; and one at a time, if fewer than three are left) -> their products of bytes, whose
+            sums AMX can only write to memory -> four rows at a time: sums -> scales -> totals, which wait in the result
+            for the next groups. A product of int8 with three groups at once takes 0.7 of its time with one at once. One
+            of int16 takes longer, because the sums of three groups fill 18 kB of the first cache
 Prefetch    A block of one or two micro-tiles waits for the weight: so the next group of the panel is fetched into the
             first cache (int16, up to 8 rows: 10 to 25 % of the time). With more micro-tiles it is as in gemm.py
 Cost        Measured on a Xeon with AMX: a product of tiles takes 16 cycles, as does a store, and the load of a
             tile 8. The load takes 47 if its rows cross the borders of cache lines, so each row of x is whole lines. The
-            instructions of AVX-512 do not run beside those of AMX: the times of both are added. A product of int8 (1024
-            tokens, 384 x 1536) takes 85 ns for 16 x 32 x 128 numbers; without scales it would be about 25
+            instructions of AVX-512 do not run beside those of AMX: the times of both are added. A group of 16 x 32 x
+            128 numbers of int8 takes 330 cycles in a product of 1024 x 1536 x 384. In the first cache, the instructions
+            of AMX take 100 of them, and the scales and totals 75
 Contract    A chunk begins with `begin_tiles` and ends with `end_tiles`, so that the system need not save the tiles of a
             thread. If the tiles have a row more than a micro-tile, the row of x after it is read; its sums are not used
 Source      Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18
@@ -45,7 +46,8 @@ __all__ = ["amx_multiplier", "begin_tiles", "end_tiles"]
 
 _LONG, _BYTE, _POINTER = ir.IntType(64), ir.IntType(8), ir.IntType(8).as_pointer()
 _LINE = NR * FLOAT  # bytes of a line of a panel, and of a row of sums
-_X, _WEIGHT, _NUM_TILES = 3, 5, 8  # the first tiles of x and of the weight; those of sums begin with 0
+_NUM_SUMS, _NUM_TILES = 3, 8  # the tiles of sums are the first ones
+_X, _WEIGHT = _NUM_SUMS, 5  # the first tiles of x and of the weight
 
 
 @intrinsic
@@ -89,7 +91,7 @@ def _group_multiplier(words: Words) -> Any:
     planes, depth = words.dot.x_bytes, words.form.group
     lines = words.lines // planes  # of the panel, with one byte of each number
     powers, columns = range(2 * planes - 1), range(0, _LINE, TILE_BYTES)
-    at_once = max(1, _X // len(powers))  # sums of this number of columns have tiles at the same time
+    at_once = max(1, _NUM_SUMS // len(powers))  # sums of this number of columns have tiles at the same time
 
     @intrinsic
     def multiply_group(typingctx: Any, a: Any, lda: Any, b: Any, sums: Any) -> Any:
@@ -131,13 +133,13 @@ def _group_multiplier(words: Words) -> Any:
     return multiply_group
 
 
-def _scaled_adder(rows: int, words: Words, groups: int) -> Any:
-    """Make the function that adds the sums of some groups, times their scales, to the totals of some rows, c."""
+def _rows_adder(rows: int, words: Words, groups: int) -> Any:
+    """Make the function that adds the sums of some groups, times their scales, to the totals of 1 to 4 rows, c."""
     zeros, load = zero_tile(rows), load_sums(rows, words)
     of_panel, of_sums = np.int64(words.group_bytes), np.int64(words.sums_size * FLOAT)
 
     @function
-    def add_scaled(sums, x_scales, lda, b, c, ldc, is_first, added, bias, residual):
+    def add_rows(sums, x_scales, lda, b, c, ldc, is_first, added, bias, residual):
         totals = zeros(b)
         if not is_first:
             totals = load_tile(totals, c, ldc)
@@ -145,15 +147,15 @@ def _scaled_adder(rows: int, words: Words, groups: int) -> Any:
             totals = add_block(totals, load(sums + g * of_sums), x_scales + g * FLOAT, lda, b + g * of_panel)
         finish_tile(totals, c, ldc, added, bias, residual)
 
-    return add_scaled
+    return add_rows
 
 
-def _scales_adder(words: Words, groups: int) -> Any:
-    """Make the function that does the same for all rows of a micro-tile, four at a time."""
-    _1, _2, _3, _4 = (_scaled_adder(rows, words, groups) for rows in range(1, 5))
+def _tile_adder(words: Words, groups: int) -> Any:
+    """Make the function that adds the sums of some groups, times their scales, to the totals of a micro-tile, c."""
+    _1, _2, _3, _4 = (_rows_adder(rows, words, groups) for rows in range(1, 5))
 
     @function
-    def add_scaled(rows, sums, x_scales, lda, b, c, ldc, is_first, added, bias, residual):
+    def add_tile(rows, sums, x_scales, lda, b, c, ldc, is_first, added, bias, residual):
         for row in range(0, rows, 4):
             s, x, left = sums + row * _LINE, x_scales + row * lda * FLOAT, rows - row
             y, r = c + row * ldc * FLOAT, residual + row * ldc * FLOAT
@@ -166,7 +168,7 @@ def _scales_adder(words: Words, groups: int) -> Any:
             else:
                 _1(s, x, lda, b, y, ldc, is_first, added, bias, r)
 
-    return add_scaled
+    return add_tile
 
 
 def amx_multiplier(words: Words) -> Any:
@@ -175,8 +177,8 @@ def amx_multiplier(words: Words) -> Any:
     The totals wait in c, while the sums of the next groups are computed.
     """
     multiply_group, at_once = _group_multiplier(words), words.groups_at_once
-    add_one = _scales_adder(words, 1)
-    add_some = _scales_adder(words, at_once) if at_once > 1 else add_one
+    add_one = _tile_adder(words, 1)
+    add_some = _tile_adder(words, at_once) if at_once > 1 else add_one
     memory = stack_floats(at_once * words.sums_size)
     steps, of_x, of_sums = np.int64(words.steps), np.int64(words.steps * FLOAT), np.int64(words.sums_size * FLOAT)
     header, of_panel = np.int64(words.header * _LINE), np.int64(words.group_bytes)

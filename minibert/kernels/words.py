@@ -108,8 +108,8 @@ class Words(NamedTuple):
 
     @property
     def groups_at_once(self) -> int:
-        """Groups whose sums AMX writes before they are added to the totals (amx.py)."""
-        return 3 if self.dot.x_bytes == 1 else 1
+        """Groups whose sums AMX writes before they are added to the totals (amx.py); 1 without AMX."""
+        return 3 if self.dot.in_tiles and self.dot.x_bytes == 1 else 1
 
     @property
     def rows(self) -> int:

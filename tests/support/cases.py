@@ -120,6 +120,10 @@ _LINEAR_SHAPES = (
     (127, 64, 65),
     (128, 384, 384),
     (129, 65, 127),
+    (33, 512, 65),  # 4, 5, 8 and 17 groups of 128: not multiples of the groups that AMX computes at once
+    (17, 600, 33),
+    (22, 1024, 95),
+    (5, 2049, 40),
     (300, 65, 127),  # more than one block of tiles
     (301, 300, 97),
 )
