@@ -160,9 +160,9 @@ def words_of(name: str) -> Words:
 def is_faster(compute_type: str) -> bool:
     """Return whether a compute type is at least as fast as float32 on this processor: a rule, measured on x86-64.
 
-    On a Zen 5 that acts as other processors, the products of int16 and int8 take 0.69 and 0.77 times as long as those
-    of float32 with AVX2 alone, and 0.69 and 0.74 with AVX-512 without VNNI. On a Xeon it is 0.84 and 0.90, and 0.91 and
-    0.97. With SSE alone it is 0.04 and 0.06, because each fma of float32 calls a function. Measured with
-    benchmarks/low_precision_processors.py.
+    On a Xeon that acts as other processors, the products of int16 and int8 take 0.82 and 0.83 times as long as those of
+    float32 with AVX2 alone, and 0.95 and 0.97 with AVX-512 without VNNI. On a Zen 5 it is 0.69 and 0.77, and 0.69 and
+    0.74 (int8 with groups of 64 features). With SSE alone it is 0.04 and 0.05, because each fma of float32 calls a
+    function. Measured with benchmarks/low_precision_processors.py.
     """
     return all(words_of(name).dot.name for name in FORMATS_OF[compute_type])
