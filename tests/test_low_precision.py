@@ -186,6 +186,8 @@ def test_a_format_whose_sums_could_overflow_is_refused() -> None:
     for given in ((128, 8191, 32767, 8), (128, 4095, 8191, 128), (64, 8191, 8191, 64), (1 << 17, 127, 127, 1 << 17)):
         with pytest.raises(ValueError, match="could be larger than a 32-bit number"):
             Format("made", *given, distances=())
+    with pytest.raises(ValueError, match=r"negated=\(8,\) of made; expected numbers from 0 to 7"):
+        Format("made", 128, 127, 127, 128, distances=(), negated=(8,))
 
 
 # --- the parts of the twin -------------------------------------------------------------------------------------------
@@ -198,8 +200,7 @@ def test_the_matrix_is_the_hadamard_matrix() -> None:
     np.testing.assert_array_equal(matrix @ matrix, BLOCK * eye)
     smaller = low_precision.turn(eye, FORMATS["int16"].distances)
     np.testing.assert_array_equal(smaller, np.kron(matrix[:8, :8], np.eye(16)))
-    # A row of ones is one large sum, or half of it in four places with the signs of int8.
-    assert sorted(np.abs(matrix @ FORMATS["int8"].signs))[-5:] == [0, 64, 64, 64, 64]
+    assert sorted(np.abs(matrix @ FORMATS["int8"].signs))[-5:] == [0, 64, 64, 64, 64]  # not one sum of 128
 
 
 @pytest.mark.parametrize("compute_type", TYPES)

@@ -81,10 +81,10 @@ class FileLock:
             # The process that had the lock may have deleted the file after it was opened here; the lock is then void.
             if refusal is None and not _is_open_here(path, self._descriptor):
                 raise FileNotFoundError(errno.ENOENT, "deleted meanwhile", str(path))
+            content = _read(self._descriptor)
         except BaseException:
             os.close(self._descriptor)
             raise
-        content = _read(self._descriptor)
         self._check(check, None if new and not content else content)
         if refusal is not None:
             os.close(self._descriptor)

@@ -59,6 +59,7 @@ BLOCK = 128
 SMALLEST = 2.0**-100
 """A group of a smaller size counts as zeros."""
 
+_PART = 16  # features that are negated together: one vector of the kernels
 _ROWS = 64  # that are quantised at once, so that a whole weight in float64 is never in memory
 
 
@@ -93,8 +94,8 @@ class Format:
             largest_x = 255 * self.group  # some processors multiply x + 128 instead of x, which must fit into 8 bits
         if largest_x * self.weight_most >= 2**31:
             raise ValueError(f"the sum of a group of {self.name} could be larger than a 32-bit number")
-        if not set(self.negated) <= set(range(BLOCK // 16)):
-            raise ValueError(f"negated={self.negated} of {self.name}; expected numbers from 0 to {BLOCK // 16 - 1}")
+        if not set(self.negated) <= set(range(BLOCK // _PART)):
+            raise ValueError(f"negated={self.negated} of {self.name}; expected numbers from 0 to {BLOCK // _PART - 1}")
 
     def groups(self, K: int) -> int:
         """Return the number of groups of a row of K features."""
@@ -103,7 +104,7 @@ class Format:
     @property
     def signs(self) -> FloatArray:
         """The sign by which each feature of a block is multiplied: float32, (BLOCK,)."""
-        return np.repeat([np.float32(-1 if k in self.negated else 1) for k in range(BLOCK // 16)], 16)
+        return np.repeat([np.float32(-1 if k in self.negated else 1) for k in range(BLOCK // _PART)], _PART)
 
 
 FORMATS = {

@@ -100,7 +100,7 @@ def _layout(words: Words | None) -> tuple[Any, Any, int, int, int]:
     if words is None:
         return block_length, inline(lambda K: (K, K, K * NR)), 0, 0, NR * FLOAT
     steps, header, line = np.int64(words.steps), words.header * NR * FLOAT, words.line
-    group_size = np.int64((header + words.lines * line) // FLOAT)
+    group_size = np.int64(words.group_bytes // FLOAT)
     block, groups_of_block = np.int64(BLOCK), np.int64(BLOCK // words.form.group)
     unit = np.int64(words.scales_unit)
 
