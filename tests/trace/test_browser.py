@@ -55,6 +55,16 @@ def choose(page: Any, **chosen: int | str) -> None:
         page.select_option(f"#{key}", str(value))
 
 
+def font_of(page: Any) -> str:
+    """Return the family of the installed font that the text of the page is drawn with."""
+    session = page.context.new_cdp_session(page)
+    for domain in ("DOM", "CSS"):
+        session.send(f"{domain}.enable")
+    root = session.send("DOM.getDocument")["root"]["nodeId"]
+    node = session.send("DOM.querySelector", {"nodeId": root, "selector": "#flow th"})["nodeId"]
+    return ", ".join(one["familyName"] for one in session.send("CSS.getPlatformFontsForNode", {"nodeId": node})["fonts"])
+
+
 def number(text: str) -> float:
     return float(text.replace("\u2212", "-").replace("%", "").replace("\u2013", "nan"))
 
@@ -243,10 +253,24 @@ def test_the_contents_are_the_parts_of_the_page(browser: Any, file: Path) -> Non
         assert not page.is_visible("#h-data"), "on paper there is no button for a file"
 
 
-def test_a_phone_shows_the_whole_flow(browser: Any, file: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "style"),
+    [
+        ("the page's own", ""),
+        ("wide", "* { letter-spacing: 0.15em !important }"),
+        ("narrow", "* { letter-spacing: -0.08em !important }"),
+        ("of fixed width", "* { font-family: monospace !important }"),
+    ],
+)
+def test_a_phone_shows_everything_with_any_font(browser: Any, file: Path, kind: str, style: str) -> None:
     with watched_page(browser, file, viewport={"width": 360, "height": 800}) as page:
+        page.evaluate("s => { const x = new CSSStyleSheet(); x.replaceSync(s); document.adoptedStyleSheets = [x]; }", style)
         around = "document.querySelector('#flow').parentNode"
-        assert page.evaluate(f"{around}.scrollWidth - {around}.clientWidth") == 0
+        too_wide = [
+            page.evaluate("document.documentElement.scrollWidth - innerWidth"),
+            page.evaluate(f"{around}.scrollWidth - {around}.clientWidth"),
+        ]
+        assert too_wide == [0, 0], f"pixels of the page and of the flow, with the font {font_of(page)} ({kind})"
 
 
 def test_print_is_light(browser: Any, file: Path) -> None:
