@@ -62,7 +62,9 @@ def font_of(page: Any) -> str:
         session.send(f"{domain}.enable")
     root = session.send("DOM.getDocument")["root"]["nodeId"]
     node = session.send("DOM.querySelector", {"nodeId": root, "selector": "#flow th"})["nodeId"]
-    return ", ".join(one["familyName"] for one in session.send("CSS.getPlatformFontsForNode", {"nodeId": node})["fonts"])
+    return ", ".join(
+        one["familyName"] for one in session.send("CSS.getPlatformFontsForNode", {"nodeId": node})["fonts"]
+    )
 
 
 def number(text: str) -> float:
@@ -264,7 +266,9 @@ def test_the_contents_are_the_parts_of_the_page(browser: Any, file: Path) -> Non
 )
 def test_a_phone_shows_everything_with_any_font(browser: Any, file: Path, kind: str, style: str) -> None:
     with watched_page(browser, file, viewport={"width": 360, "height": 800}) as page:
-        page.evaluate("s => { const x = new CSSStyleSheet(); x.replaceSync(s); document.adoptedStyleSheets = [x]; }", style)
+        page.evaluate(
+            "s => { const x = new CSSStyleSheet(); x.replaceSync(s); document.adoptedStyleSheets = [x]; }", style
+        )
         around = "document.querySelector('#flow').parentNode"
         too_wide = [
             page.evaluate("document.documentElement.scrollWidth - innerWidth"),
