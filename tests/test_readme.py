@@ -596,7 +596,6 @@ def test_the_benchmarks_find_their_markers() -> None:
     named |= {name for names in low_precision.TABLES.values() for name in names}
     layers_and_texts = {
         "speed",
-        "estimate",
         "shared weights",
         "cluster",
         "texts",

@@ -6,12 +6,8 @@ import argparse
 import contextlib
 import dataclasses
 import json
-import os
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
-from minibert.base.checks import counted
 from minibert.cli.common import (
     add_batch_size,
     add_layer_pooling,
@@ -33,13 +29,9 @@ from minibert.cli.runs import SHARD_SIZE, add_inputs, has_files, report_run, res
 
 if TYPE_CHECKING:
     from minibert.corpus.encoders import Workers
-    from minibert.corpus.estimate import Estimate
     from minibert.sentence.sentence_transformers import SentenceTransformer
 
 __all__ = ["add_verbs"]
-
-# An estimate whose runs differ by less than this factor is printed as one number.
-_AGREEING = 1.15
 
 
 def add_verbs(verbs: Any) -> None:
@@ -85,12 +77,6 @@ def add_verbs(verbs: Any) -> None:
     embed.add_argument(
         "--actors", type=positive, metavar="N", help="workers, with --on (default: as many as the cluster has room for)"
     )
-    embed.add_argument(
-        "--estimate",
-        action="store_true",
-        help="compute nothing but a sample, with --input, and print how long the run would take and its memory",
-    )
-    embed.add_argument("--json", action="store_true", help="with --estimate: print one JSON object")
     add_prompt(embed, "each text")
     embed.add_argument(
         "--normalize",
@@ -183,20 +169,14 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
 def _embed(arguments: argparse.Namespace) -> None:
     import numpy as np
 
-    if arguments.json and not arguments.estimate:
-        raise ValueError("--json is for --estimate; vectors are printed as JSON in any case.")
     of_files = {
         "--dtype": arguments.dtype != "float32",
         "--file-size": arguments.file_size is not None,
         "--on": arguments.on is not None,
         "--actors": arguments.actors is not None,
-        "--estimate": arguments.estimate,
     }
     if has_files(arguments, of_files):
-        if arguments.estimate:
-            _estimate(arguments)
-        else:
-            _embed_corpus(arguments)
+        _embed_corpus(arguments)
         return
     if arguments.output is not None:
         check_file(arguments.output, ".npy")
@@ -266,99 +246,6 @@ def _workers(arguments: argparse.Namespace) -> contextlib.AbstractContextManager
         )
     except ImportError as error:
         raise ValueError(str(error)) from error
-
-
-def _estimate(arguments: argparse.Namespace) -> None:
-    from minibert.corpus.estimate import estimate_corpus
-    from minibert.corpus.writers import output_suffix
-
-    if arguments.precision != "float32":
-        raise ValueError("--precision does not work with --input; give --dtype float16, or leave it out.")
-    if arguments.on is not None or arguments.actors is not None:
-        raise ValueError("--on and --actors do not work with --estimate, which measures this machine; leave them out.")
-    if arguments.resume:
-        raise ValueError("--resume does not work with --estimate, which is about a whole run; leave it out.")
-    sources = sources_of(arguments)
-    _compile_elsewhere(arguments)
-    found = estimate_corpus(
-        _load(arguments),
-        sources,
-        suffix=".npy" if arguments.output is None else output_suffix(arguments.output, arguments.file_size),
-        on_error=arguments.on_error,
-        dtype=arguments.dtype,
-        shard_size=arguments.shard_size,
-        num_threads=arguments.num_threads,
-        report=report_problem,
-        **_options(arguments),
-    )
-    if arguments.json:
-        print(json.dumps({**vars(found), "hours": found.hours, "core_hours": found.core_hours}, indent=2))
-    else:
-        print(_estimate_as_text(found))
-
-
-def _compile_elsewhere(arguments: argparse.Namespace) -> None:
-    """Let another process compile the kernels if they are not on disk, so that this one does not hold the compiler."""
-    from minibert.models.backend import choose_compute_type
-
-    compute_type = choose_compute_type(arguments.compute_type)
-    loaded = "minibert.kernels.machine_code" in sys.modules
-    if loaded or not sys.executable or (arguments.backend or os.environ.get("MINIBERT_BACKEND")) == "numpy":
-        return
-    command = [sys.executable, "-m", "minibert", "warmup", "--compute-type", compute_type]
-    with contextlib.suppress(OSError):  # what is wrong there is wrong here, and is reported here
-        subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
-
-
-def _estimate_as_text(found: Estimate) -> str:
-    """Write an estimate for people, with the way in which it was computed."""
-    memory = "not known on this system" if found.memory_bytes is None else f"{found.memory_bytes / 1e6:,.0f} MB"
-    if found.with_compiler:
-        memory += ", with the compiler of the kernels, which later runs do not need; estimate again"
-    threads = counted(found.num_threads, "thread")
-    unusable = f", {counted(found.n_unusable, 'input line')} that cannot be used" if found.n_unusable else ""
-    time = f"time      {_duration(found.seconds)} with {threads} on this machine"
-    if found.seconds_high > _AGREEING * found.seconds_low:
-        time += (
-            f"; between {_duration(found.seconds_low)} and {_duration(found.seconds_high)}, because the runs over the "
-            "sample disagree"
-        )
-    runs = f"{counted(found.sample_runs, 'run')} of {counted(found.sample_texts, 'text')}"
-    measured = f"measured  {runs}, {found.sample_tokens:,} tokens in {found.sample_seconds:.2f} s"
-    if found.tokens_per_second is None:
-        computed = (
-            f"computed  {found.start_seconds:.2f} s for such a run + 2 readings of {found.read_seconds:.2f} s; the "
-            "texts are too few to tell the start from the tokens"
-        )
-    else:
-        measured += f": {found.tokens_per_second:,.0f} tokens per second after the start"
-        computed = (
-            f"computed  {found.start_seconds:.2f} s to start + tokens / {found.tokens_per_second:,.0f} per second + "
-            f"2 readings of {found.read_seconds:.2f} s"
-        )
-    return "\n".join(
-        (
-            f"texts     {found.n_texts:,}, of which {found.n_computed:,} are computed{unusable}",
-            f"tokens    {found.n_tokens:,}" + ("" if found.tokens_counted else ", estimated from a sample"),
-            time,
-            f"memory    {memory}",
-            f"output    {_size(found.output_bytes)} of numbers",
-            measured,
-            computed,
-            f"other     {found.core_hours:.3g} core-hours. Divide them by another number of cores for a guess: the "
-            f"runs had {threads}",
-        )
-    )
-
-
-def _size(size: int) -> str:
-    return f"{size / 1e6:,.1f} MB" if size >= 1e6 else f"{size / 1e3:,.1f} KB"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.1f} seconds" if seconds >= 1 else f"{seconds:.2f} seconds"
-    return f"{seconds / 60:.1f} minutes" if seconds < 3600 else f"{seconds / 3600:.2f} hours"
 
 
 def _similarity(arguments: argparse.Namespace) -> None:

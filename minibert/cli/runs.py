@@ -93,7 +93,7 @@ def has_files(arguments: argparse.Namespace, of_files: Mapping[str, bool]) -> bo
     if arguments.input:
         if arguments.texts:
             raise ValueError("texts and --input are both given; give one of them.")
-        if arguments.output is None and not getattr(arguments, "estimate", False):
+        if arguments.output is None:
             places = "FILE or FOLDER/" if hasattr(arguments, "file_size") else "FILE"
             raise ValueError(f"--input needs --output {places}.")
         return True
