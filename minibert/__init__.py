@@ -16,6 +16,8 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from minibert.base.names import SubmoduleFinder
+
 if TYPE_CHECKING:
     from minibert import exact, inside, parity
     from minibert.bert.config import BertConfig
@@ -167,8 +169,22 @@ _INSTEAD = {
         'collate_fn=lambda rows: tokenizer.pad(rows, return_tensors="pt"); transformers\' works with our tokenizer'
     ),
     "default_data_collator": "that of transformers, which works with rows of our tokenizer; it only stacks them",
-    "quantization": "minibert.quantize_embeddings",
-    "similarity_functions": "minibert.SimilarityFunction and minibert.similarity",
+    **{
+        f"{name}Pipeline": f'pipeline("{task}", model=model, tokenizer=tokenizer)'
+        for name, task in (
+            ("TextClassification", "text-classification"),
+            ("TokenClassification", "token-classification"),
+            ("FillMask", "fill-mask"),
+            ("QuestionAnswering", "question-answering"),
+            ("FeatureExtraction", "feature-extraction"),
+            ("ZeroShotClassification", "zero-shot-classification"),
+        )
+    },
+    **dict.fromkeys(
+        ("DPRContextEncoder", "DPRQuestionEncoder"),
+        "SentenceTransformer, with one of the copies such as facebook-dpr-ctx_encoder-single-nq-base",
+    ),
+    "MultiVectorEncoder": "embed_tokens, which gives a vector for each token, without a projection",
     **dict.fromkeys(
         (
             *("DistilBertModel", "RobertaModel", "XLMRobertaModel", "AlbertModel", "ElectraModel", "MPNetModel"),
@@ -191,12 +207,26 @@ _INSTEAD = {
         ),
         _TRAINING,
     ),
-    **dict.fromkeys(("evaluation", "SentenceTransformerModelCardData"), "sentence-transformers has it"),
+    **dict.fromkeys(("evaluation", "readers", "SentenceTransformerModelCardData"), "sentence-transformers has it"),
     "mine_hard_negatives": "sentence_transformers.util has it, and it works with a model of minibert",
     "logging": 'use Python\'s: logging.getLogger("minibert")',
     "set_seed": "leave it out; minibert has no random numbers",
     "PreTrainedModel": "BertModel",
     "PretrainedConfig": "BertConfig",
+}
+
+# Submodules of transformers and sentence-transformers -> the modules that have their names here.
+_ALIASES = {
+    "minibert.cross_encoder": "minibert.sentence.cross_encoder",
+    "minibert.sparse_encoder": "minibert.sentence.sparse_encoder",
+    "minibert.sentence_transformer": "minibert.sentence.sentence_transformers",
+    "minibert.pipelines": "minibert.tasks.pipelines",
+    "minibert.quantization": "minibert.util",
+    "minibert.similarity_functions": "minibert.util",
+    **{
+        f"minibert.util.{name}": "minibert.util"
+        for name in ("logging", "quantization", "retrieval", "similarity", "tensor")
+    },
 }
 
 # Modules that programs use without importing them, as they do with sentence_transformers.util.
@@ -214,14 +244,24 @@ def __getattr__(name: str) -> Any:
         value = getattr(import_module(f"minibert.{_MODULE_OF[name]}"), name)
         globals()[name] = value
         return value
-    if name in _MODULES:
+    if name in _MODULES or f"minibert.{name}" in _ALIASES:
         return import_module(f"minibert.{name}")
     if name not in _INSTEAD:
         raise AttributeError(f"module 'minibert' has no attribute {name!r}; it has {', '.join(__all__)}.")
-    message = f"minibert has no {name}. Instead: {_INSTEAD[name]}."
+    message = _advice(name)
     if sys._getframe(1).f_globals.get("__name__") in _IMPORT_MODULES:
         raise ImportError(message, name="minibert")
     raise AttributeError(message)
+
+
+def _advice(name: str) -> str | None:
+    """Say what to use instead of a name, or of a module, that minibert does not have; None if that is not known."""
+    if name in __all__:
+        return f"minibert.{name} is not a module. Write: from minibert import {name}"
+    return f"minibert has no {name}. Instead: {_INSTEAD[name]}." if name in _INSTEAD else None
+
+
+sys.meta_path.append(SubmoduleFinder("minibert", _ALIASES, _advice))
 
 
 def __dir__() -> list[str]:

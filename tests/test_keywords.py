@@ -128,6 +128,7 @@ def test_a_config_does_not_change() -> None:
             setattr(config, name, "relu")
     with pytest.raises(dataclasses.FrozenInstanceError, match="cannot be set"):
         del config.hidden_act
+    config.output_hidden_states = True  # as it is here
     assert config == BertConfig()
     assert pickle.loads(pickle.dumps(config)) == copy.deepcopy(config) == config
 

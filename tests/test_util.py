@@ -45,6 +45,27 @@ def test_every_name_of_theirs_is_here_or_has_a_reason() -> None:
     assert not hasattr(util, "maxsim")
 
 
+def test_submodules_are_here_or_say_where_they_are() -> None:
+    for line in (
+        "from minibert.util.quantization import quantize_embeddings",
+        "from minibert.cross_encoder import CrossEncoder",
+        "from minibert.sparse_encoder import SparseEncoder",
+        "from minibert.pipelines import pipeline",
+        "from minibert import quantization; quantization.semantic_search_faiss",
+    ):
+        exec(line, {})
+    for line, remedy in (
+        ("from minibert.SentenceTransformer import SentenceTransformer", "from minibert import SentenceTransformer"),
+        ("from minibert.evaluation import X", "sentence-transformers has it"),
+        ("import minibert.readers", "sentence-transformers has it"),
+        ("from minibert import TextClassificationPipeline", r"pipeline\(.text-classification."),
+        ("import minibert.nothing", "No module named"),
+    ):
+        with pytest.raises(ImportError, match=remedy):
+            exec(line, {})
+    assert isinstance(minibert.SentenceTransformer, type)
+
+
 def test_the_names_are_those_of_the_other_modules() -> None:
     for home in (similarity, search, index):
         for name in home.__all__:

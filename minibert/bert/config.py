@@ -6,7 +6,7 @@ import dataclasses
 import os
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from minibert.base.checks import brief, check_stored_int
 from minibert.base.files import make_folder, read_json_object, write_json
@@ -282,9 +282,11 @@ class BertConfig:
         write_json(os.path.join(make_folder(save_directory), "config.json"), self.to_dict() | fields)
 
 
-def _refuse_change(config: BertConfig, name: str, value: object = None) -> NoReturn:
-    """Refuse to set or delete an attribute, because the weights were checked with the config as it is."""
+def _refuse_change(config: BertConfig, name: str, value: object = None) -> None:
+    """Refuse to change or delete an attribute, because the weights were checked with the config as it is."""
     if name in _MODEL_DEFAULTS:
+        if value is _MODEL_DEFAULTS[name]:  # programs set output_hidden_states=True, which it is
+            return
         remedy = f"Give it to the model: BertModel.from_pretrained(name, {name}=...)"
     else:
         remedy = "Make another config, dataclasses.replace(config, ...), and load the model with config="

@@ -17,6 +17,7 @@ from minibert.bert.ops import Ops
 from minibert.bert.packed import PackedBatch
 from minibert.bert.weights import Weights
 from minibert.models.embeddings import BertEmbeddings, Embedding
+from minibert.models.habits import Encoder
 from minibert.models.inputs import pack
 from minibert.models.outputs import BertModelOutput
 from minibert.models.pretrained import BertPreTrainedModel, Selection
@@ -91,7 +92,7 @@ class BertModel(BertPreTrainedModel):
         return_dict: bool = True,
     ) -> None:
         super().__init__(weights, ops, return_dict)
-        vars(self).update(embeddings=BertEmbeddings(self.weights, self.ops))
+        vars(self).update(embeddings=BertEmbeddings(self.weights, self.ops), encoder=Encoder())
         num_layers = self.config.num_hidden_layers
         self._hidden_states = _select("output_hidden_states", output_hidden_states, num_layers + 1)
         self._attentions = _select("output_attentions", output_attentions, num_layers)

@@ -13,7 +13,7 @@ from minibert.base.checks import brief, is_cpu
 from minibert.base.keywords import is_float32
 from minibert.base.tensors import cpu_device, float32_dtype
 
-__all__ = ["Fixed", "TorchHabits"]
+__all__ = ["Encoder", "Fixed", "TorchHabits"]
 
 _HOOK = "model.trace(...) records the values, and trace(..., edit=...) changes them"
 _GROW = "change it with transformers, save it, and load the folder here"
@@ -23,6 +23,7 @@ _LAYER = "model.trace(...) gives the values of every layer by name"
 # Parts of transformers' models that minibert's do not have -> what to use.
 _PARTS = {
     "encoder": _LAYER,
+    "layer": f"{_LAYER}; to run fewer layers, give num_layers= to a call (bert-score: all_layers=True)",
     "pooler": "output.pooler_output is its result, None if the checkpoint does not have a pooler",
     **dict.fromkeys(("cls", "classifier", "qa_outputs"), _LAYER),
 }
@@ -68,6 +69,10 @@ class Fixed:
                 "values in one call, give trace(..., edit=...)."
             )
         super().__setattr__(name, value)
+
+
+class Encoder(Fixed):
+    """What programs find at `model.encoder`. It does not have layers; the error says what to use instead."""
 
 
 class TorchHabits:

@@ -10,6 +10,7 @@ import numpy as np
 
 from minibert.base.arrays import FloatArray, IntArray
 from minibert.base.ordering import distinct_longest_first, in_chunks
+from minibert.base.scores import Scores
 from minibert.base.warn import cut_texts, warn_caller
 from minibert.models.bert_model import BertModel
 from minibert.sentence.modules import Pipeline
@@ -206,7 +207,7 @@ def encode_tokens(
         n_truncated += (count_tokens(group)[1] for group in groups)
         info += map(task.windows.describe, groups) if task.with_info else ()
         encodings = [group[0] for group in groups]
-        tokens = token_vectors(task.model, task.recipe, encodings)
+        tokens = [vectors.view(Scores) for vectors in token_vectors(task.model, task.recipe, encodings)]
         if width is None:
             result += tokens
             continue

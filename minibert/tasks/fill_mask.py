@@ -48,7 +48,7 @@ class FillMaskOptions(TextOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.top_k is not None:
-            check_int("top_k", self.top_k, 1)
+            object.__setattr__(self, "top_k", check_int("top_k", self.top_k, 1))
         with_tokenizer_kwargs("tokenizer_kwargs", self.tokenizer_kwargs, self)
 
     def limit(self, *arguments: Any, **options: Any) -> Any:

@@ -43,6 +43,11 @@ def test_every_task_is_tested() -> None:
     assert set(INPUTS) == set(TASKS)
 
 
+def test_small_integers_of_numpy_are_integers(folder_for: FolderFor) -> None:
+    unmask = minibert.pipeline("fill-mask", folder_for("fill-mask"))
+    assert unmask(MASKED[1], top_k=np.int8(9)) == unmask(MASKED[1], top_k=9)
+
+
 # --- models and tokenizers --------------------------------------------------------------------------------------------
 
 
