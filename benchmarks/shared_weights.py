@@ -94,11 +94,11 @@ def memory_rows(model: str, counts: Sequence[int]) -> list[str]:
 def time_rows(model: str, runs: int) -> list[str]:
     """Measure the times of loads, in this process."""
     from minibert.models.bert_model import BertModel
-    from minibert.models.options import find_model
+    from minibert.models.loading import find_model
 
     folder = shared_folder()
     assert folder is not None
-    files, config = find_model("benchmark", model, {}, function=BertModel.from_pretrained)
+    files, options = find_model("benchmark", model, {}, BertModel.from_pretrained)
     files.checkpoint()  # the default model's package is verified here, once
     rows = [
         "| compute type | usual, ms | shared, the first load, ms | shared, later loads, ms | ratio |",
@@ -107,9 +107,7 @@ def time_rows(model: str, runs: int) -> list[str]:
 
     def seconds(compute_type: str, *, shared: bool) -> float:
         start = time.perf_counter()
-        BertModel.from_files(
-            files, config=config, compute_type=compute_type, shared_weights=shared, add_pooling_layer=False
-        )
+        BertModel.from_files(files, options, compute_type=compute_type, shared_weights=shared, add_pooling_layer=False)
         return time.perf_counter() - start
 
     for compute_type in COMPUTE_TYPES:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         AutoModelForQuestionAnswering,
         AutoModelForSequenceClassification,
         AutoModelForTokenClassification,
+        load,
     )
     from minibert.models.bert_model import BertModel
     from minibert.models.heads import (
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
         BertForSequenceClassification,
         BertForTokenClassification,
     )
-    from minibert.models.load import load
     from minibert.models.outputs import BertModelOutput
     from minibert.sentence.cross_encoder import CrossEncoder
     from minibert.sentence.sentence_transformers import SentenceTransformer
@@ -147,7 +147,7 @@ _MODULE_OF = {
     "combine_layers": "tokens.layers",
     "embed_tokens": "tokens.embed",
     "head_mask": "trace.edit",
-    "load": "models.load",
+    "load": "models.auto",
     "pipeline": "tasks.pipelines",
     "quantize_embeddings": "similarity",
     "word_occurrences": "tokens.occurrences",

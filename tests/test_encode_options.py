@@ -13,6 +13,7 @@ import pytest
 
 from minibert import SentenceTransformer
 from minibert.bert.config import ACTIVATIONS
+from minibert.bert.low_precision import FORMATS_OF
 from minibert.cli import main
 from minibert.cli.common import Parser
 from minibert.cli.embed import add_verbs as add_embed
@@ -23,7 +24,7 @@ from minibert.corpus.readers import INPUT_FORMATS
 from minibert.corpus.survey import ON_ERROR
 from minibert.corpus.writers import OUTPUT_DTYPES
 from minibert.kernels.tasks import ACTIVATION_CODES
-from minibert.models.backend import BACKENDS
+from minibert.models.options import BACKENDS, COMPUTE_TYPES
 from minibert.quantized import PRECISIONS
 from minibert.scikit import MinibertTransformer
 from minibert.sentence.options import EncodeOptions
@@ -67,6 +68,8 @@ def _actions() -> dict[tuple[str, str], argparse.Action]:
     ("verb", "option", "choices"),
     [
         ("embed", "backend", BACKENDS),
+        ("embed", "compute_type", FORMATS_OF),
+        ("embed", "compute_type", COMPUTE_TYPES),
         ("embed", "on_error", ON_ERROR),
         ("embed", "input_format", INPUT_FORMATS),
         ("embed", "dtype", OUTPUT_DTYPES),

@@ -12,10 +12,9 @@ import numpy as np
 
 from minibert.base.checks import brief, check_choice
 from minibert.base.warn import warn_caller
-from minibert.bert.low_precision import COMPUTE_TYPES
 from minibert.corpus.survey import ON_ERROR
 from minibert.integrations.options import DEFAULT_MODEL, SentenceTransformer, check_options, missing
-from minibert.models.backend import BACKENDS
+from minibert.models.options import BACKENDS, COMPUTE_TYPES
 from minibert.sentence.encode import CutTexts
 from minibert.sentence.options import EncodeOptions
 from minibert.tokenizer.windows import check_inputs

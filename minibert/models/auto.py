@@ -1,11 +1,16 @@
-"""`AutoModel`, its sisters with a head, and `AutoConfig`: transformers' names; here the classes are BERT's."""
+"""The choice of a class by a checkpoint: `load`, `AutoModel` and its sisters with a head, and `AutoConfig`."""
 
 from __future__ import annotations
 
 import os
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn, Unpack
 
+from minibert.base.warn import warn_caller
 from minibert.bert.config import BertConfig
+from minibert.bert.weights import HEADS
+from minibert.checkpoint.hub import ModelFiles
+from minibert.models import heads
+from minibert.models.bert_head import BertHead
 from minibert.models.bert_model import BertModel
 from minibert.models.heads import (
     BertForMaskedLM,
@@ -16,6 +21,8 @@ from minibert.models.heads import (
     BertForSequenceClassification,
     BertForTokenClassification,
 )
+from minibert.models.loading import find_heads, find_model
+from minibert.models.options import FromPretrainedKwargs, ModelKwargs, lists_keywords
 from minibert.models.pretrained import BertPreTrainedModel
 
 __all__ = [
@@ -28,7 +35,74 @@ __all__ = [
     "AutoModelForQuestionAnswering",
     "AutoModelForSequenceClassification",
     "AutoModelForTokenClassification",
+    "choose_class",
+    "load",
 ]
+
+
+@lists_keywords(ModelKwargs.__annotations__, others=True)
+def load(
+    name_or_path: str | os.PathLike[str] | None = None, **harmless: Unpack[FromPretrainedKwargs]
+) -> BertModel | BertHead:
+    """Load a model with the head that its checkpoint has; the arguments are those of `BertModel.from_pretrained`.
+
+    The class is the one that config.json names in ``architectures`` if the checkpoint has the tensors of its head.
+    Otherwise the tensors decide, and a warning says so. A checkpoint without a head is a `BertModel`.
+
+    Returns
+    -------
+    BertModel, or one of the classes with a head
+        `BertModel` keeps all hidden states by default, a model with a head keeps none.
+
+    Warns
+    -----
+    UserWarning
+        config.json and the tensors disagree, or the tensors fit several classes and config.json names none of them.
+
+    Raises
+    ------
+    ModelFormatError, DownloadError, TypeError, ValueError
+        As for `BertModel.from_pretrained`.
+    """
+    files, options = find_model("minibert.load", name_or_path, harmless, load)
+    return choose_class(files).from_files(files, options)
+
+
+def choose_class(files: ModelFiles) -> type[BertModel | BertHead]:
+    """Choose the class for a checkpoint by config.json and by the names of the tensors; warn if they disagree."""
+    named = files.settings("config.json").get("architectures")
+    names = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
+    found = find_heads(files)
+    for name in names:
+        if name in found or (name == "BertModel" and not found):
+            return _class_of(name)
+    chosen = found[0] if found else "BertModel"  # the first one in `HEADS` that fits: it uses most of the tensors
+    says = f"config.json names {names[0][:60]!a}" if names else "config.json names no class"
+    if not found:
+        if any(name in HEADS for name in names):
+            warn_caller(
+                f"{says}, but {files.source} does not have the tensors of its head, so it is loaded as BertModel."
+            )
+    elif names or not all(name == chosen or _is_part(name, chosen) for name in found):
+        others = ", ".join(name for name in found if name != chosen)
+        fits = f"; {others} would fit too" if others else ""
+        has = "has the tensors of a head"
+        if any(name in HEADS for name in names):
+            has = "does not have the tensors of its head. It has those of another head"
+        warn_caller(
+            f"{says}, but {files.source} {has}, so it is loaded as {chosen}{fits}. To choose the class, call its "
+            "from_pretrained."
+        )
+    return _class_of(chosen)
+
+
+def _is_part(name: str, whole: str) -> bool:
+    """Return whether a class has some of the modules of another one, and no other modules."""
+    return set(HEADS[name].rows) < set(HEADS[whole].rows)
+
+
+def _class_of(name: str) -> type[BertModel | BertHead]:
+    return BertModel if name == "BertModel" else getattr(heads, name)
 
 
 class AutoModel:
@@ -41,7 +115,10 @@ class AutoModel:
         raise TypeError(f"{name} is not a model. Call {name}.from_pretrained(name_or_path).")
 
     @classmethod
-    def from_pretrained(cls, name_or_path: str | os.PathLike[str] | None = None, **options: Any) -> Any:
+    @lists_keywords(ModelKwargs.__annotations__, others=True)
+    def from_pretrained(
+        cls, name_or_path: str | os.PathLike[str] | None = None, **harmless: Unpack[FromPretrainedKwargs]
+    ) -> Any:
         """Load a BERT model, as the `from_pretrained` of its class does; other types of models are refused by name.
 
         Raises
@@ -49,7 +126,7 @@ class AutoModel:
         ModelFormatError
             The checkpoint is not BERT, or does not have this head; or as in `BertModel.from_pretrained`.
         """
-        return cls._model.from_pretrained(name_or_path, **options)
+        return cls._model.from_pretrained(name_or_path, **harmless)
 
     @classmethod
     def from_config(cls, config: object, **options: object) -> NoReturn:

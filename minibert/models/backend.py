@@ -10,14 +10,11 @@ from minibert.base.checks import brief, check_choice, check_int
 from minibert.base.machine import available_cores
 from minibert.base.warn import warn_caller
 from minibert.bert import low_precision, reference
-from minibert.bert.low_precision import COMPUTE_TYPES
 from minibert.bert.ops import Ops
+from minibert.models.options import BACKENDS, COMPUTE_TYPES
 from minibert.models.sharing import Sharing
 
-__all__ = ["BACKENDS", "ThreadChoice", "choose_compute_type", "choose_num_threads", "choose_ops", "choose_sharing"]
-
-BACKENDS = ("numba", "numba-blas", "numpy")
-"""minibert's kernels; the same, but with the matrix products of NumPy's BLAS; NumPy alone."""
+__all__ = ["ThreadChoice", "choose_compute_type", "choose_num_threads", "choose_ops", "choose_sharing"]
 
 # Larger than the number of cores of any machine. A mistyped number must not use up the threads of the system.
 _MOST_THREADS = 1024

@@ -17,8 +17,9 @@ from minibert.bert.weights import HEADS, HeadWeights, Weights
 from minibert.models.bert_model import BertModel
 from minibert.models.embeddings import Embedding
 from minibert.models.logits import SLICE_BYTES, SequenceLogits, TokenLogits, check_positions
+from minibert.models.options import Selection
 from minibert.models.outputs import ModelOutput
-from minibert.models.pretrained import BertPreTrainedModel, Selection
+from minibert.models.pretrained import BertPreTrainedModel
 
 __all__ = ["BertHead"]
 

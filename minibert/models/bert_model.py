@@ -19,10 +19,11 @@ from minibert.bert.weights import Weights
 from minibert.models.embeddings import BertEmbeddings, Embedding
 from minibert.models.habits import Encoder
 from minibert.models.inputs import pack
+from minibert.models.options import Selection
 from minibert.models.outputs import BertModelOutput
-from minibert.models.pretrained import BertPreTrainedModel, Selection
+from minibert.models.pretrained import BertPreTrainedModel
 
-__all__ = ["TOKENS_PER_STEP", "BertModel", "PackedOutput", "Selection", "StepHead"]
+__all__ = ["TOKENS_PER_STEP", "BertModel", "PackedOutput", "StepHead"]
 
 # Tokens that go through the encoder together. They are enough for fast matrix products, and so few that the arrays
 # between two products stay in cache. The number also limits the memory of a forward beyond its result. Callers that

@@ -24,6 +24,7 @@ from minibert.bert import heads
 from minibert.bert.packed import PackedBatch
 from minibert.models.bert_head import BertHead
 from minibert.models.inputs import as_numbers, pack
+from minibert.models.options import Selection
 from minibert.models.outputs import (
     BertForPreTrainingOutput,
     MaskedLMOutput,
@@ -33,7 +34,6 @@ from minibert.models.outputs import (
     SequenceClassifierOutput,
     TokenClassifierOutput,
 )
-from minibert.models.pretrained import Selection
 
 __all__ = [
     "BertForMaskedLM",

@@ -1,4 +1,4 @@
-"""Reads the files of a model into `Weights`; everything is checked before anything is allocated."""
+"""From the name of a model to its `Weights`; everything is checked before anything is allocated."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import dataclasses
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from minibert.base.arrays import FloatArray
 from minibert.base.checks import counted
-from minibert.bert.config import BertConfig
+from minibert.base.keywords import MODEL_KEYWORDS, check_keywords, check_remote_code, given_name
+from minibert.bert.config import SETTINGS, BertConfig, check_settings
 from minibert.bert.ops import LayerNorm, Linear, PreparedLinear
 from minibert.bert.weights import (
     EMBEDDING_ROWS,
@@ -28,9 +29,10 @@ from minibert.bert.weights import (
 from minibert.checkpoint.hub import ModelFiles
 from minibert.checkpoint.tensors import DTYPES, StoredTensor, open_checkpoint, read_tensor
 from minibert.errors import ModelFormatError
+from minibert.models.options import ModelOptions
 from minibert.models.sharing import Recording, Restored, Sharing, Tensors
 
-__all__ = ["find_heads", "load_weights"]
+__all__ = ["find_heads", "find_model", "load_weights"]
 
 # Old versions of transformers saved these buffers. They are counters, not weights.
 _BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
@@ -40,6 +42,51 @@ _HEAD_MODULES = ("cls.", "classifier.", "qa_outputs.")
 _DECODER = "cls.predictions.decoder"
 
 _Part = TypeVar("_Part")
+
+_CHANGE = "config=dataclasses.replace(BertConfig.from_pretrained(name), {})"
+
+
+def find_model(
+    call: str, name_or_path: Any, keywords: Mapping[str, Any], function: Callable[..., object]
+) -> tuple[ModelFiles, ModelOptions]:
+    """Check the keywords of a from_pretrained, and find the files and the config of the model.
+
+    Parameters
+    ----------
+    call : str
+        The name of the function, for messages.
+    name_or_path : str or path, or None
+        None if the name is in `keywords`, as transformers spells it.
+    keywords : mapping of str
+        All keywords of the function: the options, and those of transformers.
+    function : callable
+        The function that was called; see `check_keywords`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        A keyword is not known, or would change the result.
+    """
+    options, others = ModelOptions.split(keywords)
+    name = given_name(call, name_or_path, others)
+    settings = check_keywords(call, others, MODEL_KEYWORDS, settings=SETTINGS, function=function)
+    files = options.locate(name)
+    check_remote_code(call, others.get("trust_remote_code"), files.settings("config.json"))
+    config = options.config or BertConfig.from_files(files)
+    check_settings(call, settings, config, _CHANGE)
+    if any(isinstance(others.get(name), str) and others[name] == "auto" for name in ("dtype", "torch_dtype")):
+        _check_float32(call, files)
+    return files, dataclasses.replace(options, config=config)
+
+
+def _check_float32(call: str, files: ModelFiles) -> None:
+    """Raise a ValueError if dtype="auto" would give another type than float32 in transformers."""
+    types = {tensor.dtype for tensor in open_checkpoint(files).values() if tensor.dtype in ("F16", "BF16")}
+    if types:
+        raise ValueError(
+            f"{call}(dtype='auto'), but {files.source} holds {' and '.join(sorted(types))} numbers; minibert computes "
+            "in float32. Leave dtype= out."
+        )
 
 
 def load_weights(

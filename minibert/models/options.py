@@ -1,72 +1,162 @@
-"""The keywords of a model's from_pretrained: the files they lead to, and what they must agree with."""
+"""The options of loading: the choices of each, one object that carries them, and the keywords of the constructors.
 
-from __future__ import annotations
+A public constructor takes ``**keywords``, splits them once with `LoadOptions.split`, and gives the object to everything
+below. This module imports the standard library only, so that the command line can read the choices from it.
+"""
 
+import inspect
 import os
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypedDict, TypeVar, get_args
 
-from minibert.base.keywords import MODEL_KEYWORDS, check_keywords, check_remote_code, given_name
-from minibert.bert.config import SETTINGS, BertConfig, check_settings
-from minibert.checkpoint.hub import ModelFiles, locate
-from minibert.checkpoint.tensors import open_checkpoint
+if TYPE_CHECKING:
+    from minibert.bert.config import BertConfig
+    from minibert.checkpoint.hub import ModelFiles
 
-__all__ = ["find_model"]
+__all__ = [
+    "BACKENDS",
+    "COMPUTE_TYPES",
+    "Backend",
+    "ComputeType",
+    "FromPretrainedKwargs",
+    "LoadKwargs",
+    "LoadOptions",
+    "ModelKwargs",
+    "ModelOptions",
+    "Selection",
+    "lists_keywords",
+]
 
-_CHANGE = "config=dataclasses.replace(BertConfig.from_pretrained(name), {})"
+Backend: TypeAlias = Literal["numba", "numba-blas", "numpy"]
+"""minibert's kernels; the same, but with the matrix products of NumPy's BLAS; NumPy alone."""
 
+ComputeType: TypeAlias = Literal["float32", "int16", "int8_int16", "int8"]
+"""The numbers that the encoder multiplies."""
 
-def find_model(
-    call: str,
-    name_or_path: str | os.PathLike[str] | None,
-    keywords: Mapping[str, Any],
-    config: BertConfig | None = None,
-    *,
-    function: Callable[..., object],
-    **where: Any,
-) -> tuple[ModelFiles, BertConfig]:
-    """Check the keywords of a from_pretrained, and find the files and the config of the model.
+BACKENDS: tuple[str, ...] = get_args(Backend)
+COMPUTE_TYPES: tuple[str, ...] = get_args(ComputeType)
 
-    Parameters
-    ----------
-    call : str
-        The name of the function, for messages.
-    name_or_path : str or path, or None
-        None if the name is in `keywords`, as transformers spells it.
-    keywords : mapping of str
-        The keywords that the function itself does not have; see `minibert.base.keywords`.
-    config : BertConfig, optional
-        Used instead of the model's own.
-    function : callable
-        The function that was called; see `check_keywords`.
-    **where
-        revision, cache_dir, token, local_files_only and subfolder of `locate`.
+Selection: TypeAlias = bool | int | Iterable[int]
+"""Which layers to keep: True all, False none, one or several ints these layers (negative ints count from the end)."""
 
-    Raises
-    ------
-    TypeError, ValueError
-        A keyword is not known, or would change the result.
-    """
-    if config is not None and not isinstance(config, BertConfig):
-        raise TypeError(f"config is a {type(config).__name__}; expected a minibert.BertConfig.")
-    given = dict(keywords)
-    name = given_name(call, name_or_path, given)
-    settings = check_keywords(call, given, MODEL_KEYWORDS, settings=SETTINGS, function=function)
-    files = locate(name, **where)
-    check_remote_code(call, given.get("trust_remote_code"), files.settings("config.json"))
-    if config is None:
-        config = BertConfig.from_files(files)
-    check_settings(call, settings, config, _CHANGE)
-    if any(isinstance(given.get(name), str) and given[name] == "auto" for name in ("dtype", "torch_dtype")):
-        _check_float32(call, files)
-    return files, config
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def _check_float32(call: str, files: ModelFiles) -> None:
-    """Raise a ValueError if dtype="auto" would give another type than float32 in transformers."""
-    others = {tensor.dtype for tensor in open_checkpoint(files).values() if tensor.dtype in ("F16", "BF16")}
-    if others:
-        raise ValueError(
-            f"{call}(dtype='auto'), but {files.source} holds {' and '.join(sorted(others))} numbers; minibert computes "
-            "in float32. Leave dtype= out."
+@dataclass(frozen=True, kw_only=True)
+class LoadOptions:
+    """Where the files of a model are, and how it computes; `BertModel.from_pretrained` says what each option means."""
+
+    revision: str | None = None
+    cache_dir: str | os.PathLike[str] | None = None
+    token: str | bool | None = None
+    local_files_only: bool = False
+    subfolder: str = ""
+    backend: Backend | None = None
+    num_threads: int | None = None
+    compute_type: ComputeType | None = None
+    shared_weights: bool | None = None
+
+    @classmethod
+    def split(cls, keywords: Mapping[str, Any]) -> tuple[Self, dict[str, Any]]:
+        """Return the options among the keywords of a constructor, and the keywords that are not options."""
+        names = {field.name for field in fields(cls)}
+        own = {name: value for name, value in keywords.items() if name in names}
+        return cls(**own), {name: value for name, value in keywords.items() if name not in names}
+
+    def locate(self, name: str | os.PathLike[str]) -> "ModelFiles":
+        """Find the files of a model; see `minibert.checkpoint.hub.locate`."""
+        from minibert.checkpoint.hub import locate
+
+        return locate(
+            name,
+            revision=self.revision,
+            cache_dir=self.cache_dir,
+            token=self.token,
+            local_files_only=self.local_files_only,
+            subfolder=self.subfolder,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions(LoadOptions):
+    """The options of `BertModel` and of the models with heads, which are more than those of an encoder of texts."""
+
+    config: "BertConfig | None" = None
+    output_hidden_states: Selection | None = None
+    output_attentions: Selection = False
+    add_pooling_layer: bool = True
+    return_dict: bool = True
+
+    def __post_init__(self) -> None:
+        if self.config is not None:
+            from minibert.bert.config import BertConfig
+
+            if not isinstance(self.config, BertConfig):
+                raise TypeError(f"config is a {type(self.config).__name__}; expected a minibert.BertConfig.")
+
+    @classmethod
+    def of(cls, options: LoadOptions | None, keywords: Mapping[str, Any]) -> Self:
+        """Return options, with those of `keywords` in place of theirs."""
+        return cls(**{**vars(options or cls()), **keywords})
+
+
+class LoadKwargs(TypedDict, total=False):
+    """The keywords that all constructors of models have."""
+
+    revision: str | None
+    token: str | bool | None
+    local_files_only: bool
+    backend: Backend | Literal["torch"] | None  # "torch" is of sentence-transformers; its classes take it as None
+    num_threads: int | None
+    compute_type: ComputeType | None
+    shared_weights: bool | None
+
+
+class ModelKwargs(LoadKwargs, total=False):
+    """The keywords of minibert in `BertModel.from_pretrained`."""
+
+    cache_dir: str | os.PathLike[str] | None
+    subfolder: str
+    config: "BertConfig | None"
+    output_hidden_states: Selection | None
+    output_attentions: Selection
+    add_pooling_layer: bool
+    return_dict: bool
+
+
+class FromPretrainedKwargs(ModelKwargs, total=False):
+    """The keywords of `BertModel.from_pretrained`, with those of transformers that type checkers shall know."""
+
+    pretrained_model_name_or_path: str | os.PathLike[str]
+    trust_remote_code: bool | None
+    torch_dtype: object
+    dtype: object
+    attn_implementation: str | None
+    device_map: object
+    use_safetensors: bool | None
+    low_cpu_mem_usage: object
+    use_auth_token: None
+    num_labels: int
+
+
+def lists_keywords(names: Iterable[str], *, others: bool = False) -> Callable[[_Function], _Function]:
+    """Return a decorator that makes help() and inspect.signature list the keywords that a function unpacks.
+
+    They stand in the place of its last parameter, with the types and defaults of `ModelOptions`. With `others` the last
+    parameter remains, because the function takes other keywords too.
+    """
+    options = {field.name: field for field in fields(ModelOptions)}
+
+    def decorate(function: _Function) -> _Function:
+        signature = inspect.signature(function)
+        *own, rest = signature.parameters.values()
+        listed = [
+            inspect.Parameter(name, rest.KEYWORD_ONLY, default=options[name].default, annotation=options[name].type)
+            for name in names
+        ]
+        last = [rest.replace(annotation=Any)] if others else []
+        function.__signature__ = signature.replace(parameters=[*own, *listed, *last])  # type: ignore[attr-defined]
+        return function
+
+    return decorate

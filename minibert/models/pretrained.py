@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, ClassVar, Self, TypeAlias, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Self, TypeVar, Unpack
 
 from minibert.base.arrays import FloatArray
 from minibert.base.keywords import FORWARD_KEYWORDS, check_keywords
@@ -19,16 +19,13 @@ from minibert.bert.weights import HEADS, Weights
 from minibert.checkpoint.hub import ModelFiles, check_files
 from minibert.models.backend import choose_ops, choose_sharing
 from minibert.models.habits import Fixed, TorchHabits
-from minibert.models.loading import load_weights
-from minibert.models.options import find_model
+from minibert.models.loading import find_model, load_weights
+from minibert.models.options import FromPretrainedKwargs, LoadOptions, ModelKwargs, ModelOptions, lists_keywords
 from minibert.models.outputs import ModelOutput, with_tensors
 from minibert.models.saving import named_arrays, save_model
 from minibert.models.tracing import Traceable
 
-__all__ = ["BertPreTrainedModel", "Selection"]
-
-Selection: TypeAlias = bool | int | Iterable[int]
-"""Which layers to keep: True all, False none, one or several ints these layers (negative ints count from the end)."""
+__all__ = ["BertPreTrainedModel"]
 
 _Output = TypeVar("_Output", bound=ModelOutput)
 
@@ -91,25 +88,11 @@ class BertPreTrainedModel(Fixed, TorchHabits, Traceable):
         return is_mapped(self._weights.word_embeddings)
 
     @classmethod
+    @lists_keywords(ModelKwargs.__annotations__, others=True)
     def from_pretrained(
         cls,
         name_or_path: str | os.PathLike[str] | None = None,
-        *,
-        config: BertConfig | None = None,
-        revision: str | None = None,
-        cache_dir: str | os.PathLike[str] | None = None,
-        token: str | bool | None = None,
-        local_files_only: bool = False,
-        subfolder: str = "",
-        output_hidden_states: Selection | None = None,
-        output_attentions: Selection = False,
-        add_pooling_layer: bool = True,
-        return_dict: bool = True,
-        backend: str | None = None,
-        num_threads: int | None = None,
-        compute_type: str | None = None,
-        shared_weights: bool | None = None,
-        **harmless: Any,
+        **harmless: Unpack[FromPretrainedKwargs],
     ) -> Self:
         """Load a model from a folder, the hub's cache, or the hub.
 
@@ -166,69 +149,33 @@ class BertPreTrainedModel(Fixed, TorchHabits, Traceable):
         DownloadError
             The model is not on this machine and could not be downloaded.
         """
-        files, config = find_model(
-            f"{cls.__name__}.from_pretrained",
-            name_or_path,
-            harmless,
-            config,
-            revision=revision,
-            cache_dir=cache_dir,
-            token=token,
-            local_files_only=local_files_only,
-            subfolder=subfolder,
-            function=cls.from_pretrained,
-        )
-        return cls.from_files(
-            files,
-            config=config,
-            output_hidden_states=output_hidden_states,
-            output_attentions=output_attentions,
-            add_pooling_layer=add_pooling_layer,
-            return_dict=return_dict,
-            backend=backend,
-            num_threads=num_threads,
-            compute_type=compute_type,
-            shared_weights=shared_weights,
-        )
+        call = f"{cls.__name__}.from_pretrained"
+        return cls.from_files(*find_model(call, name_or_path, harmless, cls.from_pretrained))
 
     @classmethod
-    def from_files(
-        cls,
-        files: ModelFiles,
-        *,
-        config: BertConfig | None = None,
-        output_hidden_states: Selection | None = None,
-        output_attentions: Selection = False,
-        add_pooling_layer: bool = True,
-        return_dict: bool = True,
-        backend: str | None = None,
-        num_threads: int | None = None,
-        compute_type: str | None = None,
-        shared_weights: bool | None = None,
-    ) -> Self:
-        """Load a model from files that were located already. The other arguments are those of `from_pretrained`."""
-        if config is not None and not isinstance(config, BertConfig):
-            raise TypeError(f"config is a {type(config).__name__}; expected a minibert.BertConfig.")
+    def from_files(cls, files: ModelFiles, options: LoadOptions | None = None, **more: Any) -> Self:
+        """Load a model from files that were located already; `more` are options too, and win over `options`."""
         check_files(files)
-        if cls._head is not None and HEADS[cls._head].pooled and not add_pooling_layer:
+        asked = ModelOptions.of(options, more)
+        if cls._head is not None and HEADS[cls._head].pooled and not asked.add_pooling_layer:
             raise ValueError(f"add_pooling_layer=False, but the head of {cls.__name__} reads the pooler. Leave it out.")
-        ops = choose_ops(backend, num_threads, compute_type)
-        sharing = choose_sharing(shared_weights, backend, compute_type)
+        ops = choose_ops(asked.backend, asked.num_threads, asked.compute_type)
+        sharing = choose_sharing(asked.shared_weights, asked.backend, asked.compute_type)
         weights = load_weights(
             files,
-            config or BertConfig.from_files(files),
+            asked.config or BertConfig.from_files(files),
             ops.prepare,
-            add_pooling_layer=add_pooling_layer,
+            add_pooling_layer=asked.add_pooling_layer,
             head=cls._head,
             sharing=sharing,
         )
-        kept = cls._keeps_hidden_states if output_hidden_states is None else output_hidden_states
+        kept = asked.output_hidden_states
         return cls(
             weights,
             ops,
-            output_hidden_states=kept,  # type: ignore[call-arg]
-            output_attentions=output_attentions,
-            return_dict=return_dict,
+            output_hidden_states=cls._keeps_hidden_states if kept is None else kept,  # type: ignore[call-arg]
+            output_attentions=asked.output_attentions,
+            return_dict=asked.return_dict,
         )
 
     def can_generate(self) -> bool:

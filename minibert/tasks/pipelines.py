@@ -10,6 +10,7 @@ from typing import Any
 from minibert.base.checks import brief
 from minibert.base.keywords import PIPELINE_KEYWORDS, arguments_of, check_keywords
 from minibert.bert.weights import HEADS
+from minibert.models.auto import choose_class
 from minibert.models.bert_head import BertHead
 from minibert.models.bert_model import BertModel
 from minibert.models.heads import (
@@ -20,8 +21,8 @@ from minibert.models.heads import (
     BertForSequenceClassification,
     BertForTokenClassification,
 )
-from minibert.models.load import choose_class
-from minibert.models.options import find_model
+from minibert.models.loading import find_model
+from minibert.models.options import LoadOptions, lists_keywords
 from minibert.models.pretrained import BertPreTrainedModel
 from minibert.tasks.base import TaskPipeline
 from minibert.tasks.feature_extraction import FeatureExtractionPipeline
@@ -56,21 +57,15 @@ _TASK_OF = {"BertForPreTraining": "fill-mask"} | {
 }
 
 
+_OPTIONS = ("config", *LoadOptions.__dataclass_fields__)
+
+
+@lists_keywords(_OPTIONS, others=True)
 def pipeline(
     task: str | None = None,
     model: Any = None,
     *,
     tokenizer: Any = None,
-    config: Any = None,
-    revision: str | None = None,
-    cache_dir: str | os.PathLike[str] | None = None,
-    token: str | bool | None = None,
-    local_files_only: bool = False,
-    subfolder: str = "",
-    backend: str | None = None,
-    num_threads: int | None = None,
-    compute_type: str | None = None,
-    shared_weights: bool | None = None,
     batch_size: int | None = None,
     model_kwargs: Mapping[str, Any] | None = None,
     **arguments: Any,
@@ -124,19 +119,7 @@ def pipeline(
             "pipeline() needs a model: a hub id, a folder or a loaded model, such as pipeline('fill-mask', "
             "'bert-base-uncased'). minibert does not choose one."
         )
-    given = {
-        "config": config,
-        "revision": revision,
-        "cache_dir": cache_dir,
-        "token": token,
-        "local_files_only": local_files_only,
-        "subfolder": subfolder,
-        "backend": backend,
-        "num_threads": num_threads,
-        "compute_type": compute_type,
-        "shared_weights": shared_weights,
-        **_mapping(model_kwargs),
-    }
+    given = {option: arguments.pop(option) for option in _OPTIONS if option in arguments} | _mapping(model_kwargs)
     loaded: Any
     if isinstance(model, BertPreTrainedModel):
         asked = [option for option, value in given.items() if value not in (None, False, "")]
@@ -147,24 +130,12 @@ def pipeline(
         name, loaded, used = name or _task_of(model), model, _tokenizer(tokenizer, model)
         loaded = _with_head(loaded, name)
     elif isinstance(model, str | os.PathLike):
-        choices = ("config", "backend", "num_threads", "compute_type", "shared_weights")
-        own = {option: given.pop(option) for option in choices}
-        where = {option: given.pop(option) for option in ("revision", "cache_dir", "token", "local_files_only")}
-        files, found = find_model(
-            "minibert.pipeline",
-            model,
-            given,
-            own["config"],
-            subfolder=given.pop("subfolder"),
-            function=BertModel.from_pretrained,
-            **where,
-        )
+        files, options = find_model("minibert.pipeline", model, given, BertModel.from_pretrained)
         kind = choose_class(files) if name is None else TASKS[name][1]
         name = name or _task_of(kind)
         _check_named_class(files.settings("config.json").get("architectures"), kind, name, files.source)
-        own |= {"config": found, "output_hidden_states": False}
-        loaded = _with_head(kind.from_files(files, **own), name)
-        del where["revision"]  # of the model's repository
+        loaded = _with_head(kind.from_files(files, options, output_hidden_states=False), name)
+        where = {option: getattr(options, option) for option in ("cache_dir", "token", "local_files_only")}
         used = BertTokenizer.from_files(files) if tokenizer is None else _tokenizer(tokenizer, None, **where)
     else:
         raise TypeError(

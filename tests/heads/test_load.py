@@ -154,7 +154,5 @@ def test_errors_are_those_of_from_pretrained(tmp_path: Path, folder_of: FolderOf
 
 def test_load_stays_a_function() -> None:
     """A module minibert/load.py would replace it when it is imported."""
-    import minibert.models.load as module
-
-    assert minibert.load is module.load
+    assert callable(minibert.load)
     assert not (Path(minibert.__file__).parent / "load.py").exists()
