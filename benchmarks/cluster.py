@@ -21,7 +21,7 @@ from pathlib import Path
 from benchmarks.corpus import made_texts
 from benchmarks.readme import publish, table_parser
 from benchmarks.real_texts import VARIABLE, udhr_lines
-from minibert.base.checks import counted
+from minibert._utils.validation import counted
 
 FEW = 20
 SECONDS = 1800.0  # after which a command counts as one that does not end

@@ -29,7 +29,7 @@ from benchmarks.contenders import MAX_SEQ_LENGTH, VECTORS, Maker, start_process
 from benchmarks.environment import peak_memory
 from benchmarks.readme import publish, table_parser
 from benchmarks.real_texts import VARIABLE, udhr_lines
-from minibert.base.machine import available_cores
+from minibert._utils.system import available_cores
 from minibert.checkpoint.hub import DEFAULT_MODEL, locate
 
 SIZES = (1_000, 10_000, 100_000)

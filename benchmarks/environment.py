@@ -8,7 +8,7 @@ import platform
 from pathlib import Path
 
 from minibert import __version__
-from minibert.base import machine
+from minibert._utils import system
 
 
 def environment() -> str:
@@ -23,7 +23,7 @@ def environment() -> str:
 
 def peak_memory() -> float:
     """Return the peak memory of this process in bytes; nan if the system does not report it."""
-    found = machine.peak_memory()
+    found = system.peak_memory()
     return float("nan") if found is None else found
 
 

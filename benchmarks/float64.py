@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.special  # type: ignore[import-untyped]
 
-from minibert.base.arrays import FloatArray, IntArray
+from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert.ops import AttentionOutput, LayerNorm, Linear, Ops, PreparedLinear
 
 __all__ = ["ACTIVATIONS", "OPS", "Error", "Float64Array", "double", "erf", "measure", "rms", "sequences"]

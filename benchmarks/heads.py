@@ -20,7 +20,7 @@ import numpy as np
 
 from benchmarks.contenders import Compute, Contender, export_graph, fused_session, start
 from benchmarks.readme import publish, table_parser
-from minibert.base.machine import available_cores
+from minibert._utils.system import available_cores
 
 SHAPES = ((1, 32), (32, 128))
 HEADS = {

@@ -35,7 +35,7 @@ from benchmarks.end_to_end import SHAPES
 from benchmarks.readme import publish, table_parser
 from benchmarks.texts import COLLECTIONS, make_texts
 from minibert import BertTokenizer
-from minibert.base.machine import available_cores
+from minibert._utils.system import available_cores
 from minibert.bert.low_precision import COMPUTE_TYPES
 from minibert.checkpoint.hub import DEFAULT_MODEL, locate
 from minibert.kernels.words import words_of

@@ -25,7 +25,7 @@ from benchmarks.low_precision import CONTENDERS, OURS, TRUTH
 from benchmarks.readme import publish, table_parser
 from benchmarks.real_texts import udhr_languages
 from minibert import BertModel, BertTokenizer, SentenceTransformer
-from minibert.base.machine import available_cores
+from minibert._utils.system import available_cores
 from minibert.bert.low_precision import COMPUTE_TYPES
 from minibert.bert.ops import Linear
 from minibert.checkpoint.hub import DEFAULT_MODEL, locate

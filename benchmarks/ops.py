@@ -32,7 +32,7 @@ import numpy as np
 
 from benchmarks.environment import processor
 from benchmarks.readme import publish, table_parser
-from minibert.base.machine import available_cores
+from minibert._utils.system import available_cores
 from minibert.bert import reference
 from minibert.bert.ops import LayerNorm, Linear
 from minibert.kernels import make_ops

@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks.contenders import HIDDEN_STATES, Compute
 from minibert import BertModel, SentenceTransformer
-from minibert.base.arrays import FloatArray
+from minibert._utils.validation import FloatArray
 from minibert.bert.packed import PackedBatch
 from minibert.models.bert_model import TOKENS_PER_STEP
 

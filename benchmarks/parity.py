@@ -25,8 +25,8 @@ from benchmarks.checkpoints import ODD, random_checkpoint
 from benchmarks.contenders import make_base
 from benchmarks.readme import publish, table_parser
 from minibert import BertConfig, BertModel, BertTokenizer
-from minibert.base.arrays import FloatArray
-from minibert.base.machine import available_cores
+from minibert._utils.system import available_cores
+from minibert._utils.validation import FloatArray
 from minibert.bert import encoder
 from minibert.checkpoint.hub import DEFAULT_MODEL, locate
 from minibert.models.inputs import pack

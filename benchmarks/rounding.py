@@ -27,7 +27,7 @@ from benchmarks import float64
 from benchmarks.parity import Subject, base_subject, minilm_subject, odd_subject, udhr_texts
 from benchmarks.readme import publish, table_parser
 from minibert import BertConfig
-from minibert.base.machine import available_cores
+from minibert._utils.system import available_cores
 from minibert.bert import encoder
 from minibert.bert.ops import AttentionOutput, Ops
 from minibert.checkpoint.hub import locate

@@ -31,7 +31,7 @@ import numpy as np
 from benchmarks.contenders import HIDDEN_STATES, make_base, start_process
 from benchmarks.environment import peak_memory
 from benchmarks.readme import publish, table_parser
-from minibert.base.machine import available_cores
+from minibert._utils.system import available_cores
 from minibert.checkpoint.hub import DEFAULT_MODEL, locate
 
 SHAPE = (8, 128)

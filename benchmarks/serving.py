@@ -32,7 +32,7 @@ import numpy as np
 
 from benchmarks.readme import publish, table_parser
 from minibert import SentenceTransformer
-from minibert.base.machine import available_cores
+from minibert._utils.system import available_cores
 from minibert.checkpoint.hub import DEFAULT_MODEL, locate
 
 CLIENTS = (1, 4, 16, 64, 256)

@@ -27,7 +27,7 @@ import numpy as np
 from benchmarks.contenders import Compute, Contender, start
 from benchmarks.environment import peak_memory
 from benchmarks.readme import publish, table_parser
-from minibert.base.machine import available_cores
+from minibert._utils.system import available_cores
 from minibert.checkpoint.hub import DEFAULT_MODEL, locate
 
 SHAPES = ((1, 32), (8, 128), (32, 128))

@@ -16,7 +16,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from minibert.base.names import SubmoduleFinder
+from minibert._utils.foreign import SubmoduleFinder
 
 if TYPE_CHECKING:
     from minibert import exact, inside, parity

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base.arrays import FloatArray, Int64Array
-from minibert.base.checks import check_choice, check_int
+from minibert._utils.validation import FloatArray, Int64Array, check_choice, check_int
 from minibert.quantized import quantization_ranges, quantize_embeddings
 from minibert.search import as_matrix
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray
-from minibert.base.checks import check_int
+from minibert._utils.validation import FloatArray, check_int
 from minibert.tokens.layers import layer_name
 from minibert.tokens.occurrences import WordOccurrences
 

@@ -7,11 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base.arrays import FloatArray
-from minibert.base.checks import check_choice
-from minibert.base.scores import as_dense_array
-from minibert.base.vectors import as_array, as_vectors
-from minibert.base.warn import warn_caller
+from minibert._utils.reporting import warn_caller
+from minibert._utils.torch_interop import as_dense_array
+from minibert._utils.validation import FloatArray, as_array, as_vectors, check_choice
 
 __all__ = ["PRECISIONS", "quantization_ranges", "quantize_embeddings"]
 

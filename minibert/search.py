@@ -13,11 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base import tensors
-from minibert.base.arrays import FloatArray, Int64Array
-from minibert.base.checks import brief, check_int
-from minibert.base.scores import Scores
-from minibert.base.vectors import as_array
+from minibert._utils import torch_interop
+from minibert._utils.torch_interop import Scores
+from minibert._utils.validation import FloatArray, Int64Array, as_array, brief, check_int
 from minibert.similarity import SIMILARITY_FUNCTIONS, cos_sim, normalize_embeddings
 
 __all__ = ["as_matrix", "community_detection", "paraphrase_mining", "paraphrase_mining_embeddings", "semantic_search"]
@@ -265,8 +263,8 @@ def _of_arrays(score_function: ScoreFunction, *given: object) -> ScoreFunction:
         raise TypeError(f"score_function={brief(score_function)}; expected a function, such as cos_sim or dot_score.")
     if any(score_function is ours for ours in _OUR_SCORES):
         return score_function
-    if any(map(tensors.holds_tensor, given)):
-        return lambda a, b: score_function(tensors.to_tensor(a), tensors.to_tensor(b))
+    if any(map(torch_interop.holds_tensor, given)):
+        return lambda a, b: score_function(torch_interop.to_tensor(a), torch_interop.to_tensor(b))
     return lambda a, b: score_function(a.view(Scores), b.view(Scores))
 
 

@@ -19,10 +19,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base.arrays import FloatArray, IntArray
-from minibert.base.checks import check_choice, check_int
-from minibert.base.scores import as_given, as_scores
-from minibert.base.vectors import as_array, as_vectors, not_single
+from minibert._utils.torch_interop import as_given, as_scores
+from minibert._utils.validation import FloatArray, IntArray, as_array, as_vectors, check_choice, check_int, not_single
 from minibert.quantized import PRECISIONS, quantize_embeddings
 
 __all__ = [

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from minibert import BertConfig, BertModel, BertTokenizer, SentenceTransformer
-from minibert.base.checks import brief, check_int, is_cpu
+from minibert._utils.validation import brief, check_int, is_cpu
 from minibert.integrations import ChromaEmbeddingFunction
 from minibert.plot import plot_hidden_values
 from minibert.tokens.layers import join_subwords, resolve_layers

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minibert.base.files import check_format
+from minibert._utils.files import check_format
 from minibert.cli import main
 from minibert.corpus.manifest import FORMAT, read_manifest, seal, unsealed
 from minibert.corpus.run_folder import folder_of

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from minibert import BertModel, BertTokenizer
-from minibert.base.arrays import FloatArray
+from minibert._utils.validation import FloatArray
 from minibert.checkpoint.hub import DEFAULT_MODEL
 from tests.support.report import REPORT
 from tests.support.text_data import VARIABLE, udhr_lines

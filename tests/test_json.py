@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from minibert.base.files import read_json, read_json_object
+from minibert._utils.files import read_json, read_json_object
 from minibert.errors import ModelFormatError
 from tests.support.hub_files import write
 from tests.support.marks import unix

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import minibert
-from minibert.base.arrays import FloatArray
+from minibert._utils.validation import FloatArray
 from minibert.bert import reference
 from minibert.bert.ops import LayerNorm, Linear, Ops
 from minibert.kernels import compilation, make_ops, run_task

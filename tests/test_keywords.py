@@ -17,7 +17,7 @@ import transformers
 
 import minibert
 from minibert import AutoConfig, AutoModel, AutoTokenizer, BertConfig, BertModel, BertTokenizer, ModelFormatError
-from minibert.base import keywords
+from minibert._utils import keywords
 
 HARMLESS: list[dict[str, Any]] = [
     {"trust_remote_code": False, "force_download": False, "proxies": None, "resume_download": True},

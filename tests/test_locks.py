@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from minibert.base import locks
-from minibert.base.locks import FileLock
+from minibert._utils import locks
+from minibert._utils.locks import FileLock
 
 pytest.importorskip("fcntl", reason="a lock of Windows belongs to the process, so one process cannot test two")
 

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 from minibert import BertTokenizer, SentenceTransformer, embed_tokens
-from minibert.base.ordering import in_chunks
 from minibert.cli import main
 from minibert.corpus import readers, runs
 from minibert.corpus.google_features import google_lines
 from minibert.corpus.readers import Source, read_input_lines
 from minibert.models.bert_model import BertModel
+from minibert.sentence.batching import in_chunks
 from minibert.tokenizer import long_texts, raw_encodings
 from minibert.tokenizer import windows as windows_module
 from minibert.tokenizer.encodings import Encoding, JoinedEncoding

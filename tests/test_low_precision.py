@@ -20,7 +20,7 @@ import pytest
 
 import minibert
 from minibert import BertForSequenceClassification, BertModel, BertTokenizer, SentenceTransformer
-from minibert.base.arrays import FloatArray
+from minibert._utils.validation import FloatArray
 from minibert.bert import low_precision
 from minibert.bert.low_precision import BLOCK, COMPUTE_TYPES, FORMATS, Format, QuantisedLinear
 from minibert.bert.ops import Linear, Ops

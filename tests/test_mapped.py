@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from minibert.base import mapped
-from minibert.base.arrays import FloatArray
-from minibert.base.mapped import list_files, shared_arrays
+from minibert._utils import mapped
+from minibert._utils.mapped import list_files, shared_arrays
+from minibert._utils.validation import FloatArray
 
 needs_owners = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="files do not have owners on this system")
 
@@ -266,7 +266,7 @@ def test_the_name_of_a_file_does_not_show_its_key(folder: Path) -> None:
 def test_a_writer_that_is_killed_is_followed_by_another(folder: Path) -> None:
     """Its lock ends with it; the file of the lock stays, and is no obstacle."""
     program = (
-        "import sys\nfrom pathlib import Path\nfrom minibert.base.mapped import shared_arrays\n"
+        "import sys\nfrom pathlib import Path\nfrom minibert._utils.mapped import shared_arrays\n"
         "def make():\n    print('making', flush=True)\n    sys.stdin.read()\n"
         "shared_arrays(Path(sys.argv[1]), 'key', make)\n"
     )

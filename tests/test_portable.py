@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from minibert.base.portable import as_score, exponential, log1p, sigmoid, softmax
+from minibert._utils.reproducible_math import as_score, exponential, log1p, sigmoid, softmax
 
 
 def test_exponential_is_within_two_units_of_the_last_place() -> None:

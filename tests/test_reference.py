@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minibert.base.arrays import FloatArray
+from minibert._utils.validation import FloatArray
 from minibert.bert import reference
 from minibert.bert.config import ACTIVATIONS
 from minibert.bert.ops import LayerNorm, Linear

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from minibert.base.arrays import FloatArray
-from minibert.base.machine import available_cores, available_memory
-from minibert.base.mapped import shared_arrays
+from minibert._utils.mapped import shared_arrays
+from minibert._utils.system import available_cores, available_memory
+from minibert._utils.validation import FloatArray
 from minibert.bert import reference
 from minibert.bert.ops import AttentionOutput
 from minibert.checkpoint.hub import locate

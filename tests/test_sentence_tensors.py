@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from minibert import SentenceTransformer, search, similarity
-from minibert.base.scores import Scores
+from minibert._utils.torch_interop import Scores
 from tests.support.checkpoints import locate_minilm
 
 with warnings.catch_warnings():

@@ -19,7 +19,7 @@ import pytest
 
 import minibert
 from minibert import BertForMaskedLM, BertModel, CrossEncoder, SentenceTransformer, SparseEncoder
-from minibert.base.mapped import list_files
+from minibert._utils.mapped import list_files
 from minibert.cli import main
 from minibert.kernels import packing
 from minibert.models import sharing
@@ -225,7 +225,7 @@ def test_weights_that_cannot_be_shared_are_loaded_and_warned_of_once(
         def fail(*arguments: object, **options: object) -> None:
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr("minibert.base.mapped.write_trusted", fail)
+        monkeypatch.setattr("minibert._utils.mapped.write_trusted", fail)
     elif not hasattr(os, "geteuid"):
         pytest.skip("files do not have owners on this system")
     else:

@@ -14,33 +14,33 @@ import pytest
 import torch
 
 from minibert import BertModel, BertTokenizer
-from minibert.base import tensors
+from minibert._utils import torch_interop, validation
 from minibert.similarity import cos_sim
 
 TEXTS = ["first text", "second, longer text"]
 
 
-# --- base/tensors.py --------------------------------------------------------------------------------------------------
+# --- _utils/torch_interop.py ------------------------------------------------------------------------------------------
 
 
 def test_tensors_are_recognised() -> None:
     tensor = torch.zeros(2)
-    assert tensors.is_tensor(tensor)
-    assert tensors.is_tensor(torch.nn.Parameter(tensor))
+    assert torch_interop.is_tensor(tensor)
+    assert torch_interop.is_tensor(torch.nn.Parameter(tensor))
     for other in (None, 1, "a", [tensor], np.zeros(2), torch, torch.Tensor):
-        assert not tensors.is_tensor(other)
+        assert not torch_interop.is_tensor(other)
     for several in (tensor, [tensor], (tensor, 1)):
-        assert tensors.holds_tensor(several)
+        assert torch_interop.holds_tensor(several)
     for other in ([], (), [1, tensor], np.zeros(2), {0: tensor}, "a"):
-        assert not tensors.holds_tensor(other)
+        assert not torch_interop.holds_tensor(other)
 
 
 def test_a_tensor_and_its_array_share_memory() -> None:
     tensor = torch.arange(6.0).reshape(2, 3)
-    array = tensors.as_array(tensor)
+    array = torch_interop.to_array(tensor)
     array[0, 1] = 7
     assert tensor[0, 1] == 7
-    back = tensors.to_tensor(array)
+    back = torch_interop.to_tensor(array)
     back[1, 2] = 8
     assert array[1, 2] == 8
     assert back.dtype == torch.float32
@@ -59,7 +59,7 @@ def test_every_dense_tensor_becomes_its_values(kind: str) -> None:
         "bool": values > 1,
         "0-d": values[0, 0],
     }[kind]
-    array = tensors.as_array(tensor)
+    array = torch_interop.to_array(tensor)
     assert array.shape == tuple(tensor.shape)
     np.testing.assert_array_equal(array, np.array(tensor.detach().tolist()))
     assert array.dtype == (np.float32 if kind in ("grad", "bfloat16", "transposed", "0-d") else array.dtype)
@@ -67,15 +67,15 @@ def test_every_dense_tensor_becomes_its_values(kind: str) -> None:
 
 def test_tensors_in_lists_become_arrays() -> None:
     given = [torch.ones(2), torch.zeros(2)]
-    assert [type(one) for one in tensors.as_array(given)] == [np.ndarray, np.ndarray]
+    assert [type(one) for one in torch_interop.to_array(given)] == [np.ndarray, np.ndarray]
     for other in (None, 5, "a", [1, 2], np.ones(2)):
-        assert tensors.as_array(other) is other
+        assert torch_interop.to_array(other) is other
 
 
 @pytest.mark.parametrize("tensor", [torch.ones(2, 2).to_sparse(), torch.ones(2, device="meta")], ids=["sparse", "meta"])
 def test_a_tensor_without_plain_values_is_refused(tensor: torch.Tensor) -> None:
     with pytest.raises(ValueError, match=r"cannot be read by NumPy .* Give a dense tensor with values"):
-        tensors.as_array(tensor)
+        torch_interop.to_array(tensor)
 
 
 def test_every_array_becomes_a_tensor() -> None:
@@ -83,17 +83,17 @@ def test_every_array_becomes_a_tensor() -> None:
     read_only = base.copy()
     read_only.flags.writeable = False
     for array in (base, base[:, ::-1], base.T, read_only, base.astype(">f4"), base.astype(np.int64), base[:0]):
-        np.testing.assert_array_equal(tensors.to_tensor(array).numpy(), array)
+        np.testing.assert_array_equal(torch_interop.to_tensor(array).numpy(), array)
 
 
 def test_values_of_return_tensors() -> None:
     import transformers
 
-    assert [tensors.check_return_tensors(value) for value in (None, "np", "pt")] == [None, "np", "pt"]
-    assert tensors.check_return_tensors(transformers.TensorType.PYTORCH) == "pt"
+    assert [validation.check_return_tensors(value) for value in (None, "np", "pt")] == [None, "np", "pt"]
+    assert validation.check_return_tensors(transformers.TensorType.PYTORCH) == "pt"
     for other in ("tf", "jax", "mlx", True, 1, torch):
         with pytest.raises(ValueError, match="expected None for lists, 'np' for NumPy arrays or 'pt'"):
-            tensors.check_return_tensors(other)
+            validation.check_return_tensors(other)
 
 
 def test_without_torch_it_is_not_loaded_and_not_needed(minilm_folder: Path) -> None:

@@ -1,14 +1,11 @@
-"""`minibert.util`: the names of sentence_transformers.util; downloads; search with an index of another library."""
+"""`minibert.util`: the names of sentence_transformers.util; search with an index of another library."""
 
 from __future__ import annotations
 
-import http.server
 import logging
 import subprocess
 import sys
-import threading
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +14,6 @@ import pytest
 
 import minibert
 from minibert import index, search, similarity, util
-from minibert.errors import DownloadError
 from minibert.similarity import quantize_embeddings
 from tests.support.checkpoints import random_checkpoint, sentence_model
 
@@ -101,61 +97,6 @@ def test_lines_of_a_log_appear_above_a_progress_bar(capsys: pytest.CaptureFixtur
     finally:
         logger.removeHandler(handler)
     assert capsys.readouterr().out == "WARNING - one 1\n"
-
-
-# --- downloads --------------------------------------------------------------------------------------------------------
-
-
-class _Answers(http.server.BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        if self.path == "/moved":
-            self.send_response(302)
-            self.send_header("Location", "/file")
-            self.end_headers()
-        elif self.path in ("/file", "/broken", "/chunked"):
-            self.send_response(200)
-            if self.path != "/chunked":
-                self.send_header("Content-Length", "6" if self.path == "/file" else "600")
-            self.end_headers()
-            self.wfile.write(b"corpus")
-        else:
-            self.send_error(404)
-
-    def log_message(self, *args: object) -> None:
-        pass
-
-
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Answers)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-
-
-def test_a_file_is_downloaded(address: str, tmp_path: Path) -> None:
-    for name in ("file", "moved", "chunked"):
-        util.http_get(f"{address}/{name}", str(tmp_path / "data" / name))
-        assert (tmp_path / "data" / name).read_bytes() == b"corpus"
-
-
-def test_a_file_that_does_not_arrive_leaves_nothing(address: str, tmp_path: Path) -> None:
-    with pytest.raises(DownloadError, match=r"/broken was not downloaded: .*(6 of 600|IncompleteRead)"):
-        util.http_get(f"{address}/broken", tmp_path / "file")
-    with pytest.raises(DownloadError, match="HTTP Error 404"):
-        util.http_get(f"{address}/missing", tmp_path / "file")
-    with pytest.raises(DownloadError, match="was not downloaded"):
-        util.http_get("http://127.0.0.1:1/", tmp_path / "file")
-    with pytest.raises(DownloadError, match="was not downloaded"):
-        util.http_get("http://[/", tmp_path / "file")
-    for wrong in ("file:///etc/hosts", "ftp://a/b", 3):
-        with pytest.raises(ValueError, match="expected a str that begins with 'https://'"):
-            util.http_get(wrong, tmp_path / "file")
-    assert not list(tmp_path.iterdir())
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(OSError, match="cannot be written"):
-        util.http_get(f"{address}/file", tmp_path / "folder")
 
 
 # --- faiss and usearch ------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from sklearn.pipeline import make_pipeline
 
 import minibert
 from minibert import SentenceTransformer, embed_tokens
-from minibert.base.warn import warn_caller
+from minibert._utils.reporting import warn_caller
 from minibert.integrations import ChromaEmbeddingFunction, LangChainEmbeddings
 from minibert.scikit import MinibertTransformer
 from minibert.similarity import quantize_embeddings

@@ -8,9 +8,8 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from minibert.base.checks import brief, check_stored_int
-from minibert.base.files import make_folder, read_json_object, write_json
-from minibert.base.keywords import (
+from minibert._utils.files import make_folder, read_json_object, write_json
+from minibert._utils.keywords import (
     MODEL_KEYWORDS,
     SAVING_KEYWORDS,
     check_agreement,
@@ -18,6 +17,7 @@ from minibert.base.keywords import (
     check_remote_code,
     given_name,
 )
+from minibert._utils.validation import brief, check_stored_int
 from minibert.errors import ModelFormatError
 
 if TYPE_CHECKING:

@@ -43,7 +43,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from minibert.base.arrays import FloatArray
+from minibert._utils.validation import FloatArray
 from minibert.bert.config import BertConfig
 from minibert.bert.ops import AttentionOutput, Ops, PreparedLinear
 from minibert.bert.packed import PackedBatch

@@ -13,7 +13,7 @@ Dropout acts in training only. The letters are those of encoder.py; N is the num
 
 from __future__ import annotations
 
-from minibert.base.arrays import FloatArray
+from minibert._utils.validation import FloatArray
 from minibert.bert.config import BertConfig
 from minibert.bert.encoder import pooler
 from minibert.bert.ops import Ops, PreparedLinear

@@ -33,7 +33,7 @@ import dataclasses
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray, IntArray
+from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert import reference
 from minibert.bert.ops import Linear, Ops, PreparedLinear
 from minibert.bert.weights import Weights

@@ -26,7 +26,7 @@ import platform
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from minibert.base.arrays import FloatArray, IntArray
+from minibert._utils.validation import FloatArray, IntArray
 
 __all__ = ["AttentionOutput", "LayerNorm", "Linear", "Ops", "PreparedLinear"]
 

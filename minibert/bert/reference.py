@@ -22,7 +22,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray, IntArray
+from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert.ops import AttentionOutput, LayerNorm, Linear, Ops, PreparedLinear
 
 __all__ = [

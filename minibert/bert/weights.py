@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from minibert.base.arrays import FloatArray
+from minibert._utils.validation import FloatArray
 from minibert.bert.config import BertConfig
 from minibert.bert.ops import LayerNorm, PreparedLinear
 

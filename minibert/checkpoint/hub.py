@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
-from minibert.base.files import is_regular_file, os_reason, printable, read_json_object, within
+from minibert._utils.files import is_regular_file, os_reason, printable, read_json_object, within
 from minibert.checkpoint.repository import PICKLES, WEIGHTS, WEIGHTS_INDEX, HubRepository, only_a_pickle
 from minibert.errors import DownloadError, ModelFormatError
 

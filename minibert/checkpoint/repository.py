@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from minibert.base.files import os_reason, printable, within, write_whole
+from minibert._utils.files import os_reason, printable, within, write_whole
 from minibert.checkpoint.hub_answers import UnsafeAnswerError, checked_answers
 from minibert.checkpoint.time_limit import SlowAnswerError, within_limit
 from minibert.errors import DownloadError, ModelFormatError

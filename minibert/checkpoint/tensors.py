@@ -11,9 +11,8 @@ from typing import IO, Any, BinaryIO
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray
-from minibert.base.checks import brief
-from minibert.base.files import JSON_LIMIT, parse_json, refuse_lfs_pointer
+from minibert._utils.files import JSON_LIMIT, parse_json, refuse_lfs_pointer
+from minibert._utils.validation import FloatArray, brief
 from minibert.checkpoint.hub import ModelFiles
 from minibert.errors import ModelFormatError
 

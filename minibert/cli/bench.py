@@ -16,9 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray, IntArray
-from minibert.base.checks import counted
-from minibert.base.machine import available_cores
+from minibert._utils.system import available_cores
+from minibert._utils.validation import FloatArray, IntArray, counted
 from minibert.bert.low_precision import COMPUTE_TYPES
 from minibert.checkpoint.hub import ModelFiles
 from minibert.models.bert_model import BertModel

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, NoReturn
 
-from minibert.base.files import check_output, os_reason, printable, write_whole
+from minibert._utils.files import check_output, os_reason, printable, write_whole
 from minibert.checkpoint.hub import DEFAULT_MODEL
 
 __all__ = [

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 import minibert
-from minibert.base.arrays import FloatArray
-from minibert.base.machine import available_cores
+from minibert._utils.system import available_cores
+from minibert._utils.validation import FloatArray
 from minibert.bert import low_precision, reference
 from minibert.bert.config import ACTIVATIONS, BertConfig
 from minibert.bert.ops import LayerNorm, Linear, Ops
@@ -104,7 +104,7 @@ def cache_state() -> list[dict[str, Any]]:
     ImportError
         Numba cannot be imported.
     """
-    from minibert.base.trusted import why_untrusted
+    from minibert._utils.private_files import why_untrusted
     from minibert.kernels import machine_code
 
     states = []
@@ -125,8 +125,8 @@ def cache_state() -> list[dict[str, Any]]:
 
 def shared_weights() -> dict[str, Any]:
     """Return whether weights are shared unless a program chooses, the folder of the files, and what it holds."""
-    from minibert.base.mapped import list_files
-    from minibert.base.trusted import why_untrusted
+    from minibert._utils.mapped import list_files
+    from minibert._utils.private_files import why_untrusted
 
     folder = shared_folder()
     return {
@@ -147,8 +147,8 @@ def clear() -> list[dict[str, Any]]:
     OSError
         A folder or a file cannot be changed.
     """
-    from minibert.base.mapped import FILE_NAMES
-    from minibert.base.trusted import delete_files
+    from minibert._utils.mapped import FILE_NAMES
+    from minibert._utils.private_files import delete_files
 
     folders: list[tuple[Path, re.Pattern[str]]] = []
     with contextlib.suppress(ImportError):  # without Numba there are no kernels

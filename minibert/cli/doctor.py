@@ -9,7 +9,7 @@ import time
 from itertools import islice
 from typing import Any
 
-from minibert.base.checks import counted
+from minibert._utils.validation import counted
 from minibert.cli.common import add_compute_type, add_model_options, read_lines
 from minibert.cli.loading import locate_model
 
@@ -59,7 +59,7 @@ def add_verbs(verbs: Any) -> None:
 
 
 def _doctor(arguments: argparse.Namespace) -> None:
-    from minibert.base.machine import available_cores
+    from minibert._utils.system import available_cores
     from minibert.cli import diagnostics
     from minibert.models.backend import choose_compute_type
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from minibert.base.files import check_output
+from minibert._utils.files import check_output
 from minibert.cli.common import add_model_options, positive, several_ints
 from minibert.cli.loading import load_bert, load_tokenizer
 from minibert.cli.runs import add_inputs, report_run, resumable, run_options, sources_of

@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import minibert
-from minibert.base.checks import counted
+from minibert._utils.validation import counted
 from minibert.cli.common import (
     add_model_options,
     check_file,
@@ -21,7 +21,7 @@ from minibert.cli.common import (
 from minibert.cli.loading import load_sentence_transformer, locate_model
 
 if TYPE_CHECKING:
-    from minibert.base.arrays import FloatArray
+    from minibert._utils.validation import FloatArray
     from minibert.sentence.sentence_transformers import SentenceTransformer
     from minibert.trace.steps import VectorStep
     from minibert.trace.trace import Trace

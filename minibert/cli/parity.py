@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from minibert.base.files import check_output, parse_json, read_bytes, write_json, write_whole
+from minibert._utils.files import check_output, parse_json, read_bytes, write_json, write_whole
 from minibert.cli.common import Parser, add_model_options, report_problem, report_written
 from minibert.cli.loading import locate_model
 

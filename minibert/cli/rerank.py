@@ -93,7 +93,7 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _rerank(arguments: argparse.Namespace) -> None:
     if _check_files(arguments):
-        from minibert.base.files import check_output
+        from minibert._utils.files import check_output
         from minibert.corpus.heads import rerank_corpus
 
         if arguments.top_k is not None:
@@ -130,7 +130,7 @@ def _rerank(arguments: argparse.Namespace) -> None:
 
 def _sparse(arguments: argparse.Namespace) -> None:
     if _check_files(arguments):
-        from minibert.base.files import check_output
+        from minibert._utils.files import check_output
         from minibert.corpus.heads import sparse_corpus
 
         check_output(arguments.output, (".jsonl",))  # before a model is loaded

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from minibert.base.checks import counted
+from minibert._utils.validation import counted
 from minibert.cli.common import positive, report_problem, report_written
 from minibert.corpus.readers import Source, input_format
 from minibert.corpus.run_folder import folder_of, is_unfinished

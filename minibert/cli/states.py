@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import accumulate, combinations, islice
 from typing import TYPE_CHECKING, Any
 
-from minibert.base.files import check_output
+from minibert._utils.files import check_output
 from minibert.cli.common import (
     add_layer_pooling,
     add_layers,

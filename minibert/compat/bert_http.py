@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from minibert.base.checks import brief
-from minibert.base.warn import warn_caller
+from minibert._utils.reporting import warn_caller
+from minibert._utils.validation import brief
 
 __all__ = ["RemoteEncoder", "is_machine", "service_listens"]
 

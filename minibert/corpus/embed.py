@@ -14,9 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray
-from minibert.base.checks import check_choice, check_int
-from minibert.base.ordering import in_chunks
+from minibert._utils.validation import FloatArray, check_choice, check_int
 from minibert.corpus.encoders import Encoder, LocalEncoder, Workers, number_settings, probe_vector
 from minibert.corpus.file_folder import FILE_SIZE, is_folder
 from minibert.corpus.parts import Counts
@@ -24,6 +22,7 @@ from minibert.corpus.readers import InputLine, Source, check_sources
 from minibert.corpus.runs import Append, Output, Summary, run_shards
 from minibert.corpus.survey import BadLines, row_of
 from minibert.corpus.writers import OUTPUT_DTYPES, VectorWriter, output_suffix
+from minibert.sentence.batching import in_chunks
 from minibert.sentence.encode import CHUNK_SIZE, EncodedTexts
 from minibert.sentence.options import EncodeOptions
 from minibert.sentence.sentence_transformers import SentenceTransformer

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from minibert.base.checks import check_choice
-from minibert.base.files import check_output
+from minibert._utils.files import check_output
+from minibert._utils.validation import check_choice
 from minibert.corpus.encoders import number_settings
 from minibert.corpus.google_features import google_lines
 from minibert.corpus.parts import Counts, Part

@@ -15,8 +15,8 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from minibert.base.checks import counted
-from minibert.base.files import os_reason, printable, sync_folder
+from minibert._utils.files import os_reason, printable, sync_folder
+from minibert._utils.validation import counted
 from minibert.corpus.parts import Counts
 
 __all__ = ["FILE_SIZE", "FileFolder", "checksum_of", "is_empty", "is_folder", "listed", "refuse_folder", "refuse_used"]

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from minibert.base.arrays import IntArray
-from minibert.base.ordering import in_chunks
+from minibert._utils.validation import IntArray
 from minibert.bert.packed import PackedBatch
 from minibert.models.bert_model import BertModel
+from minibert.sentence.batching import in_chunks
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 
 __all__ = ["google_layers", "google_lines"]

@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray
-from minibert.base.checks import check_choice
-from minibert.base.files import check_output
+from minibert._utils.files import check_output
+from minibert._utils.validation import FloatArray, check_choice
 from minibert.corpus.encoders import number_settings
 from minibert.corpus.parts import Counts, Part
 from minibert.corpus.readers import InputLine, Source, check_sources

@@ -10,7 +10,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from minibert.base.files import check_format, read_json_object
+from minibert._utils.files import check_format, read_json_object
 from minibert.errors import ModelFormatError
 
 __all__ = [

@@ -19,8 +19,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from minibert.base.checks import brief, check_choice
-from minibert.base.files import os_reason
+from minibert._utils.files import os_reason
+from minibert._utils.validation import brief, check_choice
 from minibert.tokenizer.texts import refuse_lone_surrogate
 
 __all__ = ["INPUT_FORMATS", "InputLine", "Source", "check_sources", "input_format", "read_input_lines"]

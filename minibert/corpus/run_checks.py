@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from minibert.base.files import printable
+from minibert._utils.files import printable
 from minibert.corpus.manifest import manifest_path, read_manifest
 from minibert.corpus.readers import Source
 

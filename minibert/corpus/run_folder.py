@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
-from minibert.base.files import os_reason, write_whole
-from minibert.base.locks import FileLock, is_ours
+from minibert._utils.files import os_reason, write_whole
+from minibert._utils.locks import FileLock, is_ours
 from minibert.corpus.file_folder import listed
 from minibert.corpus.manifest import is_sealed, manifest_path, outputs_of, seal, unseal, unseal_beside
 from minibert.corpus.parts import Part

@@ -22,10 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 import minibert
-from minibert.base.checks import check_int
-from minibert.base.files import os_reason
-from minibert.base.ordering import in_chunks
-from minibert.base.progress import progress_bar
+from minibert._utils.files import os_reason
+from minibert._utils.reporting import progress_bar
+from minibert._utils.validation import check_int
 from minibert.corpus.file_folder import FileFolder, is_empty
 from minibert.corpus.manifest import manifest_path
 from minibert.corpus.parts import Counts, Part
@@ -34,6 +33,7 @@ from minibert.corpus.run_checks import compare, manifest_of_finished, refuse_inp
 from minibert.corpus.run_folder import RunFolder
 from minibert.corpus.shards import Shards
 from minibert.corpus.survey import CHARACTERS_AT_ONCE, BadLines, Survey, standard_input, survey, weight
+from minibert.sentence.batching import in_chunks
 
 __all__ = ["Append", "Output", "Summary", "run_shards"]
 

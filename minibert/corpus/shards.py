@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from minibert.base.files import sync_folder
+from minibert._utils.files import sync_folder
 from minibert.corpus.file_folder import FileFolder, refuse_used
 from minibert.corpus.journal import Journal
 from minibert.corpus.manifest import FORMAT, check_outputs, is_sealed, manifest_path

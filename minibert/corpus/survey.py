@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO
 
-from minibert.base.checks import check_choice, counted
-from minibert.base.ordering import in_chunks
+from minibert._utils.validation import check_choice, counted
 from minibert.corpus.readers import InputLine, Source, read_input_lines
+from minibert.sentence.batching import in_chunks
 
 __all__ = ["CHARACTERS_AT_ONCE", "ON_ERROR", "BadLines", "Survey", "row_of", "standard_input", "survey", "weight"]
 

@@ -14,13 +14,13 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base.files import check_format, os_reason
-from minibert.base.ordering import in_chunks
+from minibert._utils.files import check_format, os_reason
 from minibert.corpus.parts import Part
 from minibert.corpus.readers import InputLine
 from minibert.corpus.survey import row_of
 from minibert.corpus.writers import json_line, npy_header
 from minibert.models.bert_model import BertModel
+from minibert.sentence.batching import in_chunks
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.windows import CHARACTERS_AT_ONCE
 from minibert.tokens.embed import embed_tokens

@@ -17,8 +17,8 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base.arrays import FloatArray
-from minibert.base.files import check_output, write_whole
+from minibert._utils.files import check_output, write_whole
+from minibert._utils.validation import FloatArray
 from minibert.corpus.file_folder import FileFolder, is_folder, refuse_folder, refuse_used
 from minibert.corpus.manifest import FORMAT, manifest_path
 from minibert.corpus.parts import Counts, Part

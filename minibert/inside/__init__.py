@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 from typing import NoReturn
 
-from minibert.base.names import refuse_name
+from minibert._utils.foreign import refuse_name
 from minibert.inside.ablation import ablate_heads, value_zeroing
 from minibert.inside.attention import HeadKinds, heads, rollout
 from minibert.inside.contributions import norms

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray
+from minibert._utils.validation import FloatArray
 from minibert.inside.checks import Metric, check_inputs, check_layers, check_model, make_metric, pad_maps
 from minibert.inside.resume import run_copies
 

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base.arrays import FloatArray
-from minibert.base.checks import brief, check_choice
-from minibert.base.tensors import as_array
+from minibert._utils.torch_interop import to_array
+from minibert._utils.validation import FloatArray, brief, check_choice
 from minibert.inside.checks import check_layers, check_trace, pad_maps, require
 from minibert.trace.trace import Trace
 
@@ -212,7 +211,7 @@ def rollout(trace: Trace | npt.ArrayLike, residual: float = 0.5, heads: str = "m
 def _check_maps(given: object) -> FloatArray:
     """Return maps of attention as a float64 array."""
     try:
-        maps = np.asarray(as_array(given))
+        maps = np.asarray(to_array(given))
     except ValueError as error:
         raise ValueError(f"rollout was given values that do not make one array ({error}).") from error
     if maps.dtype.kind != "f" or maps.ndim not in (4, 5) or maps.shape[-1] != maps.shape[-2] or not len(maps):

@@ -8,9 +8,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray
-from minibert.base.checks import brief, check_indices, counted
-from minibert.base.tensors import as_array
+from minibert._utils.torch_interop import to_array
+from minibert._utils.validation import FloatArray, brief, check_indices, counted
 from minibert.models.outputs import ModelOutput
 from minibert.models.tracing import Traceable
 from minibert.trace.names import Record
@@ -67,7 +66,7 @@ def check_inputs(function: str, inputs: object, name: str = "inputs") -> dict[st
     if unknown := [key for key in inputs if key not in _INPUTS]:
         raise TypeError(f"{name} has {brief(unknown[0])}; a model takes {', '.join(_INPUTS)}. Leave out the others.")
     try:
-        return {key: as_array(value) for key, value in inputs.items() if value is not None}
+        return {key: to_array(value) for key, value in inputs.items() if value is not None}
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
 
@@ -204,7 +203,7 @@ def _call(function: str, metric: Callable[[Any], Any], output: Any) -> Any:
 def _number(function: str, value: Any) -> float:
     """Return the answer of a metric as a float."""
     try:
-        array = np.asarray(as_array(value))
+        array = np.asarray(to_array(value))
         number = float(array.reshape(())) if array.dtype.kind in "biuf" else None
     except (TypeError, ValueError):
         number = None

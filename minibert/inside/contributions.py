@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray
-from minibert.base.checks import check_choice
+from minibert._utils.validation import FloatArray, check_choice
 from minibert.inside.checks import as_trace, check_layers, pad_maps, require
 from minibert.trace.trace import Trace
 

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray
-from minibert.base.checks import brief, check_int
+from minibert._utils.validation import FloatArray, brief, check_int
 from minibert.bert.ops import LayerNorm, PreparedLinear
 from minibert.bert.reference import erf
 from minibert.inside.checks import check_model

@@ -6,9 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray, IntArray
-from minibert.base.checks import check_int
-from minibert.base.portable import softmax
+from minibert._utils.reproducible_math import softmax
+from minibert._utils.validation import FloatArray, IntArray, check_int
 from minibert.bert import heads
 from minibert.inside.checks import as_trace, check_layers, check_model, require
 from minibert.models.logits import SLICE_BYTES

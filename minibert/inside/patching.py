@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray
-from minibert.base.checks import check_choice
+from minibert._utils.validation import FloatArray, check_choice
 from minibert.inside.ablation import input_mask
 from minibert.inside.checks import Metric, check_inputs, check_layers, check_model, make_metric
 from minibert.inside.resume import run_copies

@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray
-from minibert.base.checks import brief
+from minibert._utils.validation import FloatArray, brief
 from minibert.inside.ablation import unit_rows
 from minibert.inside.checks import check_layers, check_trace, require
 from minibert.trace.trace import Trace

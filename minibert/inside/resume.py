@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray, IntArray
+from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert.ops import AttentionOutput, LayerNorm, Ops
 from minibert.inside.checks import split_output
 from minibert.models.bert_model import TOKENS_PER_STEP

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base.arrays import FloatArray, IntArray
-from minibert.base.checks import brief, check_int
-from minibert.base.tensors import as_array
+from minibert._utils.torch_interop import to_array
+from minibert._utils.validation import FloatArray, IntArray, brief, check_int
 from minibert.sentence.encode import CutTexts, sentence_width
 from minibert.sentence.options import EncodeOptions
 from minibert.sentence.pooling import POOLING_MODES
@@ -238,7 +237,7 @@ def _make_score(model: SentenceTransformer, score: Any, pooling: str | Sequence[
         other = model.encode(score, pooling=pooling)
     else:
         try:
-            other = np.asarray(as_array(score))
+            other = np.asarray(to_array(score))
         except ValueError as error:
             raise ValueError(f"score={brief(score)} does not make one vector ({error}).") from error
         if other.dtype.kind not in "iuf" or other.shape != (width,):
@@ -252,7 +251,7 @@ def _make_score(model: SentenceTransformer, score: Any, pooling: str | Sequence[
 
 def _numbers(found: Any, count: int) -> FloatArray:
     try:
-        array = np.asarray(as_array(found))
+        array = np.asarray(to_array(found))
     except ValueError:
         array = np.zeros(0)
     if array.dtype.kind not in "biuf" or array.shape != (count,) or not np.isfinite(array).all():

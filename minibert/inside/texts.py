@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from minibert.base.checks import brief, counted
-from minibert.base.warn import warn_caller
+from minibert._utils.reporting import warn_caller
+from minibert._utils.validation import brief, counted
 from minibert.inside.lens import logit_lens
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray
-from minibert.base.checks import counted
+from minibert._utils.validation import FloatArray, counted
 from minibert.inside.sentences import check_sentence_model
 from minibert.sentence.encode import sentence_width
 from minibert.sentence.options import EncodeOptions

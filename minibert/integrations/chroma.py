@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from minibert.base.arrays import FloatArray
-from minibert.base.checks import brief
+from minibert._utils.validation import FloatArray, brief
 from minibert.integrations.options import DEFAULT_MODEL, SentenceTransformer, check_option_names, check_options
 
 __all__ = ["ChromaEmbeddingFunction"]

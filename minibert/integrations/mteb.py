@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from minibert.base.arrays import FloatArray
+from minibert._utils.validation import FloatArray
 from minibert.integrations.options import DEFAULT_MODEL, SentenceTransformer, load_model, missing, name_of
 
 try:

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from minibert.base.checks import brief, check_choice
-from minibert.base.warn import warn_caller
+from minibert._utils.reporting import warn_caller
+from minibert._utils.validation import brief, check_choice
 from minibert.corpus.survey import ON_ERROR
 from minibert.integrations.options import DEFAULT_MODEL, SentenceTransformer, check_options, missing
 from minibert.models.options import BACKENDS, COMPUTE_TYPES

@@ -7,9 +7,9 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from minibert.base.checks import brief, counted
-from minibert.base.files import os_reason
-from minibert.base.machine import available_cores
+from minibert._utils.files import os_reason
+from minibert._utils.system import available_cores
+from minibert._utils.validation import brief, counted
 
 __all__ = ["check_address", "connect", "first_lines", "plan"]
 

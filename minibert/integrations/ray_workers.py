@@ -20,12 +20,11 @@ from typing import Any, Self
 import numpy as np
 
 import minibert
-from minibert.base.arrays import FloatArray, IntArray
-from minibert.base.checks import brief, check_int, counted
-from minibert.base.ordering import distinct_longest_first, in_chunks
+from minibert._utils.validation import FloatArray, IntArray, brief, check_int, counted
 from minibert.corpus.encoders import probe_vector
 from minibert.integrations.ray import assigned_threads, import_ray, resolved_options
 from minibert.integrations.ray_cluster import check_address, connect, first_lines, plan
+from minibert.sentence.batching import distinct_longest_first, in_chunks
 from minibert.sentence.encode import EncodedTexts
 from minibert.sentence.options import EncodeOptions
 from minibert.sentence.sentence_transformers import SentenceTransformer

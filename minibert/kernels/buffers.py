@@ -25,7 +25,7 @@ from collections import deque
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray
+from minibert._utils.validation import FloatArray
 
 __all__ = ["CACHE_LINE", "Buffers", "Slabs", "aligned_empty"]
 

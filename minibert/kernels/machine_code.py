@@ -6,7 +6,7 @@ Files       - A file is used only if it is complete (it begins with the SHA-256 
               these sources, by this Numba, for this processor. If not, the code is compiled again.
             - A file gets its name when it is complete, so many processes may start, or be killed, at the same time.
             - Machine code is read only from a file and a folder that no user except the current one, or the owner of
-              the package, can write to or replace (base/trusted.py).
+              the package, can write to or replace (_utils/private_files.py).
             - If machine code cannot be saved, it is compiled at every start, and one warning says so.
             - Machine code of other versions of the sources is deleted when it has not been used for a month.
 Layout      SHA-256 of the rest (32 bytes) | one line of JSON: format, key, symbol | an object file
@@ -34,8 +34,8 @@ from pathlib import Path
 import llvmlite
 import llvmlite.binding as llvm
 
-from minibert.base.trusted import FOLDER_FLAGS, HAS_FOLDER_DESCRIPTORS, read_trusted, user_cache, write_trusted
-from minibert.base.warn import warn_caller
+from minibert._utils.private_files import FOLDER_FLAGS, HAS_FOLDER_DESCRIPTORS, read_trusted, user_cache, write_trusted
+from minibert._utils.reporting import warn_caller
 from minibert.bert import low_precision
 from minibert.kernels.object_code import Kernel, ObjectCode, link
 from minibert.kernels.processor import target

@@ -14,7 +14,7 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray, IntArray
+from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert import reference
 from minibert.bert.low_precision import format_of, quantise_linear
 from minibert.bert.ops import AttentionOutput, LayerNorm, Linear, Ops, PreparedLinear

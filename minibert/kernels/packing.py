@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray, IntArray
+from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert.low_precision import Format, QuantisedLinear, format_of
 from minibert.bert.ops import Linear
 from minibert.kernels.buffers import aligned_empty

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from minibert.base.names import refuse_name
+from minibert._utils.foreign import refuse_name
 
 __all__: list[str] = []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, ClassVar, NoReturn, Unpack
 
-from minibert.base.warn import warn_caller
+from minibert._utils.reporting import warn_caller
 from minibert.bert.config import BertConfig
 from minibert.bert.weights import HEADS
 from minibert.checkpoint.hub import ModelFiles

@@ -6,9 +6,9 @@ import os
 import re
 from typing import NamedTuple
 
-from minibert.base.checks import brief, check_choice, check_int
-from minibert.base.machine import available_cores
-from minibert.base.warn import warn_caller
+from minibert._utils.reporting import warn_caller
+from minibert._utils.system import available_cores
+from minibert._utils.validation import brief, check_choice, check_int
 from minibert.bert import low_precision, reference
 from minibert.bert.ops import Ops
 from minibert.models.options import BACKENDS, COMPUTE_TYPES

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base.arrays import FloatArray
+from minibert._utils.validation import FloatArray
 from minibert.bert import heads
 from minibert.bert.ops import Ops, PreparedLinear
 from minibert.bert.packed import PackedBatch

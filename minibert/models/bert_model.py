@@ -9,9 +9,8 @@ from typing import Any, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base.arrays import FloatArray
-from minibert.base.checks import check_indices, check_int
-from minibert.base.machine import available_memory
+from minibert._utils.system import available_memory
+from minibert._utils.validation import FloatArray, check_indices, check_int
 from minibert.bert import encoder
 from minibert.bert.ops import Ops
 from minibert.bert.packed import PackedBatch

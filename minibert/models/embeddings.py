@@ -11,9 +11,8 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base.arrays import FloatArray
-from minibert.base.scores import Scores
-from minibert.base.tensors import holds_tensor, to_tensor
+from minibert._utils.torch_interop import Scores, holds_tensor, to_tensor
+from minibert._utils.validation import FloatArray
 from minibert.bert import encoder, ops
 from minibert.bert.ops import Ops
 from minibert.bert.weights import Weights

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Self
 
-from minibert.base.checks import brief, is_cpu
-from minibert.base.keywords import is_float32
-from minibert.base.tensors import cpu_device, float32_dtype
+from minibert._utils.keywords import is_float32
+from minibert._utils.torch_interop import cpu_device, float32_dtype
+from minibert._utils.validation import brief, is_cpu
 
 __all__ = ["Encoder", "Fixed", "TorchHabits"]
 

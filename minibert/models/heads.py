@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base.arrays import FloatArray
+from minibert._utils.validation import FloatArray
 from minibert.bert import heads
 from minibert.bert.packed import PackedBatch
 from minibert.models.bert_head import BertHead

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base.arrays import FloatArray, IntArray
-from minibert.base.tensors import as_array
+from minibert._utils.torch_interop import to_array
+from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert.config import BertConfig
 from minibert.bert.packed import PackedBatch, cumulate, valid_range
 
@@ -173,7 +173,7 @@ def _check_usable(name: str, packed: FloatArray, mask: npt.NDArray[np.bool_]) ->
 def as_numbers(name: str, values: object) -> npt.NDArray[Any]:
     """Convert an argument to an array of numbers; raise `TypeError` or `ValueError` with its name if it is not one."""
     try:
-        values = as_array(values)
+        values = to_array(values)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
     if isinstance(values, str | bytes) or (isinstance(values, list | tuple) and values and isinstance(values[0], str)):

@@ -10,9 +10,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray
-from minibert.base.checks import counted
-from minibert.base.keywords import MODEL_KEYWORDS, check_keywords, check_remote_code, given_name
+from minibert._utils.keywords import MODEL_KEYWORDS, check_keywords, check_remote_code, given_name
+from minibert._utils.validation import FloatArray, counted
 from minibert.bert.config import SETTINGS, BertConfig, check_settings
 from minibert.bert.ops import LayerNorm, Linear, PreparedLinear
 from minibert.bert.weights import (

@@ -9,8 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base.arrays import FloatArray, IntArray
-from minibert.base.checks import brief
+from minibert._utils.validation import FloatArray, IntArray, brief
 from minibert.bert.packed import PackedBatch
 from minibert.models.inputs import as_numbers
 

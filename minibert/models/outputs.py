@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any, TypeAlias, TypeVar
 
-from minibert.base.arrays import FloatArray
-from minibert.base.display import html_table
-from minibert.base.tensors import to_tensor
+from minibert._utils.reporting import html_table
+from minibert._utils.torch_interop import to_tensor
+from minibert._utils.validation import FloatArray
 
 __all__ = [
     "BertForPreTrainingOutput",

@@ -8,10 +8,10 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Self, TypeVar, Unpack
 
-from minibert.base.arrays import FloatArray
-from minibert.base.keywords import FORWARD_KEYWORDS, check_keywords
-from minibert.base.mapped import is_mapped
-from minibert.base.tensors import holds_tensor, to_tensor, torch_is_loaded
+from minibert._utils.keywords import FORWARD_KEYWORDS, check_keywords
+from minibert._utils.mapped import is_mapped
+from minibert._utils.torch_interop import holds_tensor, to_tensor, torch_is_loaded
+from minibert._utils.validation import FloatArray
 from minibert.bert.config import BertConfig
 from minibert.bert.low_precision import compute_type_of
 from minibert.bert.ops import LayerNorm, Ops

@@ -9,9 +9,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray
-from minibert.base.files import make_folder, write_whole
-from minibert.base.keywords import SAVING_KEYWORDS, check_keywords
+from minibert._utils.files import make_folder, write_whole
+from minibert._utils.keywords import SAVING_KEYWORDS, check_keywords
+from minibert._utils.validation import FloatArray
 from minibert.bert.low_precision import compute_type_of
 from minibert.bert.ops import LayerNorm, PreparedLinear
 from minibert.bert.weights import EMBEDDING_ROWS, HEADS, LAYER_ROWS, POOLER_ROWS, Row, Weights

@@ -27,11 +27,11 @@ from typing import IO, TYPE_CHECKING, Protocol, cast
 import numpy as np
 
 import minibert
-from minibert.base.arrays import FloatArray
-from minibert.base.files import os_reason
-from minibert.base.mapped import shared_arrays
-from minibert.base.trusted import read_trusted, user_cache, write_trusted
-from minibert.base.warn import warn_caller
+from minibert._utils.files import os_reason
+from minibert._utils.mapped import shared_arrays
+from minibert._utils.private_files import read_trusted, user_cache, write_trusted
+from minibert._utils.reporting import warn_caller
+from minibert._utils.validation import FloatArray
 from minibert.bert.ops import PreparedLinear
 from minibert.checkpoint.hub import ModelFiles
 from minibert.checkpoint.tensors import StoredTensor, file_state

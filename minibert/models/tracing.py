@@ -13,9 +13,8 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base.arrays import FloatArray
-from minibert.base.checks import brief, check_int, counted
-from minibert.base.machine import available_memory
+from minibert._utils.system import available_memory
+from minibert._utils.validation import FloatArray, brief, check_int, counted
 from minibert.bert.config import BertConfig
 from minibert.bert.ops import Ops
 from minibert.bert.packed import PackedBatch

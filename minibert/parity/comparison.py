@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray
-from minibert.base.checks import brief, counted
-from minibert.base.files import printable
+from minibert._utils.files import printable
+from minibert._utils.validation import FloatArray, brief, counted
 from minibert.bert.packed import PackedBatch
 from minibert.parity.diagnosis import diagnose
 from minibert.parity.finding import Finding

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy.typing as npt
 
-from minibert.base.checks import brief
-from minibert.base.files import printable
+from minibert._utils.files import printable
+from minibert._utils.validation import brief
 
 __all__ = ["TREE_SUFFIX", "TREE_SUFFIXES", "read_tree"]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray
+from minibert._utils.validation import FloatArray
 from minibert.bert.reference import ACTIVATION_FUNCTIONS
 from minibert.parity import fits
 from minibert.parity.finding import Finding

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray
+from minibert._utils.validation import FloatArray
 from minibert.parity.described import dropout, facts, with_mass
 from minibert.parity.finding import Finding
 from minibert.parity.fitted import fitted

@@ -12,7 +12,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base.arrays import FloatArray, Int64Array
+from minibert._utils.validation import FloatArray, Int64Array
 from minibert.bert.config import BertConfig
 from minibert.bert.ops import LayerNorm
 from minibert.parity.mistakes_norms import CURVES

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base.arrays import FloatArray, IntArray
+from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert import encoder
 from minibert.bert.config import BertConfig
 from minibert.bert.ops import AttentionOutput, LayerNorm, Ops, PreparedLinear

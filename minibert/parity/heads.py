@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray
+from minibert._utils.validation import FloatArray
 from minibert.bert import reference
 from minibert.bert.ops import PreparedLinear
 from minibert.parity import fits

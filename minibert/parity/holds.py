@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray
-from minibert.base.checks import counted
+from minibert._utils.validation import FloatArray, counted
 from minibert.parity.finding import Finding
 from minibert.parity.rows import Row
 from minibert.parity.vectors import VECTOR

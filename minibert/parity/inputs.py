@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from minibert.base.checks import brief
-from minibert.base.files import check_format, parse_json, printable, read_bytes
+from minibert._utils.files import check_format, parse_json, printable, read_bytes
+from minibert._utils.validation import brief
 from minibert.errors import ModelFormatError
 from minibert.parity.probing import FORMAT, probe
 from minibert.parity.readers import NothingComparedError, read_dump

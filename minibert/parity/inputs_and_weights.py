@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base.checks import counted
+from minibert._utils.validation import counted
 from minibert.bert.packed import PackedBatch
 from minibert.parity.finding import Finding
 from minibert.parity.rounding import HALF_PRECISIONS, round_to

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base.checks import brief
-from minibert.base.files import parse_json, printable
+from minibert._utils.files import parse_json, printable
+from minibert._utils.validation import brief
 from minibert.errors import ModelFormatError
 from minibert.parity.numbers import NOT_FINITE, as_numbers, from_lists, widen
 

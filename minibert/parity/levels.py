@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base.arrays import FloatArray
+from minibert._utils.validation import FloatArray
 from minibert.parity.measuring import Measuring
 from minibert.parity.rounding import HALF_PRECISIONS, round_to
 from minibert.parity.rows import Row

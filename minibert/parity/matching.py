@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base.checks import brief, counted
-from minibert.base.files import printable
+from minibert._utils.files import printable
+from minibert._utils.validation import brief, counted
 from minibert.bert.packed import PackedBatch
 from minibert.parity.readers import Dump
 from minibert.parity.subject import INPUTS, Subject

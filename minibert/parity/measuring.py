@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base.arrays import FloatArray
+from minibert._utils.validation import FloatArray
 from minibert.bert.packed import PackedBatch
 from minibert.parity.padded import visible
 from minibert.parity.replay import encoder_of

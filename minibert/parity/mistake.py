@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray
+from minibert._utils.validation import FloatArray
 from minibert.bert.config import BertConfig
 from minibert.parity.padded import InapplicableError, Padded
 from minibert.parity.parts import Here, Part

@@ -27,8 +27,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base.arrays import FloatArray
-from minibert.base.checks import brief, check_int
+from minibert._utils.validation import FloatArray, brief, check_int
 from minibert.parity.forward import Forward, Model, names_of
 from minibert.parity.mistake import Mistake, Recipe
 from minibert.parity.mistakes_attention import ATTENTION_MISTAKES

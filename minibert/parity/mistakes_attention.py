@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base.arrays import FloatArray
+from minibert._utils.validation import FloatArray
 from minibert.bert.ops import PreparedLinear
 from minibert.parity.mistake import Mistake, part_mistake
 from minibert.parity.parts import Here, Part

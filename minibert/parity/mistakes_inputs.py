@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray, IntArray
+from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert.config import BertConfig
 from minibert.parity.mistake import Mistake, part_mistake
 from minibert.parity.padded import InapplicableError, Padded

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray
+from minibert._utils.validation import FloatArray
 from minibert.bert import reference
 from minibert.bert.ops import LayerNorm
 from minibert.parity.mistake import NORMS, Mistake, part_mistake

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray, IntArray
+from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert.ops import LayerNorm, PreparedLinear
 from minibert.bert.weights import LayerWeights
 from minibert.parity.mistake import DENSE, Mistake, part_mistake, square

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base.checks import brief
-from minibert.base.files import printable
+from minibert._utils.files import printable
+from minibert._utils.validation import brief
 
 __all__ = ["NOT_FINITE", "as_numbers", "from_lists", "widen"]
 
@@ -20,9 +20,9 @@ def as_numbers(value: Any, name: str) -> Any:
     """Return an array of numbers in the byte order of the machine; floats that NumPy lacks are widened."""
     if isinstance(value, list):
         return [as_numbers(one, name) for one in value]
-    from minibert.base.tensors import as_array
+    from minibert._utils.torch_interop import to_array
 
-    array = np.asarray(as_array(value))
+    array = np.asarray(to_array(value))
     if array.dtype.kind == "V" and array.dtype.itemsize == 2 and array.dtype.names is None:
         array = widen(array.view(np.uint16))  # bfloat16, as ml_dtypes writes it
     if array.dtype.name == "bfloat16":

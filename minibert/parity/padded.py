@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base.arrays import FloatArray, IntArray
-from minibert.base.checks import brief
+from minibert._utils.validation import FloatArray, IntArray, brief
 from minibert.bert.config import BertConfig
 from minibert.bert.packed import PackedBatch
 from minibert.models.inputs import pack

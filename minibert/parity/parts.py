@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base.arrays import FloatArray, IntArray
+from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert import reference
 from minibert.bert.config import BertConfig
 from minibert.bert.ops import LayerNorm, PreparedLinear

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from minibert.base.checks import brief
-from minibert.base.files import printable
-from minibert.base.tensors import to_tensor
+from minibert._utils.files import printable
+from minibert._utils.torch_interop import to_tensor
+from minibert._utils.validation import brief
 from minibert.bert.low_precision import COMPUTE_TYPES
 from minibert.checkpoint.hub import ModelFiles
 from minibert.models.bert_model import BertModel

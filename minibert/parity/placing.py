@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray
-from minibert.base.checks import counted
+from minibert._utils.validation import FloatArray, counted
 from minibert.bert.packed import PackedBatch
 from minibert.parity.holds import NEARER
 from minibert.parity.layouts import align, expected_shape

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from minibert.base.arrays import IntArray
-from minibert.base.checks import check_int
-from minibert.base.files import make_folder, write_json, write_whole
+from minibert._utils.files import make_folder, write_json, write_whole
+from minibert._utils.validation import IntArray, check_int
 from minibert.parity.subject import Subject
 
 __all__ = ["FORMAT", "Probe", "probe"]

@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base.checks import brief
-from minibert.base.files import is_regular_file, parse_json, printable, read_bytes
-from minibert.base.machine import available_memory
-from minibert.base.npy import declared_nbytes, parse_npy
+from minibert._utils.files import declared_nbytes, is_regular_file, parse_json, parse_npy, printable, read_bytes
+from minibert._utils.system import available_memory
+from minibert._utils.validation import brief
 from minibert.checkpoint.tensors import StoredTensor, read_header
 from minibert.errors import ModelFormatError
 from minibert.parity.debugger_tree import TREE_SUFFIX, TREE_SUFFIXES, read_tree

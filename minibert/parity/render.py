@@ -8,8 +8,8 @@ from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
 import minibert
-from minibert.base.checks import counted
-from minibert.base.files import printable
+from minibert._utils.files import printable
+from minibert._utils.validation import counted
 from minibert.parity.finding import Finding
 from minibert.parity.rows import FORMAT, Result, Row
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base.arrays import FloatArray
+from minibert._utils.validation import FloatArray
 from minibert.parity.forward import Forward, Model, names_of
 from minibert.parity.mistake import DENSE, Mistake, Recipe, part_mistake, symbol_of
 from minibert.parity.padded import InapplicableError, Padded, visible

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray
+from minibert._utils.validation import FloatArray
 
 __all__ = ["HALF_PRECISIONS", "round_to", "to_bfloat16", "to_float16", "to_tf32"]
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray
+from minibert._utils.validation import FloatArray
 from minibert.parity.forward import Model
 from minibert.parity.mistake import Mistake, symbol_of
 from minibert.parity.mistakes import MISTAKES

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray
+from minibert._utils.validation import FloatArray
 from minibert.bert.config import BertConfig
 from minibert.bert.packed import PackedBatch
 from minibert.bert.weights import Weights

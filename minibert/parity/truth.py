@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert import exact
-from minibert.base.arrays import FloatArray, IntArray
+from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert import reference
 from minibert.bert.ops import AttentionOutput, LayerNorm, Ops, PreparedLinear
 from minibert.bert.packed import PackedBatch

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base.arrays import FloatArray
+from minibert._utils.validation import FloatArray
 from minibert.parity.mistake import Dump, Mistake, Recipe
 from minibert.parity.padded import Padded
 from minibert.sentence.pooling import POOLING_MODES

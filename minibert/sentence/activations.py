@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from minibert.base import tensors
-from minibert.base.arrays import FloatArray
-from minibert.base.checks import brief
-from minibert.base.warn import warn_caller
+from minibert._utils import torch_interop
+from minibert._utils.reporting import warn_caller
+from minibert._utils.validation import FloatArray, brief
 from minibert.bert.ops import Linear, Ops
 from minibert.checkpoint.hub import ModelFiles
 from minibert.sentence.modules import ACTIVATIONS, activation_name
@@ -59,10 +58,10 @@ class Activation:
             try:
                 found = function(logits.copy())
             except (TypeError, AttributeError):
-                if not tensors.torch_is_loaded():
+                if not torch_interop.torch_is_loaded():
                     raise
-                found = function(tensors.to_tensor(logits.copy()))
-            scores = np.asarray(tensors.as_array(found), dtype=np.float32)
+                found = function(torch_interop.to_tensor(logits.copy()))
+            scores = np.asarray(torch_interop.to_array(found), dtype=np.float32)
         except Exception as error:  # any error of the caller's function
             raise ValueError(
                 f"activation_fn {self.name} failed for logits of shape {logits.shape}: {type(error).__name__}: {error}."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from minibert.base.checks import brief
+from minibert._utils.validation import brief
 
 __all__ = ["ModelCardData"]
 

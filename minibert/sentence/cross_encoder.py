@@ -9,17 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from minibert.base import tensors
-from minibert.base.arrays import FloatArray, IntArray
-from minibert.base.checks import brief, check_int
-from minibert.base.ordering import distinct_longest_first, in_chunks
-from minibert.base.portable import softmax
-from minibert.base.progress import progress_bar
+from minibert._utils import torch_interop
+from minibert._utils.reporting import progress_bar
+from minibert._utils.reproducible_math import softmax
+from minibert._utils.validation import FloatArray, IntArray, brief, check_int
 from minibert.bert import heads
 from minibert.bert.packed import PackedBatch
 from minibert.errors import ModelFormatError
 from minibert.models.heads import BertForSequenceClassification
 from minibert.sentence.activations import Activation, as_activation, stored_activation
+from minibert.sentence.batching import distinct_longest_first, in_chunks
 from minibert.sentence.encode import CutTexts
 from minibert.sentence.head_model import HeadModel
 from minibert.sentence.options import in_kind, one_of, texts_at_once
@@ -304,7 +303,7 @@ class CrossEncoder(HeadModel):
         pairs, single = as_pairs(one_of("inputs", inputs, "sentences", sentences))
         self._check_call(device, pool, chunk_size, task, processing_kwargs)
         if convert_to_tensor or not convert_to_numpy:
-            tensors.check_torch("convert_to_tensor=True" if convert_to_tensor else "convert_to_numpy=False")
+            torch_interop.check_torch("convert_to_tensor=True" if convert_to_tensor else "convert_to_numpy=False")
         chosen = one_of("activation_fn", activation_fn, "activation_fct", activation_fct)
         activate = self.activation_fn if chosen is None else as_activation("activation_fn", chosen, self.model.ops)
         with progress_bar(len(pairs), show=bool(show_progress_bar), unit=" pairs") as count:

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray, IntArray
-from minibert.base.ordering import distinct_longest_first, in_chunks
-from minibert.base.scores import Scores
-from minibert.base.warn import cut_texts, warn_caller
+from minibert._utils.reporting import cut_texts, warn_caller
+from minibert._utils.torch_interop import Scores
+from minibert._utils.validation import FloatArray, IntArray
 from minibert.models.bert_model import BertModel
+from minibert.sentence.batching import distinct_longest_first, in_chunks
 from minibert.sentence.modules import Pipeline
 from minibert.sentence.recipe import Recipe, pool_encodings, token_vectors
 from minibert.similarity import check_truncate_dim, normalize_embeddings

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
-from minibert.base.checks import brief, check_int
+from minibert._utils.validation import brief, check_int
 from minibert.models.bert_model import BertModel
 from minibert.sentence.modules import Pipeline
 from minibert.sentence.parts import PoolingPart, TransformerPart

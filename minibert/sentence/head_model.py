@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from minibert.base.checks import brief
+from minibert._utils.validation import brief
 from minibert.bert.config import BertConfig
 from minibert.checkpoint.hub import ModelFiles, locate
 from minibert.errors import ModelFormatError

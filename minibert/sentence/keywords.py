@@ -1,7 +1,7 @@
 """Keywords of sentence-transformers' constructor: values that change nothing here are accepted, others are refused.
 
 Programs and libraries pass these keywords even where they mean nothing, such as ``trust_remote_code=False`` or
-``model_kwargs={}``. What the keywords inside the dicts may be is said by the tables of `minibert.base.keywords`.
+``model_kwargs={}``. What the keywords inside the dicts may be is said by the tables of `minibert._utils.keywords`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
-from minibert.base.checks import brief, check_int
-from minibert.base.keywords import HUB_KEYWORDS, MODEL_KEYWORDS, TOKENIZER_KEYWORDS, Keyword, check_keywords
+from minibert._utils.keywords import HUB_KEYWORDS, MODEL_KEYWORDS, TOKENIZER_KEYWORDS, Keyword, check_keywords
+from minibert._utils.validation import brief, check_int
 from minibert.bert.config import SETTINGS as CONFIG_SETTINGS
 from minibert.bert.config import BertConfig, check_settings
 from minibert.tokenizer.bert_tokenizer import BertTokenizer

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from minibert.base.checks import brief, check_int
+from minibert._utils.validation import brief, check_int
 from minibert.bert.config import BertConfig
 from minibert.models.habits import TorchHabits
 from minibert.models.pretrained import BertPreTrainedModel

@@ -12,9 +12,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray
-from minibert.base.checks import check_stored_int
-from minibert.base.files import read_json, read_json_object
+from minibert._utils.files import read_json, read_json_object
+from minibert._utils.validation import FloatArray, check_stored_int
 from minibert.bert.ops import LayerNorm, Linear, Ops, PreparedLinear
 from minibert.checkpoint.hub import ModelFiles
 from minibert.checkpoint.tensors import load_tensors

@@ -9,8 +9,8 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base import tensors
-from minibert.base.checks import brief, check_choice, check_int, is_cpu
+from minibert._utils import torch_interop
+from minibert._utils.validation import brief, check_choice, check_int, is_cpu
 from minibert.quantized import PRECISIONS
 from minibert.tokens.layers import LayerSelection
 
@@ -101,9 +101,9 @@ def check_output(
     precision = "float32" if precision is None else precision
     check_choice("precision", precision, PRECISIONS)
     if convert_to_tensor:
-        tensors.check_torch("convert_to_tensor=True")
+        torch_interop.check_torch("convert_to_tensor=True")
     elif not convert_to_numpy:
-        tensors.check_torch("convert_to_numpy=False")
+        torch_interop.check_torch("convert_to_numpy=False")
     return precision
 
 
@@ -146,7 +146,7 @@ def in_kind(result: Any, convert_to_tensor: bool, convert_to_numpy: bool, single
 def _as_tensors(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _as_tensors(one) for name, one in value.items()}
-    return tensors.to_tensor(value) if isinstance(value, np.ndarray) else value
+    return torch_interop.to_tensor(value) if isinstance(value, np.ndarray) else value
 
 
 def check_for_tokens(out: object, precision: str, normalized: bool, truncation: str) -> None:

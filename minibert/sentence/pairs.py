@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from minibert.base.checks import brief, check_choice
+from minibert._utils.validation import brief, check_choice
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import as_texts, refuse_lone_surrogate, shown
 

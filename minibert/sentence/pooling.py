@@ -8,8 +8,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base.arrays import FloatArray, IntArray
-from minibert.base.checks import brief
+from minibert._utils.validation import FloatArray, IntArray, brief
 
 __all__ = ["POOLING_MODES", "pool", "pooling_modes"]
 

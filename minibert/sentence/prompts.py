@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from minibert.base.checks import brief
-from minibert.base.warn import warn_caller
+from minibert._utils.reporting import warn_caller
+from minibert._utils.validation import brief
 from minibert.errors import ModelFormatError
 
 __all__ = ["builtin_prompts", "check_prompts", "choose_default", "merge_prompts", "resolve_prompt"]

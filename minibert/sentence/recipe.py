@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray
-from minibert.base.checks import brief, check_choice
+from minibert._utils.validation import FloatArray, brief, check_choice
 from minibert.bert import encoder
 from minibert.bert.packed import PackedBatch
 from minibert.models.bert_model import BertModel

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from minibert.base.files import make_folder, write_json
+from minibert._utils.files import make_folder, write_json
 from minibert.models.bert_model import BertModel
 from minibert.models.pretrained import BertPreTrainedModel
 from minibert.models.saving import write_safetensors

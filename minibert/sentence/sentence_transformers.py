@@ -13,11 +13,9 @@ from typing import Any
 
 import numpy.typing as npt
 
-from minibert.base.arrays import FloatArray
-from minibert.base.checks import brief, check_int
-from minibert.base.keywords import check_remote_code
-from minibert.base.progress import progress_bar
-from minibert.base.warn import warn_caller
+from minibert._utils.keywords import check_remote_code
+from minibert._utils.reporting import progress_bar, warn_caller
+from minibert._utils.validation import FloatArray, brief, check_int
 from minibert.bert.config import BertConfig
 from minibert.checkpoint.hub import DEFAULT_MODEL, locate
 from minibert.errors import ModelFormatError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from minibert.base.checks import check_stored_int
+from minibert._utils.validation import check_stored_int
 from minibert.errors import ModelFormatError
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray, IntArray
-from minibert.base.ordering import distinct_longest_first, in_chunks
+from minibert._utils.validation import FloatArray, IntArray
 from minibert.models.heads import BertForMaskedLM
+from minibert.sentence.batching import distinct_longest_first, in_chunks
 from minibert.sentence.sparse_vectors import SparseVectors, make_sparse
 from minibert.sentence.splade import SpladePooling, pool_words
 from minibert.tokenizer.windows import TokenWindows, check_inputs, count_tokens

@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from minibert.base.checks import check_int
-from minibert.base.progress import progress_bar
+from minibert._utils.reporting import progress_bar
+from minibert._utils.validation import check_int
 from minibert.checkpoint.hub import ModelFiles
 from minibert.errors import ModelFormatError
 from minibert.models.heads import BertForMaskedLM

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from minibert.base.checks import check_int
+from minibert._utils.validation import check_int
 from minibert.sentence.sparse_vectors import (
     SparseVectors,
     as_sparse,

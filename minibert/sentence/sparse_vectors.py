@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base import tensors
-from minibert.base.arrays import FloatArray, IntArray
-from minibert.base.checks import brief, check_indices
-from minibert.base.machine import available_memory
-from minibert.base.scores import Scores, as_dense_array
-from minibert.base.vectors import as_vectors
+from minibert._utils import torch_interop
+from minibert._utils.system import available_memory
+from minibert._utils.torch_interop import Scores, as_dense_array
+from minibert._utils.validation import FloatArray, IntArray, as_vectors, brief, check_indices
 from minibert.similarity import SIMILARITY_FUNCTIONS
 
 __all__ = ["SparseVectors", "as_sparse", "make_sparse", "sparse_similarity", "sparse_similarity_pairwise"]
@@ -148,7 +146,7 @@ class SparseVectors:
             torch is not installed.
         """
         rows = () if self.ndim == 1 else (self._rows(),)
-        return tensors.to_sparse_tensor(np.stack([*rows, self.indices.astype(np.int64)]), self.data, self.shape)
+        return torch_interop.to_sparse_tensor(np.stack([*rows, self.indices.astype(np.int64)]), self.data, self.shape)
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the sparse tensor that sentence-transformers gives here, such as ``is_sparse``."""

@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray, IntArray
-from minibert.base.checks import brief
-from minibert.base.portable import log1p
+from minibert._utils.reproducible_math import log1p
+from minibert._utils.validation import FloatArray, IntArray, brief
 from minibert.bert import heads
 from minibert.bert.packed import PackedBatch
 from minibert.errors import ModelFormatError

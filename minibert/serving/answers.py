@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray
+from minibert._utils.validation import FloatArray
 from minibert.serving.errors import ServiceError
 from minibert.serving.libraries import missing
 

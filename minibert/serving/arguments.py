@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from minibert.base.checks import brief, check_int
+from minibert._utils.validation import brief, check_int
 from minibert.sentence.cross_encoder import CrossEncoder
 from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.serving.errors import ServiceError

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import minibert
-from minibert.base.checks import brief
+from minibert._utils.validation import brief
 from minibert.serving import answers
 from minibert.serving.engine import Engine
 from minibert.serving.errors import ServiceError

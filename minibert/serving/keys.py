@@ -6,7 +6,7 @@ import hashlib
 import hmac
 from collections.abc import Sequence
 
-from minibert.base.files import os_reason, printable
+from minibert._utils.files import os_reason, printable
 
 __all__ = ["ApiKeys"]
 

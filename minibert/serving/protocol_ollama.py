@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from minibert.base.arrays import FloatArray
+from minibert._utils.validation import FloatArray
 from minibert.serving import answers, wire
 from minibert.serving.engine import Engine
 from minibert.serving.errors import ServiceError

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray
+from minibert._utils.validation import FloatArray
 from minibert.serving import answers, wire
 from minibert.serving.engine import Engine
 from minibert.serving.errors import ServiceError

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray
-from minibert.base.portable import softmax
+from minibert._utils.reproducible_math import softmax
+from minibert._utils.validation import FloatArray
 from minibert.bert.packed import PackedBatch
 from minibert.sentence.activations import as_activation
 from minibert.sentence.cross_encoder import CrossEncoder

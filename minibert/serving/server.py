@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
-from minibert.base.files import os_reason, printable
+from minibert._utils.files import os_reason, printable
 from minibert.serving.asgi import app
 from minibert.serving.connection import Connection
 from minibert.serving.engine import Engine

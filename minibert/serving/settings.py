@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from minibert.base.checks import brief, check_choice, check_int
+from minibert._utils.validation import brief, check_choice, check_int
 
 __all__ = ["GRACE", "Settings"]
 

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray
+from minibert._utils.validation import FloatArray
 from minibert.sentence.modules import Pipeline
 from minibert.sentence.recipe import Recipe, pool_encodings, token_vectors
 from minibert.sentence.sentence_transformers import SentenceTransformer

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray, Int64Array
-from minibert.base.portable import softmax
+from minibert._utils.reproducible_math import softmax
+from minibert._utils.validation import FloatArray, Int64Array
 
 __all__ = ["Candidates", "best_spans"]
 

@@ -10,10 +10,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray
-from minibert.base.checks import check_int
-from minibert.base.ordering import in_chunks
+from minibert._utils.validation import FloatArray, check_int
 from minibert.errors import ModelFormatError
+from minibert.sentence.batching import in_chunks
 from minibert.tasks.inputs import check_text, is_text, sort_inputs
 from minibert.tasks.lengths import CutWarning, TextOptions
 from minibert.tokenizer.batch import padded_array

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray
-from minibert.base.portable import as_score
+from minibert._utils.reproducible_math import as_score
+from minibert._utils.validation import FloatArray
 
 __all__ = ["AGGREGATIONS", "ScoredToken", "aggregate", "choose_overlapping"]
 

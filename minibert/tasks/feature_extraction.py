@@ -6,9 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from minibert.base.arrays import FloatArray
-from minibert.base.checks import brief
-from minibert.base.tensors import check_return_tensors, to_tensor
+from minibert._utils.torch_interop import to_tensor
+from minibert._utils.validation import FloatArray, brief, check_return_tensors
 from minibert.tasks.base import TaskPipeline, model_inputs
 from minibert.tasks.lengths import TextOptions, with_tokenizer_kwargs
 from minibert.tokenizer.encodings import Encoding

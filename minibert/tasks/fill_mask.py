@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray, Int64Array
-from minibert.base.checks import brief, check_int
-from minibert.base.ordering import in_chunks
-from minibert.base.portable import as_score, softmax
+from minibert._utils.reproducible_math import as_score, softmax
+from minibert._utils.validation import FloatArray, Int64Array, brief, check_int
 from minibert.errors import ModelFormatError
+from minibert.sentence.batching import in_chunks
 from minibert.tasks.base import TaskPipeline, model_inputs
 from minibert.tasks.inputs import check_text
 from minibert.tasks.lengths import CutWarning, TextOptions, with_tokenizer_kwargs

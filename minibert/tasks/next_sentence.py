@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray
-from minibert.base.portable import softmax
+from minibert._utils.reproducible_math import softmax
+from minibert._utils.validation import FloatArray
 from minibert.tasks.base import TaskPipeline, model_inputs
 from minibert.tasks.inputs import as_pair, check_text
 from minibert.tasks.lengths import CutWarning, TextOptions

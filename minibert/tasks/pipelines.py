@@ -7,8 +7,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from minibert.base.checks import brief
-from minibert.base.keywords import PIPELINE_KEYWORDS, arguments_of, check_keywords
+from minibert._utils.keywords import PIPELINE_KEYWORDS, arguments_of, check_keywords
+from minibert._utils.validation import brief
 from minibert.bert.weights import HEADS
 from minibert.models.auto import choose_class
 from minibert.models.bert_head import BertHead

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray
-from minibert.base.checks import brief, check_int
-from minibert.base.portable import as_score
+from minibert._utils.reproducible_math import as_score
+from minibert._utils.validation import FloatArray, brief, check_int
 from minibert.tasks.answers import Candidates, best_spans
 from minibert.tasks.base import TaskPipeline, model_inputs
 from minibert.tasks.inputs import as_pair

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray
-from minibert.base.checks import brief, check_int
-from minibert.base.portable import sigmoid, softmax
+from minibert._utils.reproducible_math import sigmoid, softmax
+from minibert._utils.validation import FloatArray, brief, check_int
 from minibert.tasks.base import TaskPipeline, model_inputs
 from minibert.tasks.inputs import as_pair, check_text
 from minibert.tasks.lengths import CutWarning, TextOptions

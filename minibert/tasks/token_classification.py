@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray
-from minibert.base.checks import brief, check_choice, check_int
-from minibert.base.portable import softmax
+from minibert._utils.reproducible_math import softmax
+from minibert._utils.validation import FloatArray, brief, check_choice, check_int
 from minibert.tasks.base import TaskPipeline, model_inputs
 from minibert.tasks.entities import AGGREGATIONS, ScoredToken, aggregate, choose_overlapping
 from minibert.tasks.inputs import check_text, is_text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from minibert.base.keywords import given_name
+from minibert._utils.keywords import given_name
 from minibert.bert.config import check_model_type
 from minibert.checkpoint.hub import locate
 from minibert.tokenizer.bert_tokenizer import BertTokenizer

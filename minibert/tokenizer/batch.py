@@ -7,10 +7,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from minibert.base.arrays import Int64Array
-from minibert.base.checks import brief, check_int, is_cpu
-from minibert.base.display import html_table
-from minibert.base.tensors import as_array, check_return_tensors, to_tensor
+from minibert._utils.reporting import html_table
+from minibert._utils.torch_interop import to_array, to_tensor
+from minibert._utils.validation import Int64Array, brief, check_int, check_return_tensors, is_cpu
 from minibert.tokenizer.encodings import Encoding
 
 __all__ = ["CharSpan", "TokenSpan", "TokenizedBatch", "converted", "lists", "padded_array"]
@@ -261,7 +260,7 @@ def converted(name: str, value: Any, kind: str) -> Any:
     """
     convert: Callable[[Any], Any] = to_tensor if kind == "pt" else np.asarray
     try:
-        array = np.asarray(as_array(value))
+        array = np.asarray(to_array(value))
         if array.size == 0 and not isinstance(value, np.ndarray):
             array = array.astype(np.int64)  # NumPy makes an empty list float64
         if array.dtype.kind == "O":

@@ -14,10 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from minibert.base.arrays import Int64Array
-from minibert.base.checks import brief, check_choice, check_int
-from minibert.base.keywords import CALL_KEYWORDS, TOKENIZER_KEYWORDS, check_keywords, check_remote_code, given_name
-from minibert.base.tensors import check_return_tensors
+from minibert._utils.keywords import CALL_KEYWORDS, TOKENIZER_KEYWORDS, check_keywords, check_remote_code, given_name
+from minibert._utils.validation import Int64Array, brief, check_choice, check_int, check_return_tensors
 from minibert.checkpoint.hub import ModelFiles, check_files, locate
 from minibert.tokenizer.batch import TokenizedBatch, converted, lists, padded_array
 from minibert.tokenizer.chat import Chat, folder_templates, template_files

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
-from minibert.base.checks import brief
-from minibert.base.files import read_bytes
+from minibert._utils.files import read_bytes
+from minibert._utils.validation import brief
 from minibert.errors import ModelFormatError
 from minibert.tokenizer.files import LoadedTokenizer
 from minibert.tokenizer.padding import Padding

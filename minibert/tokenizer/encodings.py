@@ -13,9 +13,8 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base.arrays import Int64Array
-from minibert.base.checks import brief
-from minibert.base.display import token_table
+from minibert._utils.reporting import token_table
+from minibert._utils.validation import Int64Array, brief
 
 __all__ = [
     "OFFSETS",

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from minibert.base.checks import brief
-from minibert.base.files import parse_json, read_bytes
+from minibert._utils.files import parse_json, read_bytes
+from minibert._utils.validation import brief
 from minibert.checkpoint.hub import ModelFiles
 from minibert.errors import ModelFormatError
 from minibert.tokenizer.limits import FILE_LIMIT, GROWTH, check_added_tokens, check_content

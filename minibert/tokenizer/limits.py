@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from minibert.base.checks import brief
+from minibert._utils.validation import brief
 
 __all__ = ["FILE_LIMIT", "GROWTH", "check_added_tokens", "check_content"]
 

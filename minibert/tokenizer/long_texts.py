@@ -12,9 +12,9 @@ import re
 import string
 from collections import deque
 from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING
 
-from minibert.base.ordering import in_chunks
 from minibert.tokenizer.encodings import OFFSETS, WORD, Columns, JoinedEncoding, RawEncoding, joined_columns
 
 if TYPE_CHECKING:
@@ -128,7 +128,8 @@ class LongTexts:
     def _pieces(self, text: str, add_special_tokens: bool, at_once: int) -> Iterator[tuple[int, _Joint, RawEncoding]]:
         """Yield the first character of each piece, the characters left out of it, and its encoding."""
         assert self._rule is not None
-        for some in in_chunks(_cut(self._rule, text), at_once):
+        cut = _cut(self._rule, text)
+        while some := list(islice(cut, at_once)):
             shortened = [_shorten_word(self._tokenizer, self._rule, piece) for _, piece in some]
             raws = self._tokenizer.encode_batch(
                 [piece for piece, _ in shortened], add_special_tokens=add_special_tokens

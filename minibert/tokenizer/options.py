@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from minibert.base.keywords import check_agreement
+from minibert._utils.keywords import check_agreement
 from minibert.tokenizer.files import SPECIAL_TOKEN_NAMES, normalizer_settings
 from minibert.tokenizer.padding import Padding
 from minibert.tokenizer.vocabulary import EXTRA_NAMES

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from minibert.base.checks import brief, check_choice, check_int, counted
-from minibert.base.keywords import CALL_KEYWORDS, check_keywords
-from minibert.base.machine import available_memory
-from minibert.base.tensors import as_array, check_return_tensors, is_tensor
-from minibert.base.warn import warn_caller
+from minibert._utils.keywords import CALL_KEYWORDS, check_keywords
+from minibert._utils.reporting import warn_caller
+from minibert._utils.system import available_memory
+from minibert._utils.torch_interop import is_tensor, to_array
+from minibert._utils.validation import brief, check_choice, check_int, check_return_tensors, counted
 from minibert.tokenizer.batch import TokenizedBatch
 from minibert.tokenizer.files import SIDES, LoadedTokenizer
 from minibert.tokenizer.vocabulary import Vocabulary
@@ -227,7 +227,7 @@ def _padded_columns(columns: dict[str, Any], width: int | None, side: str, pad_t
 
 def _plain(value: Any) -> Any:
     """Return arrays and tensors, also in lists, as lists of Python numbers."""
-    value = as_array(value)
+    value = to_array(value)
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     if isinstance(value, list | tuple):

@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from minibert.base.files import make_folder, write_json, write_whole
-from minibert.base.keywords import SAVING_KEYWORDS, check_keywords
+from minibert._utils.files import make_folder, write_json, write_whole
+from minibert._utils.keywords import SAVING_KEYWORDS, check_keywords
 from minibert.tokenizer.files import GENERIC_TOKENIZER_CLASSES, is_wordpiece
 from minibert.tokenizer.vocabulary import Vocabulary
 

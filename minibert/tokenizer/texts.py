@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base.checks import brief
+from minibert._utils.validation import brief
 
 __all__ = ["Texts", "as_batch", "as_texts", "is_one_text", "refuse_lone_surrogate", "shown", "split_pairs", "strings"]
 

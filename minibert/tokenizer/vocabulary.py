@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base.checks import brief, check_int
-from minibert.base.tensors import as_array
+from minibert._utils.torch_interop import to_array
+from minibert._utils.validation import brief, check_int
 from minibert.tokenizer.files import SPECIAL_TOKEN_NAMES, LoadedTokenizer, copy_of, library_errors, with_tokens
 from minibert.tokenizer.raw_encodings import RawEncoder
 from minibert.tokenizer.texts import shown
@@ -240,7 +240,7 @@ class Vocabulary:
 
     def convert_ids_to_tokens(self, ids: Ids, skip_special_tokens: bool = False) -> str | list[str]:
         """Return the token of an id, or the tokens of a sequence; ValueError for an id that has no token."""
-        ids = as_array(ids)
+        ids = to_array(ids)
         if is_one_id(ids):
             return str(self._tokenizer.id_to_token(self._checked_ids([ids])[0]))
         skipped = set(self.all_special_ids) if skip_special_tokens else set()
@@ -267,7 +267,7 @@ class Vocabulary:
                 "True; or call the tokenizer with return_special_tokens_mask=True."
             )
         special = set(self.all_special_ids)
-        return [int(token_id in special) for token_id in self._checked_ids(as_array(token_ids_0))]
+        return [int(token_id in special) for token_id in self._checked_ids(to_array(token_ids_0))]
 
     # --- ids to text ---
 
@@ -293,9 +293,9 @@ class Vocabulary:
         ValueError
             An id is not in the vocabulary; the message names it.
         """
-        token_ids = as_array(token_ids)
+        token_ids = to_array(token_ids)
         if isinstance(token_ids, list | tuple | np.ndarray) and not is_one_id(token_ids) and len(token_ids):
-            first = as_array(token_ids[0])
+            first = to_array(token_ids[0])
             if isinstance(first, list | tuple | np.ndarray) and not is_one_id(first):
                 return self.batch_decode(token_ids, skip_special_tokens, clean_up_tokenization_spaces)
         ids = self._checked_ids([token_ids] if is_one_id(token_ids) else token_ids)
@@ -312,14 +312,14 @@ class Vocabulary:
         clean_up_tokenization_spaces: bool | None = None,
     ) -> list[str]:
         """Return the texts of B sequences of ids, or of one, in a list; see `decode`."""
-        sequences = as_array(sequences)
+        sequences = to_array(sequences)
         if isinstance(sequences, (str, bytes, bytearray, memoryview, Mapping)) or not isinstance(sequences, Iterable):
             raise TypeError(f"sequences is {shown(sequences)}; expected a list or array of sequences of ids.")
-        several = [as_array(ids) for ids in sequences]
+        several = [to_array(ids) for ids in sequences]
         if several and all(map(is_one_id, several)):
             several = [several]
         for ids in several:
-            if isinstance(ids, list | tuple | np.ndarray) and len(ids) and not is_one_id(as_array(ids[0])):
+            if isinstance(ids, list | tuple | np.ndarray) and len(ids) and not is_one_id(to_array(ids[0])):
                 raise TypeError("sequences is nested too deeply; expected a list or array of sequences of ids.")
         return [self.decode(ids, skip_special_tokens, clean_up_tokenization_spaces) for ids in several]
 

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray
-from minibert.base.checks import brief, check_choice, check_int
+from minibert._utils.validation import FloatArray, brief, check_choice, check_int
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.long_texts import LONG_TEXT

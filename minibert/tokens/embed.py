@@ -9,9 +9,8 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base.arrays import FloatArray
-from minibert.base.checks import check_choice, check_int
-from minibert.base.warn import cut_texts, warn_caller
+from minibert._utils.reporting import cut_texts, warn_caller
+from minibert._utils.validation import FloatArray, check_choice, check_int
 from minibert.bert.packed import PackedBatch
 from minibert.models.bert_model import BertModel
 from minibert.tokenizer.bert_tokenizer import BertTokenizer

@@ -8,8 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base.arrays import FloatArray
-from minibert.base.checks import brief, check_choice, check_indices, check_int
+from minibert._utils.validation import FloatArray, brief, check_choice, check_indices, check_int
 
 __all__ = [
     "COMBINED",

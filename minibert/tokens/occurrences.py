@@ -7,9 +7,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray
-from minibert.base.checks import check_choice, check_int, counted
-from minibert.base.display import html_table
+from minibert._utils.reporting import html_table
+from minibert._utils.validation import FloatArray, check_choice, check_int, counted
 from minibert.similarity import cos_sim
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.texts import shown

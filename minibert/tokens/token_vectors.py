@@ -9,9 +9,8 @@ from itertools import accumulate, groupby
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base.arrays import FloatArray, IntArray
-from minibert.base.checks import brief, check_choice, check_int
-from minibert.base.display import html_table, token_table
+from minibert._utils.reporting import html_table, token_table
+from minibert._utils.validation import FloatArray, IntArray, brief, check_choice, check_int
 from minibert.tokens.layers import SUBWORD_POOLING, join_subwords
 
 __all__ = ["TokenVectors", "WordVectors", "word_starts"]

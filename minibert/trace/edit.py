@@ -13,9 +13,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base.arrays import FloatArray
-from minibert.base.checks import brief, check_choice, check_int
-from minibert.base.tensors import as_array
+from minibert._utils.torch_interop import to_array
+from minibert._utils.validation import FloatArray, brief, check_choice, check_int
 from minibert.trace.trace import Trace
 
 __all__ = ["Change", "Edit", "EditValue", "Where", "copied_array", "head_mask"]
@@ -59,7 +58,7 @@ class Where:
 def copied_array(name: str, value: Any) -> npt.NDArray[Any]:
     """Return a new array of the values of an argument; raise a ValueError with its name if they do not make one."""
     try:
-        return np.array(as_array(value))
+        return np.array(to_array(value))
     except MemoryError:
         raise
     except Exception as error:  # lists of different lengths, or an object of another library that cannot be read

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base.arrays import FloatArray, IntArray
-from minibert.base.checks import brief, check_indices, counted
+from minibert._utils.validation import FloatArray, IntArray, brief, check_indices, counted
 from minibert.bert.packed import PackedBatch
 from minibert.trace.edit import Change, Edit, EditValue, Where, copied_array
 from minibert.trace.names import Names, Spec

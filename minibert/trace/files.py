@@ -13,9 +13,8 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base.checks import brief
-from minibert.base.files import check_output, os_reason, parse_json, printable, write_whole
-from minibert.base.npy import parse_npy
+from minibert._utils.files import check_output, os_reason, parse_json, parse_npy, printable, write_whole
+from minibert._utils.validation import brief
 
 __all__ = ["SUFFIXES", "Stored", "path_text", "read_arrays", "write_arrays"]
 

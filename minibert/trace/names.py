@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import Any, Literal, TypeAlias
 
-from minibert.base.checks import brief, counted
+from minibert._utils.validation import brief, counted
 from minibert.bert.config import BertConfig
 from minibert.bert.weights import HEADS
 from minibert.trace import table

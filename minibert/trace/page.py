@@ -21,9 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray
-from minibert.base.checks import brief, check_indices, check_int, counted
-from minibert.base.files import check_output, write_whole
+from minibert._utils.files import check_output, write_whole
+from minibert._utils.validation import FloatArray, brief, check_indices, check_int, counted
 from minibert.trace.files import path_text
 from minibert.trace.page_data import (
     FIRST,

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base.arrays import FloatArray, IntArray
+from minibert._utils.validation import FloatArray, IntArray
 from minibert.trace.names import Sizes
 from minibert.trace.page_payload import Payload, as_read, mille
 from minibert.trace.steps import PARTS, VectorStep

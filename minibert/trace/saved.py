@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base.arrays import FloatArray
-from minibert.base.checks import brief, check_int
-from minibert.base.files import check_format, printable
+from minibert._utils.files import check_format, printable
+from minibert._utils.validation import FloatArray, brief, check_int
 from minibert.bert.packed import PackedBatch, cumulate
 from minibert.trace.files import SUFFIXES, Stored, path_text, read_arrays, write_arrays
 from minibert.trace.names import Names, Sizes, Spec

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from importlib.resources import files
 from typing import NamedTuple
 
-from minibert.base.arrays import FloatArray
+from minibert._utils.validation import FloatArray
 from minibert.trace.table import EMBEDDINGS, LAYER, POOLER, Entry
 
 __all__ = [

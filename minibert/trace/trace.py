@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base.arrays import FloatArray, IntArray
-from minibert.base.checks import brief, check_int, counted
-from minibert.base.display import html_table
+from minibert._utils.reporting import html_table
+from minibert._utils.validation import FloatArray, IntArray, brief, check_int, counted
 from minibert.bert.packed import PackedBatch
 from minibert.bert.weights import Weights
 from minibert.trace.names import Names, Record, Sizes

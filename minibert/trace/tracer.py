@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base.arrays import FloatArray, IntArray
+from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert.ops import AttentionOutput, LayerNorm, Ops, PreparedLinear
 from minibert.bert.packed import PackedBatch
 from minibert.bert.reference import ACTIVATION_FUNCTIONS, softmax

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import NamedTuple
 
-from minibert.base.arrays import FloatArray, IntArray
-from minibert.base.checks import brief
+from minibert._utils.validation import FloatArray, IntArray, brief
 
 __all__ = ["EditReport", "Site", "Value", "check_tokens"]
 

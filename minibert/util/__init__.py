@@ -11,10 +11,9 @@ import os
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from minibert.base.checks import brief
-from minibert.base.download import http_get
-from minibert.base.names import refuse_name
-from minibert.base.progress import write_line
+from minibert._utils.foreign import refuse_name
+from minibert._utils.reporting import write_line
+from minibert._utils.validation import brief
 from minibert.checkpoint.hub import locate
 from minibert.index import semantic_search_faiss, semantic_search_usearch
 from minibert.search import community_detection, paraphrase_mining, paraphrase_mining_embeddings, semantic_search
@@ -45,7 +44,6 @@ __all__ = [
     "dot_score",
     "euclidean_sim",
     "get_device_name",
-    "http_get",
     "information_retrieval",
     "is_sentence_transformer_model",
     "manhattan_sim",
@@ -135,6 +133,7 @@ _REASONS = {
     ),
     **dict.fromkeys(("import_from_string", "import_module_class"), "minibert never imports code by a name in a file"),
     **dict.fromkeys(("load_file_path", "load_dir_path"), "huggingface_hub.snapshot_download fetches files"),
+    "http_get": "urllib.request.urlretrieve downloads a file",
     "install_logger": "use logging.basicConfig",
     "disable_logging": "use logging.disable",
     **dict.fromkeys(

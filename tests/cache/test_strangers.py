@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from minibert.base.trusted import read_trusted, why_untrusted, write_trusted
+from minibert._utils.private_files import read_trusted, why_untrusted, write_trusted
 from minibert.kernels import machine_code
 from minibert.kernels.object_code import ObjectCode
 from tests.support.report import REPORT

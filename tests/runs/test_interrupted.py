@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from minibert import SentenceTransformer
-from minibert.base.progress import progress_bar
+from minibert._utils.reporting import progress_bar
 from minibert.cli import main
 from minibert.corpus.embed import embed_corpus
 from minibert.corpus.run_folder import folder_of

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.float64 import ACTIVATIONS, OPS, Float64Array, double, sequences
-from minibert.base.arrays import FloatArray, IntArray
+from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert.ops import AttentionOutput, LayerNorm, Linear
 
 __all__ = ["ACTIVATIONS", "EPSILON", "MAGNITUDES", "OPS", "arrays", "measure_ulps", "rounding_errors"]

@@ -25,8 +25,8 @@ from minibert import (
     BertTokenizer,
     SentenceTransformer,
 )
-from minibert.base.arrays import FloatArray
-from minibert.base.portable import softmax
+from minibert._utils.reproducible_math import softmax
+from minibert._utils.validation import FloatArray
 from minibert.bert.low_precision import COMPUTE_TYPES, FORMATS
 from minibert.bert.ops import Linear, PreparedLinear
 from minibert.bert.weights import HeadWeights, PredictionWeights

@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.environment import processor
 from benchmarks.readme import write_between
-from minibert.base.machine import available_cores
+from minibert._utils.system import available_cores
 
 README = Path(__file__).parents[1] / "README.md"
 COUNT = 30

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from minibert.base.machine import available_cores, available_memory
+from minibert._utils.system import available_cores, available_memory
 
 TESTS = Path(__file__).parents[1]
 MOST = 4  # because each worker imports torch and loads the models again

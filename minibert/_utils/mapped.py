@@ -34,9 +34,9 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from minibert.base.arrays import FloatArray
-from minibert.base.locks import FileLock
-from minibert.base.trusted import HAS_FOLDER_DESCRIPTORS, open_folder, open_trusted, write_trusted
+from minibert._utils.locks import FileLock
+from minibert._utils.private_files import HAS_FOLDER_DESCRIPTORS, open_folder, open_trusted, write_trusted
+from minibert._utils.validation import FloatArray
 
 __all__ = ["FILE_NAMES", "MappedFile", "is_mapped", "list_files", "shared_arrays"]
 

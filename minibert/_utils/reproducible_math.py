@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base.arrays import FloatArray
+from minibert._utils.validation import FloatArray
 
 __all__ = ["as_score", "exponential", "log1p", "sigmoid", "softmax"]
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
-from minibert.base.checks import brief, is_cpu
+from minibert._utils.validation import brief, is_cpu
 
 __all__ = [
     "CALL_KEYWORDS",

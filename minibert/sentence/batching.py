@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from minibert.base.arrays import IntArray
+from minibert._utils.validation import IntArray
 
 __all__ = ["distinct_longest_first", "in_chunks"]
 

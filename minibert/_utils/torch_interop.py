@@ -1,18 +1,163 @@
-"""The kind of array in which a function of vectors answers: tensors for tensors, otherwise NumPy arrays."""
+"""Tensors of torch at the border of minibert: tensors -> arrays, arrays -> tensors. The only import of torch.
+
+minibert computes with NumPy arrays. A function that was given a tensor, or was asked for tensors, converts at its start
+and at its end. torch is imported when a tensor is asked for; to recognise a tensor it need not be imported.
+"""
 
 from __future__ import annotations
 
 import functools
 import re
+import sys
 from collections.abc import Callable
-from typing import Any, ParamSpec, Self, SupportsIndex, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, SupportsIndex, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from minibert.base import tensors
+if TYPE_CHECKING:
+    import torch
 
-__all__ = ["Scores", "as_dense_array", "as_given", "as_scores"]
+__all__ = [
+    "Scores",
+    "as_dense_array",
+    "as_given",
+    "as_scores",
+    "check_torch",
+    "cpu_device",
+    "float32_dtype",
+    "holds_tensor",
+    "is_tensor",
+    "to_array",
+    "to_sparse_tensor",
+    "to_tensor",
+    "torch_is_loaded",
+]
+
+
+def is_tensor(value: object) -> bool:
+    """Return whether a value is a torch.Tensor; torch is not imported for that."""
+    kind = getattr(sys.modules.get("torch"), "Tensor", None)  # None while another thread is importing torch
+    return isinstance(kind, type) and isinstance(value, kind)
+
+
+def holds_tensor(value: object) -> bool:
+    """Return whether a value is a tensor, or a list or tuple that begins with one."""
+    return is_tensor(value) or (isinstance(value, list | tuple) and len(value) > 0 and is_tensor(value[0]))
+
+
+def to_array(value: Any) -> Any:
+    """Turn a tensor, or the tensors in a list that begins with one, into NumPy arrays; return other values as they are.
+
+    A tensor on the CPU shares its memory with the array. Gradients are left behind. Types of floats that NumPy does not
+    have, such as bfloat16, become float32.
+
+    Raises
+    ------
+    ValueError
+        A tensor has no values that NumPy can read: it is sparse, or it is on the "meta" device.
+    """
+    if is_tensor(value):
+        return _array_of(value)
+    if holds_tensor(value):
+        return [_array_of(one) if is_tensor(one) else one for one in value]
+    return value
+
+
+def to_tensor(array: Any) -> torch.Tensor:
+    """Turn an array of numbers into a tensor on the CPU, which shares its memory if the array can be written to.
+
+    Raises
+    ------
+    ImportError
+        torch is not installed; the message says what to do.
+    """
+    check_torch()
+    import torch
+
+    array = np.asarray(array)
+    native = array.astype(array.dtype.newbyteorder("="), copy=False)
+    usable = native.flags.writeable and all(stride >= 0 for stride in native.strides)
+    return torch.from_numpy(native if usable else native.copy())
+
+
+def to_sparse_tensor(indices: Any, values: Any, shape: tuple[int, ...]) -> torch.Tensor:
+    """Make a sparse tensor (COO) of numbers at some positions; the arguments and errors are those of `to_tensor`.
+
+    Parameters
+    ----------
+    indices : int ndarray of shape (number of axes, n)
+        The positions; each is there once, and they are sorted.
+    values : ndarray of shape (n,)
+    shape : tuple of int
+    """
+    check_torch()
+    import torch
+
+    return torch.sparse_coo_tensor(
+        to_tensor(indices), to_tensor(values), shape, check_invariants=True, is_coalesced=True
+    )
+
+
+def check_torch(option: str = "the option that asks for tensors") -> None:
+    """Raise an ImportError if torch cannot be imported; call it before work whose result must be a tensor.
+
+    Parameters
+    ----------
+    option : str
+        What asks for tensors, for the message, such as "return_tensors='pt'".
+    """
+    try:
+        import torch  # noqa: F401
+    except Exception as error:  # ImportError, or OSError for a library of torch that cannot be loaded
+        raise ImportError(
+            f"{option} needs torch, which cannot be imported ({error}). Install torch (pip install torch), or leave "
+            "the option out: minibert then gives NumPy arrays or lists."
+        ) from error
+
+
+class _CPU(str):
+    """The device "cpu", for programs in which torch is not loaded; torch takes it too, because it is a str."""
+
+    __slots__ = ()
+    type = "cpu"
+    index = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return "device(type='cpu')"
+
+
+def torch_is_loaded() -> bool:
+    """Return whether this program has imported torch."""
+    return hasattr(sys.modules.get("torch"), "Tensor")
+
+
+def cpu_device() -> Any:
+    """Return the device "cpu": torch.device("cpu") if torch is loaded, else a str with its attributes."""
+    device = getattr(sys.modules.get("torch"), "device", None)
+    return device("cpu") if isinstance(device, type) else _CPU("cpu")
+
+
+def float32_dtype() -> Any:
+    """Return the type of all results: torch.float32 if torch is loaded, else NumPy's float32."""
+    dtype = getattr(sys.modules.get("torch"), "float32", None)
+    return np.dtype(np.float32) if dtype is None else dtype
+
+
+def _array_of(tensor: Any) -> Any:
+    try:
+        if tensor.is_floating_point() and tensor.element_size() < 4 and str(tensor.dtype) != "torch.float16":
+            tensor = tensor.detach().float()
+        return tensor.numpy(force=True)
+    except MemoryError:
+        raise
+    except Exception as error:  # each kind of tensor without plain values fails in its own way
+        raise ValueError(
+            f"a tensor of shape {tuple(tensor.shape)}, {tensor.dtype}, on {tensor.device} cannot be read by NumPy "
+            f"({str(error).splitlines()[0] if str(error) else type(error).__name__}). Give a dense tensor with values: "
+            "tensor.to_dense().cpu()."
+        ) from error
+
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -153,7 +298,7 @@ for _name in (*_OF_BOTH, "repeat"):
 def _as_tensors(value: Any) -> Any:
     """Turn the `Scores` in the arguments of a function into tensors, also those in lists, tuples and dicts."""
     if isinstance(value, Scores):
-        return tensors.to_tensor(value.view(np.ndarray))
+        return to_tensor(value.view(np.ndarray))
     if isinstance(value, dict):
         return {name: _as_tensors(one) for name, one in value.items()}
     return type(value)(map(_as_tensors, value)) if type(value) in (list, tuple) else value
@@ -161,9 +306,9 @@ def _as_tensors(value: Any) -> Any:
 
 def as_dense_array(value: Any) -> Any:
     """Turn a tensor, or the tensors in a list, into arrays, also sparse ones; return other values as they are."""
-    if tensors.is_tensor(value):
-        return tensors.as_array(value.detach().to_dense())
-    if tensors.holds_tensor(value):
+    if is_tensor(value):
+        return to_array(value.detach().to_dense())
+    if holds_tensor(value):
         return [as_dense_array(one) for one in value]
     return value
 
@@ -174,13 +319,13 @@ def as_given(function: Callable[_P, _R]) -> Callable[_P, _R]:
     @functools.wraps(function)
     def converted(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         values = (*args, *kwargs.values())
-        if not any(tensors.holds_tensor(value) for value in values):
+        if not any(holds_tensor(value) for value in values):
             return function(*args, **kwargs)
         result: Any = function(
             *(as_dense_array(value) for value in args),
             **{name: as_dense_array(value) for name, value in kwargs.items()},
         )
-        return tensors.to_tensor(result)  # type: ignore[return-value]
+        return to_tensor(result)  # type: ignore[return-value]
 
     return converted
 

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from minibert.base.files import os_reason
-from minibert.base.warn import warn_caller
+from minibert._utils.files import os_reason
+from minibert._utils.reporting import warn_caller
 
 if sys.platform == "win32":
     import msvcrt

@@ -1,4 +1,4 @@
-"""Checks of arguments for all modules, and short forms of values for messages."""
+"""Checks of arguments, the types of arrays, and short forms of values for messages."""
 
 from __future__ import annotations
 
@@ -8,10 +8,36 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from minibert._utils.torch_interop import as_dense_array, check_torch
 from minibert.errors import ModelFormatError
 
-__all__ = ["brief", "check_choice", "check_indices", "check_int", "check_stored_int", "counted", "is_cpu"]
+__all__ = [
+    "FloatArray",
+    "Int64Array",
+    "IntArray",
+    "as_array",
+    "as_vectors",
+    "brief",
+    "check_choice",
+    "check_indices",
+    "check_int",
+    "check_return_tensors",
+    "check_stored_int",
+    "counted",
+    "is_cpu",
+    "not_single",
+]
+
+FloatArray = npt.NDArray[np.floating[Any]]
+"""Numbers: float32, except in a float64 forward."""
+
+IntArray = npt.NDArray[np.integer[Any]]
+"""Ids, positions and counts of any integer type."""
+
+Int64Array = npt.NDArray[np.int64]
+"""Ids, masks and offsets from a tokenizer."""
 
 
 class _Brief(reprlib.Repr):
@@ -145,3 +171,55 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
     choices = tuple(choices)
     if not isinstance(value, str) or value not in choices:
         raise ValueError(f"{name}={brief(value)}; expected one of {', '.join(map(repr, choices))}.")
+
+
+def as_array(name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
+    """Return `values` as an array of numbers of the same dtype; `TypeError` or `ValueError` gives `name`."""
+    if isinstance(values, np.ma.MaskedArray):
+        raise TypeError(
+            f"{name} is a masked array, whose hidden numbers would count; give .filled(...), or fewer rows."
+        )
+    try:
+        array = np.asarray(as_dense_array(values))
+    except Exception as error:  # lists of unequal length, or any error of another library's __array__
+        raise ValueError(f"{name} is not an array of vectors ({error}); all of them must have one length.") from error
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"{name} holds {array.dtype} values ({type(values).__name__}); expected vectors of numbers.")
+    return array
+
+
+def as_vectors(name: str, values: npt.ArrayLike) -> FloatArray:
+    """Return `values` as an array of floats with at least one dimension; `TypeError` or `ValueError` gives `name`."""
+    array = not_single(name, as_array(name, values))
+    if array.dtype.kind != "f" or array.dtype.itemsize < 4:
+        return array.astype(np.float32)
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def check_return_tensors(value: object) -> str | None:
+    """Return the value of ``return_tensors=`` as None, "np" or "pt".
+
+    Raises
+    ------
+    ValueError
+        It is another value, such as "tf".
+    ImportError
+        It is "pt", and torch is not installed.
+    """
+    value = getattr(value, "value", value)  # transformers has an enum of these names
+    if value is None or (isinstance(value, str) and value == "np"):
+        return value
+    if not isinstance(value, str) or value != "pt":
+        raise ValueError(
+            f"return_tensors={brief(value)}; expected None for lists, 'np' for NumPy arrays or 'pt' for tensors of "
+            "torch. Other libraries read NumPy arrays: give 'np'."
+        )
+    check_torch("return_tensors='pt'")
+    return "pt"
+
+
+def not_single(name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return an array; `ValueError`, which gives `name`, if it is a single number."""
+    if array.ndim == 0:
+        raise ValueError(f"{name} is a single number; expected vectors of shape (n, H), or one of shape (H,).")
+    return array

@@ -1,0 +1,116 @@
+"""Warnings that name the caller's line, progress bars, and HTML tables for notebooks. The only import of tqdm."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from html import escape
+from itertools import islice
+
+__all__ = ["cut_texts", "html_table", "progress_bar", "token_table", "warn_caller", "write_line"]
+
+# minibert, and libraries that may call it for the user. numba calls minibert when it looks for compiled kernels.
+# scikit-learn wraps a transformer's methods and runs them through joblib.
+_SKIPPED = ("minibert", "numba", "sklearn", "joblib")
+
+
+def warn_caller(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn, and name the nearest line outside minibert and outside the libraries that call it for the user."""
+    caller = sys._getframe(1)
+    while caller.f_back is not None and str(caller.f_globals.get("__name__")).partition(".")[0] in _SKIPPED:
+        caller = caller.f_back
+    warnings.warn_explicit(
+        message,
+        category,
+        filename=caller.f_code.co_filename,
+        lineno=caller.f_lineno,
+        module=str(caller.f_globals.get("__name__")),
+        registry=caller.f_globals.setdefault("__warningregistry__", {}),
+    )
+
+
+def cut_texts(cut: int, total: int, limit: int, first: int, things: str = "texts") -> str:
+    """Return the sentence of a warning about texts that were cut at a limit of tokens; `first` is the index of one."""
+    if total == 1:
+        return f"The {things.removesuffix('s')} has more than {limit} tokens and was cut."
+    return f"{cut} of {total} {things} have more than {limit} tokens and were cut (the first is at index {first})."
+
+
+@contextlib.contextmanager
+def progress_bar(
+    total: int | None, *, show: bool, initial: int = 0, unit: str = " texts"
+) -> Iterator[Callable[[int], object]]:
+    """Show a progress bar with count, speed and time left; yield the function that counts n more.
+
+    Parameters
+    ----------
+    total : int, optional
+        The count at the end. Without it only the count and the speed are shown.
+    show : bool
+        If False, nothing is printed and tqdm is not imported.
+    initial : int
+        The count at the start.
+    unit : str
+    """
+    if not show or sys.stderr is None:
+        yield lambda n: None
+        return
+    from tqdm import tqdm
+
+    with tqdm(total=total, initial=initial, unit=unit, dynamic_ncols=True, smoothing=0.05) as bar:
+        yield bar.update
+
+
+def write_line(text: str) -> None:
+    """Print a line on the standard output; a progress bar that is shown stays below it."""
+    if "tqdm" in sys.modules:
+        from tqdm import tqdm
+
+        tqdm.write(text)
+    elif sys.stdout is not None:
+        sys.stdout.write(f"{text}\n")
+
+
+# A table of all 512 tokens of a text would be too long to read.
+_MAX_ROWS = 40
+
+
+def html_table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[object]], num_rows: int) -> str:
+    """Return an HTML table of the first 40 rows, and say how many more there are.
+
+    Parameters
+    ----------
+    caption : str
+        The line above the table, often the object's repr.
+    columns : the headers of the columns
+    rows : the cells of each row; shown by str(), None as an empty cell
+    num_rows : int
+        Number of all rows.
+    """
+    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{'' if cell is None else escape(str(cell))}</td>" for cell in row) + "</tr>"
+        for row in islice(rows, _MAX_ROWS)
+    )
+    more = f"<p>... and {num_rows - _MAX_ROWS} more</p>" if num_rows > _MAX_ROWS else ""
+    return (
+        f'<div><p style="text-align: left"><code>{escape(caption)}</code></p>'
+        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}</div>"
+    )
+
+
+def token_table(
+    caption: str,
+    tokens: Sequence[str],
+    ids: Iterable[int],
+    offsets: Iterable[Sequence[int]],
+    word_ids: Sequence[int | None],
+) -> str:
+    """Return an HTML table of tokens: index, token, id, characters, word; the last two are empty for special tokens."""
+    rows = (
+        (number, token, token_id, None if word is None else f"{start}-{end}", word)
+        for number, (token, token_id, (start, end), word) in enumerate(zip(tokens, ids, offsets, word_ids, strict=True))
+    )
+    return html_table(caption, ("", "token", "id", "characters", "word"), rows, len(tokens))
