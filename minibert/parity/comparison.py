@@ -21,14 +21,14 @@ from minibert.parity.levels import RMS, is_allowed, verdict_of, with_levels, wit
 from minibert.parity.matching import Matched, match, shape_of
 from minibert.parity.measuring import Measuring
 from minibert.parity.padded import visible
-from minibert.parity.placing import Placed, other_names, place
+from minibert.parity.placing import Placed, place
 from minibert.parity.readers import Dump, NothingComparedError, as_dump, read_dump
 from minibert.parity.report import Report
 from minibert.parity.rounding import HALF_PRECISIONS
 from minibert.parity.rows import Row
 from minibert.parity.subject import INPUTS, Subject
 from minibert.parity.truth import true_values
-from minibert.parity.vectors import VECTOR
+from minibert.parity.vectors import VECTOR, mask_of
 from minibert.trace.names import Spec
 
 __all__ = ["NothingComparedError", "check"]
@@ -82,13 +82,14 @@ def check(
     _check_budget(budget)
     arrays = as_dump(dump) if isinstance(dump, Mapping) else read_dump(dump, raw)
     if inputs is None:
-        own = match(arrays, subject, None, names).inputs
+        own: dict[str, Any] = dict(reversed(match(arrays, subject, None, names).inputs))  # the first of each
         inputs = own if "input_ids" in own or "inputs_embeds" in own else of_probe(subject)
     taken = read_inputs(inputs, subject)
     batch = subject.pack(taken)
     matched = match(arrays, subject, batch, names)
-    wrong_weights, notes = check_weights(subject, matched.weights)
-    findings = [*check_inputs(subject, taken, batch, matched.inputs), *wrong_weights]
+    wrong_inputs, notes = check_inputs(subject, taken, matched.inputs)
+    wrong_weights, more = check_weights(subject, matched.weights)
+    findings, notes = [*wrong_inputs, *wrong_weights], [*notes, *more]
     if not matched.values and not findings:
         raise NothingComparedError(_nothing(arrays, matched))
     with np.errstate(all="ignore"):  # the numbers of a port may overflow anything
@@ -112,6 +113,20 @@ def _nothing(arrays: Dump, matched: Matched) -> str:
     )
 
 
+def _worst(rows: list[Row], entries: list[Placed]) -> dict[str, FloatArray]:
+    """Return one array of each name: of several, the one with the largest error."""
+    found: dict[str, tuple[float, FloatArray]] = {}
+    for row, entry in zip(rows, entries, strict=True):
+        ratio = row.ratio if np.isfinite(row.ratio) else np.inf
+        if row.name not in found or ratio > found[row.name][0]:
+            found[row.name] = (ratio, entry.array)
+    return {name: array for name, (_, array) in found.items()}
+
+
+def _is_layer(name: str, spec: Spec) -> bool:
+    return spec.layer is not None and name == f"encoder.layer.{spec.layer}"
+
+
 class _Comparison:
     """One dump beside one model."""
 
@@ -122,12 +137,12 @@ class _Comparison:
         self._batch, self._matched = batch, matched
         self._notes = notes
         self._misfits: list[str] = []
+        self._warnings: list[str] = []
         self._specs = dict(subject.names.specs)
         if subject.pipeline is not None:
             self._specs[VECTOR] = Spec(VECTOR, None, "pooled", subject.pipeline.widths[-1], False)
         names = {entry.name for entry in matched.values}
-        for entry in matched.values:
-            names |= set(other_names(entry, self._specs))
+        names |= {entry.before for entry in matched.values if entry.before}
         self._measuring = Measuring(subject, inputs, batch, names)
 
     def report(
@@ -144,10 +159,10 @@ class _Comparison:
             more = len(self._notes) - 1
             same = f" So it is with {counted(more, 'more name')}." if more > 0 else ""
             raise NothingComparedError(f"Nothing can be compared. {self._notes[0]}{same}")
-        arrays = {entry.name: entry.array for entry in entries}
-        units = self._measuring.units(list(arrays))
+        units = self._measuring.units([entry.name for entry in entries])
         rows = [self._measuring.row(*entry, units) for entry in entries]
         rows, renamed = self._with_holds(rows, entries)
+        arrays = _worst(rows, entries)
         rows = with_levels(rows, arrays, [entry.value for entry in self._matched.values], self._measuring)
         verdict = verdict_of(rows, bool(findings))
         if verdict == "float32" and rows and self._bits(entries):
@@ -157,6 +172,8 @@ class _Comparison:
             first = findings[0].names[0]
         self._say_layouts(rows)
         self._say_hidden(rows, entries)
+        self._warn_of_twins(rows, entries)
+        self._warn_of_neighbours(rows, verdict, budget)
         report = Report(
             verdict=verdict,
             first=first if verdict == "wrong" else None,
@@ -168,6 +185,7 @@ class _Comparison:
             unknown=self._matched.unknown,
             model=self._description(),
             misfits=self._misfits,
+            warnings=self._warnings,
         )
         if findings or verdict != "wrong":
             return report
@@ -182,11 +200,11 @@ class _Comparison:
 
     def _placed(self) -> list[Placed]:
         num_heads = self._subject.config.num_attention_heads
-        found, self._misfits, notes = place(
-            self._matched.values, self._specs, self._batch, num_heads, self._measuring.error
-        )
-        self._notes.extend(notes)
-        return found
+        placement = place(self._matched.values, self._specs, self._batch, num_heads, self._measuring.error)
+        self._misfits = placement.misfits
+        self._notes.extend(placement.notes)
+        self._warnings.extend(placement.warnings)
+        return placement.found
 
     def _with_holds(self, rows: list[Row], entries: list[Placed]) -> tuple[list[Row], list[Finding]]:
         names = self._subject.names
@@ -231,9 +249,45 @@ class _Comparison:
         ):
             self._notes.append("Places that are masked hold numbers. That is fine: nothing reads them.")
 
+    def _warn_of_twins(self, rows: list[Row], entries: list[Placed]) -> None:
+        by_name: dict[str, list[Placed]] = {}
+        for entry in entries:
+            by_name.setdefault(entry.name, []).append(entry)
+        for row in rows:
+            twins = by_name.pop(row.name, [])
+            shown = [visible(twin.array, mask_of(twin.name, self._batch.mask)) for twin in twins]
+            if any(not np.array_equal(one, shown[0], equal_nan=True) for one in shown[1:]):
+                given = " and ".join(twin.given for twin in twins[:3])
+                self._warnings.append(f"{given} are names of one value, and hold different numbers.")
+
+    def _warn_of_neighbours(self, rows: list[Row], verdict: str, budget: str | float) -> None:
+        """Warn of hidden states that are nearer to each other than the errors that the verdict allows."""
+        in_units = isinstance(budget, int | float)
+        if not (verdict in HALF_PRECISIONS or (in_units and verdict != "bits")):
+            return
+        states = [name for name, spec in self._specs.items() if name == "embeddings" or _is_layer(name, spec)]
+        true = true_values(self._subject, self._inputs, self._batch, states)
+        near = []
+        for row in rows:
+            if row.name not in states:
+                continue
+            unit = row.unit if in_units else row.rms / row.half[verdict] if row.half.get(verdict) else 0.0
+            allowed = unit * (float(budget) if in_units else RMS)
+            i = states.index(row.name)
+            for other in states[max(i - 1, 0) : i + 2]:
+                if other != row.name and self._measuring.difference(true[row.name], true[other]) <= allowed:
+                    near.append((row.given, other))
+        if near:
+            more = f" So it is with {counted(len(near) - 1, 'more pair')}." if len(near) > 1 else ""
+            self._warnings.append(
+                f"The dump cannot tell {near[0][0]} from {near[0][1]}: the true values are nearer to each other than "
+                f"the errors that {budget if in_units else verdict} allows. Names that are off by one layer are called "
+                f"right too.{more}"
+            )
+
     def _diagnose(self, rows: list[Row], entries: list[Placed]) -> list[Finding]:
-        port = {name: array for name, _, array, _ in entries}
-        wrong = [row.name for row in rows if not row.ratio <= RMS]
+        port = _worst(rows, entries)
+        wrong = list(dict.fromkeys(row.name for row in rows if not row.ratio <= RMS))
         vectors = self._measuring.true_vectors if VECTOR in port else None
         self._measuring.truth.release()
         return diagnose(self._subject.model, self._inputs, port, wrong, budget=RMS, vectors=vectors)

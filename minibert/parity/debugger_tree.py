@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from minibert._utils.files import printable
 from minibert._utils.validation import brief
+from minibert.parity.numbers import DEEPEST
 
 __all__ = ["TREE_SUFFIX", "TREE_SUFFIXES", "read_tree"]
 
@@ -82,15 +83,17 @@ def _nodes(tree: dict[str, Any], shown: str) -> Iterator[tuple[str, dict[str, An
             waiting += reversed(children)
 
 
-def _first_tensor(value: Any, shown: str) -> str | None:
+def _first_tensor(value: Any, shown: str, depth: int = 0) -> str | None:
     """Return the file of the first tensor among the inputs or outputs of a module; None if there is none."""
+    if depth > DEEPEST:
+        raise ValueError(f"{shown} has inputs or outputs of more than {DEEPEST} levels. {_REMEDY}")
     if isinstance(value, dict) and {"shape", "dtype", "value"} <= set(value):
         stored = value["value"]
         if isinstance(stored, list):
             raise ValueError(f"{shown} holds printed tensors, from which most numbers are missing. {_REMEDY}")
         return stored if isinstance(stored, str) else None
     parts = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
-    return next((file for part in parts[:8] if (file := _first_tensor(part, shown)) is not None), None)
+    return next((file for part in parts[:8] if (file := _first_tensor(part, shown, depth + 1)) is not None), None)
 
 
 def _beside(path: Path, file: str, shown: str) -> Path:

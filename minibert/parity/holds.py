@@ -15,11 +15,10 @@ from minibert.trace.names import Names
 
 __all__ = ["NEARER", "with_holds"]
 
-# A value whose relative error is larger is compared with the other values of the model too.
-_ANOTHER = 0.02
-
 NEARER = 100.0
 """A value is taken for another one if it is nearer to it by this factor."""
+
+_EXCHANGED = ", queries and keys exchanged"
 
 Error = Callable[[FloatArray, str], float]
 """The relative error of an array, beside the true value of a name."""
@@ -29,8 +28,8 @@ def with_holds(
     rows: list[Row], arrays: Sequence[FloatArray], names: Names, error: Error, within: Callable[[Row], bool]
 ) -> tuple[list[Row], list[Finding]]:
     """Find arrays that are the value of another name; all wrong rows must be such, or nothing is said."""
-    far = [i for i, row in enumerate(rows) if not row.relative <= _ANOTHER and row.name != VECTOR]
-    if not far or any(not within(row) for i, row in enumerate(rows) if i not in far):
+    far = [i for i, row in enumerate(rows) if not within(row)]
+    if any(rows[i].name == VECTOR for i in far):
         return rows, []
     found: dict[int, str] = {}
     for i in far:
@@ -39,7 +38,7 @@ def with_holds(
             return rows, []
         found[i] = name
     changed = [dataclasses.replace(row, holds=found.get(i, "")) for i, row in enumerate(rows)]
-    return changed, [_finding([changed[i] for i in far], names.sizes.num_hidden_layers)]
+    return changed, [_finding([changed[i] for i in far], names.sizes.num_hidden_layers)] if far else []
 
 
 def _nearest(row: Row, array: FloatArray, names: Names, error: Error) -> str | None:
@@ -47,6 +46,8 @@ def _nearest(row: Row, array: FloatArray, names: Names, error: Error) -> str | N
     best, least = None, min(row.relative / NEARER, 5e-3)
     if not np.isfinite(row.relative):
         return None
+    if spec.kind == "pairs" and error(array.swapaxes(2, 3), row.name) < least:
+        return f"{row.name}{_EXCHANGED}"
     for name, other in names.specs.items():
         if name == row.name or (other.kind, other.width) != (spec.kind, spec.width):
             continue
@@ -79,6 +80,9 @@ def _finding(rows: list[Row], depth: int) -> Finding:
         return Finding(text, "H1.late" if shift == -1 else "", names, 1.0, "Count from the output of the embeddings.")
     listed = ", ".join(f"{row.given} holds {row.holds}" for row in rows[:4])
     text = f"The values are right, but belong to other names: {listed}."
+    if all(row.holds.endswith(_EXCHANGED) for row in rows):
+        text = f"Queries and keys are exchanged: {', '.join(row.given for row in rows[:4])}."
+        return Finding(text, "", names, 1.0, "Scores and probs are (B, A, queries, keys).")
     if any(row.holds.endswith(".input") for row in rows):
         text += " LayerNorm.input is the sum before a LayerNorm: it was dumped before the norm, or the norm is missing."
     return Finding(text, "", names, 1.0, "Dump the value that the name means; see trace/README.md.")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.validation import counted
-from minibert.bert.packed import PackedBatch
 from minibert.parity.finding import Finding
+from minibert.parity.padded import Padded
 from minibert.parity.rounding import HALF_PRECISIONS, round_to
 from minibert.parity.subject import Subject
 
@@ -18,19 +18,24 @@ __all__ = ["check_inputs", "check_weights"]
 
 
 def check_inputs(
-    subject: Subject, inputs: Mapping[str, Any], batch: PackedBatch, dumped: Mapping[str, npt.NDArray[Any]]
-) -> list[Finding]:
-    """Compare the ids, mask and types in the dump with the inputs."""
-    findings = []
-    for name, ids in dumped.items():
-        given = inputs.get(name)
-        if given is None or name == "inputs_embeds":
+    subject: Subject, inputs: Mapping[str, Any], dumped: Sequence[tuple[str, npt.NDArray[Any]]]
+) -> tuple[list[Finding], list[str]]:
+    """Compare the ids, mask, types and positions in the dump with the inputs, or with the usual ones; also notes."""
+    padded = Padded.of(subject.config, inputs)
+    usual = {"attention_mask": padded.mask, "token_type_ids": padded.types, "position_ids": padded.positions}
+    findings: list[Finding] = []
+    notes: list[str] = []
+    for name, ids in dumped:
+        given = np.asarray(inputs[name]) if name in inputs else usual.get(name)
+        if given is not None and ids.shape == (1, *given.shape[1:]):
+            ids = np.broadcast_to(ids, given.shape)
+        if given is None or name == "inputs_embeds" or (name not in inputs and ids.shape != given.shape):
+            notes.append(f"{name} in the dump, of shape {ids.shape}, was not compared: it is not in the inputs.")
             continue
-        given = np.asarray(given)
-        shown = np.ones(given.shape, np.bool_) if name == "attention_mask" else batch.mask
+        shown = np.ones(given.shape, np.bool_) if name == "attention_mask" else padded.mask
         if ids.shape != given.shape:
             text = f"{name} has shape {ids.shape} in the dump; expected {given.shape}."
-        elif not ((ids != given) & np.broadcast_to(shown, given.shape)).any():
+        elif not ((ids != given) & shown).any():
             continue
         else:
             row = int(np.flatnonzero(((ids != given) & shown).any(axis=1))[0])
@@ -45,7 +50,7 @@ def check_inputs(
                 remedy="Give both the same integers, or repair the tokenizer first.",
             )
         )
-    return findings
+    return findings, notes
 
 
 def _row(subject: Subject, name: str, row: npt.NDArray[Any]) -> str:
@@ -57,12 +62,12 @@ def _row(subject: Subject, name: str, row: npt.NDArray[Any]) -> str:
     return str(listed)
 
 
-def check_weights(subject: Subject, dumped: Mapping[str, npt.NDArray[Any]]) -> tuple[list[Finding], list[str]]:
+def check_weights(subject: Subject, dumped: Sequence[tuple[str, npt.NDArray[Any]]]) -> tuple[list[Finding], list[str]]:
     """Compare the weights in the dump with those of the checkpoint, bit for bit; return what differs, and notes."""
     findings: list[Finding] = []
     notes, weights = [], subject.weights()
     transposed = []
-    for name, array in dumped.items():
+    for name, array in dumped:
         true = weights[name]
         if array.shape == true.shape and np.array_equal(array.astype(np.float32), true):
             continue

@@ -18,10 +18,14 @@ Array = npt.NDArray[Any]
 
 
 class Aligned(NamedTuple):
-    """An array in padded form; `layout` says how it lay, "" if it was in that form already."""
+    """An array in padded form; `layout` says how it lay, "" if it was in that form already.
+
+    `by_value` says that its shape fits the usual layout too, and that only its values decided for another one.
+    """
 
     array: FloatArray
     layout: str
+    by_value: bool = False
 
 
 def expected_shape(spec: Spec, batch: PackedBatch) -> tuple[int, ...]:
@@ -55,7 +59,7 @@ def align(
     errors = [error(one.array) for one in found]
     best = int(np.nanargmin([np.inf if np.isnan(e) else e for e in errors]))
     # The first one is the usual one. A wrong value may by chance be a little nearer in another layout.
-    return found[best] if not errors[best] > 0.1 * errors[0] else found[0]
+    return found[best]._replace(by_value=best > 0) if not errors[best] > 0.1 * errors[0] else found[0]
 
 
 def _candidates(
@@ -180,7 +184,6 @@ def _pairs(value: Array, spec: Spec, batch: PackedBatch) -> Iterator[tuple[Array
     A, shape = spec.width, value.shape
     if shape == (B, A, S, S):
         yield value, ""
-        yield value.swapaxes(2, 3), "(B, A, keys, queries)"
     if shape == (B, S, A, S):
         yield value.swapaxes(1, 2), "(B, S, A, S)"
     if shape == (B, S, S, A):

@@ -73,7 +73,11 @@ def _half_precision(
     for precision in stored[:1] or HALF_PRECISIONS:
         units = measuring.units([row.name for row in rows], precision)
         ratios = [(row.rms / units[row.name].rms, row.largest / units[row.name].largest) for row in rows]
-        if all(_LEAST_HALF <= ratio <= RMS and worst <= LARGEST for ratio, worst in ratios):
+        # Where the weights are numbers of this precision, a look-up has no error.
+        exact = [units[row.name].rms <= row.unit for row in rows]
+        if all(ratio <= RMS and worst <= LARGEST for ratio, worst in ratios) and all(
+            ratio >= _LEAST_HALF or one for (ratio, _), one in zip(ratios, exact, strict=True)
+        ):
             return precision, units
     return None
 

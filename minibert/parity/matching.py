@@ -30,6 +30,7 @@ _LOOSE = re.compile(
     r"(?:.*[._/-])?(?:layers?|blocks?|h|hidden|states?|hidden_?states?|encoder_?layers?|l_out)"
     r"[._/\[-]*0*(\d{1,4})\]?(?:[._/-]?(?:out|outputs?|hidden_?states?))?(?::0)?$"
 )
+_LONGEST = 200
 _SEVERAL = {"hidden_states", "all_hidden_states", "layers", "states", "encoder_states"}
 _INPUT_NAMES = {"ids": "input_ids", "tokens": "input_ids", "segment_ids": "token_type_ids", "mask": "attention_mask"}
 
@@ -43,21 +44,25 @@ class Entry:
     name : str           the canonical name, or `VECTOR`
     given : str          its name in the dump
     value : ndarray, or a list of one for each text
-    loose : bool         the name does not say which value it is, so others are tried too
+    before : str         the value that it is if the numbers in the names begin with the embeddings; "" if they do not
+    group : str          the name without its number; the names of a group are counted in one way
+    guessed : bool       the name does not say which value it is
     """
 
     name: str
     given: str
     value: npt.NDArray[Any] | list[npt.NDArray[Any]]
-    loose: bool = False
+    before: str = ""
+    group: str = ""
+    guessed: bool = False
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Matched:
-    """What a dump holds: inputs and weights by name, values in the order of the forward pass, and unknown names."""
+    """What a dump holds: inputs, weights and values, several of one meaning too, and unknown names."""
 
-    inputs: dict[str, npt.NDArray[Any]]
-    weights: dict[str, npt.NDArray[Any]]
+    inputs: list[tuple[str, npt.NDArray[Any]]]
+    weights: list[tuple[str, npt.NDArray[Any]]]
     values: list[Entry]
     unknown: list[str]
 
@@ -75,23 +80,23 @@ def match(dump: Dump, subject: Subject, batch: PackedBatch | None, renamed: Mapp
     Raises
     ------
     ValueError
-        `renamed` has a name that is not in the dump, or means no value; or two arrays have the same meaning.
+        `renamed` has a name that is not in the dump, or means no value.
     """
     renamed = dict(renamed or {})
     missing = [name for name in renamed if name not in dump]
     if missing:
         raise ValueError(f"The map has the names {brief(missing)}, which are not in the dump: {brief(list(dump))}.")
     weights = {*subject.weights()} if batch is not None else set()
-    matched = Matched({}, {}, [], [])
+    matched = Matched([], [], [], [])
     for key, value in dump.items():
         name, given = renamed.get(key, key), printable(key)
         plain = _INPUT_NAMES.get(name, name)
         if plain in INPUTS and not isinstance(value, list):
-            matched.inputs[plain] = value
+            matched.inputs.append((plain, value))
         elif batch is None:
             continue
         elif (weight := _weight_name(name)) in weights and not isinstance(value, list):
-            matched.weights[weight] = value
+            matched.weights.append((weight, value))
         else:
             if key in renamed and name != VECTOR:
                 found = [Entry(subject.names.resolve(name)[0], given, value)]  # raises, with the nearest names
@@ -107,19 +112,7 @@ def match(dump: Dump, subject: Subject, batch: PackedBatch | None, renamed: Mapp
             matched.unknown.clear()
     order = {name: i for i, name in enumerate((*subject.names.specs, VECTOR))}
     matched.values.sort(key=lambda entry: order[entry.name])
-    for one, other in zip(matched.values, matched.values[1:], strict=False):
-        if one.name == other.name and not (one.loose or other.loose):
-            matched.values[:] = _without_twins(matched.values)
-            break
     return matched
-
-
-def _without_twins(entries: list[Entry]) -> list[Entry]:
-    """Keep one of the entries that mean the same value, such as encoder.layer.0 and hidden_states.1."""
-    kept: dict[tuple[str, str], Entry] = {}
-    for entry in entries:
-        kept.setdefault((entry.name, entry.given if entry.loose else ""), entry)
-    return list(kept.values())
 
 
 def _weight_name(name: str) -> str:
@@ -136,25 +129,25 @@ def _values(
     vectors = (len(shape) == 2 and shape[0] == B) or (shape != () and shape == _flat_vectors(subject, B))
     if name.lower() in _VECTOR_NAMES and vectors and name != "pooled":
         return [Entry(VECTOR, given, value)]
-    try:
-        canonical, _ = subject.names.resolve(name)
-        return [Entry(canonical, given, value)]
-    except ValueError:
-        pass
+    found = subject.names.find(name)
+    if found is not None:
+        return [Entry(found[0], given, value)]
     if name.lower() in _SEVERAL and flat and shape[0] % (depth + 1) == 0:
         value = np.reshape(np.asarray(value), (depth + 1, -1))
         return [Entry(_state(i), f"{given}[{i}]", state) for i, state in enumerate(value)]
     if name.lower() in _SEVERAL and not isinstance(value, list) and len(shape) >= 3 and shape[0] in (depth, depth + 1):
         exact = shape[0] == depth + 1
-        return [
-            Entry(_state(i if exact else i + 1), f"{given}[{i}]", value[i], loose=not exact) for i in range(shape[0])
-        ]
+        if exact:
+            return [Entry(_state(i), f"{given}[{i}]", value[i]) for i in range(depth + 1)]
+        return [Entry(_state(i + 1), f"{given}[{i}]", value[i], _state(i), given, True) for i in range(depth)]
     if name.lower() in ("attentions", "all_attentions") and not isinstance(value, list) and shape[:1] == (depth,):
         return [Entry(f"encoder.layer.{i}.attention.self.probs", f"{given}[{i}]", value[i]) for i in range(depth)]
-    loose = _LOOSE.match(name.lower())
+    loose = _LOOSE.match(name.lower()) if len(name) < _LONGEST else None
     if loose is not None and int(loose[1]) <= depth:
-        number = int(loose[1])
-        return [Entry(_state(min(number + 1, depth)), given, value, loose=True)]
+        number, group = int(loose[1]), f"{name[: loose.start(1)]}#{name[loose.end(1) :]}"
+        if number == depth:  # numbers from 0 to depth, or from 1 on: hidden states
+            return [Entry(_state(depth), given, value, "", group, True)]
+        return [Entry(_state(number + 1), given, value, _state(number), group, True)]
     if name.lower() in _TOKENS_NAMES:
         return [Entry(_state(depth), given, value)]
     return []
@@ -169,15 +162,15 @@ def _by_shape(
     if isinstance(value, list):
         return []
     if value.shape == _flat_vectors(subject, B):
-        return [Entry(VECTOR, given, value, loose=True)]
+        return [Entry(VECTOR, given, value, guessed=True)]
     if value.ndim == 1 and value.size == (depth + 1) * B * S * H:
         value = value.reshape(depth + 1, B, S, H)
     if value.ndim == 1 and value.size in (B * S * H, batch.num_tokens * H):
-        return [Entry(_state(depth), given, value, loose=True)]
+        return [Entry(_state(depth), given, value, guessed=True)]
     if value.ndim == 2 and value.shape[0] == B and subject.pipeline and value.shape[1] == subject.pipeline.widths[-1]:
-        return [Entry(VECTOR, given, value, loose=True)]
+        return [Entry(VECTOR, given, value, guessed=True)]
     if value.shape in ((B, S, H), (batch.num_tokens, H)):
-        return [Entry(_state(depth), given, value, loose=True)]
+        return [Entry(_state(depth), given, value, guessed=True)]
     if value.shape == (depth + 1, B, S, H):
         return [Entry(_state(i), f"{given}[{i}]", value[i]) for i in range(depth + 1)]
     return []

@@ -78,9 +78,14 @@ class Measuring:
             error = float(np.sqrt(np.mean((self._shown(array, name) - true) ** 2))) if true.size else 0.0
         return error / (size or 1.0)
 
+    def difference(self, one: FloatArray, other: FloatArray) -> float:
+        """Return the RMS difference of two values, over the visible places."""
+        error = visible(one, self._batch.mask) - visible(other, self._batch.mask)
+        return float(np.sqrt(np.mean(error * error))) if error.size else 0.0
+
     def units(self, names: list[str], precision: str = "float32") -> dict[str, Unit]:
         """Return the errors of a plain forward in a precision, by name."""
-        wanted = [name for name in names if name != VECTOR]
+        wanted = [name for name in dict.fromkeys(names) if name != VECTOR]
         truth = _Some(self.truth, wanted)
         units = measure_units(self._subject, self._inputs, self._batch, truth, precision)
         if VECTOR in names:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from minibert._utils.files import printable
 from minibert._utils.validation import brief
 
-__all__ = ["NOT_FINITE", "as_numbers", "from_lists", "widen"]
+__all__ = ["DEEPEST", "NOT_FINITE", "as_numbers", "from_lists", "widen"]
 
 NOT_FINITE = "Find the first step of the port whose result is not finite; .npz and .safetensors hold such values."
 """The remedy where a format cannot hold NaN and infinity."""
@@ -20,6 +20,8 @@ def as_numbers(value: Any, name: str) -> Any:
     """Return an array of numbers in the byte order of the machine; floats that NumPy lacks are widened."""
     if isinstance(value, list):
         return [as_numbers(one, name) for one in value]
+    if type(value) is np.ndarray and value.dtype == np.float32 and value.dtype.isnative:
+        return value
     from minibert._utils.torch_interop import to_array
 
     array = np.asarray(to_array(value))
@@ -41,14 +43,21 @@ def widen(stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
-def from_lists(value: Any, shown: str) -> Any:
+DEEPEST = 32
+"""The most levels of lists in lists that are read."""
+
+
+def from_lists(value: Any, shown: str, depth: int = 0) -> Any:
     """Turn nested lists of numbers into an array; lists of different lengths into a list of arrays."""
     try:
         array = np.asarray(value)
-    except ValueError:
-        if isinstance(value, list | tuple) and value:
-            return [from_lists(one, f"{shown}[{i}]") for i, one in enumerate(value)]
-        raise
+    except ValueError as error:
+        if depth == DEEPEST or not isinstance(value, list | tuple):
+            text = f"{shown[:60]} is {brief(value)}; expected numbers in at most {DEEPEST} levels of lists"
+            raise ValueError(f"{text} ({error}).") from None
+        array = None
+    if array is None:
+        return [from_lists(one, f"{shown}[{i}]", depth + 1) for i, one in enumerate(value)]
     if array.dtype.kind not in "biuf":
         if _has_null(value):
             text = (

@@ -11,12 +11,11 @@ import numpy as np
 from minibert._utils.validation import FloatArray, counted
 from minibert.bert.packed import PackedBatch
 from minibert.parity.holds import NEARER
-from minibert.parity.layouts import align, expected_shape
+from minibert.parity.layouts import Aligned, align, expected_shape
 from minibert.parity.matching import Entry, shape_of
-from minibert.parity.vectors import VECTOR
 from minibert.trace.names import Spec
 
-__all__ = ["Placed", "other_names", "place"]
+__all__ = ["Placed", "Placement", "place"]
 
 
 class Placed(NamedTuple):
@@ -28,12 +27,13 @@ class Placed(NamedTuple):
     layout: str
 
 
-def other_names(entry: Entry, specs: Mapping[str, Spec]) -> list[str]:
-    """Return the values that a loose name could mean."""
-    if not entry.loose or entry.name == VECTOR:
-        return []
-    layer = specs[entry.name].layer
-    return [] if layer is None else ["embeddings" if layer == 0 else f"encoder.layer.{layer - 1}"]
+class Placement(NamedTuple):
+    """What `place` returns: arrays in the order of the forward pass, names that do not fit, notes and warnings."""
+
+    found: list[Placed]
+    misfits: list[str]
+    notes: list[str]
+    warnings: list[str]
 
 
 def place(
@@ -42,48 +42,59 @@ def place(
     batch: PackedBatch,
     num_heads: int,
     error: Callable[[FloatArray, str], float],
-) -> tuple[list[Placed], list[str], list[str]]:
-    """Return the arrays that fit, in the order of `specs`, the names of those that do not, and notes.
+) -> Placement:
+    """Bring all arrays that fit into padded form.
 
     `error` gives the relative error of an array beside the value of a name. It decides between names and layouts.
     """
-    misfits: list[str] = []
-    notes: list[str] = []
-    found: list[Placed] = []
-    seen: set[str] = set()
-    guessed: list[tuple[str, str]] = []
+    placement = Placement([], [], [], [])
+    tried: list[tuple[Entry, dict[str, Aligned]]] = []
     for entry in entries:
         if entry.name not in specs:
-            notes.append(f"{entry.given} holds sentence vectors; give a SentenceTransformer to compare them.")
+            placement.notes.append(f"{entry.given} holds sentence vectors; give a SentenceTransformer to compare them.")
             continue
-        tried = []
-        for name in (entry.name, *other_names(entry, specs)):
-            aligned = align(
-                entry.value,
-                specs[name],
-                batch,
-                num_heads,
-                _beside(name, error),
-            )
+        fitting = {}
+        for name in filter(None, (entry.name, entry.before)):
+            aligned = align(entry.value, specs[name], batch, num_heads, _beside(name, error))
             if aligned is not None:
-                tried.append((error(aligned.array, name), name, aligned))
-        if not tried:
-            misfits.append(entry.given)
-            notes.append(_not_compared(entry, expected_shape(specs[entry.name], batch)))
+                fitting[name] = aligned
+        if not fitting:
+            placement.misfits.append(entry.given)
+            placement.notes.append(_not_compared(entry, expected_shape(specs[entry.name], batch)))
             continue
-        best = min(range(len(tried)), key=lambda i: (not tried[i][0] < tried[0][0] / NEARER, i))
-        _, name, aligned = tried[best]
-        if name in seen:
-            continue
-        if entry.loose:
-            guessed.append((entry.given, name))
-        seen.add(name)
-        found.append(Placed(name, entry.given, aligned.array, aligned.layout))
+        tried.append((entry, fitting))
+    from_embeddings = _counted_from_embeddings(tried, error)
+    for entry, fitting in tried:
+        name = entry.before if entry.before and entry.group in from_embeddings else entry.name
+        placement.found.append(Placed(name, entry.given, fitting[name].array, fitting[name].layout))
+        if fitting[name].by_value:
+            placement.warnings.append(
+                f"{entry.given} was read as {fitting[name].layout} because of its values; its shape fits the usual "
+                "layout too. If the port means the usual one, its axes are exchanged."
+            )
+    guessed = [(entry.given, one.name) for (entry, _), one in zip(tried, placement.found, strict=True) if entry.guessed]
     if guessed:
         more = f" and {len(guessed) - 1} more as in the table" if len(guessed) > 1 else ""
-        notes.append(f"{guessed[0][0]} was taken for {guessed[0][1]}{more}, by value.")
+        placement.notes.append(f"{guessed[0][0]} was taken for {guessed[0][1]}{more}, by value.")
     order = {name: i for i, name in enumerate(specs)}
-    return sorted(found, key=lambda one: order[one.name]), misfits, notes
+    placement.found.sort(key=lambda one: order[one.name])
+    return placement
+
+
+def _counted_from_embeddings(
+    tried: list[tuple[Entry, dict[str, Aligned]]], error: Callable[[FloatArray, str], float]
+) -> set[str]:
+    """Return the groups of names whose number 0 is the embeddings: the one way of counting must fit more arrays."""
+    votes: dict[str, int] = {}
+    for entry, fitting in tried:
+        if not entry.before:
+            if entry.group:  # the number of layers: no output of a layer that is counted from 0 has it
+                votes[entry.group] = votes.get(entry.group, 0) + len(tried)
+            continue
+        own, before = (error(fitting[name].array, name) for name in (entry.name, entry.before))
+        vote = 1 if before < own / NEARER else -1 if own < before / NEARER else 0
+        votes[entry.group] = votes.get(entry.group, 0) + vote
+    return {group for group, count in votes.items() if count > 0}
 
 
 def _beside(name: str, error: Callable[[FloatArray, str], float]) -> Callable[[FloatArray], float]:

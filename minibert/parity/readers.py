@@ -290,6 +290,8 @@ def _read_tree(path: Path) -> Dump:
     tree = parse_json(_content(path), printable(str(path)))
 
     def load(file: Path) -> npt.NDArray[Any]:
+        if not is_regular_file(file):
+            raise FileNotFoundError(f"{printable(str(file))} does not exist.")
         values = _read_safetensors(file)
         if set(values) != {"data"}:
             raise ValueError(f"{printable(str(file))} holds {brief(sorted(values))}; expected one tensor, data.")

@@ -32,7 +32,7 @@ def as_text(report: Result) -> str:
 
 def as_table(report: Result) -> str:
     """Return the first part of the text, the headline and the table, which do not depend on the diagnosis."""
-    lines, shown = [_headline(report)], _shown(report)
+    lines, shown = [_headline(report), *(f"Warning: {one}" for one in report.warnings)], _shown(report)
     if shown:
         lines.append("  unit: RMS error of a plain float32 forward of this model on these inputs")
     width = max((len(_label(row)) for row in shown), default=0)
@@ -153,7 +153,8 @@ def _some(names: list[str]) -> str:
 
 def as_markdown(report: Result) -> str:
     """Return the report in Markdown: a headline, the table of the names, the findings."""
-    lines = [f"**{_headline(report)}**", "", "| name | units | largest error | |", "|---|--:|--:|---|"]
+    lines = [f"**{_headline(report)}**", "", *(f"> {one}\n" for one in report.warnings)]
+    lines += ["| name | units | largest error | |", "|---|--:|--:|---|"]
     for row in _shown(report):
         level = f"holds {row.holds}" if row.holds else row.level
         lines.append(f"| `{row.name}` | {_number(row.ratio)} | {row.largest:.1e} | {level} |")

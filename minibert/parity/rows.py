@@ -75,6 +75,9 @@ class Result:
         A description of the model.
     misfits : list of str
         Names in the dump that mean a value, but whose shape fits no layout of it. They were not compared.
+    warnings : list of str
+        What makes the verdict less certain than it looks: a layout that only the values decided, names of one value
+        with different numbers, values that the dump cannot tell apart.
     """
 
     verdict: str
@@ -87,3 +90,4 @@ class Result:
     unknown: list[str] = dataclasses.field(default_factory=list)
     model: str = ""
     misfits: list[str] = dataclasses.field(default_factory=list)
+    warnings: list[str] = dataclasses.field(default_factory=list)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -73,7 +74,7 @@ class Subject:
         config: BertConfig = self.model.config
         return config
 
-    @property
+    @functools.cached_property
     def names(self) -> Names:
         """The names of all values of the model."""
         names: Names = self.model.value_names()

@@ -141,7 +141,9 @@ def measure_units(
         least = _LEAST_UNIT * float(np.sqrt(np.mean(shown * shown))) if shown.size else 0.0
         for run in runs:
             with np.errstate(all="ignore"):
-                error = visible(run[name], batch.mask) - shown
+                value = visible(run[name], batch.mask)
+                # Look-ups are recorded as they are in the tables, which a port in half precision rounds.
+                error = (value if precision == "float32" else round_to(precision, value)) - shown
             unit = Unit.of(np.nan_to_num(error, posinf=np.inf, neginf=np.inf), max(least, 1e-300))
             units[name] = unit.larger(units.get(name, unit))
     return units

@@ -178,11 +178,17 @@ class Names:
         ValueError
             The model does not have it, or it is not computed; the message lists the nearest names.
         """
+        found = self.find(name)
+        if found is not None:
+            return found
+        short = _without_prefix(name)
+        raise ValueError(self._complaint(name, short, self._aliases.get(short, (short,))[0] in self._not_computed))
+
+    def find(self, name: str) -> tuple[str, bool] | None:
+        """Return what `resolve` returns; None if the name means nothing that is computed."""
         short = _without_prefix(name)
         found, by_head = self._aliases.get(short, (short, False))
-        if found in self.specs:
-            return found, by_head
-        raise ValueError(self._complaint(name, short, found in self._not_computed))
+        return (found, by_head) if found in self.specs else None
 
     def match(self, pattern: str) -> list[str]:
         """Return the names of the table that a name, an alias or a pattern means, in the order of the forward pass.

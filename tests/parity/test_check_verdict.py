@@ -175,6 +175,11 @@ def test_a_forward_in_half_precision_is_recognised(folder: Path, case: Case, pre
         output = theirs(folder).to(getattr(torch, precision))(**tensors, output_hidden_states=True).hidden_states
     dump = {f"hidden_states.{i}": state.float().numpy() for i, state in enumerate(output)}
     assert parity.check(model, dump, inputs).verdict == precision
+    for kind, ids in (("word", "input_ids"), ("token_type", "token_type_ids")):
+        name = f"embeddings.{kind}_embeddings"
+        looked_up = round_to(precision, Subject.of(model).weights()[f"{name}.weight"])[inputs[ids]]
+        assert parity.check(model, {**dump, name: looked_up}, inputs).verdict == precision
+        assert parity.check(model, {**dump, name: looked_up * 2}, inputs, diagnosis=False).verdict == "wrong"
 
 
 def test_an_error_as_small_as_that_of_float16_is_wrong_where_the_embeddings_are_exact(case: Case) -> None:
@@ -211,6 +216,92 @@ def test_a_budget_that_means_nothing_is_refused(case: Case, budget: Any) -> None
 
 
 # --- names ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("names", [("hidden_states.1", "encoder.layer.0"), ("encoder.layer.0", "bert.encoder.layer.0")])
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_wrong_array_counts_although_another_name_of_the_value_is_right(
+    case: Case, names: tuple[str, str], order: int
+) -> None:
+    model, inputs, trace = case
+    right = trace["encoder.layer.0"]
+    dump = dict(list(zip(names, (right, right * 0), strict=True))[::order])
+    report = parity.check(model, dump, inputs)
+    assert (report.verdict, report.first, len(report.names)) == ("wrong", "encoder.layer.0", 2)
+    assert "hold different numbers" in report.warnings[0]
+    dump = dict.fromkeys(names, right)
+    assert (parity.check(model, dump, inputs).verdict, len(dump)) == ("bits", 2)
+
+
+def test_one_wrong_state_beside_all_states_in_one_array(case: Case) -> None:
+    model, inputs, trace = case
+    stacked = np.stack(list(states(trace).values()))
+    for one in ({"hidden_states.2": stacked[1]}, {"layer_1": stacked[0]}):
+        report = parity.check(model, {"hidden_states": stacked, **one}, inputs, diagnosis=False)
+        assert (report.verdict, report.first) == ("wrong", "encoder.layer.1")
+
+
+def test_names_with_loose_numbers_are_counted_in_one_way(case: Case) -> None:
+    model, inputs, trace = case
+    dump = {f"layer_{i}": trace[f"hidden_states.{i}"] for i in range(3)}
+    assert parity.check(model, dump, inputs).verdict == "bits"
+    dump["layer_1"] = dump["layer_0"]
+    assert parity.check(model, dump, inputs, diagnosis=False).verdict == "wrong"
+    dump = {f"layer_{i}": trace[f"encoder.layer.{i}"] for i in (0, 0)}
+    assert parity.check(model, dump, inputs).verdict == "bits"
+
+
+def test_inputs_and_weights_with_two_names_are_both_compared(case: Case) -> None:
+    model, inputs, trace = case
+    ids = inputs["input_ids"]
+    for dump in ({"ids": ids, "input_ids": ids + 1}, {"input_ids": ids + 1, "ids": ids}):
+        assert parity.check(model, {**states(trace), **dump}, inputs).first == "input_ids"
+    bias = Subject.of(model).weights()["embeddings.LayerNorm.bias"]
+    pair = [("embeddings.LayerNorm.beta", bias), ("bert.embeddings.LayerNorm.bias", bias + 1)]
+    for order in (1, -1):
+        assert parity.check(model, {**states(trace), **dict(pair[::order])}, inputs).verdict == "wrong"
+
+
+def test_inputs_that_are_not_given_are_compared_with_the_usual_ones_or_named(case: Case) -> None:
+    model, _, _ = case
+    inputs = {"input_ids": np.arange(5, 12)[None].repeat(2, 0)}
+    trace = model.trace(**inputs, record="hidden_states.*")
+    places = np.arange(7)[None]
+    assert parity.check(model, {**trace, "position_ids": places, "mask": places < 7}, inputs).verdict == "bits"
+    report = parity.check(model, {**trace, "position_ids": places + 1}, inputs)
+    assert (report.verdict, report.first) == ("wrong", "position_ids")
+    report = parity.check(model, {**trace, "position_ids": np.arange(512)}, inputs)
+    assert (report.verdict, "position_ids in the dump, of shape (512,), was not compared" in str(report)) == (
+        "bits",
+        True,
+    )
+
+
+@pytest.mark.parametrize("shift", [1, 2])
+def test_rotated_names_of_exact_states_are_wrong_although_they_are_near(case: Case, shift: int) -> None:
+    model, inputs, trace = case
+    values = list(states(trace).values())
+    dump = {name: values[(i + shift) % 3] for i, name in enumerate(states(trace))}
+    assert parity.check(model, dump, inputs, budget="bfloat16", diagnosis=False).exit_code == 1
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_half_precision_with_names_that_are_off_by_one(tmp_path: Path, precision: str) -> None:
+    """The layers of this model change the state less than half precision rounds it."""
+    import transformers
+
+    sizes = {"vocab_size": 90, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3}
+    config = transformers.BertConfig(**sizes, intermediate_size=40, initializer_range=1e-4)
+    transformers.BertModel(config, add_pooling_layer=False).save_pretrained(tmp_path)
+    model = BertModel.from_pretrained(tmp_path, backend="numpy")
+    inputs = dict(parity.probe(model).inputs)
+    trace = model.trace(**inputs, record="hidden_states.*")
+    values = [round_to(precision, value) for value in trace.values()]
+    for shift in (0, 1):
+        dump = {f"hidden_states.{i}": values[min(i + shift, 2)] for i in range(3)}
+        report = parity.check(model, dump, inputs, budget=precision, diagnosis=False)
+        assert (report.verdict, report.exit_code) == (precision, 0)
+        assert "The dump cannot tell hidden_states.0 from encoder.layer.0" in report.warnings[0]
 
 
 @pytest.mark.parametrize("shift", [1, -1])

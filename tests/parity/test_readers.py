@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import io
 import json
+import os
 import pickle
+import time
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -281,10 +283,30 @@ def test_tokens_without_padding_and_texts_one_by_one(case: Case) -> None:
     assert parity.check(model, rows, inputs).verdict == "bits"
 
 
-@pytest.mark.parametrize("axes", [(0, 1, 2, 3), (1, 0, 2, 3), (0, 2, 1, 3), (0, 2, 3, 1), (0, 1, 3, 2)])
+@pytest.mark.parametrize("axes", [(0, 1, 2, 3), (1, 0, 2, 3), (0, 2, 1, 3), (0, 2, 3, 1)])
 def test_layouts_of_pairs(case: Case, axes: tuple[int, ...]) -> None:
     model, inputs, trace = case
     assert parity.check(model, {"attentions.0": trace["attentions.0"].transpose(axes)}, inputs).verdict == "bits"
+
+
+def test_queries_and_keys_exchanged_are_a_mistake(case: Case) -> None:
+    model, inputs, trace = case
+    dump = {name: trace[0, name].swapaxes(2, 3) for name in ("scores", "probs")}
+    dump = {f"encoder.layer.0.attention.self.{name}": value for name, value in dump.items()}
+    report = parity.check(model, dump, inputs, diagnosis=False)
+    assert report.verdict == "wrong"
+    assert [row.level for row in report.names] == ["wrong", "wrong"]
+    assert "Queries and keys are exchanged" in report.diagnosis[0].text
+
+
+def test_a_layout_that_only_the_values_decide_is_in_the_first_lines(case: Case) -> None:
+    model, inputs, trace = case  # width and length are both 24
+    report = parity.check(model, {"hidden_states.1": trace["hidden_states.1"].swapaxes(1, 2)}, inputs)
+    assert (report.verdict, len(report.warnings)) == ("bits", 1)
+    assert "Warning: hidden_states.1 was read as (B, H, S)" in str(report).splitlines()[1]
+    assert "(B, H, S)" in report.to_markdown().split("|")[0]
+    report = parity.check(model, {"hidden_states.1": trace["hidden_states.1"].swapaxes(0, 1)}, inputs)
+    assert (report.verdict, report.warnings) == ("bits", [])  # the shape needs this layout
 
 
 def test_one_sequence_without_the_axis_of_the_batch(case: Case) -> None:
@@ -437,6 +459,43 @@ def test_tensors_are_values(case: Case) -> None:
     model, inputs, trace = case
     dump = {f"hidden_states.{i}": torch.from_numpy(trace[f"hidden_states.{i}"]) for i in range(3)}
     assert parity.check(model, dump, inputs).verdict == "bits"
+
+
+DEEP = "[" * 900 + "1" + "]" * 900
+TREE = '{"module_path": "M", "children": [{"module_path": "M.embeddings", "outputs": %s, "children": []}]}'
+
+
+@pytest.mark.parametrize("text", [f'{{"embeddings": {DEEP}}}', f'{{"embeddings": [[1], {DEEP}]}}', DEEP])
+def test_numbers_in_too_many_levels_of_lists_are_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "dump.json").write_text(text)
+    with pytest.raises(ValueError, match="levels of lists"):
+        read_dump(tmp_path / "dump.json")
+    with pytest.raises(ValueError, match="levels of lists"):
+        as_dump({"embeddings": json.loads(DEEP)})
+
+
+def test_a_call_tree_of_too_many_levels_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "M_debug_tree_FULL_TENSORS.json"
+    path.write_text(TREE % DEEP.replace("1", "{}"))
+    with pytest.raises(ValueError, match="levels"):
+        read_dump(path)
+
+
+def test_a_call_tree_that_names_a_pipe_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo.safetensors")
+    path = tmp_path / "M_debug_tree_FULL_TENSORS.json"
+    path.write_text(TREE % '{"shape": "", "dtype": "", "value": "fifo.safetensors"}')
+    with pytest.raises(ValueError, match=r"fifo\.safetensors is a device, pipe or socket"):
+        read_dump(path)
+
+
+def test_a_hundred_thousand_unknown_names_are_answered_soon(case: Case) -> None:
+    model, inputs, trace = case
+    dump = {f"hidden_states.{i}": np.ones(1, np.float32) for i in range(3, 100_000)}
+    start = time.perf_counter()
+    report = parity.check(model, {**dump, "embeddings": trace["embeddings"]}, inputs)
+    assert time.perf_counter() - start < 10  # 500 s when each name was compared with all others
+    assert (report.verdict, len(report.unknown)) == ("bits", len(dump))
 
 
 def test_an_archive_that_inflates_to_more_than_its_shape_is_refused_before_it_is_inflated(tmp_path: Path) -> None:
