@@ -1,15 +1,13 @@
-"""Right dumps with one thing changed: none that differs by more than 8 units is called right, none within 1 is wrong."""
+"""Right dumps with one thing changed: none more than 8 units away is called right, none within 1 is called wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
-from minibert import BertForSequenceClassification, SentenceTransformer, exact, parity
+from minibert import BertForSequenceClassification, BertModel, SentenceTransformer, exact, parity
 from minibert.checkpoint.hub import DEFAULT_MODEL
 from minibert.parity.padded import visible
 from minibert.parity.subject import Subject
@@ -35,7 +33,7 @@ class Model(NamedTuple):
     def of(cls, model: Any, inputs: dict[str, Any]) -> Model:
         subject = Subject.of(model)
         names = list(subject.names.specs)
-        truth = {name: value for name, value in exact.forward(subject.model, **inputs).items()}
+        truth = dict(exact.forward(subject.model, **inputs).items())
         batch = subject.pack(inputs)
         units = measure_units(subject, inputs, batch, true_values(subject, inputs, batch, names))
         spellings = {name: [name, f"bert.{name}", *subject.names.aliases(name)] for name in names}
@@ -54,8 +52,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[Model]:
     """Make three models; no size of their inputs equals another one, so that a shape has one meaning."""
     home = tmp_path_factory.mktemp("mutated")
     random = random_checkpoint(home / "random", hidden_size=32, num_attention_heads=4, initializer_range=0.02)
-    from minibert import BertModel
-
     made = []
     for model, rows, length in (
         (BertModel.from_pretrained(random, backend="numpy"), 3, 9),
@@ -74,16 +70,16 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[Model]:
     return made
 
 
-# --- mutations: each changes a dump in place; `pick` chooses one of a list --------------------------------------------
-
-Pick = Callable[[Any], Any]
+# --- mutations: each changes a dump in place --------------------------------------------------------------------------
 
 
 def _value(model: Model, dump: Dump, rng: np.random.Generator, name: str) -> None:
     places = np.argwhere(np.isfinite(dump[name]))
     at = tuple(places[rng.integers(len(places))])
     size = model.units[name].largest * 10 ** rng.uniform(-1, 6)
-    dump[name][at] = rng.choice([dump[name][at] + size, dump[name][at] - size, np.nan, np.inf], p=[0.45, 0.45, 0.05, 0.05])
+    dump[name][at] = rng.choice(
+        [dump[name][at] + size, dump[name][at] - size, np.nan, np.inf], p=[0.45, 0.45, 0.05, 0.05]
+    )
 
 
 def _row(model: Model, dump: Dump, rng: np.random.Generator, name: str) -> None:
@@ -129,8 +125,8 @@ def _axes(model: Model, dump: Dump, rng: np.random.Generator, name: str) -> None
 MUTATIONS = (_value, _row, _noise, _factor, _layer, _swap, _rotate, _axes)
 
 
-def mutated(model: Model, rng: np.random.Generator) -> tuple[str, Dump, float, float]:
-    """Return what was changed, a dump with random spellings in random order, and the largest and least distance."""
+def mutated(model: Model, rng: np.random.Generator) -> tuple[str, Dump, float]:
+    """Return what was changed, a dump with random spellings in random order, and its largest distance."""
     chosen = [name for name in model.truth if rng.random() < rng.choice([0.1, 0.5])] or ["embeddings"]
     dump = {name: model.truth[name].astype(np.float32) for name in chosen}
     kind, name = str(rng.choice(["", "_duplicate", *(m.__name__ for m in MUTATIONS)])), str(rng.choice(chosen))
@@ -148,7 +144,7 @@ def mutated(model: Model, rng: np.random.Generator) -> tuple[str, Dump, float, f
         taken.add(arrays[-1][0])
     distances = [model.distance(one, array) for one, array in [*dump.items(), *twin.items()]]
     order = rng.permutation(len(arrays))
-    return kind, {arrays[i][0]: arrays[i][1] for i in order}, max(distances), max(distances)
+    return kind, {arrays[i][0]: arrays[i][1] for i in order}, max(distances)
 
 
 def campaign(models: list[Model], count: int, seed: int) -> str:
@@ -157,7 +153,7 @@ def campaign(models: list[Model], count: int, seed: int) -> str:
     for number in range(count):
         rng = np.random.default_rng([seed, number])
         model = models[number % len(models)]
-        kind, dump, distance, _ = mutated(model, rng)
+        kind, dump, distance = mutated(model, rng)
         report = parity.check(model.subject, dump, model.inputs, diagnosis=False)
         case = f"number {number}, {kind or 'nothing changed'}, {distance:.3g} units, {list(dump)}\n{report}"
         assert len(report.names) == len(dump), case
@@ -169,7 +165,8 @@ def campaign(models: list[Model], count: int, seed: int) -> str:
 
 
 def test_a_sample_of_mutated_dumps(models: list[Model]) -> None:
-    campaign(models, 120, 0)
+    campaign([models[0], models[2]], 100, 0)
+    campaign([models[1]], 10, 0)  # a MiniLM, which takes ten times as long
 
 
 @pytest.mark.slow
