@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import warnings
 from collections.abc import Generator
@@ -14,8 +15,9 @@ import pytest
 from benchmarks.checkpoints import VOCABULARY, save_vocabulary
 from benchmarks.hashes import random_model
 from minibert import BertModel, BertTokenizer, SentenceTransformer
+from minibert._utils.system import available_cores
 from minibert.checkpoint.hub import DEFAULT_MODEL
-from tests.support import outcomes, slowest, workers
+from tests.support import outcomes
 from tests.support.checkpoints import locate_minilm, random_checkpoint
 from tests.support.report import REPORT
 from tests.support.text_data import VARIABLE
@@ -93,14 +95,27 @@ def outcome_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--write-slowest", action="store_true", help="put the slowest tests into tests/README.md")
     parser.addoption("--write-picture", action="store_true", help="make .github/page.png again (-m browser)")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Choose the number of workers, before pytest-xdist reads it."""
-    workers.choose(config)
+    """Share the whole suite between processes (pytest-xdist), unless the command line gives their number.
+
+    Each process imports torch and loads the models again, so a few files are faster in one.
+    """
+    option = config.option
+    if not hasattr(option, "numprocesses") or hasattr(config, "workerinput"):  # no pytest-xdist; a worker itself
+        return
+    whole = [Path(path).resolve() for path in config.args] == [Path(__file__).parent]
+    if option.numprocesses is None and whole and not (option.usepdb or option.collectonly):
+        option.numprocesses = min(available_cores(), 4)
+    if option.numprocesses:
+        option.dist = "worksteal"  # a worker takes neighbouring tests, so that few fixtures are made twice
+        # Otherwise torch and NumPy start a thread for each core in each worker. minibert reads none of these.
+        for name in ("MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+            os.environ.setdefault(name, "1")
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # the tests start hundreds of Python processes
 
 
 @pytest.hookimpl(wrapper=True)
@@ -127,8 +142,6 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if terminalreporter.config.getoption("--write-slowest"):
-        slowest.write(report for reports in terminalreporter.stats.values() for report in reports)
     if REPORT:
         terminalreporter.section("counted and measured")
         for line in REPORT:

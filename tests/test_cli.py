@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import json
 import os
 import re
+import signal
 import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+import time
 from pathlib import Path
 
 import numpy as np
@@ -21,13 +20,11 @@ import pytest
 import minibert
 from minibert import BertModel, BertTokenizer, SentenceTransformer, embed_tokens, word_occurrences
 from minibert.checkpoint.hub import DEFAULT_MODEL
-from minibert.cli import doctor, embed, extract, info, inside, main, parity, rerank, serve, states, tasks
-from minibert.cli.common import Parser
+from minibert.cli import embed, extract, states
 from tests.support.checkpoints import random_checkpoint
-from tests.support.closed_streams import ClosedStreams
 from tests.support.command_line import run, standard_input
+from tests.support.marks import unix
 from tests.support.outcomes import PATIENCE
-from tests.support.sentence_heads import model_folder
 
 BANK = "After stealing money from the bank vault, the bank robber was seen fishing on the Mississippi river bank."
 
@@ -69,7 +66,7 @@ def test_words_that_cannot_be_compared(capsys: pytest.CaptureFixture[str]) -> No
     code, _, err = run(capsys, "words", "", "one bank")
     assert (code, "WORD is empty" in err) == (1, True)
     code, _, err = run(capsys, "words", "a", "a " * 600, "--truncation", "error")
-    assert (code, "602 tokens, the model takes 512" in err, "--truncation warn" in err) == (1, True, True)
+    assert (code, "602 tokens, the model takes 512" in err, "truncation='warn'" in err) == (1, True, True)
     for options, warned in (((), True), (("--truncation", "silent"), False)):
         code, out, err = run(capsys, "words", "a", "a " * 600, *options)
         assert (code, "'a' occurs 510 times, the first 5 compared" in out) == (0, True)
@@ -180,14 +177,14 @@ def test_another_model_and_backend(capsys: pytest.CaptureFixture[str], tmp_path:
         (["words", "bank", "text", "--most", "1"], 2, "at least 2"),
         (["words", "bank", "text", "--most", "x"], 2, "at least 2"),
         (["words", "a", "a a", "--layers", "x"], 2, "not a list of numbers"),
-        (["words", "a", "a a", "--layers", "7"], 1, "--layers 7; this model has 7 hidden states"),
+        (["words", "a", "a a", "--layers", "7"], 1, "layers=7; this model has 7 hidden states"),
         (["words", "a", "a a", "--layers=-1,6"], 1, "hidden state 6 twice"),
         (["words", "a", "a a", "--subwords", "median"], 2, "invalid choice"),
         (["words", "a", "a a", "--layer-pooling", "max"], 2, "invalid choice"),
         (["words", "a", "a a", "--plot", "picture.bmp"], 1, "picture.bmp must end in .png, .svg or .pdf"),
         (["words", "a", "a a", "--plot", ""], 1, "the name of the file to write is empty"),
         (["hidden", "text"], 2, "--output"),
-        (["hidden", "text", "-o", "x.npz", "--layers=8"], 1, "--layers 8"),
+        (["hidden", "text", "-o", "x.npz", "--layers=8"], 1, "layers=8"),
         (["hidden", "text", "-o", "x.npz", "--truncation", "split"], 2, "invalid choice"),
         (["embed", "text", "--backend", "torch"], 2, "invalid choice"),
         (["embed", "text", "-m", "./no/such/folder"], 1, "no/such/folder"),
@@ -204,7 +201,6 @@ def test_errors_and_exit_codes(
     found, out, err = run(capsys, *arguments)
     assert (found, message in err, out) == (code, True, "")
     assert "Traceback" not in err
-    assert not re.search(r"(?<![-\w])[a-z_]+=", err), "an argument of the library, which has an option"
 
 
 @pytest.mark.parametrize(
@@ -310,66 +306,21 @@ def test_special_files_are_written_to_and_links_are_followed(
     assert np.load(target).shape == (1, 384)
 
 
-# Every verb that prints; TEXTS, FILE and MODEL are replaced. bench takes long and is tested below.
-PRINTING = {
-    "tokens": ["tokens", "LONG", "-m", "MODEL"],
-    "words": ["words", "the", "LONG", "-m", "MODEL", "--backend", "numpy"],
-    "hidden": ["hidden", "LONG", "-o", "-", "-m", "MODEL", "--backend", "numpy"],
-    "embed": ["embed", "LONG", "-m", "MODEL", "--backend", "numpy"],
-    "embed -o -": ["embed", "LONG", "-o", "-", "-m", "MODEL", "--backend", "numpy"],
-    "embed -o /dev/stdout": ["embed", "LONG", "-o", "/dev/stdout", "-m", "MODEL", "--backend", "numpy"],
-    "similarity": ["similarity", "LONG", "a", "-m", "MODEL", "--backend", "numpy"],
-    "search": ["search", "LONG", "FILE", "-m", "MODEL", "--backend", "numpy"],
-    "fill-mask": ["fill-mask", "MASKED", "-m", "MaskedLM", "--backend", "numpy"],
-    "classify": ["classify", "LONG", "-m", "SequenceClassification", "--backend", "numpy"],
-    "ner": ["ner", "LONG", "-m", "TokenClassification", "--backend", "numpy"],
-    "answer": ["answer", "the", "a cat", "-m", "QuestionAnswering", "--backend", "numpy"],
-    "rerank": ["rerank", "the", "LONG", "-m", "SequenceClassification", "--backend", "numpy"],
-    "sparse": ["sparse", "LONG", "-m", "MaskedLM", "--backend", "numpy"],
-    "inspect -o -": ["inspect", "LONG", "-o", "-", "-m", "MODEL", "--backend", "numpy"],
-    "explain": ["explain", "LONG", "-m", "MODEL", "--backend", "numpy"],
-    "info": ["info", "-m", "MODEL"],
-    "parity": ["parity", "names", "-m", "MODEL"],
-    "doctor": ["doctor"],
-    "warmup": ["warmup"],
-    "version": ["--version"],
-    "help": ["--help"],
-    "help of a verb": ["embed", "--help"],
-}
-
-# The verbs that take a text of any length.
-CUTS_NOTHING = {"tokens"}
-
-# The verbs that write files and print only a message about them, with the names of the files.
-WRITING = {
-    "hidden": (["hidden", "LONG", "-o", "OUT.npz"], ["OUT.npz"]),
-    "inspect": (["inspect", "LONG", "-o", "OUT.html"], ["OUT.html"]),
-    "embed": (["embed", "LONG", "-o", "OUT.npy"], ["OUT.npy"]),
-    "embed -i": (["embed", "-i", "FILE", "-o", "OUT.npy"], ["OUT.npy", "OUT.ids.jsonl"]),
-    "extract": (["extract", "-i", "FILE", "--layers", "-1", "-o", "OUT.npy"], ["OUT.npy", "OUT.tokens.jsonl"]),
-}
-
-
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a model with a small token limit, so that every text LONG is truncated, with a warning; and some heads."""
-    home = tmp_path_factory.mktemp("closed")
-    for name in ("MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering"):
-        labels = {"num_labels": 1} if name == "SequenceClassification" else {}
-        model_folder(home / name, f"BertFor{name}", max_position_embeddings=16, **labels)
-    return random_checkpoint(home / "model", max_position_embeddings=16)
+    """Make a model of 16 positions, so that every text LONG is cut, with a warning."""
+    return random_checkpoint(tmp_path_factory.mktemp("small") / "model", max_position_embeddings=16)
 
 
 def arguments_for(template: list[str], model: Path, folder: Path) -> list[str]:
     (folder / "lines.txt").write_text("the cat\n" + "the dog " * 30 + "\n")
-    values = {"LONG": "the cat " * 30, "FILE": str(folder / "lines.txt"), "MODEL": str(model), "MASKED": "a [MASK]"}
-    values |= {home.name: str(home) for home in model.parent.iterdir() if home.name[0].isupper()}
+    values = {"LONG": "the cat " * 30, "FILE": str(folder / "lines.txt"), "MODEL": str(model)}
     return [values.get(word, word.replace("OUT.", f"{folder}/out.")) for word in template]
 
 
-def in_a_shell(arguments: list[str], closed: str) -> subprocess.CompletedProcess[str]:
+def in_a_shell(arguments: list[str], redirection: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["sh", "-c", f'exec "$0" -m minibert "$@" {closed}', sys.executable, *arguments],
+        ["sh", "-c", f'exec "$0" -m minibert "$@" {redirection}', sys.executable, *arguments],
         capture_output=True,
         text=True,
         errors="replace",
@@ -378,123 +329,70 @@ def in_a_shell(arguments: list[str], closed: str) -> subprocess.CompletedProcess
     )
 
 
-@pytest.fixture(scope="module")
-def closing() -> Iterator[ClosedStreams]:
-    """Children of one process instead of a shell for each command: most of a short command is its imports."""
-    streams = ClosedStreams()
-    yield streams
-    streams.close()
+# --- streams, signals and names of files of a system ------------------------------------------------------------------
 
 
-def in_shells(arguments: list[str], *closed: str) -> list[subprocess.CompletedProcess[str]]:
-    """Run the same command with its streams closed in each of these ways, two processes at a time."""
-    with ThreadPoolExecutor(2) as threads:
-        return list(threads.map(functools.partial(in_a_shell, arguments), closed))
-
-
-def test_every_verb_is_run_with_closed_streams() -> None:
-    parser = Parser()
-    verbs = parser.add_subparsers()
-    for family in (states, embed, extract, tasks, rerank, inside, info, doctor, serve, parity):
-        family.add_verbs(verbs)
-    tried = {words[0] for words in (*PRINTING.values(), *(words for words, _ in WRITING.values()))}
-    assert {verb for verb in tried if not verb.startswith("-")} == set(verbs.choices) - {
-        "bench",
-        "serve",
-    }  # they take long
-
-
-@pytest.mark.parametrize("verb", PRINTING)
-def test_a_closed_standard_output_is_an_error_where_a_result_is_printed(
-    small: Path, tmp_path: Path, verb: str, closing: ClosedStreams
-) -> None:
-    arguments = arguments_for(PRINTING[verb], small, tmp_path)
-    done, silent = closing.run(arguments, ">&-"), closing.run(arguments, ">&- 2>&-")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.rstrip().endswith("the standard output is closed; redirect it to a file.")
+@pytest.mark.parametrize(
+    ("arguments", "redirection", "code", "said"),
+    [
+        (["tokens", "the cat"], ">&-", 1, "the standard output is closed"),
+        (["tokens", "the cat"], ">&- 2>&-", 1, ""),
+        (["tokens", "-"], "<&-", 1, "the standard input is closed"),
+        (["tokens", "the cat"], "2>&-", 0, ""),
+        (["info", "-m", "./no/such/folder"], "2>&-", 1, ""),
+        (["embed", "--nonsense"], "2>&-", 2, ""),
+        (["tokens", "the cat"], ">/dev/full", 1, "No space left on device"),
+        (["--version"], ">/dev/full", 1, "No space left on device"),
+        (["no-such-verb"], "2>/dev/full", 2, ""),
+    ],
+)
+@unix
+def test_streams_that_are_closed_or_full(arguments: list[str], redirection: str, code: int, said: str) -> None:
+    if "/dev/full" in redirection and not Path("/dev/full").exists():
+        pytest.skip("this system does not have /dev/full")
+    done = in_a_shell(arguments, redirection)
+    assert done.returncode == code
+    assert said in done.stderr
     assert "Traceback" not in done.stderr
-    assert (silent.returncode, silent.stdout, silent.stderr) == (1, "", "")
+    assert bool(said) == bool(done.stderr)
+    assert (done.stdout == "") == (code > 0)
 
 
-@pytest.mark.parametrize("verb", PRINTING)
-def test_a_closed_standard_error_changes_no_result(
-    small: Path, tmp_path: Path, verb: str, closing: ClosedStreams
-) -> None:
-    arguments = arguments_for(PRINTING[verb], small, tmp_path)
-    usual, closed = closing.run(arguments), closing.run(arguments, "2>&-")
-    assert (closed.returncode, usual.returncode, closed.stderr) == (0, 0, "")
-    if verb in ("doctor", "warmup"):  # they print times
-        assert closed.stdout.split()[0] == usual.stdout.split()[0]
-    else:
-        assert closed.stdout == usual.stdout
-    assert ("warning" in usual.stderr) == ("LONG" in PRINTING[verb] and verb not in CUTS_NOTHING)
-
-
-def test_a_command_of_a_shell_ends_as_its_child_does(small: Path, tmp_path: Path, closing: ClosedStreams) -> None:
-    arguments = arguments_for(PRINTING["embed"], small, tmp_path)
-    ways = ("", ">&-", "2>&-", ">&- 2>&-")
-    for closed, done in zip(ways, in_shells(arguments, *ways), strict=True):
-        child = closing.run(arguments, closed)
-        assert (done.returncode, done.stdout, done.stderr) == (child.returncode, child.stdout, child.stderr), closed
-
-
-@pytest.mark.parametrize("verb", WRITING)
-def test_closed_streams_never_get_into_a_file(small: Path, tmp_path: Path, verb: str, closing: ClosedStreams) -> None:
-    """Output of C or Rust libraries does not either: an output file never gets descriptor 1 or 2."""
-    template, names = WRITING[verb]
-    given = [*arguments_for(template, small, tmp_path), "-m", str(small), "--backend", "numpy"]
-    written = []
-    for number, closed in enumerate(("", ">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-")):
-        (folder := tmp_path / str(number)).mkdir()
-        arguments = [word.replace(f"{tmp_path}/out.", f"{folder}/out.") for word in given]
-        done = closing.run(arguments, closed, noisy=True)
-        assert done.returncode == 0, done.stderr
-        said = [word in done.stdout for word in ("vectors (", "hidden_states (", "a page of")]
-        assert any(said) == (">&-" not in closed.split())
-        assert ("noise" in done.stderr) == ("2>&-" not in closed.split())
-        written.append([(folder / name.replace("OUT.", "out.")).read_bytes() for name in names])
-    if names == ["OUT.npz"]:  # a zip file contains times
-        written = [[array.tobytes() for array in np.load(io.BytesIO(one[0])).values()] for one in written]
-    assert all(one == written[0] for one in written)
-
-
-@pytest.mark.parametrize("arguments", [[], ["embed", "--nonsense"], ["embed"], ["info", "-m", "./no/such/folder"]])
-def test_errors_where_the_standard_error_is_closed(arguments: list[str]) -> None:
-    usual, closed = in_shells(arguments, "", "2>&-")
-    assert closed.returncode == usual.returncode > 0
-    assert (closed.stdout, closed.stderr) == ("", "")
-
-
-def test_bench_where_a_stream_is_closed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def measure(files: object, seconds: float, say: Callable[[str], object]) -> dict[str, str]:
-        say("aside")
-        return {"result": "times"}
-
-    monkeypatch.setattr("minibert.cli.bench.measure", measure)
-    with monkeypatch.context() as patch:
-        patch.setattr(sys, "stderr", None)
-        assert main(["bench", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"result": "times"}
-    with monkeypatch.context() as patch:
-        patch.setattr(sys, "stdout", None)
-        assert main(["bench", "--json"]) == 1
-    assert capsys.readouterr().err == "aside\nminibert: the standard output is closed; redirect it to a file.\n"
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-@pytest.mark.parametrize("arguments", [["tokens", "the cat"], ["--version"]])
-def test_a_stream_that_cannot_be_written(small: Path, arguments: list[str]) -> None:
-    done = in_a_shell(arguments, ">/dev/full")
-    assert (done.returncode, done.stderr) == (1, "minibert: [Errno 28] No space left on device\n")
-    long = arguments_for(PRINTING["embed"], small, small)
-    usual, done = in_shells(long, "", "2>/dev/full")
-    assert (done.returncode, done.stdout) == (0, usual.stdout)
+@unix
+def test_what_is_said_never_gets_into_a_file_of_a_closed_stream(small: Path, tmp_path: Path) -> None:
+    template = ["embed", "LONG", "-o", "OUT.npy", "-m", "MODEL", "--backend", "numpy"]
+    usual = in_a_shell(arguments_for(template, small, tmp_path), "")
     assert "warning" in usual.stderr
+    expected = (tmp_path / "out.npy").read_bytes()
+    done = in_a_shell(arguments_for(template, small, tmp_path), "2>&- <&-")
+    assert (done.returncode, (tmp_path / "out.npy").read_bytes()) == (0, expected)
 
 
-def test_a_closed_standard_input() -> None:
-    done = in_a_shell(["tokens", "-"], "<&-")
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", "minibert: the standard input is closed.\n")
+@unix
+@pytest.mark.parametrize("template", [["embed", "-i", "FILE"], ["extract", "--layers=-1", "-i", "FILE"]])
+def test_ctrl_c_of_a_long_verb(small: Path, tmp_path: Path, template: list[str]) -> None:
+    arguments = arguments_for([*template, "-o", "OUT.npy", "-m", "MODEL", "--backend", "numpy"], small, tmp_path)
+    (tmp_path / "lines.txt").write_text("the cat\n" * 2_000_000)
+    process = subprocess.Popen([sys.executable, "-m", "minibert", *arguments], stderr=subprocess.PIPE, text=True)
+    time.sleep(2.5)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1
+    assert "interrupted" in said
+    assert "Traceback" not in said
+    assert not (tmp_path / "out.npy").exists()
+
+
+@unix
+def test_names_of_files_that_are_not_utf_8(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They are refused where a manifest in UTF-8 would hold them; the texts of a file with such a name can be read."""
+    named, plain = os.fsdecode(os.fsencode(tmp_path) + b"/lines\xff.txt"), str(tmp_path / "out.npy")
+    Path(named).write_text("the cat\nthe dog\n")
+    for arguments in (["-i", named, "-o", plain], ["-i", "x", "-o", f"{named}.npy"], ["-i", f"{named}x", "-o", plain]):
+        code, out, err = run(capsys, "embed", *arguments)
+        assert (code, out, "lines" in err or "'x'" in err or "x " in err) == (1, "", True), err
+        assert "Traceback" not in err
+    assert run(capsys, "search", "cat", named, "-k", "1")[0] == 0
 
 
 @pytest.mark.parametrize(

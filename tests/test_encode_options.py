@@ -15,9 +15,9 @@ from minibert import SentenceTransformer
 from minibert.bert.config import ACTIVATIONS
 from minibert.bert.low_precision import FORMATS_OF
 from minibert.cli import main
-from minibert.cli.common import Parser
 from minibert.cli.embed import add_verbs as add_embed
 from minibert.cli.extract import add_verbs as add_extract
+from minibert.cli.options import Parser
 from minibert.cli.states import add_verbs as add_states
 from minibert.corpus.extract import EXTRACT_FORMATS
 from minibert.corpus.readers import INPUT_FORMATS
@@ -93,34 +93,11 @@ def test_the_kernels_have_every_activation() -> None:
     assert set(ACTIVATION_CODES) - {None, "sigmoid"} == set(ACTIVATIONS.values())
 
 
-@pytest.mark.parametrize(
-    ("message", "written"),
-    [
-        ("go on with resume=True.", "go on with --resume."),
-        ("(on_error='skip'), or on_error='null'.", "(--on-error skip), or --on-error null."),
-        ("whatever on_error= says", "whatever --on-error says"),
-        ("layers=9 is too many", "--layers 9 is too many"),
-        ("layers=[3, 9] and layers=None", "layers=[3, 9] and layers=None"),
-        ("resume= or on_error=True", "resume= or on_error=True"),
-        ("texts='a' keep_resume=True", "texts='a' keep_resume=True"),
-    ],
-)
-def test_the_command_line_names_its_own_options(message: str, written: str) -> None:
-    parser = Parser()
-    parser.add_argument("texts")
-    parser.add_argument("--on-error")
-    parser.add_argument("-r", "--resume", action="store_true")
-    parser.add_argument("--layers")
-    assert parser.in_its_words(message) == written
-
-
 def test_a_library_error_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "table.csv").write_text("body\na\n")
     arguments = ["embed", "-i", str(tmp_path / "table.csv"), "-o", str(tmp_path / "out.npy")]
     assert main(arguments) == 1
-    assert (
-        "does not have a column 'text'; it has 'body'. Give --text-column and --id-column." in capsys.readouterr().err
-    )
+    assert "does not have a column 'text'; it has 'body'. Give text_column= and id_column=." in capsys.readouterr().err
 
 
 def test_no_message_of_the_library_names_a_flag() -> None:

@@ -8,7 +8,6 @@ import functools
 import json
 import math
 import pickle
-import re
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -25,7 +24,7 @@ from minibert.bert import low_precision
 from minibert.bert.low_precision import BLOCK, COMPUTE_TYPES, FORMATS, Format, QuantisedLinear
 from minibert.bert.ops import Linear, Ops
 from minibert.bert.weights import HeadWeights
-from minibert.cli import bench, main
+from minibert.cli import main
 from minibert.kernels import make_ops, packing
 from minibert.kernels import ops as kernel_ops
 from minibert.kernels.packing import PackedLinear, PackedWords
@@ -665,36 +664,3 @@ def test_doctor_compares_a_compute_type_with_numpy(capsys: pytest.CaptureFixture
     ] == "the same bits as NumPy"
     assert main(["doctor"]) == 0
     assert "computes   in float32, unless a program chooses; int16 by " in capsys.readouterr().out
-
-
-def test_bench_compares_float32_with_transformers_whatever_the_variable_says(
-    small_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ids = np.arange(1, 12)[None]
-    usual = bench._minibert(small_folder, 1)(ids)
-    monkeypatch.setenv("MINIBERT_COMPUTE_TYPE", "int8")
-    np.testing.assert_array_equal(bench._minibert(small_folder, 1)(ids), usual)
-
-
-def test_bench_shows_speed_and_error_on_texts(
-    small_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows = [{"texts": 1, "tokens": 22, "milliseconds": {"minibert": 1.0}}]
-    monkeypatch.setattr(bench, "measure", lambda *_, **__: {"threads": 1, "rows": rows})
-    file = tmp_path / "texts.txt"
-    file.write_text("the cat sat on the mat\n\nhello world\n", encoding="utf-8")
-    assert main(["bench", "-m", str(small_folder), "--texts", str(file), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["on_texts"]
-    assert found["texts"] == 2
-    errors = {row["compute_type"]: row["mean_1_minus_cosine"] for row in found["rows"]}
-    assert list(errors) == list(COMPUTE_TYPES)
-    assert 0 == errors["float32"] < errors["int16"] < errors["int8_int16"] < errors["int8"] < 0.01
-    assert all(row["mean_1_minus_cosine"] <= row["largest_1_minus_cosine"] for row in found["rows"])
-    assert main(["bench", "-m", str(small_folder), "--texts", str(file)]) == 0
-    last = capsys.readouterr().out.splitlines()[-1]
-    assert re.fullmatch(
-        r"int8: mean 1 - cosine \S+, at most \S+, on your 2 texts, \d+\.\d\d times as fast as float32", last
-    )
-    file.write_text("\n\n")
-    assert main(["bench", "-m", str(small_folder), "--texts", str(file)]) == 1
-    assert "holds no text" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The verbs doctor, warmup and bench, and the number of cores."""
+"""The verbs doctor and warmup, and the number of cores."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from minibert._utils.system import available_cores, available_memory
 from minibert._utils.validation import FloatArray
 from minibert.bert import reference
 from minibert.bert.ops import AttentionOutput
-from minibert.checkpoint.hub import locate
-from minibert.cli import bench, diagnostics, main
+from minibert.cli import doctor, main
 from minibert.cli.doctor import _as_text
 from minibert.kernels import make_ops, processor
 from tests.support import outcomes
@@ -157,6 +156,9 @@ def test_doctor_fails_where_there_is_no_numba(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "FAILED     numba: cannot be imported (NUMBA_DISABLE_JIT is set" in done.stdout
     assert done.stderr == "minibert: 1 of 1 checks failed: numba.\n"
+    chosen = minibert("doctor", NUMBA_DISABLE_JIT="1", NUMBA_CACHE_DIR=str(tmp_path), MINIBERT_BACKEND="numpy")
+    assert (chosen.returncode, chosen.stderr) == (0, "")
+    assert chosen.stdout.count("\nok ") > 5
 
 
 @pytest.mark.slow
@@ -173,21 +175,21 @@ def test_doctor_says_why_a_folder_is_not_trusted(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "open" / "base"))
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o755)
-    (state,) = diagnostics.cache_state()
-    assert (state["untrusted"], state["writable"], diagnostics.check_cache().passed) == (None, True, True)
+    (state,) = doctor.cache_state()
+    assert (state["untrusted"], state["writable"], doctor.check_cache().passed) == (None, True, True)
     (tmp_path / "open").chmod(0o777)
-    (state,) = diagnostics.cache_state()
+    (state,) = doctor.cache_state()
     reason = f"others can write to {tmp_path / 'open'}"
     assert state["untrusted"] == reason
-    check = diagnostics.check_cache()
+    check = doctor.check_cache()
     assert not check.passed
     assert f"compiled kernels cannot be kept ({state['folder']}: {reason}), so every start is slow" in check.detail
     report = {
-        "versions": diagnostics.versions(),
-        "blas": diagnostics.blas(),
-        "processor": diagnostics.processor(),
+        "versions": doctor.versions(),
+        "blas": doctor.blas(),
+        "processor": doctor.processor(),
         "cache": [state],
-        "shared_weights": diagnostics.shared_weights(),
+        "shared_weights": doctor.shared_weights(),
         "checks": [vars(check)],
     }
     folder = tmp_path / "open" / "base" / "weights"
@@ -197,12 +199,12 @@ def test_doctor_says_why_a_folder_is_not_trusted(tmp_path: Path, monkeypatch: py
 
 
 def test_doctor_warns_of_a_processor_without_fma(monkeypatch: pytest.MonkeyPatch) -> None:
-    report = {"versions": diagnostics.versions(), "blas": diagnostics.blas(), "cache": [], "checks": []}
+    report = {"versions": doctor.versions(), "blas": doctor.blas(), "cache": [], "checks": []}
     warned = []
     for features in ("+avx,+fma", "+avx,-fma"):
         monkeypatch.setattr(processor, "target", lambda features=features: processor.Processor("made", features))
         warned.append(
-            "WARNING    the processor does not have FMA" in _as_text({**report, "processor": diagnostics.processor()})
+            "WARNING    the processor does not have FMA" in _as_text({**report, "processor": doctor.processor()})
         )
     assert warned == [False, platform.machine() not in ("aarch64", "arm64")]
 
@@ -218,10 +220,10 @@ def test_the_self_check_notices_one_wrong_number(op: str, fault: float) -> None:
         (result.context if op == "attention" else result)[3, 5] += fault
         return result
 
-    checks = diagnostics.check_ops(ops._replace(**{op: wrong}))
+    checks = doctor.check_ops(ops._replace(**{op: wrong}))
     assert {check.name.partition(",")[0] for check in checks if not check.passed} == {op}
-    assert all(check.passed for check in diagnostics.check_ops(ops))
-    assert all(check.passed for check in diagnostics.check_ops(reference.OPS))
+    assert all(check.passed for check in doctor.check_ops(ops))
+    assert all(check.passed for check in doctor.check_ops(reference.OPS))
 
 
 # --- warmup ----------------------------------------------------------------------------------------------------------
@@ -266,7 +268,7 @@ def test_clear_deletes_kernels_and_shared_weights_and_nothing_else(
     write(tmp_path, {"kernels-0123456789abcdef/run_task-float32.bin": " " * 2_000_000, "kernels-mine/a.bin": ""})
     shared_arrays(weights, "a key", lambda: {"a": np.ones(1_000_000, np.float32)})
     write(tmp_path, {"weights/mine.txt": ""})
-    assert [file["bytes"] // 1_000_000 for file in diagnostics.shared_weights()["files"]] == [4]
+    assert [file["bytes"] // 1_000_000 for file in doctor.shared_weights()["files"]] == [4]
     assert main(["warmup", "--clear"]) == 0
     said = capsys.readouterr().out
     assert said == f"{kernels}: 1 file, 2 MB deleted\n{weights}: 1 file, 4 MB deleted\n"
@@ -274,21 +276,3 @@ def test_clear_deletes_kernels_and_shared_weights_and_nothing_else(
     assert left == [os.path.join("kernels-mine", "a.bin"), os.path.join("weights", "mine.txt")]
     assert main(["warmup", "--clear"]) == 0
     assert capsys.readouterr().out == f"{weights}: 0 files, 0 MB deleted\n"
-
-
-# --- bench -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("shapes", [((1, 5), (3, 16)), pytest.param(bench.SHAPES, marks=pytest.mark.slow)])
-def test_bench_compares_then_times(monkeypatch: pytest.MonkeyPatch, shapes: tuple[tuple[int, int], ...]) -> None:
-    monkeypatch.setattr(bench, "SHAPES", shapes)
-    said: list[str] = []
-    result = bench.measure(locate("sentence-transformers/all-MiniLM-L6-v2"), 0.0, say=said.append)
-    assert not said
-    assert [(row["texts"], row["tokens"]) for row in result["rows"]] == list(bench.SHAPES)
-    for row in result["rows"]:
-        assert set(row["milliseconds"]) == {"minibert", "transformers sdpa"}
-        assert min(row["milliseconds"].values()) > 0
-    lines = bench.as_table(result).splitlines()
-    assert len(lines) == len(bench.SHAPES) + 2
-    assert all(line.endswith("x)") for line in lines[1:-1])

@@ -1,7 +1,6 @@
 """The command line: ``minibert VERB ...``. Results go to stdout, everything else to stderr; exit codes 0, 1 and 2.
 
-Verbs print their results with `print`, and everything else with `report_problem`. `standard_streams` handles a stdout
-or stderr that was closed before the start (``>&-``).
+Verbs print their results with `print`, and everything else with `report_problem`.
 """
 
 from __future__ import annotations
@@ -13,7 +12,8 @@ from collections.abc import Sequence
 
 import minibert
 from minibert.cli import doctor, embed, extract, info, inside, parity, rerank, serve, states, tasks
-from minibert.cli.common import Parser, report_problem, standard_streams
+from minibert.cli.options import Parser
+from minibert.cli.output import report_problem, standard_streams
 from minibert.errors import DownloadError, ModelFormatError
 
 __all__ = ["main"]
@@ -40,30 +40,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"minibert {minibert.__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    states.add_verbs(verbs)
-    embed.add_verbs(verbs)
-    extract.add_verbs(verbs)
-    tasks.add_verbs(verbs)
-    rerank.add_verbs(verbs)
-    inside.add_verbs(verbs)
-    info.add_verbs(verbs)
-    doctor.add_verbs(verbs)
-    serve.add_verbs(verbs)
-    parity.add_verbs(verbs)
+    for family in (states, embed, extract, tasks, rerank, inside, info, doctor, serve, parity):
+        family.add_verbs(verbs)
     with standard_streams(), warnings.catch_warnings():
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):  # a terminal that cannot show a token must not stop the run
                 stream.reconfigure(errors="backslashreplace")
         warnings.simplefilter("always", UserWarning)
-        verb, failed = parser, 1
-
-        def show_warning(message: Warning | str, *_: object, **__: object) -> None:
-            report_problem(verb.in_its_words(f"warning: {message}"))
-
-        warnings.showwarning = show_warning
+        warnings.showwarning = lambda message, *_, **__: report_problem(f"warning: {message}")
+        failed = 1
         try:
             arguments = parser.parse_args(argv)
-            verb = getattr(arguments, "parser", verbs.choices[arguments.verb])
             failed = getattr(arguments, "failed", 1)
             code: int = arguments.run(arguments) or 0
             sys.stdout.flush()
@@ -73,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             report_problem("interrupted")
             return 1
         except (ModelFormatError, DownloadError, ValueError, TypeError, OSError, MemoryError) as error:
-            report_problem(verb.in_its_words(_describe(error)))
+            report_problem(_describe(error))
             return failed
     return code
 

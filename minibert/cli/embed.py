@@ -8,7 +8,7 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
-from minibert.cli.common import (
+from minibert.cli.options import (
     add_batch_size,
     add_layer_pooling,
     add_layers,
@@ -16,15 +16,10 @@ from minibert.cli.common import (
     add_prompt,
     add_stride,
     add_texts,
-    check_file,
+    load_sentence_transformer,
     positive,
-    read_lines,
-    read_texts,
-    report_problem,
-    report_written,
-    write_file,
 )
-from minibert.cli.loading import load_sentence_transformer
+from minibert.cli.output import check_file, read_lines, read_texts, report_problem, report_written, write_file
 from minibert.cli.runs import SHARD_SIZE, add_inputs, has_files, report_run, resumable, run_options, size, sources_of
 
 if TYPE_CHECKING:

@@ -6,8 +6,7 @@ import argparse
 from typing import Any
 
 from minibert._utils.files import check_output
-from minibert.cli.common import add_model_options, positive, several_ints
-from minibert.cli.loading import load_bert, load_tokenizer
+from minibert.cli.options import add_model_options, load_bert, load_tokenizer, positive, several_ints
 from minibert.cli.runs import add_inputs, report_run, resumable, run_options, sources_of
 
 __all__ = ["add_verbs"]

@@ -7,8 +7,7 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from minibert.cli.common import add_compute_type, add_model_options
-from minibert.cli.loading import locate_model
+from minibert.cli.options import add_compute_type, add_model_options, locate_model
 
 if TYPE_CHECKING:
     from minibert.checkpoint.hub import ModelFiles

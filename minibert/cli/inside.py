@@ -9,16 +9,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import minibert
 from minibert._utils.validation import counted
-from minibert.cli.common import (
-    add_model_options,
-    check_file,
-    positive,
-    report_problem,
-    report_written,
-    several_ints,
-    write_file,
-)
-from minibert.cli.loading import load_sentence_transformer, locate_model
+from minibert.cli.options import add_model_options, load_sentence_transformer, locate_model, positive, several_ints
+from minibert.cli.output import check_file, report_problem, report_written, write_file
 
 if TYPE_CHECKING:
     from minibert._utils.validation import FloatArray

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from minibert._utils.files import check_output, parse_json, read_bytes, write_json, write_whole
-from minibert.cli.common import Parser, add_model_options, report_problem, report_written
-from minibert.cli.loading import locate_model
+from minibert.cli.options import Parser, add_model_options, locate_model
+from minibert.cli.output import report_problem, report_written
 
 if TYPE_CHECKING:
     from minibert.parity.report import Report
@@ -18,26 +17,10 @@ if TYPE_CHECKING:
 
 __all__ = ["add_verbs"]
 
-# How the library writes a map and a shape, and how this command takes them.
-_WORDS = (
-    (re.compile(r"names=\{'([^']*)': '([^']*)'\}"), r"""--map FILE, in which is {"\1": "\2"}"""),
-    (re.compile(r"raw=\{'([^']*)': \(([\d, ]*)\)\}"), lambda found: f"--raw {found[1]}={found[2].replace(', ', ',')}"),
-    (re.compile(r" as a str\b"), ""),
-)
-
 _CHECK_CODES = (
     "Exit codes: 0 everything that was compared is within the budget; 1 something is not; 2 a file or an argument is "
     "wrong; 3 the dump holds nothing that can be compared."
 )
-
-
-class _Parser(Parser):
-    """The parser of a verb; what the library says of its mappings becomes an option."""
-
-    def in_its_words(self, message: str) -> str:
-        for pattern, words in _WORDS:
-            message = pattern.sub(words, message)
-        return super().in_its_words(message)
 
 
 def add_verbs(verbs: Any) -> None:
@@ -47,7 +30,7 @@ def add_verbs(verbs: Any) -> None:
         help="check another implementation of BERT: is it right, and if not, where and why",
         description="Compare the values that another implementation of BERT computed with the true ones.",
     )
-    parts = parity.add_subparsers(dest="part", metavar="VERB", required=True, parser_class=_Parser)
+    parts = parity.add_subparsers(dest="part", metavar="VERB", required=True)
     _add_check(parts)
     _add_probe(parts)
     _add_names(parts)
@@ -57,7 +40,7 @@ def add_verbs(verbs: Any) -> None:
 def _start(parts: Any, name: str, run: Any, text: str, epilog: str | None = None) -> Parser:
     parser: Parser = parts.add_parser(name, help=text[0].lower() + text[1:-1], description=text, epilog=epilog)
     add_model_options(parser, backend=name != "names")
-    parser.set_defaults(run=run, parser=parser, failed=2 if name == "check" else 1)
+    parser.set_defaults(run=run, failed=2 if name == "check" else 1)
     return parser
 
 
@@ -238,7 +221,7 @@ def _check(arguments: argparse.Namespace) -> int:
             on_table=None if arguments.json == "-" else print_table,
         )
     except NothingComparedError as error:
-        report_problem(arguments.parser.in_its_words(str(error)))
+        report_problem(str(error))
         return 3
     _write(report, arguments, as_findings(report) if printed else str(report))
     return report.exit_code

@@ -6,17 +6,17 @@ import argparse
 import json
 from typing import Any
 
-from minibert.cli.common import (
+from minibert.cli.options import (
     add_batch_size,
     add_model_options,
     add_prompt,
     add_stride,
     add_texts,
+    load_cross_encoder,
+    load_sparse_encoder,
     positive,
-    read_texts,
 )
-from minibert.cli.display import bar, one_line
-from minibert.cli.loading import load_cross_encoder, load_sparse_encoder
+from minibert.cli.output import bar, one_line, read_texts
 from minibert.cli.runs import SHARD_SIZE, add_inputs, has_files, report_run, resumable, run_options, sources_of
 
 __all__ = ["add_verbs"]

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from minibert._utils.validation import counted
-from minibert.cli.common import positive, report_problem, report_written
+from minibert.cli.options import positive
+from minibert.cli.output import report_problem, report_written
 from minibert.corpus.readers import Source, input_format
 from minibert.corpus.run_folder import folder_of, is_unfinished
 

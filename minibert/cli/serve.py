@@ -9,7 +9,8 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from minibert.checkpoint.hub import DEFAULT_MODEL
-from minibert.cli.common import add_compute_type, add_shared_weights, natural, positive, report_problem
+from minibert.cli.options import add_compute_type, add_shared_weights, natural, positive
+from minibert.cli.output import report_problem
 
 if TYPE_CHECKING:
     from minibert.serving.keys import ApiKeys

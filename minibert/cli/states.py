@@ -12,17 +12,8 @@ from itertools import accumulate, combinations, islice
 from typing import TYPE_CHECKING, Any
 
 from minibert._utils.files import check_output
-from minibert.cli.common import (
-    add_layer_pooling,
-    add_layers,
-    add_model_options,
-    add_texts,
-    check_file,
-    read_texts,
-    report_written,
-    write_file,
-)
-from minibert.cli.loading import load_bert, load_tokenizer
+from minibert.cli.options import add_layer_pooling, add_layers, add_model_options, add_texts, load_bert, load_tokenizer
+from minibert.cli.output import check_file, read_texts, report_written, write_file
 
 if TYPE_CHECKING:
     from minibert.tokenizer.bert_tokenizer import BertTokenizer

@@ -6,8 +6,8 @@ import argparse
 import json
 from typing import Any
 
-from minibert.cli.common import add_model_options, add_texts, natural, positive, read_texts
-from minibert.cli.display import bar, one_line, painter
+from minibert.cli.options import add_model_options, add_texts, natural, positive
+from minibert.cli.output import bar, one_line, painter, read_texts
 
 __all__ = ["add_verbs"]
 

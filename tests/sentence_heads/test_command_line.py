@@ -13,7 +13,7 @@ import pytest
 
 import minibert
 from minibert import CrossEncoder, SparseEncoder
-from minibert.cli import display
+from minibert.cli import output as display
 from minibert.corpus.heads import rerank_corpus, sparse_corpus
 from minibert.corpus.readers import Source
 from tests.support.command_line import run, standard_input

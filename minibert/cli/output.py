@@ -1,0 +1,180 @@
+"""What verbs read and print: texts in, results to the standard output or a file, everything else to stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import BinaryIO
+
+from minibert._utils.files import check_output, os_reason, printable, write_whole
+
+_STANDARD_OUTPUT = ("-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
+
+
+@contextlib.contextmanager
+def standard_streams() -> Iterator[None]:
+    """Replace a stderr that was closed before the start (``2>&-``), and drop what a full disk or a closed pipe refuses.
+
+    A standard output that was closed ends the process with exit code 1.
+    """
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (used until the process ends)
+    if sys.stdout is None:
+        report_problem("the standard output is closed; redirect it, for example to a file.")
+        raise SystemExit(1)
+    try:
+        yield
+    finally:
+        try:
+            sys.stdout.flush()
+        except (OSError, ValueError):  # ValueError: Python's own stream was closed
+            with contextlib.suppress(OSError, ValueError):  # otherwise Python tries again when the process ends
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def report_problem(problem: str) -> None:
+    """Print a problem or a warning on the standard error."""
+    with contextlib.suppress(OSError):  # the result does not depend on this message
+        print(f"minibert: {problem}", file=sys.stderr)
+
+
+def read_texts(texts: list[str]) -> list[str]:
+    """Return the texts with each "-" replaced by the lines of the standard input.
+
+    Raises
+    ------
+    ValueError
+        A line is not UTF-8 (the message names it), or there is no text.
+    """
+    read: list[str] = []
+    for text in texts:
+        if text != "-":
+            read.append(text)
+            continue
+        read += read_lines("-")
+    if not read:
+        raise ValueError("the standard input does not hold a text; write one text per line to it.")
+    return read
+
+
+def read_lines(path: str) -> list[str]:
+    """Return the lines of a UTF-8 file without newlines; "-" means the standard input.
+
+    Raises
+    ------
+    ValueError, OSError
+        A line is not UTF-8 (the message names it), or the file cannot be read.
+    """
+    if path == "-":
+        if sys.stdin is None:
+            raise ValueError("the standard input is closed.")
+        name, data = "standard input", sys.stdin.buffer.read()
+    else:
+        name = path
+        try:
+            with open(path, "rb") as file:
+                data = file.read()
+        except (OSError, ValueError) as error:  # ValueError: a name with a NUL in it
+            reason = os_reason(error) if isinstance(error, OSError) else error
+            raise OSError(f"{printable(path)} cannot be read: {reason}.") from error
+    lines = data.split(b"\n")
+    if lines[-1] == b"":
+        lines.pop()
+    read: list[str] = []
+    for number, line in enumerate(lines, 1):
+        try:
+            read.append(line.removesuffix(b"\r").decode("utf-8-sig" if number == 1 else "utf-8"))
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{name}, line {number}, is not UTF-8: byte 0x{line[error.start]:02x} at {error.start}."
+            ) from None
+    return read
+
+
+def check_file(path: str, suffix: str) -> None:
+    """Check the name of a file for `write_file`, before anything is computed.
+
+    The standard output, a pipe or a device may have any name.
+
+    Raises
+    ------
+    ValueError, OSError
+        As in `check_output`.
+    """
+    if path not in _STANDARD_OUTPUT and not _is_stream(path):
+        check_output(path, (suffix,))
+
+
+def write_file(path: str, write: Callable[[BinaryIO], None]) -> None:
+    """Write a file with `write`. It gets its name only when it is complete; "-" means the standard output.
+
+    A link is followed. A pipe or a device is written to, never replaced.
+
+    Raises
+    ------
+    OSError
+        The file cannot be written. `path` is then as it was before.
+    """
+    printed = path in _STANDARD_OUTPUT
+    if printed or _is_stream(path):
+        whole = io.BytesIO()  # the formats need a file that can be rewound
+        write(whole)
+        try:
+            with open(sys.stdout.fileno() if printed else path, "wb", closefd=not printed) as file:
+                file.write(whole.getbuffer())
+        except OSError as error:
+            raise OSError(f"{path} cannot be written: {error.strerror or error}.") from error
+        return
+    write_whole(path, write)
+
+
+def _is_stream(path: str) -> bool:
+    """Return whether a path is that of a pipe or a device."""
+    return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
+
+
+def report_written(path: str, what: str) -> None:
+    """Print what was written, on the standard error if the standard output has the file itself."""
+    elsewhere = path in _STANDARD_OUTPUT
+    print(f"{path}: {what}", file=sys.stderr if elsewhere else sys.stdout)
+
+
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+_WIDTH = 20
+
+# Escape codes of colours; labels get them in the order in which they come.
+_COLOURS = (36, 33, 35, 32, 34, 31)
+
+
+def bar(part: float, width: int = _WIDTH) -> str:
+    """Return a bar for a number from 0 to 1, of `width` characters; ``#`` where the output cannot show blocks."""
+    eighths = round(min(max(part, 0.0), 1.0) * width * 8)
+    full, rest = divmod(eighths, 8)
+    blocks = "█" * full + (_EIGHTHS[rest] if rest else "")
+    try:
+        blocks.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        blocks = "#" * round(eighths / 8)
+    return blocks.ljust(width)
+
+
+def painter() -> Callable[[str, str], str]:
+    """Return a function (text, label) -> the text in the colour of the label, or as it is if there are no colours."""
+    terminal = bool(getattr(sys.stdout, "isatty", lambda: False)())
+    if not terminal or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return lambda text, label: text
+    labels: dict[str, int] = {}
+
+    def paint(text: str, label: str) -> str:
+        colour = _COLOURS[labels.setdefault(label, len(labels)) % len(_COLOURS)]
+        return f"\x1b[1;{colour}m{text}\x1b[0m"
+
+    return paint
+
+
+def one_line(text: str) -> str:
+    """Return a text with each run of white space, and each control character, as one space."""
+    return " ".join("".join(one if one.isprintable() else " " for one in text).split())
