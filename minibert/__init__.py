@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from minibert.tokens.layers import combine_layers
     from minibert.tokens.occurrences import word_occurrences
     from minibert.tokens.token_vectors import TokenVectors
-    from minibert.trace.edit import Edit, head_mask
+    from minibert.trace.edits import Edit, head_mask
     from minibert.trace.trace import Trace
     from minibert.util import LoggingHandler
 
@@ -135,7 +135,7 @@ _MODULE_OF = {
     "BertTokenizerFast": "tokenizer.bert_tokenizer",
     "CrossEncoder": "sentence.cross_encoder",
     "DownloadError": "errors",
-    "Edit": "trace.edit",
+    "Edit": "trace.edits",
     "LoggingHandler": "util",
     "ModelFormatError": "errors",
     "SentenceTransformer": "sentence.sentence_transformers",
@@ -146,7 +146,7 @@ _MODULE_OF = {
     "Trace": "trace.trace",
     "combine_layers": "tokens.layers",
     "embed_tokens": "tokens.embed",
-    "head_mask": "trace.edit",
+    "head_mask": "trace.edits",
     "load": "models.auto",
     "pipeline": "tasks.pipelines",
     "quantize_embeddings": "similarity",

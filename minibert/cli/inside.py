@@ -15,7 +15,7 @@ from minibert.cli.output import check_file, report_problem, report_written, writ
 if TYPE_CHECKING:
     from minibert._utils.validation import FloatArray
     from minibert.sentence.sentence_transformers import SentenceTransformer
-    from minibert.trace.steps import VectorStep
+    from minibert.trace.page.steps import VectorStep
     from minibert.trace.trace import Trace
 
 __all__ = ["add_verbs"]
@@ -99,7 +99,7 @@ def _inspect(arguments: argparse.Namespace) -> None:
     check_file(arguments.output, ".html")
     from minibert.inside.texts import page_guesses, trace_texts
     from minibert.models.heads import BertForMaskedLM
-    from minibert.trace.page import page
+    from minibert.trace.page.document import page
 
     model, tokenizer = _load(arguments, masked_lm=True)
     sentences = _sentences(arguments)

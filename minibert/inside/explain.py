@@ -19,9 +19,9 @@ from minibert.bert.reference import erf
 from minibert.inside.checks import check_model
 from minibert.inside.texts import trace_texts
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
-from minibert.trace.page_data import visible
-from minibert.trace.steps import Step, steps
-from minibert.trace.table import LAYER
+from minibert.trace.names import LAYER
+from minibert.trace.page.data import visible
+from minibert.trace.page.steps import Step, steps
 from minibert.trace.trace import Trace
 
 __all__ = ["Explanation", "Line", "StepNumbers", "explain"]

@@ -13,7 +13,7 @@ from minibert.inside.lens import logit_lens
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
 from minibert.trace.names import Record
-from minibert.trace.page_data import Guesses
+from minibert.trace.page.data import Guesses
 from minibert.trace.trace import Trace
 
 __all__ = ["page_guesses", "trace_texts"]

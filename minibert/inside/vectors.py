@@ -13,7 +13,7 @@ from minibert.sentence.encode import sentence_width
 from minibert.sentence.options import EncodeOptions
 from minibert.sentence.pooling import pool
 from minibert.sentence.sentence_transformers import SentenceTransformer
-from minibert.trace.steps import VectorStep, source_line
+from minibert.trace.page.steps import VectorStep, source_line
 
 __all__ = ["TextVectors", "vector_steps"]
 

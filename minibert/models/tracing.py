@@ -20,12 +20,10 @@ from minibert.bert.ops import Ops
 from minibert.bert.packed import PackedBatch
 from minibert.bert.weights import HEADS, Weights
 from minibert.models.inputs import as_numbers, pack
-from minibert.trace.edit import EditValue
-from minibert.trace.edits import Edits
+from minibert.trace.edits import Edits, EditValue
 from minibert.trace.names import Names, Record, Sizes
-from minibert.trace.trace import Trace
+from minibert.trace.trace import Site, Trace, check_tokens
 from minibert.trace.tracer import Deliver, Queue, Recorder, Tracer, nbytes_of
-from minibert.trace.values import Site, check_tokens
 
 __all__ = ["Traceable"]
 

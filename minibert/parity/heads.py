@@ -14,7 +14,7 @@ from minibert.parity.finding import Finding
 from minibert.parity.forward import Model
 from minibert.parity.padded import Padded, visible
 from minibert.parity.vectors import state_name
-from minibert.trace.table import HEADS, Entry
+from minibert.trace.names import HEADS, Entry
 
 __all__ = ["head_findings"]
 

@@ -14,7 +14,7 @@ from minibert._utils.validation import FloatArray
 from minibert.bert.config import BertConfig
 from minibert.parity.padded import InapplicableError, Padded
 from minibert.parity.parts import Here, Part
-from minibert.trace.table import EMBEDDINGS, LAYER, POOLER
+from minibert.trace.names import EMBEDDINGS, LAYER, POOLER
 
 __all__ = ["DENSE", "NORMS", "Dump", "Mistake", "Recipe", "Vector", "part_mistake", "square", "symbol_of"]
 
@@ -36,12 +36,12 @@ _SYMBOLS = {entry.path: entry.symbol for entry in (*EMBEDDINGS, *LAYER, *POOLER)
 
 NORMS = ("embeddings", "attention", "output")
 DENSE = ("query", "key", "value", "attention_dense", "intermediate_dense", "output_dense", "pooler_dense")
-"""The symbols of the outputs of LayerNorms and of linear maps, in trace/table.py."""
+"""The symbols of the outputs of LayerNorms and of linear maps, in trace/names.py."""
 
 
 @functools.lru_cache(maxsize=4096)
 def symbol_of(name: str) -> str:
-    """Return the symbol of a name of trace/table.py, "" for a name without one."""
+    """Return the symbol of a name of trace/names.py, "" for a name without one."""
     return _SYMBOLS.get(re.sub(r"^encoder\.layer\.\d+", "encoder.layer.{i}", name), "")
 
 
@@ -63,7 +63,7 @@ class Mistake:
     remedy : str
         What to change; it names the call in common frameworks.
     symbols : tuple of str
-        The values of trace/table.py that are computed differently. Everything after them differs too.
+        The values of trace/names.py that are computed differently. Everything after them differs too.
     parts : mapping of str to Part
         What it does in the place of parts of forward.py.
     inputs : function of `Padded` and the config, optional

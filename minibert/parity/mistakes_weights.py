@@ -13,7 +13,7 @@ from minibert.parity.mistake import DENSE, Mistake, part_mistake, square
 from minibert.parity.padded import InapplicableError
 from minibert.parity.parts import Here, Part
 from minibert.parity.rounding import to_bfloat16, to_float16, to_tf32
-from minibert.trace.table import EMBEDDINGS, LAYER, POOLER
+from minibert.trace.names import EMBEDDINGS, LAYER, POOLER
 
 __all__ = ["DROPOUT", "WEIGHT_MISTAKES"]
 

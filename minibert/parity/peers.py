@@ -163,7 +163,7 @@ def _with_outputs(path: Path) -> Any:
     return graph.SerializeToString()
 
 
-# The last ops of modules; the names of their outputs are in trace/table.py.
+# The last ops of modules; the names of their outputs are in trace/names.py.
 _OPS = ("Add", "LayerNormalization", "Softmax", "Gather", "Gemm", "Tanh")
 
 

@@ -26,7 +26,7 @@ from minibert.parity.mistake import DENSE, Mistake, Recipe, part_mistake, symbol
 from minibert.parity.padded import InapplicableError, Padded, visible
 from minibert.parity.parts import Here, Part, Store
 from minibert.parity.vectors import VECTOR, mask_of, state_name, vector
-from minibert.trace.table import EMBEDDINGS, LAYER, POOLER
+from minibert.trace.names import EMBEDDINGS, LAYER, POOLER
 
 __all__ = ["Place", "Replay", "encoder_of", "replay"]
 

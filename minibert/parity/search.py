@@ -15,7 +15,7 @@ from minibert.parity.mistake import Mistake, symbol_of
 from minibert.parity.mistakes import MISTAKES
 from minibert.parity.padded import InapplicableError, Padded
 from minibert.parity.replay import Place, Replay
-from minibert.trace.table import LAYER
+from minibert.trace.names import LAYER
 
 __all__ = ["PROMISING", "USEFUL", "Search", "Trial"]
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 from minibert.parity.subject import Subject
-from minibert.trace.table import TABLE, Entry
+from minibert.trace.names import TABLE, Entry
 
 __all__ = ["STYLES", "listed_names"]
 

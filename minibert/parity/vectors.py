@@ -38,7 +38,7 @@ Pooling = Callable[[Mapping[str, FloatArray], Padded, int], FloatArray]
 
 
 def state_name(index: int) -> str:
-    """Return the name in trace/table.py of hidden state `index`."""
+    """Return the name in trace/names.py of hidden state `index`."""
     return "embeddings" if index == 0 else f"encoder.layer.{index - 1}"
 
 

@@ -1,4 +1,8 @@
-"""Edits of one forward: checked against the model and the batch, applied to one sequence at a time, reported."""
+"""`Edit`: a change of intermediate values; and all edits of one forward: checked, applied, reported.
+
+A sequence's values are (S, width), (A, S, S) for scores and probs, or (width,) for the values of [CLS] alone. An edit
+gets a copy. Numbers that it leaves as they are keep their bits, also in everything that is computed from them.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +10,221 @@ import dataclasses
 import inspect
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from minibert._utils.validation import FloatArray, IntArray, brief, check_indices, counted
+from minibert._utils.torch_interop import to_array
+from minibert._utils.validation import FloatArray, IntArray, brief, check_choice, check_indices, check_int, counted
 from minibert.bert.packed import PackedBatch
-from minibert.trace.edit import Change, Edit, EditValue, Where, copied_array
 from minibert.trace.names import Names, Spec
-from minibert.trace.trace import Trace
-from minibert.trace.values import EditReport, Site
+from minibert.trace.trace import EditReport, Site, Trace
 
-__all__ = ["Edits"]
+__all__ = ["Edit", "EditValue", "Edits", "head_mask"]
+
+EditValue: TypeAlias = "Edit | npt.ArrayLike | Callable[..., FloatArray | None]"
+"""A value of ``edit=``: an `Edit`; an array or a number, which replaces; or a function, which returns the new array."""
+
+Indices: TypeAlias = "int | Sequence[int] | npt.NDArray[Any] | None"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Where:
+    """The part of a value that an edit changes; None means all.
+
+    Parameters
+    ----------
+    heads : attention heads, of query, key, value, the context and of scores and probs
+    tokens : columns of the padded batch, or a bool array (B, S); of scores and probs the tokens that look
+    keys : columns of the padded batch, or a bool array (B, S); of scores and probs the tokens that are looked at
+    features : the last axis of a value that has features
+    sequences : rows of the padded batch
+    """
+
+    heads: Any = None
+    tokens: Any = None
+    keys: Any = None
+    features: Any = None
+    sequences: Any = None
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value is not None:
+                object.__setattr__(self, field.name, _frozen(field.name, value))
+
+    def __str__(self) -> str:
+        parts = [(field.name, getattr(self, field.name)) for field in dataclasses.fields(self)]
+        return ", ".join(f"{name}={brief(value.tolist())}" for name, value in parts if value is not None)
+
+
+def copied_array(name: str, value: Any) -> npt.NDArray[Any]:
+    """Return a new array of the values of an argument; raise a ValueError with its name if they do not make one."""
+    try:
+        return np.array(to_array(value))
+    except MemoryError:
+        raise
+    except Exception as error:  # lists of different lengths, or an object of another library that cannot be read
+        raise ValueError(f"{name} is not a rectangular array of numbers ({error}).") from error
+
+
+def _frozen(name: str, value: Any) -> npt.NDArray[Any]:
+    """Return indices or a mask as a private array: ints of one axis, or bools."""
+    array = copied_array(name, value if not isinstance(value, range | set | frozenset) else list(value))
+    if not array.size and array.dtype.kind == "f":
+        array = array.astype(np.int64)
+    if array.dtype.kind not in "iu" and not (
+        array.dtype.kind == "b" and array.ndim == 2 and name in ("tokens", "keys")
+    ):
+        also = ", or a bool array of shape (B, S)" if name in ("tokens", "keys") else ""
+        raise TypeError(f"{name}={brief(value)}; expected an int or several{also}.")
+    if array.dtype.kind != "b":
+        array = array.reshape(-1)
+    array.flags.writeable = False
+    return array
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Change:
+    """One step of an edit: the kind of change, its argument, and where."""
+
+    kind: Literal["zero", "mean", "scale", "add", "replace", "patch", "noise", "function"]
+    value: Any
+    where: Where
+    seed: int = 0
+
+    def __str__(self) -> str:
+        value = "" if self.kind in ("zero", "patch", "function") else _shown(self.value)
+        return f"{self.kind}({', '.join(filter(None, [value, str(self.where)]))})"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return brief(value.tolist()) if value.ndim == 0 else f"<array {value.shape}>"
+    return brief(value)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Edit:
+    """A change of a value, made by its class methods; ``first | second`` applies one after the other.
+
+    All class methods have the keywords of `Where`: heads, tokens, keys, features, sequences. Arrays are (B, S, width),
+    (B, A, S, S) or (B, width) as in a trace, with 1 for an axis that does not matter; or one number for each feature
+    (of scores and probs: for each head); or one number.
+    """
+
+    changes: tuple[Change, ...]
+
+    @classmethod
+    def zero(cls, **where: Indices) -> Edit:
+        """Set to 0."""
+        return cls((Change("zero", None, _where("zero", where)),))
+
+    @classmethod
+    def mean(cls, over: Literal["tokens", "features", "heads"] = "tokens", **where: Indices) -> Edit:
+        """Replace by the mean over the tokens of the sequence, over the features of the token, or over the heads.
+
+        The mean is that of the whole axis, also if only a part is replaced. The axis "features" of scores and probs is
+        that of the keys.
+        """
+        check_choice("over", over, ("tokens", "features", "heads"))
+        return cls((Change("mean", over, _where("mean", where)),))
+
+    @classmethod
+    def scale(cls, factor: npt.ArrayLike, **where: Indices) -> Edit:
+        """Multiply by numbers."""
+        return cls((Change("scale", _numbers("factor", factor), _where("scale", where)),))
+
+    @classmethod
+    def add(cls, value: npt.ArrayLike, **where: Indices) -> Edit:
+        """Add numbers; to scores also -inf, which makes the probs 0."""
+        return cls((Change("add", _numbers("value", value), _where("add", where)),))
+
+    @classmethod
+    def replace(cls, value: npt.ArrayLike, **where: Indices) -> Edit:
+        """Replace by numbers."""
+        return cls((Change("replace", _numbers("value", value), _where("replace", where)),))
+
+    @classmethod
+    def patch(cls, other: Trace, **where: Indices) -> Edit:
+        """Replace by the values of the same name in another trace: of the same sequence, or of its only one.
+
+        The two sequences must have the same masks.
+        """
+        if not isinstance(other, Trace):
+            raise TypeError(f"patch was given {brief(other)}; expected a Trace, the result of model.trace(...).")
+        return cls((Change("patch", other, _where("patch", where)),))
+
+    @classmethod
+    def noise(cls, sd: float, seed: int = 0, **where: Indices) -> Edit:
+        """Add normal noise with the standard deviation `sd`.
+
+        The numbers depend on the seed, on the name and on the row of the sequence in the batch.
+        """
+        value = _numbers("sd", sd)
+        if value.ndim or not value >= 0 or not np.isfinite(value):
+            raise ValueError(f"sd={brief(sd)}; expected a number of at least 0, the standard deviation.")
+        return cls((Change("noise", value, _where("noise", where), check_int("seed", seed, 0)),))
+
+    @classmethod
+    def function(cls, function: Callable[..., FloatArray | None], **where: Indices) -> Edit:
+        """Replace by the result of a function, called with the array of one sequence, or the part that is chosen.
+
+        A function with two parameters also gets the `Site`, which has name, layer, sequence and columns. The result
+        has the shape of the array; None leaves the value as it is. The array is a copy.
+        """
+        if not callable(function):
+            raise TypeError(f"function was given {brief(function)}; expected a function of an array.")
+        return cls((Change("function", function, _where("function", where)),))
+
+    def __or__(self, other: Edit) -> Edit:
+        if not isinstance(other, Edit):
+            return NotImplemented
+        return Edit(self.changes + other.changes)
+
+    def __str__(self) -> str:
+        return " | ".join(map(str, self.changes))
+
+
+def head_mask(mask: npt.ArrayLike) -> dict[str, EditValue]:
+    """Return ``edit=`` that multiplies the probs of attention head a of layer i by ``mask[i, a]``; 0 removes the head.
+
+    This is the ``head_mask=`` that transformers had before version 5. Layers of ones only are left out.
+
+    Parameters
+    ----------
+    mask : array of shape (L, A), or (A,) for all layers
+    """
+    numbers = _numbers("mask", mask)
+    if numbers.ndim == 1:
+        return {} if (numbers == 1).all() else {"encoder.layer.*.attention.self.probs": Edit.scale(numbers)}
+    if numbers.ndim != 2:
+        raise ValueError(f"mask has shape {numbers.shape}; expected (layers, heads), or (heads,) for all layers.")
+    return {
+        f"encoder.layer.{i}.attention.self.probs": Edit.scale(row)
+        for i, row in enumerate(numbers)
+        if not (row == 1).all()
+    }
+
+
+def _where(method: str, where: dict[str, Any]) -> Where:
+    known = [field.name for field in dataclasses.fields(Where)]
+    if unknown := [name for name in where if name not in known]:
+        raise TypeError(f"Edit.{method} does not know {', '.join(unknown)}; it has {', '.join(known)}.")
+    return Where(**where)
+
+
+def _numbers(name: str, value: Any) -> npt.NDArray[np.float64]:
+    """Return numbers as a private float64 array; NaN and +inf are refused, because no value may hold them."""
+    array = copied_array(name, value)
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"{name}={brief(value)}; expected a number or an array of numbers.")
+    array = array.astype(np.float64)
+    if np.isnan(array).any() or (array == np.inf).any():
+        raise ValueError(f"{name} holds NaN or infinity; give finite numbers.")
+    array.flags.writeable = False
+    return array
 
 
 # --- one change of one value ------------------------------------------------------------------------------------------
@@ -32,12 +238,7 @@ class Target:
         self.names = names
         self.batch = batch
         self.columns = columns
-        num_sequences, length = batch.mask.shape
-        self.shape: tuple[int, ...] = {
-            "tokens": (num_sequences, length, spec.width),
-            "pairs": (num_sequences, spec.width, length, length),
-            "pooled": (num_sequences, spec.width),
-        }[spec.kind]
+        self.shape = spec.shape(*batch.mask.shape)
 
     # --- where --------------------------------------------------------------------------------------------------------
 

@@ -1,39 +1,93 @@
-"""`Trace`: the recorded values of one forward pass, by name."""
+"""`Trace`: the recorded values of one forward pass, by name; its files, and the report of an edit."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
+import json
 import os
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, pairwise
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
+from minibert._utils.files import check_format, check_output, os_reason, parse_json, parse_npy, printable, write_whole
 from minibert._utils.reporting import html_table
 from minibert._utils.validation import FloatArray, IntArray, brief, check_int, counted
-from minibert.bert.packed import PackedBatch
+from minibert.bert.packed import PackedBatch, cumulate
 from minibert.bert.weights import Weights
-from minibert.trace.names import Names, Record, Sizes
-from minibert.trace.saved import read_trace, write_trace
-from minibert.trace.values import EditReport, Value
+from minibert.trace.names import Names, Record, Sizes, Spec
 
 if TYPE_CHECKING:
-    from minibert.trace.page import Frame
-    from minibert.trace.page_data import Guesses
-    from minibert.trace.steps import VectorStep
+    from minibert.trace.page.document import Frame, PageOptions
 
-__all__ = ["Trace"]
+__all__ = ["EditReport", "Site", "Trace", "Value", "check_tokens"]
+
+_FORMAT = 1  # of the files
+_SUFFIXES = (".npz", ".safetensors")
+# The name of the header among the arrays of an .npz, and in the metadata of a safetensors file.
+_HEADER = "minibert_trace"
 
 # Rows of a table that is printed.
 _SHOWN = 24
 
 
+Value = FloatArray | list[FloatArray]
+"""A recorded value as it is kept: rows of T tokens or of the sequences that show [CLS]; or an (A, S, S) for each."""
+
+
+class Site(NamedTuple):
+    """One value of one sequence.
+
+    Parameters
+    ----------
+    name : str
+    layer : int or None        None outside the layers
+    sequence : int             its row in the padded batch
+    columns : int ndarray      the column in the padded batch of each of its S tokens
+    array : ndarray            (S, width), (A, S, S) for scores and probs, or (width,) for the values of [CLS] alone
+    """
+
+    name: str
+    layer: int | None
+    sequence: int
+    columns: IntArray
+    array: FloatArray
+
+
+@dataclasses.dataclass(frozen=True)
+class EditReport:
+    """What one item of ``edit=`` did.
+
+    Parameters
+    ----------
+    pattern : str              its key
+    description : str          the change, in words
+    names : tuple of str       the names that the key means
+    fired : int                how many values, of one name and one sequence each, it was applied to
+    changed : int              how many numbers have other bits afterwards
+    before_rms : float         root mean square of these values before the change
+    change_rms : float         root mean square of the change
+    """
+
+    pattern: str
+    description: str
+    names: tuple[str, ...]
+    fired: int
+    changed: int
+    before_rms: float
+    change_rms: float
+
+
 class Trace(Mapping[str, FloatArray]):
     """The recorded values of one forward pass: a mapping of names to arrays in padded form.
 
-    ``trace[name]`` takes every name and alias of table.py, and ``trace[3, "probs"]`` a symbol of the table in a layer.
+    ``trace[name]`` takes every name and alias of names.py, and ``trace[3, "probs"]`` a symbol of the table in a layer.
     It returns a new array each time, with zeros for masked tokens: (B, S, width), (B, A, S, S) for scores and probs, or
     (B, width) for the values of [CLS] alone. Iteration gives each recorded name of the table once, in the order of the
     forward pass.
@@ -145,15 +199,7 @@ class Trace(Mapping[str, FloatArray]):
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of each recorded array, without making it."""
-        num_sequences, length = self.mask.shape
-        by_kind = {"tokens": (num_sequences, length), "pooled": (num_sequences,)}
-        specs = ((name, self._names.specs[name]) for name in self._values)
-        return {
-            name: (num_sequences, spec.width, length, length)
-            if spec.kind == "pairs"
-            else (*by_kind[spec.kind], spec.width)
-            for name, spec in specs
-        }
+        return {name: self._names.specs[name].shape(*self.mask.shape) for name in self._values}
 
     @property
     def ids(self) -> list[IntArray] | None:
@@ -240,21 +286,7 @@ class Trace(Mapping[str, FloatArray]):
 
     # --- the page -----------------------------------------------------------------------------------------------------
 
-    def page(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        title: str = "",
-        note: str = "",
-        sequences: Sequence[int] | int | None = None,
-        layers: Sequence[int] | int | None = None,
-        heads: Sequence[int] | int | None = None,
-        max_bytes: int = 5_000_000,
-        parts: FloatArray | None = None,
-        guesses: Guesses | None = None,
-        errors: Sequence[tuple[str, float, str]] = (),
-        vector: Sequence[VectorStep] = (),
-    ) -> None:
+    def page(self, path: str | os.PathLike[str], **options: Unpack[PageOptions]) -> None:
         """Write one HTML file to look at the trace in a browser: the heads, their attention, each layer step by step.
 
         The file needs no other file and no network, and makes no request. It shows what was recorded.
@@ -266,7 +298,7 @@ class Trace(Mapping[str, FloatArray]):
         sequences, layers, heads : int or several ints, optional
             What the page has; default: all of the trace. Negative ones count from the end.
         max_bytes : int
-            A larger page is refused. Beyond a million probs the page has the largest of each row only.
+            A larger page is refused; default 5,000,000. Beyond a million probs the page has the largest of each row.
         parts : ndarray of shape (Sa, Sb), optional
             For a trace of two texts: ``minibert.inside.explain_similarity(model, a, b).parts``.
         guesses : Guesses, optional
@@ -285,49 +317,15 @@ class Trace(Mapping[str, FloatArray]):
         OSError
             The file cannot be written.
         """
-        from minibert.trace.page import page, write_page
+        from minibert.trace.page.document import page, write_page
 
-        options: dict[str, Any] = {
-            "sequences": sequences,
-            "layers": layers,
-            "heads": heads,
-            "parts": parts,
-            "guesses": guesses,
-            "vector": vector,
-        }
-        write_page(path, lambda: page(self, title=title, note=note, max_bytes=max_bytes, errors=errors, **options))
+        write_page(path, lambda: page(self, **options))
 
-    def show(
-        self,
-        *,
-        title: str = "",
-        note: str = "",
-        sequences: Sequence[int] | int | None = None,
-        layers: Sequence[int] | int | None = None,
-        heads: Sequence[int] | int | None = None,
-        max_bytes: int = 5_000_000,
-        parts: FloatArray | None = None,
-        guesses: Guesses | None = None,
-        errors: Sequence[tuple[str, float, str]] = (),
-        vector: Sequence[VectorStep] = (),
-        height: int = 900,
-    ) -> Frame:
-        """Return the same page as `page` for a notebook, `height` pixels high.
+    def show(self, *, height: int = 900, **options: Unpack[PageOptions]) -> Frame:
+        """Return the page for a notebook, `height` pixels high; the other arguments and errors are those of `page`."""
+        from minibert.trace.page.document import Frame, page
 
-        The other arguments and errors are those of `page`.
-        """
-        from minibert.trace.page import Frame, page
-
-        options: dict[str, Any] = {
-            "sequences": sequences,
-            "layers": layers,
-            "heads": heads,
-            "parts": parts,
-            "guesses": guesses,
-            "vector": vector,
-        }
-        html = page(self, title=title, note=note, max_bytes=max_bytes, errors=errors, **options)
-        return Frame(html, check_int("height", height, 100, 100_000))
+        return Frame(page(self, **options), check_int("height", height, 100, 100_000))
 
     # --- files --------------------------------------------------------------------------------------------------------
 
@@ -344,16 +342,16 @@ class Trace(Mapping[str, FloatArray]):
         OSError
             The file cannot be written.
         """
-        first: FloatArray | Value = next(iter(self._values.values()), np.zeros(0, np.float32))
-        arrays = first if isinstance(first, list) else [first]
-        dtype = arrays[0].dtype if arrays else np.dtype(np.float32)
+        write = _write_npz if check_output(path, _SUFFIXES) == ".npz" else _write_safetensors
         header = {
+            "format": _FORMAT,
             "sizes": dataclasses.asdict(self._names.sizes),
             "names": list(self._values),
             "tokens": self.tokens,
             "edits": [dataclasses.asdict(report) for report in self.edits],
         }
-        write_trace(path, self, self.shapes, dtype, self.mask, header)
+        content = write({**self, "attention_mask": self.mask.astype(np.uint8)}, json.dumps(header, ensure_ascii=False))
+        write_whole(path, lambda file: file.write(content))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -366,5 +364,121 @@ class Trace(Mapping[str, FloatArray]):
         OSError
             The file cannot be read.
         """
-        saved = read_trace(path)
-        return cls(saved.names, saved.batch, saved.values, tokens=saved.tokens, edits=saved.edits)
+        name, suffix = printable(os.fspath(path)), Path(path).suffix.lower()
+        if suffix not in _SUFFIXES:
+            raise ValueError(f"{name} must end in {' or '.join(_SUFFIXES)}, which is the format of a trace.")
+        try:
+            content = Path(path).read_bytes()
+        except OSError as error:
+            raise OSError(f"{name} cannot be read: {os_reason(error)}.") from error
+        with _refused(name):
+            arrays, text = (_read_npz if suffix == ".npz" else _read_safetensors)(content)
+            header = dict(parse_json(text.encode(), "its header"))
+        check_format(header, _FORMAT, name)
+        with _refused(name):
+            return cls._assembled(arrays, header)
+
+    @classmethod
+    def _assembled(cls, arrays: dict[str, npt.NDArray[Any]], header: Mapping[str, Any]) -> Self:
+        """Return the trace that the arrays and the header of a file hold."""
+        names = Names(_checked_sizes(header["sizes"]))
+        mask = arrays["attention_mask"]
+        if mask.ndim != 2 or mask.dtype != np.uint8 or mask.max(initial=0) > 1:
+            raise ValueError(f"attention_mask is {mask.dtype} of shape {mask.shape}; expected 0 and 1 of shape (B, S)")
+        shown = mask.astype(np.bool_)
+        nothing = np.zeros(int(shown.sum()), dtype=np.int32)
+        batch = PackedBatch(nothing, nothing, nothing, cumulate(shown.sum(axis=1)), shown)
+        if unknown := [name for name in header["names"] if name not in names.specs]:
+            raise ValueError(f"{brief(unknown[0])} is not a name of its model")
+        values = {name: _packed(arrays[name], names.specs[name], batch) for name in header["names"]}
+        if {*arrays} != {*values, "attention_mask"}:
+            raise ValueError("its arrays differ from the names in its header")
+        if header["tokens"] is not None:
+            check_tokens(header["tokens"], np.diff(batch.cu_seqlens))
+        edits = [EditReport(**{**report, "names": tuple(report["names"])}) for report in header["edits"]]
+        return cls(names, batch, values, tokens=header["tokens"], edits=edits)
+
+
+# --- the content of files ---------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _refused(name: str) -> Iterator[None]:
+    """Turn every error into a ValueError that names the file; zipfile, zlib, NumPy and safetensors raise many types."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise ValueError(
+            f"{name} is not a whole trace of minibert ({error}). Expected a file that Trace.save wrote."
+        ) from error
+
+
+def _write_npz(arrays: Mapping[str, npt.NDArray[Any]], header: str) -> bytes:
+    file = io.BytesIO()
+    np.savez(file, **{_HEADER: np.array(header), **arrays})  # type: ignore[arg-type]
+    return file.getvalue()
+
+
+def _write_safetensors(arrays: Mapping[str, npt.NDArray[Any]], header: str) -> bytes:
+    import safetensors.numpy
+
+    return safetensors.numpy.save(dict(arrays), {_HEADER: header})
+
+
+def _read_npz(content: bytes) -> tuple[dict[str, npt.NDArray[Any]], str]:
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        # What is written is not compressed. So no entry can be larger than the file.
+        if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
+            raise ValueError("it is compressed")
+        arrays = {name.removesuffix(".npy"): parse_npy(archive.read(name)) for name in archive.namelist()}
+    header = arrays.pop(_HEADER)
+    if header.dtype.kind != "U" or header.shape:
+        raise ValueError("its header is not text")
+    return arrays, str(header)
+
+
+def _read_safetensors(content: bytes) -> tuple[dict[str, npt.NDArray[Any]], str]:
+    import safetensors.numpy
+
+    arrays = safetensors.numpy.load(content)  # checks the header, the offsets and the length
+    header = parse_json(content[8 : 8 + int.from_bytes(content[:8], "little")], "its header")
+    return arrays, str(header["__metadata__"][_HEADER])
+
+
+def _checked_sizes(sizes: Mapping[str, Any]) -> Sizes:
+    found = Sizes(**sizes)
+    for field in dataclasses.fields(found)[:6]:
+        check_int(field.name, getattr(found, field.name), 0, 2**31 - 1)
+    check_int("num_layers", found.num_layers, 0, found.num_hidden_layers)
+    if found.num_hidden_layers > 10_000:
+        raise ValueError(f"it has {found.num_hidden_layers} layers")
+    if not isinstance(found.pooler, bool) or not (found.head is None or isinstance(found.head, str)):
+        raise ValueError("its sizes are damaged")
+    return found
+
+
+def _packed(array: npt.NDArray[Any], spec: Spec, batch: PackedBatch) -> Value:
+    """Return the rows of a padded array that are not masked."""
+    expected = spec.shape(*batch.mask.shape)
+    if array.dtype not in (np.float32, np.float64) or array.shape != expected:
+        raise ValueError(f"{spec.name} is {array.dtype} of shape {array.shape}; expected {expected}")
+    if spec.kind == "tokens":
+        return np.ascontiguousarray(array[batch.mask])
+    if spec.kind == "pooled":
+        return np.ascontiguousarray(array[batch.shows_first])
+    shown = [np.flatnonzero(row) for row in batch.mask]
+    return [np.ascontiguousarray(array[b][:, columns[:, None], columns]) for b, columns in enumerate(shown)]
+
+
+def check_tokens(tokens: object, lengths: IntArray) -> None:
+    """Raise a ValueError if tokens are not one list of str for each sequence, of its length."""
+    rows = list(tokens) if isinstance(tokens, list | tuple) else None
+    if rows is None or not all(isinstance(row, list | tuple) and all(isinstance(t, str) for t in row) for row in rows):
+        raise ValueError(f"tokens={brief(tokens)}; expected a list of str for each sequence.")
+    if [len(row) for row in rows] != lengths.tolist():
+        raise ValueError(
+            f"tokens has lists of {brief([len(row) for row in rows])} tokens; the sequences have "
+            f"{brief(lengths.tolist())} tokens that are not masked."
+        )

@@ -23,7 +23,7 @@ from minibert.bert.packed import PackedBatch
 from minibert.bert.reference import ACTIVATION_FUNCTIONS, softmax
 from minibert.trace.edits import Edits
 from minibert.trace.names import Names, lookups
-from minibert.trace.values import Site, Value
+from minibert.trace.trace import Site, Value
 
 __all__ = ["Deliver", "Queue", "Recorder", "Tracer", "nbytes_of"]
 

@@ -13,7 +13,7 @@ import torch
 import minibert
 from benchmarks.checkpoints import random_checkpoint
 from minibert import BertModel, Edit, head_mask
-from minibert.trace.edit import EditValue
+from minibert.trace.edits import EditValue
 from minibert.trace.trace import Trace
 from tests.support.head_models import CLASSES, head_checkpoint, inputs_of, their_model
 from tests.support.torch_hooks import run_hooked, shown

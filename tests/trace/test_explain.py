@@ -15,7 +15,7 @@ import pytest
 from minibert import BertForMaskedLM, BertModel, BertTokenizer
 from minibert.cli import main
 from minibert.inside.explain import Explanation, explain
-from minibert.trace.table import EMBEDDINGS, LAYER, POOLER
+from minibert.trace.names import EMBEDDINGS, LAYER, POOLER
 from tests.support.checkpoints import random_checkpoint
 from tests.support.sentence_heads import model_folder
 

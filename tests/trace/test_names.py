@@ -18,9 +18,8 @@ from benchmarks.float64 import measure
 from minibert import BertModel, exact
 from minibert.bert.weights import HEADS
 from minibert.models.saving import named_arrays
-from minibert.trace.names import Names, Sizes
-from minibert.trace.table import EMBEDDINGS, LAYER, POOLER, TABLE
-from minibert.trace.table import HEADS as HEAD_ENTRIES
+from minibert.trace.names import EMBEDDINGS, LAYER, POOLER, TABLE, Names, Sizes
+from minibert.trace.names import HEADS as HEAD_ENTRIES
 from minibert.trace.trace import Trace
 from tests.support.head_models import CLASSES, head_checkpoint, inputs_of, their_model
 from tests.support.report import REPORT

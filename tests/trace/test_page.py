@@ -22,10 +22,10 @@ import pytest
 from minibert import BertModel, BertTokenizer, Edit, SentenceTransformer, Trace
 from minibert.bert.config import ACTIVATIONS
 from minibert.inside.vectors import vector_steps
-from minibert.trace.page import MAX_BYTES, page
-from minibert.trace.page_data import HEAD_MEASURES, WORD_PLACES
-from minibert.trace.page_payload import three_digits
-from minibert.trace.steps import ACTIVATION_WORDS, PARTS, steps
+from minibert.trace.page.data import HEAD_MEASURES, WORD_PLACES
+from minibert.trace.page.document import MAX_BYTES, page
+from minibert.trace.page.payload import three_digits
+from minibert.trace.page.steps import ACTIVATION_WORDS, PARTS, steps
 from tests.support.checkpoints import random_checkpoint
 from tests.support.sentence_modules import dense, model_with_modules, random_tensors
 from tests.support.text_data import naughty_lines, needs_data
@@ -271,8 +271,8 @@ def test_each_activation_has_its_sentence(hidden_act: str, tmp_path: Path) -> No
 def test_sizes_of_a_short_text(trace: Trace) -> None:
     assert len(trace.tokens[0]) == 22
     assert len(page(trace, title="all-MiniLM-L6-v2").encode("utf-8")) < 150_000
-    code = sum(len((files("minibert.trace") / f"page.{suffix}").read_bytes()) for suffix in ("html", "css", "js"))
-    code += len((files("minibert.trace") / "page_open.js").read_bytes())
+    code = sum(len((files("minibert.trace.page") / f"page.{suffix}").read_bytes()) for suffix in ("html", "css", "js"))
+    code += len((files("minibert.trace.page") / "open.js").read_bytes())
     assert code < 60_000
 
 
@@ -334,9 +334,9 @@ def test_the_script_is_correct_javascript(tmp_path: Path) -> None:
     node = shutil.which("node")
     if node is None:
         pytest.skip("this test needs node")
-    for name in ("page.js", "page_open.js"):
+    for name in ("page.js", "open.js"):
         script = tmp_path / name
-        script.write_bytes((files("minibert.trace") / name).read_bytes())
+        script.write_bytes((files("minibert.trace.page") / name).read_bytes())
         subprocess.run([node, "--check", str(script)], check=True, timeout=60)
         text = script.read_text(encoding="utf-8")
         assert not re.search(
@@ -353,7 +353,9 @@ def test_the_policy_allows_the_two_scripts_and_the_style_alone(trace: Trace) -> 
     digests = ["sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in
                (inline[0], script, inline[1])]  # fmt: skip
     assert f"script-src '{digests[0]}' '{digests[1]}'; style-src '{digests[2]}'; " in unescape(policy)
-    lines = {line.strip() for line in (files("minibert.trace") / "page.js").read_text(encoding="utf-8").splitlines()}
+    lines = {
+        line.strip() for line in (files("minibert.trace.page") / "page.js").read_text(encoding="utf-8").splitlines()
+    }
     assert set(script.splitlines()) <= lines
     assert len(script.splitlines()) > 400
 
@@ -403,7 +405,7 @@ def luminance(colour: str) -> float:
 
 
 def test_the_colours_of_text_have_contrast() -> None:
-    css = (files("minibert.trace") / "page.css").read_text(encoding="utf-8")
+    css = (files("minibert.trace.page") / "page.css").read_text(encoding="utf-8")
     schemes = [dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", line)) for line in css.splitlines() if "--bg:" in line]
     assert len(schemes) == 3
     assert schemes[1] == schemes[2]
@@ -498,7 +500,7 @@ def test_what_is_refused(trace: Trace, small: BertModel, tmp_path: Path) -> None
         (TypeError, r"errors holds \('a', 1.0\); expected", lambda: trace.page(file, errors=[("a", 1.0)])),
         (ValueError, r"\.html", lambda: trace.page(tmp_path / "page.pdf")),
         (OSError, "there is no folder", lambda: trace.page(tmp_path / "no" / "page.html")),
-        (TypeError, "name of a file", lambda: trace.page(3)),
+        (TypeError, "os.PathLike", lambda: trace.page(3)),
         (ValueError, "height=1; expected an int, 100 to 100,000", lambda: trace.show(height=1)),
     ):  # fmt: skip
         with pytest.raises(error, match=message):

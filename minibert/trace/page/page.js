@@ -34,7 +34,7 @@ const number = (x) => {
 const cosine = (x) => (Number.isNaN(x) ? "\u2013" : minus(x.toFixed(3)));
 const percent = (x) => (Number.isNaN(x) ? "\u2013" : `${(100 * x).toFixed(1)}\u00a0%`);
 
-/* ---- the numbers: page_payload.py says what the kinds are ---- */
+/* ---- the numbers: payload.py says what the kinds are ---- */
 const { about, bytes } = window.page;
 const half = (bits) => {
   const exponent = (bits >> 10) & 31, fraction = bits & 1023, sign = bits >> 15 ? -1 : 1;
@@ -80,7 +80,7 @@ const label = (i) => `${i} ${name(i)}`;
 const numbered = (i, token = name(i)) => make("span", { dir: "ltr" }, `${i} `, bdi(token));
 
 /* The shares of one row of attention: NaN where the page has no number, because it is smaller than those it has. Weighted
-   ones are computed from the rounded probs and then corrected; page_data.py does the same and knows the difference. */
+   ones are computed from the rounded probs and then corrected; data.py does the same and knows the difference. */
 const row = (layer, headNumber, token, mode = now.mode) => {
   const given = attention(), S = size(), shares = new Float64Array(S).fill(NaN);
   if (!given) return shares;

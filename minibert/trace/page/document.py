@@ -1,7 +1,7 @@
 """Write a trace as one HTML file that needs nothing else: `Trace.page` and `Trace.show`.
 
-The file holds page.css, page_open.js, and compressed in one string: page.js, a description in JSON and the numbers of
-page_data.py. Its content policy forbids every request, and every script and style but these three. The same trace gives
+The file holds page.css, open.js, and compressed in one string: page.js, a description in JSON and the numbers of
+data.py. Its content policy forbids every request, and every script and style but these three. The same trace gives
 the same bytes.
 """
 
@@ -17,14 +17,13 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from importlib.resources import files
 from numbers import Real
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
 from minibert._utils.files import check_output, write_whole
 from minibert._utils.validation import FloatArray, brief, check_indices, check_int, counted
-from minibert.trace.files import path_text
-from minibert.trace.page_data import (
+from minibert.trace.page.data import (
     FIRST,
     FIRST_KEYS,
     HEAD_MEASURES,
@@ -35,10 +34,10 @@ from minibert.trace.page_data import (
     text_data,
     visible,
 )
-from minibert.trace.page_payload import Payload
-from minibert.trace.steps import PARTS, VectorStep, activation_words, steps
+from minibert.trace.page.payload import Payload
+from minibert.trace.page.steps import PARTS, VectorStep, activation_words, steps
 
-__all__ = ["Frame", "page", "write_page"]
+__all__ = ["Frame", "PageOptions", "page", "write_page"]
 
 FORMAT = 1
 MAX_BYTES = 5_000_000
@@ -47,6 +46,21 @@ _HARMLESS = bytes.maketrans(b"<&", b",.")
 
 # Tokens and layers in the tables for a reader without JavaScript.
 _PLAIN_TOKENS, _PLAIN_LAYERS, _PLAIN_SOURCES = 64, 3, 3
+
+
+class PageOptions(TypedDict, total=False):
+    """The keywords of `page`, which `Trace.page` describes."""
+
+    title: str
+    note: str
+    sequences: Sequence[int] | int | None
+    layers: Sequence[int] | int | None
+    heads: Sequence[int] | int | None
+    max_bytes: int
+    parts: FloatArray | None
+    guesses: Guesses | None
+    errors: Sequence[tuple[str, float, str]]
+    vector: Sequence[VectorStep]
 
 
 class Frame:
@@ -69,7 +83,6 @@ class Frame:
 
 def write_page(path: str | os.PathLike[str], make: Callable[[], str]) -> None:
     """Write a page into a file that ends in .html or .htm; the name is checked before `make` makes the page."""
-    path = path_text(path)
     check_output(path, (".html", ".htm"))
     html = make().encode("utf-8")
     write_whole(path, lambda file: file.write(html))
@@ -227,7 +240,7 @@ def _steps(part: str, activation: str | None) -> list[dict[str, Any]]:
 @functools.cache
 def _file(name: str) -> str:
     """Return a file of this folder without indents, empty lines and comments, which would only take space."""
-    text = (files("minibert.trace") / name).read_text(encoding="utf-8")
+    text = (files("minibert.trace.page") / name).read_text(encoding="utf-8")
     text = re.sub(r"^\s*/\*.*?\*/$", "", text, flags=re.DOTALL | re.MULTILINE)
     if name.endswith(".css"):
         text = re.sub(r" *([{};,]) +| *([{};,])$", r"\1\2", text, flags=re.MULTILINE).replace(": ", ":")
@@ -247,7 +260,7 @@ def _document(
     rows: list[int],
     choice: Choice,
 ) -> str:
-    style, script = _file("page.css"), _file("page_open.js")
+    style, script = _file("page.css"), _file("open.js")
     # Base 85 takes 6 % less than base 64. Two characters are replaced, so that nothing in it is markup.
     packed = payload.compressed(json.dumps(description, separators=(",", ":"), allow_nan=False).encode("ascii"))
     numbers = base64.b85encode(packed).translate(_HARMLESS).decode("ascii")

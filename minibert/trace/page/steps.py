@@ -1,4 +1,4 @@
-"""The steps of the forward pass for readers: each value of table.py with a sentence, and its line of source."""
+"""The steps of the forward pass for readers: each value of names.py with a sentence, and its line of source."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib.resources import files
 from typing import NamedTuple
 
 from minibert._utils.validation import FloatArray
-from minibert.trace.table import EMBEDDINGS, LAYER, POOLER, Entry
+from minibert.trace.names import EMBEDDINGS, LAYER, POOLER, Entry
 
 __all__ = [
     "ACTIVATION_WORDS",

@@ -1,6 +1,6 @@
 """The numbers of the page: what of a trace is shown.
 
-The page computes no model, so everything that it shows is computed here, from recorded values only. page_payload.py
+The page computes no model, so everything that it shows is computed here, from recorded values only. payload.py
 makes bytes of it.
 """
 
@@ -16,10 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray, IntArray
-from minibert.trace.names import Sizes
-from minibert.trace.page_payload import Payload, as_read, mille
-from minibert.trace.steps import PARTS, VectorStep
-from minibert.trace.table import EMBEDDINGS
+from minibert.trace.names import EMBEDDINGS, Sizes
+from minibert.trace.page.payload import Payload, as_read, mille
+from minibert.trace.page.steps import PARTS, VectorStep
 
 __all__ = [
     "FIRST",
