@@ -92,10 +92,10 @@ class Subject:
         """Return an error in units."""
         return rms(name, array - self.truth[name], self.padded) / self.unit[name]
 
-    def diagnose(self, port: Mapping[str, np.ndarray]) -> list[Finding]:
+    def diagnose(self, port: Mapping[str, np.ndarray], rows: Sequence[str] = ()) -> list[Finding]:
         """Return what `minibert.parity` says about a port."""
         wrong = [name for name, array in port.items() if not self.ratio(name, array) <= BUDGET]
-        return diagnose(self.model, self.inputs, port, wrong, budget=BUDGET, vectors=self.truth[VECTOR])
+        return diagnose(self.model, self.inputs, port, wrong, budget=BUDGET, vectors=self.truth[VECTOR], rows=rows)
 
 
 def rms(name: str, array: np.ndarray, inputs: Padded) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from minibert.parity.subject import Subject
 
 __all__ = ["add_verbs"]
+
+# After how many seconds a search for the cause says that it goes on.
+_SILENT = 2.0
 
 _CHECK_CODES = (
     "Exit codes: 0 everything that was compared is within the budget; 1 something is not; 2 a file or an argument is "
@@ -203,11 +207,14 @@ def _check(arguments: argparse.Namespace) -> int:
         dump = run_peer(library, files, locate_model(arguments), inputs)
     names = None if arguments.map is None else _read_map(arguments.map)
     printed: list[str] = []
+    waiting = threading.Timer(_SILENT, report_problem, ["looking for the cause ..."])
+    waiting.daemon = True
 
     def print_table(report: Report) -> None:
         """Print the table at once, because the search for the cause takes longer."""
         printed.append(as_table(report))
         print(printed[0], flush=True)
+        waiting.start()
 
     try:
         report = check(
@@ -223,6 +230,8 @@ def _check(arguments: argparse.Namespace) -> int:
     except NothingComparedError as error:
         report_problem(str(error))
         return 3
+    finally:
+        waiting.cancel()
     _write(report, arguments, as_findings(report) if printed else str(report))
     return report.exit_code
 

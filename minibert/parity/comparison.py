@@ -22,6 +22,7 @@ from minibert.parity.matching import Matched, match, shape_of
 from minibert.parity.measuring import Measuring
 from minibert.parity.padded import visible
 from minibert.parity.placing import Placed, place
+from minibert.parity.probing import row_labels
 from minibert.parity.readers import Dump, NothingComparedError, as_dump, read_dump
 from minibert.parity.report import Report
 from minibert.parity.rounding import HALF_PRECISIONS
@@ -290,4 +291,7 @@ class _Comparison:
         wrong = list(dict.fromkeys(row.name for row in rows if not row.ratio <= RMS))
         vectors = self._measuring.true_vectors if VECTOR in port else None
         self._measuring.truth.release()
-        return diagnose(self._subject.model, self._inputs, port, wrong, budget=RMS, vectors=vectors)
+        labels = row_labels(self._subject, self._batch.mask, self._inputs)
+        holds = {row.name: row.holds for row in rows if row.holds}
+        model = self._subject.model
+        return diagnose(model, self._inputs, port, wrong, budget=RMS, vectors=vectors, rows=labels, holds=holds)

@@ -8,61 +8,76 @@ from collections.abc import Sequence
 import numpy as np
 
 from minibert._utils.validation import FloatArray
-from minibert.bert.reference import ACTIVATION_FUNCTIONS
 from minibert.parity import fits
 from minibert.parity.finding import Finding
 from minibert.parity.mistake import DENSE, Mistake, symbol_of
 from minibert.parity.mistakes import MISTAKES
 from minibert.parity.padded import visible
 from minibert.parity.search import Search
-from minibert.parity.vectors import state_name
+from minibert.parity.vectors import mask_of, state_name
 
 __all__ = ["dropout", "facts", "with_mass"]
 
 
-def facts(search: Search, names: Sequence[str]) -> str:
-    """Say which rows and heads of the first unexplained name differ."""
-    name = names[0]
+def facts(search: Search, name: str, rows: Sequence[str]) -> str:
+    """Say which rows, heads and features of an unexplained name differ, and how; `rows` says what each row is."""
     place = search.places[name]
     exact = search.replay.run(search.chosen, [search.span_of(name)], compute=[name])[name]
-    given = search.replay.port[name]
-    broken = ~np.isfinite(visible(given, search.inputs.mask))
-    if broken.any():
-        return f"it holds {int(broken.sum())} of {broken.size} values that are not finite"
+    given, mask = search.replay.port[name], mask_of(name, search.inputs.mask)
+    values = visible(given, mask)
+    if not np.isfinite(values).all():
+        return f"it holds {int((~np.isfinite(values)).sum())} of {values.size} values that are not finite"
+    found = _rows(search, name, exact, rows)
     with np.errstate(all="ignore"):
         differs = ~(np.abs(given - exact) <= 10 * search.budget * place.unit)
-    mask = search.inputs.mask
-    facts = []
     if exact.ndim == 3:
         tokens = differs.any(axis=2) & mask
-        rows = np.flatnonzero(tokens.any(axis=1))
-        if 0 < len(rows) < len(mask):
-            facts.append(f"rows {', '.join(map(str, rows.tolist()[:8]))} only")
-        elif 0 < tokens.sum() < mask.sum():
-            facts.append(f"{int(tokens.sum())} of {int(mask.sum())} tokens")
+        if not found and 0 < tokens.sum() < mask.sum():
+            found.append(f"{int(tokens.sum())} of {int(mask.sum())} tokens")
         columns = np.flatnonzero((differs & mask[:, :, None]).any(axis=(0, 1)))
         if 0 < len(columns) < exact.shape[2]:
-            facts.append(f"{len(columns)} of {exact.shape[2]} features")
-        shown = mask.ravel()
-        width = exact.shape[-1]
-        order = fits.fit_columns(exact.reshape(-1, width)[shown], given.reshape(-1, width)[shown])
-        if order is not None:
-            facts.append("its columns are the right ones in another order")
+            found.append(f"{len(columns)} of {exact.shape[2]} features")
+        if fits.fit_columns(exact[mask], given[mask]) is not None:
+            found.append("its columns are the right ones in another order")
         length = fits.fit_length(exact[mask], given[mask])
         if length is not None and length[1] < 1e-3:
-            facts.append(f"it is {length[0]:.6g} times the right value")
+            found.append(f"it is {length[0]:.6g} times the right value")
     elif exact.ndim == 4:
         pairs = differs & (mask[:, None, :, None] & mask[:, None, None, :])
         heads = np.flatnonzero(pairs.any(axis=(0, 2, 3)))
         if 0 < len(heads) < exact.shape[1]:
-            facts.append(f"heads {', '.join(map(str, heads.tolist()))} only")
-    facts += [*_bias(search, name, given - exact), *_curve(search, name)]
-    values = visible(given, mask)
+            found.append(f"heads {', '.join(map(str, heads.tolist()))} only")
+        if symbol_of(name) == "probs":
+            sums = given.sum(axis=-1)[np.broadcast_to(mask[:, None, :], given.shape[:3])]
+            if np.abs(sums - 1).max(initial=0) > 1e-4:
+                found.append(f"the probs of a token do not sum to 1, but to {sums.min():.6g} to {sums.max():.6g}")
+    found += _bias(search, name, given - exact)
     # Zeros and ones are numbers of every format.
     precision = "" if np.isin(values, (0, 1, -1)).all() else fits.precision_of(values)
     if precision in ("float16", "bfloat16"):
-        facts.append(f"all its values are {precision} numbers")
-    return "; ".join(facts)
+        found.append(f"all its values are {precision} numbers")
+    return "; ".join(found)
+
+
+def _rows(search: Search, name: str, exact: FloatArray, rows: Sequence[str]) -> list[str]:
+    """Say which rows are wrong, if others are right."""
+    mask, limit = search.inputs.mask, 2 * search.budget * search.places[name].unit
+    wrong: list[int] = []
+    right: list[int] = []
+    for i in range(len(mask)):
+        one = [visible(array[i : i + 1], mask_of(name, mask[i : i + 1])) for array in (exact, search.replay.port[name])]
+        if one[0].size:
+            error = float(np.sqrt(np.mean((one[1] - one[0]) ** 2, dtype=np.float64)))
+            (right if error <= limit else wrong).append(i)
+    if not wrong or not right:
+        return []
+    labels = [f"{i} ({rows[i]})" if i < len(rows) and rows[i] else str(i) for i in wrong[:8]]
+    more = f" and {len(wrong) - 8} more" if len(wrong) > 8 else ""
+    shown = ", ".join(map(str, right[:8])) + (f" and {len(right) - 8} more" if len(right) > 8 else "")
+    return [
+        f"row{'s' if wrong[1:] else ''} {', '.join(labels)}{more} only; row{'s' if right[1:] else ''} {shown} "
+        + ("are right" if right[1:] else "is right")
+    ]
 
 
 def _bias(search: Search, name: str, difference: FloatArray) -> list[str]:
@@ -92,34 +107,6 @@ def _bias(search: Search, name: str, difference: FloatArray) -> list[str]:
     return [f"{text}: it is that of {near[0]}" if near else text]
 
 
-def _curve(search: Search, name: str) -> list[str]:
-    """Say which activation a port applies, or that it applies an unknown one."""
-    if symbol_of(name) != "intermediate":
-        return []
-    before, mask = f"{name}.dense", search.inputs.mask
-    known = search.replay.port
-    if before not in known:  # its own inputs give it
-        known = search.replay.values_of_layer(search.chosen, search.span_of(name), name)
-    if before not in known:
-        return []
-    x, y = visible(known[before], mask), visible(search.replay.port[name], mask)
-    curve, size = fits.fit_activation(x, y), search.places[name].size
-    if curve is not None and curve[1] < 0.05 * size:
-        return [f"the nearest curve is {curve[0]}"]
-    order = np.argsort(x, kind="stable")
-    x, y = x[order].astype(np.float64), y[order].astype(np.float64)
-    if len(x) < 100 or not np.isfinite(y).all():
-        return []
-    # If y depends on x alone, a value lies between those of the nearest x.
-    if np.median(np.abs(y[1:-1] - (y[:-2] + y[2:]) / 2)) > 1e-3 * np.sqrt(np.mean(y * y)):
-        return []
-    right = ACTIVATION_FUNCTIONS[search.model.config.activation](np.ones(1))[0]
-    return [
-        f"each value depends on {before} alone, so the activation is wrong: at 1 it is {np.interp(1.0, x, y):.4g}, "
-        f"{search.model.config.activation} is {right:.4g} there"
-    ]
-
-
 def with_mass(search: Search, mistake: Mistake) -> Mistake:
     """Add to a mistake with the mask how much of the attention hidden places get, if the port's probs say it."""
     for name in search.replay.port if mistake.kind in ("A5", "A6") else ():
@@ -127,7 +114,6 @@ def with_mass(search: Search, mistake: Mistake) -> Mistake:
         if symbol_of(name) == "probs" and scores in search.replay.port:
             leak = fits.fit_leak(search.replay.port[scores], search.replay.port[name], search.inputs.mask)
             if leak is not None:
-                where = name.removesuffix(".probs")
                 where = name.removesuffix(".probs")
                 text = f"{mistake.text} (in {where}, up to {leak.mass:.0%} of a token's attention)"
                 return dataclasses.replace(mistake, text=text)

@@ -59,10 +59,16 @@ class Changes(Protocol):
     @property
     def inputs(self) -> Callable[[Padded, BertConfig], Padded] | None: ...
 
+    def acts_at(self, name: str) -> bool: ...
+
 
 def names_of(model: Model) -> Names:
     """Return the names of a model without its head."""
     return Names.of(Sizes.of(model.config, pooler=model.weights.pooler is not None, head=None))
+
+
+def _where_it_acts(acts_at: Callable[[str], bool], part: Part, inner: Part, here: Here, *arguments: Any) -> Any:
+    return part(inner, here, *arguments) if acts_at(here.name) else inner(here, *arguments)
 
 
 class Forward:
@@ -94,7 +100,7 @@ class Forward:
         self.true_inputs = inputs
         for mistake in mistakes:
             for name, part in mistake.parts.items():
-                self._parts[name] = functools.partial(part, self._parts[name])
+                self._parts[name] = functools.partial(_where_it_acts, mistake.acts_at, part, self._parts[name])
             if mistake.inputs is not None:
                 inputs = mistake.inputs(inputs, self.config)
         self.inputs = inputs
@@ -266,7 +272,7 @@ class Forward:
             return heads
 
         def scores_of() -> FloatArray:
-            q, k = split(query, f"{path}.query"), split(key, f"{path}.key")
+            q, k = split(query, f"{path}.scores"), split(key, f"{path}.scores")
             scores: FloatArray = self.part("scores", self._here(f"{path}.scores"), q, k)
             return scores
 
@@ -276,7 +282,7 @@ class Forward:
             return probs
 
         def context_of() -> FloatArray:
-            weighed = self.part("weigh", self._here(path), probs, split(value, f"{path}.value"))
+            weighed = self.part("weigh", self._here(path), probs, split(value, path))
             return self._flat(self.part("merge", self._here(path), weighed))
 
         scores_name, probs_name = f"{path}.scores", f"{path}.probs"

@@ -5,18 +5,21 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from minibert._utils.validation import FloatArray
 from minibert.bert.config import BertConfig
 from minibert.parity.padded import InapplicableError, Padded
-from minibert.parity.parts import Here, Part
+from minibert.parity.parts import Part
 from minibert.trace.names import EMBEDDINGS, LAYER, POOLER
 
-__all__ = ["DENSE", "NORMS", "Dump", "Mistake", "Recipe", "Vector", "part_mistake", "square", "symbol_of"]
+__all__ = [
+    *("DENSE", "NORMS", "Dump", "Mistake", "Recipe", "Vector"),
+    *("names_of_layer", "part_mistake", "square", "symbol_of"),
+]
 
 Dump: TypeAlias = Callable[[dict[str, FloatArray], int], dict[str, FloatArray]]
 """Changes the arrays of a dump, by name; the second argument is the number of layers."""
@@ -37,6 +40,11 @@ _SYMBOLS = {entry.path: entry.symbol for entry in (*EMBEDDINGS, *LAYER, *POOLER)
 NORMS = ("embeddings", "attention", "output")
 DENSE = ("query", "key", "value", "attention_dense", "intermediate_dense", "output_dense", "pooler_dense")
 """The symbols of the outputs of LayerNorms and of linear maps, in trace/names.py."""
+
+
+def names_of_layer(layer: int) -> list[str]:
+    """Return the names of the values of a layer."""
+    return [entry.path.format(i=layer) for entry in LAYER]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -79,6 +87,8 @@ class Mistake:
         number near the middle of two rounded ones may become either.
     harmless_if : function of the config
         Whether `harmless` is true of a model.
+    names : frozenset of str, optional
+        The only names where it is made; None means wherever its symbols are computed.
     """
 
     id: str
@@ -92,59 +102,33 @@ class Mistake:
     harmless: str = ""
     rounds: bool = False
     harmless_if: Callable[[BertConfig], bool] = _always
+    names: frozenset[str] | None = None
 
     @property
     def kind(self) -> str:
         """The id without the variant."""
         return self.id.split(".", 1)[0]
 
-    def only(self, layer: int) -> Mistake:
-        """Return this mistake in one layer only.
+    def acts_at(self, name: str) -> bool:
+        """Return whether the value of a name is computed differently, because of what is before it or not."""
+        return (symbol_of(name) or name) in self.symbols and (self.names is None or name in self.names)
+
+    def only(self, names: Iterable[str]) -> Mistake:
+        """Return this mistake where it computes one of these names.
 
         Raises
         ------
         ValueError
-            It is not a mistake inside a layer.
+            It is a mistake with the inputs or the vector; or none of its values has such a name.
         """
-        if self.inputs is not None or not self.parts or not any(symbol in _LAYER_SYMBOLS for symbol in self.symbols):
-            raise ValueError(f"{self.id} is not a mistake inside a layer, so it cannot be made in layer {layer} alone.")
-        parts = {name: functools.partial(_in_layer, layer, part) for name, part in self.parts.items()}
-        return dataclasses.replace(self, id=f"{self.id}@{layer}", parts=parts)
-
-    def at(self, symbols: Collection[str], layer: int | None = None) -> Mistake:
-        """Return this mistake where it computes some of its symbols only, and in one layer only.
-
-        Raises
-        ------
-        ValueError
-            It is not a mistake in the parts of such values.
-        """
-        if self.inputs is not None or not self.parts or {"layer", "split"} & self.parts.keys():
-            raise ValueError(f"{self.id} cannot be restricted to {', '.join(sorted(symbols))}.")
-        kept = tuple(symbol for symbol in self.symbols if symbol in symbols)
-        parts = {name: functools.partial(_at_symbols, kept, part) for name, part in self.parts.items()}
-        if layer is not None:
-            parts = {name: functools.partial(_in_layer, layer, part) for name, part in parts.items()}
-        return dataclasses.replace(self, symbols=kept, parts=parts)
+        kept = frozenset(name for name in names if self.acts_at(name))
+        if not self.parts or not kept:
+            raise ValueError(f"{self.id} is not a mistake inside a layer, so it cannot be made in one layer alone.")
+        return dataclasses.replace(self, names=kept)
 
     def is_harmless(self, config: BertConfig) -> bool:
         """Return whether it cannot change a hidden state of this model by more than rounding."""
         return bool(self.harmless) and self.harmless_if(config)
-
-
-_LAYER_SYMBOLS = {entry.symbol for entry in LAYER}
-
-
-def _in_layer(layer: int, part: Part, inner: Part, here: Here, *arguments: Any) -> Any:
-    return part(inner, here, *arguments) if here.layer == layer else inner(here, *arguments)
-
-
-def _at_symbols(symbols: tuple[str, ...], part: Part, inner: Part, here: Here, *arguments: Any) -> Any:
-    return part(inner, here, *arguments) if symbol_of(here.name) in symbols else inner(here, *arguments)
-
-
-# These parts are called with the name of their input, so they are not restricted to the symbols.
-_EVERYWHERE = ("split", "layer")
 
 
 def part_mistake(
@@ -159,11 +143,7 @@ def part_mistake(
 ) -> Mistake:
     """Return a mistake that replaces parts where they compute one of the symbols."""
     symbols = (symbols,) if isinstance(symbols, str) else symbols
-    wrapped = {
-        name: part if name in _EVERYWHERE else functools.partial(_at_symbols, symbols, part)
-        for name, part in parts.items()
-    }
-    return Mistake(id, text, remedy, symbols, wrapped, harmless=harmless, rounds=rounds)
+    return Mistake(id, text, remedy, symbols, parts, harmless=harmless, rounds=rounds)
 
 
 def square(weight: FloatArray) -> FloatArray:

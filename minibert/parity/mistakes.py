@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray, brief, check_int
 from minibert.parity.forward import Forward, Model, names_of
-from minibert.parity.mistake import Mistake, Recipe
+from minibert.parity.mistake import Mistake, Recipe, names_of_layer
 from minibert.parity.mistakes_attention import ATTENTION_MISTAKES
 from minibert.parity.mistakes_inputs import INPUT_MISTAKES
 from minibert.parity.mistakes_norms import ACTIVATIONS, NORM_MISTAKES
@@ -83,7 +83,8 @@ def find_mistakes(mistake: str | Mistake | Sequence[str | Mistake], num_layers: 
         if at:
             if not layer.isdecimal():
                 raise ValueError(f"mistake={brief(part)}; after @ the number of a layer is expected: {id}@0.")
-            known = known.only(check_int("the layer of the mistake", int(layer), 0, (num_layers or 2**31) - 1))
+            number = check_int("the layer of the mistake", int(layer), 0, (num_layers or 2**31) - 1)
+            known = known.only(names_of_layer(number))
         found.append(known)
     return found
 

@@ -13,6 +13,7 @@ from minibert.parity.mistake import DENSE, Mistake, part_mistake, square
 from minibert.parity.padded import InapplicableError
 from minibert.parity.parts import Here, Part
 from minibert.parity.rounding import to_bfloat16, to_float16, to_tf32
+from minibert.parity.vectors import state_name
 from minibert.trace.names import EMBEDDINGS, LAYER, POOLER
 
 __all__ = ["DROPOUT", "WEIGHT_MISTAKES"]
@@ -121,6 +122,13 @@ def _wrong_side(inner: Part, here: Here, dense: FloatArray, residual: FloatArray
     return y
 
 
+def _layer_input(inner: Part, here: Here, dense: FloatArray, residual: FloatArray) -> FloatArray:
+    """Add the input of the layer."""
+    assert here.layer is not None
+    y: FloatArray = inner(here, dense, here.forward.values[state_name(here.layer)].reshape(residual.shape))
+    return y
+
+
 def _norm_in_front(inner: Part, here: Here, x: FloatArray, linear: PreparedLinear, index: int) -> FloatArray:
     """Apply the block's LayerNorm to its input."""
     layer = here.forward.layer_weights(here)
@@ -167,6 +175,12 @@ _WIRING = (
         "residual: the sum before the LayerNorm is added; right is the output of the LayerNorm",
         *(_ADD_REMEDY, _SUMS),
         add=_wrong_side,
+    ),
+    part_mistake(
+        "C1.layer-input",
+        "residual: the feed forward adds the input of the layer; right is its own input, the output of attention",
+        *(_ADD_REMEDY, "output_sum"),
+        add=_layer_input,
     ),
     part_mistake(
         "C1.pre-norm",

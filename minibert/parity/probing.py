@@ -5,16 +5,18 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from minibert._utils.files import make_folder, write_json, write_whole
 from minibert._utils.validation import IntArray, check_int
 from minibert.parity.subject import Subject
 
-__all__ = ["FORMAT", "Probe", "probe"]
+__all__ = ["FORMAT", "Probe", "probe", "row_labels"]
 
 FORMAT = 1
 """The number of the format of probe.json."""
@@ -29,6 +31,7 @@ _ROWS = (
     ("Café Zürich: ÀÉÎ, naïve 東京 x2!", None, "capitals, accents, Chinese characters", 20),
 )
 _WIDTH = 24
+_LABEL = 40  # the most characters of a text that names a row
 _NAMES = ("input_ids", "attention_mask", "token_type_ids")
 
 
@@ -115,6 +118,20 @@ def probe(model: Any, *, tokenizer: Any = None, long: bool = False) -> Probe:
         if shows[i] == "a hole in the mask" and len(row) > 4:
             mask[i, columns.start + len(row) // 2] = 0
     return Probe(ids, mask, types, texts, shows)
+
+
+def row_labels(subject: Subject, mask: npt.NDArray[np.bool_], inputs: Mapping[str, Any]) -> list[str]:
+    """Return what each row of the inputs is: what it shows, if they are those of `probe`, or the text of its ids."""
+    ids = inputs.get("input_ids")
+    if ids is None:
+        return []
+    made = probe(subject)
+    if np.array_equal(made.input_ids, ids) and np.array_equal(made.attention_mask, mask):
+        return made.shows
+    if subject.tokenizer is None:
+        return []
+    texts = (subject.tokenizer.decode(row[shown].tolist()) for row, shown in zip(np.asarray(ids), mask, strict=True))
+    return [repr(text if len(text) <= _LABEL else f"{text[:_LABEL]}...") for text in texts]
 
 
 def _ids(

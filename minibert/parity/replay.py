@@ -208,11 +208,7 @@ class Replay:
 
     def touched(self, mistake: Mistake, names: Iterable[str]) -> list[str]:
         """Return the names whose computation from the names before them has this mistake in it."""
-        return [
-            name
-            for name in names
-            if any(symbol_of(one) in mistake.symbols or one in mistake.symbols for one in self.segments[name])
-        ]
+        return [name for name in names if any(mistake.acts_at(one) for one in self.segments[name])]
 
     # --- forwards -----------------------------------------------------------------------------------------------------
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -39,13 +40,12 @@ _SYMBOLS = tuple(entry.symbol for entry in LAYER)
 
 
 class Trial(NamedTuple):
-    """A set of mistakes, tried on some names: which are right with it, which it makes wrong, and its least error."""
+    """Mistakes that explain a name, with all others that they explain, and those where they cannot be made."""
 
     mistakes: tuple[Mistake, ...]
-    fixed: frozenset[str]
-    broken: frozenset[str]
+    explained: frozenset[str]
+    contradicted: frozenset[str]
     rest: float
-    form: int
 
 
 class Search:
@@ -79,14 +79,6 @@ class Search:
         """Return whether the error at a place is within the budget."""
         return place.error <= self.budget * place.unit
 
-    def is_explained(self) -> bool:
-        """Return whether the chosen mistakes explain every name."""
-        try:
-            made = self.replay.places(self.chosen)
-        except InapplicableError:
-            return False
-        return all(self.right(place) or self._explains(place, ()) for place in made.values())
-
     def span_of(self, name: str) -> int:
         """Return the number of the replay's span that gives a name."""
         return next(i for i, span in enumerate(self.replay.spans) if name in self.replay.names_in(span))
@@ -100,6 +92,18 @@ class Search:
         return self.ranked(
             [(mistake,) for mistake in self._promising(self._candidates(target), target)], remaining, target
         )
+
+    def partial(self, target: str, remaining: Sequence[str]) -> list[Trial]:
+        """Return the mistakes that explain the target if they are made in one of their ops only."""
+        symbols = {symbol_of(name) for name in self.replay.segments[target]}
+        tried = [
+            dataclasses.replace(mistake, symbols=(symbol,))
+            for mistake in self._candidates(target)
+            if mistake.parts and "layer" not in mistake.parts and len(symbols & {*mistake.symbols}) > 1
+            for symbol in mistake.symbols
+            if symbol in symbols
+        ]
+        return self.ranked([(mistake,) for mistake in self._promising(tried, target)], remaining, target)
 
     def several(self, target: str, remaining: Sequence[str]) -> list[Trial]:
         """Try two and three mistakes at once, the best ones first; nothing after three names in vain."""
@@ -134,7 +138,7 @@ class Search:
 
     def by_hidden_keys(self, trials: list[Trial]) -> list[Trial]:
         """Of trials that are equal at visible places, keep those that also give the port's probs of hidden keys."""
-        names = [name for name in trials[0].fixed if symbol_of(name) == "probs"][:1]
+        names = [name for name in trials[0].explained if symbol_of(name) == "probs"][:1]
         if len(trials) < 2 or not names:
             return trials
         errors = []
@@ -151,13 +155,15 @@ class Search:
         possible = [
             mistake
             for mistake in MISTAKES.values()
-            if mistake.dump is None and mistake.kind != "D1" and not self._is_chosen(mistake)
+            if mistake.dump is None and mistake.kind != "D1"
             if alone or not mistake.is_harmless(config)
         ]
-        return [mistake for mistake in possible if self.replay.touched(mistake, [target])]
-
-    def _is_chosen(self, mistake: Mistake) -> bool:
-        return any(one.id.split("@")[0] == mistake.id for one in self.chosen)
+        return [
+            mistake
+            for mistake in possible
+            if self.replay.touched(mistake, [target])
+            and not any(one.id == mistake.id and self.replay.touched(one, [target]) for one in self.chosen)
+        ]
 
     def _promising(self, candidates: Iterable[Mistake], target: str) -> list[Mistake]:
         """Return the mistakes that remove most of the difference of a name, tried in float32."""
@@ -192,33 +198,29 @@ class Search:
 
     def ranked(self, sets: Iterable[tuple[Mistake, ...]], remaining: Sequence[str], target: str) -> list[Trial]:
         """Try sets of mistakes in float64; return those that explain the target, the best first."""
-        good = []
-        for mistakes in sets:
-            for number, form in enumerate(self._forms(mistakes, target)):
-                trial = self._trial(form, remaining, target, number)
-                if trial is not None and target in trial.fixed and not trial.broken:
-                    good.append(trial)
-                    break
-        return sorted(good, key=lambda trial: (-len(trial.fixed), trial.form, len(trial.mistakes), trial.rest))
+        trials = [self._trial(mistakes, remaining, target) for mistakes in sets]
+        good = [trial for trial in trials if trial is not None and target in trial.explained]
+        return sorted(
+            good, key=lambda one: (-len(one.explained), len(one.contradicted) > 0, len(one.mistakes), one.rest)
+        )
 
-    def _forms(self, mistakes: tuple[Mistake, ...], target: str) -> Iterator[tuple[Mistake, ...]]:
-        """Yield the mistakes in all layers, then in the layer of the target alone, then at the target alone."""
-        yield mistakes
-        layer = self._layer_of(target)
+    def _trial(self, mistakes: tuple[Mistake, ...], remaining: Sequence[str], target: str) -> Trial | None:
+        """Try mistakes wherever they can be made; if right names contradict that, only where they explain something."""
+        first = self._explained_by(mistakes, remaining, target)
+        if first is None or not first.contradicted:
+            return first
+        places = frozenset[str]().union(*(self.replay.segments[name] for name in first.explained))
         try:
-            if layer is not None:
-                yield tuple(mistake.only(layer) for mistake in mistakes)
-            symbols = {symbol_of(name) for name in self.replay.segments[target]}
-            yield tuple(mistake.at(symbols, layer) for mistake in mistakes)
+            narrowed = tuple(mistake.only(places) for mistake in mistakes)
         except ValueError:
-            return
+            return None
+        second = self._explained_by(narrowed, remaining, target)
+        if second is None or second.contradicted:
+            return None
+        return second._replace(contradicted=first.contradicted)
 
-    def _layer_of(self, name: str) -> int | None:
-        layers = [stage for stage in self.replay.spans[self.span_of(name)] if isinstance(stage, int)]
-        return layers[0] if len(layers) == 1 else None
-
-    def _trial(self, mistakes: tuple[Mistake, ...], remaining: Sequence[str], target: str, form: int) -> Trial | None:
-        """Try a set of mistakes on every name that it touches."""
+    def _explained_by(self, mistakes: tuple[Mistake, ...], remaining: Sequence[str], target: str) -> Trial | None:
+        """Try mistakes on every name that they touch."""
         touched = {name for mistake in mistakes for name in self.replay.touched(mistake, self.places)}
         spans = sorted({self.span_of(name) for name in touched})
         try:
@@ -232,10 +234,10 @@ class Search:
                 made = self.replay.places([*self.chosen, *mistakes], compute=touched | {target})
         except InapplicableError:
             return None
-        fixed = frozenset(name for name in remaining if name in made and self._explains(made[name], mistakes))
+        explained = frozenset(name for name in remaining if name in made and self._explains(made[name], mistakes))
         own = {*remaining, *self.unknown}
-        broken = frozenset(name for name in touched if name in made and name not in own and not self.right(made[name]))
-        return Trial(mistakes, fixed, broken, made[target].ratio, form)
+        wrong = frozenset(name for name in touched if name in made and name not in own and not self.right(made[name]))
+        return Trial(mistakes, explained, wrong, made[target].ratio)
 
     def _explains(self, place: Place, mistakes: Sequence[Mistake]) -> bool:
         before = self.places[place.name].error

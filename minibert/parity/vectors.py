@@ -190,6 +190,11 @@ def _late(values: dict[str, FloatArray], depth: int) -> dict[str, FloatArray]:
     return moved
 
 
+def _early(values: dict[str, FloatArray], depth: int) -> dict[str, FloatArray]:
+    """Give each hidden state the name of the one before it; the last name keeps its own."""
+    return values | {state_name(i): values[state_name(i + 1)] for i in range(depth) if state_name(i + 1) in values}
+
+
 def _renamed(pairs: Callable[[int], dict[str, str]]) -> Dump:
     """Return a change of a dump in which names have the arrays of other names."""
 
@@ -209,6 +214,12 @@ DUMP_MISTAKES: tuple[Mistake, ...] = (
         "names: each hidden state has the name of the next one (off by one)",
         *(_H_REMEDY, ("output",)),
         dump=_late,
+    ),
+    Mistake(
+        "H1.early",
+        "names: each hidden state has the name of the one before it (off by one)",
+        *(_H_REMEDY, ("embeddings", "output")),
+        dump=_early,
     ),
     Mistake(
         "H1.look-up",

@@ -162,7 +162,8 @@ def test_word_vectors_instead_of_ids(subject: Subject) -> None:
 
 def test_an_id_finds_its_mistake() -> None:
     assert [mistake.id for mistake in find_mistakes("A5")] == ["A5.none"]
-    assert [mistake.id for mistake in find_mistakes("A5.none+G1@2")] == ["A5.none", "G1.tanh@2"]
+    assert [mistake.id for mistake in find_mistakes("A5.none+G1@2")] == ["A5.none", "G1.tanh"]
+    assert find_mistakes("G1@2")[0].names == {"encoder.layer.2.intermediate"}
 
 
 # --- mistakes in our own ops ------------------------------------------------------------------------------------------

@@ -1,0 +1,111 @@
+"""Causes that are true: ports of people who had not written the catalogue, each of which once got a false cause."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.checkpoints import random_checkpoint
+from benchmarks.mistakes import DUMPS, ODD_FIRST, Subject
+from minibert import BertModel, parity
+from minibert.parity.mistake import Mistake, names_of_layer, part_mistake
+from minibert.parity.mistakes import MISTAKES, simulate
+from minibert.parity.vectors import VECTOR
+
+LAYERS = 4
+
+
+@pytest.fixture(scope="module")
+def subject(tmp_path_factory: pytest.TempPathFactory) -> Subject:
+    folder = random_checkpoint(tmp_path_factory.mktemp("causes") / "model", num_hidden_layers=LAYERS)
+    model = BertModel.from_pretrained(folder, backend="numpy")
+    return Subject.of_inputs("small", model, parity.probe(model).inputs)
+
+
+def at(id: str, path: str, layers: tuple[int, ...] = tuple(range(LAYERS))) -> Mistake:
+    """Return a mistake of the catalogue in one op of some layers."""
+    return MISTAKES[id].only([f"encoder.layer.{i}{path}" for i in layers])
+
+
+AFTER_ATTENTION = at("N3.annotated", ".attention")
+ROUNDED = at("D2.bfloat16-weights", ".output.dense", (1, 2))
+
+
+@pytest.mark.parametrize("dump", ["all names", "hidden states"])
+@pytest.mark.parametrize(
+    ("mistake", "end"),
+    [
+        (AFTER_ATTENTION, ", after attention, in all 4 layers"),
+        (ROUNDED, ", in output.dense, in layers 1, 2"),
+        (at("G1.tanh", ".intermediate", (0, 1)), ", in layers 0, 1"),
+        (at("N1.1e-5", "", (3,)), ", in layer 3 only"),
+    ],
+)
+def test_a_mistake_in_some_ops_of_some_layers(subject: Subject, mistake: Mistake, end: str, dump: str) -> None:
+    port = simulate(subject.model, subject.inputs, [ODD_FIRST, mistake], record=DUMPS[dump])
+    (found,) = subject.diagnose(port)
+    assert found.mistake == mistake.id
+    assert end in found.text
+    assert found.explained > 0.95
+
+
+@pytest.mark.parametrize("dump", ["all names", "hidden states"])
+def test_three_mistakes_of_a_port_in_javascript(subject: Subject, dump: str) -> None:
+    wrong = [MISTAKES["E3.visible"], AFTER_ATTENTION, at("D2.bfloat16-weights", ".output.dense", (3,))]
+    found = subject.diagnose(simulate(subject.model, subject.inputs, [ODD_FIRST, *wrong], record=DUMPS[dump]))
+    assert [finding.mistake for finding in found] == ["E3.visible", "N3.annotated", "D2.bfloat16-weights"]
+    assert "after attention, in all 4 layers" in found[1].text
+    assert "in output.dense, in layer 3 only" in found[2].text
+
+
+@pytest.mark.parametrize("more", [(), ("G1.tanh",), ("A3.both",)])
+def test_states_that_are_counted_from_the_first_layer(subject: Subject, more: tuple[str, ...]) -> None:
+    names = [f"hidden_states.{i}" for i in range(LAYERS + 1)]
+    states = list(simulate(subject.model, subject.inputs, [ODD_FIRST, *more], record="hidden_states.*").values())
+    found = parity.check(subject.model, dict(zip(names, states[1:], strict=False)), subject.inputs).diagnosis
+    assert [finding.mistake for finding in found] == ["H1.early", *more]
+    late = dict(zip(names[1:], states, strict=False))
+    found = parity.check(subject.model, late, subject.inputs).diagnosis
+    assert more or [finding.mistake for finding in found] == ["H1.late"]
+
+
+def test_a_residual_from_the_input_of_the_layer(subject: Subject) -> None:
+    port = simulate(subject.model, subject.inputs, [ODD_FIRST, "C1.layer-input"], record="hidden_states.*")
+    assert [finding.mistake for finding in subject.diagnose(port)] == ["C1.layer-input"]
+
+
+@pytest.mark.parametrize(("name", "row"), [("last_hidden_state", 4), (VECTOR, 0)])
+def test_the_rows_that_are_right_are_named(subject: Subject, name: str, row: int) -> None:
+    ids = subject.inputs["input_ids"].copy()
+    ids[row, 3] = 1
+    port = simulate(subject.model, {**subject.inputs, "input_ids": ids}, ODD_FIRST, record=name)
+    rows = parity.probe(subject.model).shows
+    (found,) = subject.diagnose(port, rows)
+    assert found.mistake == ""
+    right = ", ".join(str(i) for i in range(5) if i != row)
+    assert f"row {row} ({rows[row]}) only; rows {right} are right" in found.text
+    assert "input_ids" in found.remedy
+
+
+def test_each_kind_of_unknown_op_has_its_own_facts(subject: Subject) -> None:
+    key = subject.model.weights.layers[2].query_key_value.bias[24:48]
+    bias = part_mistake("", "", "", "value", weights=lambda inner, here, w, b: (w, key.astype(w.dtype)))
+
+    def tail(inner: Any, here: Any, masked: np.ndarray) -> np.ndarray:
+        probs = inner(here, masked)
+        probs[..., 4:] *= 3
+        return probs
+
+    clamp = part_mistake("", "", "", "intermediate", activation=lambda inner, here, x, name: np.clip(x, 0, 0.1))
+    wrong = [bias.only(names_of_layer(2)), part_mistake("", "", "", "probs", softmax=tail), clamp]
+    found = {
+        finding.names[0].partition("layer.")[2]: finding
+        for finding in subject.diagnose(simulate(subject.model, subject.inputs, [ODD_FIRST, *wrong]))
+    }
+    assert set(found) == {"2.attention.self.value", "0.attention.self.probs", "0.intermediate"}
+    assert "it is that of encoder.layer.2.attention.self.key" in found["2.attention.self.value"].text
+    assert "do not sum to 1" in found["0.attention.self.probs"].text
+    assert len(found["0.attention.self.probs"].names) == len(found["0.intermediate"].names) == LAYERS
+    assert "softmax(scores)" in found["0.attention.self.probs"].remedy
