@@ -256,7 +256,7 @@ class _Diagnosis:
             assert mistake.dump is not None
             made = mistake.dump(dict(true), depth)
             moved = {name for name, value in made.items() if value is not true[name] and name in self._port}
-            if moved == set(found) and all(made[name] is true[source] for name, source in found.items()):
+            if moved == set(found) and all(made[name] is true.get(source) for name, source in found.items()):
                 matching.append(mistake)
         return matching
 
