@@ -19,7 +19,7 @@ from safetensors.numpy import load_file
 
 from benchmarks.runtimes import Dump, Inputs, LeftOutError, Runtime, exported, shown_rows
 from minibert import BertModel
-from minibert.parity.readers import read_dump
+from minibert.parity.dumps import read_dump
 
 __all__ = ["FOREIGN_RUNTIMES"]
 

@@ -13,6 +13,7 @@ from minibert._utils.files import printable
 from minibert._utils.validation import FloatArray, brief, counted
 from minibert.bert.packed import PackedBatch
 from minibert.parity.diagnosis import diagnose
+from minibert.parity.dumps import Dump, NothingComparedError, as_dump, read_dump
 from minibert.parity.finding import Finding
 from minibert.parity.holds import with_holds
 from minibert.parity.inputs import of_probe, read_inputs
@@ -23,7 +24,6 @@ from minibert.parity.measuring import Measuring
 from minibert.parity.padded import visible
 from minibert.parity.placing import Placed, place
 from minibert.parity.probing import row_labels
-from minibert.parity.readers import Dump, NothingComparedError, as_dump, read_dump
 from minibert.parity.report import Report
 from minibert.parity.rounding import HALF_PRECISIONS
 from minibert.parity.rows import Row

@@ -12,8 +12,8 @@ import numpy as np
 from minibert._utils.files import check_format, parse_json, printable, read_bytes
 from minibert._utils.validation import brief
 from minibert.errors import ModelFormatError
+from minibert.parity.dumps import NothingComparedError, read_dump
 from minibert.parity.probing import FORMAT, probe
-from minibert.parity.readers import NothingComparedError, read_dump
 from minibert.parity.subject import INPUTS, Subject
 
 __all__ = ["of_probe", "of_texts", "read_inputs"]

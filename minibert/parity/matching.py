@@ -13,7 +13,7 @@ import numpy.typing as npt
 from minibert._utils.files import printable
 from minibert._utils.validation import brief, counted
 from minibert.bert.packed import PackedBatch
-from minibert.parity.readers import Dump
+from minibert.parity.dumps import Dump
 from minibert.parity.subject import INPUTS, Subject
 from minibert.parity.vectors import VECTOR
 

@@ -16,7 +16,7 @@ from minibert._utils.validation import brief
 from minibert.bert.low_precision import COMPUTE_TYPES
 from minibert.checkpoint.hub import ModelFiles
 from minibert.models.bert_model import BertModel
-from minibert.parity.readers import Dump
+from minibert.parity.dumps import Dump
 from minibert.parity.subject import INPUTS
 
 __all__ = ["PEERS", "run_peer"]
