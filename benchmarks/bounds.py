@@ -22,7 +22,7 @@ from benchmarks.ops import Peak
 from benchmarks.readme import publish, table_parser
 from minibert import BertModel
 from minibert._utils.system import available_cores
-from minibert.checkpoint.hub import DEFAULT_MODEL
+from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.kernels.compilation import compile_to_object, function
 from minibert.kernels.memory import floats_at
 from minibert.kernels.object_code import link

@@ -30,7 +30,7 @@ from benchmarks.environment import peak_memory
 from benchmarks.readme import publish, table_parser
 from benchmarks.real_texts import VARIABLE, udhr_lines
 from minibert._utils.system import available_cores
-from minibert.checkpoint.hub import DEFAULT_MODEL, locate
+from minibert.checkpoint.files import DEFAULT_MODEL, locate
 
 SIZES = (1_000, 10_000, 100_000)
 WORDS = ("the", "cat", "sat", "on", "a", "mat", "by", "the", "river", "bank", "while", "people", "walked", "home")

@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.contenders import HIDDEN_STATES, Contender, make_base, start
 from benchmarks.readme import publish, table_parser
 from minibert._utils.system import available_cores
-from minibert.checkpoint.hub import DEFAULT_MODEL, locate
+from minibert.checkpoint.files import DEFAULT_MODEL, locate
 
 SHAPES = ((1, 22), (1, 128), (8, 128), (32, 128), (4, 512))
 

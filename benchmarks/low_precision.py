@@ -37,7 +37,7 @@ from benchmarks.texts import COLLECTIONS, make_texts
 from minibert import BertTokenizer
 from minibert._utils.system import available_cores
 from minibert.bert.low_precision import COMPUTE_TYPES
-from minibert.checkpoint.hub import DEFAULT_MODEL, locate
+from minibert.checkpoint.files import DEFAULT_MODEL, locate
 from minibert.kernels.words import words_of
 
 OURS = "float32"

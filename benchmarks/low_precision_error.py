@@ -28,7 +28,7 @@ from minibert import BertModel, BertTokenizer, SentenceTransformer
 from minibert._utils.system import available_cores
 from minibert.bert.low_precision import COMPUTE_TYPES
 from minibert.bert.ops import Linear
-from minibert.checkpoint.hub import DEFAULT_MODEL, locate
+from minibert.checkpoint.files import DEFAULT_MODEL, locate
 
 LOW = [name for name in COMPUTE_TYPES if name != OURS]
 MOST_TOKENS = 128  # of a text whose hidden states or labels are compared

@@ -31,7 +31,7 @@ import numpy as np
 from benchmarks.checkpoints import ODD, random_checkpoint
 from benchmarks.readme import publish, table_parser
 from minibert import BertModel
-from minibert.checkpoint.hub import DEFAULT_MODEL
+from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.parity.diagnosis import diagnose
 from minibert.parity.finding import Finding
 from minibert.parity.mistake import DENSE, Mistake, Recipe, part_mistake

@@ -28,7 +28,7 @@ from minibert import BertConfig, BertModel, BertTokenizer
 from minibert._utils.system import available_cores
 from minibert._utils.validation import FloatArray
 from minibert.bert import encoder
-from minibert.checkpoint.hub import DEFAULT_MODEL, locate
+from minibert.checkpoint.files import DEFAULT_MODEL, locate
 from minibert.models.inputs import pack
 from minibert.models.loading import load_weights
 

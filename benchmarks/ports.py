@@ -24,7 +24,7 @@ from benchmarks.foreign_runtimes import FOREIGN_RUNTIMES
 from benchmarks.readme import publish, table_parser
 from benchmarks.runtimes import RUNTIMES, Inputs, LeftOutError, Runtime
 from minibert import BertModel, SentenceTransformer
-from minibert.checkpoint.hub import DEFAULT_MODEL, locate
+from minibert.checkpoint.files import DEFAULT_MODEL, locate
 from minibert.parity import Report, check, probe
 from minibert.parity.levels import LARGEST, RMS
 from minibert.parity.subject import Subject

@@ -30,7 +30,7 @@ from minibert import BertConfig
 from minibert._utils.system import available_cores
 from minibert.bert import encoder
 from minibert.bert.ops import AttentionOutput, Ops
-from minibert.checkpoint.hub import locate
+from minibert.checkpoint.files import locate
 from minibert.kernels import make_ops
 from minibert.models.inputs import pack
 from minibert.models.loading import load_weights

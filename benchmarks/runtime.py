@@ -32,7 +32,7 @@ from benchmarks.contenders import HIDDEN_STATES, make_base, start_process
 from benchmarks.environment import peak_memory
 from benchmarks.readme import publish, table_parser
 from minibert._utils.system import available_cores
-from minibert.checkpoint.hub import DEFAULT_MODEL, locate
+from minibert.checkpoint.files import DEFAULT_MODEL, locate
 
 SHAPE = (8, 128)
 CALLERS = 8

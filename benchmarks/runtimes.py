@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks.contenders import export_onnx
 from minibert import BertModel
-from minibert.checkpoint.hub import locate
+from minibert.checkpoint.files import locate
 from minibert.parity.peers import run_peer
 
 __all__ = ["RUNTIMES", "Dump", "Inputs", "LeftOutError", "Runtime", "exported", "shown_rows", "without_holes"]

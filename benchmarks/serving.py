@@ -33,7 +33,7 @@ import numpy as np
 from benchmarks.readme import publish, table_parser
 from minibert import SentenceTransformer
 from minibert._utils.system import available_cores
-from minibert.checkpoint.hub import DEFAULT_MODEL, locate
+from minibert.checkpoint.files import DEFAULT_MODEL, locate
 
 CLIENTS = (1, 4, 16, 64, 256)
 OVERLOAD = (0.5, 1.0, 1.5, 2.0, 3.0)

@@ -21,7 +21,7 @@ from benchmarks.contenders import BATCH_SIZE, VECTORS, start
 from benchmarks.readme import publish, table_parser
 from minibert import BertTokenizer
 from minibert._utils.system import available_cores
-from minibert.checkpoint.hub import DEFAULT_MODEL, locate
+from minibert.checkpoint.files import DEFAULT_MODEL, locate
 
 # Quantiles of the lengths, in tokens with [CLS] and [SEP], and the number of sorted batches that are timed.
 COLLECTIONS = {

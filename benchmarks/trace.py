@@ -28,7 +28,7 @@ from benchmarks.contenders import Compute, Contender, start
 from benchmarks.environment import peak_memory
 from benchmarks.readme import publish, table_parser
 from minibert._utils.system import available_cores
-from minibert.checkpoint.hub import DEFAULT_MODEL, locate
+from minibert.checkpoint.files import DEFAULT_MODEL, locate
 
 SHAPES = ((1, 32), (8, 128), (32, 128))
 BOTH = ("hidden_states.*", "attentions.*")

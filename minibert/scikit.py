@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray
-from minibert.checkpoint.hub import DEFAULT_MODEL
+from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.sentence.options import EncodeOptions
 from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.tokens.layers import LayerSelection

@@ -16,7 +16,7 @@ from benchmarks.checkpoints import VOCABULARY, save_vocabulary
 from benchmarks.hashes import random_model
 from minibert import BertModel, BertTokenizer, SentenceTransformer
 from minibert._utils.system import available_cores
-from minibert.checkpoint.hub import DEFAULT_MODEL
+from minibert.checkpoint.files import DEFAULT_MODEL
 from tests.support import outcomes
 from tests.support.checkpoints import locate_minilm, random_checkpoint
 from tests.support.report import REPORT

@@ -19,7 +19,7 @@ import pytest
 
 import minibert
 from minibert import BertModel, BertTokenizer, SentenceTransformer, embed_tokens, word_occurrences
-from minibert.checkpoint.hub import DEFAULT_MODEL
+from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.cli import embed, extract, states
 from tests.support.checkpoints import random_checkpoint
 from tests.support.command_line import run, standard_input

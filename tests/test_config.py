@@ -17,7 +17,7 @@ import transformers
 
 from minibert import BertConfig, BertModel, BertTokenizer, ModelFormatError, SentenceTransformer
 from minibert.bert.config import ACTIVATIONS
-from minibert.checkpoint.hub import locate
+from minibert.checkpoint.files import locate
 from tests.support.checkpoints import random_checkpoint, sentence_model
 from tests.support.report import REPORT
 

@@ -38,7 +38,7 @@ from minibert import (
     search,
     similarity,
 )
-from minibert.checkpoint import hub
+from minibert.checkpoint.files import locate
 from minibert.integrations import ChromaEmbeddingFunction, LangChainEmbeddings
 from minibert.scikit import MinibertTransformer
 from minibert.tokens import layers as vectors
@@ -234,7 +234,7 @@ def calls(folder: Path) -> list[Call]:
     model, tokenizer = BertModel.from_pretrained(folder), BertTokenizer.from_pretrained(folder)
     sentences = SentenceTransformer(folder)
     sentences.max_seq_length = 12
-    config, files = model.config, hub.locate(folder)
+    config, files = model.config, locate(folder)
     H = config.hidden_size
     rng = np.random.default_rng(3)
     matrix = rng.standard_normal((3, 4)).astype(np.float32)
@@ -477,7 +477,7 @@ def calls(folder: Path) -> list[Call]:
     add("embed_documents", chain.embed_documents, texts=texts)
     add("embed_query", chain.embed_query, text="a cat")
     add("validate_config", ChromaEmbeddingFunction.validate_config, config={"model_name_or_path": "x"})
-    add("hub.locate", hub.locate, name_or_path=folder, **where)
+    add("locate", locate, name_or_path=folder, **where)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Damaged files of models, unusual corpora, hubs that misbehave: only answers and minibert's own errors are allowed.
+"""Damaged files of models, unusual corpora: only answers and minibert's own errors are allowed.
 
 An answer must be finite, and the same alone and in a batch. TypeError, ValueError, MemoryError and OSError are allowed
 too. A crash, a hang, another exception, a wrong number and a file that was changed without need are faults. The default
@@ -29,7 +29,6 @@ LISTS = {
     "safetensors": (150, 4000),
     "settings": (150, 4000),
     "corpus": (len(TRAPS), 10 * len(TRAPS)),
-    "hub": (40, 1500),
 }
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from minibert import BertModel, BertTokenizer
 from minibert._utils.validation import FloatArray
-from minibert.checkpoint.hub import DEFAULT_MODEL
+from minibert.checkpoint.files import DEFAULT_MODEL
 from tests.support.report import REPORT
 from tests.support.text_data import VARIABLE, udhr_lines
 

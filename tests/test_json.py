@@ -10,7 +10,7 @@ import pytest
 
 from minibert._utils.files import read_json, read_json_object
 from minibert.errors import ModelFormatError
-from tests.support.hub_files import write
+from tests.support.fake_hub import write
 from tests.support.marks import unix
 
 # --- JSON ---

@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from minibert import ModelFormatError, SentenceTransformer
-from minibert.checkpoint.hub import DEFAULT_MODEL, locate
+from minibert.checkpoint.files import DEFAULT_MODEL, locate
 from minibert.sentence.modules import read_modules
 from tests.support.checkpoints import random_checkpoint, their_vectors
 from tests.support.report import REPORT

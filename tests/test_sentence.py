@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from minibert import ModelFormatError, SentenceTransformer
-from minibert.checkpoint.hub import DEFAULT_MODEL
+from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.cli import main
 from minibert.sentence.prompts import builtin_prompts
 from minibert.sentence.settings import full_name

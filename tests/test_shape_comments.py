@@ -31,7 +31,7 @@ from minibert.bert.config import ACTIVATIONS, BertConfig
 from minibert.bert.ops import LayerNorm, Linear
 from minibert.bert.packed import PackedBatch
 from minibert.bert.weights import PredictionWeights, Weights
-from minibert.checkpoint.hub import locate
+from minibert.checkpoint.files import locate
 from minibert.models.inputs import pack
 from minibert.models.loading import load_weights
 from tests.support.checkpoints import random_checkpoint

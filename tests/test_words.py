@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from minibert import BertModel, BertTokenizer, TokenVectors, combine_layers, embed_tokens, word_occurrences
-from minibert.checkpoint.hub import DEFAULT_MODEL
+from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.tokens.layers import find_word, join_subwords, layer_name, resolve_layers
 from tests.support.checkpoints import random_checkpoint
 from tests.support.report import REPORT

@@ -21,7 +21,7 @@ from minibert._utils.validation import brief, check_stored_int
 from minibert.errors import ModelFormatError
 
 if TYPE_CHECKING:
-    from minibert.checkpoint.hub import ModelFiles
+    from minibert.checkpoint.files import ModelFiles
 
 __all__ = ["ACTIVATIONS", "PROBLEM_TYPES", "SETTINGS", "BertConfig", "check_model_type", "check_settings"]
 
@@ -192,7 +192,7 @@ class BertConfig:
         DownloadError
             The hub could not be reached, or does not have this model.
         """
-        from minibert.checkpoint.hub import locate
+        from minibert.checkpoint.files import locate
 
         call = "BertConfig.from_pretrained"
         name = given_name(call, name_or_path, harmless)
@@ -215,7 +215,7 @@ class BertConfig:
     @classmethod
     def from_files(cls, files: ModelFiles) -> BertConfig:
         """Read the config.json of a model whose files were located already; error messages name the file."""
-        from minibert.checkpoint.hub import check_files
+        from minibert.checkpoint.files import check_files
 
         path = check_files(files).require("config.json")
         fields = read_json_object(path)

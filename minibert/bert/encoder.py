@@ -17,7 +17,7 @@ done by five *ops* (ops.py) that the caller passes in: reference.py says what th
 
 >>> from minibert import BertConfig, BertTokenizer
 >>> from minibert.bert import encoder, reference
->>> from minibert.checkpoint.hub import locate
+>>> from minibert.checkpoint.files import locate
 >>> from minibert.models.inputs import pack
 >>> from minibert.models.loading import load_weights
 >>> files = locate("sentence-transformers/all-MiniLM-L6-v2")

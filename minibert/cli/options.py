@@ -8,10 +8,10 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from minibert.checkpoint.hub import DEFAULT_MODEL
+from minibert.checkpoint.files import DEFAULT_MODEL
 
 if TYPE_CHECKING:
-    from minibert.checkpoint.hub import ModelFiles
+    from minibert.checkpoint.files import ModelFiles
     from minibert.models.bert_model import BertModel
     from minibert.sentence.cross_encoder import CrossEncoder
     from minibert.sentence.sentence_transformers import SentenceTransformer
@@ -171,7 +171,7 @@ def _number(text: str, least: int) -> int:
 
 def locate_model(arguments: argparse.Namespace) -> ModelFiles:
     """Find the files of the model. Short ids such as paraphrase-MiniLM-L6-v2 are those of sentence-transformers."""
-    from minibert.checkpoint.hub import locate
+    from minibert.checkpoint.files import locate
     from minibert.sentence.settings import full_name
 
     return locate(full_name(arguments.model), revision=arguments.revision)

@@ -8,7 +8,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Any
 
-from minibert.checkpoint.hub import DEFAULT_MODEL
+from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.cli.options import add_compute_type, add_shared_weights, natural, positive
 from minibert.cli.output import report_problem
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from minibert._utils.validation import brief, check_choice, check_indices, check_int
-from minibert.checkpoint.hub import DEFAULT_MODEL
+from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.compat.bert_http import RemoteEncoder, is_machine, service_listens
 from minibert.sentence.modules import Pipeline
 from minibert.sentence.pooling import pooling_modes

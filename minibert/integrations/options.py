@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from minibert.checkpoint.hub import DEFAULT_MODEL
+from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.sentence.sentence_transformers import SentenceTransformer
 
 __all__ = [

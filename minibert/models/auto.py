@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NoReturn, Unpack
 from minibert._utils.reporting import warn_caller
 from minibert.bert.config import BertConfig
 from minibert.bert.weights import HEADS
-from minibert.checkpoint.hub import ModelFiles
+from minibert.checkpoint.files import ModelFiles
 from minibert.models import heads
 from minibert.models.bert_head import BertHead
 from minibert.models.bert_model import BertModel

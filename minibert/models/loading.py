@@ -25,8 +25,8 @@ from minibert.bert.weights import (
     Row,
     Weights,
 )
-from minibert.checkpoint.hub import ModelFiles
-from minibert.checkpoint.tensors import DTYPES, StoredTensor, open_checkpoint, read_tensor
+from minibert.checkpoint.files import ModelFiles
+from minibert.checkpoint.safetensors import DTYPES, StoredTensor, open_checkpoint, read_tensor
 from minibert.errors import ModelFormatError
 from minibert.models.options import ModelOptions
 from minibert.models.sharing import Recording, Restored, Sharing, Tensors

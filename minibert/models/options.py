@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypedDict, Type
 
 if TYPE_CHECKING:
     from minibert.bert.config import BertConfig
-    from minibert.checkpoint.hub import ModelFiles
+    from minibert.checkpoint.files import ModelFiles
 
 __all__ = [
     "BACKENDS",
@@ -65,8 +65,8 @@ class LoadOptions:
         return cls(**own), {name: value for name, value in keywords.items() if name not in names}
 
     def locate(self, name: str | os.PathLike[str]) -> "ModelFiles":
-        """Find the files of a model; see `minibert.checkpoint.hub.locate`."""
-        from minibert.checkpoint.hub import locate
+        """Find the files of a model; see `minibert.checkpoint.files.locate`."""
+        from minibert.checkpoint.files import locate
 
         return locate(
             name,

@@ -16,7 +16,7 @@ from minibert.bert.config import BertConfig
 from minibert.bert.low_precision import compute_type_of
 from minibert.bert.ops import LayerNorm, Ops
 from minibert.bert.weights import HEADS, Weights
-from minibert.checkpoint.hub import ModelFiles, check_files
+from minibert.checkpoint.files import ModelFiles, check_files
 from minibert.models.backend import choose_ops, choose_sharing
 from minibert.models.habits import Fixed, TorchHabits
 from minibert.models.loading import find_model, load_weights

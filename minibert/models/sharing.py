@@ -33,8 +33,8 @@ from minibert._utils.private_files import read_trusted, user_cache, write_truste
 from minibert._utils.reporting import warn_caller
 from minibert._utils.validation import FloatArray
 from minibert.bert.ops import PreparedLinear
-from minibert.checkpoint.hub import ModelFiles
-from minibert.checkpoint.tensors import StoredTensor, file_state
+from minibert.checkpoint.files import ModelFiles
+from minibert.checkpoint.safetensors import StoredTensor, file_state
 from minibert.errors import ModelFormatError
 
 if TYPE_CHECKING:

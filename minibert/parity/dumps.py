@@ -24,7 +24,7 @@ from minibert._utils.files import declared_nbytes, is_regular_file, parse_json, 
 from minibert._utils.system import available_memory
 from minibert._utils.torch_interop import to_array
 from minibert._utils.validation import brief
-from minibert.checkpoint.tensors import StoredTensor, read_header
+from minibert.checkpoint.safetensors import StoredTensor, read_header
 from minibert.errors import ModelFormatError
 
 __all__ = ["SUFFIXES", "Array", "Dump", "NothingComparedError", "as_dump", "read_dump"]

@@ -14,7 +14,7 @@ from minibert._utils.files import printable
 from minibert._utils.torch_interop import to_tensor
 from minibert._utils.validation import brief
 from minibert.bert.low_precision import COMPUTE_TYPES
-from minibert.checkpoint.hub import ModelFiles
+from minibert.checkpoint.files import ModelFiles
 from minibert.models.bert_model import BertModel
 from minibert.parity.dumps import Dump
 from minibert.parity.subject import INPUTS
@@ -106,7 +106,7 @@ def _silent(logging: Any) -> Iterator[None]:
 
 
 def _stored_names(model: ModelFiles) -> list[tuple[str, str]]:
-    from minibert.checkpoint.tensors import open_checkpoint
+    from minibert.checkpoint.safetensors import open_checkpoint
 
     return [(name.removeprefix("bert."), name) for name in open_checkpoint(model)]
 

@@ -12,7 +12,7 @@ from minibert._utils import torch_interop
 from minibert._utils.reporting import warn_caller
 from minibert._utils.validation import FloatArray, brief
 from minibert.bert.ops import Linear, Ops
-from minibert.checkpoint.hub import ModelFiles
+from minibert.checkpoint.files import ModelFiles
 from minibert.sentence.modules import ACTIVATIONS, activation_name
 
 __all__ = ["Activation", "as_activation", "stored_activation"]

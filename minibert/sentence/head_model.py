@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from minibert._utils.validation import brief
 from minibert.bert.config import BertConfig
-from minibert.checkpoint.hub import ModelFiles, locate
+from minibert.checkpoint.files import ModelFiles, locate
 from minibert.errors import ModelFormatError
 from minibert.models.bert_head import BertHead
 from minibert.sentence.card import ModelCardData

@@ -15,8 +15,8 @@ import numpy as np
 from minibert._utils.files import read_json, read_json_object
 from minibert._utils.validation import FloatArray, check_stored_int
 from minibert.bert.ops import LayerNorm, Linear, Ops, PreparedLinear
-from minibert.checkpoint.hub import ModelFiles
-from minibert.checkpoint.tensors import load_tensors
+from minibert.checkpoint.files import ModelFiles
+from minibert.checkpoint.safetensors import load_tensors
 from minibert.errors import ModelFormatError
 from minibert.sentence.pooling import POOLING_MODES
 from minibert.similarity import normalize_embeddings

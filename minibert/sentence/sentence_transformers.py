@@ -17,7 +17,7 @@ from minibert._utils.keywords import check_remote_code
 from minibert._utils.reporting import progress_bar, warn_caller
 from minibert._utils.validation import FloatArray, brief, check_int
 from minibert.bert.config import BertConfig
-from minibert.checkpoint.hub import DEFAULT_MODEL, locate
+from minibert.checkpoint.files import DEFAULT_MODEL, locate
 from minibert.errors import ModelFormatError
 from minibert.models.bert_model import BertModel
 from minibert.sentence.card import ModelCardData

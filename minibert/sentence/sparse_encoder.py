@@ -8,7 +8,7 @@ from typing import Any
 
 from minibert._utils.reporting import progress_bar
 from minibert._utils.validation import check_int
-from minibert.checkpoint.hub import ModelFiles
+from minibert.checkpoint.files import ModelFiles
 from minibert.errors import ModelFormatError
 from minibert.models.heads import BertForMaskedLM
 from minibert.sentence.encode import CHUNK_SIZE, CutTexts

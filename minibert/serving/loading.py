@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minibert.checkpoint.hub import locate
+from minibert.checkpoint.files import locate
 from minibert.sentence.cross_encoder import CrossEncoder
 from minibert.sentence.modules import list_modules, loader_of
 from minibert.sentence.sentence_transformers import SentenceTransformer

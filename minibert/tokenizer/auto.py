@@ -7,7 +7,7 @@ from typing import Any
 
 from minibert._utils.keywords import given_name
 from minibert.bert.config import check_model_type
-from minibert.checkpoint.hub import locate
+from minibert.checkpoint.files import locate
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 
 __all__ = ["AutoTokenizer"]

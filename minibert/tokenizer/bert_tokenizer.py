@@ -16,7 +16,7 @@ import numpy as np
 
 from minibert._utils.keywords import CALL_KEYWORDS, TOKENIZER_KEYWORDS, check_keywords, check_remote_code, given_name
 from minibert._utils.validation import Int64Array, brief, check_choice, check_int, check_return_tensors
-from minibert.checkpoint.hub import ModelFiles, check_files, locate
+from minibert.checkpoint.files import ModelFiles, check_files, locate
 from minibert.tokenizer.batch import TokenizedBatch, converted, lists, padded_array
 from minibert.tokenizer.chat import Chat, folder_templates, template_files
 from minibert.tokenizer.encodings import Encoding, NoRoomError, cut, cut_windows

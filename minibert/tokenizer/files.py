@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from minibert._utils.files import parse_json, read_bytes
 from minibert._utils.validation import brief
-from minibert.checkpoint.hub import ModelFiles
+from minibert.checkpoint.files import ModelFiles
 from minibert.errors import ModelFormatError
 from minibert.tokenizer.limits import FILE_LIMIT, GROWTH, check_added_tokens, check_content
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from minibert._utils.foreign import refuse_name
 from minibert._utils.reporting import write_line
 from minibert._utils.validation import brief
-from minibert.checkpoint.hub import locate
+from minibert.checkpoint.files import locate
 from minibert.index import semantic_search_faiss, semantic_search_usearch
 from minibert.search import community_detection, paraphrase_mining, paraphrase_mining_embeddings, semantic_search
 from minibert.sentence.options import check_device

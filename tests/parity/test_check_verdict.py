@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from minibert import BertModel, SentenceTransformer, exact, parity
-from minibert.checkpoint.hub import DEFAULT_MODEL
+from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.parity.levels import LARGEST, RMS
 from minibert.parity.mistakes import simulate
 from minibert.parity.rounding import round_to

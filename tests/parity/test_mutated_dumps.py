@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from minibert import BertForSequenceClassification, BertModel, SentenceTransformer, exact, parity
-from minibert.checkpoint.hub import DEFAULT_MODEL
+from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.parity.padded import visible
 from minibert.parity.subject import Subject
 from minibert.parity.truth import Unit, measure_units, true_values

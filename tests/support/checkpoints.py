@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.checkpoints import SPECIAL_TOKENS, VOCABULARY, random_checkpoint
-from minibert.checkpoint.hub import DEFAULT_MODEL, locate
+from minibert.checkpoint.files import DEFAULT_MODEL, locate
 
 __all__ = ["SPECIAL_TOKENS", "VOCABULARY", "locate_minilm", "random_checkpoint", "sentence_model", "their_vectors"]
 

@@ -27,7 +27,6 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.support.hub_server import clean_environment
 from tests.support.outcomes import PATIENCE, ROOT, judge
 
 MEMORY = 3 * 2**30  # bytes that a case may map in addition to the driver's
@@ -72,7 +71,7 @@ def _start(name: str, numbers: range, output: Any) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-m", "tests.support.hostile_cases", name, *map(str, numbers)],
         cwd=ROOT,
-        env={**clean_environment({}), **given},
+        env={**os.environ, **given},
         stdout=output,
         stderr=subprocess.STDOUT,
     )

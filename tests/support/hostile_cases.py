@@ -1,4 +1,4 @@
-"""The lists of hostile cases: damaged files of a model, unusual corpora, answers of a hostile hub.
+"""The lists of hostile cases: damaged files of a model, unusual corpora.
 
     python -m tests.support.hostile_cases LIST NUMBER...
 
@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from minibert import SentenceTransformer
-from minibert.checkpoint import hub
-from minibert.checkpoint.hub import DEFAULT_MODEL
+from minibert.checkpoint import files as checkpoint_files
+from minibert.checkpoint.files import DEFAULT_MODEL
 from tests.support.checkpoints import SPECIAL_TOKENS, VOCABULARY
 from tests.support.hostile import Case, FaultError, damaged, drive, mutated, text_of
 
@@ -45,7 +45,7 @@ def make_model(folder: Path) -> Path:
     """Make MiniLM's files with a vocabulary of about 180 tokens and small random weights; sharded/ has it in shards."""
     from safetensors.numpy import save_file
 
-    files = hub.locate(DEFAULT_MODEL)
+    files = checkpoint_files.locate(DEFAULT_MODEL)
     for name in (
         "modules.json",
         "sentence_bert_config.json",
@@ -518,7 +518,6 @@ def _put_special_file(path: Path, chance: random.Random) -> None:
 def _lists() -> dict[str, Callable[[contextlib.ExitStack], Case]]:
     """By name: a function that the driver calls once, before it forks, and that returns the case."""
     from tests.support.hostile_corpora import corpus_case
-    from tests.support.hostile_hub import hub_case
 
     def prepared(case: Case) -> Callable[[contextlib.ExitStack], Case]:
         def prepare(_: contextlib.ExitStack) -> Case:
@@ -532,7 +531,6 @@ def _lists() -> dict[str, Callable[[contextlib.ExitStack], Case]]:
         "safetensors": prepared(safetensors_case),
         "settings": prepared(settings_case),
         "corpus": prepared(corpus_case),
-        "hub": hub_case,
     }
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import transformers
 
-from minibert.checkpoint.hub import locate
+from minibert.checkpoint.files import locate
 from minibert.errors import ModelFormatError
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from tests.support.tokenizer_files import SPECIALS, WORDS, flags, model_folder, tokenizer_json, unigram_json

@@ -17,8 +17,8 @@ import pytest
 from safetensors import safe_open
 
 from minibert import BertConfig, BertModel, ModelFormatError
-from minibert.checkpoint import tensors as tensors_module
-from minibert.checkpoint.hub import locate
+from minibert.checkpoint import safetensors as tensors_module
+from minibert.checkpoint.files import locate
 from minibert.models.loading import load_weights
 from minibert.models.outputs import BertModelOutput
 from tests.support.report import REPORT
@@ -255,8 +255,8 @@ def test_a_file_that_is_cut_between_any_two_reads_is_refused(
 OPEN_WHILE_IT_IS_CUT = """
 import sys
 from minibert import ModelFormatError
-from minibert.checkpoint.hub import locate
-from minibert.checkpoint.tensors import open_checkpoint
+from minibert.checkpoint.files import locate
+from minibert.checkpoint.safetensors import open_checkpoint
 
 files, refused = locate(sys.argv[1]), 0
 print("ready", flush=True)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from minibert import BertConfig, BertModel, ModelFormatError
-from minibert.checkpoint.hub import locate
+from minibert.checkpoint.files import locate
 from minibert.models.loading import load_weights
 from tests.support.safetensors_files import (
     INPUTS,

