@@ -229,7 +229,7 @@ def test_the_name_of_a_file_to_write_is_checked_before_a_model_is_loaded(
         raise AssertionError("a model is loaded")
 
     for module in (embed, extract, states):
-        for loader in ("load_bert", "load_tokenizer", "load_sentence_transformer"):
+        for loader in ("load_bert", "load_tokenizer", "load_encoder"):
             monkeypatch.setattr(module, loader, load, raising=False)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "lines.txt").write_text("a line\n")

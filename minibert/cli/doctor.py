@@ -23,7 +23,7 @@ from minibert._utils.validation import FloatArray, counted
 from minibert.bert import low_precision, reference
 from minibert.bert.config import ACTIVATIONS
 from minibert.bert.ops import LayerNorm, Linear, Ops
-from minibert.cli.options import add_compute_type
+from minibert.cli.options import add_compute_type, option
 from minibert.models.backend import choose_compute_type, choose_num_threads, choose_sharing
 from minibert.models.sharing import shared_folder
 
@@ -52,7 +52,7 @@ def add_verbs(verbs: Any) -> None:
         description="Print versions, processor, threads, cache and BLAS, and compare every op with float64.",
         epilog="Exit code 1 if a check fails.",
     )
-    doctor.add_argument("--json", action="store_true", help="print one JSON object")
+    option(doctor, "--json", "print one JSON object")
     add_compute_type(doctor)
     doctor.set_defaults(run=_doctor)
 
@@ -61,10 +61,10 @@ def add_verbs(verbs: Any) -> None:
         help="compile the kernels in advance",
         description="Compile every kernel now, so that later starts are fast. Use it for example in a container image.",
     )
-    warmup.add_argument(
+    option(
+        warmup,
         "--clear",
-        action="store_true",
-        help="delete the compiled kernels and the shared weights of all models instead, and print what was deleted; "
+        "delete the compiled kernels and the shared weights of all models instead, and print what was deleted; "
         "both are made again when they are needed",
     )
     add_compute_type(warmup)

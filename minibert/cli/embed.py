@@ -16,7 +16,8 @@ from minibert.cli.options import (
     add_prompt,
     add_stride,
     add_texts,
-    load_sentence_transformer,
+    load_encoder,
+    option,
     positive,
 )
 from minibert.cli.output import check_file, read_lines, read_texts, report_problem, report_written, write_file
@@ -40,50 +41,39 @@ def add_verbs(verbs: Any) -> None:
         "which can be read while the run goes on.",
     )
     add_texts(embed, optional=True)
-    embed.add_argument(
-        "-o",
-        "--output",
-        metavar="FILE|FOLDER/",
-        help="save an array (texts, dimension), an .npy file, instead of printing; with --input the suffix is the "
+    option(
+        embed,
+        "-o --output FILE|FOLDER/",
+        "save an array (texts, dimension), an .npy file, instead of printing; with --input the suffix is the "
         "format: .npy (with the ids beside it in .ids.jsonl), .jsonl or .parquet; a name that ends in / or an existing "
         "folder gets part-00000.parquet, part-00001.parquet and so on, and must be empty",
     )
     add_inputs(embed, shard_size=SHARD_SIZE)
-    embed.add_argument(
-        "--dtype",
-        choices=("float32", "float16"),
-        default="float32",
-        help="type of the numbers, with --input (default: %(default)s)",
-    )
-    embed.add_argument(
-        "--file-size",
+    option(embed, "--dtype", "type of the numbers, with --input", choices=("float32", "float16"), default="float32")
+    option(
+        embed,
+        "--file-size SIZE",
+        "bytes of vectors in each file of a folder, such as 100MB or 1GB, rounded up to whole shards (default: 512MB)",
         type=size,
-        metavar="SIZE",
-        help="bytes of vectors in each file of a folder, such as 100MB or 1GB, rounded up to whole shards "
-        "(default: 512MB)",
     )
-    embed.add_argument(
-        "--on",
-        metavar="ray[:ADDRESS]",
-        help="compute with the machines of a Ray cluster, with --input: the address of its head, such as "
+    option(
+        embed,
+        "--on ray[:ADDRESS]",
+        "compute with the machines of a Ray cluster, with --input: the address of its head, such as "
         "ray:10.0.0.1:6379; ray:local starts Ray on this machine; ray alone is RAY_ADDRESS, or this machine's cluster. "
         "--threads is that of each worker",
     )
-    embed.add_argument(
-        "--actors", type=positive, metavar="N", help="workers, with --on (default: as many as the cluster has room for)"
-    )
+    option(embed, "--actors N", "workers, with --on (default: as many as the cluster has room for)", type=positive)
     add_prompt(embed, "each text")
-    embed.add_argument(
-        "--normalize",
-        dest="normalize_embeddings",
-        action="store_true",
-        help="scale each vector to length 1, even if the model does not",
+    option(
+        embed, "--normalize", "scale each vector to length 1, even if the model does not", dest="normalize_embeddings"
     )
-    embed.add_argument(
+    option(
+        embed,
         "--precision",
+        "precision of the numbers, without --input",
         choices=("float32", "float16", "int8", "uint8", "binary", "ubinary"),
         default="float32",
-        help="precision of the numbers, without --input (default: %(default)s)",
     )
     _add_vector_options(embed)
     embed.set_defaults(run=_embed)
@@ -94,7 +84,7 @@ def add_verbs(verbs: Any) -> None:
         description="Print the similarity of each two texts, as the model defines it; usually the cosine.",
     )
     add_texts(similarity)
-    similarity.add_argument("--json", action="store_true", help='one JSON object: {"texts": [...], "scores": [[...]]}')
+    option(similarity, "--json", 'one JSON object: {"texts": [...], "scores": [[...]]}')
     _add_vector_options(similarity)
     similarity.set_defaults(run=_similarity)
 
@@ -106,45 +96,40 @@ def add_verbs(verbs: Any) -> None:
     )
     search.add_argument("query", metavar="QUERY", help="the text to look for")
     search.add_argument("file", metavar="FILE", help='one text per line; "-" is the standard input')
-    search.add_argument(
-        "-k", "--top-k", type=positive, default=5, metavar="K", help="lines to print (default: %(default)s)"
-    )
-    search.add_argument("--json", action="store_true", help='JSON lines: {"score": ..., "line": ..., "text": ...}')
+    option(search, "-k --top-k K", "lines to print", type=positive, default=5)
+    option(search, "--json", 'JSON lines: {"score": ..., "line": ..., "text": ...}')
     _add_vector_options(search)
     search.set_defaults(run=_search)
 
 
 def _add_vector_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that say how a text becomes a vector."""
-    parser.add_argument(
-        "--pooling",
-        type=lambda text: text.split(","),
-        metavar="MODE",
-        help="replaces the model's pooling: mean, max, cls, lasttoken, weightedmean, mean_sqrt_len_tokens, first_last, "
+    option(
+        parser,
+        "--pooling MODE",
+        "replaces the model's pooling: mean, max, cls, lasttoken, weightedmean, mean_sqrt_len_tokens, first_last, "
         "pooler, or several separated by commas, whose vectors are concatenated",
+        type=lambda text: text.split(","),
     )
     add_layers(parser, "default: -1")
     add_layer_pooling(parser, "concat")
-    parser.add_argument(
+    option(
+        parser,
         "--truncation",
+        "if a text is too long: cut it and warn, refuse it, average its windows, or cut it silently "
+        "(default: %(default)s)",
         choices=("warn", "error", "split", "silent"),
         default="warn",
-        help="if a text is too long: cut it and warn, refuse it, average its windows, or cut it silently "
-        "(default: %(default)s)",
     )
     add_stride(parser)
-    parser.add_argument("--truncate-dim", type=positive, metavar="N", help="keep only the first N features")
+    option(parser, "--truncate-dim N", "keep only the first N features", type=positive)
     add_batch_size(parser)
-    parser.add_argument(
-        "--builtin-prompts",
-        action="store_true",
-        help="use the prompts of the model's card, if its files do not store any",
-    )
+    option(parser, "--builtin-prompts", "use the prompts of the model's card, if its files do not store any")
     add_model_options(parser)
 
 
 def _load(arguments: argparse.Namespace) -> SentenceTransformer:
-    return load_sentence_transformer(arguments, prompts=_prompts(arguments))
+    return load_encoder("SentenceTransformer", arguments, prompts=_prompts(arguments))
 
 
 def _prompts(arguments: argparse.Namespace) -> str | None:

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from minibert._utils.files import check_output
-from minibert.cli.options import add_model_options, load_bert, load_tokenizer, positive, several_ints
+from minibert.cli.options import add_model_options, load_bert, load_tokenizer, option, positive, several_ints
 from minibert.cli.runs import add_inputs, report_run, resumable, run_options, sources_of
 
 __all__ = ["add_verbs"]
@@ -25,51 +25,32 @@ def add_verbs(verbs: Any) -> None:
         "continues an interrupted run.",
     )
     add_inputs(extract, shard_size=1000)
-    extract.add_argument(
-        "-o",
-        "--output",
-        "--output_file",
-        metavar="FILE",
-        help="the file to write: .npy, or .jsonl with --format google",
-    )
-    extract.add_argument(
-        "--format", choices=("binary", "google"), default="binary", help="format of the output (default: %(default)s)"
-    )
-    extract.add_argument(
-        "--layers",
+    option(extract, "-o --output --output_file FILE", "the file to write: .npy, or .jsonl with --format google")
+    option(extract, "--format", "format of the output", choices=("binary", "google"), default="binary")
+    option(
+        extract,
+        "--layers LAYERS",
+        "layers, separated by commas: -1 is the last layer; 0 is the embeddings' output as in transformers, but "
+        "the first layer with --format google (default: -1,-2,-3,-4)",
         type=several_ints,
         default=[-1, -2, -3, -4],
-        metavar="LAYERS",
-        help="layers, separated by commas: -1 is the last layer; 0 is the embeddings' output as in transformers, but "
-        "the first layer with --format google (default: -1,-2,-3,-4)",
     )
-    extract.add_argument(
-        "--max-length",
-        "--max-seq-length",
-        "--max_seq_length",
+    option(
+        extract,
+        "--max-length --max-seq-length --max_seq_length N",
+        "most tokens of a text; the rest is cut off (default: the model's limit; 128 with --format google)",
         dest="max_length",
         type=int,
-        metavar="N",
-        help="most tokens of a text; the rest is cut off (default: the model's limit; 128 with --format google)",
     )
-    extract.add_argument(
-        "--batch-size",
-        "--batch_size",
-        type=positive,
-        default=32,
-        metavar="N",
-        help="texts that are computed together (default: %(default)s)",
-    )
-    extract.add_argument(
-        "--dtype", choices=("float32", "float16"), default="float32", help="type of the array (default: %(default)s)"
-    )
-    extract.add_argument(
-        "--do-lower-case",
-        "--do_lower_case",
+    option(extract, "--batch-size --batch_size N", "texts that are computed together", type=positive, default=32)
+    option(extract, "--dtype", "type of the array", choices=("float32", "float16"), default="float32")
+    option(
+        extract,
+        "--do-lower-case --do_lower_case",
+        "compared with the model's tokenizer; it changes nothing",
         nargs="?",
         const=True,
         type=_boolean,
-        help="compared with the model's tokenizer; it changes nothing",
     )
     add_model_options(extract)
     extract.set_defaults(run=_extract)

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from minibert.cli.options import add_compute_type, add_model_options, locate_model
+from minibert.cli.options import add_compute_type, add_model_options, locate_model, option
 
 if TYPE_CHECKING:
     from minibert.checkpoint.files import ModelFiles
@@ -25,9 +25,7 @@ def add_verbs(verbs: Any) -> None:
         help="describe a model: sizes, pooling, prompts, limits",
         description="Print the facts about a model, the file that each comes from, and what minibert does not support.",
     )
-    info.add_argument(
-        "--json", action="store_true", help='one JSON object: {"source": ..., "facts": {...}, "unsupported": [...]}'
-    )
+    option(info, "--json", 'one JSON object: {"source": ..., "facts": {...}, "unsupported": [...]}')
     add_model_options(info, backend=False)
     add_compute_type(info)
     info.set_defaults(run=_info)

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import minibert
 from minibert._utils.validation import counted
-from minibert.cli.options import add_model_options, load_sentence_transformer, locate_model, positive, several_ints
+from minibert.cli.options import (
+    add_model_options,
+    load_encoder,
+    loading,
+    locate_model,
+    option,
+    positive,
+    several_ints,
+)
 from minibert.cli.output import check_file, report_problem, report_written, write_file
 
 if TYPE_CHECKING:
@@ -33,21 +41,11 @@ def add_verbs(verbs: Any) -> None:
         "layer step by step. The file needs no network.",
     )
     inspect.add_argument("text", metavar="TEXT", help="the text")
-    inspect.add_argument("--pair", metavar="TEXT", help="a second text, and how the cosine of the two comes about")
-    inspect.add_argument("-o", "--output", required=True, metavar="FILE.html", help="the file to write")
-    inspect.add_argument(
-        "--layers", type=several_ints, metavar="LAYERS", help="layers of the page, with commas between (default: all)"
-    )
-    inspect.add_argument(
-        "--heads", type=several_ints, metavar="HEADS", help="attention heads of the page (default: all)"
-    )
-    inspect.add_argument(
-        "--max-bytes",
-        type=positive,
-        default=5_000_000,
-        metavar="N",
-        help="refuse to write a larger page (default: %(default)s)",
-    )
+    option(inspect, "--pair TEXT", "a second text, and how the cosine of the two comes about")
+    option(inspect, "-o --output FILE.html", "the file to write", required=True)
+    option(inspect, "--layers LAYERS", "layers of the page, with commas between (default: all)", type=several_ints)
+    option(inspect, "--heads HEADS", "attention heads of the page (default: all)", type=several_ints)
+    option(inspect, "--max-bytes N", "refuse to write a larger page", type=positive, default=5_000_000)
     add_model_options(inspect)
     inspect.set_defaults(run=_inspect)
 
@@ -58,15 +56,15 @@ def add_verbs(verbs: Any) -> None:
         "code, what goes in and what comes out. Each printed result can be computed again from the printed numbers.",
     )
     explain.add_argument("text", metavar="TEXT", help="the text")
-    explain.add_argument(
-        "--token",
+    option(
+        explain,
+        "--token I",
+        "the token, counted from 0, or the first that is this word (default: the first of the text)",
         type=_token,
-        metavar="I",
-        help="the token, counted from 0, or the first that is this word (default: the first of the text)",
     )
     which = explain.add_mutually_exclusive_group()
-    which.add_argument("--layer", dest="layers", type=_index, metavar="L", help="the layer (default: 0)")
-    which.add_argument("--all", action="store_true", help="all layers")
+    option(which, "--layer L", "the layer (default: 0)", dest="layers", type=_index)
+    option(which, "--all", "all layers")
     add_model_options(explain)
     explain.set_defaults(run=_explain)
 
@@ -90,8 +88,7 @@ def _load(arguments: argparse.Namespace, *, masked_lm: bool = False) -> tuple[An
 
     files = locate_model(arguments)
     wanted: Any = BertForMaskedLM if masked_lm and "BertForMaskedLM" in find_heads(files) else BertModel
-    how = {name: getattr(arguments, name) for name in ("backend", "num_threads", "shared_weights")}
-    model = wanted.from_files(files, **how)
+    model = wanted.from_files(files, **loading(arguments))
     return model, BertTokenizer.from_files(files)
 
 
@@ -134,7 +131,7 @@ def _sentences(arguments: argparse.Namespace) -> SentenceTransformer | None:
     from minibert.sentence.modules import list_modules, loader_of
 
     listed = list_modules(locate_model(arguments))
-    return load_sentence_transformer(arguments) if listed and loader_of(listed) is None else None
+    return load_encoder("SentenceTransformer", arguments) if listed and loader_of(listed) is None else None
 
 
 def _vector(model: SentenceTransformer, texts: list[str], trace: Trace) -> list[VectorStep]:
@@ -152,7 +149,7 @@ def _parts(arguments: argparse.Namespace, sentences: SentenceTransformer | None,
     """Return the parts of the cosine of the two texts, or report why there are none."""
     from minibert.inside.sentences import explain_similarity
 
-    model = load_sentence_transformer(arguments) if sentences is None else sentences
+    model = load_encoder("SentenceTransformer", arguments) if sentences is None else sentences
     try:
         found = explain_similarity(model, arguments.text, arguments.pair)
     except ValueError as error:

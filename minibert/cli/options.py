@@ -8,15 +8,13 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import minibert
 from minibert.checkpoint.files import DEFAULT_MODEL
+from minibert.models.options import BACKENDS, COMPUTE_TYPES, LoadOptions
 
 if TYPE_CHECKING:
+    from minibert import BertModel, BertTokenizer
     from minibert.checkpoint.files import ModelFiles
-    from minibert.models.bert_model import BertModel
-    from minibert.sentence.cross_encoder import CrossEncoder
-    from minibert.sentence.sentence_transformers import SentenceTransformer
-    from minibert.sentence.sparse_encoder import SparseEncoder
-    from minibert.tokenizer.bert_tokenizer import BertTokenizer
 
 
 class Parser(argparse.ArgumentParser):
@@ -41,30 +39,47 @@ class Parser(argparse.ArgumentParser):
         sys.exit(2)
 
 
+def option(parser: argparse.ArgumentParser | argparse._ActionsContainer, flags: str, text: str, **rest: Any) -> None:
+    """Add an option.
+
+    `flags` are its names, then the name of its value, such as ``-k --top-k K``. Without a value it is true if it is
+    given. `text` is its help, to which the default is added; `rest` goes to argparse.
+    """
+    *names, last = flags.split()
+    if last.startswith("-"):
+        names.append(last)
+        if not rest.keys() & {"choices", "type", "action", "nargs"}:
+            rest["action"] = "store_true"
+    else:
+        rest["metavar"] = last
+    if rest.get("default") is not None and "default" not in text:
+        text += " (default: %(default)s)"
+    parser.add_argument(*names, help=text, **rest)
+
+
 def add_model_options(parser: argparse.ArgumentParser, *, backend: bool = True, needs_head: bool = False) -> None:
     """Add --model and --revision, and with `backend` also --backend, --threads and --compute-type.
 
     With `needs_head` --model must be given, because the default model does not have a head.
     """
     if needs_head:
-        parser.add_argument("-m", "--model", required=True, metavar="MODEL", help="hub id or folder")
+        option(parser, "-m --model MODEL", "hub id or folder", required=True)
     else:
-        parser.add_argument(
-            "-m", "--model", default=DEFAULT_MODEL, metavar="MODEL", help="hub id or folder (default: %(default)s)"
-        )
-    parser.add_argument("--revision", help="branch, tag or commit of the hub repository (default: main)")
+        option(parser, "-m --model MODEL", "hub id or folder", default=DEFAULT_MODEL)
+    option(parser, "--revision REVISION", "branch, tag or commit of the hub repository (default: main)")
     if backend:
-        parser.add_argument(
+        option(
+            parser,
             "--backend",
-            choices=("numba", "numba-blas", "numpy"),
-            help="the code that computes (default: MINIBERT_BACKEND, else numba if it can be imported, else numpy)",
+            "the code that computes (default: MINIBERT_BACKEND, else numba if it can be imported, else numpy)",
+            choices=BACKENDS,
         )
-        parser.add_argument(
-            "--threads",
+        option(
+            parser,
+            "--threads N",
+            "default: MINIBERT_NUM_THREADS, else all cores, but at most OMP_NUM_THREADS",
             dest="num_threads",
             type=positive,
-            metavar="N",
-            help="default: MINIBERT_NUM_THREADS, else all cores, but at most OMP_NUM_THREADS",
         )
         add_compute_type(parser)
         add_shared_weights(parser)
@@ -72,21 +87,23 @@ def add_model_options(parser: argparse.ArgumentParser, *, backend: bool = True, 
 
 def add_compute_type(parser: argparse.ArgumentParser) -> None:
     """Add --compute-type."""
-    parser.add_argument(
+    option(
+        parser,
         "--compute-type",
-        choices=("float32", "int16", "int8_int16", "int8"),
-        help="the numbers that are multiplied (default: MINIBERT_COMPUTE_TYPE, else float32); all but float32 are "
+        "the numbers that are multiplied (default: MINIBERT_COMPUTE_TYPE, else float32); all but float32 are "
         "faster and need less memory, with a small error",
+        choices=COMPUTE_TYPES,
     )
 
 
 def add_shared_weights(parser: argparse.ArgumentParser) -> None:
     """Add --shared-weights and --no-shared-weights."""
-    parser.add_argument(
+    option(
+        parser,
         "--shared-weights",
-        action=argparse.BooleanOptionalAction,
-        help="hold the weights once for all processes of this machine, from a file that is written at the first load "
+        "hold the weights once for all processes of this machine, from a file that is written at the first load "
         "(default: MINIBERT_SHARED_WEIGHTS, else no)",
+        action=argparse.BooleanOptionalAction,
     )
 
 
@@ -99,46 +116,41 @@ def add_texts(parser: argparse.ArgumentParser, *, optional: bool = False) -> Non
 def add_prompt(parser: argparse.ArgumentParser, before: str) -> None:
     """Add --prompt-name and --prompt, of which one can be given; `before` says where the text of --prompt goes."""
     prompt = parser.add_mutually_exclusive_group()
-    prompt.add_argument("--prompt-name", metavar="NAME", help="name of a prompt of the model, such as query")
-    prompt.add_argument("--prompt", metavar="TEXT", help=f"a text to put before {before}")
+    option(prompt, "--prompt-name NAME", "name of a prompt of the model, such as query")
+    option(prompt, "--prompt TEXT", f"a text to put before {before}")
 
 
 def add_stride(parser: argparse.ArgumentParser) -> None:
     """Add --stride, for long texts that are split."""
-    parser.add_argument(
-        "--stride",
+    option(
+        parser,
+        "--stride N",
+        "tokens that a window repeats from the one before, with --truncation split (default: 0)",
         type=natural,
         default=0,
-        metavar="N",
-        help="tokens that a window repeats from the one before, with --truncation split (default: 0)",
     )
 
 
 def add_batch_size(parser: argparse.ArgumentParser) -> None:
     """Add --batch-size."""
-    parser.add_argument(
-        "--batch-size", type=positive, default=32, metavar="N", help="limits memory; the result does not depend on it"
-    )
+    option(parser, "--batch-size N", "limits memory; the result does not depend on it", type=positive, default=32)
 
 
 def add_layers(parser: argparse.ArgumentParser, default: str) -> None:
     """Add --layers: hidden states by number. The help ends with `default`."""
-    parser.add_argument(
-        "--layers",
-        type=several_ints,
-        metavar="LAYERS",
-        help="hidden states by number, with commas between: 0 is the embeddings' output, 1 that of the first layer, -1 "
+    option(
+        parser,
+        "--layers LAYERS",
+        "hidden states by number, with commas between: 0 is the embeddings' output, 1 that of the first layer, -1 "
         f"that of the last; {default}",
+        type=several_ints,
     )
 
 
 def add_layer_pooling(parser: argparse.ArgumentParser, default: str) -> None:
     """Add --layer-pooling: how several hidden states are combined."""
-    parser.add_argument(
-        "--layer-pooling",
-        choices=("concat", "sum", "mean"),
-        default=default,
-        help="how several layers are combined (default: %(default)s)",
+    option(
+        parser, "--layer-pooling", "how several layers are combined", choices=("concat", "sum", "mean"), default=default
     )
 
 
@@ -169,57 +181,28 @@ def _number(text: str, least: int) -> int:
 # --- the model that the options name ----------------------------------------------------------------------------------
 
 
+def loading(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return what the options say about loading, as keywords of the constructors."""
+    return {name: value for name, value in vars(arguments).items() if name in LoadOptions.__dataclass_fields__}
+
+
 def locate_model(arguments: argparse.Namespace) -> ModelFiles:
     """Find the files of the model. Short ids such as paraphrase-MiniLM-L6-v2 are those of sentence-transformers."""
-    from minibert.checkpoint.files import locate
     from minibert.sentence.settings import full_name
 
-    return locate(full_name(arguments.model), revision=arguments.revision)
+    return LoadOptions(revision=arguments.revision).locate(full_name(arguments.model))
 
 
 def load_tokenizer(arguments: argparse.Namespace) -> BertTokenizer:
     """Load the tokenizer of the model."""
-    from minibert.tokenizer.bert_tokenizer import BertTokenizer
-
-    return BertTokenizer.from_files(locate_model(arguments))
+    return minibert.BertTokenizer.from_files(locate_model(arguments))
 
 
 def load_bert(arguments: argparse.Namespace) -> BertModel:
-    """Load the encoder without its pooler, with the backend and threads of the command line."""
-    from minibert.models.bert_model import BertModel
-
-    files = locate_model(arguments)
-    return BertModel.from_files(
-        files,
-        backend=arguments.backend,
-        num_threads=arguments.num_threads,
-        compute_type=arguments.compute_type,
-        shared_weights=arguments.shared_weights,
-        add_pooling_layer=False,
-    )
+    """Load the encoder without its pooler."""
+    return minibert.BertModel.from_files(locate_model(arguments), add_pooling_layer=False, **loading(arguments))
 
 
-def load_sentence_transformer(arguments: argparse.Namespace, **options: Any) -> SentenceTransformer:
-    """Load the model with all its modules; `options` are arguments of `SentenceTransformer`."""
-    from minibert.sentence.sentence_transformers import SentenceTransformer
-
-    return SentenceTransformer(arguments.model, **_how(arguments), **options)
-
-
-def load_cross_encoder(arguments: argparse.Namespace) -> CrossEncoder:
-    """Load the model as a `CrossEncoder`."""
-    from minibert.sentence.cross_encoder import CrossEncoder
-
-    return CrossEncoder(arguments.model, **_how(arguments))
-
-
-def load_sparse_encoder(arguments: argparse.Namespace) -> SparseEncoder:
-    """Load the model as a `SparseEncoder`."""
-    from minibert.sentence.sparse_encoder import SparseEncoder
-
-    return SparseEncoder(arguments.model, **_how(arguments))
-
-
-def _how(arguments: argparse.Namespace) -> dict[str, Any]:
-    names = ("revision", "backend", "num_threads", "compute_type", "shared_weights")
-    return {name: getattr(arguments, name) for name in names}
+def load_encoder(kind: str, arguments: argparse.Namespace, **options: Any) -> Any:
+    """Load a SentenceTransformer, CrossEncoder or SparseEncoder; `options` are further arguments of it."""
+    return getattr(minibert, kind)(arguments.model, **loading(arguments), **options)

@@ -12,8 +12,8 @@ from minibert.cli.options import (
     add_prompt,
     add_stride,
     add_texts,
-    load_cross_encoder,
-    load_sparse_encoder,
+    load_encoder,
+    option,
     positive,
 )
 from minibert.cli.output import bar, one_line, read_texts
@@ -32,8 +32,8 @@ def add_verbs(verbs: Any) -> None:
     )
     rerank.add_argument("query", metavar="QUERY", help="the query")
     add_texts(rerank, optional=True)
-    rerank.add_argument("-k", "--top-k", type=positive, metavar="K", help="texts to print (default: all)")
-    rerank.add_argument("--json", action="store_true", help='JSON lines: {"score": ..., "index": ..., "text": ...}')
+    option(rerank, "-k --top-k K", "texts to print (default: all)", type=positive)
+    option(rerank, "--json", 'JSON lines: {"score": ..., "index": ..., "text": ...}')
     _add_run_options(rerank, ("warn", "error", "silent"))
     rerank.set_defaults(run=_rerank)
 
@@ -44,17 +44,11 @@ def add_verbs(verbs: Any) -> None:
         "are written, in bounded memory; --resume continues an interrupted run.",
     )
     add_texts(sparse, optional=True)
-    sparse.add_argument(
-        "-k", "--top-k", type=positive, default=10, metavar="K", help="words to print (default: %(default)s)"
+    option(sparse, "-k --top-k K", "words to print", type=positive, default=10)
+    option(
+        sparse, "--json", 'JSON lines with all words: {"text": ..., "tokens": [...], "indices": [...], "values": [...]}'
     )
-    sparse.add_argument(
-        "--json",
-        action="store_true",
-        help='JSON lines with all words: {"text": ..., "tokens": [...], "indices": [...], "values": [...]}',
-    )
-    sparse.add_argument(
-        "--max-active-dims", type=positive, metavar="N", help="keep only the N largest weights of each text"
-    )
+    option(sparse, "--max-active-dims N", "keep only the N largest weights of each text", type=positive)
     add_stride(sparse)
     _add_run_options(sparse, ("warn", "error", "split", "silent"))
     sparse.set_defaults(run=_sparse)
@@ -63,14 +57,9 @@ def add_verbs(verbs: Any) -> None:
 def _add_run_options(parser: argparse.ArgumentParser, truncation: tuple[str, ...]) -> None:
     """Add the files, and the options that both verbs have."""
     add_inputs(parser, shard_size=SHARD_SIZE)
-    parser.add_argument("-o", "--output", metavar="FILE", help="with --input: the .jsonl file to write")
+    option(parser, "-o --output FILE", "with --input: the .jsonl file to write")
     add_prompt(parser, "each text, or before the query")
-    parser.add_argument(
-        "--truncation",
-        choices=truncation,
-        default="warn",
-        help="if a text is too long (default: %(default)s)",
-    )
+    option(parser, "--truncation", "if a text is too long", choices=truncation, default="warn")
     add_batch_size(parser)
     add_model_options(parser, needs_head=True)
 
@@ -101,7 +90,7 @@ def _rerank(arguments: argparse.Namespace) -> None:
         check_output(arguments.output, (".jsonl",))  # before a model is loaded
         with resumable(arguments.output):
             summary = rerank_corpus(
-                load_cross_encoder(arguments),
+                load_encoder("CrossEncoder", arguments),
                 arguments.query,
                 sources_of(arguments),
                 arguments.output,
@@ -111,7 +100,7 @@ def _rerank(arguments: argparse.Namespace) -> None:
         report_run(arguments.output, "scores", summary)
         return
     texts = read_texts(arguments.texts)
-    found = load_cross_encoder(arguments).rank(
+    found = load_encoder("CrossEncoder", arguments).rank(
         arguments.query,
         texts,
         top_k=arguments.top_k,
@@ -136,7 +125,7 @@ def _sparse(arguments: argparse.Namespace) -> None:
         check_output(arguments.output, (".jsonl",))  # before a model is loaded
         with resumable(arguments.output):
             summary = sparse_corpus(
-                load_sparse_encoder(arguments),
+                load_encoder("SparseEncoder", arguments),
                 sources_of(arguments),
                 arguments.output,
                 stride=arguments.stride,
@@ -147,7 +136,7 @@ def _sparse(arguments: argparse.Namespace) -> None:
         report_run(arguments.output, "sparse vectors", summary)
         return
     texts = read_texts(arguments.texts)
-    model = load_sparse_encoder(arguments)
+    model = load_encoder("SparseEncoder", arguments)
     vectors = model.encode(
         texts, max_active_dims=arguments.max_active_dims, stride=arguments.stride, **_options(arguments)
     )

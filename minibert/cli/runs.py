@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from minibert._utils.validation import counted
-from minibert.cli.options import positive
+from minibert.cli.options import option, positive
 from minibert.cli.output import report_problem, report_written
 from minibert.corpus.readers import Source, input_format
 from minibert.corpus.run_folder import folder_of, is_unfinished
@@ -30,40 +30,36 @@ _SIZE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?((?:[KMG]i?)?B|)", re.IGNORE
 
 def add_inputs(parser: argparse.ArgumentParser, *, shard_size: int) -> None:
     """Add the files of texts, how they are read, and how a run over them is saved and resumed."""
-    parser.add_argument(
-        "-i",
-        "--input",
-        "--input_file",
+    option(
+        parser,
+        "-i --input --input_file FILE",
+        'files of texts: one per line, .jsonl, .csv or .tsv, each also as .gz; "-" is the standard input',
         nargs="+",
         action="extend",
-        metavar="FILE",
-        help='files of texts: one per line, .jsonl, .csv or .tsv, each also as .gz; "-" is the standard input',
     )
-    parser.add_argument(
+    option(
+        parser,
         "--input-format",
+        "default: by the suffix of each file's name, else text",
         choices=("text", "jsonl", "csv", "tsv"),
-        help="default: by the suffix of each file's name, else text",
     )
-    parser.add_argument(
-        "--text-column", default="text", metavar="NAME", help="column or key of the texts (default: %(default)s)"
-    )
-    parser.add_argument("--id-column", metavar="NAME", help="column or key of the ids (default: numbers of the lines)")
-    parser.add_argument(
+    option(parser, "--text-column NAME", "column or key of the texts", default="text")
+    option(parser, "--id-column NAME", "column or key of the ids (default: numbers of the lines)")
+    option(
+        parser,
         "--on-error",
+        "if lines cannot be used: stop and compute nothing, skip these lines, or keep their rows without vectors "
+        "(default: %(default)s)",
         choices=("stop", "skip", "null"),
         default="stop",
-        help="if lines cannot be used: stop and compute nothing, skip these lines, or keep their rows without vectors "
-        "(default: %(default)s)",
     )
-    parser.add_argument(
-        "--resume", action="store_true", help="continue an interrupted run, or start one if there is none"
-    )
-    parser.add_argument(
-        "--shard-size",
+    option(parser, "--resume", "continue an interrupted run, or start one if there is none")
+    option(
+        parser,
+        "--shard-size N",
+        "texts that are computed, then saved, together; a crash loses at most these",
         type=positive,
         default=shard_size,
-        metavar="N",
-        help="texts that are computed, then saved, together; a crash loses at most these (default: %(default)s)",
     )
 
 
@@ -109,9 +105,9 @@ def has_files(arguments: argparse.Namespace, of_files: Mapping[str, bool]) -> bo
         "--on-error": arguments.on_error != "stop",
         "--shard-size": arguments.shard_size != SHARD_SIZE,
     }
-    for option, is_given in given.items():
+    for name, is_given in given.items():
         if is_given:
-            raise ValueError(f"{option} is for files of texts; name them with --input.")
+            raise ValueError(f"{name} is for files of texts; name them with --input.")
     return False
 
 
@@ -141,13 +137,13 @@ def sources_of(arguments: argparse.Namespace) -> list[Source]:
         id_column = None if kind == "text" else arguments.id_column
         name = "standard input" if path == "-" else path
         sources.append(Source(path, kind, arguments.text_column, id_column, name))
-    for option, given in (
+    for flag, given in (
         ("--text-column", arguments.text_column != "text"),
         ("--id-column", arguments.id_column is not None),
     ):
         if given and all(source.format == "text" for source in sources):
             raise ValueError(
-                f"{option} names a column, but {sources[0].name} is read as plain text, which does not have columns; "
+                f"{flag} names a column, but {sources[0].name} is read as plain text, which does not have columns; "
                 "give --input-format jsonl, csv or tsv."
             )
     return sources

@@ -12,7 +12,15 @@ from itertools import accumulate, combinations, islice
 from typing import TYPE_CHECKING, Any
 
 from minibert._utils.files import check_output
-from minibert.cli.options import add_layer_pooling, add_layers, add_model_options, add_texts, load_bert, load_tokenizer
+from minibert.cli.options import (
+    add_layer_pooling,
+    add_layers,
+    add_model_options,
+    add_texts,
+    load_bert,
+    load_tokenizer,
+    option,
+)
 from minibert.cli.output import check_file, read_texts, report_written, write_file
 
 if TYPE_CHECKING:
@@ -29,7 +37,7 @@ def add_verbs(verbs: Any) -> None:
     """Add the three verbs to the command line."""
     tokens = verbs.add_parser("tokens", help="list the tokens of texts", description="List the tokens of each text.")
     add_texts(tokens)
-    tokens.add_argument("--json", action="store_true", help="one JSON object per text")
+    option(tokens, "--json", "one JSON object per text")
     add_model_options(tokens, backend=False)
     tokens.set_defaults(run=_tokens)
 
@@ -41,14 +49,15 @@ def add_verbs(verbs: Any) -> None:
     )
     words.add_argument("word", metavar="WORD", help="the word to look for")
     add_texts(words)
-    words.add_argument("--most", type=_at_least_two, default=5, help="occurrences to compare (default: %(default)s)")
+    option(words, "--most", "occurrences to compare", type=_at_least_two, default=5)
     add_layers(words, "default: all are shown, the last four are combined")
     add_layer_pooling(words, "sum")
-    words.add_argument(
+    option(
+        words,
         "--subwords",
+        "how the vectors of a word's tokens are combined",
         choices=("mean", "first", "last", "max", "sum"),
         default="mean",
-        help="how the vectors of a word's tokens are combined (default: %(default)s)",
     )
     _add_truncation(words)
     _add_plot(words, "the cosines of all occurrences, a matrix for each layer")
@@ -63,7 +72,7 @@ def add_verbs(verbs: Any) -> None:
         "- 1), tokens, ids, offsets (characters), texts. Nothing is padded.",
     )
     add_texts(hidden)
-    hidden.add_argument("-o", "--output", required=True, metavar="FILE.npz", help="the file to write")
+    option(hidden, "-o --output FILE.npz", "the file to write", required=True)
     add_layers(hidden, "default: all")
     _add_truncation(hidden)
     _add_plot(
@@ -76,16 +85,17 @@ def add_verbs(verbs: Any) -> None:
 
 
 def _add_truncation(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    option(
+        parser,
         "--truncation",
+        "if a text is too long: cut it and warn, refuse it, or cut it silently",
         choices=("warn", "error", "silent"),
         default="warn",
-        help="if a text is too long: cut it and warn, refuse it, or cut it silently (default: %(default)s)",
     )
 
 
 def _add_plot(parser: argparse.ArgumentParser, what: str) -> None:
-    parser.add_argument("--plot", metavar="FILE", help=f"draw a .png, .svg or .pdf: {what}")
+    option(parser, "--plot FILE", f"draw a .png, .svg or .pdf: {what}")
 
 
 def _check_plot(arguments: argparse.Namespace) -> None:

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-from minibert.cli.options import add_model_options, add_texts, natural, positive
+from minibert.cli.options import add_model_options, add_texts, loading, natural, option, positive
 from minibert.cli.output import bar, one_line, painter, read_texts
 
 __all__ = ["add_verbs"]
@@ -24,12 +24,8 @@ def add_verbs(verbs: Any) -> None:
         description="Print the most probable words for each [MASK] of each text.",
     )
     add_texts(fill)
-    fill.add_argument(
-        "-k", "--top-k", type=positive, default=5, metavar="K", help="words for each [MASK] (default: %(default)s)"
-    )
-    fill.add_argument(
-        "--targets", type=lambda text: text.split(","), metavar="WORDS", help="only these words, separated by commas"
-    )
+    option(fill, "-k --top-k K", "words for each [MASK]", type=positive, default=5)
+    option(fill, "--targets WORDS", "only these words, separated by commas", type=lambda text: text.split(","))
     _finish(fill, _fill_mask, '{"text": ..., "answers": [...]} for each text')
 
     classify = verbs.add_parser(
@@ -38,17 +34,14 @@ def add_verbs(verbs: Any) -> None:
         description="Print the labels of each text with their scores, the best first.",
     )
     add_texts(classify)
-    classify.add_argument(
-        "--text-pair", metavar="TEXT", help="a second text, which the model reads together with each text"
-    )
-    classify.add_argument(
-        "-k", "--top-k", type=positive, default=5, metavar="K", help="labels of each text (default: %(default)s)"
-    )
-    classify.add_argument(
+    option(classify, "--text-pair TEXT", "a second text, which the model reads together with each text")
+    option(classify, "-k --top-k K", "labels of each text", type=positive, default=5)
+    option(
+        classify,
         "--function",
+        "from logits to scores (default: what the model says)",
         dest="function_to_apply",
         choices=("softmax", "sigmoid", "none"),
-        help="from logits to scores (default: what the model says)",
     )
     _finish(classify, _classify, '{"text": ..., "answers": [...]} for each text')
 
@@ -58,19 +51,15 @@ def add_verbs(verbs: Any) -> None:
         description="Print each text with its entities in brackets, in colour on a terminal.",
     )
     add_texts(ner)
-    ner.add_argument(
+    option(
+        ner,
         "--aggregation",
+        "how tokens become entities; none prints tokens",
         dest="aggregation_strategy",
         choices=("simple", "first", "average", "max", "none"),
         default="simple",
-        help="how tokens become entities; none prints tokens (default: %(default)s)",
     )
-    ner.add_argument(
-        "--stride",
-        type=natural,
-        metavar="N",
-        help="read long texts in windows that share N tokens, instead of cutting them",
-    )
+    option(ner, "--stride N", "read long texts in windows that share N tokens, instead of cutting them", type=natural)
     _finish(ner, _ner, '{"text": ..., "answers": [...]} for each text')
 
     answer = verbs.add_parser(
@@ -80,27 +69,26 @@ def add_verbs(verbs: Any) -> None:
     )
     answer.add_argument("question", metavar="QUESTION", help="the question")
     add_texts(answer)
-    answer.add_argument(
-        "-k", "--top-k", type=positive, default=1, metavar="K", help="answers of each text (default: %(default)s)"
-    )
-    answer.add_argument(
+    option(answer, "-k --top-k K", "answers of each text", type=positive, default=1)
+    option(
+        answer,
         "--no-answer",
+        '"no answer" may be an answer too, for models that were trained for it',
         dest="handle_impossible_answer",
-        action="store_true",
-        help='"no answer" may be an answer too, for models that were trained for it',
     )
     _finish(answer, _answer, '{"text": ..., "answers": [...]} for each text', truncation=False)
 
 
 def _finish(parser: argparse.ArgumentParser, run: Any, what: str, *, truncation: bool = True) -> None:
     """Add the options that all four verbs have."""
-    parser.add_argument("--json", action="store_true", help=f"JSON lines: {what}")
+    option(parser, "--json", f"JSON lines: {what}")
     if truncation:
-        parser.add_argument(
+        option(
+            parser,
             "--truncation",
+            "if a text is too long: cut it and warn, refuse it, or cut it silently",
             choices=("warn", "error", "silent"),
             default="warn",
-            help="if a text is too long: cut it and warn, refuse it, or cut it silently (default: %(default)s)",
         )
     add_model_options(parser, needs_head=True)
     parser.set_defaults(run=run)
@@ -111,16 +99,7 @@ def _load(arguments: argparse.Namespace, task: str, *names: str) -> Any:
     from minibert.tasks.pipelines import pipeline
 
     given = {name: getattr(arguments, name) for name in names if getattr(arguments, name, None) is not None}
-    return pipeline(
-        task,
-        arguments.model,
-        revision=arguments.revision,
-        backend=arguments.backend,
-        num_threads=arguments.num_threads,
-        compute_type=arguments.compute_type,
-        shared_weights=arguments.shared_weights,
-        **given,
-    )
+    return pipeline(task, arguments.model, **loading(arguments), **given)
 
 
 def _print_json(text: str, answers: Any) -> None:

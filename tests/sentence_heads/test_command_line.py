@@ -252,7 +252,7 @@ BAD: list[tuple[list[str], int, str]] = [
     (["fill-mask", "a cat", "-m", "MaskedLM"], 1, "[MASK]"),
     (["fill-mask", "[MASK]", "--targets", "xyzzy", "-m", "MaskedLM"], 1, "xyzzy"),
     (["ner", "a", "-m", "MaskedLM"], 1, "BertForTokenClassification"),
-    (["ner", "a", "--aggregation", "none", "--stride", "2", "-m", "TokenClassification"], 1, "--stride"),
+    (["ner", "a", "--aggregation", "none", "--stride", "2", "-m", "TokenClassification"], 1, "stride="),
     (["answer", "", "a", "-m", "QuestionAnswering"], 1, "question"),
 ]
 
