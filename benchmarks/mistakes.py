@@ -36,7 +36,7 @@ from minibert.parity.diagnosis import diagnose
 from minibert.parity.finding import Finding
 from minibert.parity.mistake import DENSE, Mistake, Recipe, part_mistake
 from minibert.parity.mistakes import MISTAKES, forward_values, simulate
-from minibert.parity.padded import InapplicableError, Padded, visible
+from minibert.parity.subject import InapplicableError, Padded, visible
 from minibert.parity.vectors import VECTOR, mask_of
 
 BUDGET = 4.0

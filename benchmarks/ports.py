@@ -26,8 +26,8 @@ from benchmarks.runtimes import RUNTIMES, Inputs, LeftOutError, Runtime
 from minibert import BertModel, SentenceTransformer
 from minibert.checkpoint.files import DEFAULT_MODEL, locate
 from minibert.parity import Report, check, probe
-from minibert.parity.levels import LARGEST, RMS
 from minibert.parity.subject import Subject
+from minibert.parity.verdict import LARGEST, RMS
 
 ALL: dict[str, Runtime] = {**RUNTIMES, **FOREIGN_RUNTIMES}
 

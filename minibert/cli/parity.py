@@ -183,7 +183,7 @@ def _subject(arguments: argparse.Namespace) -> Subject:
 def _check(arguments: argparse.Namespace) -> int:
     from minibert.parity.comparison import NothingComparedError, check
     from minibert.parity.inputs import of_probe, of_texts, read_inputs
-    from minibert.parity.render import as_findings, as_table
+    from minibert.parity.report import as_findings, as_table
 
     for path, suffix in ((arguments.markdown, ".md"), (arguments.junit, ".xml"), (arguments.json, ".json")):
         if path is not None and path != "-":
@@ -248,7 +248,7 @@ def _write(report: Report, arguments: argparse.Namespace, text: str) -> None:
     if arguments.junit is not None:
         write_whole(arguments.junit, lambda file: file.write(report.to_junit().encode()))
     if arguments.github:
-        from minibert.parity.render import as_annotations
+        from minibert.parity.report import as_annotations
 
         print(as_annotations(report), end="\n" if not report.allowed else "")
 
@@ -269,7 +269,7 @@ def _read_map(path: str) -> dict[str, str]:
 
 
 def _probe(arguments: argparse.Namespace) -> int:
-    from minibert.parity.probing import probe
+    from minibert.parity.inputs import probe
 
     subject = _subject(arguments)
     made = probe(subject, long=arguments.long)
@@ -281,7 +281,7 @@ def _probe(arguments: argparse.Namespace) -> int:
 
 
 def _names(arguments: argparse.Namespace) -> int:
-    from minibert.parity.styles import listed_names
+    from minibert.parity.matching import listed_names
 
     arguments.backend, arguments.num_threads, arguments.shared_weights = "numpy", None, False
     subject = _subject(arguments)

@@ -13,8 +13,7 @@ parity/README.md.
 
 from minibert.parity.comparison import NothingComparedError, check
 from minibert.parity.finding import Finding
-from minibert.parity.probing import Probe, probe
-from minibert.parity.report import Report
-from minibert.parity.rows import Row
+from minibert.parity.inputs import Probe, probe
+from minibert.parity.report import Report, Row
 
 __all__ = ["Finding", "NothingComparedError", "Probe", "Report", "Row", "check", "probe"]

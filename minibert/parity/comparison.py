@@ -15,21 +15,13 @@ from minibert.bert.packed import PackedBatch
 from minibert.parity.diagnosis import diagnose
 from minibert.parity.dumps import Dump, NothingComparedError, as_dump, read_dump
 from minibert.parity.finding import Finding
-from minibert.parity.holds import with_holds
-from minibert.parity.inputs import of_probe, read_inputs
-from minibert.parity.inputs_and_weights import check_inputs, check_weights
-from minibert.parity.levels import RMS, is_allowed, verdict_of, with_levels, within
-from minibert.parity.matching import Matched, match, shape_of
-from minibert.parity.measuring import Measuring
-from minibert.parity.padded import visible
-from minibert.parity.placing import Placed, place
-from minibert.parity.probing import row_labels
-from minibert.parity.report import Report
-from minibert.parity.rounding import HALF_PRECISIONS
-from minibert.parity.rows import Row
-from minibert.parity.subject import INPUTS, Subject
-from minibert.parity.truth import true_values
+from minibert.parity.inputs import check_inputs, check_weights, of_probe, read_inputs, row_labels
+from minibert.parity.matching import Matched, Placed, match, place, shape_of
+from minibert.parity.report import Report, Row
+from minibert.parity.subject import INPUTS, Subject, visible
+from minibert.parity.truth import HALF_PRECISIONS, true_values
 from minibert.parity.vectors import VECTOR, mask_of
+from minibert.parity.verdict import RMS, Measuring, is_allowed, verdict_of, with_holds, with_levels, within
 from minibert.trace.names import Spec
 
 __all__ = ["NothingComparedError", "check"]

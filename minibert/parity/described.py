@@ -12,8 +12,8 @@ from minibert.parity import fits
 from minibert.parity.finding import Finding
 from minibert.parity.mistake import DENSE, Mistake, symbol_of
 from minibert.parity.mistakes import MISTAKES
-from minibert.parity.padded import visible
 from minibert.parity.search import Search
+from minibert.parity.subject import visible
 from minibert.parity.vectors import mask_of, state_name
 
 __all__ = ["dropout", "facts", "with_mass"]

@@ -27,9 +27,9 @@ from minibert.parity.fitted import fitted
 from minibert.parity.forward import Forward, Model
 from minibert.parity.heads import head_findings
 from minibert.parity.mistake import Mistake, Recipe, symbol_of
-from minibert.parity.padded import InapplicableError, Padded, visible
 from minibert.parity.replay import Replay, encoder_of
 from minibert.parity.search import Search
+from minibert.parity.subject import InapplicableError, Padded, visible
 from minibert.parity.vectors import DUMP_MISTAKES, VECTOR, find_recipe, state_name
 from minibert.parity.wording import Places, cannot_tell, finding_of, renamed, separate_by, unknown
 from minibert.trace.names import EMBEDDINGS, LAYER

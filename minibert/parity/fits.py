@@ -16,7 +16,7 @@ from minibert._utils.validation import FloatArray, Int64Array
 from minibert.bert.config import BertConfig
 from minibert.bert.ops import LayerNorm
 from minibert.parity.mistakes_norms import CURVES
-from minibert.parity.rounding import to_bfloat16
+from minibert.parity.truth import to_bfloat16
 
 __all__ = [
     "EpsFit",

@@ -27,8 +27,8 @@ from minibert.bert import encoder
 from minibert.bert.config import BertConfig
 from minibert.bert.ops import AttentionOutput, LayerNorm, Ops, PreparedLinear
 from minibert.bert.weights import LayerWeights, Weights
-from minibert.parity.padded import Padded
 from minibert.parity.parts import PARTS, Here, Part, Store
+from minibert.parity.subject import Padded
 from minibert.trace.names import Names, Sizes, lookups
 
 __all__ = ["Forward", "Model", "names_of"]

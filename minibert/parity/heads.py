@@ -12,7 +12,7 @@ from minibert.bert.ops import PreparedLinear
 from minibert.parity import fits
 from minibert.parity.finding import Finding
 from minibert.parity.forward import Model
-from minibert.parity.padded import Padded, visible
+from minibert.parity.subject import Padded, visible
 from minibert.parity.vectors import state_name
 from minibert.trace.names import HEADS, Entry
 

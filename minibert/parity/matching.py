@@ -1,23 +1,27 @@
-"""Names in a dump -> what they mean: values of the model, its inputs, its weights, sentence vectors."""
+"""Which array of a dump is which value: by name, by shape and by value; the names of values in other spellings."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.files import printable
-from minibert._utils.validation import brief, counted
+from minibert._utils.validation import FloatArray, brief, counted
 from minibert.bert.packed import PackedBatch
 from minibert.parity.dumps import Dump
+from minibert.parity.layouts import Aligned, align, expected_shape
 from minibert.parity.subject import INPUTS, Subject
 from minibert.parity.vectors import VECTOR
+from minibert.parity.verdict import NEARER
+from minibert.trace.names import TABLE, Spec
 
-__all__ = ["Entry", "Matched", "match", "shape_of"]
+__all__ = ["STYLES", "Matched", "Meaning", "Placed", "Placement", "listed_names", "match", "place", "shape_of"]
 
 _VECTOR_NAMES = {
     *(VECTOR, "sentence_embeddings", "sentence_vector", "sentence_vectors", "vector", "vectors", "embedding"),
@@ -36,7 +40,7 @@ _INPUT_NAMES = {"ids": "input_ids", "tokens": "input_ids", "segment_ids": "token
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Entry:
+class Meaning:
     """One dumped array, and the value it is a dump of.
 
     Parameters
@@ -63,7 +67,7 @@ class Matched:
 
     inputs: list[tuple[str, npt.NDArray[Any]]]
     weights: list[tuple[str, npt.NDArray[Any]]]
-    values: list[Entry]
+    values: list[Meaning]
     unknown: list[str]
 
 
@@ -99,7 +103,7 @@ def match(dump: Dump, subject: Subject, batch: PackedBatch | None, renamed: Mapp
             matched.weights.append((weight, value))
         else:
             if key in renamed and name != VECTOR:
-                found = [Entry(subject.names.resolve(name)[0], given, value)]  # raises, with the nearest names
+                found = [Meaning(subject.names.resolve(name)[0], given, value)]  # raises, with the nearest names
             else:
                 found = _values(name, given, value, subject, batch)
             matched.values.extend(found)
@@ -122,57 +126,57 @@ def _weight_name(name: str) -> str:
 
 def _values(
     name: str, given: str, value: npt.NDArray[Any] | list[npt.NDArray[Any]], subject: Subject, batch: PackedBatch
-) -> list[Entry]:
+) -> list[Meaning]:
     depth = subject.config.num_hidden_layers
     shape = () if isinstance(value, list) else value.shape
     B, flat = len(batch.mask), len(shape) == 1  # flat: a file without a header
     vectors = (len(shape) == 2 and shape[0] == B) or (shape != () and shape == _flat_vectors(subject, B))
     if name.lower() in _VECTOR_NAMES and vectors and name != "pooled":
-        return [Entry(VECTOR, given, value)]
+        return [Meaning(VECTOR, given, value)]
     found = subject.names.find(name)
     if found is not None:
-        return [Entry(found[0], given, value)]
+        return [Meaning(found[0], given, value)]
     if name.lower() in _SEVERAL and flat and shape[0] % (depth + 1) == 0:
         value = np.reshape(np.asarray(value), (depth + 1, -1))
-        return [Entry(_state(i), f"{given}[{i}]", state) for i, state in enumerate(value)]
+        return [Meaning(_state(i), f"{given}[{i}]", state) for i, state in enumerate(value)]
     if name.lower() in _SEVERAL and not isinstance(value, list) and len(shape) >= 3 and shape[0] in (depth, depth + 1):
         exact = shape[0] == depth + 1
         if exact:
-            return [Entry(_state(i), f"{given}[{i}]", value[i]) for i in range(depth + 1)]
-        return [Entry(_state(i + 1), f"{given}[{i}]", value[i], _state(i), given, True) for i in range(depth)]
+            return [Meaning(_state(i), f"{given}[{i}]", value[i]) for i in range(depth + 1)]
+        return [Meaning(_state(i + 1), f"{given}[{i}]", value[i], _state(i), given, True) for i in range(depth)]
     if name.lower() in ("attentions", "all_attentions") and not isinstance(value, list) and shape[:1] == (depth,):
-        return [Entry(f"encoder.layer.{i}.attention.self.probs", f"{given}[{i}]", value[i]) for i in range(depth)]
+        return [Meaning(f"encoder.layer.{i}.attention.self.probs", f"{given}[{i}]", value[i]) for i in range(depth)]
     loose = _LOOSE.match(name.lower()) if len(name) < _LONGEST else None
     if loose is not None and int(loose[1]) <= depth:
         number, group = int(loose[1]), f"{name[: loose.start(1)]}#{name[loose.end(1) :]}"
         if number == depth:  # numbers from 0 to depth, or from 1 on: hidden states
-            return [Entry(_state(depth), given, value, "", group, True)]
-        return [Entry(_state(number + 1), given, value, _state(number), group, True)]
+            return [Meaning(_state(depth), given, value, "", group, True)]
+        return [Meaning(_state(number + 1), given, value, _state(number), group, True)]
     if name.lower() in _TOKENS_NAMES:
-        return [Entry(_state(depth), given, value)]
+        return [Meaning(_state(depth), given, value)]
     return []
 
 
 def _by_shape(
     given: str, value: npt.NDArray[Any] | list[npt.NDArray[Any]], subject: Subject, batch: PackedBatch
-) -> list[Entry]:
+) -> list[Meaning]:
     """Guess what the only array of a dump is, if its name is unknown: vectors, or the last hidden state."""
     B, S = batch.mask.shape
     H, depth = subject.config.hidden_size, subject.config.num_hidden_layers
     if isinstance(value, list):
         return []
     if value.shape == _flat_vectors(subject, B):
-        return [Entry(VECTOR, given, value, guessed=True)]
+        return [Meaning(VECTOR, given, value, guessed=True)]
     if value.ndim == 1 and value.size == (depth + 1) * B * S * H:
         value = value.reshape(depth + 1, B, S, H)
     if value.ndim == 1 and value.size in (B * S * H, batch.num_tokens * H):
-        return [Entry(_state(depth), given, value, guessed=True)]
+        return [Meaning(_state(depth), given, value, guessed=True)]
     if value.ndim == 2 and value.shape[0] == B and subject.pipeline and value.shape[1] == subject.pipeline.widths[-1]:
-        return [Entry(VECTOR, given, value, guessed=True)]
+        return [Meaning(VECTOR, given, value, guessed=True)]
     if value.shape in ((B, S, H), (batch.num_tokens, H)):
-        return [Entry(_state(depth), given, value, guessed=True)]
+        return [Meaning(_state(depth), given, value, guessed=True)]
     if value.shape == (depth + 1, B, S, H):
-        return [Entry(_state(i), f"{given}[{i}]", value[i]) for i in range(depth + 1)]
+        return [Meaning(_state(i), f"{given}[{i}]", value[i]) for i in range(depth + 1)]
     return []
 
 
@@ -188,3 +192,134 @@ def _state(i: int) -> str:
 def shape_of(value: npt.NDArray[Any] | list[npt.NDArray[Any]]) -> str:
     """Return the shape of a dumped array for messages; a list has one array for each text."""
     return f"({counted(len(value), 'text')})" if isinstance(value, list) else str(value.shape)
+
+
+class Placed(NamedTuple):
+    """One array: canonical name, name in the dump, array in padded form, and how it lay."""
+
+    name: str
+    given: str
+    array: FloatArray
+    layout: str
+
+
+class Placement(NamedTuple):
+    """What `place` returns: arrays in the order of the forward pass, names that do not fit, notes and warnings."""
+
+    found: list[Placed]
+    misfits: list[str]
+    notes: list[str]
+    warnings: list[str]
+
+
+def place(
+    entries: list[Meaning],
+    specs: Mapping[str, Spec],
+    batch: PackedBatch,
+    num_heads: int,
+    error: Callable[[FloatArray, str], float],
+) -> Placement:
+    """Bring all arrays that fit into padded form.
+
+    `error` gives the relative error of an array beside the value of a name. It decides between names and layouts.
+    """
+    placement = Placement([], [], [], [])
+    tried: list[tuple[Meaning, dict[str, Aligned]]] = []
+    for entry in entries:
+        if entry.name not in specs:
+            placement.notes.append(f"{entry.given} holds sentence vectors; give a SentenceTransformer to compare them.")
+            continue
+        fitting = {}
+        for name in filter(None, (entry.name, entry.before)):
+            aligned = align(entry.value, specs[name], batch, num_heads, _beside(name, error))
+            if aligned is not None:
+                fitting[name] = aligned
+        if not fitting:
+            placement.misfits.append(entry.given)
+            placement.notes.append(_not_compared(entry, expected_shape(specs[entry.name], batch)))
+            continue
+        tried.append((entry, fitting))
+    from_embeddings = _counted_from_embeddings(tried, error)
+    for entry, fitting in tried:
+        name = entry.before if entry.before and entry.group in from_embeddings else entry.name
+        placement.found.append(Placed(name, entry.given, fitting[name].array, fitting[name].layout))
+        if fitting[name].by_value:
+            placement.warnings.append(
+                f"{entry.given} was read as {fitting[name].layout} because of its values; its shape fits the usual "
+                "layout too. If the port means the usual one, its axes are exchanged."
+            )
+    guessed = [(entry.given, one.name) for (entry, _), one in zip(tried, placement.found, strict=True) if entry.guessed]
+    if guessed:
+        more = f" and {len(guessed) - 1} more as in the table" if len(guessed) > 1 else ""
+        placement.notes.append(f"{guessed[0][0]} was taken for {guessed[0][1]}{more}, by value.")
+    order = {name: i for i, name in enumerate(specs)}
+    placement.found.sort(key=lambda one: order[one.name])
+    return placement
+
+
+def _counted_from_embeddings(
+    tried: list[tuple[Meaning, dict[str, Aligned]]], error: Callable[[FloatArray, str], float]
+) -> set[str]:
+    """Return the groups of names whose number 0 is the embeddings: the one way of counting must fit more arrays."""
+    votes: dict[str, int] = {}
+    for entry, fitting in tried:
+        if not entry.before:
+            if entry.group:  # the number of layers: no output of a layer that is counted from 0 has it
+                votes[entry.group] = votes.get(entry.group, 0) + len(tried)
+            continue
+        own, before = (error(fitting[name].array, name) for name in (entry.name, entry.before))
+        vote = 1 if before < own / NEARER else -1 if own < before / NEARER else 0
+        votes[entry.group] = votes.get(entry.group, 0) + vote
+    return {group for group, count in votes.items() if count > 0}
+
+
+def _beside(name: str, error: Callable[[FloatArray, str], float]) -> Callable[[FloatArray], float]:
+    return lambda array: error(array, name)
+
+
+def _not_compared(entry: Meaning, expected: tuple[int, ...]) -> str:
+    text = f"{entry.given} has shape {shape_of(entry.value)}; expected {expected}."
+    size = 0 if isinstance(entry.value, list) else entry.value.size
+    for factor, precision in ((2, "float64"), (0.5, "float16")):
+        if size == factor * math.prod(expected) and np.ndim(entry.value) == 1:
+            text += f" It is as long as {precision} numbers would be: write float32."
+    if not isinstance(entry.value, list) and entry.value.shape[1:] == expected[1:]:
+        text += (
+            f" It has {counted(len(entry.value), 'text')}, and the inputs have {expected[0]}: were these the inputs?"
+        )
+    return f"{text} It was not compared."
+
+
+# --- the names of values in other spellings ---------------------------------------------------------------------------
+
+STYLES: dict[str, Callable[[str], bool]] = {
+    "hidden_states": lambda name: name.startswith("hidden_states."),
+    "onnx": lambda name: name.startswith("/"),
+    "ggml": lambda name: bool(re.fullmatch(r"inp_\w+|[QKV]cur-\d+|ffn_\w+-\d+|result_embd", name)),
+    "transformer_lens": lambda name: name.startswith(("blocks.", "embed.", "hook_")),
+}
+"""The styles, and which of the aliases belong to each."""
+
+
+def listed_names(subject: Subject, style: str = "minibert") -> list[tuple[str, str]]:
+    """Return the names of all values in the order of the forward pass, each with its shape in letters.
+
+    With another style than "minibert" that is the first spelling in that style; values without one are left out.
+    """
+    config = subject.config
+    sizes = {"H": config.hidden_size, "F": config.intermediate_size, "V": config.vocab_size}
+    sizes |= {"A": config.num_attention_heads, "N": subject.names.sizes.num_labels}
+    by_head = f"(B, S, {config.num_attention_heads}, {config.hidden_size // config.num_attention_heads})"
+    entries = {entry.path: entry for entries in TABLE.values() for entry in entries}
+    rows = []
+    for name, spec in subject.names.specs.items():
+        entry = entries.get(name) or entries[name.replace(f"encoder.layer.{spec.layer}", "encoder.layer.{i}", 1)]
+        spellings = [name] if style == "minibert" else filter(STYLES[style], subject.names.aliases(name))
+        found = next(iter(spellings), None)
+        if found is not None:
+            letters = ", ".join(str(sizes.get(letter, letter)) for letter in entry.shape.strip("()").split(", "))
+            split = found in (alias.format(i=spec.layer) for alias in entry.by_head)
+            rows.append((found, by_head if split else f"({letters})"))
+    if subject.pipeline is not None and style in ("minibert", "hidden_states"):
+        rows.append(("sentence_embedding", f"(B, {subject.pipeline.widths[-1]})"))
+    return rows

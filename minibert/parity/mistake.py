@@ -12,8 +12,8 @@ import numpy as np
 
 from minibert._utils.validation import FloatArray
 from minibert.bert.config import BertConfig
-from minibert.parity.padded import InapplicableError, Padded
 from minibert.parity.parts import Part
+from minibert.parity.subject import InapplicableError, Padded
 from minibert.trace.names import EMBEDDINGS, LAYER, POOLER
 
 __all__ = [

@@ -34,8 +34,8 @@ from minibert.parity.mistakes_attention import ATTENTION_MISTAKES
 from minibert.parity.mistakes_inputs import INPUT_MISTAKES
 from minibert.parity.mistakes_norms import ACTIVATIONS, NORM_MISTAKES
 from minibert.parity.mistakes_weights import WEIGHT_MISTAKES
-from minibert.parity.padded import InapplicableError, Padded
 from minibert.parity.parts import Store
+from minibert.parity.subject import InapplicableError, Padded
 from minibert.parity.vectors import DUMP_MISTAKES, VECTOR, VECTOR_MISTAKES, vector
 from minibert.trace.names import Record
 

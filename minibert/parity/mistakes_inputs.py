@@ -10,8 +10,8 @@ import numpy as np
 from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert.config import BertConfig
 from minibert.parity.mistake import Mistake, part_mistake
-from minibert.parity.padded import InapplicableError, Padded
 from minibert.parity.parts import Here, Part
+from minibert.parity.subject import InapplicableError, Padded
 
 __all__ = ["INPUT_MISTAKES"]
 

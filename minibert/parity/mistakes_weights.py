@@ -10,9 +10,9 @@ from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert.ops import LayerNorm, PreparedLinear
 from minibert.bert.weights import LayerWeights
 from minibert.parity.mistake import DENSE, Mistake, part_mistake, square
-from minibert.parity.padded import InapplicableError
 from minibert.parity.parts import Here, Part
-from minibert.parity.rounding import to_bfloat16, to_float16, to_tf32
+from minibert.parity.subject import InapplicableError
+from minibert.parity.truth import to_bfloat16, to_float16, to_tf32
 from minibert.parity.vectors import state_name
 from minibert.trace.names import EMBEDDINGS, LAYER, POOLER
 

@@ -23,8 +23,8 @@ import numpy.typing as npt
 from minibert._utils.validation import FloatArray
 from minibert.parity.forward import Forward, Model, names_of
 from minibert.parity.mistake import DENSE, Mistake, Recipe, part_mistake, symbol_of
-from minibert.parity.padded import InapplicableError, Padded, visible
 from minibert.parity.parts import Here, Part, Store
+from minibert.parity.subject import InapplicableError, Padded, visible
 from minibert.parity.vectors import VECTOR, mask_of, state_name, vector
 from minibert.trace.names import EMBEDDINGS, LAYER, POOLER
 

@@ -14,8 +14,8 @@ from minibert._utils.validation import FloatArray
 from minibert.parity.forward import Model
 from minibert.parity.mistake import Mistake, symbol_of
 from minibert.parity.mistakes import MISTAKES
-from minibert.parity.padded import InapplicableError, Padded
 from minibert.parity.replay import Place, Replay
+from minibert.parity.subject import InapplicableError, Padded
 from minibert.trace.names import LAYER
 
 __all__ = ["PROMISING", "USEFUL", "Search", "Trial"]

@@ -1,4 +1,4 @@
-"""What a port is compared with: the values in float64, and how far a plain float32 forward is from them."""
+"""What a port is compared with: the values in float64, and how far plain forwards are from them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,58 @@ from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert import reference
 from minibert.bert.ops import AttentionOutput, LayerNorm, Ops, PreparedLinear
 from minibert.bert.packed import PackedBatch
-from minibert.parity.padded import visible
-from minibert.parity.rounding import round_to
-from minibert.parity.subject import Subject
+from minibert.parity.subject import Subject, visible
 from minibert.trace.trace import Trace
 from minibert.trace.tracer import nbytes_of
 
-__all__ = ["Unit", "Values", "measure_units", "plain_states", "true_values"]
+__all__ = [
+    "HALF_PRECISIONS",
+    "Unit",
+    "Values",
+    "measure_units",
+    "plain_states",
+    "round_to",
+    "to_bfloat16",
+    "to_float16",
+    "to_tf32",
+    "true_values",
+]
+
+
+def to_float16(x: FloatArray) -> FloatArray:
+    """Round to float16, 11 bits of precision."""
+    with np.errstate(over="ignore"):
+        return x.astype(np.float16).astype(x.dtype)
+
+
+def _cut(x: FloatArray, bits: int) -> FloatArray:
+    """Round float32 numbers to `bits` fewer bits of the fraction."""
+    raw = np.ascontiguousarray(x, dtype=np.float32).view(np.uint32)
+    lowest = (raw >> np.uint32(bits)) & np.uint32(1)
+    rounded = (raw + np.uint32((1 << (bits - 1)) - 1) + lowest) & ~np.uint32((1 << bits) - 1)
+    result = rounded.view(np.float32)
+    return np.where(np.isfinite(x), result, x).astype(x.dtype)
+
+
+def to_bfloat16(x: FloatArray) -> FloatArray:
+    """Round to bfloat16, 8 bits of precision."""
+    return _cut(x, 16)
+
+
+def to_tf32(x: FloatArray) -> FloatArray:
+    """Round to TF32, 11 bits of precision in the range of float32."""
+    return _cut(x, 13)
+
+
+_ROUNDINGS: dict[str, Callable[[FloatArray], FloatArray]] = {"float16": to_float16, "bfloat16": to_bfloat16}
+
+HALF_PRECISIONS = tuple(_ROUNDINGS)
+
+
+def round_to(precision: str, x: FloatArray) -> FloatArray:
+    """Round to one of `HALF_PRECISIONS`."""
+    return _ROUNDINGS[precision](x)
+
 
 # The values that are in memory at once. A dump with more values takes several forwards.
 _GROUP_NBYTES = 2**27

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray
 from minibert.parity.mistake import Dump, Mistake, Recipe
-from minibert.parity.padded import Padded
+from minibert.parity.subject import Padded
 from minibert.sentence.pooling import POOLING_MODES
 
 __all__ = [

@@ -10,7 +10,7 @@ from minibert.bert.config import BertConfig
 from minibert.parity.finding import Finding
 from minibert.parity.mistake import Mistake, symbol_of
 from minibert.parity.mistakes import MISTAKES
-from minibert.parity.padded import Padded
+from minibert.parity.subject import Padded
 from minibert.trace.names import EMBEDDINGS, LAYER, POOLER
 
 __all__ = ["ROWS_RIGHT", "Places", "cannot_tell", "finding_of", "renamed", "separate_by", "unknown"]

@@ -10,11 +10,10 @@ import pytest
 
 from minibert import BertModel, SentenceTransformer, exact, parity
 from minibert.checkpoint.files import DEFAULT_MODEL
-from minibert.parity.levels import LARGEST, RMS
 from minibert.parity.mistakes import simulate
-from minibert.parity.rounding import round_to
 from minibert.parity.subject import Subject
-from minibert.parity.truth import Values, measure_units, true_values
+from minibert.parity.truth import Values, measure_units, round_to, true_values
+from minibert.parity.verdict import LARGEST, RMS
 from minibert.trace.trace import Trace
 from tests.support.checkpoints import random_checkpoint, sentence_model
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from minibert import BertModel, BertTokenizer, parity
+from minibert.parity.matching import STYLES
 from minibert.parity.peers import _first_line
-from minibert.parity.rows import FORMAT
-from minibert.parity.styles import STYLES
+from minibert.parity.report import FORMAT
 from tests.support.checkpoints import random_checkpoint, sentence_model
 from tests.support.command_line import run
 from tests.support.head_models import head_checkpoint
@@ -52,7 +52,6 @@ def check(capsys: Capture, home: Path, dump: str, *arguments: str) -> tuple[int,
         ("damaged.npz", 2, "is not a whole .npz file"),
         ("absent.npz", 2, "does not exist"),
         ("nothing.npz", 3, """Nothing can be compared"""),
-        ("nothing.npz", 3, """--map FILE, in which is {"their name": "hidden_states.0"}."""),
         ("empty.json", 3, "empty.json holds no values"),
         ("empty", 3, "empty holds no values"),
         ("encoder.layer.0.bin", 3, "encoder.layer.0 has shape (2,); expected (5, 24, 24)."),

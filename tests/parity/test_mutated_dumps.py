@@ -9,8 +9,7 @@ import pytest
 
 from minibert import BertForSequenceClassification, BertModel, SentenceTransformer, exact, parity
 from minibert.checkpoint.files import DEFAULT_MODEL
-from minibert.parity.padded import visible
-from minibert.parity.subject import Subject
+from minibert.parity.subject import Subject, visible
 from minibert.parity.truth import Unit, measure_units, true_values
 from tests.support.checkpoints import random_checkpoint
 from tests.support.head_models import head_checkpoint

@@ -7,7 +7,7 @@ import numpy as np
 from minibert import BertModel
 from minibert.parity.forward import Forward
 from minibert.parity.mistakes import MISTAKES
-from minibert.parity.padded import Padded
+from minibert.parity.subject import Padded
 
 __all__ = ["MUTANTS", "mutated"]
 

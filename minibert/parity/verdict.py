@@ -1,0 +1,332 @@
+"""The errors of a dump in units, the level of each row, arrays with the name of another value, and the verdict."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from minibert._utils.validation import FloatArray, counted
+from minibert.bert.packed import PackedBatch
+from minibert.parity.finding import Finding
+from minibert.parity.replay import encoder_of
+from minibert.parity.report import Row
+from minibert.parity.subject import Subject, visible
+from minibert.parity.truth import HALF_PRECISIONS, Unit, Values, measure_units, plain_states, round_to, true_values
+from minibert.parity.vectors import VECTOR, mask_of
+from minibert.trace.names import Names
+
+__all__ = ["LARGEST", "NEARER", "RMS", "Measuring", "is_allowed", "verdict_of", "with_holds", "with_levels", "within"]
+
+
+class Measuring:
+    """Errors of arrays in padded form, of one model and one batch.
+
+    Parameters
+    ----------
+    subject : Subject
+    inputs : dict of inputs, as the model takes them
+    batch : PackedBatch
+    names : set of str       the values that are measured; `VECTOR` is one of them
+    """
+
+    def __init__(self, subject: Subject, inputs: dict[str, Any], batch: PackedBatch, names: set[str]) -> None:
+        self._subject, self._inputs, self._batch = subject, inputs, batch
+        self._names = names
+
+    @property
+    def mask(self) -> npt.NDArray[np.bool_]:
+        """The tokens that are not masked, (B, S)."""
+        return self._batch.mask
+
+    @property
+    def embeddings_bias(self) -> FloatArray:
+        """The bias of the LayerNorm of the embeddings, (H,)."""
+        return encoder_of(self._subject.model).weights.embeddings_norm.bias
+
+    @functools.cached_property
+    def truth(self) -> Values:
+        """The true values."""
+        names = self._names - {VECTOR}
+        if VECTOR in self._names:
+            names.add(self._last_state)
+        ordered = [name for name in self._subject.names.specs if name in names]
+        return true_values(self._subject, self._inputs, self._batch, ordered)
+
+    @property
+    def _last_state(self) -> str:
+        return self._subject.names.resolve("last_hidden_state")[0]
+
+    @functools.cached_property
+    def true_vectors(self) -> FloatArray:
+        """The true sentence vectors."""
+        return self._subject.vectors(self.truth[self._last_state], self._batch)
+
+    def _true(self, name: str) -> FloatArray:
+        return self.true_vectors if name == VECTOR else self.truth[name]
+
+    def _shown(self, array: FloatArray, name: str) -> FloatArray:
+        return visible(array, mask_of(name, self._batch.mask)).astype(np.float64, copy=False)
+
+    def error(self, array: FloatArray, name: str, true: FloatArray | None = None) -> float:
+        """Return the relative RMS error of an array in padded form."""
+        true = self._shown(self._true(name) if true is None else true, name)
+        with np.errstate(all="ignore"):
+            size = float(np.sqrt(np.mean(true * true))) if true.size else 0.0
+            error = float(np.sqrt(np.mean((self._shown(array, name) - true) ** 2))) if true.size else 0.0
+        return error / (size or 1.0)
+
+    def difference(self, one: FloatArray, other: FloatArray) -> float:
+        """Return the RMS difference of two values, over the visible places."""
+        error = visible(one, self._batch.mask) - visible(other, self._batch.mask)
+        return float(np.sqrt(np.mean(error * error))) if error.size else 0.0
+
+    def units(self, names: list[str], precision: str = "float32") -> dict[str, Unit]:
+        """Return the errors of a plain forward in a precision, by name."""
+        wanted = [name for name in dict.fromkeys(names) if name != VECTOR]
+        truth = _Some(self.truth, wanted)
+        units = measure_units(self._subject, self._inputs, self._batch, truth, precision)
+        if VECTOR in names:
+            units[VECTOR] = self._vector_unit(precision)
+        return units
+
+    def _vector_unit(self, precision: str) -> Unit:
+        true = self._shown(self.true_vectors, VECTOR)
+        unit: Unit | None = None
+        for states in plain_states(self._subject, self._inputs, self._batch, self._last_state, precision):
+            vectors = self._shown(self._subject.vectors(states, self._batch), VECTOR)
+            least = 2.0**-26 * float(np.sqrt(np.mean(true * true))) if true.size else 0.0
+            one = Unit.of(vectors - true, max(least, 1e-300))
+            unit = one if unit is None else one.larger(unit)
+        assert unit is not None
+        return unit
+
+    def row(self, name: str, given: str, array: FloatArray, layout: str, units: Mapping[str, Unit]) -> Row:
+        """Measure an array; its level is not known yet."""
+        true = self._true(name)
+        with np.errstate(all="ignore"):
+            error = np.abs(self._shown(array, name) - self._shown(true, name))
+            rms = float(np.sqrt(np.mean(error * error))) if error.size else 0.0
+        finite = bool(np.isfinite(error).all())
+        broken = float("nan") if np.isnan(error).any() else float("inf")  # beside NaN, no size can be given
+        largest = float(error.max(initial=0.0)) if finite else broken
+        rms = rms if finite else broken
+        flat = int(np.argmax(np.where(np.isfinite(error), error, np.inf))) if error.size else 0
+        indices: Any = np.arange(true.size).reshape(true.shape)
+        places = visible(indices, mask_of(name, self._batch.mask))
+        at = tuple(int(i) for i in np.unravel_index(places[flat], true.shape)) if error.size else ()
+        return Row(
+            name=name,
+            given=given,
+            level="float32",
+            ratio=rms / units[name].rms,
+            worst=largest / units[name].largest,
+            rms=rms,
+            largest=largest,
+            relative=self.error(array, name) if finite else broken,
+            unit=units[name].rms,
+            at=at,
+            value=float(array[at]) if at else 0.0,
+            true=float(true[at]) if at else 0.0,
+            layout=layout,
+        )
+
+
+class _Some(Mapping[str, FloatArray]):
+    """Some names of a mapping whose values are computed when they are read."""
+
+    def __init__(self, values: Mapping[str, FloatArray], names: list[str]) -> None:
+        self._values, self._names = values, names
+
+    def __getitem__(self, name: str) -> FloatArray:
+        if name not in self._names:
+            raise KeyError(name)
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+RMS, LARGEST = 4.0, 8.0
+"""The budget: RMS error and largest error, in units of those of a plain float32 forward. See the README."""
+
+# The share of a squared error that rounding leaves, and a factor for each token does not.
+_SCALED = 0.1
+
+# The least share of float16's error that every value of a float16 forward has.
+_LEAST_HALF = 1 / 32
+
+
+def with_levels(
+    rows: list[Row], arrays: Mapping[str, FloatArray], given: Iterable[Any], measuring: Measuring
+) -> list[Row]:
+    """Say which rows are wrong, or which half precision they have.
+
+    Parameters
+    ----------
+    rows : list of Row
+    arrays : mapping of names to arrays in padded form
+    given : all arrays of the dump, as they were given; one of a value for each text is a list
+    measuring : Measuring
+    """
+    off = [row for row in rows if not within(row)]
+    if not off:
+        return rows
+    level = _half_precision(rows, arrays, given, measuring) if not any(row.holds for row in rows) else None
+    if level is None:
+        return [dataclasses.replace(row, level="wrong") if row in off else row for row in rows]
+    precision, units = level
+    leveled = []
+    for row in rows:
+        half = {precision: row.rms / units[row.name].rms}
+        leveled.append(dataclasses.replace(row, level=precision if row in off else row.level, half=half))
+    return leveled
+
+
+def _half_precision(
+    rows: list[Row], aligned: Mapping[str, FloatArray], given: Iterable[Any], measuring: Measuring
+) -> tuple[str, dict[str, Unit]] | None:
+    """Return the half precision whose forward has such errors, and its units; None if there is none.
+
+    A mistake can be as small as these errors. So every value must have an error of that size, and the dump must
+    hold the embeddings, where almost no mistake is, or numbers that were rounded. A wrong eps is as small in the
+    embeddings too, but its error has another form.
+    """
+    if not all(np.isfinite(row.ratio) for row in rows) or any(row.relative > 0.5 for row in rows):
+        return None
+    arrays = [array for array in given if not isinstance(array, list)]
+    # All numbers of bfloat16 that are not tiny or huge are numbers of float16 too.
+    stored = [one for one in reversed(HALF_PRECISIONS) if all(_is_rounded(array, one) for array in arrays)]
+    states = [row for row in rows if row.name == "embeddings"]
+    if not stored and (not states or within(states[0]) or _is_scaled(aligned["embeddings"], measuring)):
+        return None
+    for precision in stored[:1] or HALF_PRECISIONS:
+        units = measuring.units([row.name for row in rows], precision)
+        ratios = [(row.rms / units[row.name].rms, row.largest / units[row.name].largest) for row in rows]
+        # Where the weights are numbers of this precision, a look-up has no error.
+        exact = [units[row.name].rms <= row.unit for row in rows]
+        if all(ratio <= RMS and worst <= LARGEST for ratio, worst in ratios) and all(
+            ratio >= _LEAST_HALF or one for (ratio, _), one in zip(ratios, exact, strict=True)
+        ):
+            return precision, units
+    return None
+
+
+def _is_scaled(embeddings: FloatArray, measuring: Measuring) -> bool:
+    """Return whether the error of the embeddings is a factor for each token, as of a wrong eps; rounding is not."""
+    mask = measuring.mask
+    true = measuring.truth["embeddings"][mask]
+    error = embeddings[mask] - true
+    centered = true - measuring.embeddings_bias
+    factors = (error * centered).sum(axis=1) / np.maximum((centered * centered).sum(axis=1), 1e-300)
+    rest = error - factors[:, None] * centered
+    return bool(np.sum(rest * rest) < _SCALED * np.sum(error * error))
+
+
+def verdict_of(rows: list[Row], found: bool) -> str:
+    """Return the verdict, without the bits: "wrong", or the lowest precision; `found` says that a mistake is known."""
+    levels = {row.level for row in rows}
+    if found or "wrong" in levels or any(row.holds for row in rows):
+        return "wrong"
+    for level in HALF_PRECISIONS:
+        if level in levels:
+            return level
+    return "float32"
+
+
+def is_allowed(rows: list[Row], verdict: str, budget: str | float) -> bool:
+    """Return whether a budget allows what was found."""
+    if isinstance(budget, int | float):
+        return bool(rows) and all(row.ratio <= budget and row.worst <= 2 * budget and not row.holds for row in rows)
+    accepted = {"float32": ("bits", "float32"), "float16": ("bits", "float32", "float16")}
+    accepted["bfloat16"] = (*accepted["float16"], "bfloat16")
+    return verdict in accepted[budget]
+
+
+def _is_rounded(array: npt.NDArray[Any], precision: str) -> bool:
+    return bool(np.array_equal(array, round_to(precision, array.astype(np.float32))))
+
+
+def within(row: Row) -> bool:
+    """Return whether a row is within the budget of float32."""
+    return row.ratio <= RMS and row.worst <= LARGEST
+
+
+NEARER = 100.0
+"""A value is taken for another one if it is nearer to it by this factor."""
+
+_EXCHANGED = ", queries and keys exchanged"
+
+Error = Callable[[FloatArray, str], float]
+"""The relative error of an array, beside the true value of a name."""
+
+
+def with_holds(
+    rows: list[Row], arrays: Sequence[FloatArray], names: Names, error: Error, within: Callable[[Row], bool]
+) -> tuple[list[Row], list[Finding]]:
+    """Find arrays that are the value of another name; all wrong rows must be such, or nothing is said."""
+    far = [i for i, row in enumerate(rows) if not within(row)]
+    if any(rows[i].name == VECTOR for i in far):
+        return rows, []
+    found: dict[int, str] = {}
+    for i in far:
+        name = _nearest(rows[i], arrays[i], names, error)
+        if name is None:
+            return rows, []
+        found[i] = name
+    changed = [dataclasses.replace(row, holds=found.get(i, "")) for i, row in enumerate(rows)]
+    return changed, [_finding([changed[i] for i in far], names.sizes.num_hidden_layers)] if far else []
+
+
+def _nearest(row: Row, array: FloatArray, names: Names, error: Error) -> str | None:
+    spec = names.specs[row.name]
+    best, least = None, min(row.relative / NEARER, 5e-3)
+    if not np.isfinite(row.relative):
+        return None
+    if spec.kind == "pairs" and error(array.swapaxes(2, 3), row.name) < least:
+        return f"{row.name}{_EXCHANGED}"
+    for name, other in names.specs.items():
+        if name == row.name or (other.kind, other.width) != (spec.kind, spec.width):
+            continue
+        near = name.endswith(".input") or not name.startswith("encoder.layer.") or name.count(".") == 2
+        if not near and other.layer != spec.layer:
+            continue
+        found = error(array, name)
+        if found < least:
+            best, least = name, found
+    return best
+
+
+def _finding(rows: list[Row], depth: int) -> Finding:
+    def number(name: str) -> int | None:
+        if name == "embeddings":
+            return 0
+        parts = name.split(".")
+        return int(parts[2]) + 1 if len(parts) == 3 and parts[0] == "encoder" else None
+
+    numbers = [(number(row.name), number(row.holds)) for row in rows]
+    shifts = {held - own if own is not None and held is not None else None for own, held in numbers}
+    names = tuple(row.name for row in rows)
+    if len(shifts) == 1 and None not in shifts:
+        (shift,) = shifts
+        text = (
+            f"The values are right, but their names are not: hidden_states.i holds hidden_states.i{shift:+d} "
+            f"({counted(len(rows), 'name')}). hidden_states.0 is the output of the embeddings after their LayerNorm, "
+            f"hidden_states.{depth} the output of the last layer."
+        )
+        return Finding(text, "H1.late" if shift == -1 else "", names, 1.0, "Count from the output of the embeddings.")
+    listed = ", ".join(f"{row.given} holds {row.holds}" for row in rows[:4])
+    text = f"The values are right, but belong to other names: {listed}."
+    if all(row.holds.endswith(_EXCHANGED) for row in rows):
+        text = f"Queries and keys are exchanged: {', '.join(row.given for row in rows[:4])}."
+        return Finding(text, "", names, 1.0, "Scores and probs are (B, A, queries, keys).")
+    if any(row.holds.endswith(".input") for row in rows):
+        text += " LayerNorm.input is the sum before a LayerNorm: it was dumped before the norm, or the norm is missing."
+    return Finding(text, "", names, 1.0, "Dump the value that the name means; see trace/README.md.")
