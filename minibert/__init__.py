@@ -51,8 +51,7 @@ if TYPE_CHECKING:
     from minibert.sentence.sparse_vectors import SparseVectors
     from minibert.similarity import SimilarityFunction, quantize_embeddings
     from minibert.tasks.pipelines import pipeline
-    from minibert.tokenizer.auto import AutoTokenizer
-    from minibert.tokenizer.bert_tokenizer import BertTokenizer, BertTokenizerFast
+    from minibert.tokenizer.bert_tokenizer import AutoTokenizer, BertTokenizer, BertTokenizerFast
     from minibert.tokens.embed import embed_tokens
     from minibert.tokens.layers import combine_layers
     from minibert.tokens.occurrences import word_occurrences
@@ -120,7 +119,7 @@ _MODULE_OF = {
     "AutoModelForQuestionAnswering": "models.auto",
     "AutoModelForSequenceClassification": "models.auto",
     "AutoModelForTokenClassification": "models.auto",
-    "AutoTokenizer": "tokenizer.auto",
+    "AutoTokenizer": "tokenizer.bert_tokenizer",
     "BertConfig": "bert.config",
     "BertForMaskedLM": "models.heads",
     "BertForMultipleChoice": "models.heads",

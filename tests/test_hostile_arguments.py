@@ -348,13 +348,6 @@ def calls(folder: Path) -> list[Call]:
     ids = [[2, 8, 3], [2, 3]]
     add("pad", tokenizer.pad, encoded_inputs={"input_ids": ids}, padding=True, max_length=9, return_tensors="np")
     add("encode, padded", tokenizer.encode, text="a cat", padding="max_length", max_length=9, return_tensors="np")
-    add(
-        "apply_chat_template",
-        tokenizer.apply_chat_template,
-        conversation=[{"role": "a"}],
-        chat_template="x",
-        tokenize=True,
-    )
     own = BertTokenizer.from_pretrained(folder)  # its tokens change
     add("add_tokens", own.add_tokens, new_tokens=["a"], special_tokens=False)
     add("add_special_tokens", own.add_special_tokens, special_tokens_dict={"pad_token": "[PAD]"})

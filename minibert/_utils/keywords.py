@@ -178,7 +178,10 @@ PIPELINE_KEYWORDS: Mapping[str, Keyword] = {
 CALL_KEYWORDS: Mapping[str, Keyword] = {
     "verbose": _ANYTHING,
     "split_special_tokens": _nothing("Special tokens in a text stay whole. Leave it out."),
-    "text_pair_target": _nothing("Tokenize the targets in a call of their own."),
+    **dict.fromkeys(
+        ("text_target", "max_target_length", "text_pair_target"),
+        _nothing("Tokenize the targets in a call of their own."),
+    ),
     **dict.fromkeys(("src_lang", "tgt_lang"), _ANYTHING),  # of models that translate; BERT's tokenizers ignore them
     "tokenizer_kwargs": _nothing("Give the keywords themselves."),
     "clean_up_tokenization_spaces": _ANYTHING,

@@ -15,7 +15,7 @@ from minibert.sentence.options import EncodeOptions
 from minibert.sentence.pooling import POOLING_MODES
 from minibert.sentence.recipe import pool_encodings
 from minibert.sentence.sentence_transformers import SentenceTransformer
-from minibert.tokenizer.windows import check_inputs
+from minibert.tokenizer.texts import check_inputs
 
 __all__ = ["LeftOut", "SimilarityParts", "check_sentence_model", "explain_similarity", "leave_one_out"]
 

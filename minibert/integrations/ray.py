@@ -17,7 +17,7 @@ from minibert.integrations.options import DEFAULT_MODEL, SentenceTransformer, ch
 from minibert.models.options import BACKENDS, COMPUTE_TYPES
 from minibert.sentence.encode import CutTexts
 from minibert.sentence.options import EncodeOptions
-from minibert.tokenizer.windows import check_inputs
+from minibert.tokenizer.texts import check_inputs
 
 __all__ = ["Embedder", "assigned_threads", "import_ray", "resolved_options"]
 

@@ -24,9 +24,8 @@ from minibert.sentence.head_model import HeadModel
 from minibert.sentence.options import in_kind, one_of, texts_at_once
 from minibert.sentence.pairs import as_pairs, check_truncation, num_characters, refuse_cut
 from minibert.sentence.saving import save_head_model
-from minibert.tokenizer.pairs import encode_pairs
-from minibert.tokenizer.texts import as_texts
-from minibert.tokenizer.windows import CHARACTERS_AT_ONCE, check_inputs
+from minibert.tokenizer.texts import as_texts, check_inputs
+from minibert.tokenizer.windows import CHARACTERS_AT_ONCE, encode_pairs
 
 __all__ = ["CrossEncoder", "ScoredPairs"]
 

@@ -17,7 +17,8 @@ from minibert.sentence.modules import Pipeline
 from minibert.sentence.recipe import Recipe, pool_encodings, token_vectors
 from minibert.similarity import check_truncate_dim, normalize_embeddings
 from minibert.tokenizer.encodings import Encoding
-from minibert.tokenizer.windows import TextInfo, TokenWindows, check_inputs, count_tokens
+from minibert.tokenizer.texts import check_inputs
+from minibert.tokenizer.windows import TextInfo, TokenWindows, count_tokens
 
 __all__ = ["CHUNK_SIZE", "CutTexts", "EncodeTask", "EncodedTexts", "encode_texts", "encode_tokens", "sentence_width"]
 

@@ -12,8 +12,8 @@ from minibert.models.bert_model import BertModel
 from minibert.sentence.modules import Pipeline
 from minibert.sentence.parts import PoolingPart, TransformerPart
 from minibert.sentence.text_habits import TextHabits
-from minibert.tokenizer.batch import TokenizedBatch
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
+from minibert.tokenizer.encodings import TokenizedBatch
 
 __all__ = ["SentenceHabits"]
 

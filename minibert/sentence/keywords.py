@@ -13,8 +13,7 @@ from minibert._utils.keywords import HUB_KEYWORDS, MODEL_KEYWORDS, TOKENIZER_KEY
 from minibert._utils.validation import brief, check_int
 from minibert.bert.config import SETTINGS as CONFIG_SETTINGS
 from minibert.bert.config import BertConfig, check_settings
-from minibert.tokenizer.bert_tokenizer import BertTokenizer
-from minibert.tokenizer.options import SETTINGS, set_asked
+from minibert.tokenizer.bert_tokenizer import SETTINGS, BertTokenizer
 
 __all__ = ["Asked", "check_backend", "check_config", "check_constructor", "choose_token", "set_keywords"]
 
@@ -119,7 +118,7 @@ def set_keywords(call: str, tokenizer: BertTokenizer, asked: Asked) -> None:
     limit = others.pop("model_max_length", None)
     limit = others.pop("max_len", limit)
     try:
-        set_asked(tokenizer, _TOKENIZER, others)
+        tokenizer.set_asked(_TOKENIZER, others)
         if limit is not None:
             tokenizer.model_max_length = check_int("model_max_length", limit, 1)
     except (TypeError, ValueError) as error:

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Protocol
 from minibert.models.bert_model import BertModel
 from minibert.sentence.modules import Pipeline
 from minibert.sentence.pooling import POOLING_MODES
-from minibert.tokenizer.batch import TokenizedBatch
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
+from minibert.tokenizer.encodings import TokenizedBatch
 
 __all__ = ["PoolingPart", "TransformerPart"]
 

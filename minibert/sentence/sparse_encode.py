@@ -12,7 +12,8 @@ from minibert.models.heads import BertForMaskedLM
 from minibert.sentence.batching import distinct_longest_first, in_chunks
 from minibert.sentence.sparse_vectors import SparseVectors, make_sparse
 from minibert.sentence.splade import SpladePooling, pool_words
-from minibert.tokenizer.windows import TokenWindows, check_inputs, count_tokens
+from minibert.tokenizer.texts import check_inputs
+from minibert.tokenizer.windows import TokenWindows, count_tokens
 
 __all__ = ["EncodedSparse", "encode_sparse"]
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from minibert.sentence.model_habits import ModelHabits
 from minibert.sentence.options import texts_at_once
 from minibert.similarity import SIMILARITY_FUNCTIONS
-from minibert.tokenizer.batch import TokenizedBatch
-from minibert.tokenizer.texts import as_texts
-from minibert.tokenizer.windows import TokenWindows, check_inputs, count_tokens
+from minibert.tokenizer.encodings import TokenizedBatch
+from minibert.tokenizer.texts import as_texts, check_inputs
+from minibert.tokenizer.windows import TokenWindows, count_tokens
 
 __all__ = ["TextHabits"]
 

@@ -30,7 +30,8 @@ from minibert.serving.scheduler import Job, Kind
 from minibert.serving.settings import Settings
 from minibert.serving.vectors import Assemble, AssembleTokens, Embed, EmbedTokens, Unit
 from minibert.tokenizer.encodings import Encoding
-from minibert.tokenizer.windows import TokenWindows, check_inputs
+from minibert.tokenizer.texts import check_inputs
+from minibert.tokenizer.windows import TokenWindows
 from minibert.tokens.layers import LayerSelection
 
 __all__ = ["ServedModel", "TextOptions"]

@@ -15,9 +15,8 @@ from minibert.errors import ModelFormatError
 from minibert.sentence.batching import in_chunks
 from minibert.tasks.inputs import check_text, is_text, sort_inputs
 from minibert.tasks.lengths import CutWarning, TextOptions
-from minibert.tokenizer.batch import padded_array
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
-from minibert.tokenizer.encodings import Encoding
+from minibert.tokenizer.encodings import Encoding, padded_array
 
 __all__ = ["BATCH_SIZE", "TaskPipeline", "model_inputs"]
 

@@ -12,7 +12,7 @@ from minibert.bert.config import BertConfig
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.padding import PADDING, choose_strategy
-from minibert.tokenizer.pairs import encode_pairs
+from minibert.tokenizer.windows import encode_pairs
 
 __all__ = ["CutWarning", "Limit", "TextOptions", "model_limit", "with_tokenizer_kwargs"]
 

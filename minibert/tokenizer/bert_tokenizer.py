@@ -1,35 +1,88 @@
 """Text -> token ids, offsets and word ids.
 
 The tokens come from the `tokenizers` library. files.py sets up its tokenizer once and nothing changes it afterwards, so
-threads can share it. raw_encodings.py calls it. encodings.py truncates and pads, because the library would change its
-tokenizer for that.
+threads can share it. windows.py calls it. encodings.py truncates, because the library would change its tokenizer.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from minibert._utils.keywords import CALL_KEYWORDS, TOKENIZER_KEYWORDS, check_keywords, check_remote_code, given_name
+from minibert._utils.keywords import (
+    CALL_KEYWORDS,
+    TOKENIZER_KEYWORDS,
+    check_agreement,
+    check_keywords,
+    check_remote_code,
+    given_name,
+)
 from minibert._utils.validation import Int64Array, brief, check_choice, check_int, check_return_tensors
+from minibert.bert.config import check_model_type
 from minibert.checkpoint.files import ModelFiles, check_files, locate
-from minibert.tokenizer.batch import TokenizedBatch, converted, lists, padded_array
-from minibert.tokenizer.chat import Chat, folder_templates, template_files
-from minibert.tokenizer.encodings import Encoding, NoRoomError, cut, cut_windows
-from minibert.tokenizer.files import SIDES, LoadedTokenizer, load_tokenizer
-from minibert.tokenizer.options import GONE, SETTINGS, set_asked, settings_of
-from minibert.tokenizer.padding import PADDING, choose_strategy
-from minibert.tokenizer.saving import save_tokenizer
+from minibert.tokenizer.encodings import (
+    Encoding,
+    NoRoomError,
+    TokenizedBatch,
+    converted,
+    cut,
+    cut_windows,
+    lists,
+    padded_array,
+)
+from minibert.tokenizer.files import (
+    EXTRA_NAMES,
+    SIDES,
+    SPECIAL_TOKEN_NAMES,
+    LoadedTokenizer,
+    load_tokenizer,
+    normalizer_settings,
+    save_tokenizer,
+)
+from minibert.tokenizer.padding import (
+    PADDING,
+    choose_limit,
+    choose_side,
+    choose_strategy,
+    choose_widths,
+    columns_of,
+    pad_columns,
+)
 from minibert.tokenizer.texts import Texts, as_batch, is_one_text, shown, split_pairs
+from minibert.tokenizer.vocabulary import Vocabulary
 
-__all__ = ["BertTokenizer", "BertTokenizerFast"]
+__all__ = ["SETTINGS", "AutoTokenizer", "BertTokenizer", "BertTokenizerFast"]
+
+# Methods of transformers 4 that transformers 5 and minibert do not have -> what to use.
+_GONE = {
+    "encode_plus": "call the tokenizer itself: tokenizer(text, ...)",
+    "batch_encode_plus": "call the tokenizer itself: tokenizer(texts, ...)",
+    "prepare_for_model": "call the tokenizer itself: tokenizer(text, ...)",
+    "build_inputs_with_special_tokens": "call tokenizer.encode(text), or tokenizer(text, text_pair)",
+    "create_token_type_ids_from_sequences": "call the tokenizer itself; the result holds token_type_ids",
+    "save_vocabulary": "call save_pretrained(folder), which writes vocab.txt too",
+    "additional_special_tokens": "it is extra_special_tokens in transformers 5",
+    "additional_special_tokens_ids": "it is extra_special_tokens_ids in transformers 5",
+    "train_new_from_iterator": "train a tokenizer with the tokenizers library, and load its folder here",
+    "push_to_hub": "call save_pretrained(folder), then run `hf upload`",
+}
+
+_WHERE = ("revision", "cache_dir", "token", "local_files_only", "subfolder")
+
+# Settings that decide the tokens of a text. A keyword of this name must agree with the model.
+_SETTINGS = ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "unk_token", "sep_token", "cls_token")
+
+# Special tokens that do not decide the tokens of other texts: a keyword sets them.
+_SETTABLE = tuple(name for name in SPECIAL_TOKEN_NAMES if name not in _SETTINGS)
+
+SETTINGS = (*_SETTINGS, *_SETTABLE, *EXTRA_NAMES, "max_len")
+"""The keywords of a from_pretrained that name a setting."""
 
 
-class BertTokenizer(Chat):
+class BertTokenizer(Vocabulary):
     """Text -> token ids, equal to transformers' BertTokenizer; made by `from_pretrained`.
 
     Any number of threads may use it at once. It differs from transformers in three points, to avoid surprises:
@@ -59,12 +112,13 @@ class BertTokenizer(Chat):
                 "BertTokenizer.from_pretrained(name_or_path)."
             )
         super().__init__(loaded)
-        self.truncation_side = loaded.truncation_side
+        self.model_max_length = loaded.model_max_length
+        self.padding_side, self.truncation_side = loaded.padding_side, loaded.truncation_side
         self.name_or_path = loaded.source
 
     def __getattr__(self, name: str) -> Any:
-        if name in GONE:
-            raise AttributeError(f"BertTokenizer has no {name!r}: {GONE[name]}.")
+        if name in _GONE:
+            raise AttributeError(f"BertTokenizer has no {name!r}: {_GONE[name]}.")
         raise AttributeError(f"BertTokenizer has no attribute {name!r}.")
 
     @classmethod
@@ -81,7 +135,6 @@ class BertTokenizer(Chat):
         padding_side: str | None = None,
         truncation_side: str | None = None,
         clean_up_tokenization_spaces: bool | None = None,
-        chat_template: Any = None,
         **harmless: Any,
     ) -> BertTokenizer:
         """Load the tokenizer of a model on the hub, or in a folder.
@@ -106,7 +159,7 @@ class BertTokenizer(Chat):
             Never use the network.
         subfolder : str
             Folder of the files inside the model.
-        model_max_length, padding_side, truncation_side, clean_up_tokenization_spaces, chat_template : optional
+        model_max_length, padding_side, truncation_side, clean_up_tokenization_spaces : optional
             Used instead of those of the files.
         **harmless
             Keywords of transformers at values that change no token, such as ``use_fast=True``, or ``do_lower_case=`` as
@@ -141,17 +194,13 @@ class BertTokenizer(Chat):
         check_remote_code(call, harmless.get("trust_remote_code"), files.settings("tokenizer_config.json"))
         tokenizer = cls.from_files(files)
         tokenizer.name_or_path = os.fspath(name)
-        set_asked(tokenizer, call, asked)
+        tokenizer.set_asked(call, asked)
         if model_max_length is not None:
             tokenizer.model_max_length = check_int("model_max_length", model_max_length, 1)
         tokenizer.padding_side = padding_side or tokenizer.padding_side
         tokenizer.truncation_side = truncation_side or tokenizer.truncation_side
         if clean_up_tokenization_spaces is not None:
             tokenizer.clean_up_tokenization_spaces = bool(clean_up_tokenization_spaces)
-        if os.path.isdir(folder := os.path.join(os.path.expanduser(os.fspath(name)), subfolder)):
-            tokenizer._stored_template = folder_templates(Path(folder)) or tokenizer._stored_template
-        if chat_template is not None:
-            tokenizer.chat_template = chat_template
         return tokenizer
 
     @classmethod
@@ -176,25 +225,42 @@ class BertTokenizer(Chat):
         OSError
             A file cannot be written. A file that was there before is then as it was.
         """
-        as_files = harmless.pop("save_jinja_files", True)
-        settings = self.init_kwargs | ({} if as_files else self.template_settings())
-        templates = template_files(self.chat_template) if as_files else {}
-        return save_tokenizer(self, save_directory, settings, harmless, templates)
+        return save_tokenizer(self._loaded, self.init_kwargs, save_directory, harmless)
 
     @property
     def init_kwargs(self) -> dict[str, Any]:
         """The settings under their names in tokenizer_config.json."""
-        return settings_of(self)
+        settings: dict[str, Any] = normalizer_settings(self._tokenizer) | self.special_tokens_map
+        if self.extra_special_tokens:
+            settings["extra_special_tokens"] = self.extra_special_tokens
+        if self.model_max_length is not None:
+            settings["model_max_length"] = self.model_max_length
+        for name in ("padding_side", "truncation_side", "clean_up_tokenization_spaces"):
+            settings[name] = getattr(self, name)
+        return settings
 
-    @property
-    def max_len_single_sentence(self) -> int | None:
-        """Tokens of one text that fit into the model beside the special tokens; None if it is not known."""
-        return None if self.model_max_length is None else self.model_max_length - self.num_special_tokens_to_add()
+    def set_asked(self, call: str, asked: Mapping[str, Any]) -> None:
+        """Set the special tokens that a from_pretrained was given, and compare the other settings with the model.
 
-    @property
-    def max_len_sentences_pair(self) -> int | None:
-        """Tokens of a pair that fit into the model beside the special tokens; None if it is not known."""
-        return None if self.model_max_length is None else self.model_max_length - self.num_special_tokens_to_add(True)
+        Raises
+        ------
+        ValueError
+            A setting would change the tokens, or the model has no row for a new token.
+        """
+        if not asked:
+            return
+        own = normalizer_settings(self._tokenizer) | self.special_tokens_map
+        settings = {name: own.get(name) for name in _SETTINGS} | {"do_lower_case": self.do_lower_case}
+        check_agreement(
+            call,
+            {name: value for name, value in asked.items() if name in settings},
+            settings,
+            "It would change the tokens, and the model was trained with its own. Leave it out; or change the setting "
+            "in tokenizer_config.json, in a copy of the model's folder.",
+        )
+        tokens = {name: asked[name] for name in (*_SETTABLE, *EXTRA_NAMES) if asked.get(name) is not None}
+        if tokens:
+            self.add_special_tokens(tokens)
 
     # --- text to ids ---
 
@@ -218,8 +284,6 @@ class BertTokenizer(Chat):
         return_special_tokens_mask: bool = False,
         return_offsets_mapping: bool = False,
         return_length: bool = False,
-        text_target: Texts | None = None,
-        max_target_length: int | None = None,
         **harmless: Any,
     ) -> TokenizedBatch:
         """Turn texts, or pairs of texts, into token ids for a model.
@@ -258,8 +322,6 @@ class BertTokenizer(Chat):
             Return the truncated tokens in more rows, and "overflow_to_sample_mapping" of shape (rows,).
         return_special_tokens_mask, return_offsets_mapping, return_length : bool
             Return "special_tokens_mask" (B, S), "offset_mapping" (B, S, 2) in characters, "length" (B,) with padding.
-        text_target, max_target_length : optional
-            Return the ids of these texts as "labels".
         **harmless
             Keywords of transformers at values that change nothing, such as ``verbose=False``.
 
@@ -291,8 +353,7 @@ class BertTokenizer(Chat):
         check_keywords("BertTokenizer", harmless, CALL_KEYWORDS, function=type(self).__call__)
         kind = check_return_tensors(return_tensors)
         padding = choose_strategy("padding", padding, PADDING)
-        target_length = max_length if max_target_length is None else max_target_length
-        strategy, max_length = self._limit(truncation, max_length, padding)
+        strategy, max_length = choose_limit(truncation, max_length, padding, self.model_max_length)
         text, text_pair = split_pairs(text, text_pair, is_split_into_words)
         parts = self._encode(
             *as_batch(text, text_pair, is_split_into_words),
@@ -308,7 +369,7 @@ class BertTokenizer(Chat):
         encodings = [encoding for row in parts for encoding in row]
         lengths = [len(encoding) for encoding in encodings]
         widths = self._widths(lengths, padding, strategy, max_length, pad_to_multiple_of, equal=kind is not None)
-        spans = _spans(lengths, widths, self._side(padding_side))
+        spans = _spans(lengths, widths, choose_side(padding_side, self.padding_side))
 
         def padded(rows: Callable[[Encoding], Int64Array], fill: int) -> Any:
             values = [rows(encoding) for encoding in encodings]
@@ -341,18 +402,6 @@ class BertTokenizer(Chat):
             data = {name: converted(name, value, kind) for name, value in data.items()}
         elif is_one_text(text, is_split_into_words) and not return_overflowing_tokens:
             data = {name: value[0] if isinstance(value[0], list) else value for name, value in data.items()}
-        if text_target is not None:
-            data["labels"] = self(
-                text_target,
-                add_special_tokens=add_special_tokens,
-                padding=padding,
-                truncation=truncation,
-                max_length=target_length,
-                is_split_into_words=is_split_into_words,
-                pad_to_multiple_of=pad_to_multiple_of,
-                padding_side=padding_side,
-                return_tensors=kind,
-            )["input_ids"]
         return TokenizedBatch(data, encodings, spans, widths, self.pad_token)
 
     def encodings(
@@ -379,7 +428,7 @@ class BertTokenizer(Chat):
             Count all truncated tokens. If False, a long text is read only as far as needed, and `n_truncated` of a
             truncated text is at least 1.
         """
-        strategy, max_length = self._limit(truncation, max_length, "do_not_pad")
+        strategy, max_length = choose_limit(truncation, max_length, "do_not_pad", self.model_max_length)
         parts = self._encode(
             *as_batch(texts, pairs, is_split_into_words),
             strategy=strategy,
@@ -430,14 +479,6 @@ class BertTokenizer(Chat):
             except NoRoomError as reason:
                 raise ValueError(f"text {index} cannot be cut into windows of {max_length} tokens: {reason}.") from None
         return found
-
-    def last_cut(self, text: str) -> int | None:
-        """Return the last index at which a text can be cut so that the two parts have the tokens of the whole text.
-
-        This holds for any text that follows. The result is None if there is no such index near the end of the text, or
-        if none is known because the tokenizer is not BERT's.
-        """
-        return self._raw.long_texts.last_cut(text)
 
     def tokenize(
         self,
@@ -496,10 +537,72 @@ class BertTokenizer(Chat):
             **harmless,
         )["input_ids"]
 
+    def pad(
+        self,
+        encoded_inputs: Any,
+        padding: bool | str = True,
+        max_length: int | None = None,
+        pad_to_multiple_of: int | None = None,
+        padding_side: str | None = None,
+        return_attention_mask: bool | None = None,
+        return_tensors: str | None = None,
+        **harmless: Any,
+    ) -> TokenizedBatch:
+        """Pad ids that were made before, one or several, to one length.
+
+        Parameters
+        ----------
+        encoded_inputs : mapping, or list of B mappings
+            The result of the tokenizer, or its rows. "input_ids", "token_type_ids", "attention_mask" and
+            "special_tokens_mask" are padded; other values are kept as they are.
+        padding, max_length, pad_to_multiple_of, padding_side, return_tensors
+            As in `__call__`. Default of `return_tensors`: arrays and tensors stay what they are.
+        return_attention_mask : bool, optional
+            Make an "attention_mask" if there is none. Default: True.
+
+        Raises
+        ------
+        TypeError, ValueError
+            The ids are not such a mapping or list, or a row is longer than `max_length`.
+        """
+        check_keywords("BertTokenizer.pad", harmless, CALL_KEYWORDS)
+        kind = check_return_tensors(return_tensors)
+        columns, own_kind = columns_of(encoded_inputs)
+        ids = columns["input_ids"]
+        single = bool(ids) and not isinstance(ids[0], list)
+        if single:
+            columns = {name: [value] for name, value in columns.items()}
+        if return_attention_mask is not False and "attention_mask" not in columns:
+            columns["attention_mask"] = [[1] * len(row) for row in columns["input_ids"]]
+        padding = choose_strategy("padding", padding, PADDING)
+        if padding == "max_length":
+            max_length = choose_limit(False, max_length, padding, self.model_max_length)[1]
+        lengths = [len(row) for row in columns["input_ids"]]
+        widths = self._widths(lengths, padding, "do_not_truncate", max_length, pad_to_multiple_of, equal=False)
+        width = widths[0] if widths and padding != "do_not_pad" else None
+        pad_token_id = 0 if self.pad_token_id is None else self.pad_token_id
+        columns = pad_columns(columns, width, choose_side(padding_side, self.padding_side), pad_token_id)
+        if single:
+            columns = {name: value[0] for name, value in columns.items()}
+        return TokenizedBatch(columns).convert_to_tensors(kind or own_kind)
+
     def __repr__(self) -> str:
         return f"BertTokenizer({len(self)} tokens, model_max_length={self.model_max_length})"
 
     # --- private methods ---
+
+    def _widths(
+        self,
+        lengths: list[int],
+        padding: str,
+        strategy: str,
+        max_length: int | None,
+        multiple: int | None,
+        *,
+        equal: bool,
+    ) -> list[int]:
+        can_pad = self.pad_token_id is not None
+        return choose_widths(lengths, padding, strategy, max_length, multiple, equal=equal, can_pad=can_pad)
 
     def _encode(
         self,
@@ -544,6 +647,27 @@ def _spans(lengths: list[int], widths: list[int], side: str) -> list[slice]:
     if side == "right":
         return [slice(0, length) for length in lengths]
     return [slice(width - length, width) for length, width in zip(lengths, widths, strict=True)]
+
+
+class AutoTokenizer:
+    """The tokenizer of a BERT checkpoint: `from_pretrained` gives a `BertTokenizer`."""
+
+    def __init__(self, *arguments: object, **keywords: object) -> None:
+        raise TypeError("AutoTokenizer is not a tokenizer. Call AutoTokenizer.from_pretrained(name_or_path).")
+
+    @classmethod
+    def from_pretrained(cls, name_or_path: str | os.PathLike[str] | None = None, **options: Any) -> BertTokenizer:
+        """Load the tokenizer of a BERT model, as `BertTokenizer.from_pretrained` does.
+
+        Raises
+        ------
+        ModelFormatError
+            config.json says that the model is of another type; or as in `BertTokenizer.from_pretrained`.
+        """
+        name = given_name("AutoTokenizer.from_pretrained", name_or_path, options)
+        files = locate(name, **{option: options[option] for option in _WHERE if option in options})
+        check_model_type(files.settings("config.json"))
+        return BertTokenizer.from_pretrained(name, **options)
 
 
 BertTokenizerFast = BertTokenizer

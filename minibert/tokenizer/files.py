@@ -1,59 +1,69 @@
-"""The files of a tokenizer -> the library's tokenizer, set up once and checked. The only import of `tokenizers`."""
+"""The files of a tokenizer: read, checked and set up once; and written. The only import of `tokenizers`."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from minibert._utils.files import parse_json, read_bytes
+from minibert._utils.files import make_folder, parse_json, read_bytes, write_json, write_whole
+from minibert._utils.keywords import SAVING_KEYWORDS, check_keywords
 from minibert._utils.validation import brief
 from minibert.checkpoint.files import ModelFiles
 from minibert.errors import ModelFormatError
-from minibert.tokenizer.limits import FILE_LIMIT, GROWTH, check_added_tokens, check_content
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken, Tokenizer
 
 __all__ = [
-    "GENERIC_TOKENIZER_CLASSES",
+    "EXTRA_NAMES",
     "SIDES",
     "SPECIAL_TOKEN_NAMES",
     "LoadedTokenizer",
     "copy_of",
     "is_library_error",
-    "is_wordpiece",
     "library_errors",
     "load_tokenizer",
     "normalizer_settings",
+    "save_tokenizer",
     "with_tokens",
 ]
 
 SIDES = ("right", "left")
 
-BERT_SPECIAL_TOKENS = {
+# The library cannot be stopped, and some sizes let it need minutes or end the process. So they are checked before.
+FILE_LIMIT = 32 * 2**20  # bytes; the largest real file of a BERT, multilingual-e5-small's, has 17 MB
+_LONGEST_TOKEN = 1000  # characters; its tries recurse once per byte, and its time for a word grows with the cube
+_LONGEST_SETTING = 4096  # characters; the library takes minutes to compile a pattern of 100,000
+_MOST_STEPS = 16  # of a normalizer and so on; also pieces of a template, ids of a token
+
+_BERT_SPECIAL_TOKENS = {
     "unk_token": "[UNK]",
     "sep_token": "[SEP]",
     "pad_token": "[PAD]",
     "cls_token": "[CLS]",
     "mask_token": "[MASK]",
 }
-SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", *BERT_SPECIAL_TOKENS)
+SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", *_BERT_SPECIAL_TOKENS)
 # With these values of tokenizer_class transformers does not override settings of tokenizer.json.
-GENERIC_TOKENIZER_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
+_GENERIC_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
 # transformers writes larger values of model_max_length, such as 1e30, for "not known".
-LARGEST_MODEL_MAX_LENGTH = 10**9
+_LARGEST_MODEL_MAX_LENGTH = 10**9
 
-BERT_TYPE_VOCAB_SIZE = 2  # if config.json does not say it
-LARGEST_TYPE_VOCAB_SIZE = 2**31 - 1  # types are computed as 32-bit integers
+_BERT_TYPE_VOCAB_SIZE = 2  # if config.json does not say it
+_LARGEST_TYPE_VOCAB_SIZE = 2**31 - 1  # types are computed as 32-bit integers
 # Unicode's White_Space. The library strips it from the lines of vocab.txt; str.rstrip() strips four more characters.
-WHITE_SPACE = (
+_WHITE_SPACE = (
     "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
     "\u2028\u2029\u202f\u205f\u3000"
 )
+
+
+EXTRA_NAMES = ("extra_special_tokens", "additional_special_tokens")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -71,9 +81,7 @@ class LoadedTokenizer:
     clean_up_tokenization_spaces : bool
     tokenizer_class : str or None               the class that tokenizer_config.json or config.json names
     num_rows : int or None                      rows of the model's word embeddings, if config.json says it
-    growth : int                                the most characters that the normalizer makes from one character
     source : str                                where the files are, in words
-    chat_template : object                      that of tokenizer_config.json, not checked yet
     """
 
     tokenizer: Tokenizer
@@ -86,9 +94,7 @@ class LoadedTokenizer:
     clean_up_tokenization_spaces: bool
     tokenizer_class: str | None
     num_rows: int | None
-    growth: int
     source: str
-    chat_template: Any
 
 
 def load_tokenizer(files: ModelFiles) -> LoadedTokenizer:
@@ -104,16 +110,16 @@ def load_tokenizer(files: ModelFiles) -> LoadedTokenizer:
     if path is None:
         raise ModelFormatError(f"{files.source} has neither tokenizer.json nor vocab.txt; expected one of them.")
     if path.suffix == ".json":
-        tokenizer, stored, growth = _read_tokenizer_json(path, settings)
+        tokenizer, stored = _read_tokenizer_json(path, settings)
         settings = stored | settings
     else:
-        tokenizer, growth = _read_vocab_txt(path, settings), GROWTH["BertNormalizer"]
+        tokenizer = _read_vocab_txt(path, settings)
     with library_errors(ModelFormatError, f"{path} does not work"):
         special_tokens = _special_tokens(tokenizer, settings)
         extra_special_tokens = _extra_special_tokens(settings)
         declared = _declared_tokens(files, settings)
         every_special = [*special_tokens.values(), *extra_special_tokens]
-        check_added_tokens([token.content for token in (*declared.values(), *every_special)], growth)
+        _check_lengths(token.content for token in (*declared.values(), *every_special))
         _add_tokens(tokenizer, declared, every_special)
         _complete_bert(tokenizer, path, special_tokens)
         vocab = _checked_vocab(tokenizer, path, config)
@@ -129,9 +135,7 @@ def load_tokenizer(files: ModelFiles) -> LoadedTokenizer:
         clean_up_tokenization_spaces=bool(settings.get("clean_up_tokenization_spaces", False)),
         tokenizer_class=tokenizer_class if isinstance(tokenizer_class := settings["tokenizer_class"], str) else None,
         num_rows=num_rows if isinstance(num_rows := config.get("vocab_size"), int) else None,
-        growth=growth,
         source=files.source,
-        chat_template=settings.get("chat_template"),
     )
 
 
@@ -142,7 +146,7 @@ def copy_of(tokenizer: Tokenizer) -> Tokenizer:
     return Tokenizer.from_str(tokenizer.to_str())
 
 
-def is_wordpiece(tokenizer: Tokenizer) -> bool:
+def _is_wordpiece(tokenizer: Tokenizer) -> bool:
     """Return whether a tokenizer of the library has the model of BERT's tokenizer."""
     from tokenizers.models import WordPiece
 
@@ -163,7 +167,7 @@ def with_tokens(loaded: LoadedTokenizer, tokens: Sequence[str | AddedToken], *, 
         return AddedToken(token, normalized=not special, special=special) if isinstance(token, str) else token
 
     added = [plain(token) for token in tokens]
-    check_added_tokens([token.content for token in added], loaded.growth)
+    _check_lengths(token.content for token in added)
     new = [text for text in dict.fromkeys(token.content for token in added) if text not in loaded.vocab]
     if loaded.num_rows is not None and len(loaded.vocab) + len(new) > loaded.num_rows:
         raise ValueError(
@@ -181,7 +185,7 @@ def with_tokens(loaded: LoadedTokenizer, tokens: Sequence[str | AddedToken], *, 
     return dataclasses.replace(loaded, tokenizer=tokenizer, vocab=vocab)
 
 
-def _read_tokenizer_json(path: Path, settings: dict[str, Any]) -> tuple[Tokenizer, dict[str, Any], int]:
+def _read_tokenizer_json(path: Path, settings: dict[str, Any]) -> tuple[Tokenizer, dict[str, Any]]:
     """Read a tokenizer.json, but ignore its truncation and padding.
 
     Returns
@@ -189,8 +193,6 @@ def _read_tokenizer_json(path: Path, settings: dict[str, Any]) -> tuple[Tokenize
     tokenizer : tokenizers.Tokenizer
     stored : dict
         The settings that transformers takes from truncation and padding.
-    growth : int
-        The most characters that its normalizer makes from one character.
     """
     from tokenizers import Tokenizer
     from tokenizers.models import WordPiece
@@ -198,7 +200,7 @@ def _read_tokenizer_json(path: Path, settings: dict[str, Any]) -> tuple[Tokenize
 
     content = read_bytes(path, limit=FILE_LIMIT)
     with library_errors(ModelFormatError, f"{path} is not a tokenizer that can be read"):
-        growth = check_content(parse_json(content, str(path)))
+        _check_sizes(parse_json(content, str(path)))
         tokenizer = Tokenizer.from_buffer(content)
         truncation, padding = tokenizer.truncation or {}, tokenizer.padding or {}
         tokenizer.no_truncation()
@@ -207,13 +209,50 @@ def _read_tokenizer_json(path: Path, settings: dict[str, Any]) -> tuple[Tokenize
         if (
             isinstance(tokenizer.model, WordPiece)
             and isinstance(normalizer, BertNormalizer)
-            and settings["tokenizer_class"] not in GENERIC_TOKENIZER_CLASSES
+            and settings["tokenizer_class"] not in _GENERIC_CLASSES
         ):
             tokenizer.normalizer = BertNormalizer(clean_text=normalizer.clean_text, **_normalizer_settings(settings))
         stored = {"truncation_side": truncation.get("direction"), "padding_side": padding.get("direction")}
         if tokenizer.token_to_id(padding.get("pad_token", "")) is not None:
             stored["pad_token"] = padding["pad_token"]
-    return tokenizer, {name: value for name, value in stored.items() if value is not None}, growth
+    return tokenizer, {name: value for name, value in stored.items() if value is not None}
+
+
+def _check_sizes(content: Any) -> None:
+    """Refuse a tokenizer.json whose parts are too large for the library."""
+    if not isinstance(content, dict):
+        raise ValueError("it does not hold a JSON object")
+    for part in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
+        waiting, steps = [content.get(part)], 0
+        while waiting:
+            value = waiting.pop()
+            if isinstance(value, dict):
+                steps += "type" in value
+                waiting += [one for key, one in value.items() if key != "precompiled_charsmap"]
+            elif isinstance(value, list):
+                waiting += value[: _MOST_STEPS + 1]
+            if steps > _MOST_STEPS or (isinstance(value, list) and len(value) > _MOST_STEPS):
+                raise ValueError(f"its {part} has more than {_MOST_STEPS} steps, pieces or ids")
+            if isinstance(value, str) and len(value) > _LONGEST_SETTING:
+                raise ValueError(f"its {part} has a text of {len(value)} characters, more than {_LONGEST_SETTING}")
+    model, added = content.get("model"), content.get("added_tokens")
+    if isinstance(model, dict):
+        longest = model.get("max_input_chars_per_word")
+        if isinstance(longest, int) and longest > _LONGEST_TOKEN:
+            raise ValueError(f"its max_input_chars_per_word is {longest}; at most {_LONGEST_TOKEN} are allowed")
+        vocab = model.get("vocab")
+        entries = vocab if isinstance(vocab, dict | list) else []
+        _check_lengths(one[0] if isinstance(one, list) and one else one for one in entries)
+        _check_lengths(model.get(name) for name in ("continuing_subword_prefix", "end_of_word_suffix"))
+    if isinstance(added, list):
+        _check_lengths(token.get("content") for token in added if isinstance(token, dict))
+
+
+def _check_lengths(tokens: Iterable[object]) -> None:
+    """Refuse tokens that are too long; what is not a str is refused by the library."""
+    longest = max((len(token) for token in tokens if isinstance(token, str)), default=0)
+    if longest > _LONGEST_TOKEN:
+        raise ValueError(f"it has a token of {longest} characters, more than {_LONGEST_TOKEN}")
 
 
 def _read_vocab_txt(path: Path, settings: dict[str, Any]) -> Tokenizer:
@@ -224,7 +263,7 @@ def _read_vocab_txt(path: Path, settings: dict[str, Any]) -> Tokenizer:
     from tokenizers.pre_tokenizers import BertPreTokenizer
 
     vocab = _vocab_of(read_bytes(path, limit=FILE_LIMIT), path)
-    tokens = {name: _token_content(settings.get(name) or token, name) for name, token in BERT_SPECIAL_TOKENS.items()}
+    tokens = {name: _token_content(settings.get(name) or token, name) for name, token in _BERT_SPECIAL_TOKENS.items()}
     for name, token in tokens.items():
         if token not in vocab and name != "mask_token":
             raise ModelFormatError(
@@ -246,7 +285,7 @@ def _vocab_of(content: bytes, path: Path) -> dict[str, int]:
         ) from error
     if not lines[-1]:
         lines.pop()
-    return {line.rstrip(WHITE_SPACE): token_id for token_id, line in enumerate(lines)}
+    return {line.rstrip(_WHITE_SPACE): token_id for token_id, line in enumerate(lines)}
 
 
 def _normalizer_settings(settings: dict[str, Any]) -> dict[str, Any]:
@@ -285,7 +324,7 @@ def _special_tokens(tokenizer: Tokenizer, settings: dict[str, Any]) -> dict[str,
     special_tokens = {}
     for name in SPECIAL_TOKEN_NAMES:
         entry = settings.get(name)
-        default = BERT_SPECIAL_TOKENS.get(name)
+        default = _BERT_SPECIAL_TOKENS.get(name)
         if entry is None and default is not None and isinstance(tokenizer.model, WordPiece):
             entry = default if tokenizer.token_to_id(default) is not None else None
         if entry is not None:
@@ -404,9 +443,9 @@ def _check_special_tokens(tokenizer: Tokenizer, path: Path, vocab: dict[str, int
     The tokens that it adds must be in the vocabulary, and the model must have their types. A pair may have types that
     the model lacks, because a model of one type refuses pairs when it computes them.
     """
-    type_vocab_size = config.get("type_vocab_size", BERT_TYPE_VOCAB_SIZE)
+    type_vocab_size = config.get("type_vocab_size", _BERT_TYPE_VOCAB_SIZE)
     if not isinstance(type_vocab_size, int):
-        type_vocab_size = BERT_TYPE_VOCAB_SIZE  # the model's own check names the wrong value
+        type_vocab_size = _BERT_TYPE_VOCAB_SIZE  # the model's own check names the wrong value
     unk_token = getattr(tokenizer.model, "unk_token", None)
     if unk_token is not None and unk_token not in vocab:
         raise ModelFormatError(f"{path} names {unk_token!r} for unknown words, but its vocabulary does not have it.")
@@ -414,7 +453,7 @@ def _check_special_tokens(tokenizer: Tokenizer, path: Path, vocab: dict[str, int
         encoding = tokenizer.encode("a", pair)
         num_special = tokenizer.num_special_tokens_to_add(pair is not None)
         tokens, ids, sequences = encoding.tokens, encoding.ids, encoding.sequence_ids
-        texts, num_types = ({0}, type_vocab_size) if pair is None else ({0, 1}, LARGEST_TYPE_VOCAB_SIZE)
+        texts, num_types = ({0}, type_vocab_size) if pair is None else ({0, 1}, _LARGEST_TYPE_VOCAB_SIZE)
         if len(tokens) != len(ids) or sequences.count(None) != num_special or not texts <= set(sequences):
             raise ModelFormatError(f"{path} does not lay out {len(texts)} texts and {num_special} special tokens.")
         token_type = max(encoding.type_ids, default=0)
@@ -437,7 +476,7 @@ def _model_max_length(settings: dict[str, Any], config: dict[str, Any]) -> int |
         settings.get("model_max_length", settings.get("max_len")),
         config.get("max_position_embeddings"),
     )
-    sane = [limit for limit in limits if type(limit) is int and 0 < limit < LARGEST_MODEL_MAX_LENGTH]
+    sane = [limit for limit in limits if type(limit) is int and 0 < limit < _LARGEST_MODEL_MAX_LENGTH]
     return min(sane, default=None)
 
 
@@ -466,3 +505,64 @@ def library_errors(error: type[ValueError], message: str) -> Iterator[None]:
         if not is_library_error(reason):
             raise
         raise error(f"{message}: {str(reason).removesuffix('.')}.") from reason
+
+
+# --- the files that are written ---------------------------------------------------------------------------------------
+
+
+def save_tokenizer(
+    loaded: LoadedTokenizer,
+    settings: Mapping[str, Any],
+    folder: str | os.PathLike[str],
+    keywords: Mapping[str, Any],
+) -> tuple[str, ...]:
+    """Write the files of a tokenizer into a folder, and return their paths.
+
+    Parameters
+    ----------
+    loaded : LoadedTokenizer
+    settings : mapping of str
+        Fields of tokenizer_config.json.
+    folder : str or path
+        Made if it does not exist.
+    keywords : mapping of str
+        The keywords that the caller itself does not have.
+    """
+    check_keywords("BertTokenizer.save_pretrained", keywords, SAVING_KEYWORDS)
+    path = make_folder(folder)
+    library = loaded.tokenizer
+    content = library.to_str(pretty=True).encode()
+    lines = _vocab_lines(library)
+    # With added_tokens_decoder nobody reads added_tokens.json and special_tokens_map.json, perhaps another model's.
+    added = {str(token_id): _fields(token) for token_id, token in sorted(library.get_added_tokens_decoder().items())}
+    config = {"tokenizer_class": _class_name(loaded), **settings, "added_tokens_decoder": added}
+    names = ["tokenizer.json", *(["vocab.txt"] if lines else ()), "tokenizer_config.json"]
+    files = [os.path.join(path, name) for name in names]
+    write_whole(files[0], lambda file: file.write(content))
+    if lines:
+        write_whole(files[1], lambda file: file.write(lines.encode()))
+    write_json(files[-1], config)
+    return tuple(files)
+
+
+def _class_name(loaded: LoadedTokenizer) -> str:
+    """Return the class that transformers loads the files with."""
+    stored = loaded.tokenizer_class
+    if stored is not None and (stored in _GENERIC_CLASSES or not stored.startswith("Bert")):
+        return stored
+    return "BertTokenizer" if _is_wordpiece(loaded.tokenizer) else _GENERIC_CLASSES[0]
+
+
+def _vocab_lines(library: Tokenizer) -> str:
+    """Return the lines of vocab.txt; "" if the vocabulary cannot be written as lines in the order of the ids."""
+    vocab = library.get_vocab(with_added_tokens=False)
+    tokens = sorted(vocab, key=vocab.__getitem__)
+    numbered = [vocab[token] for token in tokens] == list(range(len(tokens)))
+    if not _is_wordpiece(library) or not numbered or any(token != token.strip() or "\n" in token for token in tokens):
+        return ""
+    return "".join(f"{token}\n" for token in tokens)
+
+
+def _fields(token: AddedToken) -> dict[str, Any]:
+    names = ("content", "lstrip", "normalized", "rstrip", "single_word", "special")
+    return {name: getattr(token, name) for name in names}

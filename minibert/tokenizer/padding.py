@@ -1,4 +1,4 @@
-"""The lengths of rows: limits, padding, and `pad` for ids that a program has kept as lists."""
+"""The lengths of rows: limits of truncation, and padding of rows that are kept as lists."""
 
 from __future__ import annotations
 
@@ -7,16 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from minibert._utils.keywords import CALL_KEYWORDS, check_keywords
 from minibert._utils.reporting import warn_caller
 from minibert._utils.system import available_memory
 from minibert._utils.torch_interop import is_tensor, to_array
-from minibert._utils.validation import brief, check_choice, check_int, check_return_tensors, counted
-from minibert.tokenizer.batch import TokenizedBatch
-from minibert.tokenizer.files import SIDES, LoadedTokenizer
-from minibert.tokenizer.vocabulary import Vocabulary
+from minibert._utils.validation import brief, check_choice, check_int, counted
+from minibert.tokenizer.files import SIDES
 
-__all__ = ["PADDING", "Padding", "choose_strategy"]
+__all__ = ["PADDING", "choose_limit", "choose_side", "choose_strategy", "choose_widths", "columns_of", "pad_columns"]
 
 PADDING = ("longest", "max_length", "do_not_pad")
 TRUNCATION = ("longest_first", "only_first", "only_second", "do_not_truncate")
@@ -28,129 +25,77 @@ _NEVER_TOO_MUCH = 1 << 24
 _FILLS = {"attention_mask": 0, "token_type_ids": 0, "special_tokens_mask": 1}
 
 
-class Padding(Vocabulary):
-    """A tokenizer's limits of length, and its padding."""
+def choose_side(padding_side: str | None, own: str) -> str:
+    """Return the side that is padded: the argument, else the tokenizer's own."""
+    side = own if padding_side is None else padding_side
+    check_choice("padding_side", side, SIDES)
+    return side
 
-    def __init__(self, loaded: LoadedTokenizer) -> None:
-        super().__init__(loaded)
-        self.model_max_length = loaded.model_max_length
-        self.padding_side = loaded.padding_side
 
-    def pad(
-        self,
-        encoded_inputs: Any,
-        padding: bool | str = True,
-        max_length: int | None = None,
-        pad_to_multiple_of: int | None = None,
-        padding_side: str | None = None,
-        return_attention_mask: bool | None = None,
-        return_tensors: str | None = None,
-        **harmless: Any,
-    ) -> TokenizedBatch:
-        """Pad ids that were made before, one or several, to one length.
+def choose_limit(
+    truncation: bool | str | None, max_length: int | None, padding: str, model_max_length: int | None
+) -> tuple[str, int | None]:
+    """Return the truncation strategy and the length for these arguments, with transformers' defaults."""
+    if truncation is None:
+        truncation = max_length is not None and padding == "do_not_pad"
+    strategy = choose_strategy("truncation", truncation, TRUNCATION)
+    needed = strategy != "do_not_truncate" or padding == "max_length"
+    if max_length is not None:
+        max_length = check_int("max_length", max_length, 1)
+        if not needed:
+            warn_caller(
+                f"max_length={brief(max_length)} has no effect: add truncation=True to truncate texts to it, "
+                "or padding='max_length' to pad them to it.",
+            )
+        return strategy, max_length
+    if needed and model_max_length is None:
+        raise ValueError(
+            f"truncation={truncation!r}, padding={padding!r} need max_length=: neither tokenizer_config.json nor "
+            "config.json says how many tokens this model takes."
+        )
+    return strategy, model_max_length
 
-        Parameters
-        ----------
-        encoded_inputs : mapping, or list of B mappings
-            The result of the tokenizer, or its rows. "input_ids", "token_type_ids", "attention_mask" and
-            "special_tokens_mask" are padded; other values are kept as they are.
-        padding, max_length, pad_to_multiple_of, padding_side, return_tensors
-            As in `__call__`. Default of `return_tensors`: arrays and tensors stay what they are.
-        return_attention_mask : bool, optional
-            Make an "attention_mask" if there is none. Default: True.
 
-        Raises
-        ------
-        TypeError, ValueError
-            The ids are not such a mapping or list, or a row is longer than `max_length`.
-        """
-        check_keywords("BertTokenizer.pad", harmless, CALL_KEYWORDS)
-        kind = check_return_tensors(return_tensors)
-        columns, own_kind = _columns_of(encoded_inputs)
-        ids = columns["input_ids"]
-        single = bool(ids) and not isinstance(ids[0], list)
-        if single:
-            columns = {name: [value] for name, value in columns.items()}
-        if return_attention_mask is not False and "attention_mask" not in columns:
-            columns["attention_mask"] = [[1] * len(row) for row in columns["input_ids"]]
-        padding = choose_strategy("padding", padding, PADDING)
-        if padding == "max_length":
-            max_length = self._limit(False, max_length, padding)[1]
-        lengths = [len(row) for row in columns["input_ids"]]
-        widths = self._widths(lengths, padding, "do_not_truncate", max_length, pad_to_multiple_of, equal=False)
-        width = widths[0] if widths and padding != "do_not_pad" else None
-        pad_token_id = 0 if self.pad_token_id is None else self.pad_token_id
-        columns = _padded_columns(columns, width, self._side(padding_side), pad_token_id)
-        if single:
-            columns = {name: value[0] for name, value in columns.items()}
-        return TokenizedBatch(columns).convert_to_tensors(kind or own_kind)
+def choose_widths(
+    lengths: list[int],
+    padding: str,
+    strategy: str,
+    max_length: int | None,
+    multiple: int | None,
+    *,
+    equal: bool,
+    can_pad: bool,
+) -> list[int]:
+    """Return the width of each row with its padding; if `equal`, refuse rows of different width.
 
-    def _side(self, padding_side: str | None) -> str:
-        side = self.padding_side if padding_side is None else padding_side
-        check_choice("padding_side", side, SIDES)
-        return side
-
-    def _limit(self, truncation: bool | str | None, max_length: int | None, padding: str) -> tuple[str, int | None]:
-        """Return the truncation strategy and the length for these arguments, with transformers' defaults."""
-        if truncation is None:
-            truncation = max_length is not None and padding == "do_not_pad"
-        strategy = choose_strategy("truncation", truncation, TRUNCATION)
-        needed = strategy != "do_not_truncate" or padding == "max_length"
-        if max_length is not None:
-            max_length = check_int("max_length", max_length, 1)
-            if not needed:
-                warn_caller(
-                    f"max_length={brief(max_length)} has no effect: add truncation=True to truncate texts to it, "
-                    "or padding='max_length' to pad them to it.",
+    Rows that are longer than `max_length` keep their length, as in transformers.
+    """
+    width = max(lengths, default=0)
+    if padding != "do_not_pad":
+        if not can_pad:
+            raise ValueError("this tokenizer has no padding token; tokenize without padding=.")
+        if padding == "max_length" and max_length is not None and lengths:
+            if equal and width > max_length and min(lengths) < width:
+                row = lengths.index(width)
+                raise ValueError(f"row {row} has {width} tokens, max_length={max_length}; add truncation=True.")
+            width = max_length
+        if multiple is not None:
+            multiple = check_int("pad_to_multiple_of", multiple, 1)
+            if strategy != "do_not_truncate" and max_length is not None and max_length % multiple:
+                raise ValueError(
+                    f"max_length={brief(max_length)} is not a multiple of pad_to_multiple_of={brief(multiple)}; "
+                    "change one of them."
                 )
-            return strategy, max_length
-        if needed and self.model_max_length is None:
-            raise ValueError(
-                f"truncation={truncation!r}, padding={padding!r} need max_length=: neither tokenizer_config.json nor "
-                "config.json says how many tokens this model takes."
-            )
-        return strategy, self.model_max_length
-
-    def _widths(
-        self,
-        lengths: list[int],
-        padding: str,
-        strategy: str,
-        max_length: int | None,
-        multiple: int | None,
-        *,
-        equal: bool,
-    ) -> list[int]:
-        """Return the width of each row with its padding; if `equal`, refuse rows of different width.
-
-        Rows that are longer than `max_length` keep their length, as in transformers.
-        """
-        width = max(lengths, default=0)
-        if padding != "do_not_pad":
-            if self.pad_token_id is None:
-                raise ValueError("this tokenizer has no padding token; tokenize without padding=.")
-            if padding == "max_length" and max_length is not None and lengths:
-                if equal and width > max_length and min(lengths) < width:
-                    row = lengths.index(width)
-                    raise ValueError(f"row {row} has {width} tokens, max_length={max_length}; add truncation=True.")
-                width = max_length
-            if multiple is not None:
-                multiple = check_int("pad_to_multiple_of", multiple, 1)
-                if strategy != "do_not_truncate" and max_length is not None and max_length % multiple:
-                    raise ValueError(
-                        f"max_length={brief(max_length)} is not a multiple of pad_to_multiple_of={brief(multiple)}; "
-                        "change one of them."
-                    )
-                width = -(-width // multiple) * multiple
-            _check_memory(len(lengths), width)
-            return [max(width, length) for length in lengths]
-        if equal and min(lengths, default=0) < width:
-            shortest = lengths.index(min(lengths))
-            raise ValueError(
-                f"rows of different length do not make an array: row {shortest} has {lengths[shortest]} tokens, "
-                f"row {lengths.index(width)} has {width}; add padding=True."
-            )
-        return lengths
+            width = -(-width // multiple) * multiple
+        _check_memory(len(lengths), width)
+        return [max(width, length) for length in lengths]
+    if equal and min(lengths, default=0) < width:
+        shortest = lengths.index(min(lengths))
+        raise ValueError(
+            f"rows of different length do not make an array: row {shortest} has {lengths[shortest]} tokens, "
+            f"row {lengths.index(width)} has {width}; add padding=True."
+        )
+    return lengths
 
 
 def _check_memory(rows: int, width: int) -> None:
@@ -173,7 +118,7 @@ def choose_strategy(name: str, value: bool | str, choices: tuple[str, ...]) -> s
     return value
 
 
-def _columns_of(encoded: Any) -> tuple[dict[str, Any], str | None]:
+def columns_of(encoded: Any) -> tuple[dict[str, Any], str | None]:
     """Return a batch, or a list of encodings, as columns of lists, and the kind of its values.
 
     Returns
@@ -203,7 +148,7 @@ def _columns_of(encoded: Any) -> tuple[dict[str, Any], str | None]:
     return {name: _plain(value) for name, value in columns.items()}, kind
 
 
-def _padded_columns(columns: dict[str, Any], width: int | None, side: str, pad_token_id: int) -> dict[str, Any]:
+def pad_columns(columns: dict[str, Any], width: int | None, side: str, pad_token_id: int) -> dict[str, Any]:
     """Pad each row of a batch to a width; a row of another column keeps its length.
 
     Parameters

@@ -1,4 +1,4 @@
-"""Checks of the texts that users give: one or many, whole or split into words, with or without a second text each."""
+"""The texts that users give: one or many, whole or split into words, with or without a second text each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,17 @@ import numpy.typing as npt
 
 from minibert._utils.validation import brief
 
-__all__ = ["Texts", "as_batch", "as_texts", "is_one_text", "refuse_lone_surrogate", "shown", "split_pairs", "strings"]
+__all__ = [
+    "Texts",
+    "as_batch",
+    "as_texts",
+    "check_inputs",
+    "is_one_text",
+    "refuse_lone_surrogate",
+    "shown",
+    "split_pairs",
+    "strings",
+]
 
 Texts = str | Sequence[str] | Sequence[Sequence[str]] | npt.NDArray[Any]
 
@@ -96,20 +106,17 @@ def _as_texts(name: str, value: Any, words: bool) -> tuple[list[Any], bool]:
     """Return a list of checked texts, and whether one text was given."""
     if isinstance(value, np.ndarray):
         value = value.tolist()
-    if not isinstance(value, (list, tuple)) and (words or not isinstance(value, str)):
-        expected = "a list of words, or a list of such lists" if words else "str, or a list, tuple or array of str"
-        raise TypeError(f"{name} is {shown(value)}; expected {expected}. Convert other iterables to a list: list(...).")
-    if not words:
-        single = isinstance(value, str)
-        texts = [value] if single else list(value)
-        for index, text in enumerate(texts):
-            if not isinstance(text, str):
-                raise TypeError(f"{name} {index} is {shown(text)}; expected str.{_hint(text)}")
-        return texts, single
-    # As in transformers, an empty list is one text without words.
-    single = not (value and isinstance(value[0], (list, tuple, np.ndarray)))
-    texts = [_as_words(f"{name} {index}", text) for index, text in enumerate([value] if single else value)]
-    return texts, single
+    if words:
+        if not isinstance(value, list | tuple):
+            raise TypeError(f"{name} is {shown(value)}; expected a list of words, or a list of such lists.")
+        # As in transformers, an empty list is one text without words.
+        single = not (value and isinstance(value[0], list | tuple | np.ndarray))
+        return [_as_words(f"{name} {index}", one) for index, one in enumerate([value] if single else value)], single
+    texts, single = as_texts(name, value)
+    for index, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise TypeError(f"{name} {index} is {shown(text)}; expected str.{_hint(text)}")
+    return list(texts), single
 
 
 def _as_words(name: str, text: Any) -> list[str]:
@@ -131,6 +138,28 @@ def _hint(text: Any) -> str:
     if isinstance(text, (list, tuple)):
         return " Pairs are given as text= and text_pair=, lists of words with is_split_into_words=True."
     return ""
+
+
+def check_inputs(texts: Sequence[str], first: int = 0, name: str = "inputs") -> None:
+    """Raise for values that are not a str, and for lone surrogates.
+
+    Parameters
+    ----------
+    texts : sequence
+    first : int
+        The caller's index of `texts[0]`, for messages.
+    name : str
+        The caller's name of the texts, for messages.
+
+    Raises
+    ------
+    TypeError, ValueError
+        The message names the index.
+    """
+    for index, text in enumerate(texts, first):
+        if not isinstance(text, str):
+            raise TypeError(f"{name}[{index}] is a {type(text).__name__}; expected a str.")
+        refuse_lone_surrogate(text, f"{name}[{index}]")
 
 
 def refuse_lone_surrogate(text: str, name: str) -> None:

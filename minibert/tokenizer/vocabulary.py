@@ -11,21 +11,26 @@ import numpy.typing as npt
 
 from minibert._utils.torch_interop import to_array
 from minibert._utils.validation import brief, check_int
-from minibert.tokenizer.files import SPECIAL_TOKEN_NAMES, LoadedTokenizer, copy_of, library_errors, with_tokens
-from minibert.tokenizer.raw_encodings import RawEncoder
+from minibert.tokenizer.files import (
+    EXTRA_NAMES,
+    SPECIAL_TOKEN_NAMES,
+    LoadedTokenizer,
+    copy_of,
+    library_errors,
+    with_tokens,
+)
+from minibert.tokenizer.long_texts import RawEncoder
 from minibert.tokenizer.texts import shown
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken, Tokenizer
 
-__all__ = ["EXTRA_NAMES", "Ids", "Vocabulary", "is_one_id"]
+__all__ = ["Ids", "Vocabulary", "is_one_id"]
 
 Ids = int | Sequence[int] | npt.NDArray[np.integer[Any]]
 
 # These are sequences of ints, but nobody means them as ids.
 _BUFFERS = (bytes, bytearray, memoryview)
-
-EXTRA_NAMES = ("extra_special_tokens", "additional_special_tokens")
 
 
 def _special_token(name: str) -> property:
@@ -256,18 +261,6 @@ class Vocabulary:
             return " ".join(tokens)
         with library_errors(ValueError, "the tokens cannot be joined"):
             return str(self._tokenizer.decoder.decode(list(tokens)))
-
-    def get_special_tokens_mask(
-        self, token_ids_0: Ids, token_ids_1: Ids | None = None, already_has_special_tokens: bool = False
-    ) -> list[int]:
-        """Return 1 for each id of a special token, 0 for the others; the ids must hold the special tokens already."""
-        if not already_has_special_tokens or token_ids_1 is not None:
-            raise ValueError(
-                "get_special_tokens_mask reads ids that hold their special tokens: give already_has_special_tokens="
-                "True; or call the tokenizer with return_special_tokens_mask=True."
-            )
-        special = set(self.all_special_ids)
-        return [int(token_id in special) for token_id in self._checked_ids(to_array(token_ids_0))]
 
     # --- ids to text ---
 

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Iterator, Sequence
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
 from minibert._utils.validation import FloatArray, brief, check_choice, check_int
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
-from minibert.tokenizer.long_texts import LONG_TEXT
 from minibert.tokenizer.texts import refuse_lone_surrogate
 
-__all__ = ["CHARACTERS_AT_ONCE", "TRUNCATION", "TextInfo", "TokenWindows", "check_inputs", "count_tokens"]
+__all__ = ["CHARACTERS_AT_ONCE", "TRUNCATION", "TextInfo", "TokenWindows", "Truncation", "count_tokens", "encode_pairs"]
 
-TRUNCATION = ("warn", "error", "split", "silent")
+Truncation: TypeAlias = Literal["warn", "error", "split", "silent"]
 """Treatment of a text that is too long: truncate it and warn, raise, cut it into windows, or truncate it silently."""
+
+TRUNCATION: tuple[str, ...] = get_args(Truncation)
 
 CHARACTERS_AT_ONCE = 2**16
 """Limit of the characters tokenized together; the library takes some hundred bytes for each token of its encodings."""
@@ -87,12 +88,9 @@ class TokenWindows:
         self._tokenizer, self._prompt, self._texts_at_once = tokenizer, prompt, texts_at_once
         self._max_length, self._truncation, self._stride = max_length, truncation, stride
         self.num_prompt_tokens = 0
-        self._full: Encoding | None = None
         if prompt:
             encoding = tokenizer.encodings([prompt], max_length=max_length, exact=False)[0]
             self.num_prompt_tokens = len(encoding) - int(encoding.special_tokens_mask[-1])
-            if len(prompt) > LONG_TEXT and truncation != "split" and tokenizer.truncation_side == "right":
-                self._full = self._full_encoding_of_prompt()
 
     def of(
         self, texts: Sequence[str], indices: Sequence[int], *, exact: bool = True
@@ -156,11 +154,8 @@ class TokenWindows:
             except ValueError as error:
                 raise ValueError(f"truncation='split', inputs from index {min(indices)}: {error}") from error
         exact = exact or self._truncation == "error"  # its message says how many
-        if self._full is not None:
-            encodings = [self._encode_after_prompt(self._full, text, exact) for text in texts]
-        else:
-            whole = [self._prompt + text for text in texts]
-            encodings = self._tokenizer.encodings(whole, max_length=self._max_length, exact=exact)
+        whole = [self._prompt + text for text in texts]
+        encodings = self._tokenizer.encodings(whole, max_length=self._max_length, exact=exact)
         if self._truncation == "error":
             cut = [
                 (index, encoding) for index, encoding in zip(indices, encodings, strict=True) if encoding.n_truncated
@@ -174,28 +169,6 @@ class TokenWindows:
                 )
         return [[encoding] for encoding in encodings]
 
-    def _full_encoding_of_prompt(self) -> Encoding | None:
-        """Return the tokens of a long prompt if no text after it can change them; None if a text might."""
-        self._head = self._tokenizer.last_cut(self._prompt) or 0
-        encoding = self._tokenizer.encodings([self._prompt[: self._head]], max_length=self._max_length, exact=False)[0]
-        return encoding if encoding.n_truncated else None
-
-    def _encode_after_prompt(self, full: Encoding, text: str, exact: bool) -> Encoding:
-        """Return the encoding of a text after a prompt that leaves no room for it: that of the prompt."""
-        if not exact:
-            return full
-        n_special = self._tokenizer.num_special_tokens_to_add()
-        n_tokens = self._n_head_tokens + self._count(self._prompt[self._head :] + text) - n_special
-        return dataclasses.replace(full, n_truncated=n_tokens - len(full))
-
-    @functools.cached_property
-    def _n_head_tokens(self) -> int:
-        return self._count(self._prompt[: self._head])
-
-    def _count(self, text: str) -> int:
-        encoding = self._tokenizer.encodings([text], max_length=self._max_length)[0]
-        return len(encoding) + encoding.n_truncated
-
     def _span(self, window: Encoding) -> tuple[int, int]:
         offsets = window.offsets[self._is_text(window)] - len(self._prompt)
         return (max(0, int(offsets[:, 0].min())), int(offsets[:, 1].max())) if len(offsets) else (0, 0)
@@ -204,29 +177,56 @@ class TokenWindows:
         return (window.special_tokens_mask == 0) & (window.offsets[:, 1] > len(self._prompt))
 
 
-def check_inputs(texts: Sequence[str], first: int = 0, name: str = "inputs") -> None:
-    """Raise for values that are not a str, and for lone surrogates.
-
-    Parameters
-    ----------
-    texts : sequence
-    first : int
-        The caller's index of `texts[0]`, for messages.
-    name : str
-        The caller's name of the texts, for messages.
-
-    Raises
-    ------
-    TypeError, ValueError
-        The message names the index.
-    """
-    for index, text in enumerate(texts, first):
-        if not isinstance(text, str):
-            raise TypeError(f"{name}[{index}] is a {type(text).__name__}; expected a str.")
-        refuse_lone_surrogate(text, f"{name}[{index}]")
-
-
 def count_tokens(windows: Sequence[Encoding]) -> tuple[int, int]:
     """Count the tokens of a text that has these windows, and how many of them were truncated."""
     n_truncated = windows[0].n_truncated
     return len(windows[0]) + n_truncated, n_truncated if len(windows) == 1 else 0
+
+
+def encode_pairs(
+    tokenizer: BertTokenizer,
+    inputs: Sequence[tuple[str, str | None]],
+    indices: Sequence[int],
+    max_length: int,
+    *,
+    strategy: str = "longest_first",
+    prompt: str = "",
+    exact: bool = True,
+) -> list[Encoding]:
+    """Tokenize texts and pairs, and cut them to a length; texts and pairs may be mixed.
+
+    Parameters
+    ----------
+    tokenizer : BertTokenizer
+    inputs : sequence of pairs of str; the second one may be None
+    indices : sequence of int
+        The caller's index of each input, for messages.
+    max_length : int
+        The most tokens of an input, special tokens included. `n_truncated` of an encoding says whether it was cut.
+    strategy : {"longest_first", "only_first", "only_second"}
+        Which text of a pair is cut, at its end.
+    prompt : str
+        Put before each first text.
+    exact : bool
+        As in `BertTokenizer.encodings`.
+
+    Raises
+    ------
+    ValueError
+        An input cannot be cut to this length by this strategy.
+    """
+    found: dict[int, Encoding] = {}
+    for paired in (False, True):
+        some = [i for i, (_, second) in enumerate(inputs) if (second is not None) == paired]
+        if not some:
+            continue
+        texts = [prompt + inputs[i][0] for i in some]
+        seconds: Any = [inputs[i][1] for i in some] if paired else None
+        chosen = strategy if paired else "longest_first"
+        try:
+            encodings = tokenizer.encodings(texts, seconds, max_length=max_length, truncation=chosen, exact=exact)
+        except ValueError as error:
+            where = f"inputs from index {indices[some[0]]}"
+            raise ValueError(f"{where}: {error} Shorten the other text, or give another truncation=.") from error
+        found.update(zip(some, encodings, strict=True))
+    return [found[i] for i in range(len(inputs))]
