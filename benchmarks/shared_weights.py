@@ -28,7 +28,7 @@ import numpy as np
 from benchmarks.readme import publish, table_parser
 from minibert.bert.low_precision import COMPUTE_TYPES
 from minibert.checkpoint.files import DEFAULT_MODEL
-from minibert.models.sharing import shared_folder
+from minibert.models.shared_weights import shared_folder
 
 TEXTS = ["the cat sat on the mat", "people walked home by the river bank"] * 8
 

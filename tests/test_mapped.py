@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from minibert._utils import mapped
-from minibert._utils.mapped import list_files, shared_arrays
 from minibert._utils.validation import FloatArray
+from minibert.models import shared_weights
+from minibert.models.shared_weights import list_files, shared_arrays
 
 needs_owners = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="files do not have owners on this system")
 
@@ -68,7 +68,7 @@ def test_the_arrays_are_made_once_and_then_mapped(folder: Path) -> None:
     assert make.calls == 1
     assert the_file(folder).stat().st_ino == inode
     assert not any(array.flags.writeable for array in second.values())
-    assert sorted(path.suffix for path in folder.iterdir()) == [".weights"]  # without a lock, without parts
+    assert sorted(path.suffix for path in folder.iterdir()) == [".lock", ".weights"]  # without parts
 
 
 def test_each_key_has_a_file_of_its_own(folder: Path) -> None:
@@ -103,7 +103,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "a flipped bit of the header": lambda content: flip(content, 40),
     "a flipped bit of the arrays": lambda content: flip(content, len(content) - 20_000),
     "the last half not written": lambda content: content[: len(content) // 2] + bytes(len(content) - len(content) // 2),
-    "a newer format": lambda content: with_header(content, format=2),
+    "a newer format": lambda content: with_header(content, format=3),
     "the file of another key": lambda content: with_header(content, key="other"),
     "not a header": lambda content: zlib.crc32(b"[]\n").to_bytes(4, "little") + b"[]\n",
     "a header without arrays": lambda content: with_header(content, arrays=None),
@@ -130,7 +130,7 @@ def test_the_checksum_covers_every_byte(folder: Path) -> None:
     path.chmod(0o644)
     for place in range(0, len(good), 7):
         path.write_bytes(flip(good, place))
-        assert mapped._map(folder, path.name, "key") is None, f"byte {place}"
+        assert shared_weights._map(folder, path.name, "key") is None, f"byte {place}"
 
 
 @needs_owners
@@ -141,7 +141,16 @@ def test_a_file_that_others_can_write_to_is_written_again(mode: int, folder: Pat
     the_file(folder).chmod(mode)
     check(shared_arrays(folder, "key", make))
     assert make.calls == 2
-    assert the_file(folder).stat().st_mode & 0o777 == 0o444
+    assert the_file(folder).stat().st_mode & 0o777 == 0o400
+
+
+@needs_owners
+def test_only_the_owner_can_read_a_file_and_nobody_can_write_to_it(folder: Path) -> None:
+    shared_arrays(folder, "key", Maker())
+    assert the_file(folder).stat().st_mode & 0o777 == 0o400
+    if os.geteuid() != 0:  # root can
+        with pytest.raises(PermissionError):
+            os.truncate(the_file(folder), 10)
 
 
 @needs_owners
@@ -191,12 +200,12 @@ def test_a_maker_that_fails_leaves_nothing_and_the_next_one_succeeds(folder: Pat
 
     with pytest.raises(ValueError, match="a damaged checkpoint"):
         shared_arrays(folder, "key", fail)
-    assert list(folder.iterdir()) == []
+    assert [path.suffix for path in folder.iterdir()] == [".lock"]
     check(shared_arrays(folder, "key", Maker()))
 
 
-def test_who_holds_the_lock_too_long_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mapped, "_PATIENCE_SECONDS", 0.1)
+def test_a_lock_that_is_held_too_long_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_weights, "_PATIENCE_SECONDS", 0.1)
     begun, done = threading.Event(), threading.Event()
 
     def wait() -> dict[str, FloatArray]:
@@ -208,7 +217,7 @@ def test_who_holds_the_lock_too_long_is_named(folder: Path, monkeypatch: pytest.
     thread.start()
     begun.wait(60)
     try:
-        with pytest.raises(TimeoutError, match=f"process {os.getpid()} on"):
+        with pytest.raises(TimeoutError, match="lock"):
             shared_arrays(folder, "key", Maker())
     finally:
         done.set()
@@ -266,7 +275,7 @@ def test_the_name_of_a_file_does_not_show_its_key(folder: Path) -> None:
 def test_a_writer_that_is_killed_is_followed_by_another(folder: Path) -> None:
     """Its lock ends with it; the file of the lock stays, and is no obstacle."""
     program = (
-        "import sys\nfrom pathlib import Path\nfrom minibert._utils.mapped import shared_arrays\n"
+        "import sys\nfrom pathlib import Path\nfrom minibert.models.shared_weights import shared_arrays\n"
         "def make():\n    print('making', flush=True)\n    sys.stdin.read()\n"
         "shared_arrays(Path(sys.argv[1]), 'key', make)\n"
     )
@@ -279,4 +288,4 @@ def test_a_writer_that_is_killed_is_followed_by_another(folder: Path) -> None:
     writer.communicate()
     assert [path.suffix for path in folder.iterdir()] == [".lock"]
     check(shared_arrays(folder, "key", Maker()))
-    assert [path.suffix for path in folder.iterdir()] == [".weights"]
+    assert sorted(path.suffix for path in folder.iterdir()) == [".lock", ".weights"]

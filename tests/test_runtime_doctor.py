@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from minibert._utils.mapped import shared_arrays
 from minibert._utils.system import available_cores, available_memory
 from minibert._utils.validation import FloatArray
 from minibert.bert import reference
@@ -20,6 +19,7 @@ from minibert.bert.ops import AttentionOutput
 from minibert.cli import doctor, main
 from minibert.cli.doctor import _as_text
 from minibert.kernels import make_ops, processor
+from minibert.models.shared_weights import shared_arrays
 from tests.support import outcomes
 from tests.support.outcomes import PATIENCE
 from tests.support.report import REPORT
@@ -271,7 +271,7 @@ def test_clear_deletes_kernels_and_shared_weights_and_nothing_else(
     assert [file["bytes"] // 1_000_000 for file in doctor.shared_weights()["files"]] == [4]
     assert main(["warmup", "--clear"]) == 0
     said = capsys.readouterr().out
-    assert said == f"{kernels}: 1 file, 2 MB deleted\n{weights}: 1 file, 4 MB deleted\n"
+    assert said == f"{kernels}: 1 file, 2 MB deleted\n{weights}: 2 files, 4 MB deleted\n"
     left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
     assert left == [os.path.join("kernels-mine", "a.bin"), os.path.join("weights", "mine.txt")]
     assert main(["warmup", "--clear"]) == 0

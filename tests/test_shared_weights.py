@@ -8,7 +8,6 @@ import pickle
 import shutil
 import subprocess
 import sys
-import tempfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,11 +18,11 @@ import pytest
 
 import minibert
 from minibert import BertForMaskedLM, BertModel, CrossEncoder, SentenceTransformer, SparseEncoder
-from minibert._utils.mapped import list_files
 from minibert.cli import main
 from minibert.kernels import packing
-from minibert.models import sharing
+from minibert.models import shared_weights
 from minibert.models.saving import named_arrays
+from minibert.models.shared_weights import list_files
 from tests.support.checkpoints import random_checkpoint, sentence_model
 from tests.support.head_models import head_checkpoint, inputs_of, logits_of
 from tests.support.report import REPORT
@@ -40,9 +39,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
     monkeypatch.delenv("MINIBERT_SHARED_WEIGHTS", raising=False)
-    sharing._warn_not_shared.cache_clear()
+    shared_weights._warn_not_shared.cache_clear()
     yield tmp_path / "cache" / "minibert" / "weights"
-    sharing._warn_not_shared.cache_clear()
+    shared_weights._warn_not_shared.cache_clear()
 
 
 def states(model: BertModel) -> bytes:
@@ -150,7 +149,7 @@ def test_a_copy_by_pickle_has_its_own_weights_and_the_same_bits(small_folder: Pa
 
 def test_a_changed_checkpoint_gets_new_weights(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The new file has the old one's size and time of modification, and its digest was noted at once."""
-    monkeypatch.setattr(sharing, "_SETTLED_SECONDS", -1)
+    monkeypatch.setattr(shared_weights, "_SETTLED_SECONDS", -1)
     one, other = (random_checkpoint(tmp_path / str(seed), seed=seed) for seed in (0, 1))
     weights = one / "model.safetensors"
     state = weights.stat()
@@ -171,36 +170,13 @@ def test_a_digest_is_noted_only_for_a_file_that_has_settled(
     folder = Path(shutil.copytree(small_folder, tmp_path / "copy"))
     BertModel.from_pretrained(folder, shared_weights=True)
     assert list(cache.glob("*.digest")) == []
-    monkeypatch.setattr(sharing, "_SETTLED_SECONDS", -1)
+    monkeypatch.setattr(shared_weights, "_SETTLED_SECONDS", -1)
     BertModel.from_pretrained(folder, shared_weights=True)
     (noted,) = cache.glob("*.digest")
     noted.write_text("damaged")
     BertModel.from_pretrained(folder, shared_weights=True)
     assert len(noted.read_text()) == 64
     assert len(mapped_files(cache)) == 1
-
-
-@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="files do not have owners on this system")
-def test_who_cannot_read_the_checkpoint_cannot_read_its_weights(
-    small_folder: Path, cache: Path, request: pytest.FixtureRequest
-) -> None:
-    home = Path(tempfile.mkdtemp())  # pytest's own folders are private
-    request.addfinalizer(lambda: shutil.rmtree(home))
-    folder = Path(shutil.copytree(small_folder, home / "copy"))
-    hidden = any(not above.stat().st_mode & 0o001 for above in home.resolve().parents)
-    for of_home, of_file, expected in (
-        (0o755, 0o644, 0o444),
-        (0o755, 0o600, 0o400),
-        (0o755, 0o640, 0o400),  # the checkpoint's group may not be the user's
-        (0o700, 0o644, 0o400),
-        (0o711, 0o644, 0o444),
-    ):
-        home.chmod(of_home)
-        (folder / "model.safetensors").chmod(of_file)
-        BertModel.from_pretrained(folder, shared_weights=True)
-        (file,) = mapped_files(cache)
-        assert file.stat().st_mode & 0o777 == (0o400 if hidden else expected), (of_home, of_file)
-        file.unlink()
 
 
 def test_a_damaged_file_is_not_used(small_folder: Path, cache: Path) -> None:
@@ -225,7 +201,7 @@ def test_weights_that_cannot_be_shared_are_loaded_and_warned_of_once(
         def fail(*arguments: object, **options: object) -> None:
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr("minibert._utils.mapped.write_trusted", fail)
+        monkeypatch.setattr("minibert.models.shared_weights.write_trusted", fail)
     elif not hasattr(os, "geteuid"):
         pytest.skip("files do not have owners on this system")
     else:

@@ -25,7 +25,7 @@ from minibert.bert.config import ACTIVATIONS
 from minibert.bert.ops import LayerNorm, Linear, Ops
 from minibert.cli.options import add_compute_type, option
 from minibert.models.backend import choose_compute_type, choose_num_threads, choose_sharing
-from minibert.models.sharing import shared_folder
+from minibert.models.shared_weights import shared_folder
 
 # Limits of the error, relative to the root mean square of the exact result. float32 rounds by 6e-8, and a sum of some
 # hundred terms by a few times that. A wrong formula or instruction has an error that is larger by orders of magnitude.
@@ -220,8 +220,8 @@ def cache_state() -> list[dict[str, Any]]:
 
 def shared_weights() -> dict[str, Any]:
     """Return whether weights are shared unless a program chooses, the folder of the files, and what it holds."""
-    from minibert._utils.mapped import list_files
     from minibert._utils.private_files import why_untrusted
+    from minibert.models.shared_weights import list_files
 
     folder = shared_folder()
     return {
@@ -242,8 +242,8 @@ def clear() -> list[dict[str, Any]]:
     OSError
         A folder or a file cannot be changed.
     """
-    from minibert._utils.mapped import FILE_NAMES
     from minibert._utils.private_files import delete_files
+    from minibert.models.shared_weights import FILE_NAMES
 
     folders: list[tuple[Path, re.Pattern[str]]] = []
     with contextlib.suppress(ImportError):  # without Numba there are no kernels

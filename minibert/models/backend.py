@@ -12,7 +12,7 @@ from minibert._utils.validation import brief, check_choice, check_int
 from minibert.bert import low_precision, reference
 from minibert.bert.ops import Ops
 from minibert.models.options import BACKENDS, COMPUTE_TYPES
-from minibert.models.sharing import Sharing
+from minibert.models.shared_weights import Sharing
 
 __all__ = ["ThreadChoice", "choose_compute_type", "choose_num_threads", "choose_ops", "choose_sharing"]
 

@@ -29,7 +29,7 @@ from minibert.checkpoint.files import ModelFiles
 from minibert.checkpoint.safetensors import DTYPES, StoredTensor, open_checkpoint, read_tensor
 from minibert.errors import ModelFormatError
 from minibert.models.options import ModelOptions
-from minibert.models.sharing import Recording, Restored, Sharing, Tensors
+from minibert.models.shared_weights import Recording, Restored, Sharing, Tensors
 
 __all__ = ["find_heads", "find_model", "load_weights"]
 

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Self, TypeVar, Unpack
 
 from minibert._utils.keywords import FORWARD_KEYWORDS, check_keywords
-from minibert._utils.mapped import is_mapped
 from minibert._utils.torch_interop import holds_tensor, to_tensor, torch_is_loaded
 from minibert._utils.validation import FloatArray
 from minibert.bert.config import BertConfig
@@ -23,6 +22,7 @@ from minibert.models.loading import find_model, load_weights
 from minibert.models.options import FromPretrainedKwargs, LoadOptions, ModelKwargs, ModelOptions, lists_keywords
 from minibert.models.outputs import ModelOutput, with_tensors
 from minibert.models.saving import named_arrays, save_model
+from minibert.models.shared_weights import is_mapped
 from minibert.models.tracing import Traceable
 
 __all__ = ["BertPreTrainedModel"]

@@ -1,0 +1,427 @@
+"""Shared weights: the large weights of a model in a file, which all processes of a machine map, packed for the kernels.
+
+What        `Sharing.arrays` maps the file of a part of a model. If there is none that can be used, it makes the arrays
+            and writes it. `Recording` notes what a model is made of, and `Restored` makes it from the mapped arrays
+Key         The SHA-256 of the checkpoint's files, so a checkpoint that was changed never gets the old weights; the
+            sources of the kernels, the processor and the compute type. A digest is noted beside the weights, with the
+            state of its file, because it would take longer than the rest. The state has the time of the last change,
+            which the system sets, and no program can set back
+Parts       "encoder" has the tables and the layers. All models with the same encoder map that file. A masked-LM head
+            has a file of its own, because its decoder is large. Poolers and other heads are small, and are not shared
+Layout      CRC-32 of the rest (4 bytes) | one line of JSON: format, key, title, names, shapes and offsets | the
+            arrays, float32 in the byte order of the machine, each at a cache line
+Files       - A file is used only if its checksum is right and its key is the one that is asked for, and if only trusted
+              users can write to it and to its folder (private_files.py). If not, it is written again.
+            - A file gets its name when it is complete. One process writes it; the others wait for the lock, and then
+              map what was written. If the writer is killed, the next one takes over.
+            - A file that was not used for a month is deleted when another one is written. A process that maps it keeps
+              it.
+Failure     If the file cannot be written, each process has its own weights, and one warning says so
+Writing     The mapping is private: a write into it, which only code outside minibert can try, changes pages of that
+            process alone. Neither the file nor another process sees it
+SIGBUS      The system kills a process that reads a page of a mapped file that was cut off. The checksum is computed by
+            reading, not through the mapping, so a file that is too short is noticed before. Afterwards nothing of
+            minibert cuts a file, and its mode is 0400: only a program of its owner that has made it writable, that has
+            kept a descriptor, or root can do so. To delete or replace a file is harmless
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+import math
+import mmap
+import os
+import re
+import stat
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol, cast
+
+import numpy as np
+
+import minibert
+from minibert._utils.files import os_reason
+from minibert._utils.private_files import (
+    HAS_FOLDER_DESCRIPTORS,
+    open_folder,
+    open_trusted,
+    read_trusted,
+    user_cache,
+    write_trusted,
+)
+from minibert._utils.reporting import warn_caller
+from minibert._utils.validation import FloatArray
+from minibert.bert.ops import PreparedLinear
+from minibert.checkpoint.files import ModelFiles
+from minibert.checkpoint.safetensors import StoredTensor, file_state
+from minibert.errors import ModelFormatError
+
+if TYPE_CHECKING:
+    from minibert.kernels.packing import PackedLayout, PackedLinear, PackedWords
+
+__all__ = [
+    "FILE_NAMES",
+    "MappedFile",
+    "Recording",
+    "Restored",
+    "Sharing",
+    "Tensors",
+    "is_mapped",
+    "list_files",
+    "shared_arrays",
+    "shared_folder",
+]
+
+# Is raised when the arrays of a part, their names or the layout of a file change without a change in kernels/.
+_FORMAT = 2
+
+_SETTLED_SECONDS = 10
+
+_SUFFIX = ".weights"
+FILE_NAMES = re.compile(r"[0-9a-f]{32}\.(weights|digest|weights\.lock)|\.[0-9a-f]{16}\.partial")
+"""The names of all files that minibert makes in a folder of weights, also those that killed writers left."""
+_CACHE_LINE = 64
+_BLOCK = 4 * 2**20  # bytes that are read together; the header is in the first ones
+
+# It finds damage, three times as fast as SHA-256. Against people, the file is protected by its owner and mode.
+_CHECKSUM_SIZE = 4
+
+_UNUSED_SECONDS = 30 * 24 * 3600
+_TURN_SECONDS = 0.02
+# A process that stops while it holds the lock must not stop the others for ever.
+_PATIENCE_SECONDS = 300.0
+
+
+class Tensors(Protocol):
+    """What `load_weights` makes weights of."""
+
+    def array(self, names: list[str]) -> FloatArray:
+        """Return the tensors with these names, stacked by rows."""
+
+    def linear(self, paths: tuple[str, ...], shape: tuple[int, int]) -> PreparedLinear:
+        """Return the linear maps of these modules, stacked to a weight of this shape."""
+
+    def decoder(self, path: str, bias: str, word_embeddings: FloatArray) -> tuple[PreparedLinear, bool]:
+        """Return the decoder of a masked-LM head, and whether its weight is the table of word embeddings."""
+
+
+class Recording:
+    """Tensors that are kept by name when they are asked for; see `Tensors`.
+
+    Attributes
+    ----------
+    arrays : dict of str to ndarray
+        What `Restored` needs.
+    """
+
+    def __init__(self, tensors: Tensors) -> None:
+        self._tensors = tensors
+        self.arrays: dict[str, FloatArray] = {}
+
+    def array(self, names: list[str]) -> FloatArray:
+        """Read and note tensors."""
+        array = self.arrays[_name(names)] = self._tensors.array(names)
+        return array
+
+    def linear(self, paths: tuple[str, ...], shape: tuple[int, int]) -> PreparedLinear:
+        """Read, pack and note a linear map."""
+        return self._note(self._tensors.linear(paths, shape))
+
+    def decoder(self, path: str, bias: str, word_embeddings: FloatArray) -> tuple[PreparedLinear, bool]:
+        """Read, pack and note a decoder."""
+        decoder, tied = self._tensors.decoder(path, bias, word_embeddings)
+        self.arrays[f"{path}.tied"] = np.array([tied], np.float32)
+        return self._note(decoder), tied
+
+    def _note(self, linear: PreparedLinear) -> PreparedLinear:
+        packed = cast("PackedLinear | PackedWords", linear)  # the kernels' `prepare` returned it
+        name = _name(packed.paths)
+        self.arrays |= {f"{name}.panels": packed.panels, f"{name}.bias": packed.bias}
+        return linear
+
+
+class Restored:
+    """What `Recording` has noted; see `Tensors`."""
+
+    def __init__(self, arrays: dict[str, FloatArray], layout: PackedLayout) -> None:
+        self._arrays, self._layout = arrays, layout
+
+    def array(self, names: list[str]) -> FloatArray:
+        """Return noted tensors."""
+        return self._arrays[_name(names)]
+
+    def linear(self, paths: tuple[str, ...], shape: tuple[int, int]) -> PreparedLinear:
+        """Return a noted linear map."""
+        name = _name(paths)
+        return self._layout.restore(paths, shape, self._arrays[f"{name}.panels"], self._arrays[f"{name}.bias"])
+
+    def decoder(self, path: str, bias: str, word_embeddings: FloatArray) -> tuple[PreparedLinear, bool]:
+        """Return a noted decoder."""
+        V, H = word_embeddings.shape
+        return self.linear((path,), (V, H)), bool(self._arrays[f"{path}.tied"][0])
+
+
+def _name(parts: Iterable[str]) -> str:
+    return " ".join(parts)
+
+
+class Sharing:
+    """The files of a compute type's packed weights.
+
+    Parameters
+    ----------
+    layout : PackedLayout
+    """
+
+    def __init__(self, layout: PackedLayout, compute_type: str) -> None:
+        self.layout = layout
+        self._compute_type = compute_type
+        self._digests: dict[Path, str] = {}
+
+    def arrays(
+        self,
+        part: str,
+        files: ModelFiles,
+        tensors: Iterable[StoredTensor],
+        make: Callable[[], dict[str, FloatArray]],
+    ) -> dict[str, FloatArray] | None:
+        """Map the arrays of a part of a model, which `make` makes if there is no file of them; None if that fails.
+
+        Raises
+        ------
+        ModelFormatError
+            A file of the checkpoint cannot be read, or has changed since `tensors` were listed.
+        """
+        folder = shared_folder()
+        if folder is None:
+            _warn_not_shared("the user does not have a home folder")
+            return None
+        states = {tensor.path: tensor.state for tensor in tensors}
+        digests = [self._digest(folder, path, state) for path, state in sorted(states.items())]
+        key = repr((_FORMAT, minibert.__version__, part, digests, self.layout.key))
+        try:
+            return shared_arrays(folder, key, make, title=f"{files.source}, {part}, {self._compute_type}")
+        except OSError as error:
+            _warn_not_shared(f"{folder}: {os_reason(error)}")
+            return None
+
+    def _digest(self, folder: Path, path: Path, state: tuple[int, ...]) -> str:
+        """Return the SHA-256 of a file of the checkpoint, which must be in this state."""
+        if path not in self._digests:
+            try:
+                with open(path, "rb", buffering=0) as file:
+                    self._digests[path] = _noted_digest(folder, path, file)
+                    unchanged = file_state(file) == state
+            except OSError as error:
+                raise ModelFormatError(f"{path} cannot be read: {os_reason(error)}.") from error
+            if not unchanged:
+                raise ModelFormatError(f"{path} changed while it was being read; load the model again.")
+        return self._digests[path]
+
+
+def _noted_digest(folder: Path, path: Path, file: IO[bytes]) -> str:
+    """Return the SHA-256 of an open file: the noted one, if the file has not changed since, else the computed one."""
+    if sys.platform == "win32":  # its ctime is the time when the file was made
+        return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+    changed = os.fstat(file.fileno()).st_ctime_ns
+    state = repr((os.path.realpath(path), *file_state(file), changed))
+    name = hashlib.sha256(state.encode(errors="surrogateescape")).hexdigest()[:32] + ".digest"
+    with contextlib.suppress(OSError):
+        noted = read_trusted(folder, name).decode("ascii", "replace")
+        if re.fullmatch("[0-9a-f]{64}", noted):
+            return noted
+    digest = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+    # A file that was changed just now may change again within the same tick of the system's clock.
+    if time.time_ns() - changed > _SETTLED_SECONDS * 10**9:
+        with contextlib.suppress(OSError):  # without the note, the next load computes it again
+            write_trusted(folder, name, [digest.encode()])
+    return digest
+
+
+def shared_folder() -> Path | None:
+    """Return the folder of the files: in NUMBA_CACHE_DIR, as the compiled kernels, else in the user's cache."""
+    if chosen := os.environ.get("NUMBA_CACHE_DIR"):
+        return Path(chosen) / "weights"
+    users = user_cache()
+    return None if users is None else users / "weights"
+
+
+@functools.cache
+def _warn_not_shared(reason: str) -> None:
+    warn_caller(
+        f"minibert's weights cannot be shared ({reason}), so this process has a copy of its own. The results are the "
+        "same. Set NUMBA_CACHE_DIR to a folder to which only you can write.",
+        RuntimeWarning,
+    )
+
+
+# --- the files of arrays ----------------------------------------------------------------------------------------------
+
+
+def shared_arrays(
+    folder: Path, key: str, make: Callable[[], Mapping[str, FloatArray]], *, title: str = ""
+) -> dict[str, FloatArray]:
+    """Map the arrays of a key from its file in a folder; make them and write the file if it cannot be used.
+
+    Parameters
+    ----------
+    folder : Path
+        Made if it does not exist.
+    key : str
+        Everything that the arrays depend on.
+    make : callable
+        Returns the arrays by name. It is called at most once.
+    title : str
+        A name for people, for `list_files`.
+
+    Returns
+    -------
+    dict of str to ndarray, float32, read-only
+
+    Raises
+    ------
+    OSError
+        The file cannot be written or mapped, or the process that writes it does not come to an end.
+    """
+    name = hashlib.sha256(key.encode()).hexdigest()[:32] + _SUFFIX
+    if (arrays := _map(folder, name, key)) is not None:
+        return arrays
+    from filelock import FileLock
+
+    with open_folder(folder, make=True) as opened:
+        lock = opened.path / f"{name}.lock"
+    with FileLock(lock, timeout=_PATIENCE_SECONDS, poll_interval=_TURN_SECONDS):
+        if (arrays := _map(folder, name, key)) is None:  # another process may have written it just now
+            write_trusted(folder, name, _pieces(key, title, make()), mode=0o400)
+            arrays = _map(folder, name, key)
+    _delete_unused(folder)
+    if arrays is None:
+        raise OSError(0, f"{name} was written, but what is read is not the same")
+    return arrays
+
+
+def is_mapped(array: FloatArray) -> bool:
+    """Return whether the memory of an array is that of a file, as for those of `shared_arrays`."""
+    owner: object = array
+    while isinstance(owner, np.ndarray | memoryview):
+        owner = owner.base if isinstance(owner, np.ndarray) else owner.obj
+    return isinstance(owner, mmap.mmap)
+
+
+class MappedFile(NamedTuple):
+    """A file of `shared_arrays`, for people: its path, title, size in bytes, and when it was last used (Unix time)."""
+
+    path: str
+    title: str
+    bytes: int
+    used: float
+
+
+def list_files(folder: Path) -> list[MappedFile]:
+    """List the files of a folder, by title; their arrays are not read."""
+    found = []
+    for path in sorted(folder.glob(f"*{_SUFFIX}")) if folder.is_dir() else []:
+        with contextlib.suppress(Exception), open_trusted(folder, path.name) as file:
+            state = os.fstat(file.fileno())
+            header, _ = _header(file.read(_BLOCK))
+            found.append(MappedFile(str(path), str(header["title"]), state.st_size, state.st_mtime))
+    return sorted(found, key=lambda one: one.title)
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def _map(folder: Path, name: str, key: str) -> dict[str, FloatArray] | None:
+    """Map a file; None if there is none that can be used."""
+    try:
+        with open_trusted(folder, name) as file:
+            arrays = _arrays_of(file, key)
+            with contextlib.suppress(OSError):  # a file of the package's owner
+                os.utime(file.fileno() if os.utime in os.supports_fd else folder / name)
+            return arrays
+    except Exception:  # after any error in a file, it is written again
+        return None
+
+
+def _arrays_of(file: BinaryIO, key: str) -> dict[str, FloatArray]:
+    """Return the arrays of an open file; raise if the file is not whole, or is that of another key."""
+    size = os.fstat(file.fileno()).st_size
+    first = _read_checked(file, size)
+    header, start = _header(first)
+    if header["format"] != _FORMAT or header["key"] != key:
+        raise ValueError("it is a file of another format or key")
+    whole = np.frombuffer(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY), np.uint8)
+    arrays = {}
+    for name, (shape, offset) in header["arrays"].items():
+        begin = start + offset
+        array = whole[begin : begin + 4 * math.prod(shape)].view(np.float32).reshape(shape)
+        array.flags.writeable = False
+        arrays[name] = array
+    return arrays
+
+
+def _read_checked(file: BinaryIO, size: int) -> bytes:
+    """Read a file of `size` bytes and compare its checksum; return its first bytes."""
+    block, first, checksum, done = bytearray(min(size, _BLOCK)), b"", 0, 0
+    while done < size:
+        count = file.readinto(block)  # type: ignore[attr-defined]
+        if not count:
+            raise ValueError("it was cut while it was read")
+        with memoryview(block)[:count] as view:
+            first = first or bytes(view)
+            checksum = zlib.crc32(view if done else view[_CHECKSUM_SIZE:], checksum)
+        done += count
+    if checksum != int.from_bytes(first[:_CHECKSUM_SIZE], "little"):
+        raise ValueError("its checksum is wrong")
+    return first
+
+
+def _header(first: bytes) -> tuple[dict[str, Any], int]:
+    """Return the header that is in the first bytes of a file, and the offset of the arrays."""
+    end = first.index(b"\n", _CHECKSUM_SIZE) + 1
+    header = json.loads(first[_CHECKSUM_SIZE:end])
+    if not isinstance(header, dict):
+        raise ValueError("its header is not an object")
+    return header, end
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+def _pieces(key: str, title: str, arrays: Mapping[str, FloatArray]) -> list[bytes | memoryview]:
+    """Return the content of a file in pieces, of which those of the arrays are not copies."""
+    listed, body, end = {}, list[bytes | memoryview](), 0
+    for name, array in arrays.items():
+        flat = np.ascontiguousarray(array, np.float32)
+        listed[name] = [list(array.shape), end]
+        rest = -flat.nbytes % _CACHE_LINE
+        body += [flat.reshape(-1).view(np.uint8).data, bytes(rest)]
+        end += flat.nbytes + rest
+    line = json.dumps({"format": _FORMAT, "key": key, "title": title, "arrays": listed}).encode()
+    line += b" " * (-(_CHECKSUM_SIZE + len(line) + 1) % _CACHE_LINE) + b"\n"
+    checksum = 0
+    for piece in (line, *body):
+        checksum = zlib.crc32(piece, checksum)
+    return [checksum.to_bytes(_CHECKSUM_SIZE, "little"), line, *body]
+
+
+def _delete_unused(folder: Path) -> None:
+    """Delete the user's files that were not used for `_UNUSED_SECONDS`, and what killed writers left; never raise.
+
+    A file may be deleted while another process maps it.
+    """
+    if not HAS_FOLDER_DESCRIPTORS:  # without descriptors, a folder could be replaced after its check
+        return
+    with contextlib.suppress(OSError), open_folder(folder) as opened:
+        for name in filter(FILE_NAMES.fullmatch, os.listdir(opened.descriptor)):
+            with contextlib.suppress(OSError):
+                state = os.stat(name, dir_fd=opened.descriptor, follow_symlinks=False)
+                own = stat.S_ISREG(state.st_mode) and state.st_uid == os.geteuid()
+                if own and time.time() - state.st_mtime > _UNUSED_SECONDS:
+                    os.unlink(name, dir_fd=opened.descriptor)
