@@ -37,7 +37,7 @@ def test_words_tells_the_senses_of_bank_apart(capsys: pytest.CaptureFixture[str]
     assert "'bank' occurs 3 times" in out
     lines = re.finditer(r"^(\w[\w ]*?) +((?: *-?\d\.\d{3})+)$", out, flags=re.MULTILINE)
     table = {line[1]: [float(cell) for cell in line[2].split()] for line in lines}
-    rows = ["embeddings", *(f"layer {i}" for i in range(1, 7)), "sum of last 4"]
+    rows = [*(f"state {i}" for i in range(7)), "sum of last 4"]
     assert [row for row in rows if row in table] == rows
 
     inputs = BertTokenizer.from_pretrained(DEFAULT_MODEL)(BANK, return_tensors="np")
@@ -81,15 +81,15 @@ def test_words_from_chosen_layers_joined_as_asked(capsys: pytest.CaptureFixture[
         options = ("--layers=-1,2", "--layer-pooling", how, "--subwords", subwords)
         code, out, err = run(capsys, "words", "embeddings", *texts, *options)
         assert (code, err) == (0, "")
-        assert "2 hidden states of shape (23, 384): layer 6, layer 2" in out
-        rows = [line.split()[-3:] for line in out.splitlines() if line.startswith(("layer ", how))]
+        assert "2 hidden states of shape (23, 384): state 6, state 2" in out
+        rows = [line.split()[-3:] for line in out.splitlines() if line.startswith(("state ", how))]
         for row, layers in zip(rows, ([-1], [2], [-1, 2]), strict=True):
             embedded = embed_tokens(model, tokenizer, texts, layers=layers, layer_pooling=how)
             found = word_occurrences("embeddings", embedded, tokenizer, subwords=subwords)
             expected = found.similarities()[np.triu_indices(3, 1)]
             assert [float(cell) for cell in row] == pytest.approx(expected, abs=6e-4)
     code, out, _ = run(capsys, "words", "embeddings", *texts, "--layers=0")
-    assert (code, "sum of" in out, "Most alike, by embeddings: " in out) == (0, False, True)
+    assert (code, "sum of" in out, "Most alike, by state 0: " in out) == (0, False, True)
 
 
 def test_pictures(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def add_verbs(verbs: Any) -> None:
         "words",
         help="compare the occurrences of a word, layer by layer",
         description="Show the tokens of each text, the hidden states, and how similar the occurrences of a word are: "
-        "the cosine of their vectors in every layer, and with several layers combined.",
+        "the cosine of their vectors in every state, and with several states combined.",
     )
     words.add_argument("word", metavar="WORD", help="the word to look for")
     add_texts(words)
@@ -177,7 +177,6 @@ def _hidden(arguments: argparse.Namespace) -> None:
 
 
 def _words(arguments: argparse.Namespace) -> None:
-    from minibert.tokens.layers import layer_name
     from minibert.tokens.occurrences import word_occurrences
 
     if not arguments.word.strip():
@@ -187,9 +186,9 @@ def _words(arguments: argparse.Namespace) -> None:
     texts = _embed(arguments, tokenizer)
     _print_tokens(texts)
     layers = texts[0].layers
-    what = "the embeddings' output, then one per layer"
+    what = "state 0 is the output of the embeddings, state i + 1 that of layer i"
     if arguments.layers is not None:
-        what = ", ".join(map(layer_name, layers))
+        what = ", ".join(map(_state, layers))
     print(f"\n{len(layers)} hidden states of shape ({sum(map(len, texts))}, {texts[0].vectors.shape[2]}): {what}")
 
     found = word_occurrences(arguments.word, texts, tokenizer, subwords=arguments.subwords)
@@ -205,7 +204,7 @@ def _words(arguments: argparse.Namespace) -> None:
         tokens = f"token {first}" if first == last else f"tokens {first}-{last}"
         print(f"  {name}  {tokens:12} {place.in_context()}")
 
-    rows = list(zip(map(layer_name, layers), found.similarities(), strict=True))
+    rows = list(zip(map(_state, layers), found.similarities(), strict=True))
     pooled = layers if arguments.layers is not None else layers[1:][-4:]
     best = rows[-1][0]
     if len(pooled) > 1:
@@ -214,7 +213,7 @@ def _words(arguments: argparse.Namespace) -> None:
         last = arguments.layers is None
         which = f"last {len(pooled)}" if last else ", ".join(map(str, pooled))
         rows.append((f"{arguments.layer_pooling} of {which}", cosines))
-        best = f"the {arguments.layer_pooling} of {f'the {which} layers' if last else f'layers {which}'}"
+        best = f"the {arguments.layer_pooling} of {f'the {which} states' if last else f'states {which}'}"
 
     pairs = list(combinations(range(compared), 2))
     width = max(14, *(len(label) + 1 for label, _ in rows))
@@ -229,6 +228,10 @@ def _words(arguments: argparse.Namespace) -> None:
         from minibert.plot import plot_word_similarities
 
         _save_picture(plot_word_similarities(found), arguments.plot)
+
+
+def _state(index: int) -> str:
+    return f"state {index}"
 
 
 def _pool_layers(text: TokenVectors, layers: tuple[int, ...], how: str) -> TokenVectors:

@@ -142,7 +142,33 @@ def test_the_map_the_flow_and_the_words_are_those_of_the_arrays(browser: Any, fi
         for state, row in enumerate(page.locator("#words tbody tr").all()):
             cells = [number(cell) for cell in row.locator("td").all_text_contents()]
             pairs = [(6, 10), (6, 19), (10, 19)]
-            np.testing.assert_allclose(cells, [cosine(states[state][a], states[state][b]) for a, b in pairs], atol=6e-4)
+            expected = [cosine(states[state][a], states[state][b]) for a, b in pairs]
+            assert row.locator("td").all_text_contents() == [f"{one:.3f}" for one in expected], "rounded once"
+            assert row.locator("th").text_content() == str(state)
+
+
+def test_the_forward_pass_leads_to_each_step_and_the_arcs_to_each_token(browser: Any, file: Path, trace: Trace) -> None:
+    with watched_page(browser, file, viewport={"width": 1280, "height": 900}) as page:
+        choose(page, layer=3, head=1, token=19, other=10)
+        boxes, steps = page.locator("#pass a"), page.locator("#steps li")
+        assert boxes.count() == steps.count() == 21
+        for place in range(21):
+            boxes.nth(place).click()
+            there = page.evaluate("[document.activeElement.id, document.activeElement.querySelector('h4').textContent]")
+            symbol = there[1].split(". ")[1]
+            assert there[0] == f"step-{place + 1}"
+            assert (
+                boxes.nth(place)
+                .text_content()
+                .startswith({"embeddings": "state 0", "output": "state 4"}.get(symbol, symbol))
+            )
+        page.locator("#pass button").nth(5).click()
+        assert page.input_value("#layer") == "5"
+        assert page.evaluate("document.activeElement.textContent") == "5"
+        for token in (0, 19):
+            choose(page, layer=3, token=token)
+            shares = trace[3, "probs"][0, 1, token]
+            assert page.locator("#arcs path").count() == sum(shares[j] >= 0.0095 for j in range(22) if j != token)
 
 
 # --- keys, screens, schemes -------------------------------------------------------------------------------------------

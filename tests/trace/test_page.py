@@ -63,7 +63,7 @@ def decoded(html: str) -> tuple[dict[str, Any], Callable[[dict[str, Any]], np.nd
         else:
             whole = planes.T.copy().view("<u2").astype(float)
             share = np.where(whole == 65534, 0, (100 + whole % 1024) / 10.0 ** (2 + whole // 1024))
-            scales = {"mille": whole / 1000, "cos": whole / 10000 - 1, "whole": whole - 1000, "share": share}
+            scales = {"mille": whole / 1000, "cos": (whole - 1000) / 1000, "whole": whole - 1000, "share": share}
             array = np.where((whole == 65535) & (entry["kind"] != "whole"), np.nan, scales[entry["kind"]])
         return array.reshape(entry["shape"])
 
@@ -106,11 +106,11 @@ def test_the_payload_is_the_trace(trace: Trace) -> None:
     unit = states / np.linalg.norm(states, axis=2, keepdims=True)
     cosines = np.einsum("lid,ljd->lij", unit, unit)
     first, second = np.triu_indices(22, 1)
-    np.testing.assert_allclose(read(text["cosines"]["of_pairs"]), cosines[:, first, second], atol=5.1e-5)
+    np.testing.assert_allclose(read(text["cosines"]["of_pairs"]), cosines[:, first, second], atol=5.1e-4)
     before = np.einsum("lid,lid->li", unit[1:], unit[:-1])
-    np.testing.assert_allclose(read(text["cosines"]["with_previous"])[1:], before, atol=5.1e-5)
+    np.testing.assert_allclose(read(text["cosines"]["with_previous"])[1:], before, atol=5.1e-4)
     np.testing.assert_allclose(
-        read(text["cosines"]["with_embeddings"])[1:], np.einsum("lid,id->li", unit[1:], unit[0]), atol=5.1e-5
+        read(text["cosines"]["with_embeddings"])[1:], np.einsum("lid,id->li", unit[1:], unit[0]), atol=5.1e-4
     )
 
 
@@ -273,7 +273,7 @@ def test_sizes_of_a_short_text(trace: Trace) -> None:
     assert len(page(trace, title="all-MiniLM-L6-v2").encode("utf-8")) < 150_000
     code = sum(len((files("minibert.trace.page") / f"page.{suffix}").read_bytes()) for suffix in ("html", "css", "js"))
     code += len((files("minibert.trace.page") / "open.js").read_bytes())
-    assert code < 60_000
+    assert code < 65_000
 
 
 def test_the_same_trace_gives_the_same_bytes(trace: Trace, minilm: BertModel, tokenizer: BertTokenizer) -> None:
@@ -425,8 +425,9 @@ def test_hostile_tokens_stay_text(small: BertModel) -> None:
         outline = Outline()
         outline.feed(html)
         assert outline.tags.count("script") == 2
-        assert not {"img", "iframe", "svg", "object"} & set(outline.tags)
-        assert outline.tags.count("a") == 12
+        assert not {"img", "iframe", "object"} & set(outline.tags)
+        assert outline.tags.count("svg") == 1
+        assert outline.tags.count("a") == 14
         html.encode("utf-8")
         about, _ = decoded(html)
         shown = about["texts"][0]["tokens"]

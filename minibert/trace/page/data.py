@@ -289,7 +289,7 @@ def _attention(
         "probs": payload.add("attention", "mille", probs),
         "columns": None if kept == length else payload.add("attention", "whole", columns),
         "first": payload.add("attention", "share", first),
-        "measures": payload.add("attention", "cos", measures),
+        "measures": payload.add("attention", "f24", measures),
     }
     if not np.isnan(norms).all():
         found["norms"] = payload.add("attention", "digits", norms)

@@ -55,7 +55,7 @@ const read = (entry) => {
       else if (entry.kind === "digits") data[i] = half(whole) / 64;
       else if (whole === 65535) data[i] = NaN;
       else if (entry.kind === "share") data[i] = whole === 65534 ? 0 : (100 + (whole & 1023)) / 10 ** (2 + (whole >> 10));
-      else data[i] = entry.kind === "mille" ? whole / 1000 : whole / 10000 - 1;
+      else data[i] = (entry.kind === "mille" ? whole : whole - 1000) / 1000;
     }
   }
   entry.data = data;
@@ -126,33 +126,50 @@ const ink = (rgb) => {
 const paint = (node, rgb) => { node.style.backgroundColor = `rgb(${rgb})`; node.style.color = ink(rgb); };
 
 /* ---- the parts of the page ---- */
+/* An arc from the chosen token to each one that gets at least 1 %: above its line, or from line to line. */
+const arc = $("arcs").firstElementChild;
+const drawArcs = () => {
+  const nodes = [...$("strip").children], shares = attention() ? matrix().rows[now.token] : [], from = nodes[now.token];
+  const middle = (node) => node.offsetLeft + node.offsetWidth / 2, end = (node, below) => node.offsetTop + (below ? node.offsetHeight : 0);
+  fill($("arcs"), ...ranked(shares, 24).filter((j) => j !== now.token && shares[j] >= 0.0095).reverse().map((j) => {
+    const to = nodes[j], [x, z] = [middle(from), middle(to)], lines = Math.sign(to.offsetTop - from.offsetTop);
+    const [y, w] = lines ? [end(from, lines > 0), end(to, lines < 0)] : [from.offsetTop, to.offsetTop];
+    const [b, c] = lines ? [(y + w) / 2, (y + w) / 2] : Array(2).fill(y - Math.min(54, 14 + Math.abs(z - x) / 6));
+    const path = arc.cloneNode();
+    Object.entries({ d: `M${x} ${y}C${x} ${b} ${z} ${c} ${z} ${w}`, "stroke-width": 1 + 7 * shares[j], "stroke-opacity": 0.35 + 0.65 * shares[j] }).forEach((one) => path.setAttribute(...one));
+    path.classList.toggle("other", j === now.other);
+    return path;
+  }));
+};
 const drawStrip = () => {
   const strip = $("strip"), shares = matrix().rows[now.token];
   if (strip.dataset.text !== String(now.text)) {
     strip.dataset.text = now.text;
     strip.dir = text().direction;
+    strip.classList.toggle("long", size() > 64);
     fill(strip, ...text().tokens.map((token, i) => make("button", { type: "button", onclick: () => set({ token: i }) }, bdi(token), make("small"))));
   }
   [...strip.children].forEach((node, i) => {
     paint(node, shade(shares[i]));
-    node.lastChild.textContent = attention() && shares[i] >= 0.0095 ? Math.round(100 * shares[i]) : "";
+    node.lastChild.textContent = attention() && shares[i] >= 0.0095 ? (100 * shares[i]).toFixed(1) : "";
     node.setAttribute("aria-pressed", i === now.token);
     node.setAttribute("aria-label", `token ${label(i)}${attention() ? `, ${percent(shares[i])} of the attention of ${name(now.token)}` : ""}`);
     node.tabIndex = i === now.token ? 0 : -1;
     node.classList.toggle("other", i === now.other);
   });
-  $("text-words").textContent = `Choose a token. The shade and the number below each token say how much of its ${now.mode === "weighted" ? "weighted attention" : "attention"} the chosen token gives to it, in percent, in the chosen layer and head.`;
+  drawArcs();
+  $("text-words").textContent = `Choose a token. The arcs, the shades and the numbers say how much of its ${now.mode === "weighted" ? "weighted attention" : "attention"} the chosen token gives to each token, in percent, in the chosen layer and head.`;
   const id = text().ids ? `, id ${text().ids[now.token]}` : "";
   fill($("token-facts"), "Chosen: token ", String(now.token), " ", bdi(name(now.token)), id, ". Other token: ", String(now.other), " ", bdi(name(now.other)), ".");
 };
 
 const measures = {
-  largest: "to the token that is looked at most (mean)",
+  largest: "largest share, mean over tokens",
   chosen: "",
-  previous: "to the token before (mean)",
-  next: "to the token after (mean)",
-  self: "to the token itself (mean)",
-  same: "to other tokens that are equal (mean)",
+  previous: "to the token before, mean over tokens",
+  next: "to the token after, mean over tokens",
+  self: "to the token itself, mean over tokens",
+  same: "to other tokens that are equal, mean over tokens",
   first: "",
   last: "",
 };
@@ -163,11 +180,11 @@ const measure = (layer, headNumber) => {
 const drawMap = () => {
   const table = $("map"), body = table.tBodies[0];
   measures.chosen = `from ${label(now.token)} to ${label(now.other)}`;
-  measures.first = `to the first token, ${name(0)} (mean)`;
-  measures.last = `to the last token, ${name(size() - 1)} (mean)`;
+  measures.first = `to the first token, ${name(0)}, mean over tokens`;
+  measures.last = `to the last token, ${name(size() - 1)}, mean over tokens`;
   fill($("measure"), ...Object.entries(measures).map(([key, words]) => make("option", { value: key }, words)));
   $("measure").value = now.measure;
-  table.caption.textContent = `Percent of the ${now.mode === "weighted" ? "weighted attention" : "raw probs"} ${measures[now.measure]}`;
+  table.caption.textContent = `Percent of the ${now.mode === "weighted" ? "weighted attention" : "attention"}: ${measures[now.measure]}`;
   if (!body.rows.length) {
     fill(table.tHead, make("tr", {}, make("th", { scope: "col" }, "head"), ...heads.map((h) => make("th", { scope: "col" }, String(h)))));
     layers.forEach((l, i) => body.append(make("tr", {}, make("th", { scope: "row" }, make("span", { class: "wordy" }, "layer "), String(l)),
@@ -197,7 +214,7 @@ const drawHead = () => {
   $("head-title").textContent = `Layer ${layers[now.layer]}, head ${heads[now.head]}.`;
   $("remark").textContent = weighted
     ? `Weighted: each prob times the length of the value vector that is read there${attention().mapped ? ", after the head's part of the output map (Kobayashi et al. 2020)" : ""}; as a share of the row's sum. A token with a short vector gives little, even if its prob is large. This too says what a head reads, not what the model needs: attention is not importance.`
-    : "Raw probs. Attention is not importance: a prob says where a head looks, not how much it takes from there or what the model needs. Compare with the weighted view.";
+    : "Attention is not importance: a prob says where a head looks, not how much it takes from there or what the model needs. Compare with the weighted view.";
   const rows = matrix().rows, shares = rows[now.token];
   const [most] = ranked(shares, 1), [word] = ranked(shares, size()).filter((j) => j !== now.token && isWord(name(j)));
   if (most !== undefined) $("head-title").append(" ", numbered(now.token), " looks most at ", numbered(most), ` (${percent(shares[most])})`, ...(word === undefined || word === most ? [] : ["; of the other words, at ", numbered(word), ` (${percent(shares[word])})`]), ".");
@@ -308,21 +325,38 @@ const stepNumbers = (part, step, layer) => {
   const first = Array.from({ length: Math.min(about.first, width) }, (_, k) => [make("b", {}, number(at(given.first, layer, place, token, k))), " "]).flat();
   return [make("p", { class: "numbers" }, ...first, `\u2026 ${width} numbers`), make("p", { class: "rms" }, `RMS ${number(rms)}`, bar(rms / most)), ...(given.notes ? [make("p", { class: "where" }, given.notes[place])] : [])];
 };
-const stepItem = (part, step, layer, count) => make("li", {},
+const stepItem = (part, step, layer, count) => make("li", { id: `step-${count}` },
   make("div", {}, make("h4", {}, make("span", {}, `${count}.`), " ", step.symbol.replaceAll("_", " ")), make("p", {}, step.words),
     make("code", { class: "formula" }, `${step.symbol} = ${step.formula}`),
     make("p", { class: "where" }, `${step.name.replace("{i}", layers[layer])}, ${shapeOf(step.shape)}`)),
-  make("div", {}, ...stepNumbers(part, step, layer), ...step.lines.map(([file, line, code]) => make("p", { class: "where" }, `${file}:${line} `, make("code", {}, code)))));
+  make("div", {}, ...stepNumbers(part, step, layer), make("details", { class: "where" }, make("summary", {}, "Code: ", step.lines.map(([file, line]) => `${file}:${line}`).join(", ")), ...step.lines.map(([, , code]) => make("code", {}, code)))));
+/* The parts that this page has, their steps, and how many steps are before each part. */
+const shownParts = () => {
+  let count = 0;
+  return Object.entries(about.steps).filter(([part]) => text().values[part] || part === "layer").map(([part, steps]) => [part, steps, (count += steps.length) - steps.length]);
+};
+const titles = () => ({ embeddings: "The embeddings", layer: `Layer ${layers[now.layer]}`, vector: "The vector of the text", pooler: "The pooler" });
+/* A box for each step. The first three of the embeddings and of a layer lie side by side; beside a layer are its residual connections. */
+const drawPass = () => {
+  $("pass-words").textContent = `From top to bottom, for token ${label(now.token)}; the numbers are RMS. Choose a box to read its step. State 0 comes from the embeddings, state i + 1 from layer i. The lines at the side are residual connections.`;
+  const box = (part, step, count) => {
+    const given = text().values[part], place = given ? given.symbols.indexOf(step.symbol) : -1, layer = part === "layer" ? now.layer : 0;
+    const size = place < 0 ? NaN : at(given.rms, layer, place, part === "pooler" || part === "vector" ? 0 : now.token);
+    const state = { embeddings: "state 0", output: `state ${layers[now.layer] + 1}` }[step.symbol];
+    return make("a", { href: `#step-${count}` }, state ?? step.symbol.replaceAll("_", " "), ...(Number.isNaN(size) ? [] : [" ", make("small", {}, number(size))]));
+  };
+  fill($("pass"), ...shownParts().map(([part, steps, first]) => make("div", { class: `boxes ${part}` },
+    make("h3", {}, ...(part === "layer" ? ["Layer ", ...layers.map((layer, i) => make("button", { type: "button", "aria-pressed": i === now.layer, onclick: () => { set({ layer: i }); $("pass").querySelector("[aria-pressed=true]").focus(); } }, String(layer)))] : [titles()[part]])),
+    ...steps.map((step, i) => box(part, step, first + i + 1)), ...(part === "layer" ? [make("i"), make("i")] : []))));
+};
 const drawSteps = () => {
   $("steps-words").textContent = `The forward pass in the order of encoder.py, with the numbers of token ${label(now.token)}: the first ${about.first} features, and the RMS of all of them. x is the hidden state that comes in; W and b are the weight and bias of the module; D = ${about.model.hidden / about.model.heads} is the size of a head.`;
-  const titles = { embeddings: "The embeddings", layer: `Layer ${layers[now.layer]}`, vector: "The vector of the text", pooler: "The pooler" };
   const vector = about.steps.vector, remarks = {
     vector: "Texts are compared by this vector. x is the last hidden state of all tokens, and n is their number.",
     pooler: `BERT's classifiers read the pooler. ${vector ? "The vector of the text, which follows, does not use it." : "The vector of a sentence usually comes from elsewhere: models such as all-MiniLM-L6-v2 take the mean of the last hidden states of all tokens, and divide it by its length."}`,
   };
-  let count = 0;
-  fill($("steps"), ...Object.entries(about.steps).filter(([part]) => text().values[part] || part === "layer").flatMap(([part, steps]) => [
-    make("h3", {}, titles[part]), ...(remarks[part] ? [make("p", { class: "quiet" }, remarks[part])] : []), make("ol", {}, ...steps.map((step) => stepItem(part, step, part === "layer" ? now.layer : 0, ++count)))]));
+  fill($("steps"), ...shownParts().flatMap(([part, steps, first]) => [make("h3", {}, titles()[part]), ...(remarks[part] ? [make("p", { class: "quiet" }, remarks[part])] : []),
+    make("ol", {}, ...steps.map((step, i) => stepItem(part, step, part === "layer" ? now.layer : 0, first + i + 1)))]));
 };
 
 const drawEmbedding = () => {
@@ -341,7 +375,6 @@ const markEmbedding = () => {
   fill($("tokens-summary"), ...(given ? ["The embedding of ", numbered(now.token), " is a sum of three rows: ", ["words", "types", "positions"].map((table, k) => `${table} ${minus((100 * at(given, now.token, k)).toFixed(1))}\u00a0%`).join(", "), "."] : []));
 };
 
-const stateName = (state) => (state === 0 ? "embeddings" : `layer ${state - 1}`);
 const pairCosine = (state, a, b) => {
   const given = text().cosines, S = size(), i = Math.min(a, b), j = Math.max(a, b);
   if (!given) return NaN;
@@ -352,10 +385,10 @@ const pairCosine = (state, a, b) => {
 const drawFlow = () => {
   const given = text().cosines, values = text().values.layer;
   const size = (symbol, layer) => (values && layer >= 0 && values.symbols.includes(symbol) ? at(values.rms, layer, values.symbols.indexOf(symbol), now.token) : NaN);
-  fill($("flow-words"), "Token ", numbered(now.token), ": how large the numbers are that the two halves of each layer add (RMS), and the cosine of its hidden state with the state before, with the embeddings, and with ", numbered(now.other), given?.pairs && Number.isNaN(pairCosine(0, now.token, now.other)) ? `. This text is long, so of cosines of two tokens the page has those between the first ${about.wordPlaces} places of a word.` : ".");
-  const rows = (given?.states ?? []).map((state, i) => make("tr", {}, make("th", { scope: "row" }, stateName(state)),
+  fill($("flow-words"), "Token ", numbered(now.token), ": how large the numbers are that the two halves of each layer add (RMS), and the cosine of its hidden state with the state before, with state 0, and with ", numbered(now.other), given?.pairs && Number.isNaN(pairCosine(0, now.token, now.other)) ? `. This text is long, so of cosines of two tokens the page has those between the first ${about.wordPlaces} places of a word.` : ".");
+  const rows = (given?.states ?? []).map((state, i) => make("tr", {}, make("th", { scope: "row" }, String(state)),
     ...[number(size("attention_dense", layers.indexOf(state - 1))), number(size("output_dense", layers.indexOf(state - 1))), cosine(at(given.with_previous, i, now.token)), cosine(at(given.with_embeddings, i, now.token)), cosine(pairCosine(i, now.token, now.other))].map((cell) => make("td", {}, cell))));
-  fill($("flow"), make("caption", {}, "Sizes (RMS), then cosines"), head("state after", "attention adds", "feed forward adds", "state before", "embeddings", numbered(now.other)), make("tbody", {}, ...rows));
+  fill($("flow"), make("caption", {}, "Sizes (RMS), then cosines"), head("state", "attention adds", "feed forward adds", "state before", "state 0", numbered(now.other)), make("tbody", {}, ...rows));
 };
 
 const repeated = () => {
@@ -378,12 +411,12 @@ const drawWords = () => {
   const pairs = places.flatMap((a, i) => places.slice(i + 1).map((b) => [a, b]));
   const table = given.states.map((_, i) => pairs.map(([a, b]) => pairCosine(i, a, b)));
   const lowest = pairs.map((_, k) => Math.min(...table.map((cells) => cells[k])));
-  const least = lowest.indexOf(Math.min(...lowest)), state = (k) => stateName(given.states[table.findIndex((cells) => cells[k] === lowest[k])]);
+  const least = lowest.indexOf(Math.min(...lowest)), state = (k) => given.states[table.findIndex((cells) => cells[k] === lowest[k])];
   const means = table.map((cells) => cells.reduce((a, b) => a + b, 0) / cells.length), apart = means.indexOf(Math.min(...means));
-  fill($("words-summary"), `${places.length < all.length ? `The first ${places.length} of its ${all.length} places: ` : ""}${pairs[least].join(" and ")} differ most, after ${state(least)} (cosine ${cosine(lowest[least])}).`,
-    ...(pairs.length > 1 ? [` The mean of all ${pairs.length} pairs is lowest after ${stateName(given.states[apart])} (${cosine(means[apart])}).`] : []));
-  fill($("words"), make("caption", {}, "Cosines; the lowest of each column is underlined"), head("state after", ...pairs.map(([a, b]) => `${a}\u2013${b}`)),
-    make("tbody", {}, ...table.map((cells, i) => make("tr", {}, make("th", { scope: "row" }, stateName(given.states[i])), ...cells.map((value, k) => make("td", value === lowest[k] ? { class: "lowest" } : {}, cosine(value)))))));
+  fill($("words-summary"), `${places.length < all.length ? `The first ${places.length} of its ${all.length} places: ` : ""}${pairs[least].join(" and ")} differ most, in state ${state(least)} (cosine ${cosine(lowest[least])}).`,
+    ...(pairs.length > 1 ? [` The mean of all ${pairs.length} pairs is lowest in state ${given.states[apart]} (${cosine(means[apart])}).`] : []));
+  fill($("words"), make("caption", {}, "Cosines; the lowest of each column is underlined"), head("state", ...pairs.map(([a, b]) => `${a}\u2013${b}`)),
+    make("tbody", {}, ...table.map((cells, i) => make("tr", {}, make("th", { scope: "row" }, String(given.states[i])), ...cells.map((value, k) => make("td", value === lowest[k] ? { class: "lowest" } : {}, cosine(value)))))));
 };
 
 const drawParts = () => {
@@ -405,9 +438,9 @@ const drawGuesses = () => {
   const given = text().guesses;
   $("guesses-section").hidden = !given;
   if (!given) return;
-  const rows = given.states.map((state, i) => make("tr", {}, make("th", { scope: "row" }, stateName(state)),
+  const rows = given.states.map((state, i) => make("tr", {}, make("th", { scope: "row" }, String(state)),
     ...given.words[i][now.token].map((word, k) => make("td", { class: "start" }, bdi(word), ` ${percent(at(given.probs, i, now.token, k))}`))));
-  fill($("guesses"), make("caption", {}, "Token ", numbered(now.token)), head("state after", "first guess", "second", "third"), make("tbody", {}, ...rows));
+  fill($("guesses"), make("caption", {}, "Token ", numbered(now.token)), head("state", "first guess", "second", "third"), make("tbody", {}, ...rows));
 };
 const amount = (error) => (/inf|nan/.test(error) ? 1e12 : Math.min(1e12, Number(error)));
 const drawErrors = () => {
@@ -450,8 +483,9 @@ const drawAll = (changes) => {
     drawMap();
     drawHead();
   }
-  ["h-heads", "h-head"].forEach((id) => { $(id).closest("section").hidden = !attention(); });
+  ["h-heads", "h-head", "h-grid"].forEach((id) => { $(id).closest("section").hidden = !attention(); });
   drawStrip();
+  if (has("text", "token", "layer")) drawPass();
   if (has("text", "token", "layer", "head")) drawSteps();
   if (has("text", "token", "other")) drawFlow();
   if (has("text")) drawEmbedding();
@@ -539,13 +573,14 @@ $("help").addEventListener("click", () => $("keys").showModal());
 document.addEventListener("keydown", (event) => {
   if (event.key === "?" && $("question").checked && !$("keys").open && !event.target.closest?.("select, input") && !event.ctrlKey && !event.metaKey && !event.altKey) { event.preventDefault(); $("keys").showModal(); }
 });
-document.querySelectorAll("a[href^='#']").forEach((link) => link.addEventListener("click", (event) => {
-  const there = $(link.getAttribute("href").slice(1));
+document.addEventListener("click", (event) => {
+  const there = $(event.target.closest?.("a[href^='#']")?.getAttribute("href").slice(1));
+  if (!there) return;
   event.preventDefault();
   there.scrollIntoView();
   there.tabIndex = -1;
   there.focus({ preventScroll: true });
-}));
+});
 
 /* ---- the data as files: blobs of this page, no request ---- */
 const save = (file, type, content) => {
@@ -572,7 +607,7 @@ const nested = (flat, shape) => (shape.length < 2 ? flat : Array.from({ length: 
   const part = flat.length / shape[0];
   return nested(flat.slice(i * part, (i + 1) * part), shape.slice(1));
 }));
-const digits = { mille: 3, cos: 4, whole: 0 };
+const digits = { mille: 3, cos: 3, whole: 0 };
 const plain = (value) => {
   if (Array.isArray(value)) return value.map(plain);
   if (!value || typeof value !== "object") return value;
@@ -602,7 +637,7 @@ $("theme").addEventListener("click", () => {
 const recolour = () => { kept.key = ""; readColours(); drawLegend(); drawAll({}); drawErrors(); };
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolour);
 let resized = 0;
-window.addEventListener("resize", () => { cancelAnimationFrame(resized); resized = requestAnimationFrame(() => attention() && drawGrid()); });
+window.addEventListener("resize", () => { cancelAnimationFrame(resized); resized = requestAnimationFrame(() => { drawArcs(); if (attention()) drawGrid(); }); });
 
 const model = about.model;
 $("model").textContent = `${model.layers} layers of ${model.heads} heads, ${model.hidden} features. Layers, heads and tokens are counted from 0.`;

@@ -7,7 +7,7 @@ A number is kept in one of six kinds, two bytes each, or three for "f24":
              factor is for small numbers: below 1e-6 there are fewer digits
     "mille"  a share from 0 to 1 as round(1000 share)
     "share"  a share from 0 to 1 with 3 digits, down to 1e-30: (100 + m) / 10^(2 + e) as 1024 e + m; 0 as 65534
-    "cos"    a number from -1 to 1, a cosine or a share, as round(10000 (number + 1))
+    "cos"    a cosine, as round(1000 (cosine + 1)): the three digits that the page shows, rounded once
     "whole"  an int, plus 1000
 
 The bytes of equal significance lie together ("planes"), because they compress better so.
@@ -86,7 +86,7 @@ def _planes(kind: str, array: npt.NDArray[Any]) -> bytes:
         return _by_significance((array + 1000).astype("<u2"), 2).tobytes()
     if kind == "share":
         return _by_significance(_decimal(array), 2).tobytes()
-    scaled = mille(array) if kind == "mille" else np.rint((array + 1.0) * 10000.0)
+    scaled = mille(array) if kind == "mille" else np.rint((array + 1.0) * 1000.0)
     return _by_significance(np.where(np.isnan(scaled), _NOT_A_NUMBER, scaled).astype("<u2"), 2).tobytes()
 
 
