@@ -71,12 +71,12 @@ class _Description:
         self.unsupported: list[str] = []
         self._files, self._name = files, name
         self._model: BertModel | None = None
-        from minibert.sentence.modules import list_modules, loader_of, read_modules
+        from minibert.sentence.modules import check_modules, list_modules, loader_of
 
         modules = self._try(lambda: list_modules(files))
         self._loader = loader_of(modules)
         if self._loader is None:
-            modules = self._try(lambda: read_modules(files))
+            modules = self._try(lambda: [] if (found := list_modules(files)) is None else check_modules(files, found))
         self._folder = modules[0].path if modules else ""
         bert = files.subfolder(self._folder)
         limits = [*self._describe_bert(bert), *self._describe_tokenizer(bert)]

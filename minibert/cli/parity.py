@@ -149,7 +149,7 @@ def _subject(arguments: argparse.Namespace) -> Subject:
     from minibert.errors import ModelFormatError
     from minibert.models.auto import load
     from minibert.parity.subject import Subject
-    from minibert.sentence.modules import list_modules, read_modules, read_pipeline
+    from minibert.sentence.modules import check_modules, list_modules, read_pipeline
 
     if (compute_type := getattr(arguments, "compute_type", None)) not in (None, "float32"):
         raise ValueError(
@@ -160,7 +160,8 @@ def _subject(arguments: argparse.Namespace) -> Subject:
     options["compute_type"] = "float32"
     files = locate_model(arguments)
     modules = list_modules(files)
-    listed = read_modules(files) if modules and [one.kind for one in modules][:2] == ["Transformer", "Pooling"] else []
+    dense = modules is not None and [one.kind for one in modules][:2] == ["Transformer", "Pooling"]
+    listed = check_modules(files, modules) if modules and dense else []
     folder = files.subfolder(listed[0].path) if listed else files
     if listed:
         from minibert.models.bert_model import BertModel

@@ -23,7 +23,7 @@ from minibert.corpus.runs import Append, Output, Summary, run_shards
 from minibert.corpus.survey import BadLines, row_of
 from minibert.corpus.writers import OUTPUT_DTYPES, VectorWriter, output_suffix
 from minibert.sentence.batching import in_chunks
-from minibert.sentence.encode import CHUNK_SIZE, EncodedTexts
+from minibert.sentence.encoding import CHUNK_SIZE, EncodedTexts
 from minibert.sentence.options import EncodeOptions
 from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.tokens.layers import resolve_layers

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from minibert._utils.validation import FloatArray
-from minibert.sentence.encode import EncodedTexts
+from minibert.sentence.encoding import EncodedTexts
 from minibert.sentence.options import EncodeOptions
 from minibert.sentence.sentence_transformers import SentenceTransformer
 

@@ -21,7 +21,7 @@ from minibert.corpus.runs import Append, Output, Summary, run_shards
 from minibert.corpus.survey import BadLines, row_of
 from minibert.corpus.writers import json_line
 from minibert.sentence.cross_encoder import CrossEncoder
-from minibert.sentence.encode import CHUNK_SIZE
+from minibert.sentence.encoding import CHUNK_SIZE
 from minibert.sentence.sparse_encoder import SparseEncoder
 
 __all__ = ["rerank_corpus", "sparse_corpus"]

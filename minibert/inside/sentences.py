@@ -10,10 +10,9 @@ import numpy.typing as npt
 
 from minibert._utils.torch_interop import to_array
 from minibert._utils.validation import FloatArray, IntArray, brief, check_int
-from minibert.sentence.encode import CutTexts, sentence_width
+from minibert.sentence.encoding import CutTexts, pool_encodings, sentence_width
 from minibert.sentence.options import EncodeOptions
 from minibert.sentence.pooling import POOLING_MODES
-from minibert.sentence.recipe import pool_encodings
 from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.tokenizer.texts import check_inputs
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from minibert._utils.validation import FloatArray, counted
 from minibert.inside.sentences import check_sentence_model
-from minibert.sentence.encode import sentence_width
+from minibert.sentence.encoding import sentence_width
 from minibert.sentence.options import EncodeOptions
 from minibert.sentence.pooling import pool
 from minibert.sentence.sentence_transformers import SentenceTransformer

@@ -15,7 +15,7 @@ from minibert._utils.validation import brief, check_choice
 from minibert.corpus.survey import ON_ERROR
 from minibert.integrations.options import DEFAULT_MODEL, SentenceTransformer, check_options, missing
 from minibert.models.options import BACKENDS, COMPUTE_TYPES
-from minibert.sentence.encode import CutTexts
+from minibert.sentence.encoding import CutTexts
 from minibert.sentence.options import EncodeOptions
 from minibert.tokenizer.texts import check_inputs
 

@@ -25,7 +25,7 @@ from minibert.corpus.encoders import probe_vector
 from minibert.integrations.ray import assigned_threads, import_ray, resolved_options
 from minibert.integrations.ray_cluster import check_address, connect, first_lines, plan
 from minibert.sentence.batching import distinct_longest_first, in_chunks
-from minibert.sentence.encode import EncodedTexts
+from minibert.sentence.encoding import EncodedTexts
 from minibert.sentence.options import EncodeOptions
 from minibert.sentence.sentence_transformers import SentenceTransformer
 

@@ -17,13 +17,20 @@ from minibert.bert import heads
 from minibert.bert.packed import PackedBatch
 from minibert.errors import ModelFormatError
 from minibert.models.heads import BertForSequenceClassification
-from minibert.sentence.activations import Activation, as_activation, stored_activation
 from minibert.sentence.batching import distinct_longest_first, in_chunks
-from minibert.sentence.encode import CutTexts
-from minibert.sentence.head_model import HeadModel
-from minibert.sentence.options import in_kind, one_of, texts_at_once
-from minibert.sentence.pairs import as_pairs, check_truncation, num_characters, refuse_cut
-from minibert.sentence.saving import save_head_model
+from minibert.sentence.encoding import CutTexts
+from minibert.sentence.model import SentenceModel
+from minibert.sentence.modules import Activation, as_activation, stored_activation
+from minibert.sentence.options import (
+    as_pairs,
+    check_truncation,
+    in_kind,
+    num_characters,
+    one_of,
+    refuse_cut,
+    texts_at_once,
+)
+from minibert.sentence.saving import SavedModule
 from minibert.tokenizer.texts import as_texts, check_inputs
 from minibert.tokenizer.windows import CHARACTERS_AT_ONCE, encode_pairs
 
@@ -58,7 +65,7 @@ class ScoredPairs:
     n_truncated: IntArray
 
 
-class CrossEncoder(HeadModel):
+class CrossEncoder(SentenceModel):
     """A model that reads two texts together and scores the pair, with the names of sentence-transformers 6.
 
     Rerankers are such models: `rank` sorts documents by their score for a query. Answers are NumPy arrays and Python
@@ -112,10 +119,10 @@ class CrossEncoder(HeadModel):
 
     _call = "CrossEncoder"
     _organisation = "cross-encoder"
-    _head = BertForSequenceClassification
+    _model = BertForSequenceClassification
     _task = "sequence-classification"
     _output = "scores"
-    _modules = "Transformer alone"
+    _prompt_names = ()
     _takes_pairs = True
 
     model: BertForSequenceClassification
@@ -124,84 +131,42 @@ class CrossEncoder(HeadModel):
         self,
         model_name_or_path: str | os.PathLike[str] | None = None,
         *,
-        modules: None = None,
-        device: object = None,
-        prompts: Mapping[str, str] | None = None,
-        default_prompt_name: str | None = None,
-        cache_folder: str | os.PathLike[str] | None = None,
-        trust_remote_code: bool = False,
-        revision: str | None = None,
-        local_files_only: bool = False,
-        token: str | bool | None = None,
-        model_kwargs: Mapping[str, Any] | None = None,
-        processor_kwargs: Mapping[str, Any] | None = None,
-        tokenizer_kwargs: Mapping[str, Any] | None = None,
-        config_kwargs: Mapping[str, Any] | None = None,
-        model_card_data: Any = None,
-        backend: str | None = None,
-        num_threads: int | None = None,
-        compute_type: str | None = None,
-        shared_weights: bool | None = None,
         num_labels: int | None = None,
         max_length: int | None = None,
         activation_fn: Any = None,
         keep_in_fp32_modules: Sequence[str] | None = None,
-        **old: Any,
+        **load: Any,
     ) -> None:
-        if old:
-            given = {
-                "model_name_or_path": model_name_or_path,
-                "model_kwargs": model_kwargs,
-                "processor_kwargs": processor_kwargs,
-                "config_kwargs": config_kwargs,
-                "cache_folder": cache_folder,
-                "activation_fn": activation_fn,
-            }
-            given |= _new_names(old, given)
-            model_name_or_path, cache_folder = given["model_name_or_path"], given["cache_folder"]
-            model_kwargs, config_kwargs = given["model_kwargs"], given["config_kwargs"]
-            processor_kwargs, activation_fn = given["processor_kwargs"], given["activation_fn"]
+        load.pop("classifier_dropout", None)  # of training only
+        for name in {*load} & {*_RENAMED}:
+            load[_RENAMED[name]] = one_of(_RENAMED[name], load.get(_RENAMED[name]), name, load.pop(name))
+        name = one_of("model_name_or_path", model_name_or_path, "model_name", load.pop("model_name_or_path", None))
+        activation_fn = one_of(
+            "activation_fn", activation_fn, "default_activation_function", load.pop("activation_fn", None)
+        )
         if keep_in_fp32_modules is not None and not isinstance(keep_in_fp32_modules, list | tuple):
             raise TypeError(
                 f"keep_in_fp32_modules={brief(keep_in_fp32_modules)}; expected a list. All of minibert is in float32."
             )
         if max_length is not None:
             check_int("max_length", max_length, 1)
-        if num_labels is not None:
-            check_int("num_labels", num_labels, 1)
-        config_kwargs, also_labels = _without_labels(config_kwargs)
-        files, listed, stored = self._load(
-            model_name_or_path,
-            device=device,
-            prompts=prompts,
-            default_prompt_name=default_prompt_name,
-            cache_folder=cache_folder,
-            revision=revision,
-            local_files_only=local_files_only,
-            token=token,
-            model_card_data=model_card_data,
-            backend=backend,
-            num_threads=num_threads,
-            compute_type=compute_type,
-            shared_weights=shared_weights,
-            modules=modules,
-            trust_remote_code=trust_remote_code,
-            model_kwargs=model_kwargs,
-            processor_kwargs=processor_kwargs,
-            tokenizer_kwargs=tokenizer_kwargs,
-            config_kwargs=config_kwargs,
-        )
-        for labels in (num_labels, also_labels):
-            if labels is not None and labels != self.num_labels:
+        also_labels = None
+        if isinstance(load.get("config_kwargs"), Mapping):
+            load["config_kwargs"] = rest = dict(load["config_kwargs"])
+            also_labels = rest.pop("num_labels", None)
+            rest.pop("classifier_dropout", None)
+        asked = [check_int("num_labels", labels, 1) for labels in (num_labels, also_labels) if labels is not None]
+        found = self._load(name, **load)
+        for labels in asked:
+            if labels != self.num_labels:
                 raise ValueError(
-                    f"num_labels={brief(labels)}, but the head of {files.source} has {self.num_labels}. Leave it out: "
+                    f"num_labels={labels}, but the head of {found.files.source} has {self.num_labels}. Leave it out: "
                     "minibert never makes random weights."
                 )
         if max_length is not None:
             self.max_seq_length = max_length
-        bert_files = files.subfolder(listed[0].path) if listed else files
         default = "Sigmoid" if self.num_labels == 1 else "Identity"
-        self.activation_fn = activation_fn or stored_activation(stored, bert_files) or default
+        self.activation_fn = activation_fn or stored_activation(found.stored, found.bert_files) or default
 
     # -- settings
 
@@ -470,59 +435,5 @@ class CrossEncoder(HeadModel):
 
     # -- to files
 
-    def save_pretrained(self, path: str | os.PathLike[str], *ignored: Any, safe_serialization: bool = True) -> None:
-        """Write the model into a folder; minibert and sentence-transformers load it as the same model.
-
-        Parameters
-        ----------
-        path : str or path
-            It is made if it does not exist. Other files in it are not touched.
-        *ignored
-            Arguments of sentence-transformers for a model card, which minibert does not write.
-        safe_serialization : bool
-            Only True: minibert writes safetensors.
-
-        Raises
-        ------
-        ValueError, OSError
-            `safe_serialization` is False; `activation_fn` does not have a name in torch.nn; a file cannot be written.
-        """
-        save_head_model(
-            path,
-            self.model,
-            self.tokenizer,
-            safe_serialization=safe_serialization,
-            transformer=self._transformer_settings(),
-            modules=[],
-            settings={
-                "model_type": self._call,
-                "prompts": self.prompts,
-                "default_prompt_name": self.default_prompt_name,
-                "activation_fn": self.activation_fn.path(),
-            },
-        )
-
-    save = save_pretrained
-
-
-def _new_names(old: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return keywords under their new names; TypeError for names that never existed, or if both are given."""
-    found: dict[str, Any] = {}
-    for name, value in old.items():
-        if name == "classifier_dropout":  # of training only
-            continue
-        if name not in _RENAMED:
-            raise TypeError(f"CrossEncoder() has no keyword {name}=; help(CrossEncoder) lists those that it has.")
-        found[_RENAMED[name]] = one_of(_RENAMED[name], given[_RENAMED[name]], name, value)
-    return found
-
-
-def _without_labels(config_kwargs: Mapping[str, Any] | None) -> tuple[Mapping[str, Any] | None, int | None]:
-    """Take the keywords that are about the classifier out of those for the config; return num_labels."""
-    if not isinstance(config_kwargs, Mapping):
-        return config_kwargs, None
-    labels = config_kwargs.get("num_labels")
-    if labels is not None:
-        check_int("num_labels", labels, 1)
-    rest = {name: value for name, value in config_kwargs.items() if name not in ("num_labels", "classifier_dropout")}
-    return rest, labels
+    def _saved(self) -> tuple[list[SavedModule], dict[str, Any]]:
+        return [], {"activation_fn": self.activation_fn.path()}

@@ -12,8 +12,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from minibert._utils import torch_interop
 from minibert._utils.files import read_json, read_json_object
-from minibert._utils.validation import FloatArray, check_stored_int
+from minibert._utils.reporting import warn_caller
+from minibert._utils.validation import FloatArray, brief, check_stored_int
 from minibert.bert.ops import LayerNorm, Linear, Ops, PreparedLinear
 from minibert.checkpoint.files import ModelFiles
 from minibert.checkpoint.safetensors import load_tensors
@@ -24,16 +26,18 @@ from minibert.similarity import normalize_embeddings
 __all__ = [
     "ACTIVATIONS",
     "HEAD_MODULES",
+    "Activation",
     "Module",
     "Pipeline",
     "activation_name",
+    "as_activation",
+    "check_modules",
     "list_modules",
     "loader_of",
     "read_config",
-    "read_modules",
     "read_pipeline",
+    "stored_activation",
 ]
-
 
 HEAD_MODULES = {
     ("Transformer",): "CrossEncoder",
@@ -94,17 +98,8 @@ class Pipeline:
         return pooled
 
 
-def read_modules(files: ModelFiles) -> list[Module]:
-    """Read the modules of a `SentenceTransformer`; return an empty list if the model does not have modules.json.
-
-    Raises
-    ------
-    ModelFormatError
-        As `list_modules`; or minibert does not implement a module.
-    """
-    modules = list_modules(files)
-    if modules is None:
-        return []
+def check_modules(files: ModelFiles, modules: list[Module]) -> list[Module]:
+    """Return modules of a `SentenceTransformer`; for others raise a ModelFormatError that names their loader."""
     kinds = [module.kind for module in modules]
     if kinds[:2] != ["Transformer", "Pooling"] or not {*kinds[2:]} <= {*_READERS}:
         loader = loader_of(modules)
@@ -153,7 +148,8 @@ def read_pipeline(files: ModelFiles, modules: list[Module], hidden_size: int, op
 
     Parameters
     ----------
-    modules : as `read_modules` gives them; an empty list means mean pooling
+    modules : list of Module
+        An empty list means mean pooling.
     ops : Ops
         Computes the products. With minibert's kernels a vector does not depend on the others in its batch.
 
@@ -390,3 +386,143 @@ def _check_width(size: int, width: int, name: str) -> None:
         raise ModelFormatError(
             f"{name}: this module expects vectors of length {size}, but the one before it gives {width}."
         )
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Activation:
+    """A function of logits (B, N). One of torch.nn is computed by minibert's ops, with the same bits in any batch.
+
+    Parameters
+    ----------
+    name : str
+        A key of `ACTIVATIONS`, or the name of the caller's function.
+    ops : Ops
+    function : callable, optional
+        The caller's function of a float32 array, or of a tensor.
+    """
+
+    name: str
+    ops: Ops
+    function: Callable[[Any], Any] | None = None
+
+    def __call__(self, logits: FloatArray) -> FloatArray:
+        """Return the scores, (B, ...), float32.
+
+        Raises
+        ------
+        ValueError
+            The caller's function failed, returned NaN, or did not return one row of numbers for each pair.
+        """
+        if self.function is not None:
+            return self._of_caller(self.function, logits)
+        if ACTIVATIONS[self.name] is None:
+            return logits
+        # Each logit times 1: the activation is an epilogue of the op.
+        unit = self.ops.prepare(Linear(("activation_fn",), np.ones((1, 1), np.float32), np.zeros(1, np.float32)))
+        flat = np.ascontiguousarray(logits.reshape(-1, 1))
+        return self.ops.linear(flat, unit, activation=ACTIVATIONS[self.name]).reshape(logits.shape)
+
+    def _of_caller(self, function: Callable[[Any], Any], logits: FloatArray) -> FloatArray:
+        """Call a function of arrays, or of tensors if it refuses an array."""
+        try:
+            try:
+                found = function(logits.copy())
+            except (TypeError, AttributeError):
+                if not torch_interop.torch_is_loaded():
+                    raise
+                found = function(torch_interop.to_tensor(logits.copy()))
+            scores = np.asarray(torch_interop.to_array(found), dtype=np.float32)
+        except Exception as error:  # any error of the caller's function
+            raise ValueError(
+                f"activation_fn {self.name} failed for logits of shape {logits.shape}: {type(error).__name__}: {error}."
+            ) from error
+        if np.isnan(scores).any():
+            raise ValueError(
+                f"activation_fn {self.name} returned NaN for logits of shape {logits.shape}; expected numbers, because "
+                "scores are sorted."
+            )
+        if scores.ndim == 0 or len(scores) != len(logits):
+            raise ValueError(
+                f"activation_fn {self.name} returned shape {scores.shape} for logits of shape {logits.shape}; expected "
+                "one row for each pair."
+            )
+        return scores
+
+    def path(self) -> str:
+        """Return the name of the class in torch.nn; ValueError for a function of the caller."""
+        if self.function is not None:
+            raise ValueError(
+                f"activation_fn {self.name} does not have a name that files can hold. Set activation_fn to one of "
+                f"{', '.join(map(repr, ACTIVATIONS))} before you save the model."
+            )
+        home = "linear" if self.name == "Identity" else "activation"
+        return f"torch.nn.modules.{home}.{self.name}"
+
+    def __repr__(self) -> str:
+        return f"{self.name}()"
+
+
+def as_activation(argument: str, value: Any, ops: Ops) -> Activation:
+    """Return an activation that was given by name, as an object or class of torch.nn, or as a function.
+
+    Raises
+    ------
+    TypeError, ValueError
+        It is something else, or a name that is not known.
+    """
+    if isinstance(value, Activation):
+        return dataclasses.replace(value, ops=ops)
+    if isinstance(value, str):
+        name = next((known for known in ACTIVATIONS if known.lower() == value.lower()), activation_name(value))
+        if name is None:
+            raise ValueError(
+                f"{argument}={brief(value)}; expected one of {', '.join(map(repr, ACTIVATIONS))}, or a function."
+            )
+        return Activation(name, ops)
+    if not callable(value):
+        raise TypeError(
+            f"{argument}={brief(value)}; expected one of {', '.join(map(repr, ACTIVATIONS))}, or a function."
+        )
+    kind = value if isinstance(value, type) else type(value)
+    name = activation_name(f"{kind.__module__}.{kind.__qualname__}")
+    if name is not None and getattr(value, "approximate", "none") == "none":
+        return Activation(name, ops)
+    if isinstance(value, type):
+        raise TypeError(f"{argument}={brief(value)} is a class; expected an object or a function: give {argument}=X().")
+    return Activation(getattr(value, "__name__", kind.__name__), ops, value)
+
+
+def stored_activation(stored: Mapping[str, Any], files: ModelFiles) -> str | None:
+    """Return the key in `ACTIVATIONS` of the activation that a model's files name; None if they name none.
+
+    Parameters
+    ----------
+    stored : the object in config_sentence_transformers.json, which is read first
+    files : ModelFiles
+        The model; config.json holds the name under sentence_transformers.activation_fn, and in files of versions
+        before 4 under sbert_ce_default_activation_function.
+
+    Warns
+    -----
+    UserWarning
+        The name is not one of torch.nn. As in sentence-transformers, the default is used then, and no code is imported.
+    """
+    config = files.settings("config.json")
+    newer = config.get("sentence_transformers")
+    places = (
+        ("config_sentence_transformers.json", stored.get("activation_fn")),
+        ("config.json", newer.get("activation_fn") if isinstance(newer, dict) else None),
+        ("config.json", config.get("sbert_ce_default_activation_function")),
+    )
+    for file, path in places:
+        if path is None:
+            continue
+        name = activation_name(path)
+        if name is None:
+            warn_caller(
+                f"{files.source}: {file} names the activation {brief(path)}, which minibert does not have; the default "
+                f"is used. activation_fn= can be one of {', '.join(map(repr, ACTIVATIONS))}, or a function."
+            )
+            continue
+        return name
+    return None

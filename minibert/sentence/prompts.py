@@ -7,7 +7,7 @@ cards document but repositories do not store. It is searched by hub id, and by `
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from minibert._utils.reporting import warn_caller
@@ -51,7 +51,11 @@ def builtin_prompts(*names: object) -> dict[str, str]:
 
 
 def merge_prompts(
-    stored: Mapping[str, Any], given: Mapping[str, str] | str | None, builtin: Mapping[str, str], source: str
+    stored: Mapping[str, Any],
+    given: Mapping[str, str] | str | None,
+    builtin: Mapping[str, str],
+    source: str,
+    always: Iterable[str],
 ) -> dict[str, str]:
     """Merge a model's stored prompts with those of its card or the caller.
 
@@ -68,7 +72,7 @@ def merge_prompts(
     Returns
     -------
     dict of str to str
-        "query" and "document" are always there.
+        The names in `always` are there, with an empty text if nobody gives one.
 
     Raises
     ------
@@ -85,7 +89,7 @@ def merge_prompts(
         prompts = {**builtin, **{name: text for name, text in prompts.items() if text}}
     elif given is not None:
         prompts = {**prompts, **check_prompts(given, "prompts", TypeError)}
-    return {"query": "", "document": "", **prompts}
+    return {**dict.fromkeys(always, ""), **prompts}
 
 
 def choose_default(prompts: Mapping[str, str], stored: Mapping[str, Any], given: str | None, source: str) -> str | None:

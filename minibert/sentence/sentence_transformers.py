@@ -7,35 +7,32 @@ without it they silently use another model. With this name they check the model:
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn, Unpack
 
 import numpy.typing as npt
 
-from minibert._utils.keywords import check_remote_code
 from minibert._utils.reporting import progress_bar, warn_caller
 from minibert._utils.validation import FloatArray, brief, check_int
-from minibert.bert.config import BertConfig
-from minibert.checkpoint.files import DEFAULT_MODEL, locate
-from minibert.errors import ModelFormatError
+from minibert.checkpoint.files import DEFAULT_MODEL, ModelFiles
 from minibert.models.bert_model import BertModel
-from minibert.sentence.card import ModelCardData
-from minibert.sentence.encode import (
+from minibert.sentence.encoding import (
     CHUNK_SIZE,
     CutTexts,
     EncodedTexts,
     EncodeTask,
     encode_texts,
     encode_tokens,
+    make_recipe,
     sentence_width,
 )
-from minibert.sentence.habits import SentenceHabits
-from minibert.sentence.keywords import check_backend, check_config, check_constructor, choose_token, set_keywords
-from minibert.sentence.modules import Pipeline, read_modules, read_pipeline
+from minibert.sentence.model import LoadKeywords, VectorModel, stored_settings
+from minibert.sentence.modules import Module, Pipeline, check_modules, read_pipeline
 from minibert.sentence.options import (
     EncodeOptions,
-    check_device,
     check_for_tokens,
     check_out,
     check_output,
@@ -43,17 +40,8 @@ from minibert.sentence.options import (
     make_out,
     one_of,
 )
-from minibert.sentence.prompts import builtin_prompts, check_prompts, choose_default, merge_prompts
-from minibert.sentence.recipe import make_recipe
-from minibert.sentence.saving import save_sentence_model
-from minibert.sentence.settings import check_settings, full_name
-from minibert.similarity import (
-    SIMILARITY_FUNCTIONS,
-    SimilarityFunction,
-    check_similarity,
-    check_truncate_dim,
-    quantize_embeddings,
-)
+from minibert.sentence.saving import HOME, SavedModule
+from minibert.similarity import SIMILARITY_FUNCTIONS, SimilarityFunction, check_truncate_dim, quantize_embeddings
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.texts import as_texts
 from minibert.tokenizer.windows import TextInfo
@@ -62,7 +50,47 @@ from minibert.tokens.layers import LayerSelection
 __all__ = ["SentenceTransformer"]
 
 
-class SentenceTransformer(SentenceHabits):
+@dataclasses.dataclass(frozen=True)
+class Transformer:
+    """What programs read of ``model[0]``; settings are set on the whole model."""
+
+    auto_model: BertModel
+    tokenizer: BertTokenizer
+    max_seq_length: int
+
+    @property
+    def model(self) -> BertModel:
+        """The BERT model; sentence-transformers 6 calls it so."""
+        return self.auto_model
+
+    def get_word_embedding_dimension(self) -> int:
+        """Return the length of the vector of a token."""
+        return self.auto_model.config.hidden_size
+
+
+@dataclasses.dataclass(frozen=True)
+class Pooling:
+    """What programs read of ``model[1]``. Give another pooling to a call: ``encode(texts, pooling="cls")``."""
+
+    pooling_mode: str | tuple[str, ...]
+    include_prompt: bool
+    word_embedding_dimension: int
+
+    def get_pooling_mode_str(self) -> str:
+        """Return the names of the pooling modes, with "+" between them."""
+        return self.pooling_mode if isinstance(self.pooling_mode, str) else "+".join(self.pooling_mode)
+
+    def get_config_dict(self) -> dict[str, Any]:
+        """Return what config.json of this part holds."""
+        modes = self.pooling_mode if isinstance(self.pooling_mode, str) else list(self.pooling_mode)
+        return {
+            "embedding_dimension": self.word_embedding_dimension,
+            "pooling_mode": modes,
+            "include_prompt": self.include_prompt,
+        }
+
+
+class SentenceTransformer(VectorModel):
     """A sentence-embedding model with the names and arguments of sentence-transformers 6.
 
     It returns NumPy arrays, unless tensors are asked for or given.
@@ -114,111 +142,43 @@ class SentenceTransformer(SentenceHabits):
         The model is not on this machine and cannot be downloaded.
     """
 
+    _call = "SentenceTransformer"
+    _organisation = "sentence-transformers"
+    _model = BertModel
+    _fewer_layers = "Give encode() a layer: encode(texts, layers=2) pools the states after layer 2."
+
+    model: BertModel
+
     def __init__(
         self,
         model_name_or_path: str | os.PathLike[str] = DEFAULT_MODEL,
         *,
-        prompts: Mapping[str, str] | str | None = None,
-        default_prompt_name: str | None = None,
         similarity_fn_name: str | SimilarityFunction | None = None,
-        cache_folder: str | os.PathLike[str] | None = None,
-        revision: str | None = None,
-        local_files_only: bool = False,
-        token: str | bool | None = None,
         truncate_dim: int | None = None,
-        device: object = None,
-        backend: str | None = None,
-        num_threads: int | None = None,
-        compute_type: str | None = None,
-        shared_weights: bool | None = None,
-        modules: None = None,
-        trust_remote_code: bool = False,
-        use_auth_token: str | bool | None = None,
-        model_kwargs: Mapping[str, Any] | None = None,
-        processor_kwargs: Mapping[str, Any] | None = None,
-        tokenizer_kwargs: Mapping[str, Any] | None = None,
-        config_kwargs: Mapping[str, Any] | None = None,
-        model_card_data: Any = None,
+        **load: Unpack[LoadKeywords],
     ) -> None:
-        check_device(device)
-        asked = check_constructor(
-            "SentenceTransformer",
-            modules=modules,
-            trust_remote_code=trust_remote_code,
-            model_kwargs=model_kwargs,
-            processor_kwargs=processor_kwargs,
-            tokenizer_kwargs=tokenizer_kwargs,
-            config_kwargs=config_kwargs,
-        )
-        backend = check_backend(backend)
-        check_truncate_dim(truncate_dim)
-        if similarity_fn_name is not None:  # checked before anything is downloaded
-            self.similarity_fn_name = similarity_fn_name
-        files = locate(
-            full_name(model_name_or_path),
-            revision=revision,
-            cache_dir=cache_folder,
-            token=choose_token(token, use_auth_token),
-            local_files_only=local_files_only,
-        )
-        listed = read_modules(files)
-        if not listed:
-            warn_caller(
-                f"{files.source} has no modules.json: it is not a sentence-embedding model. Using mean pooling over "
-                "the last hidden state; cosines of a plain BERT say little about meaning.",
-            )
-        stored = files.settings("config_sentence_transformers.json")
-        try:
-            check_truncate_dim(stored.get("truncate_dim"))
-            self.similarity_fn_name = similarity_fn_name or stored.get("similarity_fn_name") or "cosine"
-        except (TypeError, ValueError) as error:
-            raise ModelFormatError(f"{files.source}: config_sentence_transformers.json has {error}") from error
-        self.truncate_dim = truncate_dim if truncate_dim is not None else stored.get("truncate_dim")
-        bert_files = files.subfolder(listed[0].path) if listed else files
-        check_remote_code("SentenceTransformer", trust_remote_code, bert_files.settings("config.json"))
-        names = (os.fspath(model_name_or_path), bert_files.settings("config.json").get("_name_or_path"))
-        self._builtin_prompts = builtin_prompts(*names)
-        self._prompts = merge_prompts(stored, prompts, self._builtin_prompts, files.source)
-        self.default_prompt_name = choose_default(self.prompts, stored, default_prompt_name, files.source)
-        self._given_prompts = frozenset(prompts) if isinstance(prompts, Mapping) else frozenset()
-        self._warned: set[str] = set()
-        self.model_card_data = ModelCardData() if model_card_data is None else model_card_data
+        self.truncate_dim = truncate_dim  # checked before anything is downloaded, as the next one
+        self.similarity_fn_name = similarity_fn_name
+        found = self._load(model_name_or_path, **load)
+        with stored_settings(found.files):
+            if similarity_fn_name is None:
+                self.similarity_fn_name = found.stored.get("similarity_fn_name")
+            if truncate_dim is None:
+                self.truncate_dim = found.stored.get("truncate_dim")
+        listed = found.modules or []
+        self.pipeline: Pipeline = read_pipeline(found.files, listed, self.model.config.hidden_size, self.model.ops)
 
-        self.tokenizer = BertTokenizer.from_files(bert_files)
-        set_keywords("SentenceTransformer", self.tokenizer, asked)
-        settings = bert_files.settings("sentence_bert_config.json")
-        check_settings(settings, self.tokenizer)
-        self._set_limit(asked, settings)
-        config = BertConfig.from_files(bert_files)
-        check_config(
-            "SentenceTransformer",
-            config,
-            asked,
-            "Give encode() a layer: encode(texts, layers=2) pools the states after layer 2.",
+    def _check_kind(self, files: ModelFiles, listed: list[Module] | None) -> None:
+        """Refuse a modules.json that does not begin with Transformer and Pooling; warn if there is none."""
+        if listed is not None:
+            check_modules(files, listed)
+            return
+        warn_caller(
+            f"{files.source} has no modules.json: it is not a sentence-embedding model. Using mean pooling over "
+            "the last hidden state; cosines of a plain BERT say little about meaning.",
         )
-        self.model = BertModel.from_files(
-            bert_files,
-            config=config,
-            output_hidden_states=False,
-            backend=backend,
-            num_threads=num_threads,
-            compute_type=compute_type,
-            shared_weights=shared_weights,
-        )
-        self.pipeline: Pipeline = read_pipeline(files, listed, self.model.config.hidden_size, self.model.ops)
 
     # -- settings
-
-    @property
-    def prompts(self) -> dict[str, str]:
-        """Texts to put before inputs, by name. Settable; a model that was just loaded has "query" and "document"."""
-        return self._prompts
-
-    @prompts.setter
-    def prompts(self, value: Mapping[str, str]) -> None:
-        given = check_prompts(value, "prompts", TypeError)
-        self._prompts = given
-        self._given_prompts = frozenset(given)
 
     @property
     def truncate_dim(self) -> int | None:
@@ -229,17 +189,21 @@ class SentenceTransformer(SentenceHabits):
     def truncate_dim(self, value: int | None) -> None:
         self._truncate_dim = check_truncate_dim(value)
 
-    @property
-    def similarity_fn_name(self) -> str:
-        """What `similarity` computes: "cosine", "dot", "euclidean" or "manhattan". Settable, also as an enum.
+    @contextlib.contextmanager
+    def truncate_embeddings(self, truncate_dim: int | None) -> Iterator[None]:
+        """Set `truncate_dim` for the calls inside a ``with`` block."""
+        before = self.truncate_dim
+        self.truncate_dim = truncate_dim
+        try:
+            yield
+        finally:
+            self.truncate_dim = before
 
-        None sets "cosine", as in sentence-transformers.
-        """
-        return self._similarity_fn_name
-
-    @similarity_fn_name.setter
-    def similarity_fn_name(self, value: str | SimilarityFunction | None) -> None:
-        self._similarity_fn_name = "cosine" if value is None else check_similarity("similarity_fn_name", value)
+    def set_pooling_include_prompt(self, include_prompt: bool) -> None:
+        """Set whether the tokens of a prompt count in pooling."""
+        if not isinstance(include_prompt, bool):
+            raise TypeError(f"include_prompt={brief(include_prompt)}; expected True or False.")
+        self.pipeline = dataclasses.replace(self.pipeline, include_prompt=include_prompt)
 
     def get_embedding_dimension(self) -> int:
         """Return the length of the vectors that `encode` returns."""
@@ -494,28 +458,6 @@ class SentenceTransformer(SentenceHabits):
             progress=progress or (lambda _: None),
         )
 
-    def encode_query(
-        self, inputs: Any = None, prompt_name: str | None = None, prompt: str | None = None, **options: Any
-    ) -> Any:
-        """Turn queries into vectors: `encode` with the prompt "query", unless another is given."""
-        inputs = one_of("inputs", inputs, "sentences", options.pop("sentences", None))
-        if prompt_name is None and prompt is None:
-            prompt_name = self._prompt_name_for("query")
-        return self.encode(inputs=inputs, prompt_name=prompt_name, prompt=prompt, task="query", **options)
-
-    def encode_document(
-        self, inputs: Any = None, prompt_name: str | None = None, prompt: str | None = None, **options: Any
-    ) -> Any:
-        """Turn documents into vectors: `encode` with the first of the prompts "document", "passage" and "corpus".
-
-        The empty default "document" of `prompts` is ignored unless the caller gave it. In sentence-transformers 6.2
-        it is not ignored, so a model's "passage" is never used there.
-        """
-        inputs = one_of("inputs", inputs, "sentences", options.pop("sentences", None))
-        if prompt_name is None and prompt is None:
-            prompt_name = self._prompt_name_for("document", "passage", "corpus")
-        return self.encode(inputs=inputs, prompt_name=prompt_name, prompt=prompt, task="document", **options)
-
     # -- vectors to scores
 
     def similarity(self, embeddings1: npt.ArrayLike, embeddings2: npt.ArrayLike) -> Any:
@@ -533,49 +475,40 @@ class SentenceTransformer(SentenceHabits):
 
     # -- to files
 
-    def save_pretrained(
-        self,
-        path: str | os.PathLike[str],
-        model_name: str | None = None,
-        create_model_card: bool = False,
-        train_datasets: Sequence[str] | None = None,
-        safe_serialization: bool = True,
-    ) -> None:
-        """Write the model into a folder; minibert and sentence-transformers load it as the same model.
+    def _saved(self) -> tuple[list[SavedModule], dict[str, Any]]:
+        modules = [SavedModule("1_Pooling", f"{HOME}.Pooling", self[1].get_config_dict())]
+        for number, (step, name) in enumerate(zip(self.pipeline.steps, self.pipeline.names, strict=True), start=2):
+            kind = name.partition("(")[0]
+            modules.append(SavedModule(f"{number}_{kind}", f"{HOME}.{kind}", step.config(), step.tensors()))
+        return modules, {
+            "similarity_fn_name": self.similarity_fn_name,
+            **({} if self.truncate_dim is None else {"truncate_dim": self.truncate_dim}),
+        }
 
-        Parameters
-        ----------
-        path : str or path
-            It is made if it does not exist. Other files in it are not touched.
-        model_name, create_model_card, train_datasets
-            Arguments of sentence-transformers, for a model card. They are ignored: minibert does not write cards.
-        safe_serialization : bool
-            Only True: minibert writes safetensors.
+    # -- what it is made of
 
-        Raises
-        ------
-        ValueError, OSError
-            `safe_serialization` is False; or a file cannot be written.
-        """
-        if not safe_serialization:
-            raise ValueError("safe_serialization=False writes a pickle, which minibert never does; leave it out.")
-        save_sentence_model(
-            path,
-            model=self.model,
-            tokenizer=self.tokenizer,
-            pipeline=self.pipeline,
-            max_seq_length=self.max_seq_length,
-            settings={
-                "prompts": self.prompts,
-                "default_prompt_name": self.default_prompt_name,
-                "similarity_fn_name": self.similarity_fn_name,
-                **({} if self.truncate_dim is None else {"truncate_dim": self.truncate_dim}),
-            },
+    def forward(self, *args: object, **kwargs: object) -> NoReturn:
+        """Refuse features of `tokenize`, and say how to compute from texts."""
+        raise TypeError(
+            "minibert computes sentence vectors from texts, not from the features of tokenize: call encode(texts). "
+            "encode(texts, output_value=None) also gives the vectors of the tokens, and model.model(**features) the "
+            "hidden states."
         )
 
-    def save(self, path: str | os.PathLike[str], *args: Any, **options: Any) -> None:
-        """Write the model, as `save_pretrained` does."""
-        self.save_pretrained(path, *args, **options)
+    __call__ = forward
+
+    def __len__(self) -> int:
+        return 2 + len(self.pipeline.steps)
+
+    def __getitem__(self, index: int) -> Any:
+        """Return a part: 0 is the tokenizer with the BERT model, 1 the pooling, then the modules after it."""
+        modes, size = self.pipeline.pooling, self.model.config.hidden_size
+        pooling = Pooling(modes[0] if len(modes) == 1 else modes, self.pipeline.include_prompt, size)
+        parts = [Transformer(self.model, self.tokenizer, self.max_seq_length), pooling, *self.pipeline.steps]
+        return parts[index]
+
+    def _first_module(self) -> Any:
+        return self[0]
 
     # -- internals
 
@@ -601,19 +534,6 @@ class SentenceTransformer(SentenceHabits):
 
     def _width(self, task: EncodeTask, options: EncodeOptions) -> int:
         return sentence_width(task, self.truncate_dim if options.truncate_dim is None else options.truncate_dim)
-
-    def _prompt_name_for(self, *names: str) -> str | None:
-        """Choose the first of these prompts that is set; warn once if none is, but the model's card asks for one."""
-        given = [name for name in names if self.prompts.get(name) or name in self._given_prompts]
-        needed = next((name for name in names if self._builtin_prompts.get(name)), None)
-        if not given and needed is not None and needed not in self._warned:
-            self._warned.add(needed)
-            warn_caller(
-                f"This model was trained with {self._builtin_prompts[needed]!r} before each {needed}, but its files do "
-                f"not store this prompt, so it is not used. SentenceTransformer(..., prompts='builtin') uses it; "
-                f"prompt='' silences this warning.",
-            )
-        return given[0] if given else (names[0] if names[0] in self.prompts else None)
 
     def __repr__(self) -> str:
         steps = ", ".join([f"{self.model!r}", f"{' + '.join(self.pipeline.pooling)} pooling", *self.pipeline.names])

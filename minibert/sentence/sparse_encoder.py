@@ -4,29 +4,35 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
+
+import numpy as np
 
 from minibert._utils.reporting import progress_bar
 from minibert._utils.validation import check_int
 from minibert.checkpoint.files import ModelFiles
 from minibert.errors import ModelFormatError
 from minibert.models.heads import BertForMaskedLM
-from minibert.sentence.encode import CHUNK_SIZE, CutTexts
-from minibert.sentence.head_model import HeadModel
+from minibert.sentence.encoding import CHUNK_SIZE, CutTexts, EncodedSparse, encode_sparse
+from minibert.sentence.model import LoadKeywords, VectorModel, stored_settings
 from minibert.sentence.modules import Module, read_config
 from minibert.sentence.options import one_of
-from minibert.sentence.saving import save_head_model
-from minibert.sentence.sparse_encode import EncodedSparse, encode_sparse
-from minibert.sentence.sparse_scores import SparseScores
-from minibert.sentence.sparse_vectors import make_sparse
-from minibert.sentence.splade import SpladePooling
+from minibert.sentence.pooling import SpladePooling
+from minibert.sentence.saving import SavedModule
+from minibert.sentence.sparse_vectors import (
+    SparseVectors,
+    as_sparse,
+    make_sparse,
+    sparse_similarity,
+    sparse_similarity_pairwise,
+)
 from minibert.similarity import SimilarityFunction
 from minibert.tokenizer.texts import as_texts
 
 __all__ = ["SparseEncoder"]
 
 
-class SparseEncoder(SparseScores, HeadModel):
+class SparseEncoder(VectorModel):
     """A SPLADE model: texts in, a weight for each word of the vocabulary out; most weights are 0.
 
     The names and arguments are those of sentence-transformers 6. Answers are `SparseVectors` and arrays of NumPy; SciPy
@@ -72,11 +78,10 @@ class SparseEncoder(SparseScores, HeadModel):
 
     _call = "SparseEncoder"
     _organisation = "sparse-encoder"
-    _head = BertForMaskedLM
+    _model = BertForMaskedLM
     _task = "fill-mask"
     _output = "token_embeddings"
-    _modules = "Transformer or MLMTransformer, and then SpladePooling"
-    _prompt_names = ("query", "document")
+    _default_similarity = "dot"
 
     model: BertForMaskedLM
 
@@ -84,60 +89,23 @@ class SparseEncoder(SparseScores, HeadModel):
         self,
         model_name_or_path: str | os.PathLike[str] | None = None,
         *,
-        modules: None = None,
-        device: object = None,
-        prompts: Mapping[str, str] | None = None,
-        default_prompt_name: str | None = None,
-        cache_folder: str | os.PathLike[str] | None = None,
-        trust_remote_code: bool = False,
-        revision: str | None = None,
-        local_files_only: bool = False,
-        token: str | bool | None = None,
-        model_kwargs: Mapping[str, Any] | None = None,
-        processor_kwargs: Mapping[str, Any] | None = None,
-        tokenizer_kwargs: Mapping[str, Any] | None = None,
-        config_kwargs: Mapping[str, Any] | None = None,
-        model_card_data: Any = None,
-        backend: str | None = None,
-        num_threads: int | None = None,
-        compute_type: str | None = None,
-        shared_weights: bool | None = None,
         similarity_fn_name: str | SimilarityFunction | None = None,
         max_active_dims: int | None = None,
+        **load: Unpack[LoadKeywords],
     ) -> None:
-        if similarity_fn_name is not None:  # checked before anything is downloaded
-            self.similarity_fn_name = similarity_fn_name
+        self.similarity_fn_name = similarity_fn_name  # checked before anything is downloaded, as the next one
         self.max_active_dims = max_active_dims
-        files, listed, stored = self._load(
-            model_name_or_path,
-            device=device,
-            prompts=prompts,
-            default_prompt_name=default_prompt_name,
-            cache_folder=cache_folder,
-            revision=revision,
-            local_files_only=local_files_only,
-            token=token,
-            model_card_data=model_card_data,
-            backend=backend,
-            num_threads=num_threads,
-            compute_type=compute_type,
-            shared_weights=shared_weights,
-            modules=modules,
-            trust_remote_code=trust_remote_code,
-            model_kwargs=model_kwargs,
-            processor_kwargs=processor_kwargs,
-            tokenizer_kwargs=tokenizer_kwargs,
-            config_kwargs=config_kwargs,
-        )
+        found = self._load(model_name_or_path, **load)
         self.pooling = SpladePooling()
-        if listed is not None:
-            self.pooling = SpladePooling.read(*read_config(files, listed[1]), self.get_embedding_dimension())
-        try:
-            self.similarity_fn_name = similarity_fn_name or stored.get("similarity_fn_name") or "dot"
+        if found.modules is not None:
+            self.pooling = SpladePooling.read(
+                *read_config(found.files, found.modules[1]), self.get_embedding_dimension()
+            )
+        with stored_settings(found.files):
+            if similarity_fn_name is None:
+                self.similarity_fn_name = found.stored.get("similarity_fn_name")
             if max_active_dims is None:
-                self.max_active_dims = stored.get("max_active_dims")
-        except (TypeError, ValueError) as error:
-            raise ModelFormatError(f"{files.source}: config_sentence_transformers.json has {error}") from error
+                self.max_active_dims = found.stored.get("max_active_dims")
 
     def _check_kind(self, files: ModelFiles, listed: list[Module] | None) -> None:
         """Refuse a model that is not SPLADE."""
@@ -312,68 +280,119 @@ class SparseEncoder(SparseScores, HeadModel):
             self.model, self.pooling, windows, inputs, most=most, size=size, progress=progress, exact=exact
         )
 
-    def encode_query(
-        self, inputs: Any = None, prompt_name: str | None = None, prompt: str | None = None, *args: Any, **options: Any
-    ) -> Any:
-        """Turn queries into vectors: `encode` with the prompt "query", unless another is given."""
-        return self._encode_as("query", ("query",), inputs, prompt_name, prompt, *args, **options)
+    # -- vectors to words and scores
 
-    def encode_document(
-        self, inputs: Any = None, prompt_name: str | None = None, prompt: str | None = None, *args: Any, **options: Any
-    ) -> Any:
-        """Turn documents into vectors: `encode` with the first of the prompts "document", "passage" and "corpus".
+    def decode(self, embeddings: Any, top_k: int | None = None) -> Any:
+        """Return the words of vectors with their weights, the largest first.
 
-        An empty prompt "document" is ignored if one of the other two has a text.
+        Parameters
+        ----------
+        embeddings : SparseVectors, array, SciPy's array, or tensor of shape (V,) or (B, V)
+        top_k : int, optional
+            The most words of each vector; default: all whose weight is not 0.
+
+        Returns
+        -------
+        list of (str, float) for one vector, else a list of such lists
+
+        Raises
+        ------
+        TypeError, ValueError
+            `embeddings` is something else, or its vectors have another length than V.
         """
-        names = ("document", "passage", "corpus")
-        return self._encode_as("document", names, inputs, prompt_name, prompt, *args, **options)
+        if top_k is not None:
+            check_int("top_k", top_k, 1, also=", or None for all")
+        vectors = self._vectors("embeddings", embeddings)
+        found = []
+        for vector in vectors.matrix():
+            order = np.argsort(-vector.data, kind="stable")[:top_k]
+            words = self.tokenizer.convert_ids_to_tokens(vector.indices[order].tolist())
+            found.append(list(zip(words, vector.data[order].tolist(), strict=True)))
+        return found[0] if vectors.ndim == 1 else found
 
-    def _encode_as(
-        self,
-        task: str,
-        names: Sequence[str],
-        inputs: Any,
-        prompt_name: str | None,
-        prompt: str | None,
-        *args: Any,
-        **options: Any,
-    ) -> Any:
-        if prompt_name is None and prompt is None:
-            known = [name for name in names if name in self.prompts]
-            prompt_name = next((name for name in known if self.prompts[name]), known[0] if known else None)
-        return self.encode(inputs, prompt_name, prompt, *args, **{"task": task, **options})
+    def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
+        """Score every vector of one collection with every one of another, by `similarity_fn_name`: (m, n).
 
-    # -- to files
+        Parameters
+        ----------
+        embeddings1, embeddings2 : SparseVectors, arrays or tensors of shape (m, V) and (n, V), or (V,)
+            For sparse vectors memory is bounded, apart from the result.
 
-    def save_pretrained(self, path: str | os.PathLike[str], *ignored: Any, safe_serialization: bool = True) -> None:
-        """Write the model into a folder; minibert and sentence-transformers load it as the same model.
-
-        The arguments and errors are those of `SentenceTransformer.save_pretrained`.
+        Returns
+        -------
+        Scores, an ndarray with the methods ``numpy``, ``cpu`` and ``detach``; a tensor if an argument is one
         """
-        save_head_model(
-            path,
-            self.model,
-            self.tokenizer,
-            safe_serialization=safe_serialization,
-            transformer=self._transformer_settings(),
-            modules=[
-                (
-                    "1_SpladePooling",
-                    "sparse_encoder.modules.splade_pooling.SpladePooling",
-                    {**vars(self.pooling), "embedding_dimension": self.get_embedding_dimension()},
-                )
-            ],
-            settings={
-                "model_type": self._call,
-                "prompts": self.prompts,
-                "default_prompt_name": self.default_prompt_name,
-                "similarity_fn_name": self.similarity_fn_name,
-                **({} if self.max_active_dims is None else {"max_active_dims": self.max_active_dims}),
-            },
-        )
+        return sparse_similarity(self.similarity_fn_name, *map(_unlisted, (embeddings1, embeddings2)))
 
-    save = save_pretrained
+    def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Any:
+        """Score vector i of one collection with vector i of another, by `similarity_fn_name`: (n,), as `similarity`."""
+        return sparse_similarity_pairwise(self.similarity_fn_name, *map(_unlisted, (embeddings1, embeddings2)))
+
+    @staticmethod
+    def sparsity(embeddings: Any) -> dict[str, float]:
+        """Return how sparse vectors are.
+
+        Parameters
+        ----------
+        embeddings : SparseVectors, array or tensor of shape (V,) or (B, V)
+
+        Returns
+        -------
+        dict
+            "active_dims" is the mean number of weights that are not 0, "sparsity_ratio" the mean part that is 0.
+        """
+        vectors = as_sparse("embeddings", embeddings)
+        if not vectors.matrix().shape[0] or not vectors.shape[-1]:
+            return {"active_dims": 0.0, "sparsity_ratio": 1.0}
+        active = float(np.float32(vectors.nnz / vectors.matrix().shape[0]))
+        return {"active_dims": active, "sparsity_ratio": 1.0 - active / vectors.shape[-1]}
+
+    @staticmethod
+    def intersection(embeddings_1: Any, embeddings_2: Any) -> SparseVectors:
+        """Multiply a vector with another, or with each of several, and keep what is above 0: the words of both.
+
+        Parameters
+        ----------
+        embeddings_1 : SparseVectors, array or tensor of shape (V,)
+        embeddings_2 : the same of shape (V,) or (B, V)
+
+        Returns
+        -------
+        SparseVectors of the shape of `embeddings_2`
+        """
+        one, others = as_sparse("embeddings_1", embeddings_1), as_sparse("embeddings_2", embeddings_2)
+        if one.ndim != 1 or one.shape[-1] != others.shape[-1]:
+            raise ValueError(
+                f"embeddings_1 has shape {one.shape}, embeddings_2 {others.shape}; expected (V,), and (V,) or (B, V)."
+            )
+        products = others.data * one.todense()[others.indices]
+        kept = products > 0
+        before = np.concatenate([[0], np.cumsum(kept)])
+        return SparseVectors(others.shape, products[kept], others.indices[kept], before[others.indptr])
+
+    def _vectors(self, name: str, values: Any) -> SparseVectors:
+        vectors = as_sparse(name, values)
+        if vectors.shape[-1] != self.get_embedding_dimension():
+            raise ValueError(
+                f"{name} has vectors of length {vectors.shape[-1]}; this model has {self.get_embedding_dimension()} "
+                "words (vocab_size)."
+            )
+        return vectors
+
+    def _saved(self) -> tuple[list[SavedModule], dict[str, Any]]:
+        config = {**vars(self.pooling), "embedding_dimension": self.get_embedding_dimension()}
+        kind = "sentence_transformers.sparse_encoder.modules.splade_pooling.SpladePooling"
+        return [SavedModule("1_SpladePooling", kind, config)], {
+            "similarity_fn_name": self.similarity_fn_name,
+            **({} if self.max_active_dims is None else {"max_active_dims": self.max_active_dims}),
+        }
 
 
 def _check_most(value: int | None) -> int | None:
     return None if value is None else check_int("max_active_dims", value, 1, also=", or None")
+
+
+def _unlisted(values: Any) -> Any:
+    """Return a list of sparse vectors as one object."""
+    listed = isinstance(values, list | tuple) and values and isinstance(values[0], SparseVectors)
+    return as_sparse("embeddings", values) if listed else values

@@ -17,15 +17,6 @@ from minibert.similarity import SIMILARITY_FUNCTIONS
 
 __all__ = ["SparseVectors", "as_sparse", "make_sparse", "sparse_similarity", "sparse_similarity_pairwise"]
 
-# Attributes that only tensors have: they are those of `to_tensor`.
-_OF_TENSORS = frozenset(
-    (
-        *("is_sparse", "layout", "device", "_values", "_indices", "_nnz", "values", "coalesce", "is_coalesced"),
-        *("element_size", "nelement", "numel", "size", "dim", "to", "cpu", "detach", "float", "to_sparse_csr"),
-        *("clone", "cuda", "sum", "t", "transpose"),
-    )
-)
-
 # Most bytes of dense rows, or of products, that a similarity holds at a time.
 _BLOCK_BYTES = 1 << 24
 
@@ -147,18 +138,6 @@ class SparseVectors:
         """
         rows = () if self.ndim == 1 else (self._rows(),)
         return torch_interop.to_sparse_tensor(np.stack([*rows, self.indices.astype(np.int64)]), self.data, self.shape)
-
-    def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the sparse tensor that sentence-transformers gives here, such as ``is_sparse``."""
-        if name in _OF_TENSORS:
-            try:
-                return getattr(self.to_tensor(), name)
-            except ImportError as error:
-                raise AttributeError(f"SparseVectors has no attribute {name!r}: {error}") from error
-        raise AttributeError(
-            f"SparseVectors has no attribute {name!r}. It has shape, data, indices and indptr, as SciPy's csr_array; "
-            "to_tensor() gives a sparse tensor of torch, to_dense() an array."
-        )
 
     def _rows(self) -> IntArray:
         """Return the vector of each number."""

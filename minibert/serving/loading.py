@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from minibert.checkpoint.files import locate
 from minibert.sentence.cross_encoder import CrossEncoder
+from minibert.sentence.model import full_name
 from minibert.sentence.modules import list_modules, loader_of
 from minibert.sentence.sentence_transformers import SentenceTransformer
-from minibert.sentence.settings import full_name
 
 __all__ = ["load_served"]
 

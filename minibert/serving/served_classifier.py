@@ -16,8 +16,8 @@ import numpy as np
 from minibert._utils.reproducible_math import softmax
 from minibert._utils.validation import FloatArray
 from minibert.bert.packed import PackedBatch
-from minibert.sentence.activations import as_activation
 from minibert.sentence.cross_encoder import CrossEncoder
+from minibert.sentence.modules import as_activation
 from minibert.serving.errors import ServiceError
 from minibert.serving.given_ids import too_long
 from minibert.serving.prepared import (

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
-from minibert.sentence.encode import EncodeTask, sentence_width
+from minibert.sentence.encoding import EncodeTask, sentence_width
 from minibert.sentence.options import EncodeOptions
 from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.serving.errors import ServiceError

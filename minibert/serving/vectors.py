@@ -11,8 +11,8 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 
 from minibert._utils.validation import FloatArray
+from minibert.sentence.encoding import Recipe, pool_encodings, token_vectors
 from minibert.sentence.modules import Pipeline
-from minibert.sentence.recipe import Recipe, pool_encodings, token_vectors
 from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.similarity import normalize_embeddings
 from minibert.tokenizer.encodings import Encoding

@@ -17,8 +17,8 @@ from minibert._utils.validation import brief
 from minibert.checkpoint.files import locate
 from minibert.index import semantic_search_faiss, semantic_search_usearch
 from minibert.search import community_detection, paraphrase_mining, paraphrase_mining_embeddings, semantic_search
+from minibert.sentence.model import full_name
 from minibert.sentence.options import check_device
-from minibert.sentence.settings import full_name
 from minibert.similarity import (
     SimilarityFunction,
     cos_sim,

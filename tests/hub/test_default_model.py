@@ -15,7 +15,7 @@ import pytest
 from minibert.checkpoint import files as checkpoint_files
 from minibert.checkpoint.files import DEFAULT_MODEL, locate
 from minibert.errors import DownloadError, ModelFormatError
-from minibert.sentence.settings import full_name
+from minibert.sentence.model import full_name
 from tests.support.fake_hub import CONFIG, FILES, running_hub, write
 from tests.support.marks import unix
 

@@ -12,7 +12,7 @@ import pytest
 
 from minibert import CrossEncoder, ModelFormatError, SparseEncoder, SparseVectors
 from minibert.bert import heads
-from minibert.sentence import splade
+from minibert.sentence import pooling as splade
 from tests.support.sentence_heads import (
     CLASSIFY,
     FILL_MASK,
@@ -140,7 +140,7 @@ LOAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"config_kwargs": {"num_hidden_layers": 1}}, ValueError, "config_kwargs of CrossEncoder.*Save fewer layers"),
     ({"processor_kwargs": {"truncation_side": "left"}}, ValueError, "processor_kwargs of CrossEncoder"),
     ({"keep_in_fp32_modules": "all"}, TypeError, "keep_in_fp32_modules='all'; expected a list"),
-    ({"max_len": 3}, TypeError, "has no keyword max_len="),
+    ({"max_len": 3}, TypeError, "max_len"),
     ({"automodel_args": {}, "model_kwargs": {"dtype": "float32"}}, TypeError, "automodel_args= is the old name"),
 ]
 
@@ -180,9 +180,9 @@ FOLDERS: list[tuple[Any, str, Callable[[Path], object], str]] = [
         CrossEncoder,
         SEQUENCE,
         _files(modules=modules(TRANSFORMER, "sentence_transformers.models.Pooling")),
-        "lists 'Transformer', 'Pooling'; CrossEncoder implements Transformer alone. SentenceTransformer loads such",
+        "lists 'Transformer', 'Pooling'; CrossEncoder implements Transformer. SentenceTransformer loads it",
     ),
-    (CrossEncoder, SEQUENCE, _files(modules=modules(MLM, SPLADE)), "SparseEncoder loads such a model"),
+    (CrossEncoder, SEQUENCE, _files(modules=modules(MLM, SPLADE)), "SparseEncoder loads it"),
     (CrossEncoder, SEQUENCE, _files(modules=[]), "modules.json lists nothing"),
     (CrossEncoder, SEQUENCE, _files(modules=modules(TRANSFORMER)), "transformer_task='feature-extraction'"),
     (
@@ -195,7 +195,7 @@ FOLDERS: list[tuple[Any, str, Callable[[Path], object], str]] = [
         SparseEncoder,
         MASKED,
         _files(modules=modules(TRANSFORMER)),
-        "MLMTransformer, and then SpladePooling",
+        "MLMTransformer and then SpladePooling",
     ),
     (SparseEncoder, MASKED, _files(modules=modules(TRANSFORMER, SPLADE)), "transformer_task='feature-extraction'"),
     (SparseEncoder, MASKED, _files(modules=modules("custom.Thing", SPLADE)), "code of the repository"),

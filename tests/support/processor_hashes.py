@@ -33,9 +33,8 @@ from minibert.bert.weights import HeadWeights, PredictionWeights
 from minibert.kernels import make_ops
 from minibert.kernels.processor import REGISTER_LANES
 from minibert.kernels.words import words_of
-from minibert.sentence.activations import Activation
-from minibert.sentence.pooling import POOLING_MODES
-from minibert.sentence.splade import SpladePooling, pool_words
+from minibert.sentence.modules import Activation
+from minibert.sentence.pooling import POOLING_MODES, SpladePooling, pool_words
 from tests.support import oracle
 from tests.support.cases import OP_CASES
 from tests.support.checkpoints import locate_minilm

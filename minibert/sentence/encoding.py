@@ -1,0 +1,466 @@
+"""Compute the vectors of texts: which layers, which tokens, a chunk of texts at a time, each distinct text once.
+
+Layers are numbered as in transformers: 0 is the embeddings' output, i is layer i, negative ones count from the end.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from minibert._utils.reporting import cut_texts, warn_caller
+from minibert._utils.torch_interop import Scores
+from minibert._utils.validation import FloatArray, IntArray, brief, check_choice
+from minibert.bert import encoder
+from minibert.bert.packed import PackedBatch
+from minibert.models.bert_model import BertModel
+from minibert.models.heads import BertForMaskedLM
+from minibert.sentence.batching import distinct_longest_first, in_chunks
+from minibert.sentence.modules import Pipeline
+from minibert.sentence.pooling import SpladePooling, pool, pool_words, pooling_modes
+from minibert.sentence.sparse_vectors import SparseVectors, make_sparse
+from minibert.similarity import check_truncate_dim, normalize_embeddings
+from minibert.tokenizer.encodings import Encoding
+from minibert.tokenizer.texts import check_inputs
+from minibert.tokenizer.windows import TextInfo, TokenWindows, count_tokens
+from minibert.tokens.layers import COMBINED, LayerSelection, combine_layers, resolve_layers
+
+__all__ = [
+    "CHUNK_SIZE",
+    "CutTexts",
+    "EncodeTask",
+    "EncodedSparse",
+    "EncodedTexts",
+    "Recipe",
+    "encode_sparse",
+    "encode_texts",
+    "encode_tokens",
+    "make_recipe",
+    "pool_encodings",
+    "sentence_width",
+    "token_vectors",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """The layers and the pooling of one call of `encode`.
+
+    Parameters
+    ----------
+    layers : tuple of int
+        Hidden states to use, 0 to L; the forward stops after the deepest one.
+    layer_pooling : {"concat", "sum", "mean"}
+        How several hidden states are combined. bert-as-service concatenates them.
+    modes : tuple of str
+        Names of `POOLING_MODES`, or "pooler" or "none" alone.
+    special_tokens : bool
+        Whether [CLS] and [SEP] count in pooling.
+    include_prompt : bool
+        Whether the tokens of a prompt (and the [CLS] before them) count in pooling.
+    """
+
+    layers: tuple[int, ...]
+    layer_pooling: str
+    modes: tuple[str, ...]
+    special_tokens: bool
+    include_prompt: bool
+
+    def width(self, hidden_size: int) -> int:
+        """Return the length of the pooled vectors, or of a token's vector for "none"."""
+        per_token = hidden_size * (len(self.layers) if self.layer_pooling == "concat" else 1)
+        return per_token * len(self.modes)
+
+
+def make_recipe(
+    model: BertModel,
+    *,
+    pooling: str | Sequence[str],
+    layers: LayerSelection | None = None,
+    layer_pooling: str = "concat",
+    special_tokens: bool = True,
+    include_prompt: bool = True,
+) -> Recipe:
+    """Check a caller's arguments against the model and return them as a recipe.
+
+    Parameters
+    ----------
+    pooling : str or sequence of str
+        See `pooling_modes`. "first_last" is the mean over the tokens of the mean of layer 1 and the last one; "pooler"
+        is the model's pooler.
+    layers : int or ints, optional
+        -(L + 1) to L; default: the last one.
+
+    Raises
+    ------
+    TypeError, ValueError
+        A name is unknown, the model does not have a layer or a pooler, or two arguments exclude each other.
+    """
+    modes = pooling_modes(pooling)
+    depth = model.config.num_hidden_layers
+    chosen = (depth,) if layers is None else resolve_layers(layers, depth)
+    check_choice("layer_pooling", layer_pooling, COMBINED)
+    if not isinstance(special_tokens, bool | np.bool_):
+        raise TypeError(f"special_tokens={brief(special_tokens)}; expected True or False.")
+    given = ["layers="] * (layers is not None) + ["special_tokens=False"] * (not special_tokens)
+    if modes[0] in ("first_last", "pooler") and given:
+        raise ValueError(f"pooling={modes[0]!r} fixes layers and tokens; leave out {' and '.join(given)}.")
+    if modes == ("first_last",):
+        if layer_pooling not in ("concat", "mean"):  # the default, and what it means
+            raise ValueError(
+                f"pooling='first_last' is a mean of two layers; leave out layer_pooling={layer_pooling!r}."
+            )
+        return Recipe((min(1, depth), depth), "mean", ("mean",), True, include_prompt)
+    if modes == ("pooler",) and model.weights.pooler is None:
+        raise ValueError("pooling='pooler', but this checkpoint does not have a pooler; give another pooling.")
+    return Recipe(chosen, layer_pooling, modes, bool(special_tokens), include_prompt)
+
+
+def pool_encodings(
+    model: BertModel, recipe: Recipe, encodings: Sequence[Encoding], num_prompt_tokens: int = 0
+) -> FloatArray:
+    """Compute one vector per encoding.
+
+    Parameters
+    ----------
+    recipe : Recipe, not "none"
+    encodings : sequence of B Encoding
+    num_prompt_tokens : int
+        Tokens at the start of every encoding that belong to the prompt, [CLS] included.
+
+    Returns
+    -------
+    ndarray of shape (B, recipe.width(H)), float32
+    """
+    pooled = [np.zeros((0, recipe.width(model.config.hidden_size)), dtype=np.float32)]
+    for first, step, state, from_pooler in _run(model, recipe, encodings):
+        if from_pooler is not None:
+            pooled.append(from_pooler)
+            continue
+        counts = None
+        if not recipe.special_tokens or (not recipe.include_prompt and num_prompt_tokens):
+            in_step = encodings[first : first + step.num_sequences]
+            counts = np.concatenate([_counts(recipe, encoding, num_prompt_tokens) for encoding in in_step])
+        pooled.append(pool(state, step.cu_seqlens, recipe.modes, counts))
+    return np.concatenate(pooled)
+
+
+def token_vectors(model: BertModel, recipe: Recipe, encodings: Sequence[Encoding]) -> list[FloatArray]:
+    """Compute the vectors of all tokens: one array (S, width) per encoding. The recipe may leave out special tokens."""
+    vectors: list[FloatArray] = []
+    for first, step, state, _ in _run(model, recipe, encodings):
+        for b, tokens in enumerate(np.split(state, step.cu_seqlens[1:-1])):
+            special = encodings[first + b].special_tokens_mask == 1
+            vectors.append(tokens.copy() if recipe.special_tokens else tokens[~special])
+    return vectors
+
+
+def _counts(recipe: Recipe, encoding: Encoding, num_prompt_tokens: int) -> np.ndarray:
+    counts = np.ones(len(encoding), dtype=np.bool_)
+    if not recipe.special_tokens:
+        counts &= encoding.special_tokens_mask == 0
+    if not recipe.include_prompt:
+        counts[:num_prompt_tokens] = False
+    return counts
+
+
+def _run(
+    model: BertModel, recipe: Recipe, encodings: Sequence[Encoding]
+) -> Iterator[tuple[int, PackedBatch, FloatArray, FloatArray | None]]:
+    """Yield for each step: its first encoding's index, the packed step, its combined states, the pooler's output."""
+    if not encodings:
+        return
+    batch = PackedBatch.from_sequences([e.ids for e in encodings], [e.token_types for e in encodings])
+    pooler = model.weights.pooler if recipe.modes == ("pooler",) else None
+    first = 0
+    for step, found in model.states(batch, recipe.layers):
+        states = [found[layer] for layer in recipe.layers]
+        state = states[0] if len(states) == 1 else combine_layers(states, recipe.layer_pooling)
+        yield first, step, state, None if pooler is None else encoder.pooler(state, pooler, step, model.ops)
+        first += step.num_sequences
+
+
+CHUNK_SIZE = 10_000
+"""Texts of a chunk. Within it equal texts are computed once, and texts are sorted by length."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class EncodeTask:
+    """The work of one call: a model, and how it turns each text into vectors.
+
+    Parameters
+    ----------
+    model : BertModel
+    pipeline : Pipeline
+    recipe : Recipe
+    windows : TokenWindows
+    with_info : bool
+        Also make a `TextInfo` per text.
+    exact : bool
+        Count all tokens of texts that are cut; see `TokenWindows.of`.
+    """
+
+    model: BertModel
+    pipeline: Pipeline
+    recipe: Recipe
+    windows: TokenWindows
+    with_info: bool
+    exact: bool
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class EncodedTexts:
+    """The results of one chunk of n texts, in the order of the input.
+
+    Parameters
+    ----------
+    vectors : ndarray of shape (n, width), float32
+    n_tokens : int ndarray of shape (n,)
+        Tokens of each whole text, with its prompt and the special tokens.
+    n_truncated : int ndarray of shape (n,)
+        How many of these were cut off. With truncation="silent" and without `info` a long text is not tokenized to its
+        end. Its number is then at least 1 but may be too small, and `n_tokens` is this number plus its window's tokens.
+    info : tuple of n TextInfo
+        Empty if the call did not ask for it.
+    """
+
+    vectors: FloatArray
+    n_tokens: IntArray
+    n_truncated: IntArray
+    info: tuple[TextInfo, ...]
+
+
+@dataclasses.dataclass
+class CutTexts:
+    """A count of the texts that were cut."""
+
+    num_texts: int = 0
+    num_cut: int = 0
+    first: int = 0
+
+    def add(self, n_truncated: IntArray) -> None:
+        """Add some texts, given how many tokens of each were cut off."""
+        cut = np.flatnonzero(n_truncated)
+        if len(cut) and not self.num_cut:
+            self.first = self.num_texts + int(cut[0])
+        self.num_texts += len(n_truncated)
+        self.num_cut += len(cut)
+
+    def warn(self, max_seq_length: int, *, things: str = "texts", splits: bool = True) -> None:
+        """Warn if a text was cut, and say how many were; `splits` says whether truncation="split" is there."""
+        if self.num_cut:
+            whole = ", or use all of a text with truncation='split'" if splits else ""
+            said = cut_texts(self.num_cut, self.num_texts, max_seq_length, self.first, things)
+            warn_caller(f"{said} Silence this with truncation='silent'{whole}.")
+
+
+def sentence_width(task: EncodeTask, truncate_dim: int | None) -> int:
+    """Return the length of a task's sentence vectors, of which `truncate_dim` features are kept.
+
+    Raises
+    ------
+    TypeError, ValueError
+        The pooling is "none", its vectors do not have the length that the next module expects, or `truncate_dim` is
+        wrong.
+    """
+    if task.recipe.modes == ("none",):
+        raise ValueError(
+            "output_value=None needs sentence vectors, but pooling='none' does not compute them; give another pooling."
+        )
+    kept = check_truncate_dim(truncate_dim)
+    width = task.recipe.width(task.model.config.hidden_size)
+    fixed = [name for name in task.pipeline.names if name != "Normalize"]
+    if fixed:
+        if width != task.pipeline.widths[0]:
+            raise ValueError(
+                f"layers= and pooling= give vectors of length {width}, but the model's next module, {fixed[0]}, "
+                f"expects {task.pipeline.widths[0]}; give others."
+            )
+        width = task.pipeline.widths[-1]
+    return width if kept is None else min(width, kept)
+
+
+def encode_texts(
+    task: EncodeTask,
+    texts: Iterable[str],
+    *,
+    width: int,
+    normalize: bool,
+    size: int,
+    progress: Callable[[int], object],
+) -> Iterator[EncodedTexts]:
+    """Compute one vector per text, `size` texts at a time. Each distinct text among these is computed once.
+
+    Parameters
+    ----------
+    task : EncodeTask
+    texts : iterable of str
+    width : int
+        Features to keep of each vector: see `sentence_width`.
+    normalize : bool
+        Scale the kept features to length 1.
+    size : int
+        Texts that are held in memory at a time.
+    progress : callable
+        Called with the number of texts done since its last call.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An input is not a text, or cannot be tokenized as the task says. The message names its index.
+    """
+    first = 0
+    for chunk in in_chunks(texts, size):
+        check_inputs(chunk, first)
+        chosen, rows = distinct_longest_first(chunk)
+        order = np.argsort(rows, kind="stable")  # indices of texts in the chunk; equal texts follow one another
+        starts = np.searchsorted(rows[order], np.arange(len(chosen) + 1))
+        vectors = np.empty((len(chunk), width), dtype=np.float32)
+        counts, info = list[tuple[int, int]](), list[TextInfo]()
+        chosen_texts, indices = [chunk[i] for i in chosen], [first + i for i in chosen]
+        for part, groups in task.windows.of(chosen_texts, indices, exact=task.exact):
+            found = _sentence_vectors(task, groups)[:, :width]
+            members = order[starts[part.start] : starts[part.stop]]
+            vectors[members] = (normalize_embeddings(found) if normalize else found)[rows[members] - part.start]
+            counts += map(count_tokens, groups)
+            if task.with_info:
+                info += map(task.windows.describe, groups)
+            del groups  # frees their memory before the next texts are tokenized
+            progress(len(members))
+        n_tokens, n_truncated = np.array(counts, dtype=np.int64)[rows].T
+        info_of_texts = tuple(info[row] for row in rows) if task.with_info else ()
+        yield EncodedTexts(vectors, n_tokens, n_truncated, info_of_texts)
+        first += len(chunk)
+
+
+def encode_tokens(
+    task: EncodeTask, texts: Sequence[str], width: int | None
+) -> tuple[list[Any], IntArray, list[TextInfo]]:
+    """Compute the vectors of all tokens of n texts, or a dict per text with these, its ids and its sentence vector.
+
+    Parameters
+    ----------
+    task : EncodeTask
+    texts : sequence of n str
+    width : int, optional
+        Return dicts, each with a sentence vector of this length. This takes a second forward.
+
+    Returns
+    -------
+    list of n ndarrays of shape (S, H'), or of n dicts
+        H' is the recipe's width.
+    n_truncated : int ndarray of shape (n,)
+        Tokens of each text that were cut off.
+    list of n TextInfo
+        Empty if `with_info` of the task is False.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `encode_texts`.
+    """
+    result, n_truncated, info = list[Any](), list[int](), list[TextInfo]()
+    prompt_length = task.windows.num_prompt_tokens
+    check_inputs(texts)
+    for _, groups in task.windows.of(texts, range(len(texts)), exact=task.exact):
+        n_truncated += (count_tokens(group)[1] for group in groups)
+        info += map(task.windows.describe, groups) if task.with_info else ()
+        encodings = [group[0] for group in groups]
+        tokens = [vectors.view(Scores) for vectors in token_vectors(task.model, task.recipe, encodings)]
+        if width is None:
+            result += tokens
+            continue
+        for encoding, vectors, sentence in zip(encodings, tokens, _sentence_vectors(task, groups), strict=True):
+            result.append(
+                {
+                    "input_ids": encoding.ids,
+                    "token_type_ids": encoding.token_types,
+                    "attention_mask": np.ones(len(encoding), dtype=np.int64),
+                    "token_embeddings": vectors,
+                    "sentence_embedding": sentence[:width],
+                    "modality": "text",
+                    **({"prompt_length": prompt_length} if prompt_length else {}),
+                }
+            )
+    return result, np.array(n_truncated, dtype=np.int64), info
+
+
+def _sentence_vectors(task: EncodeTask, groups: list[list[Encoding]]) -> FloatArray:
+    """Compute one vector per text from its windows, and run the modules after the pooling: (texts, widths[-1])."""
+    flat = [window for group in groups for window in group]
+    pooled = pool_encodings(task.model, task.recipe, flat, task.windows.num_prompt_tokens)
+    if len(flat) > len(groups):
+        pooled = task.windows.average(pooled, groups)
+    return task.pipeline.finish(pooled)
+
+
+# One text: its words, their weights.
+_Row = tuple[IntArray, FloatArray]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class EncodedSparse:
+    """The results of one chunk of n texts, in the order of the input.
+
+    Parameters
+    ----------
+    vectors : SparseVectors of shape (n, V)
+    n_tokens : int ndarray of shape (n,)
+        Tokens of each whole text, with its prompt and the special tokens.
+    n_truncated : int ndarray of shape (n,)
+        How many of these were cut off.
+    """
+
+    vectors: SparseVectors
+    n_tokens: IntArray
+    n_truncated: IntArray
+
+
+def encode_sparse(
+    model: BertForMaskedLM,
+    pooling: SpladePooling,
+    windows: TokenWindows,
+    inputs: Iterable[str],
+    *,
+    most: int | None,
+    size: int,
+    progress: Callable[[int], object],
+    exact: bool,
+) -> Iterator[EncodedSparse]:
+    """Compute the vectors of any iterable of texts, `size` texts at a time; the caller has checked the arguments.
+
+    Parameters
+    ----------
+    most : int or None
+        How many of the largest weights a vector keeps.
+    exact : bool
+        See `TokenWindows.of`.
+    """
+    first = 0
+    for chunk in in_chunks(inputs, size):
+        check_inputs(chunk, first)
+        chosen, rows = distinct_longest_first(chunk)
+        copies = np.bincount(rows, minlength=len(chosen))
+        found, counts = list[_Row](), list[tuple[int, int]]()
+        texts, indices = [chunk[i] for i in chosen], [first + i for i in chosen]
+        for part, groups in windows.of(texts, indices, exact=exact):
+            found += (_largest(row, most) for row in pool_words(model, pooling, groups, indices[part]))
+            counts += map(count_tokens, groups)
+            del groups  # frees their memory before the next texts are tokenized
+            progress(int(copies[part].sum()))
+        n_tokens, n_truncated = np.array(counts, dtype=np.int64)[rows].T
+        vectors = make_sparse([found[row] for row in rows], model.config.vocab_size)
+        yield EncodedSparse(vectors, n_tokens, n_truncated)
+        first += len(chunk)
+
+
+def _largest(row: _Row, most: int | None) -> _Row:
+    """Keep the largest weights of a vector."""
+    words, numbers = row
+    if most is None or len(words) <= most:
+        return row
+    kept = np.sort(np.argsort(-numbers, kind="stable")[:most])
+    return words[kept], numbers[kept]

@@ -1,0 +1,580 @@
+"""What `SentenceTransformer`, `CrossEncoder` and `SparseEncoder` share: loading, prompts, the limit of tokens, saving.
+
+Keywords of sentence-transformers at values that change nothing are accepted, such as ``trust_remote_code=False`` or
+``model_kwargs={}``, because programs and libraries pass them. Other values are refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, ClassVar, NamedTuple, TypedDict
+
+from minibert._utils.keywords import (
+    HUB_KEYWORDS,
+    MODEL_KEYWORDS,
+    TOKENIZER_KEYWORDS,
+    Keyword,
+    check_keywords,
+    check_remote_code,
+)
+from minibert._utils.reporting import warn_caller
+from minibert._utils.validation import brief, check_int, check_stored_int
+from minibert.bert.config import SETTINGS as CONFIG_SETTINGS
+from minibert.bert.config import BertConfig, check_settings
+from minibert.checkpoint.files import ModelFiles
+from minibert.errors import ModelFormatError
+from minibert.models.bert_model import BertModel
+from minibert.models.habits import TorchHabits
+from minibert.models.options import LoadOptions
+from minibert.sentence.modules import HEAD_MODULES, Module, list_modules, loader_of
+from minibert.sentence.options import check_device, check_processing, check_task, one_of, texts_at_once
+from minibert.sentence.prompts import builtin_prompts, check_prompts, choose_default, merge_prompts, resolve_prompt
+from minibert.sentence.saving import SavedModule, save_model
+from minibert.similarity import SIMILARITY_FUNCTIONS, SimilarityFunction, check_similarity
+from minibert.tokenizer.bert_tokenizer import SETTINGS, BertTokenizer
+from minibert.tokenizer.encodings import TokenizedBatch
+from minibert.tokenizer.texts import as_texts, check_inputs
+from minibert.tokenizer.windows import TokenWindows, count_tokens
+
+__all__ = ["LoadKeywords", "ModelCardData", "SentenceModel", "VectorModel", "full_name", "stored_settings"]
+
+
+class LoadKeywords(TypedDict, total=False):
+    """The keywords that all three constructors take; `SentenceTransformer` describes them."""
+
+    prompts: Mapping[str, str] | str | None
+    default_prompt_name: str | None
+    cache_folder: str | os.PathLike[str] | None
+    revision: str | None
+    local_files_only: bool
+    token: str | bool | None
+    device: object
+    backend: str | None
+    num_threads: int | None
+    compute_type: str | None
+    shared_weights: bool | None
+    modules: None
+    trust_remote_code: bool
+    model_kwargs: Mapping[str, Any] | None
+    processor_kwargs: Mapping[str, Any] | None
+    tokenizer_kwargs: Mapping[str, Any] | None
+    config_kwargs: Mapping[str, Any] | None
+    model_card_data: Any
+    use_auth_token: str | bool | None
+
+
+class ModelCardData(SimpleNamespace):
+    """What programs write about a model: any attribute, and the scores of evaluators. minibert does not read it."""
+
+    def __init__(self, **fields: Any) -> None:
+        self.evaluations: dict[str, dict[str, Any]] = {}
+        super().__init__(**fields)
+
+    def set_evaluation_metrics(self, evaluator: Any, metrics: dict[str, Any], epoch: int = 0, step: int = 0) -> None:
+        """Keep the metrics that an evaluator of sentence-transformers computed, under its name."""
+        self.evaluations[getattr(evaluator, "name", "") or type(evaluator).__name__] = dict(metrics)
+
+
+class _Loaded(NamedTuple):
+    """The files of a model, those of its BERT model, modules.json, and config_sentence_transformers.json."""
+
+    files: ModelFiles
+    bert_files: ModelFiles
+    modules: list[Module] | None
+    stored: dict[str, Any]
+
+
+class SentenceModel(TorchHabits):
+    """A model of sentence-transformers; the base of the three encoders.
+
+    Attributes
+    ----------
+    model : BertModel, or the model with the head
+    tokenizer : BertTokenizer
+    prompts : dict of str to str
+    default_prompt_name : str or None
+    model_card_data : ModelCardData, or the given object
+    """
+
+    _call: ClassVar[str]  # the class, for messages and files
+    _organisation: ClassVar[str]  # of short hub ids
+    _model: ClassVar[type[Any]]
+    _task: ClassVar[str] = "feature-extraction"  # transformer_task of sentence_bert_config.json
+    _output: ClassVar[str] = "token_embeddings"  # its module_output_name
+    _fewer_layers: ClassVar[str] = "Save fewer layers with transformers, and give the folder."
+    _prompt_names: ClassVar[tuple[str, ...]] = ("query", "document")  # always there; empty if nobody sets them
+    _takes_pairs: ClassVar[bool] = False
+
+    model: Any
+    tokenizer: BertTokenizer
+    default_prompt_name: str | None
+
+    def _load(
+        self,
+        name: Any,
+        *,
+        prompts: Mapping[str, str] | str | None = None,
+        default_prompt_name: str | None = None,
+        cache_folder: str | os.PathLike[str] | None = None,
+        device: object = None,
+        modules: None = None,
+        trust_remote_code: bool = False,
+        model_kwargs: Mapping[str, Any] | None = None,
+        processor_kwargs: Mapping[str, Any] | None = None,
+        tokenizer_kwargs: Mapping[str, Any] | None = None,
+        config_kwargs: Mapping[str, Any] | None = None,
+        model_card_data: Any = None,
+        use_auth_token: str | bool | None = None,
+        **keywords: Any,
+    ) -> _Loaded:
+        """Load prompts, tokenizer and model; the arguments are those of the constructors, and of `LoadOptions`."""
+        call = self._call
+        if name is None:
+            raise TypeError(f"{call}() needs a folder or a hub id; it does not have a default model.")
+        check_device(device)
+        if modules is not None:
+            raise ValueError(
+                f"{call}(modules={brief(modules)}); expected None: minibert does not run modules of torch. Save that "
+                "model with sentence-transformers, model.save_pretrained(folder), and give the folder."
+            )
+        check_keywords(call, {"trust_remote_code": trust_remote_code}, HUB_KEYWORDS)
+        if processor_kwargs and tokenizer_kwargs:
+            raise TypeError("tokenizer_kwargs= is the old name of processor_kwargs=; give one of them.")
+        asked = {
+            name: _check_inner(call, name, given)
+            for name, given in (
+                ("processor_kwargs", tokenizer_kwargs if processor_kwargs is None else processor_kwargs),
+                ("model_kwargs", model_kwargs),
+                ("config_kwargs", config_kwargs),
+            )
+        }
+        keywords["backend"] = _check_backend(keywords.get("backend"))
+        keywords["token"] = one_of("token", keywords.get("token"), "use_auth_token", use_auth_token)
+        options = LoadOptions(cache_dir=cache_folder, **keywords)
+        files = options.locate(full_name(name, self._organisation))
+        listed = list_modules(files)
+        self._check_kind(files, listed)
+        stored = files.settings("config_sentence_transformers.json")
+        bert_files = files.subfolder(listed[0].path) if listed else files
+        config_file = bert_files.settings("config.json")
+        check_remote_code(call, trust_remote_code, config_file)
+        self._builtin_prompts = builtin_prompts(os.fspath(name), config_file.get("_name_or_path"))
+        self._prompts = merge_prompts(stored, prompts, self._builtin_prompts, files.source, self._prompt_names)
+        self.default_prompt_name = choose_default(self.prompts, stored, default_prompt_name, files.source)
+        self._given_prompts = frozenset(prompts) if isinstance(prompts, Mapping) else frozenset()
+        self._warned: set[str] = set()
+        self.model_card_data = ModelCardData() if model_card_data is None else model_card_data
+        self.tokenizer = BertTokenizer.from_files(bert_files)
+        limit = self._set_keywords(asked["processor_kwargs"])
+        settings = bert_files.settings("sentence_bert_config.json")
+        self._check_settings(settings, listed)
+        if settings.get("max_seq_length") and limit is None:
+            # It replaces the limit that the tokenizer's files store, even if that is lower.
+            self.tokenizer.model_max_length = settings["max_seq_length"]
+        config = BertConfig.from_files(bert_files)
+        change = "save the model with {} in its config, with transformers, and give the folder"
+        for keyword in ("model_kwargs", "config_kwargs"):
+            with _named(f"{keyword} of {call}"):
+                check_settings(_TABLES[keyword][0], asked[keyword], config, change, self._fewer_layers)
+        only_states = {"output_hidden_states": False} if self._model is BertModel else {}
+        self.model = self._model.from_files(bert_files, options, config=config, **only_states)
+        return _Loaded(files, bert_files, listed, stored)
+
+    def _check_kind(self, files: ModelFiles, listed: list[Module] | None) -> None:
+        """Refuse a modules.json that the class does not implement; a class without a head reads its own."""
+        if listed is None or loader_of(listed) == self._call:
+            return
+        kinds = [module.kind for module in listed]
+        loaders = {"SpladePooling": "SparseEncoder", "Pooling": "SentenceTransformer"}
+        others = [loader for kind, loader in loaders.items() if kind in kinds and loader != self._call]
+        instead = f" {others[0]} loads it." if others else ""
+        mine = [known for known, loader in HEAD_MODULES.items() if loader == self._call]
+        expected = " or ".join(" and then ".join(known) for known in mine)
+        raise ModelFormatError(
+            f"{files.source}: modules.json lists {', '.join(map(brief, kinds)) or 'nothing'}; {self._call} implements "
+            f"{expected}.{instead}"
+        )
+
+    def _set_keywords(self, asked: dict[str, Any]) -> int | None:
+        """Set the limit of the tokenizer and return it; compare the other settings that were asked for with its own."""
+        limit = asked.pop("max_len", asked.pop("model_max_length", None))
+        with _named(f"processor_kwargs of {self._call}"):
+            self.tokenizer.set_asked(_TABLES["processor_kwargs"][0], asked)
+            if limit is not None:
+                self.tokenizer.model_max_length = limit = check_int("model_max_length", limit, 1)
+        return limit
+
+    def _check_settings(self, settings: dict[str, Any], listed: list[Module] | None) -> None:
+        """Refuse settings of sentence_bert_config.json that minibert does not implement."""
+        where = "sentence_bert_config.json"
+        if settings.get("max_seq_length") is not None:
+            check_stored_int(
+                f"{where}: max_seq_length", settings["max_seq_length"], self.tokenizer.num_special_tokens_to_add()
+            )
+        if settings.get("do_lower_case") and not self.tokenizer.do_lower_case:
+            raise ModelFormatError(f"{where}: do_lower_case with a cased tokenizer is not implemented.")
+        # A Transformer without a task computes features; other modules, and folders without modules.json, tell it.
+        plain = listed is not None and listed[0].kind == "Transformer"
+        task = "feature-extraction" if plain else self._task
+        for name, only, default in (
+            ("transformer_task", self._task, task),
+            ("module_output_name", self._output, self._output),
+        ):
+            if settings.get(name, default) != only:
+                raise ModelFormatError(
+                    f"{where}: {name}={brief(settings.get(name, default))} is not implemented here; expected {only!r}."
+                )
+        for name in ("processing_kwargs", "query_length", "document_length", "query_expansion"):
+            if settings.get(name):
+                raise ModelFormatError(f"{where}: {name}={brief(settings[name])} is not implemented.")
+
+    # -- settings
+
+    @property
+    def prompts(self) -> dict[str, str]:
+        """Texts to put before inputs, by name. Settable."""
+        return self._prompts
+
+    @prompts.setter
+    def prompts(self, value: Mapping[str, str]) -> None:
+        given = check_prompts(value, "prompts", TypeError)
+        self._prompts = given
+        self._given_prompts = frozenset(given)
+
+    @property
+    def max_seq_length(self) -> int:
+        """Most tokens of one input, special tokens included. Settable, up to the model's max_position_embeddings.
+
+        It is the tokenizer's `model_max_length`, as in sentence-transformers, or max_position_embeddings if that is
+        lower.
+        """
+        most, limit = self.model.config.max_position_embeddings, self.tokenizer.model_max_length
+        return most if limit is None else min(check_int("tokenizer.model_max_length", limit, 1), most)
+
+    @max_seq_length.setter
+    def max_seq_length(self, value: int) -> None:
+        most = self.model.config.max_position_embeddings
+        least = self.tokenizer.num_special_tokens_to_add(self._takes_pairs)
+        self.tokenizer.model_max_length = check_int(
+            "max_seq_length", value, least, most, also=" (the number of special tokens, and max_position_embeddings)"
+        )
+
+    def get_max_seq_length(self) -> int:
+        """Return `max_seq_length`."""
+        return self.max_seq_length
+
+    def resolve_prompt(self, prompt: str | None, prompt_name: str | None) -> str:
+        """Return the text to put before each input."""
+        return resolve_prompt(self.prompts, prompt, prompt_name, self.default_prompt_name)
+
+    @property
+    def compute_type(self) -> str:
+        """The numbers that the encoder multiplies, as that of a model."""
+        return self.model.compute_type
+
+    @property
+    def config(self) -> BertConfig:
+        """The config of the BERT model."""
+        return self.model.config
+
+    def named_parameters(self) -> Iterator[tuple[str, Any]]:
+        """Yield the name and the values of each trained array of the BERT model, as its `named_parameters` does."""
+        return self.model.named_parameters()
+
+    def parameters(self) -> Iterator[Any]:
+        """Yield the trained arrays of the BERT model, as its `parameters` does."""
+        return self.model.parameters()
+
+    # -- pools of processes, which are the threads of this process
+
+    def start_multi_process_pool(self, target_devices: Sequence[object] | None = None) -> dict[str, Any]:
+        """Return a pool without processes, for ``encode(pool=...)``: the threads of this process compute."""
+        check_device(None if target_devices is None else list(target_devices))
+        return {"input": None, "output": None, "processes": []}
+
+    @staticmethod
+    def stop_multi_process_pool(pool: Mapping[str, Any]) -> None:
+        """Check that this is a pool of `start_multi_process_pool`; there is nothing to stop."""
+        _check_pool(pool)
+
+    @staticmethod
+    def _check_call(device: object, pool: object, chunk_size: object, task: object, processing: object) -> None:
+        """Refuse wrong values of arguments that programs for sentence-transformers pass and that change nothing."""
+        check_device(device)
+        if pool is not None:
+            _check_pool(pool)
+        check_task(task)
+        check_processing(processing)
+        if chunk_size is not None:
+            check_int("chunk_size", chunk_size, 1)
+
+    # -- to files
+
+    def save_pretrained(
+        self,
+        path: str | os.PathLike[str],
+        model_name: str | None = None,
+        create_model_card: bool = False,
+        train_datasets: Sequence[str] | None = None,
+        safe_serialization: bool = True,
+    ) -> None:
+        """Write the model into a folder; minibert and sentence-transformers load it as the same model.
+
+        Parameters
+        ----------
+        path : str or path
+            It is made if it does not exist. Other files in it are not touched.
+        model_name, create_model_card, train_datasets
+            Arguments of sentence-transformers for a model card, which minibert does not write.
+        safe_serialization : bool
+            Only True: minibert writes safetensors.
+
+        Raises
+        ------
+        ValueError, OSError
+            `safe_serialization` is False; a setting does not have a name in files; a file cannot be written.
+        """
+        if not safe_serialization:
+            raise ValueError("safe_serialization=False writes a pickle, which minibert never does; leave it out.")
+        modules, settings = self._saved()
+        save_model(
+            path,
+            self.model,
+            self.tokenizer,
+            transformer={
+                "transformer_task": self._task,
+                "modality_config": {"text": {"method": "forward", "method_output_name": "logits"}},
+                "module_output_name": self._output,
+                "max_seq_length": self.max_seq_length,
+            }
+            if self._model is not BertModel
+            else {"max_seq_length": self.max_seq_length, "do_lower_case": False},
+            modules=modules,
+            settings={
+                "model_type": self._call,
+                "prompts": self.prompts,
+                "default_prompt_name": self.default_prompt_name,
+                **settings,
+            },
+        )
+
+    def save(self, path: str | os.PathLike[str], *args: Any, **options: Any) -> None:
+        """Write the model, as `save_pretrained` does."""
+        self.save_pretrained(path, *args, **options)
+
+    def _saved(self) -> tuple[list[SavedModule], dict[str, Any]]:
+        """Return the modules after the Transformer, and further settings of config_sentence_transformers.json."""
+        return [], {}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.model!r}, max_seq_length={self.max_seq_length})"
+
+
+class VectorModel(SentenceModel):
+    """A model that turns single texts into vectors: `SentenceTransformer` and `SparseEncoder`."""
+
+    SUPPORTED_SIMILARITY_FN_NAMES = tuple(SIMILARITY_FUNCTIONS)
+    _default_similarity: ClassVar[str] = "cosine"
+
+    encode: Any
+    get_embedding_dimension: Any
+
+    @property
+    def similarity_fn_name(self) -> str:
+        """What `similarity` computes: "cosine", "dot", "euclidean" or "manhattan". Settable, also as an enum.
+
+        None sets the default of the class.
+        """
+        return self._similarity_fn_name
+
+    @similarity_fn_name.setter
+    def similarity_fn_name(self, value: str | SimilarityFunction | None) -> None:
+        self._similarity_fn_name = check_similarity(
+            "similarity_fn_name", self._default_similarity if value is None else value
+        )
+
+    def get_sentence_embedding_dimension(self) -> int:
+        """Return the same as `get_embedding_dimension`. This is its name before sentence-transformers 6."""
+        length: int = self.get_embedding_dimension()
+        return length
+
+    def tokenize(self, texts: str | Sequence[str]) -> TokenizedBatch:
+        """Return the ids and masks of texts, cut to `max_seq_length` and padded to the longest: int64 arrays (B, S)."""
+        return self.tokenizer(texts, padding=True, truncation=True, max_length=self.max_seq_length, return_tensors="np")
+
+    preprocess = tokenize  # its name in sentence-transformers 6
+
+    def num_tokens(self, texts: Sequence[str], prompt_name: str | None = None, prompt: str | None = None) -> list[int]:
+        """Count the tokens of each of B texts, with its prompt and the special tokens, before anything is cut."""
+        windows = self._windows(self.resolve_prompt(prompt, prompt_name), 32, "silent", 0)
+        texts, single = as_texts("texts", texts)
+        if single:
+            raise TypeError("texts is one str; expected a sequence of str, such as [text].")
+        check_inputs(texts)
+        return [count_tokens(group)[0] for _, groups in windows.of(texts, range(len(texts))) for group in groups]
+
+    def _windows(self, prompt: str, batch_size: int, truncation: str, stride: int) -> TokenWindows:
+        return TokenWindows(
+            self.tokenizer,
+            prompt=prompt,
+            max_length=self.max_seq_length,
+            truncation=truncation,
+            stride=stride,
+            texts_at_once=texts_at_once(batch_size),
+        )
+
+    def encode_multi_process(self, inputs: Sequence[str], pool: Mapping[str, Any], *args: Any, **options: Any) -> Any:
+        """Return `encode` of the texts; sentence-transformers keeps this method for older programs."""
+        return self.encode(inputs, *args, pool=pool, **options)
+
+    def encode_query(
+        self, inputs: Any = None, prompt_name: str | None = None, prompt: str | None = None, **options: Any
+    ) -> Any:
+        """Turn queries into vectors: `encode` with the prompt "query", unless another is given."""
+        name = self._choose_prompt(prompt_name, prompt, "query")
+        return self.encode(inputs=inputs, prompt_name=name, prompt=prompt, **{"task": "query", **options})
+
+    def encode_document(
+        self, inputs: Any = None, prompt_name: str | None = None, prompt: str | None = None, **options: Any
+    ) -> Any:
+        """Turn documents into vectors: `encode` with the first of the prompts "document", "passage" and "corpus".
+
+        The empty default "document" of `prompts` is ignored unless the caller gave it. In sentence-transformers 6.2
+        it is not ignored, so a model's "passage" is never used there.
+        """
+        name = self._choose_prompt(prompt_name, prompt, "document", "passage", "corpus")
+        return self.encode(inputs=inputs, prompt_name=name, prompt=prompt, **{"task": "document", **options})
+
+    def _choose_prompt(self, prompt_name: str | None, prompt: str | None, *names: str) -> str | None:
+        """Choose the first of these prompts that is set; warn once if none is, but the model's card asks for one."""
+        if prompt_name is not None or prompt is not None:
+            return prompt_name
+        given = [name for name in names if self.prompts.get(name) or name in self._given_prompts]
+        needed = next((name for name in names if self._builtin_prompts.get(name)), None)
+        if not given and needed is not None and needed not in self._warned:
+            self._warned.add(needed)
+            warn_caller(
+                f"This model was trained with {self._builtin_prompts[needed]!r} before each {needed}, but its files do "
+                f"not store this prompt, so it is not used. {self._call}(..., prompts='builtin') uses it; "
+                f"prompt='' silences this warning.",
+            )
+        return given[0] if given else (names[0] if names[0] in self.prompts else None)
+
+
+# --- names and keywords -----------------------------------------------------------------------------------------------
+
+# Hub ids without an organisation that do not belong to sentence-transformers: the BERT models of that library's list.
+_PLAIN_BERT = (
+    "bert-base-uncased",
+    "bert-base-cased",
+    "bert-base-cased-finetuned-mrpc",
+    "bert-large-uncased",
+    "bert-large-uncased-whole-word-masking",
+    "bert-large-uncased-whole-word-masking-finetuned-squad",
+    "bert-large-cased",
+    "bert-large-cased-whole-word-masking",
+    "bert-large-cased-whole-word-masking-finetuned-squad",
+    "bert-base-multilingual-uncased",
+    "bert-base-multilingual-cased",
+    "bert-base-chinese",
+    "bert-base-german-cased",
+    "bert-base-german-dbmdz-cased",
+    "bert-base-german-dbmdz-uncased",
+)
+
+
+def full_name(
+    name_or_path: str | os.PathLike[str], organisation: str = "sentence-transformers"
+) -> str | os.PathLike[str]:
+    """Put an organisation of sentence-transformers before a short hub id, as that library does."""
+    if not isinstance(name_or_path, str) or not name_or_path or set(name_or_path) & set("/\\."):
+        return name_or_path
+    if name_or_path.lower() not in _PLAIN_BERT and not os.path.exists(name_or_path):
+        return f"{organisation}/{name_or_path}"
+    return name_or_path
+
+
+_ANYTHING = Keyword(lambda value: True, "any value", "")
+
+# Sentence vectors use neither the pooler nor other outputs than the hidden states; scores have outputs of their own.
+_OUTPUTS = dict.fromkeys(("add_pooling_layer", "output_hidden_states", "output_attentions", "return_dict"), _ANYTHING)
+
+
+def _on_the_right(remedy: str) -> Keyword:
+    return Keyword(lambda value: value in (None, "right"), "'right'", f"{remedy} Leave it out.")
+
+
+# For each keyword whose value is a dict: the call that takes its keywords, their values, and those that name settings.
+_TABLES: Mapping[str, tuple[str, Mapping[str, Keyword], Collection[str]]] = {
+    "model_kwargs": ("BertModel.from_pretrained", {**MODEL_KEYWORDS, **_OUTPUTS}, CONFIG_SETTINGS),
+    "processor_kwargs": (
+        "BertTokenizer.from_pretrained",
+        {
+            **TOKENIZER_KEYWORDS,
+            "clean_up_tokenization_spaces": _ANYTHING,  # of decoding only
+            "padding_side": _on_the_right(
+                "Vectors are computed without padding; padding on the left would shift the positions."
+            ),
+            "truncation_side": _on_the_right("minibert cuts the end of a text."),
+        },
+        (*SETTINGS, "model_max_length"),
+    ),
+    "config_kwargs": ("BertConfig.from_pretrained", {**MODEL_KEYWORDS, **_OUTPUTS}, CONFIG_SETTINGS),
+}
+
+
+def _check_inner(call: str, name: str, given: object) -> dict[str, Any]:
+    """Check keywords for the model, the tokenizer or the config, given as a dict; return those that name settings."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
+        raise TypeError(f"{name}={brief(given)}; expected a dict of keywords, or None.")
+    method, table, settings = _TABLES[name]
+    with _named(f"{name} of {call}"):
+        return check_keywords(method, given, table, settings=settings)
+
+
+@contextlib.contextmanager
+def _named(argument: str) -> Iterator[None]:
+    """Put the name of an argument before the message of an error."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{argument}: {error}") from None
+
+
+@contextlib.contextmanager
+def stored_settings(files: ModelFiles) -> Iterator[None]:
+    """Make errors of settings those of the file that has them."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise ModelFormatError(f"{files.source}: config_sentence_transformers.json has {error}") from error
+
+
+def _check_backend(backend: str | None) -> str | None:
+    """Return the backend for the model; "torch", the default of sentence-transformers, means minibert's default.
+
+    Libraries pass ``backend="torch"`` where their user did not choose. "onnx" and "openvino" are a choice, of other
+    files and other numbers, so they are refused.
+    """
+    if isinstance(backend, str) and backend in ("onnx", "openvino"):
+        raise ValueError(
+            f"backend={backend!r} runs other files of the model in another library; minibert computes by itself. Leave "
+            "backend= out."
+        )
+    return None if isinstance(backend, str) and backend == "torch" else backend
+
+
+def _check_pool(pool: object) -> None:
+    """Refuse anything but a pool of `SentenceModel.start_multi_process_pool`."""
+    if not isinstance(pool, Mapping) or "processes" not in pool:
+        raise TypeError(f"pool={brief(pool)}; expected None, or the result of start_multi_process_pool().")
+    if pool["processes"]:
+        raise ValueError(
+            "pool holds processes of another model. Call start_multi_process_pool() of this model, or leave pool= out: "
+            "the threads of this process compute."
+        )
