@@ -13,8 +13,7 @@ import numpy as np
 from minibert._utils.validation import FloatArray, check_int
 from minibert.errors import ModelFormatError
 from minibert.sentence.batching import in_chunks
-from minibert.tasks.inputs import check_text, is_text, sort_inputs
-from minibert.tasks.lengths import CutWarning, TextOptions
+from minibert.tasks.options import CutWarning, TextOptions, check_text, is_text, sort_inputs
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding, padded_array
 

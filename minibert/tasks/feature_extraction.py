@@ -9,7 +9,7 @@ from typing import Any
 from minibert._utils.torch_interop import to_tensor
 from minibert._utils.validation import FloatArray, brief, check_return_tensors
 from minibert.tasks.base import TaskPipeline, model_inputs
-from minibert.tasks.lengths import TextOptions, with_tokenizer_kwargs
+from minibert.tasks.options import TextOptions, with_tokenizer_kwargs
 from minibert.tokenizer.encodings import Encoding
 
 __all__ = ["FeatureExtractionOptions", "FeatureExtractionPipeline"]

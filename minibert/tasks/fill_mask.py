@@ -13,8 +13,7 @@ from minibert._utils.validation import FloatArray, Int64Array, brief, check_int
 from minibert.errors import ModelFormatError
 from minibert.sentence.batching import in_chunks
 from minibert.tasks.base import TaskPipeline, model_inputs
-from minibert.tasks.inputs import check_text
-from minibert.tasks.lengths import CutWarning, TextOptions, with_tokenizer_kwargs
+from minibert.tasks.options import CutWarning, TextOptions, check_text, with_tokenizer_kwargs
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
 

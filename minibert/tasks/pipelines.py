@@ -27,9 +27,8 @@ from minibert.models.pretrained import BertPreTrainedModel
 from minibert.tasks.base import TaskPipeline
 from minibert.tasks.feature_extraction import FeatureExtractionPipeline
 from minibert.tasks.fill_mask import FillMaskPipeline
-from minibert.tasks.next_sentence import NextSentencePipeline
 from minibert.tasks.question_answering import QuestionAnsweringPipeline
-from minibert.tasks.text_classification import TextClassificationPipeline
+from minibert.tasks.text_classification import NextSentencePipeline, TextClassificationPipeline
 from minibert.tasks.token_classification import TokenClassificationPipeline
 from minibert.tasks.zero_shot import ZeroShotClassificationPipeline
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
