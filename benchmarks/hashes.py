@@ -4,8 +4,8 @@ r"""Hash every number that minibert computes for 500 real texts, to show that a 
     python -m benchmarks.hashes after.json --compare before.json # exit code 1 if one differs
 
 All hidden states, attentions and pooler outputs of MiniLM and of random models of odd shapes are hashed, and sentence
-vectors of MiniLM, for each backend. The hashes of "numba-blas" and "numpy" are valid on one machine only, because BLAS
-libraries round differently on different machines. Those of "numba" are the same on every processor, so this compares
+vectors of MiniLM, for each backend. The hashes of "numpy" are valid on one machine only, because BLAS libraries
+round differently on different machines. Those of "numba" are the same on every processor, so this compares
 two of them::
 
     python -m benchmarks.hashes here.json --backend numba
@@ -31,7 +31,7 @@ from safetensors.numpy import save_file
 from minibert import BertModel, BertTokenizer, SentenceTransformer, __version__
 
 FORMAT = 1
-BACKENDS = ("numba", "numba-blas", "numpy")
+BACKENDS = ("numba", "numpy")
 POOLING = ("mean", "max", "cls", "mean_sqrt_len_tokens", "weightedmean", "first_last", "pooler")
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 

@@ -136,7 +136,6 @@ def _keras_hub(folder: Path, inputs: Inputs, scratch: Path) -> Dump:
 
 RUNTIMES: dict[str, Runtime] = {
     "minibert, numba": _minibert("numba"),
-    "minibert, numba-blas": _minibert("numba-blas"),
     "minibert, numpy": _minibert("numpy"),
     "transformers, eager": _peer("transformers", "eager"),
     "transformers, sdpa": _peer("transformers", "sdpa"),

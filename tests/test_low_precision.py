@@ -463,11 +463,6 @@ def test_what_asks_for_few_bits_in_transformers_names_the_compute_type(minilm: B
             call()
 
 
-def test_a_blas_cannot_multiply_whole_numbers(small_folder: Path) -> None:
-    with pytest.raises(ValueError, match="a BLAS multiplies only floats"):
-        BertModel.from_pretrained(small_folder, backend="numba-blas", compute_type="int8")
-
-
 @pytest.mark.parametrize("compute_type", LOW)
 def test_numpy_computes_the_same_and_warns_that_it_is_slow(small_folder: Path, compute_type: str) -> None:
     with pytest.warns(RuntimeWarning, match="slower than 'float32' here.* its error is the same"):

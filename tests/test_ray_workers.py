@@ -502,7 +502,6 @@ def test_weights_are_shared_unless_something_says_otherwise() -> None:
         ({}, {"MINIBERT_SHARED_WEIGHTS": "0"}, False),
         ({"backend": "numpy"}, {}, False),
         ({"backend": "numpy"}, {"MINIBERT_BACKEND": "numba"}, False),
-        ({}, {"MINIBERT_BACKEND": "numba-blas"}, False),
         ({"shared_weights": True}, {"MINIBERT_SHARED_WEIGHTS": "0"}, True),
     ):
         assert resolved_options(given, variables)["shared_weights"] is expected

@@ -237,8 +237,6 @@ model(inputs_embeds=model.get_input_embeddings()([[5, 6, 7]]))
 model(inputs_embeds=np.zeros((1, 1, 96)))
 model(np.zeros((0, 4), int))
 model.embeddings([[5, 6]])
-load(backend="numba-blas")([[5, 6], [7, 8]])
-load(backend="numba-blas", add_pooling_layer=False)([[5]])
 """
 
 

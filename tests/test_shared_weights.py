@@ -245,7 +245,7 @@ def test_other_values_are_refused(wrong: object, small_folder: Path) -> None:
         BertModel.from_pretrained(small_folder, shared_weights=wrong)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("backend", ["numpy", "numba-blas"])
+@pytest.mark.parametrize("backend", ["numpy"])
 def test_other_backends_are_refused(backend: str, small_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=f"shared_weights=True, and the backend is '{backend}'"):
         BertModel.from_pretrained(small_folder, backend=backend, shared_weights=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.cli.options import add_compute_type, add_shared_weights, natural, positive
 from minibert.cli.output import report_problem
+from minibert.models.options import BACKENDS
 
 if TYPE_CHECKING:
     from minibert.serving.keys import ApiKeys
@@ -48,7 +49,7 @@ def add_verbs(verbs: Any) -> None:
     serve.add_argument("--served-model-name", metavar="NAME", help="the name by which clients ask for the model")
     serve.add_argument("--any-model-name", action="store_true", help="answer requests for any model with the first one")
     serve.add_argument("--revision", help="branch, tag or commit of the hub repositories (default: main)")
-    serve.add_argument("--backend", choices=("numba", "numba-blas", "numpy"), help="the code that computes")
+    serve.add_argument("--backend", choices=BACKENDS, help="the code that computes")
     serve.add_argument("--threads", dest="num_threads", type=positive, metavar="N", help="threads of the engine")
     add_compute_type(serve)
     add_shared_weights(serve)

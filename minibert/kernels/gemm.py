@@ -58,11 +58,11 @@ from minibert.kernels.simd import (
     store_first,
     tanh,
 )
-from minibert.kernels.tasks import ACTIVATION_CODES, EPILOGUE, FLOAT, LINEAR, ROWS
+from minibert.kernels.tasks import ACTIVATION_CODES, FLOAT, LINEAR
 from minibert.kernels.tile import add_block, add_products, finish_tile, zero_tile
 from minibert.kernels.words import PACKED, Words
 
-__all__ = ["KC", "epilogue_chunk", "linear_chunk", "linear_words_chunk", "multiply_tile", "prefetch_tile"]
+__all__ = ["KC", "linear_chunk", "linear_words_chunk", "multiply_tile", "prefetch_tile"]
 
 # As int64, because Numba compiles a function again for each Python integer among its arguments.
 _ZERO, _NR = np.int64(0), np.int64(NR)
@@ -238,7 +238,7 @@ def apply_epilogue(rows, columns, tile, start, ldt, bias, bias_start, code, resi
 
 # --- chunks ----------------------------------------------------------------------------------------------------------
 
-_linear_task, _epilogue_task = task_at(LINEAR), task_at(EPILOGUE)
+_linear_task = task_at(LINEAR)
 
 
 def _linear_chunk(words: Words | None, multiply: Any) -> Any:
@@ -299,15 +299,3 @@ linear_chunk = _linear_chunk(None, multiply_floats)
 def linear_words_chunk(words: Words) -> Any:
     """Make the function that does the same for a product of words."""
     return _linear_chunk(words, amx_multiplier(words) if words.dot.in_tiles else _tile_multiplier(words))
-
-
-@function
-def epilogue_chunk(address, chunk):
-    """Apply the epilogue to ROWS rows that a BLAS multiplied."""
-    task = _epilogue_task(address)
-    bias, residual, y, N = floats_at(task.bias), floats_at(task.residual), floats_at(task.y), task.N
-    first = chunk * ROWS * N
-    rows = min(ROWS, task.M - chunk * ROWS)
-    apply_epilogue(
-        rows, N, y, first, N, bias, _ZERO, task.activation, residual, y, first, N, task.has_residual != 0
-    )  # fmt: skip

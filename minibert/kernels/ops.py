@@ -8,14 +8,12 @@ Contract    Callers have checked every shape and every id (bert/ops.py). This fi
 from __future__ import annotations
 
 import functools
-import platform
 from collections.abc import Callable
 from typing import NamedTuple, cast
 
 import numpy as np
 
 from minibert._utils.validation import FloatArray, IntArray
-from minibert.bert import reference
 from minibert.bert.low_precision import format_of, quantise_linear
 from minibert.bert.ops import AttentionOutput, LayerNorm, Linear, Ops, PreparedLinear
 from minibert.kernels.buffers import CACHE_LINE, Buffers, Slabs
@@ -26,7 +24,6 @@ from minibert.kernels.tasks import (
     ACTIVATION_CODES,
     ATTENTION,
     EMBED,
-    EPILOGUE,
     FLOAT,
     LAYER_NORM,
     LINEAR,
@@ -41,7 +38,7 @@ from minibert.kernels.tasks import (
 from minibert.kernels.threads import Team
 from minibert.kernels.words import words_of
 
-__all__ = ["attention", "blas_linear", "embed", "layer_norm", "linear", "make_ops"]
+__all__ = ["attention", "embed", "layer_norm", "linear", "make_ops"]
 
 
 class Resources(NamedTuple):
@@ -61,11 +58,8 @@ def make_resources(num_threads: int, compute_type: str) -> Resources:
     return Resources(Team(num_threads, load_run_task(compute_type)), Buffers(), compute_type)
 
 
-def make_ops(num_threads: int, *, use_blas: bool = False, compute_type: str = "float32") -> Ops:
+def make_ops(num_threads: int, *, compute_type: str = "float32") -> Ops:
     """Return the set of ops whose kernels use up to `num_threads` threads (at least 1).
-
-    The matrix product is chosen here: minibert's own (gemm.py), or that of NumPy's BLAS, which is better on some
-    platforms (Apple's Accelerate). With a BLAS, the results depend on the batch, and the compute type is float32.
 
     Raises
     ------
@@ -73,18 +67,13 @@ def make_ops(num_threads: int, *, use_blas: bool = False, compute_type: str = "f
         The machine code is not on disk, and Numba, which would compile it, cannot be imported.
     """
     resources = make_resources(num_threads, compute_type)
-    prepare, multiply = (
-        (reference.prepare, blas_linear)
-        if use_blas
-        else (functools.partial(prepare_linear, Slabs().empty, compute_type), linear)
-    )
     return Ops(
-        prepare=prepare,
+        prepare=functools.partial(prepare_linear, Slabs().empty, compute_type),
         embed=functools.partial(embed, resources),
-        linear=functools.partial(multiply, resources),
+        linear=functools.partial(linear, resources),
         attention=functools.partial(attention, resources),
         layer_norm=functools.partial(layer_norm, resources),
-        processor=platform.machine if use_blas else processor_name,
+        processor=processor_name,
         num_threads=num_threads,
     )
 
@@ -164,32 +153,6 @@ def linear(
         *chunks,
         source,
         num_chunks=num_chunks,
-    )
-    return y
-
-
-def blas_linear(
-    resources: Resources,
-    x: FloatArray,
-    linear: PreparedLinear,
-    *,
-    activation: str | None = None,
-    residual: FloatArray | None = None,
-) -> FloatArray:
-    """Compute the same as `reference.apply_linear`: NumPy's product, then the epilogue in one pass over it."""
-    y = _floats(reference.matmul(_floats(x), linear.weight))
-    M, N = y.shape
-    bias, added = _floats(linear.bias), None if residual is None else _floats(residual)
-    resources.team.run(
-        EPILOGUE,
-        address(bias),
-        0 if added is None else address(added),
-        address(y),
-        M,
-        N,
-        ACTIVATION_CODES[activation],
-        added is not None,
-        num_chunks=row_chunks(M),
     )
     return y
 

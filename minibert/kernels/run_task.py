@@ -15,7 +15,7 @@ import numpy as np
 from minibert.bert.low_precision import FORMATS_OF
 from minibert.kernels.attention import attention_chunk
 from minibert.kernels.compilation import function
-from minibert.kernels.gemm import epilogue_chunk, linear_chunk, linear_words_chunk
+from minibert.kernels.gemm import linear_chunk, linear_words_chunk
 from minibert.kernels.memory import (
     DEFAULT_FLOAT_MODE,
     atomic_add,
@@ -31,7 +31,7 @@ from minibert.kernels.memory import (
 )
 from minibert.kernels.quantise import quantisers
 from minibert.kernels.rowwise import embed_chunk, layer_norm_chunk
-from minibert.kernels.tasks import ATTENTION, EMBED, EPILOGUE, LINEAR, LINEAR_WORDS, QUANTISE
+from minibert.kernels.tasks import ATTENTION, EMBED, LINEAR, LINEAR_WORDS, QUANTISE
 from minibert.kernels.threads import (
     ACTIVE,
     CALLERS,
@@ -60,7 +60,7 @@ _SHORT_PATIENCE = 2_000
 _TURN = 500
 _ZERO = np.int64(0)
 _WORD = 8  # bytes of an int64
-_LINEAR, _ATTENTION, _EMBED, _EPILOGUE = LINEAR.number, ATTENTION.number, EMBED.number, EPILOGUE.number
+_LINEAR, _ATTENTION, _EMBED = LINEAR.number, ATTENTION.number, EMBED.number
 
 
 @function
@@ -71,8 +71,6 @@ def compute_chunk(task, chunk, scratch):
         linear_chunk(task, chunk)
     elif kind == _ATTENTION:
         attention_chunk(task, chunk, scratch)
-    elif kind == _EPILOGUE:
-        epilogue_chunk(task, chunk)
     elif kind == _EMBED:
         embed_chunk(task, chunk)
     else:

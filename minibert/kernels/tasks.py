@@ -26,7 +26,6 @@ __all__ = [
     "ACTIVATION_CODES",
     "ATTENTION",
     "EMBED",
-    "EPILOGUE",
     "FLOAT",
     "HEADER",
     "LAYER_NORM",
@@ -82,8 +81,6 @@ ATTENTION = TaskKind(2, "query key value cu_seqlens context num_heads D stride s
 # Three tables and three look-ups into them; y (T, H).
 EMBED = TaskKind(3, "words ids type_table token_types position_table positions y T H")
 LAYER_NORM = TaskKind(4, "x weight bias y T H eps")
-# y (M, N) is what a BLAS computed; the epilogue changes it in place.
-EPILOGUE = TaskKind(5, "bias residual y M N activation has_residual")
 
 ACTIVATION_CODES = {None: 0, "gelu": 1, "gelu_tanh": 2, "relu": 3, "silu": 4, "tanh": 5, "sigmoid": 6}
 

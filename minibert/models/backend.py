@@ -34,11 +34,6 @@ def choose_ops(backend: str | None, num_threads: int | None, compute_type: str |
     if chosen is not None:
         check_choice(source, chosen, BACKENDS)
     compute_type = choose_compute_type(compute_type)
-    if compute_type != "float32" and chosen == "numba-blas":
-        raise ValueError(
-            f"compute_type={compute_type!r} and {source}={chosen!r}: a BLAS multiplies only floats. Use the backend "
-            "'numba', or compute_type='float32'."
-        )
     if chosen == "numpy":
         return _numpy_ops(compute_type)
     try:
@@ -47,7 +42,7 @@ def choose_ops(backend: str | None, num_threads: int | None, compute_type: str |
 
         if not is_faster(compute_type):
             _warn_slow(compute_type, "this processor does not have the instructions for it")
-        return make_ops(threads, use_blas=chosen == "numba-blas", compute_type=compute_type)
+        return make_ops(threads, compute_type=compute_type)
     except ImportError as error:
         if chosen is not None:
             raise ValueError(

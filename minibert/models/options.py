@@ -28,8 +28,8 @@ __all__ = [
     "lists_keywords",
 ]
 
-Backend: TypeAlias = Literal["numba", "numba-blas", "numpy"]
-"""minibert's kernels; the same, but with the matrix products of NumPy's BLAS; NumPy alone."""
+Backend: TypeAlias = Literal["numba", "numpy"]
+"""minibert's kernels; NumPy alone."""
 
 ComputeType: TypeAlias = Literal["float32", "int16", "int8_int16", "int8"]
 """The numbers that the encoder multiplies."""

@@ -21,7 +21,7 @@ from minibert.models.bert_model import TOKENS_PER_STEP
 from tests.support.head_models import CLASSES, head_checkpoint, inputs_of
 from tests.support.text_data import english_texts, naughty_lines, needs_data, udhr_lines
 
-BACKENDS = ("numba", "numba-blas", "numpy")
+BACKENDS = ("numba", "numpy")
 
 
 @pytest.fixture(scope="module")
