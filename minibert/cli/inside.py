@@ -136,7 +136,7 @@ def _sentences(arguments: argparse.Namespace) -> SentenceTransformer | None:
 
 def _vector(model: SentenceTransformer, texts: list[str], trace: Trace) -> list[VectorStep]:
     """Return the steps to the vector of each text, or report why there are none."""
-    from minibert.inside.vectors import vector_steps
+    from minibert.inside.sentences import vector_steps
 
     found = vector_steps(model, texts)
     if found.tokens == trace.tokens:

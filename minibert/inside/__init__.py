@@ -9,12 +9,9 @@ import difflib
 from typing import NoReturn
 
 from minibert._utils.foreign import refuse_name
-from minibert.inside.ablation import ablate_heads, value_zeroing
-from minibert.inside.attention import HeadKinds, heads, rollout
-from minibert.inside.contributions import norms
-from minibert.inside.lens import LogitLens, logit_lens
-from minibert.inside.patching import Patched, patch
-from minibert.inside.representations import LayerSimilarity, compare_layers
+from minibert.inside.attention import HeadKinds, heads, norms, rollout
+from minibert.inside.interventions import Patched, ablate_heads, patch, value_zeroing
+from minibert.inside.representations import LayerSimilarity, LogitLens, compare_layers, logit_lens
 from minibert.inside.sentences import LeftOut, SimilarityParts, explain_similarity, leave_one_out
 
 __all__ = [

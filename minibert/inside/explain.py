@@ -16,8 +16,8 @@ import numpy as np
 from minibert._utils.validation import FloatArray, brief, check_int
 from minibert.bert.ops import LayerNorm, PreparedLinear
 from minibert.bert.reference import erf
-from minibert.inside.checks import check_model
 from minibert.inside.texts import trace_texts
+from minibert.inside.validation import check_model
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.trace.names import LAYER
 from minibert.trace.page.data import visible

@@ -9,7 +9,7 @@ import numpy as np
 
 from minibert._utils.reporting import warn_caller
 from minibert._utils.validation import brief, counted
-from minibert.inside.lens import logit_lens
+from minibert.inside.representations import logit_lens
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
 from minibert.trace.names import Record

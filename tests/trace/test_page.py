@@ -21,7 +21,7 @@ import pytest
 
 from minibert import BertModel, BertTokenizer, Edit, SentenceTransformer, Trace
 from minibert.bert.config import ACTIVATIONS
-from minibert.inside.vectors import vector_steps
+from minibert.inside.sentences import vector_steps
 from minibert.trace.page.data import HEAD_MEASURES, WORD_PLACES
 from minibert.trace.page.document import MAX_BYTES, page
 from minibert.trace.page.payload import three_digits

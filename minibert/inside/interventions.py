@@ -1,0 +1,392 @@
+"""Change one thing inside a model, and measure what follows: heads and tokens left out, states and heads patched.
+
+The layers below the changed one are not computed again: a copy begins with the hidden state that the clean run had
+there. The copies lie in one packed batch, as many as fit. A copy that is not changed gives the bits of the clean run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import numpy as np
+
+from minibert._utils.validation import FloatArray, IntArray, check_choice
+from minibert.bert.ops import AttentionOutput, LayerNorm, Ops
+from minibert.inside.validation import (
+    Metric,
+    check_inputs,
+    check_layers,
+    check_model,
+    make_metric,
+    pad_maps,
+    split_output,
+)
+from minibert.models.bert_model import TOKENS_PER_STEP
+
+__all__ = ["Change", "Patched", "ablate_heads", "input_mask", "patch", "run_copies", "unit_rows", "value_zeroing"]
+
+# Copies are run together up to this number of tokens: more do not get faster, and take more memory.
+_TOKENS_AT_ONCE = 8 * TOKENS_PER_STEP
+
+# The numbers of an output that several copies may have together; the logits of words are many.
+_NUMBERS_AT_ONCE = 1 << 24
+
+
+class Change(Protocol):
+    """Change the array of one sequence in place; `copy` is the number of the copy, `sequence` the row in the batch."""
+
+    def __call__(self, copy: int, sequence: int, array: FloatArray, /) -> None:
+        """Change `array`."""
+
+
+def run_copies(
+    model: Any,
+    first: int,
+    state: FloatArray,
+    mask: Any,
+    copies: int,
+    *,
+    last: int | None = None,
+    change_state: Callable[[int, FloatArray], None] | None = None,
+    change_value: Change | None = None,
+    change_context: Change | None = None,
+) -> Iterator[Any]:
+    """Yield the output of each copy of a batch, computed from hidden state `first` on.
+
+    Parameters
+    ----------
+    model : BertModel, or a model with a head
+    first : int
+        The index of the hidden state that is given, 0 to L; it goes into the layer of this number.
+    state : ndarray of shape (B, S, H)
+        That hidden state of the clean run; of a multiple choice, one row for each choice.
+    mask : int array of shape (B, S), or (B, choices, S)
+    copies : int
+    last : int, optional
+        Stop after this number of layers, counted from `first`; default: run all, and the head.
+    change_state : called with the number of the copy and its hidden state (B, S, H)
+    change_value : called with the value vectors (S, H) of each sequence in layer `first`, before attention
+    change_context : called with the result of attention (S, H) of each sequence in layer `first`
+
+    Yields
+    ------
+    The output that the model gives for the whole batch
+
+    Raises
+    ------
+    TypeError
+        The model computes in float64: the states of the copies are given as inputs_embeds, which are float32.
+    """
+    if np.dtype(model._result_dtype) != np.float32:
+        raise TypeError("The model computes in float64; give the model itself, because copies of texts are float32.")
+    mask = np.asarray(mask)
+    tokens = max(1, int(np.count_nonzero(mask)))
+    head = model.weights.head
+    width = model.config.hidden_size if head is None or head.predictions is None else model.config.vocab_size
+    most = max(1, min(_TOKENS_AT_ONCE // tokens, _NUMBERS_AT_ONCE // (width * max(1, mask.size))))
+    rows = len(state)
+    for start in range(0, copies, most):
+        count = min(most, copies - start)
+        states = np.repeat(state[None], count, axis=0)
+        for i in range(count if change_state is not None else 0):
+            change_state(start + i, states[i])  # type: ignore[misc]
+        ops = _FromState(model, first, start * rows, rows, change_value, change_context).ops
+        resumed = _shortened(model, first, last, ops)
+        shape = (count * mask.shape[0], *mask.shape[1:])
+        output = resumed(
+            inputs_embeds=states.reshape(*shape, state.shape[-1]),
+            attention_mask=np.broadcast_to(mask, (count, *mask.shape)).reshape(shape),
+        )
+        yield from split_output(output, count)
+
+
+def _shortened(model: Any, first: int, last: int | None, ops: Ops) -> Any:
+    """Return a model of the layers from `first` on, with these ops."""
+    weights = model.weights
+    layers = weights.layers[first : None if last is None else first + last]
+    config = dataclasses.replace(weights.config, num_hidden_layers=len(layers))
+    weights = dataclasses.replace(weights, config=config, layers=layers)
+    return type(model)(weights, ops, output_hidden_states=False)
+
+
+class _FromState:
+    """Ops that take the hidden state out of `inputs_embeds`, and change the first attention.
+
+    Parameters
+    ----------
+    skipped : int       sequences of the copies before
+    rows : int          sequences of one copy
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        first: int,
+        skipped: int,
+        rows: int,
+        change_value: Change | None,
+        change_context: Change | None,
+    ) -> None:
+        weights = model.weights
+        self._ops: Ops = model.ops
+        self._norm = weights.embeddings_norm.path
+        changed = change_value is not None or change_context is not None
+        self._path = f"{weights.layers[first].path}.attention.self" if changed else None
+        self._next, self._rows = skipped, rows
+        self._value, self._context = change_value, change_context
+
+    @property
+    def ops(self) -> Ops:
+        return self._ops._replace(embed=self._embed, layer_norm=self._layer_norm, attention=self._attention)
+
+    def _embed(self, words: FloatArray, token_ids: IntArray, *others: Any) -> FloatArray:
+        return words[token_ids]
+
+    def _layer_norm(self, x: FloatArray, norm: LayerNorm) -> FloatArray:
+        return x if norm.path == self._norm else self._ops.layer_norm(x, norm)
+
+    def _attention(
+        self,
+        query: FloatArray,
+        key: FloatArray,
+        value: FloatArray,
+        cu_seqlens: IntArray,
+        num_heads: int,
+        *,
+        path: str = "",
+        **returned: bool,
+    ) -> AttentionOutput:
+        if path != self._path:
+            return self._ops.attention(query, key, value, cu_seqlens, num_heads, path=path)
+        if self._value is not None:
+            value = value.copy()
+            self._apply(self._value, value, cu_seqlens)
+        output = self._ops.attention(query, key, value, cu_seqlens, num_heads, path=path)
+        if self._context is not None:
+            self._apply(self._context, output.context, cu_seqlens)
+        self._next += len(cu_seqlens) - 1
+        return output
+
+    def _apply(self, change: Change, array: FloatArray, cu_seqlens: IntArray) -> None:
+        for j in range(len(cu_seqlens) - 1):
+            copy, sequence = divmod(self._next + j, self._rows)
+            change(copy, sequence, array[cu_seqlens[j] : cu_seqlens[j + 1]])
+
+
+def ablate_heads(model: Any, inputs: Any, metric: Metric = None, *, layers: Any = None) -> FloatArray:
+    """Remove each attention head in turn, and return how much the metric changes.
+
+    Michel et al. 2019, "Are Sixteen Heads Really Better than One?" (arXiv 1905.10650), section 2.3: the head's result
+    is set to 0. Head a owns the columns a D to (a + 1) D - 1 of the context. The layers below are computed once.
+
+    Parameters
+    ----------
+    model : BertModel, or a model with a head
+    inputs : mapping, as the tokenizer gives it
+    metric : function, str, or None
+        A function of the model's output for these inputs that returns one number, such as
+        ``lambda output: float(output.logits[0, 1])``; the output has no hidden_states or attentions. Or the name of an
+        array of the output, such as "pooler_output": the RMS of its change divided by its RMS. None: the first array,
+        last_hidden_state or the logits.
+    layers : int or ints, optional
+        Default: all.
+
+    Returns
+    -------
+    ndarray of shape (layers, A), float64
+        The metric without the head, minus the metric of the whole model; for a name, the change itself, at least 0.
+
+    Raises
+    ------
+    TypeError, ValueError
+    """
+    model, given = check_model("ablate_heads", model), check_inputs("ablate_heads", inputs)
+    trace = model.trace(**given, record="hidden_states.*")
+    chosen = check_layers(trace, layers)
+    measure = make_metric("ablate_heads", metric, trace.output)
+    whole, mask = measure(trace.output), input_mask(given)
+    A = model.config.num_attention_heads
+    D = model.config.hidden_size // A
+
+    def remove(head: int, sequence: int, context: FloatArray) -> None:
+        context[:, head * D : (head + 1) * D] = 0
+
+    changes = np.empty((len(chosen), A))
+    for row, layer in zip(changes, chosen, strict=True):
+        outputs = run_copies(model, layer, trace[f"hidden_states.{layer}"], mask, A, change_context=remove)
+        row[:] = [measure(output) - whole for output in outputs]
+    return changes
+
+
+def value_zeroing(model: Any, inputs: Any, *, layers: Any = None) -> FloatArray:
+    """Set the value vector of each token to zero in turn, and return how much each token of that layer changes.
+
+    Mohebbi et al. 2023, "Quantifying Context Mixing in Transformers" (arXiv 2301.12971), section 3: in one layer, token
+    j's value vectors are 0 in all heads; the score is 1 - cos of the layer's output for token i with and without that.
+    The input of the layer is that of the whole model.
+
+    Parameters
+    ----------
+    model : BertModel, or a model with a head
+    inputs : mapping, as the tokenizer gives it
+    layers : int or ints, optional
+        Default: all.
+
+    Returns
+    -------
+    ndarray of shape (layers, B, S, S), float64
+        ``[l, b, i, j]``: the share of token j among all that token i mixes in; rows have the sum 1. Zeros for
+        masked tokens, and for a token that no value vector changes.
+
+    Raises
+    ------
+    TypeError, ValueError
+    """
+    model, given = check_model("value_zeroing", model), check_inputs("value_zeroing", inputs)
+    bert = getattr(model, "bert", model)
+    trace = model.trace(**given, record="hidden_states.*")
+    chosen = check_layers(trace, layers)
+    shown = trace.mask
+    longest = int(shown.sum(axis=1).max(initial=0))
+
+    def zero(token: int, sequence: int, value: FloatArray) -> None:
+        value[token : token + 1] = 0  # a shorter text does not have this token
+
+    maps = []
+    for layer in chosen:
+        clean = unit_rows(trace[f"hidden_states.{layer + 1}"])
+        changed = np.zeros((len(shown), shown.shape[1], longest))
+        outputs = run_copies(
+            bert, layer, trace[f"hidden_states.{layer}"], shown.astype(np.int64), longest, last=1, change_value=zero
+        )
+        for token, output in enumerate(outputs):
+            # 1 - cos of vectors of length 1; written so, it is exactly 0 for the same bits.
+            changed[:, :, token] = 0.5 * np.square(unit_rows(output.last_hidden_state) - clean).sum(axis=-1)
+        maps.append([_shares(changed[b][row][:, : int(row.sum())]) for b, row in enumerate(shown)])
+    return pad_maps(trace, maps)
+
+
+def input_mask(inputs: dict[str, Any]) -> Any:
+    """Return the attention mask of inputs, which may be left out."""
+    if "attention_mask" in inputs:
+        return np.asarray(inputs["attention_mask"]).astype(np.int64)
+    ids = inputs.get("input_ids")
+    return np.ones(np.shape(ids) if ids is not None else np.shape(inputs["inputs_embeds"])[:-1], dtype=np.int64)
+
+
+def unit_rows(x: FloatArray) -> FloatArray:
+    """Return rows of length 1; rows of zeros stay."""
+    x = x.astype(np.float64)
+    lengths = np.linalg.norm(x, axis=-1, keepdims=True)
+    return np.divide(x, lengths, out=np.zeros_like(x), where=lengths > 0)
+
+
+def _shares(changed: FloatArray) -> FloatArray:
+    """Divide rows by their sums; a row in which nothing changed stays 0."""
+    sums = changed.sum(axis=1, keepdims=True)
+    return np.divide(changed, sums, out=np.zeros_like(changed), where=sums > 0)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Patched:
+    """The metric of the runs of `patch`.
+
+    Parameters
+    ----------
+    values : ndarray of shape (L + 1, S) or (layers, A), float64     with one part patched
+    clean : float                                                    of the clean run
+    corrupt : float                                                  of the corrupt run, without a patch
+    """
+
+    values: FloatArray
+    clean: float
+    corrupt: float
+
+    @property
+    def restored(self) -> FloatArray:
+        """The share of the difference that a patch restores: 0 for none, 1 for all; same shape as `values`.
+
+        Raises
+        ------
+        ValueError
+            The metric does not differ between the two runs.
+        """
+        if self.clean == self.corrupt:
+            raise ValueError(
+                f"The metric is {self.clean} in both runs, so there is nothing to restore. Choose other texts, or "
+                "another metric."
+            )
+        return (self.values - self.corrupt) / (self.clean - self.corrupt)
+
+
+def patch(
+    model: Any, clean: Any, corrupt: Any, metric: Metric = None, over: str = "tokens", *, layers: Any = None
+) -> Patched:
+    """Run the corrupt texts with one part taken from the clean run, for each part in turn, and measure.
+
+    Vig et al. 2020, "Investigating Gender Bias in Language Models Using Causal Mediation Analysis" (NeurIPS 2020),
+    section 3; Meng et al. 2022, "Locating and Editing Factual Associations in GPT" (arXiv 2202.05262), section 2.1.
+    Layers below the patched part are computed once. For any other part use ``edit=`` and `Edit.patch`.
+
+    Parameters
+    ----------
+    model : BertModel, or a model with a head
+    clean, corrupt : mappings, as the tokenizer gives them
+        Texts with the same attention mask.
+    metric : function, str, or None
+        As for `ablate_heads`. A name means the distance to the array of the clean run, which is 0 there.
+    over : {"tokens", "heads"}
+        "tokens": one token (a column of the batch) of one hidden state. "heads": the result of one attention head, for
+        all tokens.
+    layers : int or ints, optional
+        With "tokens" hidden states, 0 to L; with "heads" layers. Default: all.
+
+    Returns
+    -------
+    Patched
+        `values` has a row for each layer and a column for each token or head. A column that is masked in all texts has
+        the metric of the corrupt run.
+
+    Raises
+    ------
+    TypeError, ValueError
+    """
+    check_choice("over", over, ("tokens", "heads"))
+    model = check_model("patch", model)
+    sources, given = check_inputs("patch", clean, "clean"), check_inputs("patch", corrupt, "corrupt")
+    record = ["hidden_states.*", "*.attention.self"] if over == "heads" else "hidden_states.*"
+    from_ = model.trace(**sources, record=record)
+    into = model.trace(**given, record="hidden_states.*")
+    if from_.mask.shape != into.mask.shape or not np.array_equal(from_.mask, into.mask):
+        raise ValueError(
+            f"patch needs texts with the same attention mask; clean has {_lengths(from_.mask)} tokens in a batch "
+            f"{from_.mask.shape}, corrupt {_lengths(into.mask)} in {into.mask.shape}. Choose texts of as many tokens."
+        )
+    measure = make_metric("patch", metric, from_.output)
+    mask, A = input_mask(given), model.config.num_attention_heads
+    D = model.config.hidden_size // A
+    rows = []
+    for layer in check_layers(into, layers, hidden_states=over == "tokens"):
+        state, clean_state = into[f"hidden_states.{layer}"], from_[f"hidden_states.{layer}"]
+
+        def put_token(token: int, states: FloatArray, clean_state: FloatArray = clean_state) -> None:
+            states[:, token] = clean_state[:, token]
+
+        def put_head(head: int, sequence: int, context: FloatArray, layer: int = layer) -> None:
+            theirs = from_.value_of(f"encoder.layer.{layer}.attention.self", sequence)
+            columns = slice(head * D, (head + 1) * D)
+            context[:, columns] = np.asarray(theirs)[:, columns]
+
+        if over == "tokens":
+            outputs = run_copies(model, layer, state, mask, state.shape[1], change_state=put_token)
+        else:
+            outputs = run_copies(model, layer, state, mask, A, change_context=put_head)
+        rows.append([measure(output) for output in outputs])
+    return Patched(np.array(rows, dtype=np.float64), measure(from_.output), measure(into.output))
+
+
+def _lengths(mask: Any) -> str:
+    lengths = mask.sum(axis=1).tolist()
+    return ", ".join(map(str, lengths[:4])) + (", ..." if len(lengths) > 4 else "")
