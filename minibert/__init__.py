@@ -16,7 +16,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from minibert._utils.foreign import SubmoduleFinder
+from minibert._utils.foreign import ALIASES, Finder, missing_names
 
 if TYPE_CHECKING:
     from minibert import exact, inside, parity
@@ -153,86 +153,8 @@ _MODULE_OF = {
 }
 
 
-_OTHER_MODEL = "minibert runs BERT only; BertModel loads a BERT checkpoint for the same use"
-_TRAINING = "minibert does not train; train with transformers or sentence-transformers, and load the folder here"
-_FAST = "BertTokenizer; it is as fast"
-
-# Names of transformers and sentence-transformers that people import -> what to use instead. A name leaves this table
-# when minibert has it.
-_INSTEAD = {
-    **dict.fromkeys(("BertLMHeadModel", "AutoModelForCausalLM", "AutoModelForSeq2SeqLM"), _OTHER_MODEL),
-    **dict.fromkeys(("PreTrainedTokenizerFast", "PreTrainedTokenizer"), _FAST),
-    "AutoProcessor": "AutoTokenizer",
-    "BatchEncoding": "minibert.tokenizer.batch.TokenizedBatch, which the tokenizer returns",
-    "DataCollatorWithPadding": (
-        'collate_fn=lambda rows: tokenizer.pad(rows, return_tensors="pt"); transformers\' works with our tokenizer'
-    ),
-    "default_data_collator": "that of transformers, which works with rows of our tokenizer; it only stacks them",
-    **{
-        f"{name}Pipeline": f'pipeline("{task}", model=model, tokenizer=tokenizer)'
-        for name, task in (
-            ("TextClassification", "text-classification"),
-            ("TokenClassification", "token-classification"),
-            ("FillMask", "fill-mask"),
-            ("QuestionAnswering", "question-answering"),
-            ("FeatureExtraction", "feature-extraction"),
-            ("ZeroShotClassification", "zero-shot-classification"),
-        )
-    },
-    **dict.fromkeys(
-        ("DPRContextEncoder", "DPRQuestionEncoder"),
-        "SentenceTransformer, with one of the copies such as facebook-dpr-ctx_encoder-single-nq-base",
-    ),
-    "MultiVectorEncoder": "embed_tokens, which gives a vector for each token, without a projection",
-    **dict.fromkeys(
-        (
-            *("DistilBertModel", "RobertaModel", "XLMRobertaModel", "AlbertModel", "ElectraModel", "MPNetModel"),
-            *("DebertaV2Model", "ModernBertModel", "GPT2Model", "T5Model"),
-        ),
-        _OTHER_MODEL,
-    ),
-    **dict.fromkeys(
-        (
-            *("DistilBertTokenizer", "RobertaTokenizer", "AlbertTokenizer", "XLMRobertaTokenizer", "GPT2Tokenizer"),
-            *("DistilBertTokenizerFast", "RobertaTokenizerFast", "AlbertTokenizerFast", "XLMRobertaTokenizerFast"),
-            *("GPT2TokenizerFast", "MPNetTokenizer", "MPNetTokenizerFast"),
-        ),
-        "BertTokenizer, for a BERT checkpoint",
-    ),
-    **dict.fromkeys(
-        (
-            *("Trainer", "TrainingArguments", "SentenceTransformerTrainer", "SentenceTransformerTrainingArguments"),
-            *("InputExample", "losses", "AdamW", "get_linear_schedule_with_warmup", "datasets"),
-        ),
-        _TRAINING,
-    ),
-    **dict.fromkeys(("evaluation", "readers", "SentenceTransformerModelCardData"), "sentence-transformers has it"),
-    "mine_hard_negatives": "sentence_transformers.util has it, and it works with a model of minibert",
-    "logging": 'use Python\'s: logging.getLogger("minibert")',
-    "set_seed": "leave it out; minibert has no random numbers",
-    "PreTrainedModel": "BertModel",
-    "PretrainedConfig": "BertConfig",
-}
-
-# Submodules of transformers and sentence-transformers -> the modules that have their names here.
-_ALIASES = {
-    "minibert.cross_encoder": "minibert.sentence.cross_encoder",
-    "minibert.sparse_encoder": "minibert.sentence.sparse_encoder",
-    "minibert.sentence_transformer": "minibert.sentence.sentence_transformers",
-    "minibert.pipelines": "minibert.tasks.pipelines",
-    "minibert.quantization": "minibert.util",
-    "minibert.similarity_functions": "minibert.util",
-    **{
-        f"minibert.util.{name}": "minibert.util"
-        for name in ("logging", "quantization", "retrieval", "similarity", "tensor")
-    },
-}
-
 # Modules that programs use without importing them, as they do with sentence_transformers.util.
 _MODULES = ("search", "similarity", "util")
-
-# The modules in which Python handles `from minibert import name`. An AttributeError would lose its message there.
-_IMPORT_MODULES = ("importlib._bootstrap", "_frozen_importlib")
 
 
 def __getattr__(name: str) -> Any:
@@ -243,24 +165,13 @@ def __getattr__(name: str) -> Any:
         value = getattr(import_module(f"minibert.{_MODULE_OF[name]}"), name)
         globals()[name] = value
         return value
-    if name in _MODULES or f"minibert.{name}" in _ALIASES:
+    if name in _MODULES or f"minibert.{name}" in ALIASES:
         return import_module(f"minibert.{name}")
-    if name not in _INSTEAD:
-        raise AttributeError(f"module 'minibert' has no attribute {name!r}; it has {', '.join(__all__)}.")
-    message = _advice(name)
-    if sys._getframe(1).f_globals.get("__name__") in _IMPORT_MODULES:
-        raise ImportError(message, name="minibert")
-    raise AttributeError(message)
+    return _refuse(name)
 
 
-def _advice(name: str) -> str | None:
-    """Say what to use instead of a name, or of a module, that minibert does not have; None if that is not known."""
-    if name in __all__:
-        return f"minibert.{name} is not a module. Write: from minibert import {name}"
-    return f"minibert has no {name}. Instead: {_INSTEAD[name]}." if name in _INSTEAD else None
-
-
-sys.meta_path.append(SubmoduleFinder("minibert", _ALIASES, _advice))
+_refuse = missing_names("minibert", __all__)
+sys.meta_path.append(Finder)
 
 
 def __dir__() -> list[str]:

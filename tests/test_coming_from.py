@@ -322,7 +322,7 @@ def _encode_plus(world: World) -> None:
 
 @row("names that minibert does not have, such as `Trainer`")
 def _other_names(world: World) -> None:
-    with pytest.raises(ImportError, match=r"minibert has no Trainer. Instead: "):
+    with pytest.raises(ImportError, match=r"minibert has no Trainer: "):
         exec("from minibert import Trainer", {})
 
 
@@ -337,7 +337,7 @@ def _sentence_names(world: World) -> None:
 @row("`from sentence_transformers.util import cos_sim, semantic_search, paraphrase_mining`")
 def _util_names(world: World) -> None:
     exec("from minibert.util import cos_sim, semantic_search, paraphrase_mining", {})
-    with pytest.raises(AttributeError, match=r"minibert.util does not have maxsim of sentence_transformers.util: "):
+    with pytest.raises(AttributeError, match=r"minibert.util has no maxsim: "):
         _ = util.maxsim
 
 

@@ -28,16 +28,15 @@ RNG = np.random.default_rng(3)
 # --- names ------------------------------------------------------------------------------------------------------------
 
 
-def test_every_name_of_theirs_is_here_or_has_a_reason() -> None:
-    for name in theirs.__all__:
-        if name.startswith("_") or name in util.__all__:
-            continue
-        with pytest.raises(AttributeError, match=rf"does not have {name} of sentence_transformers.util: ."):
+def test_a_name_of_theirs_says_what_to_use() -> None:
+    for name in ("maxsim", "http_get", "mine_hard_negatives"):
+        assert name in theirs.__all__ or hasattr(theirs, name)
+        with pytest.raises(AttributeError, match=rf"minibert.util has no {name}: ."):
             getattr(util, name)
-        with pytest.raises(ImportError, match=rf"does not have {name} of sentence_transformers.util: ."):
+        with pytest.raises(ImportError, match=rf"minibert.util has no {name}: ."):
             exec(f"from minibert.util import {name}")
-    with pytest.raises(AttributeError, match="has no attribute 'cosine'; it has LoggingHandler"):
-        _ = util.cosine
+    with pytest.raises(AttributeError, match=r"has no attribute 'cosine_sim'; the nearest names are .*cos_sim"):
+        _ = util.cosine_sim
     assert not hasattr(util, "maxsim")
 
 

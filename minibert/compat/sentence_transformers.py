@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import minibert
+from minibert._utils.foreign import MODULES_ARE_READ
 from minibert.compat.stand_in import Contents, Package, install
-from minibert.models import MODULES_ARE_READ
 
 __all__ = ["PACKAGE"]
 

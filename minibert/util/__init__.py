@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from minibert._utils.foreign import refuse_name
+from minibert._utils.foreign import missing_names
 from minibert._utils.reporting import write_line
 from minibert._utils.validation import brief
 from minibert.checkpoint.files import locate
@@ -110,44 +110,4 @@ class LoggingHandler(logging.Handler):
             self.handleError(record)
 
 
-_THEIR_TRAINING = "it prepares or checks training, which minibert does not do"
-_TOKENS = "it compares the vectors of all tokens, for models of MultiVectorEncoder, which minibert does not have"
-_SPARSE = "it is for sparse tensors of torch"
-_INSIDE = "it is an inner function of that library"
-
-_REASONS = {
-    **dict.fromkeys(("maxsim", "maxsim_pairwise", "mean_maxsim", "mean_maxsim_pairwise"), _TOKENS),
-    **dict.fromkeys(("select_max_active_dims", "to_scipy_coo", "compute_count_vector"), _SPARSE),
-    "pairwise_angle_sim": "it is the score of a loss; for searching use cos_sim",
-    "mine_hard_negatives": (
-        "it prepares training data; that of sentence_transformers.util works with a model of minibert"
-    ),
-    **dict.fromkeys(
-        (
-            *("resolve_ids", "check_teacher_targets", "cat_padded_token_embeddings", "stack_padded_token_embeddings"),
-            *("repad_flattened_features", "all_gather", "all_gather_padded", "all_gather_with_grad", "get_rank"),
-            *("get_world_size", "is_dist_initialized", "is_training_available", "is_accelerate_available"),
-            *("is_datasets_available", "disable_datasets_caching", "append_to_last_row", "similarity_fct_name"),
-        ),
-        _THEIR_TRAINING,
-    ),
-    **dict.fromkeys(("import_from_string", "import_module_class"), "minibert never imports code by a name in a file"),
-    **dict.fromkeys(("load_file_path", "load_dir_path"), "huggingface_hub.snapshot_download fetches files"),
-    "http_get": "urllib.request.urlretrieve downloads a file",
-    "install_logger": "use logging.basicConfig",
-    "disable_logging": "use logging.disable",
-    **dict.fromkeys(
-        (
-            *("fullname", "disabled_tqdm", "save_to_hub_args_decorator", "check_package_availability"),
-            *("check_version_requirements", "ORIGINAL_TRANSFORMER_MODELS"),
-        ),
-        _INSIDE,
-    ),
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Say why a name of sentence_transformers.util is not here."""
-    if name not in _REASONS:
-        raise AttributeError(f"module 'minibert.util' has no attribute {name!r}; it has {', '.join(__all__)}.")
-    refuse_name("minibert.util", f"minibert.util does not have {name} of sentence_transformers.util: {_REASONS[name]}.")
+__getattr__ = missing_names("minibert.util", __all__)
