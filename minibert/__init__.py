@@ -49,16 +49,14 @@ if TYPE_CHECKING:
     from minibert.sentence.sentence_transformers import SentenceTransformer
     from minibert.sentence.sparse_encoder import SparseEncoder
     from minibert.sentence.sparse_vectors import SparseVectors
-    from minibert.similarity import SimilarityFunction, quantize_embeddings
     from minibert.tasks.pipelines import pipeline
     from minibert.tokenizer.bert_tokenizer import AutoTokenizer, BertTokenizer, BertTokenizerFast
-    from minibert.tokens.embed import embed_tokens
-    from minibert.tokens.layers import combine_layers
-    from minibert.tokens.occurrences import word_occurrences
-    from minibert.tokens.token_vectors import TokenVectors
     from minibert.trace.edits import Edit, head_mask
     from minibert.trace.trace import Trace
     from minibert.util import LoggingHandler
+    from minibert.vectors.layers import combine_layers
+    from minibert.vectors.similarity import SimilarityFunction, quantize_embeddings
+    from minibert.vectors.token_vectors import TokenVectors, embed_tokens, word_occurrences
 
 __all__ = [
     "AutoConfig",
@@ -141,15 +139,15 @@ _MODULE_OF = {
     "SimilarityFunction": "similarity",
     "SparseEncoder": "sentence.sparse_encoder",
     "SparseVectors": "sentence.sparse_vectors",
-    "TokenVectors": "tokens.token_vectors",
+    "TokenVectors": "vectors.token_vectors",
     "Trace": "trace.trace",
-    "combine_layers": "tokens.layers",
-    "embed_tokens": "tokens.embed",
+    "combine_layers": "vectors.layers",
+    "embed_tokens": "vectors.token_vectors",
     "head_mask": "trace.edits",
     "load": "models.auto",
     "pipeline": "tasks.pipelines",
     "quantize_embeddings": "similarity",
-    "word_occurrences": "tokens.occurrences",
+    "word_occurrences": "vectors.token_vectors",
 }
 
 

@@ -12,8 +12,8 @@ import pytest
 from minibert import BertConfig, BertModel, BertTokenizer, SentenceTransformer
 from minibert._utils.validation import brief, check_int, is_cpu
 from minibert.integrations import ChromaEmbeddingFunction
-from minibert.plot import plot_hidden_values
-from minibert.tokens.layers import join_subwords, resolve_layers
+from minibert.vectors.layers import join_subwords, resolve_layers
+from minibert.vectors.plot import plot_hidden_values
 
 HUGE = 10**5000
 

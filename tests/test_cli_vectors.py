@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from minibert import SentenceTransformer
-from minibert.search import semantic_search
+from minibert.vectors.search import semantic_search
 from tests.support.checkpoints import sentence_model
 from tests.support.command_line import run, standard_input
 from tests.support.sentence_modules import MEAN, dense, model_with_modules

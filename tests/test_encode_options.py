@@ -25,12 +25,12 @@ from minibert.corpus.survey import ON_ERROR
 from minibert.corpus.writers import OUTPUT_DTYPES
 from minibert.kernels.tasks import ACTIVATION_CODES
 from minibert.models.options import BACKENDS, COMPUTE_TYPES
-from minibert.quantized import PRECISIONS
 from minibert.scikit import MinibertTransformer
 from minibert.sentence.options import EncodeOptions
 from minibert.tokenizer.windows import TRUNCATION
-from minibert.tokens.embed import _TRUNCATION as TOKEN_TRUNCATION
-from minibert.tokens.layers import COMBINED, SUBWORD_POOLING
+from minibert.vectors.layers import COMBINED, SUBWORD_POOLING
+from minibert.vectors.quantization import PRECISIONS
+from minibert.vectors.token_vectors import _TRUNCATION as TOKEN_TRUNCATION
 
 _PACKAGE = Path(__file__).parent.parent / "minibert"
 _FLAG = re.compile(r"(?<![\w-])--[a-z]")

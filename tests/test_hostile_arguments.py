@@ -41,7 +41,7 @@ from minibert import (
 from minibert.checkpoint.files import locate
 from minibert.integrations import ChromaEmbeddingFunction, LangChainEmbeddings
 from minibert.scikit import MinibertTransformer
-from minibert.tokens import layers as vectors
+from minibert.vectors import layers as vectors
 from tests.support.checkpoints import random_checkpoint
 from tests.support.report import REPORT
 from tests.support.sentence_heads import MASKED, SEQUENCE, model_folder

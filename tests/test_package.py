@@ -301,7 +301,7 @@ def test_no_file_says_to_install_the_other_project_of_this_name() -> None:
     ("library", "install", "statement"),
     [
         ("sklearn", "scikit-learn", "import minibert.scikit"),
-        ("matplotlib", "matplotlib", "from minibert.plot import require_matplotlib; require_matplotlib()"),
+        ("matplotlib", "matplotlib", "from minibert.vectors.plot import require_matplotlib; require_matplotlib()"),
         ("pyarrow", "pyarrow", "from minibert.corpus.writers import output_suffix; output_suffix('x.parquet')"),
     ],
 )

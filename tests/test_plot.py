@@ -16,7 +16,7 @@ from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 
 from minibert import BertModel, BertTokenizer, embed_tokens, word_occurrences
-from minibert.plot import plot_hidden_values, plot_layers_pca, plot_word_similarities, principal_components
+from minibert.vectors.plot import plot_hidden_values, plot_layers_pca, plot_word_similarities, principal_components
 from tests.support.checkpoints import random_checkpoint
 from tests.support.outcomes import PATIENCE
 
@@ -198,7 +198,7 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
 
 def test_pyplot_is_never_used() -> None:
     done = python(
-        "import sys, numpy as np; from minibert.plot import plot_hidden_values; "
+        "import sys, numpy as np; from minibert.vectors.plot import plot_hidden_values; "
         "assert 'matplotlib' not in sys.modules; plot_hidden_values(np.ones(3)); "
         "assert 'matplotlib' in sys.modules and 'matplotlib.pyplot' not in sys.modules"
     )

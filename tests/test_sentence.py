@@ -19,7 +19,7 @@ from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.cli import main
 from minibert.sentence.model import full_name
 from minibert.sentence.prompts import builtin_prompts
-from minibert.similarity import quantize_embeddings
+from minibert.vectors.similarity import quantize_embeddings
 from tests.support.checkpoints import locate_minilm, random_checkpoint, sentence_model, their_vectors
 from tests.support.report import REPORT
 from tests.support.text_data import VARIABLE, udhr_lines

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from minibert import BertModel, SentenceTransformer
-from minibert.similarity import SimilarityFunction
+from minibert.vectors.similarity import SimilarityFunction
 from tests.support.checkpoints import locate_minilm, sentence_model
 from tests.support.sentence_modules import MEAN, dense, model_with_modules, random_tensors
 

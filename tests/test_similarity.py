@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minibert import search, similarity
-from minibert.similarity import cos_sim, normalize_embeddings, quantize_embeddings, truncate_embeddings
+from minibert.vectors import search, similarity
+from minibert.vectors.similarity import cos_sim, normalize_embeddings, quantize_embeddings, truncate_embeddings
 from tests.support.report import REPORT
 from tests.support.text_data import VARIABLE, udhr_lines
 

@@ -15,7 +15,7 @@ import torch
 
 from minibert import BertModel, BertTokenizer
 from minibert._utils import torch_interop, validation
-from minibert.similarity import cos_sim
+from minibert.vectors.similarity import cos_sim
 
 TEXTS = ["first text", "second, longer text"]
 

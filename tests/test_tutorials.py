@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from minibert import BertModel, BertTokenizer, combine_layers, embed_tokens, word_occurrences
-from minibert.plot import plot_hidden_values
+from minibert.vectors.plot import plot_hidden_values
 from tests.support.report import REPORT
 
 SENTENCE = "After stealing money from the bank vault, the bank robber was seen fishing on the Mississippi river bank."

@@ -14,7 +14,7 @@ import pytest
 
 import minibert
 from minibert import index, search, similarity, util
-from minibert.similarity import quantize_embeddings
+from minibert.vectors.similarity import quantize_embeddings
 from tests.support.checkpoints import random_checkpoint, sentence_model
 
 with warnings.catch_warnings():

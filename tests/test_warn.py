@@ -22,7 +22,7 @@ from minibert import SentenceTransformer, embed_tokens
 from minibert._utils.reporting import warn_caller
 from minibert.integrations import ChromaEmbeddingFunction, LangChainEmbeddings
 from minibert.scikit import MinibertTransformer
-from minibert.similarity import quantize_embeddings
+from minibert.vectors.similarity import quantize_embeddings
 from tests.support.checkpoints import random_checkpoint, sentence_model
 
 LONG = ["the cat", "the cat sat on the mat " * 3]

@@ -15,7 +15,7 @@ import torch
 
 from minibert import BertModel, BertTokenizer, TokenVectors, combine_layers, embed_tokens, word_occurrences
 from minibert.checkpoint.files import DEFAULT_MODEL
-from minibert.tokens.layers import find_word, join_subwords, layer_name, resolve_layers
+from minibert.vectors.layers import find_word, join_subwords, layer_name, resolve_layers
 from tests.support.checkpoints import random_checkpoint
 from tests.support.report import REPORT
 from tests.support.text_data import VARIABLE, naughty_lines, needs_data, udhr_lines

@@ -246,8 +246,8 @@ def _similarity(arguments: argparse.Namespace) -> None:
 
 
 def _search(arguments: argparse.Namespace) -> None:
-    from minibert.search import semantic_search
-    from minibert.similarity import SIMILARITY_FUNCTIONS
+    from minibert.vectors.search import semantic_search
+    from minibert.vectors.similarity import SIMILARITY_FUNCTIONS
 
     lines = [(number, line) for number, line in enumerate(read_lines(arguments.file), 1) if line.strip()]
     if not lines:

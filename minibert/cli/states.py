@@ -25,7 +25,7 @@ from minibert.cli.output import check_file, read_texts, report_written, write_fi
 
 if TYPE_CHECKING:
     from minibert.tokenizer.bert_tokenizer import BertTokenizer
-    from minibert.tokens.token_vectors import TokenVectors
+    from minibert.vectors.token_vectors import TokenVectors
 
 __all__ = ["add_verbs"]
 
@@ -101,7 +101,7 @@ def _add_plot(parser: argparse.ArgumentParser, what: str) -> None:
 def _check_plot(arguments: argparse.Namespace) -> None:
     """Raise before anything is computed if the picture cannot be drawn or written."""
     if arguments.plot is not None:
-        from minibert.plot import require_matplotlib
+        from minibert.vectors.plot import require_matplotlib
 
         check_output(arguments.plot, _PICTURES)
         require_matplotlib()
@@ -166,7 +166,7 @@ def _hidden(arguments: argparse.Namespace) -> None:
     shapes = [f"{name} {array.shape}" for name, array in arrays.items() if array.ndim]
     report_written(arguments.output, ", ".join(shapes))
     if arguments.plot:
-        from minibert.plot import plot_hidden_values, plot_layers_pca
+        from minibert.vectors.plot import plot_hidden_values, plot_layers_pca
 
         if len(texts) < 3:
             figure = plot_hidden_values(np.concatenate([text.vectors for text in texts]), texts[0].layers)
@@ -177,7 +177,7 @@ def _hidden(arguments: argparse.Namespace) -> None:
 
 
 def _words(arguments: argparse.Namespace) -> None:
-    from minibert.tokens.occurrences import word_occurrences
+    from minibert.vectors.token_vectors import word_occurrences
 
     if not arguments.word.strip():
         raise ValueError("WORD is empty; give the word to look for.")
@@ -225,7 +225,7 @@ def _words(arguments: argparse.Namespace) -> None:
         (low, apart), (high, close) = ranked[0], ranked[-1]
         print(f"\nMost alike, by {best}: {close} ({high:.3f}); least: {apart} ({low:.3f}).")
     if arguments.plot:
-        from minibert.plot import plot_word_similarities
+        from minibert.vectors.plot import plot_word_similarities
 
         _save_picture(plot_word_similarities(found), arguments.plot)
 
@@ -236,7 +236,7 @@ def _state(index: int) -> str:
 
 def _pool_layers(text: TokenVectors, layers: tuple[int, ...], how: str) -> TokenVectors:
     """Combine some of the layers that were kept separate."""
-    from minibert.tokens.layers import combine_layers
+    from minibert.vectors.layers import combine_layers
 
     vectors = combine_layers([text.vectors[:, text.layers.index(layer)] for layer in layers], how)
     return dataclasses.replace(text, vectors=vectors, layers=layers)
@@ -267,7 +267,7 @@ def _print_tokens(texts: list[TokenVectors]) -> None:
 
 def _embed(arguments: argparse.Namespace, tokenizer: BertTokenizer) -> list[TokenVectors]:
     """Compute the requested hidden states of every text, without combining them."""
-    from minibert.tokens.embed import embed_tokens
+    from minibert.vectors.token_vectors import embed_tokens
 
     texts = read_texts(arguments.texts)
     model = load_bert(arguments)

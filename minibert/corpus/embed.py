@@ -26,7 +26,7 @@ from minibert.sentence.batching import in_chunks
 from minibert.sentence.encoding import CHUNK_SIZE, EncodedTexts
 from minibert.sentence.options import EncodeOptions
 from minibert.sentence.sentence_transformers import SentenceTransformer
-from minibert.tokens.layers import resolve_layers
+from minibert.vectors.layers import resolve_layers
 
 __all__ = ["embed_corpus", "too_long"]
 

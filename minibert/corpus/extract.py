@@ -22,7 +22,7 @@ from minibert.corpus.token_features import TokenFeatureWriter
 from minibert.corpus.writers import OUTPUT_DTYPES
 from minibert.models.bert_model import BertModel
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
-from minibert.tokens.layers import LayerSelection
+from minibert.vectors.layers import LayerSelection
 
 __all__ = ["EXTRACT_FORMATS", "EXTRACT_SHARD", "EXTRACT_SUFFIXES", "extract_corpus"]
 

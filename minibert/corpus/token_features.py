@@ -23,9 +23,8 @@ from minibert.models.bert_model import BertModel
 from minibert.sentence.batching import in_chunks
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.windows import CHARACTERS_AT_ONCE
-from minibert.tokens.embed import embed_tokens
-from minibert.tokens.layers import LayerSelection, resolve_layers
-from minibert.tokens.token_vectors import TokenVectors
+from minibert.vectors.layers import LayerSelection, resolve_layers
+from minibert.vectors.token_vectors import TokenVectors, embed_tokens
 
 __all__ = ["TokenFeatureWriter", "TokenFeatures", "tokens_path"]
 

@@ -300,7 +300,7 @@ _MODULES = {
         "{x} / sqrt(sum({x}^2))",
         "The vector is divided by its length, so that its length is 1. The cosine of two such vectors is the sum of "
         "their products.",
-        ("minibert/similarity.py", "return (scaled / lengths)"),
+        ("minibert/vectors/similarity.py", "return (scaled / lengths)"),
     ),
     "Dense": (
         "{x} @ W.T + b",
@@ -370,7 +370,7 @@ def vector_steps(model: SentenceTransformer, texts: Sequence[str]) -> TextVector
         before, pooled = symbol, after
     width = sentence_width(task, model.truncate_dim)
     if pooled and width < len(pooled[0]):
-        line = source_line("minibert/similarity.py", "def truncate_embeddings(")
+        line = source_line("minibert/vectors/similarity.py", "def truncate_embeddings(")
         cut = [vector[:width] for vector in pooled]
         words = f"The first {width} features are kept."
         steps.append(

@@ -22,11 +22,11 @@ from minibert.sentence.batching import distinct_longest_first, in_chunks
 from minibert.sentence.modules import Pipeline
 from minibert.sentence.pooling import SpladePooling, pool, pool_words, pooling_modes
 from minibert.sentence.sparse_vectors import SparseVectors, make_sparse
-from minibert.similarity import check_truncate_dim, normalize_embeddings
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import check_inputs
 from minibert.tokenizer.windows import TextInfo, TokenWindows, count_tokens
-from minibert.tokens.layers import COMBINED, LayerSelection, combine_layers, resolve_layers
+from minibert.vectors.layers import COMBINED, LayerSelection, combine_layers, resolve_layers
+from minibert.vectors.similarity import check_truncate_dim, normalize_embeddings
 
 __all__ = [
     "CHUNK_SIZE",

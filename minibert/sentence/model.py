@@ -33,11 +33,11 @@ from minibert.sentence.modules import HEAD_MODULES, Module, list_modules, loader
 from minibert.sentence.options import check_device, check_processing, check_task, one_of, texts_at_once
 from minibert.sentence.prompts import builtin_prompts, check_prompts, choose_default, merge_prompts, resolve_prompt
 from minibert.sentence.saving import SavedModule, save_model
-from minibert.similarity import SIMILARITY_FUNCTIONS, SimilarityFunction, check_similarity
 from minibert.tokenizer.bert_tokenizer import SETTINGS, BertTokenizer
 from minibert.tokenizer.encodings import TokenizedBatch
 from minibert.tokenizer.texts import as_texts, check_inputs
 from minibert.tokenizer.windows import TokenWindows, count_tokens
+from minibert.vectors.similarity import SIMILARITY_FUNCTIONS, SimilarityFunction, check_similarity
 
 __all__ = ["LoadKeywords", "ModelCardData", "SentenceModel", "VectorModel", "full_name", "stored_settings"]
 

@@ -21,7 +21,7 @@ from minibert.checkpoint.files import ModelFiles
 from minibert.checkpoint.safetensors import load_tensors
 from minibert.errors import ModelFormatError
 from minibert.sentence.pooling import POOLING_MODES
-from minibert.similarity import normalize_embeddings
+from minibert.vectors.similarity import normalize_embeddings
 
 __all__ = [
     "ACTIVATIONS",

@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from minibert._utils import torch_interop
 from minibert._utils.validation import brief, check_choice, check_int, is_cpu
-from minibert.quantized import PRECISIONS
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import as_texts, refuse_lone_surrogate, shown
-from minibert.tokens.layers import LayerSelection
+from minibert.vectors.layers import LayerSelection
+from minibert.vectors.quantization import PRECISIONS
 
 __all__ = [
     "EncodeOptions",

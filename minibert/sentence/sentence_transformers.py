@@ -41,11 +41,16 @@ from minibert.sentence.options import (
     one_of,
 )
 from minibert.sentence.saving import HOME, SavedModule
-from minibert.similarity import SIMILARITY_FUNCTIONS, SimilarityFunction, check_truncate_dim, quantize_embeddings
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.texts import as_texts
 from minibert.tokenizer.windows import TextInfo
-from minibert.tokens.layers import LayerSelection
+from minibert.vectors.layers import LayerSelection
+from minibert.vectors.similarity import (
+    SIMILARITY_FUNCTIONS,
+    SimilarityFunction,
+    check_truncate_dim,
+    quantize_embeddings,
+)
 
 __all__ = ["SentenceTransformer"]
 

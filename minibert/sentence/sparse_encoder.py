@@ -26,8 +26,8 @@ from minibert.sentence.sparse_vectors import (
     sparse_similarity,
     sparse_similarity_pairwise,
 )
-from minibert.similarity import SimilarityFunction
 from minibert.tokenizer.texts import as_texts
+from minibert.vectors.similarity import SimilarityFunction
 
 __all__ = ["SparseEncoder"]
 

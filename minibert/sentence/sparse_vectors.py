@@ -13,7 +13,7 @@ from minibert._utils import torch_interop
 from minibert._utils.system import available_memory
 from minibert._utils.torch_interop import Scores, as_dense_array
 from minibert._utils.validation import FloatArray, IntArray, as_vectors, brief, check_indices
-from minibert.similarity import SIMILARITY_FUNCTIONS
+from minibert.vectors.similarity import SIMILARITY_FUNCTIONS
 
 __all__ = ["SparseVectors", "as_sparse", "make_sparse", "sparse_similarity", "sparse_similarity_pairwise"]
 

@@ -13,7 +13,7 @@ from minibert.serving.engine import Engine
 from minibert.serving.errors import ServiceError
 from minibert.serving.served_model import TextOptions
 from minibert.serving.work import Post, Work, notes_of, work_of
-from minibert.similarity import quantize_embeddings
+from minibert.vectors.similarity import quantize_embeddings
 
 __all__ = ["POSTS"]
 

@@ -19,7 +19,7 @@ from minibert.serving.prepared import check_number
 from minibert.serving.scheduler import MAX_STEP
 from minibert.serving.served_model import TextOptions
 from minibert.serving.work import Post, Work, fields_without_effect, text_options, truncation_of, work_of
-from minibert.similarity import pairwise_cos_sim
+from minibert.vectors.similarity import pairwise_cos_sim
 
 __all__ = ["POSTS", "info"]
 

@@ -32,7 +32,7 @@ from minibert.serving.vectors import Assemble, AssembleTokens, Embed, EmbedToken
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import check_inputs
 from minibert.tokenizer.windows import TokenWindows
-from minibert.tokens.layers import LayerSelection
+from minibert.vectors.layers import LayerSelection
 
 __all__ = ["ServedModel", "TextOptions"]
 

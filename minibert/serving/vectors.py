@@ -14,9 +14,9 @@ from minibert._utils.validation import FloatArray
 from minibert.sentence.encoding import Recipe, pool_encodings, token_vectors
 from minibert.sentence.modules import Pipeline
 from minibert.sentence.sentence_transformers import SentenceTransformer
-from minibert.similarity import normalize_embeddings
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.windows import TokenWindows
+from minibert.vectors.similarity import normalize_embeddings
 
 __all__ = ["Assemble", "AssembleTokens", "Embed", "EmbedTokens", "Unit"]
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from minibert import CrossEncoder, SentenceTransformer
-from minibert.similarity import quantize_embeddings
+from minibert.vectors.similarity import quantize_embeddings
 from tests.support.client_programs import TEXTS, needs, run_client
 from tests.support.sentence_heads import model_folder
 from tests.support.served import Served, served

@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 from minibert import SentenceTransformer
 from minibert.serving.asgi import app
 from minibert.serving.engine import Engine
-from minibert.similarity import quantize_embeddings
+from minibert.vectors.similarity import quantize_embeddings
 
 TEXTS = ["A cat sleeps.", "", "the bank", "A cat sleeps."]
 LONG = "a long text of many words " * 100

@@ -19,7 +19,7 @@ from minibert.serving.asgi import app
 from minibert.serving.engine import Engine
 from minibert.serving.scheduler import MAX_STEP
 from minibert.serving.settings import Settings
-from minibert.similarity import pairwise_cos_sim
+from minibert.vectors.similarity import pairwise_cos_sim
 from tests.support.fake_kinds import PATIENCE_SECONDS, Gate, job
 
 TEXTS = ["A cat sleeps.", "", "the bank", "A cat sleeps."]

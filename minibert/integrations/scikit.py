@@ -1,0 +1,141 @@
+"""A scikit-learn transformer from texts to vectors. Importing this module imports scikit-learn."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from minibert._utils.validation import FloatArray
+from minibert.checkpoint.files import DEFAULT_MODEL
+from minibert.sentence.options import EncodeOptions
+from minibert.sentence.sentence_transformers import SentenceTransformer
+from minibert.vectors.layers import LayerSelection
+
+try:
+    from sklearn.base import BaseEstimator, TransformerMixin
+except ImportError as error:
+    raise ImportError(
+        f"minibert.scikit needs scikit-learn, which cannot be imported ({error}): pip install scikit-learn."
+    ) from error
+
+__all__ = ["MinibertTransformer"]
+
+_OF_THE_MODEL = ("prompts", "revision", "backend", "num_threads", "compute_type", "shared_weights")
+_OF_ENCODE = tuple(field.name for field in dataclasses.fields(EncodeOptions))
+
+
+class MinibertTransformer(TransformerMixin, BaseEstimator):
+    """A transformer from texts to sentence vectors in a scikit-learn pipeline.
+
+    `fit` learns nothing. The model is loaded at its first use. Clones and pickles hold only the parameters, not the
+    weights, so each copy loads the model again.
+
+    Parameters
+    ----------
+    model_name_or_path, prompts, revision, backend, num_threads, compute_type, shared_weights
+        As in `SentenceTransformer`.
+    pooling, layers, layer_pooling, special_tokens, normalize_embeddings, truncate_dim
+        As in `SentenceTransformer.encode`.
+    prompt_name, prompt, truncation, stride, batch_size
+        As in `SentenceTransformer.encode`.
+    """
+
+    def __init__(
+        self,
+        model_name_or_path: str = DEFAULT_MODEL,
+        *,
+        prompts: dict[str, str] | str | None = None,
+        truncate_dim: int | None = None,
+        revision: str | None = None,
+        backend: str | None = None,
+        num_threads: int | None = None,
+        compute_type: str | None = None,
+        shared_weights: bool | None = None,
+        pooling: str | Sequence[str] | None = None,
+        layers: LayerSelection | None = None,
+        layer_pooling: str = "concat",
+        special_tokens: bool = True,
+        normalize_embeddings: bool = False,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        truncation: str = "warn",
+        stride: int = 0,
+        batch_size: int = 32,
+    ) -> None:
+        self.model_name_or_path = model_name_or_path
+        self.prompts = prompts
+        self.truncate_dim = truncate_dim
+        self.revision = revision
+        self.backend = backend
+        self.num_threads = num_threads
+        self.compute_type = compute_type
+        self.shared_weights = shared_weights
+        self.pooling = pooling
+        self.layers = layers
+        self.layer_pooling = layer_pooling
+        self.special_tokens = special_tokens
+        self.normalize_embeddings = normalize_embeddings
+        self.prompt_name = prompt_name
+        self.prompt = prompt
+        self.truncation = truncation
+        self.stride = stride
+        self.batch_size = batch_size
+
+    def fit(self, X: Any, y: Any = None) -> MinibertTransformer:
+        """Return the transformer itself; there is nothing to learn."""
+        return self
+
+    def transform(self, X: Any) -> FloatArray:
+        """Return the vectors of B texts, (B, width), float32.
+
+        Parameters
+        ----------
+        X : sequence, 1-D array, or pandas or Arrow column of B str
+
+        Raises
+        ------
+        TypeError, ValueError
+            As in `SentenceTransformer.encode`.
+        """
+        if isinstance(X, str):
+            raise TypeError("X is one str; expected a list of texts: [text].")
+        return self._encode(X)
+
+    def get_feature_names_out(self, input_features: Any = None) -> npt.NDArray[np.object_]:
+        """Return the names of the features: minibert0, minibert1, ..."""
+        return np.array([f"minibert{i}" for i in range(self._encode([]).shape[1])], dtype=object)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.requires_fit = False
+        tags.input_tags.two_d_array = False
+        tags.input_tags.one_d_array = True
+        tags.input_tags.string = True
+        return tags
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = dict(super().__getstate__())
+        state.pop("_loaded", None)
+        return state
+
+    def _encode(self, texts: Any) -> FloatArray:
+        options = {name: getattr(self, name) for name in _OF_ENCODE}
+        vectors: FloatArray = self._model().encode(texts, **options)
+        return vectors
+
+    def _model(self) -> SentenceTransformer:
+        """Return the model for the current parameters; load it only once."""
+        options = {name: getattr(self, name) for name in _OF_THE_MODEL}
+        key = (self.model_name_or_path, options)
+        loaded: tuple[Any, SentenceTransformer] | None = getattr(self, "_loaded", None)
+        if loaded is None or loaded[0] != key:
+            loaded = (key, SentenceTransformer(self.model_name_or_path, **options))
+            self._loaded = loaded
+        return loaded[1]

@@ -1,0 +1,118 @@
+"""The names of sentence_transformers.util that programs for inference use: ``from minibert import util``.
+
+The functions are those of `minibert.similarity`, `minibert.search` and `minibert.index`; this module collects them. A
+name that minibert does not have is refused with the reason.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from minibert._utils.foreign import missing_names
+from minibert._utils.reporting import write_line
+from minibert._utils.validation import brief
+from minibert.checkpoint.files import locate
+from minibert.sentence.model import full_name
+from minibert.sentence.options import check_device
+from minibert.vectors.index import semantic_search_faiss, semantic_search_usearch
+from minibert.vectors.search import (
+    community_detection,
+    paraphrase_mining,
+    paraphrase_mining_embeddings,
+    semantic_search,
+)
+from minibert.vectors.similarity import (
+    SimilarityFunction,
+    cos_sim,
+    dot_score,
+    euclidean_sim,
+    manhattan_sim,
+    normalize_embeddings,
+    pairwise_cos_sim,
+    pairwise_dot_score,
+    pairwise_euclidean_sim,
+    pairwise_manhattan_sim,
+    pytorch_cos_sim,
+    quantize_embeddings,
+    truncate_embeddings,
+)
+
+__all__ = [
+    "LoggingHandler",
+    "SimilarityFunction",
+    "batch_to_device",
+    "community_detection",
+    "cos_sim",
+    "dot_score",
+    "euclidean_sim",
+    "get_device_name",
+    "information_retrieval",
+    "is_sentence_transformer_model",
+    "manhattan_sim",
+    "normalize_embeddings",
+    "pairwise_cos_sim",
+    "pairwise_dot_score",
+    "pairwise_euclidean_sim",
+    "pairwise_manhattan_sim",
+    "paraphrase_mining",
+    "paraphrase_mining_embeddings",
+    "pytorch_cos_sim",
+    "quantize_embeddings",
+    "semantic_search",
+    "semantic_search_faiss",
+    "semantic_search_usearch",
+    "truncate_embeddings",
+]
+
+_Batch = TypeVar("_Batch", bound=Mapping[str, Any])
+
+information_retrieval = semantic_search
+"""The name of `semantic_search` in older programs."""
+
+
+def batch_to_device(batch: _Batch, target_device: object) -> _Batch:
+    """Return the batch itself, because it is in the memory of the CPU; refuse any other device."""
+    if not isinstance(batch, Mapping):
+        raise TypeError(f"batch={brief(batch)}; expected a mapping of names to arrays or tensors.")
+    check_device(target_device)
+    return batch
+
+
+def get_device_name() -> str:
+    """Return "cpu", the device on which minibert computes."""
+    return "cpu"
+
+
+def is_sentence_transformer_model(
+    model_name_or_path: str | os.PathLike[str],
+    token: str | bool | None = None,
+    cache_folder: str | os.PathLike[str] | None = None,
+    revision: str | None = None,
+    local_files_only: bool = False,
+) -> bool:
+    """Return whether a folder or a hub repository has modules.json; arguments as in `SentenceTransformer`."""
+    files = locate(
+        full_name(model_name_or_path),
+        revision=revision,
+        cache_dir=cache_folder,
+        token=token,
+        local_files_only=local_files_only,
+    )
+    return files.find("modules.json") is not None
+
+
+class LoggingHandler(logging.Handler):
+    """A handler for ``logging.basicConfig(handlers=[LoggingHandler()])``: lines appear above a progress bar."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a record on the standard output."""
+        try:
+            write_line(self.format(record))
+        except Exception:
+            self.handleError(record)
+
+
+__getattr__ = missing_names("minibert.util", __all__)

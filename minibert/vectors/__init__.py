@@ -1,0 +1,3 @@
+"""Vectors of tokens and words; scores, search, quantization and pictures of vectors."""
+
+__all__: list[str] = []
