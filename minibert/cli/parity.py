@@ -35,20 +35,17 @@ def add_verbs(verbs: Any) -> None:
         description="Compare the values that another implementation of BERT computed with the true ones.",
     )
     parts = parity.add_subparsers(dest="part", metavar="VERB", required=True)
-    _add_check(parts)
-    _add_probe(parts)
-    _add_names(parts)
-    _add_simulate(parts)
+    for add in (_add_check, _add_probe, _add_names, _add_simulate):
+        add_model_options(add(parts), backend=add is not _add_names)  # after the options of the verb itself
 
 
 def _start(parts: Any, name: str, run: Any, text: str, epilog: str | None = None) -> Parser:
     parser: Parser = parts.add_parser(name, help=text[0].lower() + text[1:-1], description=text, epilog=epilog)
-    add_model_options(parser, backend=name != "names")
     parser.set_defaults(run=run, failed=2 if name == "check" else 1)
     return parser
 
 
-def _add_check(parts: Any) -> None:
+def _add_check(parts: Any) -> Parser:
     check = _start(parts, "check", _check, "Compare a dump with the true values, and say what is wrong.", _CHECK_CODES)
     check.add_argument(
         "dump",
@@ -69,8 +66,8 @@ def _add_check(parts: Any) -> None:
         "--against",
         nargs="+",
         metavar=("LIBRARY", "FILE"),
-        help="run a library here instead of reading a dump: transformers, onnx FILE, openvino FILE, or "
-        "minibert TYPE for the error of a compute type",
+        help="run a library here instead of reading a dump: transformers, onnx FILE, or minibert TYPE for the error of "
+        "a compute type",
     )
     check.add_argument("--map", metavar="FILE", help="a JSON object: names in the dump -> names of minibert")
     check.add_argument(
@@ -89,19 +86,23 @@ def _add_check(parts: Any) -> None:
         help="float32, float16, bfloat16, or a number of units (default: %(default)s)",
     )
     check.add_argument("--json", metavar="FILE", help='write the report as JSON; "-" prints it instead of the text')
-    check.add_argument("--markdown", metavar="FILE", help="write the report for a pull request")
-    check.add_argument("--junit", metavar="FILE", help="write the report as JUnit XML, one test for each name")
-    check.add_argument("--github", action="store_true", help="print an annotation for GitHub Actions too")
+    check.add_argument("--markdown", metavar="FILE", help="write the report for a pull request or a paper")
+    check.add_argument("--all", dest="every_row", action="store_true", help="show every row of a long table")
+    check.add_argument(
+        "--port", default="", metavar="TEXT", help="what made the dump, with its version, for the report"
+    )
     check.add_argument("--no-diagnosis", dest="diagnosis", action="store_false", help="do not look for the cause")
+    return check
 
 
-def _add_probe(parts: Any) -> None:
+def _add_probe(parts: Any) -> Parser:
     probe = _start(parts, "probe", _probe, "Write inputs in which each known mistake is visible.")
     probe.add_argument("-o", "--output", required=True, metavar="FOLDER", help="made if it does not exist")
     probe.add_argument("--long", action="store_true", help="add a row as long as the model allows")
+    return probe
 
 
-def _add_names(parts: Any) -> None:
+def _add_names(parts: Any) -> Parser:
     names = _start(parts, "names", _names, "List what can be dumped: names and shapes.")
     names.add_argument(
         "--style",
@@ -109,13 +110,15 @@ def _add_names(parts: Any) -> None:
         default="minibert",
         help="the spelling (default: %(default)s)",
     )
+    return names
 
 
-def _add_simulate(parts: Any) -> None:
+def _add_simulate(parts: Any) -> Parser:
     simulate = _start(parts, "simulate", _simulate, "Write the dump of a port that has one known mistake.")
     simulate.add_argument("mistake", metavar="MISTAKE", help='the id of a mistake; "list" lists them')
     simulate.add_argument("-o", "--output", metavar="FILE", help="an .npz file")
     simulate.add_argument("--inputs", metavar="FILE", help="as for check (default: the probe of this model)")
+    return simulate
 
 
 def _raw(text: str) -> tuple[str, tuple[int, ...]]:
@@ -178,15 +181,14 @@ def _subject(arguments: argparse.Namespace) -> Subject:
     except ModelFormatError as error:
         report_problem(f"warning: the tokenizer is left out: {error}")
         tokenizer = None
-    return Subject(model, pipeline, tokenizer)
+    return Subject(model, pipeline, tokenizer, files.source)
 
 
 def _check(arguments: argparse.Namespace) -> int:
     from minibert.parity.comparison import NothingComparedError, check
     from minibert.parity.inputs import of_probe, of_texts, read_inputs
-    from minibert.parity.report import as_findings, as_table
 
-    for path, suffix in ((arguments.markdown, ".md"), (arguments.junit, ".xml"), (arguments.json, ".json")):
+    for path, suffix in ((arguments.markdown, ".md"), (arguments.json, ".json")):
         if path is not None and path != "-":
             check_output(path, (suffix,))
     if (arguments.dump is None) == (arguments.against is None):
@@ -200,21 +202,23 @@ def _check(arguments: argparse.Namespace) -> int:
     if arguments.texts is not None:
         inputs = of_texts(subject, _read_texts(arguments.texts))
     dump: Any = arguments.dump
+    port: str = arguments.port
     if arguments.against is not None:
-        from minibert.parity.peers import run_peer
+        from minibert.parity.peers import run_peer, versions_of
 
         inputs = read_inputs(of_probe(subject) if inputs is None else inputs, subject)
         library, *files = arguments.against
         dump = run_peer(library, files, locate_model(arguments), inputs)
+        port = port or versions_of(library, files)
     names = None if arguments.map is None else _read_map(arguments.map)
-    printed: list[str] = []
+    printed: list[Report] = []
     waiting = threading.Timer(_SILENT, report_problem, ["looking for the cause ..."])
     waiting.daemon = True
 
     def print_table(report: Report) -> None:
         """Print the table at once, because the search for the cause takes longer."""
-        printed.append(as_table(report))
-        print(printed[0], flush=True)
+        printed.append(report)
+        print(report.table(every_row=arguments.every_row), flush=True)
         waiting.start()
 
     try:
@@ -227,31 +231,27 @@ def _check(arguments: argparse.Namespace) -> int:
             raw=dict(arguments.raw or ()),
             diagnosis=arguments.diagnosis and "minibert" not in (arguments.against or ())[:1],  # the cause is known
             on_table=None if arguments.json == "-" else print_table,
+            port=port,
         )
     except NothingComparedError as error:
         report_problem(str(error))
         return 3
     finally:
         waiting.cancel()
-    _write(report, arguments, as_findings(report) if printed else str(report))
+    _write(report, arguments, report.findings() if printed else report.to_text(every_row=arguments.every_row))
     return report.exit_code
 
 
-def _write(report: Report, arguments: argparse.Namespace, text: str) -> None:
+def _write(report: Report, arguments: argparse.Namespace, printed: str) -> None:
     if arguments.json == "-":
         print(json.dumps(report.to_json(), indent=2, ensure_ascii=False))
-    elif text:
-        print(text)
+    elif printed:
+        print(printed)
     if arguments.json not in (None, "-"):
         write_json(arguments.json, report.to_json())
     if arguments.markdown is not None:
-        write_whole(arguments.markdown, lambda file: file.write(report.to_markdown().encode()))
-    if arguments.junit is not None:
-        write_whole(arguments.junit, lambda file: file.write(report.to_junit().encode()))
-    if arguments.github:
-        from minibert.parity.report import as_annotations
-
-        print(as_annotations(report), end="\n" if not report.allowed else "")
+        text = report.to_markdown(every_row=arguments.every_row)
+        write_whole(arguments.markdown, lambda file: file.write(text.encode()))
 
 
 def _read_texts(path: str) -> list[Any]:

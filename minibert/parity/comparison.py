@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import itertools
 import os
-from collections.abc import Callable, Mapping
+import platform
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
+import minibert
 from minibert._utils.files import printable
 from minibert._utils.validation import FloatArray, brief, counted
 from minibert.bert.packed import PackedBatch
@@ -16,12 +20,12 @@ from minibert.parity.diagnosis import diagnose
 from minibert.parity.dumps import Dump, NothingComparedError, as_dump, read_dump
 from minibert.parity.finding import Finding
 from minibert.parity.inputs import check_inputs, check_weights, of_probe, read_inputs, row_labels
-from minibert.parity.matching import Matched, Placed, match, place, shape_of
-from minibert.parity.report import Report, Row
+from minibert.parity.matching import Matched, Meaning, Placed, match, place, shape_of
+from minibert.parity.report import UNIT, Report, Row
 from minibert.parity.subject import INPUTS, Subject, visible
 from minibert.parity.truth import HALF_PRECISIONS, true_values
-from minibert.parity.vectors import VECTOR, mask_of
-from minibert.parity.verdict import RMS, Measuring, is_allowed, verdict_of, with_holds, with_levels, within
+from minibert.parity.vectors import VECTOR, mask_of, state_name
+from minibert.parity.verdict import RMS, Errors, find_moved, is_allowed, verdict_of, with_levels
 from minibert.trace.names import Spec
 
 __all__ = ["NothingComparedError", "check"]
@@ -37,6 +41,7 @@ def check(
     raw: Mapping[str, tuple[int, ...]] | None = None,
     diagnosis: bool = True,
     on_table: Callable[[Report], None] | None = None,
+    port: str = "",
 ) -> Report:
     """Compare the values that another implementation computed with the true ones, and say what is wrong.
 
@@ -59,6 +64,8 @@ def check(
         Whether to look for the cause.
     on_table : function, optional
         It is called with the report without causes before a cause is looked for, which can take many seconds.
+    port : str
+        What made the dump, with its version, for the report.
 
     Returns
     -------
@@ -74,19 +81,29 @@ def check(
     subject = Subject.of(model)
     _check_budget(budget)
     arrays = as_dump(dump) if isinstance(dump, Mapping) else read_dump(dump, raw)
+    source = printable(os.fspath(inputs)) if isinstance(inputs, str | os.PathLike) else ""
     if inputs is None:
         own: dict[str, Any] = dict(reversed(match(arrays, subject, None, names).inputs))  # the first of each
-        inputs = own if "input_ids" in own or "inputs_embeds" in own else of_probe(subject)
+        source = "those of the dump" if own.keys() & {"input_ids", "inputs_embeds"} else "the probe"
+        inputs = of_probe(subject) if source == "the probe" else own
     taken = read_inputs(inputs, subject)
     batch = subject.pack(taken)
     matched = match(arrays, subject, batch, names)
     wrong_inputs, notes = check_inputs(subject, taken, matched.inputs)
     wrong_weights, more = check_weights(subject, matched.weights)
-    findings, notes = [*wrong_inputs, *wrong_weights], [*notes, *more]
+    findings = [*wrong_inputs, *wrong_weights]
     if not matched.values and not findings:
         raise NothingComparedError(_nothing(arrays, matched))
     with np.errstate(all="ignore"):  # the numbers of a port may overflow anything
-        return _Comparison(subject, taken, batch, matched, notes).report(budget, findings, diagnosis, on_table)
+        comparison = _Comparison(subject, taken, batch, [*matched.notes, *notes, *more])
+        report = comparison.compare([] if wrong_inputs else matched.values, findings, budget)
+        about = _about(subject, taken, batch, source, port)
+        report = dataclasses.replace(report, unknown=matched.unknown, about=about)
+        if findings or report.verdict != "wrong" or not diagnosis:
+            return report
+        if on_table is not None:
+            on_table(dataclasses.replace(report, diagnosis=[]))
+        return comparison.diagnosed(report)
 
 
 def _check_budget(budget: object) -> None:
@@ -106,126 +123,98 @@ def _nothing(arrays: Dump, matched: Matched) -> str:
     )
 
 
-def _worst(rows: list[Row], entries: list[Placed]) -> dict[str, FloatArray]:
-    """Return one array of each name: of several, the one with the largest error."""
-    found: dict[str, tuple[float, FloatArray]] = {}
-    for row, entry in zip(rows, entries, strict=True):
-        ratio = row.ratio if np.isfinite(row.ratio) else np.inf
-        if row.name not in found or ratio > found[row.name][0]:
-            found[row.name] = (ratio, entry.array)
-    return {name: array for name, (_, array) in found.items()}
-
-
-def _is_layer(name: str, spec: Spec) -> bool:
-    return spec.layer is not None and name == f"encoder.layer.{spec.layer}"
+def _about(subject: Subject, inputs: Mapping[str, Any], batch: PackedBatch, source: str, port: str) -> dict[str, str]:
+    """Return what a citation needs."""
+    config = subject.config
+    sizes = f"{config.num_hidden_layers} layers, hidden_size {config.hidden_size}"
+    digest = hashlib.sha256()
+    for name in INPUTS:
+        if name in inputs:
+            digest.update(name.encode() + np.ascontiguousarray(inputs[name]).astype("<f8").tobytes())
+    rows, length = batch.mask.shape
+    shape = f"{counted(rows, 'row')} of {length}, {counted(batch.num_tokens, 'token')}"
+    return {
+        "model": ", ".join(filter(None, [subject.source, subject.head, sizes])),
+        "weights": f"sha256 {subject.digest} of the float32 numbers in the order of the forward pass",
+        "inputs": ", ".join(filter(None, [source, shape, f"sha256 {digest.hexdigest()[:16]}"])),
+        "port": port,
+        "versions": f"minibert {minibert.__version__}, NumPy {np.__version__}, Python {platform.python_version()}, "
+        f"{platform.machine()}",
+        "unit": UNIT,
+    }
 
 
 class _Comparison:
-    """One dump beside one model."""
+    """The values of one dump beside those of one model."""
 
-    def __init__(
-        self, subject: Subject, inputs: dict[str, Any], batch: PackedBatch, matched: Matched, notes: list[str]
-    ) -> None:
-        self._subject, self._inputs = subject, inputs
-        self._batch, self._matched = batch, matched
-        self._notes = notes
-        self._misfits: list[str] = []
-        self._warnings: list[str] = []
+    def __init__(self, subject: Subject, inputs: dict[str, Any], batch: PackedBatch, notes: list[str]) -> None:
+        self._subject, self._inputs, self._batch, self._notes = subject, inputs, batch, notes
         self._specs = dict(subject.names.specs)
         if subject.pipeline is not None:
             self._specs[VECTOR] = Spec(VECTOR, None, "pooled", subject.pipeline.widths[-1], False)
-        names = {entry.name for entry in matched.values}
-        names |= {entry.before for entry in matched.values if entry.before}
-        self._measuring = Measuring(subject, inputs, batch, names)
+        self._errors = Errors(subject, inputs, batch)
+        self._found: list[Placed] = []
 
-    def report(
-        self,
-        budget: str | float,
-        findings: list[Finding],
-        diagnosis: bool,
-        on_table: Callable[[Report], None] | None,
-    ) -> Report:
-        """Compare the values, unless the inputs differ."""
-        stopped_by, stopped = bool(findings), any(finding.names[0] in INPUTS for finding in findings)
-        entries = [] if stopped else self._placed()
-        if not entries and not findings:
+    def compare(self, meanings: list[Meaning], findings: list[Finding], budget: str | float) -> Report:
+        """Return the report without causes, except for `findings` and names that have the values of other names."""
+        self._errors.expect({name for one in meanings for name in (one.name, one.before) if name in self._specs})
+        num_heads = self._subject.config.num_attention_heads
+        placement = place(meanings, self._specs, self._batch, num_heads, self._errors.relative)
+        self._notes += placement.notes
+        found = self._found = placement.found
+        if not found and not findings:
             more = len(self._notes) - 1
             same = f" So it is with {counted(more, 'more name')}." if more > 0 else ""
             raise NothingComparedError(f"Nothing can be compared. {self._notes[0]}{same}")
-        units = self._measuring.units([entry.name for entry in entries])
-        rows = [self._measuring.row(*entry, units) for entry in entries]
-        rows, renamed = self._with_holds(rows, entries)
-        arrays = _worst(rows, entries)
-        rows = with_levels(rows, arrays, [entry.value for entry in self._matched.values], self._measuring)
+        units = self._errors.units([one.name for one in found])
+        rows, moved = find_moved(
+            [self._errors.row(*one, units) for one in found],
+            [one.array for one in found],
+            self._subject.names,
+            self._all_errors(),
+        )
+        given = [one.value for one in meanings]
+        rows = with_levels(rows, self._worst(rows), given, self._errors)
         verdict = verdict_of(rows, bool(findings))
-        if verdict == "float32" and rows and self._bits(entries):
+        if verdict == "float32" and rows and self._is_ours():
             verdict = "bits"
         first = next((row.name for row in rows if row.level == "wrong"), None)
-        if findings:
-            first = findings[0].names[0]
-        self._say_layouts(rows)
-        self._say_hidden(rows, entries)
-        self._warn_of_twins(rows, entries)
-        self._warn_of_neighbours(rows, verdict, budget)
-        report = Report(
+        self._note_layouts(rows)
+        self._note_hidden(rows)
+        return Report(
             verdict=verdict,
-            first=first if verdict == "wrong" else None,
+            first=findings[0].names[0] if findings else first if verdict == "wrong" else None,
             names=rows,
-            diagnosis=findings,
+            diagnosis=findings or moved,
             budget=budget,
-            allowed=not stopped_by and is_allowed(rows, verdict, budget),
+            allowed=not findings and is_allowed(rows, verdict, budget),
             notes=self._notes,
-            unknown=self._matched.unknown,
-            model=self._description(),
-            misfits=self._misfits,
-            warnings=self._warnings,
+            misfits=placement.misfits,
+            warnings=[*placement.warnings, *self._different_twins(), *self._near_states(rows, verdict, budget)],
         )
-        if findings or verdict != "wrong":
-            return report
-        if diagnosis and on_table is not None:
-            on_table(report)
-        causes = (self._diagnose(rows, entries) if diagnosis else []) or renamed
-        return dataclasses.replace(report, diagnosis=causes)
 
-    def _description(self) -> str:
-        config = self._subject.config
-        return f"{config.num_hidden_layers} layers, hidden_size {config.hidden_size}"
+    def _all_errors(self) -> Callable[[FloatArray, str], float]:
+        """Return the relative error beside any value of the model; these are not kept, because they are many."""
+        values = true_values(self._subject, self._inputs, self._batch, list(self._subject.names.specs))
+        return lambda array, name: self._errors.relative(array, name, values[name])
 
-    def _placed(self) -> list[Placed]:
-        num_heads = self._subject.config.num_attention_heads
-        placement = place(self._matched.values, self._specs, self._batch, num_heads, self._measuring.error)
-        self._misfits = placement.misfits
-        self._notes.extend(placement.notes)
-        self._warnings.extend(placement.warnings)
-        return placement.found
+    def _worst(self, rows: list[Row]) -> dict[str, FloatArray]:
+        """Return one array of each name: of several, the one with the largest error."""
+        both = sorted(zip(rows, self._found, strict=True), key=lambda one: np.nan_to_num(one[0].ratio, nan=np.inf))
+        return {row.name: one.array for row, one in both}
 
-    def _with_holds(self, rows: list[Row], entries: list[Placed]) -> tuple[list[Row], list[Finding]]:
-        names = self._subject.names
-        # Not kept, because these are all values of the model.
-        values = true_values(self._subject, self._inputs, self._batch, list(names.specs))
-
-        def error(array: FloatArray, name: str) -> float:
-            return self._measuring.error(array, name, values[name])
-
-        return with_holds(rows, [entry.array for entry in entries], names, error, within)
-
-    def _bits(self, entries: list[Placed]) -> bool:
+    def _is_ours(self) -> bool:
         """Return whether all values are those of minibert, bit for bit."""
-        names = [name for name, _, _, _ in entries]
-        if VECTOR in names or any(array.dtype != np.float32 for _, _, array, _ in entries):
+        names = [one.name for one in self._found]
+        if VECTOR in names or any(one.array.dtype != np.float32 for one in self._found):
             return False
         trace = self._subject.model.trace(**self._inputs, record=names)
-        return all(
-            np.array_equal(
-                visible(array, self._batch.mask),
-                visible(trace[name], self._batch.mask),
-            )
-            for name, _, array, _ in entries
-        )
+        mask = self._batch.mask
+        return all(np.array_equal(visible(one.array, mask), visible(trace[one.name], mask)) for one in self._found)
 
     # --- what else is said --------------------------------------------------------------------------------------------
 
-    def _say_layouts(self, rows: list[Row]) -> None:
+    def _note_layouts(self, rows: list[Row]) -> None:
         by_layout: dict[str, list[str]] = {}
         for row in rows:
             if row.layout:
@@ -234,58 +223,58 @@ class _Comparison:
             more = f" and {len(names) - 2} more" if len(names) > 2 else ""
             self._notes.append(f"{', '.join(names[:2])}{more} {'were' if len(names) > 1 else 'was'} read as {layout}.")
 
-    def _say_hidden(self, rows: list[Row], entries: list[Placed]) -> None:
-        if self._batch.mask.all() or any(row.level == "wrong" for row in rows):
-            return
-        if any(
-            self._specs[name].kind == "tokens" and np.any(array[~self._batch.mask]) for name, _, array, _ in entries
-        ):
+    def _note_hidden(self, rows: list[Row]) -> None:
+        hidden = ~self._batch.mask
+        arrays = [one.array for one in self._found if self._specs[one.name].kind == "tokens"]
+        if all(row.level != "wrong" for row in rows) and any(np.any(array[hidden]) for array in arrays):
             self._notes.append("Places that are masked hold numbers. That is fine: nothing reads them.")
 
-    def _warn_of_twins(self, rows: list[Row], entries: list[Placed]) -> None:
-        by_name: dict[str, list[Placed]] = {}
-        for entry in entries:
-            by_name.setdefault(entry.name, []).append(entry)
-        for row in rows:
-            twins = by_name.pop(row.name, [])
-            shown = [visible(twin.array, mask_of(twin.name, self._batch.mask)) for twin in twins]
+    def _different_twins(self) -> Iterator[str]:
+        """Warn of names of one value that have different numbers."""
+        for name, group in itertools.groupby(self._found, key=lambda one: one.name):
+            twins = list(group)
+            shown = [visible(one.array, mask_of(name, self._batch.mask)) for one in twins]
             if any(not np.array_equal(one, shown[0], equal_nan=True) for one in shown[1:]):
-                given = " and ".join(twin.given for twin in twins[:3])
-                self._warnings.append(f"{given} are names of one value, and hold different numbers.")
+                given = " and ".join(one.given for one in twins[:3])
+                yield f"{given} are names of one value, and hold different numbers."
 
-    def _warn_of_neighbours(self, rows: list[Row], verdict: str, budget: str | float) -> None:
+    def _near_states(self, rows: list[Row], verdict: str, budget: str | float) -> Iterator[str]:
         """Warn of hidden states that are nearer to each other than the errors that the verdict allows."""
-        in_units = isinstance(budget, int | float)
-        if not (verdict in HALF_PRECISIONS or (in_units and verdict != "bits")):
+        in_units = isinstance(budget, int | float) and verdict != "bits"
+        if verdict not in HALF_PRECISIONS and not in_units:
             return
-        states = [name for name, spec in self._specs.items() if name == "embeddings" or _is_layer(name, spec)]
+        states = [state_name(i) for i in range(self._subject.config.num_hidden_layers + 1)]
         true = true_values(self._subject, self._inputs, self._batch, states)
         near = []
         for row in rows:
             if row.name not in states:
                 continue
-            unit = row.unit if in_units else row.rms / row.half[verdict] if row.half.get(verdict) else 0.0
-            allowed = unit * (float(budget) if in_units else RMS)
+            allowed = row.unit * float(budget) if in_units else RMS * row.rms / (row.half.get(verdict) or np.inf)
             i = states.index(row.name)
             for other in states[max(i - 1, 0) : i + 2]:
-                if other != row.name and self._measuring.difference(true[row.name], true[other]) <= allowed:
+                if other != row.name and self._errors.rms(true[row.name], true[other]) <= allowed:
                     near.append((row.given, other))
         if near:
             more = f" So it is with {counted(len(near) - 1, 'more pair')}." if len(near) > 1 else ""
-            self._warnings.append(
+            yield (
                 f"The dump cannot tell {near[0][0]} from {near[0][1]}: the true values are nearer to each other than "
                 f"the errors that {budget if in_units else verdict} allows. Names that are off by one layer are called "
                 f"right too.{more}"
             )
 
-    def _diagnose(self, rows: list[Row], entries: list[Placed]) -> list[Finding]:
-        port = _worst(rows, entries)
+    def diagnosed(self, report: Report) -> Report:
+        """Look for the cause, and mark the names that are wrong by themselves."""
+        rows = report.names
+        port = self._worst(rows)
         wrong = list(dict.fromkeys(row.name for row in rows if not row.ratio <= RMS))
-        vectors = self._measuring.true_vectors if VECTOR in port else None
-        self._measuring.truth.release()
+        vectors = self._errors.true_vectors if VECTOR in port else None
+        self._errors.truth.release()
         labels = row_labels(self._subject, self._batch.mask, self._inputs)
         holds = {row.name: row.holds for row in rows if row.holds}
         if not {*holds.values()} <= self._specs.keys():  # queries and keys are exchanged, which says enough
-            return []
+            return report
         model = self._subject.model
-        return diagnose(model, self._inputs, port, wrong, budget=RMS, vectors=vectors, rows=labels, holds=holds)
+        causes = diagnose(model, self._inputs, port, wrong, budget=RMS, vectors=vectors, rows=labels, holds=holds)
+        own = {name for cause in causes for name in cause.names}
+        marked = [dataclasses.replace(row, own=row.level == "wrong" and row.name in own) for row in rows]
+        return dataclasses.replace(report, names=marked, diagnosis=causes or report.diagnosis)

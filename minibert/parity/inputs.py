@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from minibert._utils.files import check_format, make_folder, parse_json, printable, read_bytes, write_json, write_whole
+from minibert._utils.files import check_format, make_folder, parse_json, printable, read_bytes, write_whole
 from minibert._utils.validation import IntArray, brief, check_int, counted
 from minibert.errors import ModelFormatError
 from minibert.parity.dumps import NothingComparedError, read_dump
@@ -71,7 +71,10 @@ class Probe:
         home = Path(make_folder(folder))
         rows = {name: array.tolist() for name, array in self.inputs.items()}
         content: dict[str, Any] = {"format": FORMAT, **rows, "texts": [list(pair) for pair in self.texts]}
-        write_json(home / "probe.json", {**content, "shows": self.shows})
+        content["shows"] = self.shows
+        entries = (f'"{key}": {_json_rows(value)}' for key, value in content.items())
+        text = "{" + ",\n".join(entries) + "}\n"
+        write_whole(home / "probe.json", lambda file: file.write(text.encode()))
         write_whole(home / "probe.npz", lambda file: np.savez(file, **self.inputs))  # type: ignore[arg-type]
         _write_safetensors(home / "probe.safetensors", self.inputs)
         lines = "".join("\t".join(filter(None, pair)) + "\n" for pair in self.texts)
@@ -150,6 +153,13 @@ def _ids(
     encoded = tokenizer(first, second, truncation="longest_first", max_length=width)
     types = encoded.get("token_type_ids") or [0] * len(encoded["input_ids"])
     return list(encoded["input_ids"]), [min(int(one), config.type_vocab_size - 1) for one in types]
+
+
+def _json_rows(value: Any) -> str:
+    """Return JSON with one row in a line."""
+    if not isinstance(value, list):
+        return json.dumps(value)
+    return "[\n  " + ",\n  ".join(json.dumps(row, ensure_ascii=False) for row in value) + "]"
 
 
 def _write_safetensors(path: Path, arrays: dict[str, IntArray]) -> None:

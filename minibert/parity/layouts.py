@@ -135,12 +135,12 @@ def _tokens(value: Array, spec: Spec, batch: PackedBatch, num_heads: int) -> Ite
         yield from _heads(value, batch, (B, S, T, A, D))
     if value.ndim == 1:
         if len(value) == B * S * W:
-            yield value.reshape(B, S, W), "flat"
-            yield value.reshape(S, B, W).swapaxes(0, 1), "flat (S, B, H)"
-            yield value.reshape(B, W, S).swapaxes(1, 2), "flat (B, H, S)"
+            yield value.reshape(B, S, W), "numbers without a shape"
+            yield value.reshape(S, B, W).swapaxes(0, 1), "numbers without a shape, (S, B, H)"
+            yield value.reshape(B, W, S).swapaxes(1, 2), "numbers without a shape, (B, H, S)"
         if len(value) == T * W:
-            yield _scatter(value.reshape(T, W), batch), "flat (T, H), without padding"
-            yield _scatter(value.reshape(W, T).T, batch), "flat (H, T), without padding"
+            yield _scatter(value.reshape(T, W), batch), "numbers without a shape, (T, H), without padding"
+            yield _scatter(value.reshape(W, T).T, batch), "numbers without a shape, (H, T), without padding"
     if value.ndim > 3 and 1 in shape:
         yield from _tokens(value.reshape([size for size in shape if size != 1]), spec, batch, num_heads)
     if spec.name == "embeddings.position_embeddings" and B != 1 and shape in ((1, S, W), (S, W)):
@@ -196,7 +196,7 @@ def _pairs(value: Array, spec: Spec, batch: PackedBatch) -> Iterator[tuple[Array
         yield value.reshape(B, A, S, S), "(B A, S, S)"
         yield value.reshape(A, B, S, S).swapaxes(0, 1), "(A B, S, S)"
     if value.ndim == 1 and len(value) == B * A * S * S:
-        yield value.reshape(B, A, S, S), "flat"
+        yield value.reshape(B, A, S, S), "numbers without a shape"
 
 
 def _pooled(value: Array, spec: Spec, batch: PackedBatch) -> Iterator[tuple[Array, str]]:
@@ -206,4 +206,4 @@ def _pooled(value: Array, spec: Spec, batch: PackedBatch) -> Iterator[tuple[Arra
     if value.shape == (spec.width, B):
         yield value.T, "(H, B)"
     if value.size == B * spec.width and value.ndim in (1, 3) and value.shape != (B, spec.width):
-        yield value.reshape(B, spec.width), "flat" if value.ndim == 1 else str(value.shape)
+        yield value.reshape(B, spec.width), "numbers without a shape" if value.ndim == 1 else str(value.shape)

@@ -63,12 +63,13 @@ class Meaning:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Matched:
-    """What a dump holds: inputs, weights and values, several of one meaning too, and unknown names."""
+    """What a dump holds: inputs, weights and values, several of one meaning too; unknown names; notes."""
 
     inputs: list[tuple[str, npt.NDArray[Any]]]
     weights: list[tuple[str, npt.NDArray[Any]]]
     values: list[Meaning]
     unknown: list[str]
+    notes: list[str]
 
 
 def match(dump: Dump, subject: Subject, batch: PackedBatch | None, renamed: Mapping[str, str] | None = None) -> Matched:
@@ -91,7 +92,7 @@ def match(dump: Dump, subject: Subject, batch: PackedBatch | None, renamed: Mapp
     if missing:
         raise ValueError(f"The map has the names {brief(missing)}, which are not in the dump: {brief(list(dump))}.")
     weights = {*subject.weights()} if batch is not None else set()
-    matched = Matched([], [], [], [])
+    matched = Matched([], [], [], [], [])
     for key, value in dump.items():
         name, given = renamed.get(key, key), printable(key)
         plain = _INPUT_NAMES.get(name, name)
@@ -108,6 +109,8 @@ def match(dump: Dump, subject: Subject, batch: PackedBatch | None, renamed: Mapp
                 found = _values(name, given, value, subject, batch)
             matched.values.extend(found)
             matched.unknown.extend([] if found else [given])
+    if batch is not None and len(matched.unknown) > 1:
+        _match_behind_prefix(matched, dump, subject)
     if batch is not None and not matched.values and len(matched.unknown) == 1:
         (given,) = matched.unknown
         value = next(value for key, value in dump.items() if printable(key) == given)
@@ -117,6 +120,25 @@ def match(dump: Dump, subject: Subject, batch: PackedBatch | None, renamed: Mapp
     order = {name: i for i, name in enumerate((*subject.names.specs, VECTOR))}
     matched.values.sort(key=lambda entry: order[entry.name])
     return matched
+
+
+def _match_behind_prefix(matched: Matched, dump: Dump, subject: Subject) -> None:
+    """Match names that all have one prefix, such as /m/embeddings/LayerNorm/... of an exported module "m"."""
+    values = {printable(key): value for key, value in dump.items()}
+    behind: dict[str, dict[str, str]] = {}
+    for given in matched.unknown:
+        for end in [i for i, character in enumerate(given[:_LONGEST]) if character in "./" and i][:4]:
+            found = subject.names.find(given[end:] if given[end] == "/" else given[end + 1 :])
+            if found is not None:
+                behind.setdefault(given[:end], {})[given] = found[0]
+                break
+    if len(behind) != 1:  # of two prefixes, such as query and passage, none is better
+        return
+    ((prefix, names),) = behind.items()
+    if len(names) > max(1, len(matched.values)):  # fewer may be something else, such as gradients
+        matched.values.extend(Meaning(name, given, values[given]) for given, name in names.items())
+        matched.unknown[:] = [given for given in matched.unknown if given not in names]
+        matched.notes.append(f"{counted(len(names), 'name')} were read without the prefix {prefix}.")
 
 
 def _weight_name(name: str) -> str:

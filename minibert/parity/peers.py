@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,12 @@ from minibert._utils.torch_interop import to_tensor
 from minibert._utils.validation import brief
 from minibert.bert.low_precision import COMPUTE_TYPES
 from minibert.checkpoint.files import ModelFiles
+from minibert.checkpoint.safetensors import open_checkpoint
 from minibert.models.bert_model import BertModel
 from minibert.parity.dumps import Dump
 from minibert.parity.subject import INPUTS
 
-__all__ = ["PEERS", "run_peer"]
+__all__ = ["PEERS", "run_peer", "versions_of"]
 
 
 def run_peer(library: str, files: Sequence[str], model: ModelFiles, inputs: Mapping[str, Any]) -> Dump:
@@ -28,7 +30,7 @@ def run_peer(library: str, files: Sequence[str], model: ModelFiles, inputs: Mapp
     Parameters
     ----------
     library : str               a key of `PEERS`
-    files : sequence of str     for "onnx" and "openvino" the exported model, for "minibert" the compute type
+    files : sequence of str     for "onnx" the exported model, for "minibert" the compute type
     model : ModelFiles          the checkpoint, for "transformers" and "minibert"
     inputs : mapping of str to int array
 
@@ -42,10 +44,10 @@ def run_peer(library: str, files: Sequence[str], model: ModelFiles, inputs: Mapp
     return PEERS[library](list(files), model, inputs)
 
 
-def _one_file(library: str, files: list[str]) -> Path:
-    if len(files) != 1 or not Path(files[0]).is_file():
-        raise ValueError(f"{library} needs one file of an exported model; given was {brief(files)}.")
-    return Path(files[0])
+def versions_of(library: str, files: Sequence[str]) -> str:
+    """Return what a report says about a port that was run: the versions of its libraries, and what it ran."""
+    packages = {"transformers": ("transformers", "torch"), "onnx": ("onnxruntime",), "minibert": ("minibert",)}[library]
+    return ", ".join([*(f"{name} {sys.modules[name].__version__}" for name in packages), *files])
 
 
 def _missing(library: str, package: str, error: ImportError) -> ValueError:
@@ -86,7 +88,7 @@ def _transformers(files: list[str], model: ModelFiles, inputs: Mapping[str, Any]
         raise ValueError(f"transformers cannot run {printable(str(folder))}: {_first_line(error)}") from error
     found |= {f"hidden_states.{i}": _array(state) for i, state in enumerate(output.hidden_states)}
     found |= {f"attentions.{i}": _array(probs) for i, probs in enumerate(output.attentions or ()) if probs is not None}
-    if "pooler.dense.weight" not in {name for name, _ in _stored_names(model)}:
+    if "pooler.dense.weight" not in {name.removeprefix("bert.") for name in open_checkpoint(model)}:
         found = {name: value for name, value in found.items() if not name.startswith("pooler")}
     return found
 
@@ -103,12 +105,6 @@ def _silent(logging: Any) -> Iterator[None]:
         logging.set_verbosity(verbosity)
         if bars:
             logging.enable_progress_bar()
-
-
-def _stored_names(model: ModelFiles) -> list[tuple[str, str]]:
-    from minibert.checkpoint.safetensors import open_checkpoint
-
-    return [(name.removeprefix("bert."), name) for name in open_checkpoint(model)]
 
 
 def _keeper(found: Dump, name: str) -> Any:
@@ -129,7 +125,9 @@ def _array(tensor: Any) -> Any:
 
 def _onnx(files: list[str], model: ModelFiles, inputs: Mapping[str, Any]) -> Dump:
     """Run an .onnx file with onnxruntime; with the package onnx, all values whose names mean something are kept."""
-    path = _one_file("onnx", files)
+    if len(files) != 1 or not Path(files[0]).is_file():
+        raise ValueError(f"onnx needs one file of an exported model; given was {brief(files)}.")
+    path = Path(files[0])
     try:
         import onnxruntime
     except ImportError as error:
@@ -175,37 +173,8 @@ def _typed(inputs: Mapping[str, Any], name: str, kind: str) -> Any:
     return np.asarray(value, np.int32 if "int32" in kind or "i32" in kind else np.int64)
 
 
-def _openvino(files: list[str], model: ModelFiles, inputs: Mapping[str, Any]) -> Dump:
-    """Run an .xml or .onnx file with OpenVINO in float32."""
-    path = _one_file("openvino", files)
-    try:
-        import openvino
-    except ImportError as error:
-        raise _missing("openvino", "openvino", error) from error
-    try:
-        core = openvino.Core()
-        graph = core.read_model(os.fspath(path))
-        names = [name for op in graph.get_ops() for output in op.outputs() for name in output.get_names()]
-        there = {name for output in graph.outputs for name in output.get_names()}
-        wanted = [n for n in names if n.startswith("/") and n not in there and n.rpartition("/")[2].startswith(_OPS)]
-        graph.add_outputs(sorted(set(wanted)))
-        compiled = core.compile_model(graph, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-        given = {one.any_name: _typed(inputs, one.any_name, one.element_type.to_string()) for one in compiled.inputs}
-        result = compiled(given)
-    except Exception as error:  # a foreign library raises errors of many types
-        raise ValueError(f"openvino cannot run {printable(str(path))}: {_first_line(error)}") from error
-    found: Dump = {}
-    for output in compiled.outputs:
-        for name in output.get_names():
-            found[name] = np.array(result[output])
-    return found
-
-
 def _first_line(error: Exception) -> str:
-    """Return the first line of a message that says something: OpenVINO begins with the lines of its own source."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    saying = [line for line in lines if not line.startswith(("Exception from ", "Check '"))]
-    return (saying or lines or [type(error).__name__])[0][:300]
+    return next(iter(str(error).split("\n")), "")[:300] or type(error).__name__
 
 
 # --- minibert ---------------------------------------------------------------------------------------------------------
@@ -219,5 +188,5 @@ def _minibert(files: list[str], model: ModelFiles, inputs: Mapping[str, Any]) ->
     return dict(BertModel.from_files(model, compute_type=files[0]).trace(**inputs))
 
 
-PEERS = {"transformers": _transformers, "onnx": _onnx, "openvino": _openvino, "minibert": _minibert}
+PEERS = {"transformers": _transformers, "onnx": _onnx, "minibert": _minibert}
 """The libraries that `run_peer` can run."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -35,11 +36,13 @@ class Subject:
     model : BertModel or a model with a head
     pipeline : Pipeline or None     what makes vectors of its hidden states; None if it is not known
     tokenizer : BertTokenizer or None
+    source : str                    the name or folder of the checkpoint, for reports
     """
 
     model: Any
     pipeline: Pipeline | None = None
     tokenizer: Any = None
+    source: str = ""
 
     @classmethod
     def of(cls, model: Any) -> Subject:
@@ -90,6 +93,14 @@ class Subject:
         """Return the arrays of the checkpoint by their names, without the prefix "bert."."""
         weights: Weights = self.model.weights
         return {name.removeprefix("bert."): array for name, array in named_arrays(weights, self.head)}
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """The begin of the SHA-256 of the float32 numbers of all weights, in the order of the forward pass."""
+        digest = hashlib.sha256()
+        for array in self.weights().values():
+            digest.update(np.ascontiguousarray(array, "<f4").data)
+        return digest.hexdigest()[:16]
 
     def pack(self, inputs: Mapping[str, Any]) -> PackedBatch:
         """Check inputs, and pack them without padding.

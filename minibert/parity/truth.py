@@ -173,16 +173,18 @@ def measure_units(
     batch: PackedBatch,
     truth: Mapping[str, FloatArray],
     precision: str = "float32",
+    names: Sequence[str] | None = None,
 ) -> dict[str, Unit]:
-    """Return the error of each name in a plain forward of this precision.
+    """Return the error of each name, or of `names`, in a plain forward of this precision.
 
     For "float32" that is the larger error of two orders of summation, because the order is a library's choice. For
     "float16" and "bfloat16" the weights and the inputs and results of all ops are rounded.
     """
-    runs = [Values(subject, inputs, batch, list(truth), ops, np.float32) for ops in _ops_of(precision)]
+    wanted = list(truth) if names is None else names
+    runs = [Values(subject, inputs, batch, wanted, ops, np.float32) for ops in _ops_of(precision)]
     units: dict[str, Unit] = {}
-    for name, true in truth.items():
-        shown = visible(true, batch.mask)
+    for name in wanted:
+        shown = visible(truth[name], batch.mask)
         least = _LEAST_UNIT * float(np.sqrt(np.mean(shown * shown))) if shown.size else 0.0
         for run in runs:
             with np.errstate(all="ignore"):

@@ -1,10 +1,10 @@
-"""The errors of a dump in units, the level of each row, arrays with the name of another value, and the verdict."""
+"""The errors of arrays in units, the level of each row, arrays with the name of another value, and the verdict."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,49 +17,30 @@ from minibert.parity.replay import encoder_of
 from minibert.parity.report import Row
 from minibert.parity.subject import Subject, visible
 from minibert.parity.truth import HALF_PRECISIONS, Unit, Values, measure_units, plain_states, round_to, true_values
-from minibert.parity.vectors import VECTOR, mask_of
+from minibert.parity.vectors import VECTOR, mask_of, state_name
 from minibert.trace.names import Names
 
-__all__ = ["LARGEST", "NEARER", "RMS", "Measuring", "is_allowed", "verdict_of", "with_holds", "with_levels", "within"]
+__all__ = ["LARGEST", "NEARER", "RMS", "Errors", "find_moved", "is_allowed", "verdict_of", "with_levels"]
 
 
-class Measuring:
-    """Errors of arrays in padded form, of one model and one batch.
+class Errors:
+    """Errors of arrays in padded form, of one model and one batch; `expect` says of which values."""
 
-    Parameters
-    ----------
-    subject : Subject
-    inputs : dict of inputs, as the model takes them
-    batch : PackedBatch
-    names : set of str       the values that are measured; `VECTOR` is one of them
-    """
-
-    def __init__(self, subject: Subject, inputs: dict[str, Any], batch: PackedBatch, names: set[str]) -> None:
+    def __init__(self, subject: Subject, inputs: dict[str, Any], batch: PackedBatch) -> None:
         self._subject, self._inputs, self._batch = subject, inputs, batch
+        self._names: set[str] = set()
+        self._last_state = state_name(subject.config.num_hidden_layers)
+
+    def expect(self, names: set[str]) -> None:
+        """Choose the values that are computed; `VECTOR` is one of them."""
         self._names = names
-
-    @property
-    def mask(self) -> npt.NDArray[np.bool_]:
-        """The tokens that are not masked, (B, S)."""
-        return self._batch.mask
-
-    @property
-    def embeddings_bias(self) -> FloatArray:
-        """The bias of the LayerNorm of the embeddings, (H,)."""
-        return encoder_of(self._subject.model).weights.embeddings_norm.bias
 
     @functools.cached_property
     def truth(self) -> Values:
         """The true values."""
-        names = self._names - {VECTOR}
-        if VECTOR in self._names:
-            names.add(self._last_state)
-        ordered = [name for name in self._subject.names.specs if name in names]
+        wanted = self._names | ({self._last_state} if VECTOR in self._names else set())
+        ordered = [name for name in self._subject.names.specs if name in wanted]
         return true_values(self._subject, self._inputs, self._batch, ordered)
-
-    @property
-    def _last_state(self) -> str:
-        return self._subject.names.resolve("last_hidden_state")[0]
 
     @functools.cached_property
     def true_vectors(self) -> FloatArray:
@@ -72,53 +53,44 @@ class Measuring:
     def _shown(self, array: FloatArray, name: str) -> FloatArray:
         return visible(array, mask_of(name, self._batch.mask)).astype(np.float64, copy=False)
 
-    def error(self, array: FloatArray, name: str, true: FloatArray | None = None) -> float:
-        """Return the relative RMS error of an array in padded form."""
-        true = self._shown(self._true(name) if true is None else true, name)
-        with np.errstate(all="ignore"):
-            size = float(np.sqrt(np.mean(true * true))) if true.size else 0.0
-            error = float(np.sqrt(np.mean((self._shown(array, name) - true) ** 2))) if true.size else 0.0
-        return error / (size or 1.0)
+    def rms(self, one: FloatArray, other: FloatArray | float = 0.0, name: str = "") -> float:
+        """Return the RMS difference of two values over the places that are not masked."""
+        beside = other if isinstance(other, float) else self._shown(other, name)
+        return _rms(self._shown(one, name) - beside)
 
-    def difference(self, one: FloatArray, other: FloatArray) -> float:
-        """Return the RMS difference of two values, over the visible places."""
-        error = visible(one, self._batch.mask) - visible(other, self._batch.mask)
-        return float(np.sqrt(np.mean(error * error))) if error.size else 0.0
+    def relative(self, array: FloatArray, name: str, true: FloatArray | None = None) -> float:
+        """Return the RMS error over the RMS of the true values."""
+        true = self._true(name) if true is None else true
+        return self.rms(array, true, name) / (self.rms(true, name=name) or 1.0)
 
-    def units(self, names: list[str], precision: str = "float32") -> dict[str, Unit]:
+    def units(self, names: Sequence[str], precision: str = "float32") -> dict[str, Unit]:
         """Return the errors of a plain forward in a precision, by name."""
         wanted = [name for name in dict.fromkeys(names) if name != VECTOR]
-        truth = _Some(self.truth, wanted)
-        units = measure_units(self._subject, self._inputs, self._batch, truth, precision)
+        units = measure_units(self._subject, self._inputs, self._batch, self.truth, precision, wanted)
         if VECTOR in names:
-            units[VECTOR] = self._vector_unit(precision)
+            true = self._shown(self.true_vectors, VECTOR)
+            for states in plain_states(self._subject, self._inputs, self._batch, self._last_state, precision):
+                error = self._shown(self._subject.vectors(states, self._batch), VECTOR) - true
+                unit = Unit.of(error, max(2.0**-26 * _rms(true), 1e-300))
+                units[VECTOR] = unit.larger(units.get(VECTOR, unit))
         return units
-
-    def _vector_unit(self, precision: str) -> Unit:
-        true = self._shown(self.true_vectors, VECTOR)
-        unit: Unit | None = None
-        for states in plain_states(self._subject, self._inputs, self._batch, self._last_state, precision):
-            vectors = self._shown(self._subject.vectors(states, self._batch), VECTOR)
-            least = 2.0**-26 * float(np.sqrt(np.mean(true * true))) if true.size else 0.0
-            one = Unit.of(vectors - true, max(least, 1e-300))
-            unit = one if unit is None else one.larger(unit)
-        assert unit is not None
-        return unit
 
     def row(self, name: str, given: str, array: FloatArray, layout: str, units: Mapping[str, Unit]) -> Row:
         """Measure an array; its level is not known yet."""
         true = self._true(name)
         with np.errstate(all="ignore"):
             error = np.abs(self._shown(array, name) - self._shown(true, name))
-            rms = float(np.sqrt(np.mean(error * error))) if error.size else 0.0
-        finite = bool(np.isfinite(error).all())
         broken = float("nan") if np.isnan(error).any() else float("inf")  # beside NaN, no size can be given
-        largest = float(error.max(initial=0.0)) if finite else broken
-        rms = rms if finite else broken
-        flat = int(np.argmax(np.where(np.isfinite(error), error, np.inf))) if error.size else 0
-        indices: Any = np.arange(true.size).reshape(true.shape)
-        places = visible(indices, mask_of(name, self._batch.mask))
-        at = tuple(int(i) for i in np.unravel_index(places[flat], true.shape)) if error.size else ()
+        finite = bool(np.isfinite(error).all())
+        rms, largest, relative = broken, broken, broken
+        if finite:
+            rms, largest, relative = _rms(error), float(error.max(initial=0.0)), self.relative(array, name)
+        at: tuple[int, ...] = ()
+        if error.size:
+            indices: Any = np.arange(true.size).reshape(true.shape)
+            flat = int(np.argmax(np.where(np.isfinite(error), error, np.inf)))
+            place = visible(indices, mask_of(name, self._batch.mask))[flat]
+            at = tuple(int(i) for i in np.unravel_index(place, true.shape))
         return Row(
             name=name,
             given=given,
@@ -127,7 +99,7 @@ class Measuring:
             worst=largest / units[name].largest,
             rms=rms,
             largest=largest,
-            relative=self.error(array, name) if finite else broken,
+            relative=relative,
             unit=units[name].rms,
             at=at,
             value=float(array[at]) if at else 0.0,
@@ -135,24 +107,23 @@ class Measuring:
             layout=layout,
         )
 
+    def is_scaled(self, embeddings: FloatArray) -> bool:
+        """Return whether the error of the embeddings is a factor for each token, as of a wrong eps; rounding is not."""
+        mask = self._batch.mask
+        true = self.truth["embeddings"][mask]
+        error = embeddings[mask] - true
+        centered = true - encoder_of(self._subject.model).weights.embeddings_norm.bias
+        factors = (error * centered).sum(axis=1) / np.maximum((centered * centered).sum(axis=1), 1e-300)
+        rest = error - factors[:, None] * centered
+        return bool(np.sum(rest * rest) < _SCALED * np.sum(error * error))
 
-class _Some(Mapping[str, FloatArray]):
-    """Some names of a mapping whose values are computed when they are read."""
 
-    def __init__(self, values: Mapping[str, FloatArray], names: list[str]) -> None:
-        self._values, self._names = values, names
+def _rms(values: FloatArray) -> float:
+    with np.errstate(all="ignore"):
+        return float(np.sqrt(np.mean(values * values))) if values.size else 0.0
 
-    def __getitem__(self, name: str) -> FloatArray:
-        if name not in self._names:
-            raise KeyError(name)
-        return self._values[name]
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
+# --- levels -----------------------------------------------------------------------------------------------------------
 
 RMS, LARGEST = 4.0, 8.0
 """The budget: RMS error and largest error, in units of those of a plain float32 forward. See the README."""
@@ -164,9 +135,7 @@ _SCALED = 0.1
 _LEAST_HALF = 1 / 32
 
 
-def with_levels(
-    rows: list[Row], arrays: Mapping[str, FloatArray], given: Iterable[Any], measuring: Measuring
-) -> list[Row]:
+def with_levels(rows: list[Row], arrays: Mapping[str, FloatArray], given: Iterable[Any], errors: Errors) -> list[Row]:
     """Say which rows are wrong, or which half precision they have.
 
     Parameters
@@ -174,12 +143,12 @@ def with_levels(
     rows : list of Row
     arrays : mapping of names to arrays in padded form
     given : all arrays of the dump, as they were given; one of a value for each text is a list
-    measuring : Measuring
+    errors : Errors
     """
-    off = [row for row in rows if not within(row)]
+    off = [row for row in rows if not _within(row)]
     if not off:
         return rows
-    level = _half_precision(rows, arrays, given, measuring) if not any(row.holds for row in rows) else None
+    level = _half_precision(rows, arrays, given, errors) if not any(row.holds for row in rows) else None
     if level is None:
         return [dataclasses.replace(row, level="wrong") if row in off else row for row in rows]
     precision, units = level
@@ -191,7 +160,7 @@ def with_levels(
 
 
 def _half_precision(
-    rows: list[Row], aligned: Mapping[str, FloatArray], given: Iterable[Any], measuring: Measuring
+    rows: list[Row], aligned: Mapping[str, FloatArray], given: Iterable[Any], errors: Errors
 ) -> tuple[str, dict[str, Unit]] | None:
     """Return the half precision whose forward has such errors, and its units; None if there is none.
 
@@ -205,10 +174,10 @@ def _half_precision(
     # All numbers of bfloat16 that are not tiny or huge are numbers of float16 too.
     stored = [one for one in reversed(HALF_PRECISIONS) if all(_is_rounded(array, one) for array in arrays)]
     states = [row for row in rows if row.name == "embeddings"]
-    if not stored and (not states or within(states[0]) or _is_scaled(aligned["embeddings"], measuring)):
+    if not stored and (not states or _within(states[0]) or errors.is_scaled(aligned["embeddings"])):
         return None
     for precision in stored[:1] or HALF_PRECISIONS:
-        units = measuring.units([row.name for row in rows], precision)
+        units = errors.units([row.name for row in rows], precision)
         ratios = [(row.rms / units[row.name].rms, row.largest / units[row.name].largest) for row in rows]
         # Where the weights are numbers of this precision, a look-up has no error.
         exact = [units[row.name].rms <= row.unit for row in rows]
@@ -217,17 +186,6 @@ def _half_precision(
         ):
             return precision, units
     return None
-
-
-def _is_scaled(embeddings: FloatArray, measuring: Measuring) -> bool:
-    """Return whether the error of the embeddings is a factor for each token, as of a wrong eps; rounding is not."""
-    mask = measuring.mask
-    true = measuring.truth["embeddings"][mask]
-    error = embeddings[mask] - true
-    centered = true - measuring.embeddings_bias
-    factors = (error * centered).sum(axis=1) / np.maximum((centered * centered).sum(axis=1), 1e-300)
-    rest = error - factors[:, None] * centered
-    return bool(np.sum(rest * rest) < _SCALED * np.sum(error * error))
 
 
 def verdict_of(rows: list[Row], found: bool) -> str:
@@ -254,10 +212,12 @@ def _is_rounded(array: npt.NDArray[Any], precision: str) -> bool:
     return bool(np.array_equal(array, round_to(precision, array.astype(np.float32))))
 
 
-def within(row: Row) -> bool:
+def _within(row: Row) -> bool:
     """Return whether a row is within the budget of float32."""
     return row.ratio <= RMS and row.worst <= LARGEST
 
+
+# --- arrays with the name of another value ----------------------------------------------------------------------------
 
 NEARER = 100.0
 """A value is taken for another one if it is nearer to it by this factor."""
@@ -268,11 +228,11 @@ Error = Callable[[FloatArray, str], float]
 """The relative error of an array, beside the true value of a name."""
 
 
-def with_holds(
-    rows: list[Row], arrays: Sequence[FloatArray], names: Names, error: Error, within: Callable[[Row], bool]
+def find_moved(
+    rows: list[Row], arrays: Sequence[FloatArray], names: Names, error: Error
 ) -> tuple[list[Row], list[Finding]]:
     """Find arrays that are the value of another name; all wrong rows must be such, or nothing is said."""
-    far = [i for i, row in enumerate(rows) if not within(row)]
+    far = [i for i, row in enumerate(rows) if not _within(row)]
     if any(rows[i].name == VECTOR for i in far):
         return rows, []
     found: dict[int, str] = {}
