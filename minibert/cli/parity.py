@@ -181,7 +181,8 @@ def _subject(arguments: argparse.Namespace) -> Subject:
     except ModelFormatError as error:
         report_problem(f"warning: the tokenizer is left out: {error}")
         tokenizer = None
-    return Subject(model, pipeline, tokenizer, files.source)
+    source = arguments.model if arguments.revision is None else f"{arguments.model} at {arguments.revision}"
+    return Subject(model, pipeline, tokenizer, source)
 
 
 def _check(arguments: argparse.Namespace) -> int:
