@@ -52,7 +52,6 @@ HOMES = {
     "transformers": {"parity"},
     "onnxruntime": {"parity"},
     "onnx": {"parity"},
-    "openvino": {"parity"},
     "pyarrow": {"corpus"},
     **{key: {"integrations"} for key in ("bertopic", "chromadb", "haystack", "keybert", "langchain_core")},
     **{key: {"integrations"} for key in ("llama_index", "mteb", "ray")},
