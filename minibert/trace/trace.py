@@ -307,7 +307,7 @@ class Trace(Mapping[str, FloatArray]):
             What a comparison with another implementation found for each value.
         vector : list of VectorStep, optional
             The steps from the last hidden states to the vector of each text:
-            ``minibert.inside.vectors.vector_steps(model, texts).steps`` of a `SentenceTransformer`.
+            ``minibert.inside.sentences.vector_steps(model, texts).steps`` of a `SentenceTransformer`.
 
         Raises
         ------

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 import minibert
 from benchmarks.checkpoints import random_checkpoint
 from minibert import BertModel, Edit, inside
-from minibert.inside import resume
+from minibert.inside import interventions
 from minibert.trace.trace import Trace
 from tests.support.head_models import CLASSES, head_checkpoint, inputs_of, their_model
 from tests.support.torch_hooks import run_hooked
@@ -126,7 +126,7 @@ def test_patches_are_those_of_hooks(model: BertModel, theirs: Any) -> None:
 @pytest.mark.parametrize("kind", CLASSES)
 def test_every_model_can_be_ablated_and_patched(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The copies that begin at a layer have the bits of a whole run with an edit, also in several batches and steps."""
-    monkeypatch.setattr(resume, "_TOKENS_AT_ONCE", 100)
+    monkeypatch.setattr(interventions, "_TOKENS_AT_ONCE", 100)
     ours = getattr(minibert, kind).from_pretrained(head_checkpoint(tmp_path / "model", kind))
     inputs, other = inputs_of(kind, rows=6), inputs_of(kind, rows=6)
     other["input_ids"] = (other["input_ids"] + 7) % 97
@@ -217,7 +217,7 @@ def test_norms_are_those_of_the_formula(
 
 def test_norms_in_blocks_are_the_same(model: BertModel, trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = inside.norms(model, trace)
-    monkeypatch.setattr("minibert.inside.contributions._BLOCK", 1)
+    monkeypatch.setattr("minibert.inside.attention._BLOCK", 1)
     np.testing.assert_allclose(inside.norms(model, trace), whole, rtol=1e-12)
 
 
@@ -341,7 +341,7 @@ def test_layers_are_compared_by_the_definitions(rows: int, model: BertModel, tmp
 def test_the_logit_lens_is_their_head_on_every_state(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("minibert.inside.lens.SLICE_BYTES", 4 * 97 * 5)
+    monkeypatch.setattr("minibert.inside.representations.SLICE_BYTES", 4 * 97 * 5)
     folder = head_checkpoint(tmp_path / "model", kind)
     ours, inputs = getattr(minibert, kind).from_pretrained(folder), inputs_of(kind, rows=6)
     theirs = their_model(folder, kind, "eager").double()

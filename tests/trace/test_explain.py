@@ -252,11 +252,11 @@ def test_the_options_of_the_command(small_folder: Path, capsys: pytest.CaptureFi
     assert "token 3" in shown[3]
     for options, message in (
         (["--token", "4"], "token=4; expected an int, -4 to 3"),
-        (["--layer", str(depth)], f"--layer {depth}; expected an int"),
+        (["--layer", str(depth)], f"layers={depth}; expected an int"),
         (["--token", "x"], "the text has no such token"),
     ):
         assert main([*common, *options]) == 1
-        assert message in capsys.readouterr().err.replace("--token 4", "token=4")
+        assert message in capsys.readouterr().err
     for options in (["--layer", "0", "--all"], ["--layer", "x"]):
         with pytest.raises(SystemExit, match="2"):
             main([*common, *options])

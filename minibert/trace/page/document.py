@@ -175,7 +175,7 @@ def _checked_parts(parts: FloatArray, texts: list[dict[str, Any]]) -> FloatArray
 
 def _check_vector(vector: Sequence[VectorStep], num_texts: int) -> None:
     if not isinstance(vector, list | tuple) or not all(isinstance(step, VectorStep) for step in vector):
-        raise TypeError(f"vector={brief(vector)}; expected the steps of minibert.inside.vectors.vector_steps.")
+        raise TypeError(f"vector={brief(vector)}; expected the steps of minibert.inside.sentences.vector_steps.")
     if any(len(step.values) != num_texts for step in vector):
         raise ValueError(f"vector has the vectors of {len(vector[0].values)} texts; the trace has {num_texts}.")
 

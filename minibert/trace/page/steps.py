@@ -43,7 +43,7 @@ class Step(NamedTuple):
 
 
 class VectorStep(NamedTuple):
-    """One step from the last hidden states to the vector of a text; `minibert.inside.vectors` makes them.
+    """One step from the last hidden states to the vector of a text; `minibert.inside.sentences` makes them.
 
     Parameters
     ----------
