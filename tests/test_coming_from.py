@@ -602,15 +602,6 @@ def _a_service(world: World) -> None:
         client.encode(TEXTS)
 
 
-@row("`bert-serving-start` here, `BertClient()` or `BertClient(port=5557)`")
-def _a_service_here(world: World) -> None:
-    """That the service is asked is shown in serving/test_bert_client.py."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    with pytest.raises(ConnectionError, match=f"nothing listens on port {port} of this machine"):
-        BertClient(port=port)
-
-
 @row("`is_tokenized=True`")
 def _tokens(world: World) -> None:
     with pytest.raises(ValueError, match="give texts"):

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from minibert.compat.stand_in import Contents, Package, missing
 from tests.support.outcomes import PATIENCE
 
 ROOT = Path(__file__).parent.parent
@@ -177,18 +176,8 @@ def test_the_real_library_must_not_be_loaded_yet(tmp_path: Path) -> None:
 
 
 def test_without_the_import_nothing_is_registered(tmp_path: Path) -> None:
-    code = (
-        "import sys, minibert, minibert.compat, minibert.compat.stand_in; print('sentence_transformers' in sys.modules)"
-    )
+    code = "import sys, minibert.compat, minibert.integrations.stand_in; print('sentence_transformers' in sys.modules)"
     assert run(code, tmp_path).stdout == "False\n"
-
-
-def test_the_message_for_a_missing_name() -> None:
-    package = Package("library", "library-on-pypi", "1", "minibert.compat.library", {"": Contents()})
-    assert missing(package, "library.name") == (
-        "library.name is not in minibert, which stands in for library here (by minibert.compat.library). If you need "
-        "it, use library-on-pypi itself: leave out that import."
-    )
 
 
 @pytest.mark.parametrize("library", ["keybert", "bertopic"])

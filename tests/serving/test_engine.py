@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from minibert import SentenceTransformer
-from minibert.compat.bert_serving import BertClient
+from minibert.integrations.bert_serving import BertClient
 from minibert.serving.engine import Engine
 from minibert.serving.errors import KINDS, ServiceError
 from minibert.serving.scheduler import Scheduler

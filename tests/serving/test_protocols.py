@@ -14,7 +14,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from minibert import SentenceTransformer
-from minibert.compat.bert_serving import BertClient
+from minibert.integrations.bert_serving import BertClient
 from minibert.serving.asgi import app
 from minibert.serving.engine import Engine
 from minibert.serving.scheduler import MAX_STEP

@@ -1,0 +1,254 @@
+"""A stand-in for sentence-transformers: libraries that import that package get minibert, in this process only.
+
+Its modules are made from a table, and each name is looked up when it is first used. A library may import and inherit
+from a class that minibert does not have: it gets a placeholder, which raises when an object of it is made.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.metadata import Distribution
+from os import PathLike
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import Any, NamedTuple
+
+import minibert
+from minibert._utils.foreign import MODULES_ARE_READ
+
+__all__ = ["install"]
+
+_NAME = "sentence_transformers"
+_MAKER = "minibert.compat.sentence_transformers"
+
+# The modules of Python that look for a module, below importlib.util.find_spec or an import.
+_IMPORT_MODULES = ("importlib._bootstrap", "_frozen_importlib")
+
+# The version of sentence-transformers whose names and arguments minibert has; libraries compare it.
+VERSION = f"6.2.0+minibert.{minibert.__version__}"
+
+
+class Contents(NamedTuple):
+    """What one module of the stand-in has.
+
+    names
+        Names, each with its place in minibert: "module:attribute".
+    source
+        A module of minibert; all of its public names are here too.
+    reasons
+        Names of classes that minibert does not have, each with what to do instead. The name "*" means every other name
+        that begins with a capital letter.
+    """
+
+    names: Mapping[str, str] = {}
+    source: str = ""
+    reasons: Mapping[str, str] = {}
+
+
+_WITHOUT = "leave out `import minibert.compat.sentence_transformers`"
+_TRAINING = f"minibert does not train. Use sentence-transformers itself: {_WITHOUT}. minibert loads what it saves."
+_PARTS = f"{MODULES_ARE_READ} To build a model from single modules use sentence-transformers itself: {_WITHOUT}."
+_EVALUATION = (
+    "evaluators are part of sentence-transformers. They accept minibert's models in a process that loads the real "
+    f"library: {_WITHOUT}."
+)
+_NOT_YET = f"use sentence-transformers itself: {_WITHOUT}."
+
+_MODEL = {"SentenceTransformer": "minibert:SentenceTransformer"}
+_OTHER_MODELS = {name: f"minibert:{name}" for name in ("CrossEncoder", "SparseEncoder", "MultiVectorEncoder")}
+_OF_UTIL = ("LoggingHandler", "SimilarityFunction", "quantize_embeddings")
+_TRAINERS = tuple(
+    f"{model}{part}"
+    for model in ("SentenceTransformer", *_OTHER_MODELS)
+    for part in ("Trainer", "TrainingArguments", "ModelCardData")
+)
+# In versions before 5.4 each class of sentence_transformers.models has a module of its own name.
+_OF_MODELS = (
+    *("BoW", "CLIPModel", "CNN", "Dense", "Dropout", "InputModule", "LayerNorm", "LSTM", "Module", "Normalize"),
+    *("Pooling", "Router", "StaticEmbedding", "Transformer", "WeightedLayerPooling", "WordEmbeddings", "WordWeights"),
+)
+_DATA = ("DefaultBatchSampler", "InputExample", "MultiDatasetDefaultBatchSampler", "ParallelSentencesDataset")
+
+_MINING = (
+    f"it prepares training data. Use sentence-transformers itself, which works with a model of minibert: {_WITHOUT}."
+)
+_UTIL = Contents(source="minibert.util", reasons={"mine_hard_negatives": _MINING})
+
+
+def _only(reason: str) -> Contents:
+    return Contents(reasons={"*": reason})
+
+
+def _model(name: str) -> Contents:
+    return Contents({name: f"minibert:{name}"}, reasons={name: _NOT_YET, "*": _TRAINING})
+
+
+# Modules of sentence-transformers 6.2, and the names of versions before 5.4 that libraries still try.
+MODULES = {
+    "": Contents(
+        names={**_MODEL, **_OTHER_MODELS, **{name: f"minibert.util:{name}" for name in _OF_UTIL}},
+        reasons={
+            "mine_hard_negatives": _MINING,
+            **dict.fromkeys(_OTHER_MODELS, _NOT_YET),
+            **dict.fromkeys((*_TRAINERS, *_DATA), _TRAINING),
+        },
+    ),
+    "SentenceTransformer": Contents(_MODEL),
+    "sentence_transformer": Contents(_MODEL, reasons={"*": _TRAINING}),
+    "sentence_transformer.model": Contents(_MODEL),
+    "cross_encoder": _model("CrossEncoder"),
+    "cross_encoder.CrossEncoder": _model("CrossEncoder"),
+    "cross_encoder.model": _model("CrossEncoder"),
+    "sparse_encoder": _model("SparseEncoder"),
+    "sparse_encoder.model": _model("SparseEncoder"),
+    "multi_vector_encoder": _model("MultiVectorEncoder"),
+    "util": _UTIL,
+    **{f"util.{name}": _UTIL for name in ("similarity", "retrieval", "quantization", "tensor", "logging")},
+    "similarity_functions": _UTIL,
+    "quantization": _UTIL,
+    "models": Contents(reasons=dict.fromkeys((*_OF_MODELS, "*"), _PARTS)),
+    **{f"models.{name}": _only(_PARTS) for name in _OF_MODELS},
+    "base": Contents(),
+    "base.modules": _only(_PARTS),
+    "sentence_transformer.modules": _only(_PARTS),
+    "evaluation": _only(_EVALUATION),
+    "sentence_transformer.evaluation": _only(_EVALUATION),
+    **{
+        f"{folder}{name}": _only(_TRAINING)
+        for folder in ("", "sentence_transformer.")
+        for name in ("losses", "datasets", "readers", "trainer", "training_args", "model_card")
+    },
+}
+
+
+class _Placeholder(type):
+    """The type of classes that can be named and inherited from; making an object of one raises."""
+
+    reason: str
+
+    def __call__(cls, *args: object, **kwargs: object) -> Any:
+        raise NotImplementedError(cls.reason)
+
+    def __getattr__(cls, name: str) -> _Placeholder:
+        """Return a placeholder, because libraries put attributes of these classes into defaults of arguments."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return _placeholder(f"{cls.__qualname__}.{name}", cls.__module__, cls.reason)
+
+
+def _placeholder(name: str, module: str, reason: str) -> _Placeholder:
+    return _Placeholder(name.rpartition(".")[2], (), {"__module__": module, "__qualname__": name, "reason": reason})
+
+
+class _Module(ModuleType):
+    """A module of the stand-in."""
+
+    @property
+    def _contents(self) -> Contents:
+        return MODULES[_key(self.__name__)]
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Set an attribute, but let no module hide a name: `pkg.SentenceTransformer` is a class and an old module."""
+        if not (isinstance(value, _Module) and {name} & {*self._contents.names, *self._contents.reasons}):
+            super().__setattr__(name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        names, source, reasons = self._contents
+        if name == "__all__":
+            return sorted({*names, *(import_module(source).__all__ if source else ())})
+        if name.startswith("__"):
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        reason = reasons.get(name) or (name[:1].isupper() and reasons.get("*"))
+        if name not in names and name not in reasons and _key(f"{self.__name__}.{name}") in MODULES:
+            return import_module(f"{self.__name__}.{name}")
+        module, _, attribute = names.get(name, f"{source}:{name}").partition(":")
+        value = getattr(import_module(module), attribute, None) if module and not name.startswith("_") else None
+        if value is None:
+            if not reason:
+                raise AttributeError(_missing(f"{self.__name__}.{name}"))
+            value = _placeholder(name, self.__name__, f"{self.__name__}.{name} is not in minibert: {reason}")
+        self.__dict__[name] = value
+        return value
+
+    def __dir__(self) -> list[str]:
+        return sorted({*self.__dict__, *self.__getattr__("__all__")})
+
+
+def _key(fullname: str) -> str:
+    return fullname.removeprefix(_NAME).lstrip(".")
+
+
+def _missing(name: str) -> str:
+    return (
+        f"{name} is not in minibert, which stands in for {_NAME} here (by {_MAKER}). If you need it, use "
+        "sentence-transformers itself: leave out that import."
+    )
+
+
+class _Finder(MetaPathFinder, Loader):
+    """Finds the modules of the stand-in, and its version for importlib.metadata."""
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        if fullname.partition(".")[0] != _NAME:
+            return None
+        if _key(fullname) not in MODULES:
+            frame: FrameType | None = sys._getframe(1)
+            while frame is not None and frame.f_globals.get("__name__") in (
+                "importlib._bootstrap",
+                "_frozen_importlib",
+            ):
+                frame = frame.f_back
+            if frame is not None and frame.f_globals.get("__name__") == "importlib.util":
+                return None  # find_spec only asks, and an import does not
+            # `from package import name` also comes here; with its own name the error would be replaced by Python's
+            raise ModuleNotFoundError(_missing(fullname), name=f"{fullname} of {_MAKER}")
+        return ModuleSpec(fullname, self, origin=_MAKER, is_package=True)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _Module(spec.name, f"A stand-in by {_MAKER}.")
+
+    def exec_module(self, module: ModuleType) -> None:
+        if module.__name__ == _NAME:
+            module.__dict__["__version__"] = VERSION
+
+    def find_distributions(self, context: Any = None) -> Iterator[Distribution]:
+        wanted = getattr(context, "name", None)
+        if wanted is None or wanted.replace("-", "_").lower() == _NAME:
+            yield _Distribution()
+
+
+class _Distribution(Distribution):
+    """The metadata of the stand-in: name and version."""
+
+    def read_text(self, filename: str) -> str | None:
+        metadata = f"Metadata-Version: 2.1\nName: sentence-transformers\nVersion: {VERSION}\n"
+        return {"METADATA": metadata, "top_level.txt": f"{_NAME}\n"}.get(filename)
+
+    def locate_file(self, path: str | PathLike[str]) -> Path:
+        return Path(path)
+
+
+def install() -> ModuleType:
+    """Make `import sentence_transformers` give the stand-in, in this process; do nothing if it does so already.
+
+    Raises
+    ------
+    ImportError
+        The real library is loaded already. Libraries that took their names from it would go on using it.
+    """
+    loaded = sys.modules.get(_NAME)
+    if isinstance(loaded, _Module):
+        return loaded
+    if loaded is not None:
+        raise ImportError(
+            f"{_NAME} is loaded already, from {getattr(loaded, '__file__', None) or 'an unknown place'}. Put "
+            f"`import {_MAKER}` before every import of a library that uses {_NAME}, and start a new "
+            "process (in a notebook: restart the kernel)."
+        )
+    sys.modules.pop(_NAME, None)  # None there means that the import is forbidden
+    sys.meta_path.insert(0, _Finder())
+    return import_module(_NAME)
