@@ -135,12 +135,7 @@ LAYER = (
         )
         for part in ("query", "key", "value")
     ),
-    Entry(
-        f"{_S}.scores",
-        "scores",
-        "by_head(query) @ transposed(by_head(key)) / sqrt(D)",
-        "(B, A, S, S)",
-    ),
+    Entry(f"{_S}.scores", "scores", "by_head(query) @ transposed(by_head(key)) / sqrt(D)", "(B, A, S, S)"),
     Entry(
         f"{_S}.probs",
         "probs",

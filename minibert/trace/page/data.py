@@ -242,13 +242,7 @@ def _embedding(trace: Traced, index: int, payload: Payload) -> dict[str, Any] | 
 
 
 def _attention(
-    trace: Traced,
-    index: int,
-    length: int,
-    choice: Choice,
-    payload: Payload,
-    num_texts: int,
-    tokens: Sequence[str],
+    trace: Traced, index: int, length: int, choice: Choice, payload: Payload, num_texts: int, tokens: Sequence[str]
 ) -> dict[str, Any]:
     """Return the attention of each head: probs, shares weighted by the values' lengths, scores, measures of heads."""
     shape = (len(choice.layers), len(choice.heads), length)

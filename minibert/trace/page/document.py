@@ -252,13 +252,7 @@ def _digest(text: str) -> str:
 
 
 def _document(
-    trace: Traced,
-    title: str,
-    note: str,
-    description: dict[str, Any],
-    payload: Payload,
-    rows: list[int],
-    choice: Choice,
+    trace: Traced, title: str, note: str, description: dict[str, Any], payload: Payload, rows: list[int], choice: Choice
 ) -> str:
     style, script = _file("page.css"), _file("open.js")
     # Base 85 takes 6 % less than base 64. Two characters are replaced, so that nothing in it is markup.
