@@ -336,7 +336,8 @@ class Target:
         if value.ndim == 0:
             return
         if value.ndim == 1:
-            selected = [len(axes[-1]) for axes in map(self._axes_of(change), range(shape[0])) if axes is not None]
+            places = [self.axes(change.where, sequence) for sequence in range(shape[0])]
+            selected = [len(axes[-1]) for axes in places if axes is not None]
             if len(value) == spec.width or (spec.kind != "pairs" and selected and len(value) == selected[0]):
                 return
         elif value.ndim == len(shape) and all(n in (1, m) for n, m in zip(value.shape, shape, strict=True)):
@@ -346,9 +347,6 @@ class Target:
             f"the array has shape {value.shape}; {spec.name} is {shape} in this batch. Expected that shape (1 for an "
             f"axis that does not matter), ({spec.width},) for each {each}, or one number."
         )
-
-    def _axes_of(self, change: Change) -> Callable[[int], tuple[IntArray, ...] | None]:
-        return lambda sequence: self.axes(change.where, sequence)
 
     def _check_patch(self, other: Trace, where: Where) -> None:
         spec, mask = self.spec, self.batch.mask

@@ -553,13 +553,8 @@ class Names:
                     f"{', '.join(list(self.specs)[:3])}. Use record=() to record nothing."
                 )
             return chosen
-        patterns: list[object] = []
-        if isinstance(record, str):
-            patterns = [record]
-        elif isinstance(record, Iterable) and not isinstance(record, bytes | dict):
-            patterns = list(record)
-        if (not patterns and isinstance(record, bytes | dict)) or not isinstance(record, Iterable):
-            patterns = [record]
+        several = isinstance(record, Iterable) and not isinstance(record, str | bytes | dict)
+        patterns: list[object] = list(record) if several else [record]
         for pattern in patterns:
             if not isinstance(pattern, str):
                 raise TypeError(

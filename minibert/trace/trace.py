@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import io
 import json
@@ -256,9 +257,9 @@ class Trace(Mapping[str, FloatArray]):
         if not wanted:
             raise ValueError(f"record={brief(record)} means names that were not recorded; recorded are {self._some()}.")
         values = {name: self._values[name] for name in wanted}
-        kept = {"output": self.output, "tokens": self.tokens, "edits": self.edits, "weights": self._weights}
-        kept["activation"] = self.activation
-        return Trace(self._names, self._batch, values, **kept)
+        kept = copy.copy(self)
+        kept._weights, kept._values = self._weights, values
+        return kept
 
     def _some(self) -> str:
         return ", ".join(islice(self._values, 4)) + (" and others" if len(self) > 4 else "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,6 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import minibert
 from benchmarks.checkpoints import random_checkpoint
@@ -402,6 +405,97 @@ def test_a_function_gets_a_copy_and_its_site(model: BertModel) -> None:
     columns = [np.flatnonzero(row).tolist() for row in MASK]
     assert seen[:B] == [("encoder.layer.1.attention", 1, b, columns[b], (len(columns[b]), H)) for b in range(B)]
     assert [entry[2] for entry in seen[B:]] == [0, 1, 3]
+
+
+# --- any edit ---------------------------------------------------------------------------------------------------------
+
+INDICES = st.one_of(
+    st.integers(0, 4),
+    st.lists(st.integers(0, 4), max_size=3),
+    st.integers(-13, 13),
+    st.sampled_from([range(2), np.arange(3, dtype=np.uint8), SOME, SOME[:2], SOME[0], True, 1.5, "1", b"", 10**30, []]),
+    st.sampled_from([np.nan, [[0], [1]], [[0], [1, 2]], [None], {2, 0}, np.array([1.0]), object(), -(2**63), {}]),
+)
+SHAPES = st.lists(st.sampled_from([0, 1, 2, A, D, H, B, S]), max_size=4)
+NUMBERS = st.one_of(
+    st.floats(-9, 9, width=32),
+    SHAPES.map(lambda shape: np.arange(np.prod(shape, dtype=int)).reshape(shape) / 8),
+    st.sampled_from([np.inf, -np.inf, np.nan, 1e300, True, 1j, None, "2", [], [[]], [1, [2]], 10**400, VECTOR[:D], {}]),
+    st.sampled_from([VECTOR, HEADS, STATES, STATES[:1], MATRIX[None], np.float16([3]), VECTOR.astype(str), object()]),
+)
+KEYS_OF_EDITS = [SELF, f"{SELF}.query", f"{SELF}.scores", f"{SELF}.probs", "encoder.layer.1", "embeddings", "pooler"]
+WHERE = st.dictionaries(st.sampled_from(["heads", "tokens", "keys", "features", "sequences"]), INDICES, max_size=2)
+
+
+def edited(kind: str, x: np.ndarray, value: Any, where: dict[str, Any]) -> np.ndarray:
+    """Return what an edit makes of a padded value, in plain NumPy."""
+    pairs, chosen, order = x.ndim == 4, np.ones(x.shape, bool), np.arange(x.shape[-1])
+    axes = {"sequences": 0, "tokens": 2 if pairs else 1, "keys": 3, "heads": 1 if pairs else 2, "features": x.ndim - 1}
+    for name, indices in where.items():
+        given = np.array([*indices] if isinstance(indices, set | range) else indices)
+        axis = axes[name]
+        if given.dtype == bool:
+            chosen &= given.reshape([size if i in (0, axis) else 1 for i, size in enumerate(x.shape)])
+            continue
+        places = given.ravel().astype(int)
+        if name == "heads" and not pairs:
+            places = (places[:, None] % A * D + np.arange(D)).ravel()
+        if axis == x.ndim - 1 and not pairs:
+            order = np.array(list(dict.fromkeys((places % x.shape[axis]).tolist())))
+        chosen &= np.isin(np.arange(x.shape[axis]), places % x.shape[axis]).reshape(
+            [-1 if i == axis else 1 for i in range(x.ndim)]
+        )
+    numbers = np.asarray(value, dtype=np.float64)
+    if numbers.ndim == 1 and pairs:
+        numbers = numbers[:, None, None]
+    elif numbers.ndim == 1 and len(numbers) != x.shape[-1]:
+        numbers, part = np.zeros(x.shape[-1]), numbers
+        numbers[order] = part
+    return np.where(chosen, {"scale": x * numbers, "add": x + numbers, "replace": numbers + 0 * x}[kind], x)
+
+
+@pytest.fixture(scope="module")
+def others(model: BertModel, clean: Trace, tmp_path_factory: pytest.TempPathFactory) -> list[Trace]:
+    """Return traces to patch from: some fit, and some have other masks, sizes, names, or NaN from a file."""
+    ids, path = INPUTS["input_ids"], tmp_path_factory.mktemp("nan") / "trace.npz"
+    small = BertModel.from_pretrained(random_checkpoint(path.parent / "small", vocab_size=90), backend="numpy")
+    clean.save(path)
+    with np.load(path) as arrays:
+        np.savez(path, **{name: array * np.nan if name == "pooler" else array for name, array in arrays.items()})
+    found = [model.trace(**INPUTS, edit={"*.value": Edit.scale(2)}), model.trace(ids[:1]), model.trace(ids)]
+    found += [model.trace(ids[:, :5]), model.trace(**INPUTS, num_layers=1), Trace.load(path)]
+    return [*found, small.trace(ids % 50, MASK)]
+
+
+@settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(
+    key=st.sampled_from(KEYS_OF_EDITS * 4 + ["", "no*no", "no", "\udc80", "encoder.layer.9", "[", "pooler\0", "x" * 9999]),
+    change=st.one_of(
+        st.tuples(st.sampled_from(["scale", "add", "replace"]), NUMBERS), st.tuples(st.just("patch"), st.integers(0, 6))
+    ),
+    where=WHERE,
+)
+def test_any_edit_is_right_or_refused(
+    key: str, change: tuple[str, Any], where: dict[str, Any], model: BertModel, clean: Trace, others: list[Trace]
+) -> None:
+    """The error is one of minibert's and names the argument; else the numbers are those of plain NumPy."""
+    (kind, value), refused = change, None
+    try:
+        with np.errstate(all="ignore"):
+            edit = Edit.patch(others[value], **where) if kind == "patch" else getattr(Edit, kind)(value, **where)
+            trace = model.trace(**INPUTS, edit={key: edit}, allow_noop=True)
+    except (TypeError, ValueError) as error:
+        refused = error
+    if refused is not None:
+        place = traceback.extract_tb(refused.__traceback__)[-1].filename
+        assert "minibert/trace" in place or "minibert/_utils" in place, refused
+        assert any(word in str(refused) for word in (key, "value", "factor", *where)), refused
+        return
+    before = clean[key].astype(np.float64)
+    seen = {2: MASK[:, :1], 3: MASK[:, :, None], 4: MASK[:, None, :, None] * MASK[:, None, None]}[before.ndim]
+    kind, value = ("replace", others[value][key]) if kind == "patch" else (kind, value)
+    expected = np.where(seen, edited(kind, before, value, where), 0)
+    np.testing.assert_allclose(trace[key], expected, rtol=1e-6, atol=1e-7)
 
 
 # --- edits that are refused -------------------------------------------------------------------------------------------

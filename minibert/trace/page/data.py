@@ -10,15 +10,17 @@ import math
 import unicodedata
 from collections.abc import Iterable, Sequence
 from itertools import combinations
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray, IntArray
-from minibert.trace.names import EMBEDDINGS, Sizes
+from minibert.trace.names import EMBEDDINGS
 from minibert.trace.page.payload import Payload, as_read, mille
 from minibert.trace.page.steps import PARTS, VectorStep
+
+if TYPE_CHECKING:
+    from minibert.trace.trace import Trace
 
 __all__ = [
     "FIRST",
@@ -27,7 +29,6 @@ __all__ = [
     "WORD_PLACES",
     "Choice",
     "Guesses",
-    "Traced",
     "sparse_entries",
     "text_data",
     "visible",
@@ -54,33 +55,6 @@ HEAD_MEASURES = ("first", "last", "previous", "next", "self", "same", "largest")
 """What the page says of a head: the mean share of attention on the first and the last token of the text, on the token
 before, the one after and the token itself, on other tokens that are equal to it; and the mean of the largest shares.
 Both of raw and of weighted shares."""
-
-
-class Traced(Protocol):
-    """What the page reads of a `Trace`, which has these members and describes them."""
-
-    mask: npt.NDArray[np.bool_]
-    tokens: list[list[str]] | None
-    edits: tuple[Any, ...]
-    activation: str | None
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The recorded names."""
-
-    @property
-    def sizes(self) -> Sizes:
-        """The sizes of the model."""
-
-    @property
-    def ids(self) -> list[IntArray] | None:
-        """The token ids of each sequence."""
-
-    def value_of(self, name: str, index: int) -> FloatArray | None:
-        """Return a value of one sequence."""
-
-    def output_map(self, layer: int) -> FloatArray | None:
-        """Return the weight (H, H) after attention."""
 
 
 class Guesses(NamedTuple):
@@ -142,7 +116,7 @@ def sparse_entries(num_rows: int, length: int) -> int:
 
 
 def text_data(
-    trace: Traced,
+    trace: Trace,
     index: int,
     choice: Choice,
     payload: Payload,
@@ -154,7 +128,7 @@ def text_data(
 
     Parameters
     ----------
-    trace : Traced
+    trace : Trace
     index : int            the sequence
     choice : Choice
     payload : Payload      gets the arrays
@@ -186,7 +160,7 @@ def text_data(
     return data
 
 
-def _values(trace: Traced, index: int, length: int, choice: Choice, payload: Payload) -> dict[str, Any]:
+def _values(trace: Trace, index: int, length: int, choice: Choice, payload: Payload) -> dict[str, Any]:
     """Return the first features and the RMS of each token in each step: NaN where a value was not recorded."""
     found: dict[str, Any] = {}
     for part, entries in PARTS.items():
@@ -227,7 +201,7 @@ def _vector(steps: Sequence[VectorStep], index: int, payload: Payload) -> dict[s
     }
 
 
-def _embedding(trace: Traced, index: int, payload: Payload) -> dict[str, Any] | None:
+def _embedding(trace: Trace, index: int, payload: Payload) -> dict[str, Any] | None:
     """Return the shares (S, 3) of the rows of words, types and positions in their sum e: part . e / |e|^2.
 
     The shares of a token add up to 1. A row that points away from the sum has a negative one.
@@ -242,7 +216,7 @@ def _embedding(trace: Traced, index: int, payload: Payload) -> dict[str, Any] | 
 
 
 def _attention(
-    trace: Traced, index: int, length: int, choice: Choice, payload: Payload, num_texts: int, tokens: Sequence[str]
+    trace: Trace, index: int, length: int, choice: Choice, payload: Payload, num_texts: int, tokens: Sequence[str]
 ) -> dict[str, Any]:
     """Return the attention of each head: probs, shares weighted by the values' lengths, scores, measures of heads."""
     shape = (len(choice.layers), len(choice.heads), length)
@@ -304,7 +278,7 @@ def _log_sums(scores: FloatArray) -> FloatArray:
         return np.asarray(largest + np.log(np.exp(scores - largest[..., None]).sum(axis=-1)))
 
 
-def _lengths(trace: Traced, layer: int, value: FloatArray, heads: Sequence[int]) -> FloatArray:
+def _lengths(trace: Trace, layer: int, value: FloatArray, heads: Sequence[int]) -> FloatArray:
     """Return ||v_j W|| of each head and token, (A, S): the value vectors after the head's part of the output map.
 
     Kobayashi et al. 2020 (arXiv 2004.10102), section 3. Without the weights, for a trace from a file: ||v_j||.
@@ -358,7 +332,7 @@ def _measures(probs: FloatArray, tokens: Sequence[str]) -> FloatArray:
 
 
 def _cosines(
-    trace: Traced, index: int, tokens: Sequence[str], payload: Payload, num_texts: int
+    trace: Trace, index: int, tokens: Sequence[str], payload: Payload, num_texts: int
 ) -> dict[str, Any] | None:
     """Return the cosines of pairs of tokens in each hidden state, and those of each token with its state before."""
     names = ["embeddings", *(f"encoder.layer.{i}" for i in range(trace.sizes.num_layers))]

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from importlib.resources import files
 from numbers import Real
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
@@ -30,12 +30,14 @@ from minibert.trace.page.data import (
     WORD_PLACES,
     Choice,
     Guesses,
-    Traced,
     text_data,
     visible,
 )
 from minibert.trace.page.payload import Payload
 from minibert.trace.page.steps import PARTS, VectorStep, activation_words, steps
+
+if TYPE_CHECKING:
+    from minibert.trace.trace import Trace
 
 __all__ = ["Frame", "PageOptions", "page", "write_page"]
 
@@ -89,7 +91,7 @@ def write_page(path: str | os.PathLike[str], make: Callable[[], str]) -> None:
 
 
 def page(
-    trace: Traced,
+    trace: Trace,
     *,
     title: str = "",
     note: str = "",
@@ -193,7 +195,7 @@ def _checked_errors(errors: Sequence[tuple[str, float, str]]) -> list[list[str]]
     return found
 
 
-def _too_large(trace: Traced, payload: Payload, max_bytes: int, rows: list[int], choice: Choice) -> str:
+def _too_large(trace: Trace, payload: Payload, max_bytes: int, rows: list[int], choice: Choice) -> str:
     parts = sorted(payload.sizes.items(), key=lambda item: -item[1])
     largest = ", ".join(f"{name} {size / 1e6:.2f} MB" for name, size in parts)
     tokens = [int(trace.mask[row].sum()) for row in rows]
@@ -207,31 +209,22 @@ def _too_large(trace: Traced, payload: Payload, max_bytes: int, rows: list[int],
 
 def _all_steps(activation: str | None, vector: Sequence[VectorStep]) -> dict[str, list[dict[str, Any]]]:
     """Return the steps of each part, in the order of the page."""
-    found = {part: _steps(part, activation) for part in PARTS}
-    if vector:
-        found["vector"] = [
+    found = {}
+    for part in PARTS:
+        rows = [(step.entry, step.words, step.lines) for step in steps(part)]
+        found[part] = [
             {
-                **{key: getattr(step, key) for key in ("symbol", "name", "formula", "words")},
-                "shape": f"(B, {len(step.values[0])})",
-                "lines": [list(line) for line in step.lines],
+                **{"symbol": entry.symbol, "name": entry.path, "formula": entry.formula, "shape": entry.shape},
+                **{"words": activation_words(activation) if entry.symbol == "intermediate" else words, "lines": lines},
             }
-            for step in vector
+            for entry, words, lines in rows
+        ]
+    if vector:
+        keys = ("symbol", "name", "formula", "words", "lines")
+        found["vector"] = [
+            {**{key: getattr(step, key) for key in keys}, "shape": f"(B, {len(step.values[0])})"} for step in vector
         ]
     return found
-
-
-def _steps(part: str, activation: str | None) -> list[dict[str, Any]]:
-    return [
-        {
-            "symbol": step.entry.symbol,
-            "name": step.entry.path,
-            "formula": step.entry.formula,
-            "shape": step.entry.shape,
-            "words": activation_words(activation) if step.entry.symbol == "intermediate" else step.words,
-            "lines": [list(line) for line in step.lines],
-        }
-        for step in steps(part)
-    ]
 
 
 # --- the document -----------------------------------------------------------------------------------------------------
@@ -252,7 +245,7 @@ def _digest(text: str) -> str:
 
 
 def _document(
-    trace: Traced, title: str, note: str, description: dict[str, Any], payload: Payload, rows: list[int], choice: Choice
+    trace: Trace, title: str, note: str, description: dict[str, Any], payload: Payload, rows: list[int], choice: Choice
 ) -> str:
     style, script = _file("page.css"), _file("open.js")
     # Base 85 takes 6 % less than base 64. Two characters are replaced, so that nothing in it is markup.
@@ -275,14 +268,14 @@ def _document(
     return pieces[0] + "".join(parts[name] + rest for name, rest in (piece.split("}}", 1) for piece in pieces[1:]))
 
 
-def _plain(trace: Traced, description: dict[str, Any], rows: list[int], choice: Choice) -> str:
+def _plain(trace: Trace, description: dict[str, Any], rows: list[int], choice: Choice) -> str:
     """Return what a reader without JavaScript gets: the tokens, and what each looks at most in each layer."""
     return "\n".join(
         _plain_text(trace, row, text, choice) for row, text in zip(rows, description["texts"], strict=True)
     )
 
 
-def _plain_text(trace: Traced, row: int, text: dict[str, Any], choice: Choice) -> str:
+def _plain_text(trace: Trace, row: int, text: dict[str, Any], choice: Choice) -> str:
     tokens = text["tokens"]
     count = min(len(tokens), _PLAIN_TOKENS)
     columns = []
