@@ -103,7 +103,7 @@ def _read(path: Path) -> list[str]:
 def _embed(folder: Path, threads: int, scratch: Path) -> Run:
     from minibert import SentenceTransformer
     from minibert.corpus.embed import embed_corpus
-    from minibert.corpus.readers import Source
+    from minibert.corpus.sources import Source
 
     model = SentenceTransformer(folder, num_threads=threads)
     model.max_seq_length = MAX_SEQ_LENGTH

@@ -293,13 +293,13 @@ WAYS = {
         embed_tokens(st.model, BertTokenizer.from_pretrained("sentence-transformers/all-MiniLM-L6-v2"), "embeddings")
         """,
     "google features by a tokenizer of more words": """
-        from minibert.corpus.google_features import google_lines
+        from minibert.corpus.extract import google_lines
         big = BertTokenizer.from_pretrained("sentence-transformers/all-MiniLM-L6-v2")
         list(google_lines(st.model, big, [(0, "embeddings")], layers=[-1]))
         """,
     "a corpus by a tokenizer of more words": """
         from minibert.corpus.embed import embed_corpus
-        from minibert.corpus.readers import Source
+        from minibert.corpus.sources import Source
         st.tokenizer = BertTokenizer.from_pretrained("sentence-transformers/all-MiniLM-L6-v2")
         (HOME / "a.txt").write_text("embeddings")
         embed_corpus(st, [Source(str(HOME / "a.txt"), "text")], HOME / "out.npy")

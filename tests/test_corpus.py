@@ -18,17 +18,12 @@ import pytest
 from minibert import SentenceTransformer
 from minibert.cli import main
 from minibert.corpus.embed import embed_corpus
-from minibert.corpus.readers import Source, input_format, read_input_lines
-from tests.support.crash_program import arguments_of, texts_of
+from minibert.corpus.sources import Source, input_format, read_input_lines
+from tests.support.corpus_runs import arguments_of, text_file, texts_of
 from tests.support.outcomes import PATIENCE
 from tests.support.report import REPORT
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*has no modules.json")
-
-
-def text_file(path: Path, texts: list[str]) -> Source:
-    path.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
-    return Source(str(path), "text", "text", None, path.name)
 
 
 def embed(folder: Path, *arguments: object) -> int:

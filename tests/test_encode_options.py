@@ -20,8 +20,7 @@ from minibert.cli.extract import add_verbs as add_extract
 from minibert.cli.options import Parser
 from minibert.cli.states import add_verbs as add_states
 from minibert.corpus.extract import EXTRACT_FORMATS
-from minibert.corpus.readers import INPUT_FORMATS
-from minibert.corpus.survey import ON_ERROR
+from minibert.corpus.sources import INPUT_FORMATS, ON_ERROR
 from minibert.corpus.writers import OUTPUT_DTYPES
 from minibert.kernels.tasks import ACTIVATION_CODES
 from minibert.models.options import BACKENDS, COMPUTE_TYPES

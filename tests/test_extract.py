@@ -12,8 +12,7 @@ import pytest
 
 from minibert import BertModel, BertTokenizer, embed_tokens
 from minibert.cli import main
-from minibert.corpus.google_features import google_layers, google_lines
-from minibert.corpus.token_features import TokenFeatures
+from minibert.corpus.extract import TokenFeatures, google_layers, google_lines
 from tests.support.checkpoints import random_checkpoint
 from tests.support.report import REPORT
 
@@ -183,11 +182,11 @@ def test_options_that_are_a_mistake(folder: Path, tmp_path: Path, capsys: pytest
         (["-o", str(tmp_path / "o.json"), "--format", "google", "--layers=4"], "0 to 3, or -4 to -1"),
         (
             ["-o", str(tmp_path / "o.json"), "--format", "google", "--max_seq_length=2"],
-            "--max-length 2; expected 3 to 64",
+            "max_length=2; expected 3 to 64",
         ),
-        (["-o", str(tmp_path / "o.npy"), "--max-length", "65"], "--max-length 65"),
+        (["-o", str(tmp_path / "o.npy"), "--max-length", "65"], "max_length=65"),
         (["-o", str(tmp_path), "--format", "google"], "is a folder"),
-        (["-o", str(tmp_path / "o.npy"), "--max-length", "1"], "--max-length 1"),
+        (["-o", str(tmp_path / "o.npy"), "--max-length", "1"], "max_length=1"),
         (["-o", "-", "--format", "google"], "--output is the standard output, but extract writes a file"),
         ([], "needs --input FILE and --output FILE"),
     ):

@@ -13,10 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from minibert import SentenceTransformer
 from minibert.cli import main
-from minibert.corpus import readers, runs
-from minibert.corpus.readers import Source, read_input_lines
+from minibert.corpus import runs, sources
+from minibert.corpus.embed import embed_corpus
+from minibert.corpus.sources import Source, read_input_lines
 from minibert.sentence.batching import in_chunks
+from tests.support.corpus_runs import StoppedError, stop_after
 from tests.support.report import REPORT
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*has no modules.json")
@@ -36,8 +39,8 @@ def test_a_long_line_is_a_bad_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, kind: str, compressed: bool
 ) -> None:
     limit = 1000
-    monkeypatch.setattr(readers, "_LINE_LIMIT", limit)
-    monkeypatch.setattr(readers, "_BLOCK", 64)
+    monkeypatch.setattr(sources, "_LINE_LIMIT", limit)
+    monkeypatch.setattr(sources, "_BLOCK", 64)
     frame = ('{"text": "', '"}') if kind == "jsonl" else ("", "")
     room = limit - len("".join(frame))
     lengths = [3, room, room + 1, 0, room + 2, room + 3, 7 * limit, room - 1, 64 * 20 + limit + 2, 5]
@@ -60,7 +63,7 @@ def test_a_long_line_is_a_bad_line(
 
 
 def test_a_long_row_of_several_lines_ends_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "_LINE_LIMIT", 100)
+    monkeypatch.setattr(sources, "_LINE_LIMIT", 100)
     path = tmp_path / "a.csv"
     path.write_text('text,more\n"' + "x\n" * 40 + '","' + "y\n" * 5 + '"\n"' + "x\n" * 40 + '","' + "y\n" * 10 + '"\n')
     source = read_input_lines(Source(str(path), "csv", "text", None, path.name))
@@ -73,8 +76,8 @@ def test_a_long_row_of_several_lines_ends_the_table(tmp_path: Path, monkeypatch:
 
 
 def test_lines_that_end_with_a_carriage_return(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "_LINE_LIMIT", 100)
-    monkeypatch.setattr(readers, "_BLOCK", 16)
+    monkeypatch.setattr(sources, "_LINE_LIMIT", 100)
+    monkeypatch.setattr(sources, "_BLOCK", 16)
     lengths = [100, 101, 5, 102, 103, 116, 117, 118, 132, 7]
     (tmp_path / "a.csv").write_bytes("\r".join(["text", *("x" * length for length in lengths)]).encode())
     found = lines_of(tmp_path / "a.csv", "csv")
@@ -107,47 +110,35 @@ def test_windows_are_bounded_by_weight() -> None:
     assert list(in_chunks("abcde", 2, len, 1)) == [["a"], ["b"], ["c"], ["d"], ["e"]]
 
 
-class StoppedError(Exception):
-    pass
-
-
-@pytest.mark.parametrize("shards_of_before", [False, True])
 @pytest.mark.parametrize("on_error", ["skip", "null"])
 def test_shards_of_long_lines_are_resumed(
-    short_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_error: str, shards_of_before: bool
+    short_model: SentenceTransformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_error: str
 ) -> None:
-    """A run whose shards all have the same number of lines, as before the bound on characters, is resumed too."""
     lines = [json.dumps({"text": "cat " * (i % 9)}) if i % 7 else "{" for i in range(100)]
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
-    arguments = ["embed", "-m", str(short_folder), "-i", str(tmp_path / "a.jsonl"), "--on-error", on_error]
-    arguments += ["--shard-size", "6", "-o"]
+    source = Source(str(tmp_path / "a.jsonl"), "jsonl")
+    how: dict[str, Any] = {"on_error": on_error, "shard_size": 6, "report": lambda problem: None}
     monkeypatch.setattr(runs, "CHARACTERS_AT_ONCE", 60)
-    sizes = []
-    commit = runs.Shards.commit
+    sizes, save = list[int](), runs._RunFolder.save
 
-    def counted(self: Any, counts: Any) -> None:
-        if len(sizes) == stop:
-            raise StoppedError
-        commit(self, counts)
+    def counted(self: Any, *arguments: Any) -> Any:
+        counts = save(self, *arguments)
         sizes.append(counts.n_texts + counts.n_left_out)
+        return counts
 
-    monkeypatch.setattr(runs.Shards, "commit", counted)
-    stop = -1
-    assert main([*arguments, str(tmp_path / "whole.npy")]) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(runs._RunFolder, "save", counted)
+        embed_corpus(short_model, [source], tmp_path / "whole.npy", **how)
     assert sum(sizes) == 100
     assert max(sizes) <= 6
     assert len(set(sizes)) > 1
     for stop in (1, 4, 16):
-        sizes.clear()
         output = tmp_path / f"{stop}.npy"
-        with monkeypatch.context() as before:
-            if shards_of_before:
-                before.setattr(runs, "CHARACTERS_AT_ONCE", 10**9)
+        with monkeypatch.context() as patch:
+            stop_after(stop, patch, StoppedError())
             with pytest.raises(StoppedError):
-                main([*arguments, str(output)])
-        stop = -1
-        assert main([*arguments, str(output), "--resume"]) == 0
-        assert sum(sizes) == 100
+                embed_corpus(short_model, [source], output, **how)
+        embed_corpus(short_model, [source], output, resume=True, **how)
         for suffix in (".npy", ".ids.jsonl"):
             whole = (tmp_path / "whole.npy").with_suffix(suffix).read_bytes()
             assert output.with_suffix(suffix).read_bytes() == whole
@@ -254,7 +245,7 @@ def test_a_line_of_gzip_that_does_not_end_is_not_held(short_folder: Path, tmp_pa
 def test_a_long_row_that_ends_within_quotes_hides_where_the_next_one_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readers, "_LINE_LIMIT", 30)
+    monkeypatch.setattr(sources, "_LINE_LIMIT", 30)
     path = tmp_path / "a.csv"
     path.write_text('text\nok one\n"' + "a" * 40 + '\nsecond line of the same row\nthird"\nok two\n', newline="")
     input_lines = read_input_lines(Source(str(path), "csv"))

@@ -21,10 +21,10 @@ from minibert.cli.options import (
     positive,
 )
 from minibert.cli.output import check_file, read_lines, read_texts, report_problem, report_written, write_file
-from minibert.cli.runs import SHARD_SIZE, add_inputs, has_files, report_run, resumable, run_options, size, sources_of
+from minibert.cli.runs import SHARD_SIZE, add_inputs, has_files, report_run, resumable, run_options, sources_of
 
 if TYPE_CHECKING:
-    from minibert.corpus.encoders import Workers
+    from minibert.corpus.embed import Workers
     from minibert.sentence.sentence_transformers import SentenceTransformer
 
 __all__ = ["add_verbs"]
@@ -50,12 +50,6 @@ def add_verbs(verbs: Any) -> None:
     )
     add_inputs(embed, shard_size=SHARD_SIZE)
     option(embed, "--dtype", "type of the numbers, with --input", choices=("float32", "float16"), default="float32")
-    option(
-        embed,
-        "--file-size SIZE",
-        "bytes of vectors in each file of a folder, such as 100MB or 1GB, rounded up to whole shards (default: 512MB)",
-        type=size,
-    )
     option(
         embed,
         "--on ray[:ADDRESS]",
@@ -151,7 +145,6 @@ def _embed(arguments: argparse.Namespace) -> None:
 
     of_files = {
         "--dtype": arguments.dtype != "float32",
-        "--file-size": arguments.file_size is not None,
         "--on": arguments.on is not None,
         "--actors": arguments.actors is not None,
     }
@@ -182,7 +175,7 @@ def _embed_corpus(arguments: argparse.Namespace) -> None:
 
     if arguments.precision != "float32":
         raise ValueError("--precision does not work with --input; give --dtype float16, or leave it out.")
-    output_suffix(arguments.output, arguments.file_size)  # raises before a model is loaded
+    output_suffix(arguments.output)  # raises before a model is loaded
     workers = _workers(arguments)
     model, sources = _load(arguments), sources_of(arguments)  # before a cluster is asked for, which takes longer
     with resumable(arguments.output), workers as entered:
@@ -191,7 +184,6 @@ def _embed_corpus(arguments: argparse.Namespace) -> None:
             sources,
             arguments.output,
             dtype=arguments.dtype,
-            file_size=arguments.file_size,
             workers=entered,
             **run_options(arguments),
             **_options(arguments),
@@ -209,7 +201,7 @@ def _workers(arguments: argparse.Namespace) -> contextlib.AbstractContextManager
     engine, _, address = arguments.on.partition(":")
     if engine != "ray":
         raise ValueError(f"--on {arguments.on}: expected ray, ray:local or ray:HOST:PORT.")
-    from minibert.integrations.ray_workers import RayWorkers
+    from minibert.integrations.ray import RayWorkers
 
     options = {
         name: getattr(arguments, name)

@@ -19,7 +19,7 @@ def add_verbs(verbs: Any) -> None:
         help="save hidden states of all tokens of a corpus",
         description="Save the hidden states of every token of the texts in files, in bounded memory. The binary format "
         "is an .npy array (tokens, layers, hidden_size) and an index, .tokens.jsonl; "
-        "minibert.corpus.token_features.TokenFeatures reads both. The google format is the JSON lines of "
+        "minibert.corpus.extract.TokenFeatures reads both. The google format is the JSON lines of "
         "extract_features.py, where ' ||| ' separates the two texts of a pair. That script's spelling of the options, "
         "with underscores, works too. The manifest <output>.manifest.json is written beside the output, and --resume "
         "continues an interrupted run.",

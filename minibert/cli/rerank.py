@@ -83,7 +83,7 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
 def _rerank(arguments: argparse.Namespace) -> None:
     if _check_files(arguments):
         from minibert._utils.files import check_output
-        from minibert.corpus.heads import rerank_corpus
+        from minibert.corpus.score import rerank_corpus
 
         if arguments.top_k is not None:
             raise ValueError("--top-k does not work with --input; sort the scores of the output.")
@@ -120,7 +120,7 @@ def _rerank(arguments: argparse.Namespace) -> None:
 def _sparse(arguments: argparse.Namespace) -> None:
     if _check_files(arguments):
         from minibert._utils.files import check_output
-        from minibert.corpus.heads import sparse_corpus
+        from minibert.corpus.score import sparse_corpus
 
         check_output(arguments.output, (".jsonl",))  # before a model is loaded
         with resumable(arguments.output):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -13,19 +12,15 @@ from typing import TYPE_CHECKING, Any
 from minibert._utils.validation import counted
 from minibert.cli.options import option, positive
 from minibert.cli.output import report_problem, report_written
-from minibert.corpus.readers import Source, input_format
-from minibert.corpus.run_folder import folder_of, is_unfinished
+from minibert.corpus.sources import Source, input_format
 
 if TYPE_CHECKING:
     from minibert.corpus.runs import Summary
 
-__all__ = ["SHARD_SIZE", "add_inputs", "has_files", "report_run", "resumable", "run_options", "size", "sources_of"]
+__all__ = ["SHARD_SIZE", "add_inputs", "has_files", "report_run", "resumable", "run_options", "sources_of"]
 
 SHARD_SIZE = 10_000
 """The default of --shard-size where a text has one vector or one score."""
-
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
-_SIZE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?((?:[KMG]i?)?B|)", re.IGNORECASE)
 
 
 def add_inputs(parser: argparse.ArgumentParser, *, shard_size: int) -> None:
@@ -63,17 +58,6 @@ def add_inputs(parser: argparse.ArgumentParser, *, shard_size: int) -> None:
     )
 
 
-def size(text: str) -> int:
-    """Convert a number of bytes such as 512MB or 1.5GiB, for argparse."""
-    found = _SIZE.fullmatch(text.strip())
-    value = 0 if found is None else round(float(found[1]) * _UNITS[found[2].upper()])
-    if value < 1:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a size such as 512MB; the units are B, KB, MB, GB, KiB, MiB and GiB"
-        )
-    return value
-
-
 def has_files(arguments: argparse.Namespace, of_files: Mapping[str, bool]) -> bool:
     """Return whether files are given instead of texts.
 
@@ -91,8 +75,7 @@ def has_files(arguments: argparse.Namespace, of_files: Mapping[str, bool]) -> bo
         if arguments.texts:
             raise ValueError("texts and --input are both given; give one of them.")
         if arguments.output is None:
-            places = "FILE or FOLDER/" if hasattr(arguments, "file_size") else "FILE"
-            raise ValueError(f"--input needs --output {places}.")
+            raise ValueError("--input needs --output FILE.")
         return True
     if not arguments.texts:
         raise ValueError("there is no text; give texts, or a file with --input.")
@@ -155,6 +138,8 @@ def resumable(output: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
+        from minibert.corpus.runs import folder_of, is_unfinished
+
         if is_unfinished(output):
             report_problem(
                 f"finished shards are kept in {folder_of(output)}; the same command with --resume continues."

@@ -1,8 +1,6 @@
 """Files of texts -> one vector per text, in a file or in a folder of files, in bounded memory.
 
-A run can be resumed (see runs.py).
-
-Within a shard equal texts are computed once, and texts are sorted by length.
+A run can be resumed (see runs.py). Within a shard equal texts are computed once, and texts are sorted by length.
 """
 
 from __future__ import annotations
@@ -10,31 +8,52 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
-from minibert._utils.validation import FloatArray, check_choice, check_int
-from minibert.corpus.encoders import Encoder, LocalEncoder, Workers, number_settings, probe_vector
-from minibert.corpus.file_folder import FILE_SIZE, is_folder
-from minibert.corpus.parts import Counts
-from minibert.corpus.readers import InputLine, Source, check_sources
-from minibert.corpus.runs import Append, Output, Summary, run_shards
-from minibert.corpus.survey import BadLines, row_of
+from minibert._utils.validation import FloatArray, check_choice
+from minibert.corpus.runs import Counts, NumberedLines, Progress, Summary, Task, is_folder, number_settings, run_shards
+from minibert.corpus.sources import BadLines, Source, check_sources, row_of
 from minibert.corpus.writers import OUTPUT_DTYPES, VectorWriter, output_suffix
-from minibert.sentence.batching import in_chunks
 from minibert.sentence.encoding import CHUNK_SIZE, EncodedTexts
 from minibert.sentence.options import EncodeOptions
 from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.vectors.layers import resolve_layers
 
-__all__ = ["embed_corpus", "too_long"]
+__all__ = ["Encoder", "Results", "Workers", "embed_corpus", "probe_vector"]
 
-# Rows that are converted to bytes together.
-_ROWS_AT_ONCE = 512
+Results = tuple[EncodedTexts, str]
+"""The results of the texts of a shard, and the name of the processor that has computed them (`Ops.processor`)."""
 
-# A shard whose vectors are being computed: its numbered input lines, and the function that waits for the results.
-_Begun = tuple[list[tuple[int, InputLine]], Callable[[], EncodedTexts | None]]
+
+class Encoder(Protocol):
+    """Computes the vectors of shards: one after the other, or several at a time."""
+
+    def submit(self, texts: Sequence[str], progress: Progress) -> Callable[[], Results]:
+        """Begin to compute the vectors of one text or more, and return the function that waits for them."""
+        ...
+
+    def has_room(self, begun: int) -> bool:
+        """Return whether a further shard should be submitted before the oldest of those that have begun is saved."""
+        ...
+
+
+class Workers(Protocol):
+    """Processes elsewhere, of which a run makes its `Encoder` when it knows its options."""
+
+    def start(self, options: EncodeOptions, probe: FloatArray, processor: str) -> Encoder:
+        """Let each worker load its model, and return the encoder that they are.
+
+        Parameters
+        ----------
+        options : EncodeOptions
+        probe : ndarray of shape (width,)
+            The vector that this process's model has for a fixed text (`probe_vector`). Each worker must have the same.
+        processor : str
+            The name of what this process computes with, see `Ops.processor`.
+        """
+        ...
 
 
 def embed_corpus(
@@ -46,7 +65,6 @@ def embed_corpus(
     on_error: str = "stop",
     dtype: str = "float32",
     shard_size: int = CHUNK_SIZE,
-    file_size: int | None = None,
     settings: dict[str, Any] | None = None,
     show_progress: bool = False,
     report: Callable[[str], object] = print,
@@ -61,9 +79,9 @@ def embed_corpus(
     sources : sequence of Source
     output : str or path
         Name of the file: .npy (with the ids beside it), .jsonl or .parquet. The manifest ``<output>.manifest.json`` is
-        written beside it. Or the name of a folder: one that exists, or a name that ends in a separator, or any name
-        without such a suffix if `file_size` is given. Parquet files are written into it while the run goes on,
-        ``part-00000.parquet`` and so on; the order of their names is that of the texts. The folder must be empty.
+        written beside it. Or the name of a folder, which exists and is empty, or whose name ends in a separator: each
+        shard is a file there when it is computed, ``part-00000.parquet`` and so on. The order of the names is that of
+        the texts.
     resume : bool
         Continue an unfinished run of the same model, options and input; start one if there is none.
     on_error : {"stop", "skip", "null"}
@@ -73,15 +91,13 @@ def embed_corpus(
         Type of the written numbers.
     shard_size : int
         Most texts of a shard; fewer if they are long. A shard is computed, then saved. A crash loses at most one shard.
-    file_size : int, optional
-        For a folder: bytes of vectors at which a file ends, rounded up to whole shards. Default: 512,000,000.
     settings : dict, optional
         Further values that must be the same to resume, such as the model's name and revision.
     show_progress : bool
     report : callable
         Called with each problem, as a line of text.
     workers : Workers, optional
-        Processes elsewhere that compute the vectors, such as `minibert.integrations.ray_workers.RayWorkers`. This
+        Processes elsewhere that compute the vectors, such as `minibert.integrations.ray.RayWorkers`. This
         process still reads and writes all files, and the files are the same.
     **options
         The fields of `EncodeOptions`, as in `SentenceTransformer.encode`. With truncation="error" a text that is too
@@ -95,17 +111,15 @@ def embed_corpus(
     ------
     TypeError, ValueError
         An argument is wrong. An input line cannot be used with on_error="stop"; nothing was computed then. The run to
-        resume, finished or not, has other settings or another input, or a file of its folder is missing or damaged.
+        resume, finished or not, has other settings or another input.
     OSError
         A file cannot be read or written, another process writes this output, or the folder to write holds other files.
-        The folder ``<output>.parts`` keeps the shards that were computed and are not in a file of a folder yet.
+        The folder ``<output>.parts`` keeps the shards that were computed.
     """
     bad_lines, output = BadLines(on_error, report), os.fspath(output)
     check_choice("dtype", dtype, OUTPUT_DTYPES)
-    file_size = None if file_size is None else check_int("file_size", file_size, 1)
-    output_suffix(output, file_size)
-    if is_folder(output) and file_size is None:
-        file_size = FILE_SIZE
+    output_suffix(output)
+    into_folder = is_folder(output)
     chosen = EncodeOptions.of(options)
     long_texts = chosen.truncation == "error"
     if long_texts:
@@ -113,29 +127,18 @@ def embed_corpus(
     probe = probe_vector(model, chosen)
     check_sources(sources)
     numbered = all(source.id_column is None for source in sources)
+    # A run needs to know only whether a text is cut; the problem of a text that is too long needs its whole length.
+    how = {"silent": "warn"} if long_texts else {"warn": "silent"}
+    how_to = dataclasses.replace(chosen, truncation=how.get(chosen.truncation, chosen.truncation))
 
-    def make(path: str) -> Output:
-        writer = VectorWriter(path, len(probe), dtype, numbered, file_size)
-        # A run needs to know only whether a text is cut; the problem of a text that is too long needs its whole length.
-        how = {"silent": "warn"} if long_texts else {"warn": "silent"}
-        truncation = how.get(chosen.truncation, chosen.truncation)
-        how_to = dataclasses.replace(chosen, truncation=truncation)
+    def make(path: str) -> Task:
         encoder = (
-            LocalEncoder(model, how_to)
+            _LocalEncoder(model, how_to)
             if workers is None
             else workers.start(how_to, probe, model.model.ops.processor())
         )
-        task = _Task(encoder, writer, bad_lines, model.max_seq_length if long_texts else None)
-        return Output(
-            writer.parts,
-            task.compute,
-            writer.width,
-            encoder.processors,
-            writer.assemble,
-            begin=task.begin,
-            has_room=encoder.has_room,
-            files=writer.files,
-        )
+        writer = VectorWriter(path, len(probe), dtype, numbered, into_folder)
+        return _Vectors(encoder, writer, bad_lines, model.max_seq_length if long_texts else None)
 
     return run_shards(
         output,
@@ -149,11 +152,10 @@ def embed_corpus(
             "too_long": "error" if long_texts else "as truncation says",
             "on_error": on_error,
             "dtype": dtype,
-            **({} if file_size is None else {"file_size": file_size}),
         },
         probe=probe,
         bad_lines=bad_lines,
-        too_long=too_long(model, chosen) if long_texts else None,
+        too_long=_too_long(model, chosen) if long_texts else None,
         shard_size=shard_size,
         resume=resume,
         show_progress=show_progress,
@@ -161,57 +163,87 @@ def embed_corpus(
 
 
 @dataclasses.dataclass(frozen=True)
-class _Task:
-    encoder: Encoder
-    writer: VectorWriter
-    bad_lines: BadLines
-    limit: int | None  # most tokens of a text; None if longer texts are cut
+class _LocalEncoder:
+    """The encoder that is this process's model. A shard is computed when its results are asked for."""
 
-    def begin(self, chunk: list[tuple[int, InputLine]], progress: Callable[[int], object]) -> _Begun:
+    model: SentenceTransformer
+    options: EncodeOptions
+
+    def submit(self, texts: Sequence[str], progress: Progress) -> Callable[[], Results]:
+        chunks = self.model.encode_chunks(texts, chunk_size=len(texts), progress=progress, **vars(self.options))
+        return lambda: (next(chunks), self.model.model.ops.processor())
+
+    def has_room(self, begun: int) -> bool:
+        return False  # nothing is computed while this process reads
+
+
+class _Vectors(Task):
+    """The task of `embed_corpus`; `limit` is the most tokens of a text, or None if longer texts are cut."""
+
+    def __init__(self, encoder: Encoder, writer: VectorWriter, bad_lines: BadLines, limit: int | None) -> None:
+        self._encoder, self._writer, self._bad_lines, self._limit = encoder, writer, bad_lines, limit
+        self.files, self.width, self.into_folder = writer.files, writer.width, writer.into_folder
+        self.has_room = encoder.has_room  # type: ignore[method-assign]
+
+    def begin(self, chunk: NumberedLines, progress: Progress) -> tuple[NumberedLines, Callable[[], Results] | None]:
         texts = [input_line.text for _, input_line in chunk if input_line.text is not None]
         progress(len(chunk) - len(texts))
-        return chunk, self.encoder.submit(texts, progress)
+        return chunk, self._encoder.submit(texts, progress) if texts else None
 
-    def compute(self, begun: _Begun, before: Counts, append: Append, progress: Callable[[int], object]) -> Counts:
-        chunk, results = begun
-        encoded = results()
-        next_index = iter(range(len(chunk)))
-        first, n_tokens, n_cut = before.n_texts, 0, 0
-        for input_lines in in_chunks(chunk, _ROWS_AT_ONCE):
-            rows, indices = list[dict[str, Any]](), list[int]()
-            for number, input_line in input_lines:
-                index = -1
-                if input_line.text is not None and encoded is not None:
-                    index = next(next_index)
-                    cut = int(encoded.n_truncated[index])
-                    if cut and self.limit is not None:
-                        problem = _length_problem(int(encoded.n_tokens[index]), self.limit)
-                        input_line, index = dataclasses.replace(input_line, problem=problem), -1
-                    else:
-                        n_tokens += int(encoded.n_tokens[index]) - cut
-                        n_cut += cut > 0
-                if index >= 0 or self.bad_lines.keep(input_line):
-                    rows.append(row_of(number, input_line))
-                    indices.append(index)
-            self.writer.write(append, first, rows, self._vectors(encoded, indices))
-            first += len(rows)
-        n_texts = first - before.n_texts
-        return Counts(n_texts, n_tokens, n_cut, len(chunk) - n_texts)
+    def result(self, begun: tuple[NumberedLines, Callable[[], Results] | None]) -> tuple[NumberedLines, Results | None]:
+        chunk, wait = begun
+        return chunk, None if wait is None else wait()
 
-    def _vectors(self, encoded: EncodedTexts | None, indices: list[int]) -> FloatArray:
-        """Return the vectors at some indices: (len(indices), width), NaN for index -1."""
-        chosen = np.full((len(indices), self.writer.width), np.nan, dtype=np.float32)
-        found = np.array(indices, dtype=np.int64) >= 0
-        if encoded is not None:
-            chosen[found] = encoded.vectors[[index for index in indices if index >= 0]]
-        return chosen
+    def write(
+        self,
+        result: tuple[NumberedLines, Results | None],
+        before: Counts,
+        files: Sequence[BinaryIO],
+        progress: Progress,
+    ) -> tuple[Counts, str | None]:
+        chunk, results = result
+        encoded, processor = results or (None, None)
+        rows, indices, next_index, n_tokens, n_cut = list[dict[str, Any]](), list[int](), 0, 0, 0
+        for number, input_line in chunk:
+            index = -1
+            if input_line.text is not None and encoded is not None:
+                index, next_index = next_index, next_index + 1
+                cut = int(encoded.n_truncated[index])
+                if cut and self._limit is not None:
+                    problem = _length_problem(int(encoded.n_tokens[index]), self._limit)
+                    input_line, index = dataclasses.replace(input_line, problem=problem), -1
+                else:
+                    n_tokens += int(encoded.n_tokens[index]) - cut
+                    n_cut += cut > 0
+            if index >= 0 or self._bad_lines.keep(input_line):
+                rows.append(row_of(number, input_line))
+                indices.append(index)
+        if encoded is not None and indices == list(range(len(encoded.vectors))):
+            vectors = encoded.vectors  # which is not copied
+        else:
+            vectors = np.full((len(rows), self.width), np.nan, dtype=np.float32)
+            found = np.array(indices, dtype=np.int64) >= 0
+            if encoded is not None:
+                vectors[found] = encoded.vectors[[index for index in indices if index >= 0]]
+        self._writer.write(files, before.n_texts, rows, vectors)
+        return Counts(len(rows), n_tokens, n_cut, len(chunk) - len(rows)), processor
+
+
+def probe_vector(model: SentenceTransformer, options: EncodeOptions) -> FloatArray:
+    """Compute the vector of a fixed text: (width,). Two runs with the same model and options have the same vector.
+
+    If texts are split, this text is long: then windows that cannot hold any of a text's tokens are refused at once.
+    """
+    text = "minibert " * (model.max_seq_length if options.truncation == "split" else 1)
+    vector: FloatArray = np.asarray(next(model.encode_chunks([text], **vars(options))).vectors[0])
+    return vector
 
 
 def _length_problem(n_tokens: int, limit: int) -> str:
     return f"has {n_tokens} tokens, the limit is {limit} (max_seq_length)"
 
 
-def too_long(model: SentenceTransformer, options: EncodeOptions) -> Callable[[list[str]], list[str | None]]:
+def _too_long(model: SentenceTransformer, options: EncodeOptions) -> Callable[[list[str]], list[str | None]]:
     """Return a function texts -> for each the problem if it has more tokens than the model takes, else None."""
 
     def reasons(texts: list[str]) -> list[str | None]:

@@ -1,33 +1,60 @@
-"""Files of texts -> one file of the hidden states of every token, in bounded memory, with resume (see runs.py)."""
+"""Files of texts -> the hidden states of every token, in bounded memory, with resume (see runs.py).
+
+The binary format is two files: an .npy array of all tokens, which is read by memory mapping, and an index of JSON lines
+beside it. Its first line holds for all texts. Then there is one line per text, with the row of its first token in the
+array and all other fields of `TokenVectors`.
+
+The google format is the JSON lines of Google's extract_features.py (google-research/bert): every token of a text or a
+pair, with the values of some layers. The field names (``linex_index`` too), the rounding to 6 decimals, the " ||| "
+between the texts of a pair, and the way to cut them are the same. Layers are numbered as there: 0 is the first layer's
+output. So positive numbers are one less than in transformers; negative ones are equal.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
-from collections.abc import Callable, Sequence
-from typing import Any
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, BinaryIO
 
 import numpy as np
+import numpy.typing as npt
 
-from minibert._utils.files import check_output
-from minibert._utils.validation import check_choice
-from minibert.corpus.encoders import number_settings
-from minibert.corpus.google_features import google_lines
-from minibert.corpus.parts import Counts, Part
-from minibert.corpus.readers import InputLine, Source, check_sources
-from minibert.corpus.runs import Append, Output, Summary, run_shards
-from minibert.corpus.survey import BadLines
-from minibert.corpus.token_features import TokenFeatureWriter
-from minibert.corpus.writers import OUTPUT_DTYPES
+from minibert._utils.files import check_format, check_output, os_reason
+from minibert._utils.validation import IntArray, check_choice
+from minibert.bert.packed import PackedBatch
+from minibert.corpus.runs import (
+    Counts,
+    NumberedLines,
+    Progress,
+    ShardFile,
+    Summary,
+    Task,
+    join_bytes,
+    number_settings,
+    run_shards,
+)
+from minibert.corpus.sources import BadLines, InputLine, Source, check_sources, row_of
+from minibert.corpus.writers import OUTPUT_DTYPES, json_line, npy_header, npy_joiner
 from minibert.models.bert_model import BertModel
+from minibert.sentence.batching import in_chunks
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
-from minibert.vectors.layers import LayerSelection
+from minibert.tokenizer.windows import CHARACTERS_AT_ONCE
+from minibert.vectors.layers import LayerSelection, resolve_layers
+from minibert.vectors.token_vectors import TokenVectors, embed_tokens
 
-__all__ = ["EXTRACT_FORMATS", "EXTRACT_SHARD", "EXTRACT_SUFFIXES", "extract_corpus"]
+__all__ = [
+    "EXTRACT_FORMATS",
+    "EXTRACT_SUFFIXES",
+    "TokenFeatures",
+    "extract_corpus",
+    "google_layers",
+    "google_lines",
+    "tokens_path",
+]
 
 EXTRACT_FORMATS = ("binary", "google")
-"""An .npy array of all tokens with an index beside it (token_features.py), or JSON lines (google_features.py)."""
 
 EXTRACT_SUFFIXES = {"binary": (".npy",), "google": (".jsonl", ".json")}
 """The suffixes that the output of each format may have."""
@@ -35,8 +62,9 @@ EXTRACT_SUFFIXES = {"binary": (".npy",), "google": (".jsonl", ".json")}
 EXTRACT_SHARD = 1000
 """Texts of a shard: they are computed, then saved."""
 
+_FORMAT = 1  # of the index
 _GOOGLE_LENGTH = 128  # tokens: the default of extract_features.py
-_LINES = "part-features.jsonl"
+_PAIR = re.compile(r"^(.*) \|\|\| (.*)$")
 
 
 def extract_corpus(
@@ -66,12 +94,12 @@ def extract_corpus(
     sources : sequence of Source
     output : str or path
         Name of the file. For the binary format it ends in .npy: an array (tokens, layers, H), with the index
-        `minibert.corpus.token_features.tokens_path` beside it. For Google's it ends in .jsonl or .json. The manifest
+        `tokens_path` beside it. For Google's it ends in .jsonl or .json. The manifest
         ``<output>.manifest.json`` is there too.
     format : {"binary", "google"}
         See `EXTRACT_FORMATS`.
     layers : int or ints
-        Numbered as in transformers. With "google" numbered as in `minibert.corpus.google_features.google_layers`.
+        Numbered as in transformers. With "google" numbered as in `google_layers`.
     dtype : {"float32", "float16"}
         Type of the array.
     max_length : int, optional
@@ -99,26 +127,10 @@ def extract_corpus(
     check_choice("dtype", dtype, OUTPUT_DTYPES)
     check_sources(sources)
     chosen = [layers] if isinstance(layers, int | np.integer) else [*layers]
-    width = model.config.hidden_size
+    task: type[_States | _GoogleLines] = _States if format == "binary" else _GoogleLines
 
-    def processors() -> tuple[str]:
-        return (model.ops.processor(),)
-
-    if format == "google":
-        limit = min(_GOOGLE_LENGTH, model.config.max_position_embeddings) if max_length is None else max_length
-        lines = _GoogleLines(model, tokenizer, bad_lines, chosen, limit, batch_size)
-        probe = lines.probe()
-
-        def make(path: str) -> Output:
-            return Output((Part(_LINES, path),), lines.compute, width, processors)
-
-    else:
-        writer = TokenFeatureWriter(model, tokenizer, chosen, dtype, max_length, batch_size)
-        states = _States(writer, bad_lines)
-        probe = writer.probe()
-
-        def make(path: str) -> Output:
-            return Output(writer.parts(path), states.compute, width, processors)
+    def make(path: str) -> _States | _GoogleLines:
+        return task(path, model, tokenizer, bad_lines, chosen, dtype, max_length, batch_size)
 
     return run_shards(
         output,
@@ -134,70 +146,373 @@ def extract_corpus(
             "batch_size": batch_size,
             "on_error": on_error,
         },
-        probe=probe,
+        probe=make(output).probe(),
         bad_lines=bad_lines,
-        too_long=None,
         shard_size=shard_size,
         resume=resume,
         show_progress=show_progress,
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class _States:
-    writer: TokenFeatureWriter
-    bad_lines: BadLines
+class _TokenTask(Task):
+    """What the two formats share; the arguments are those of `extract_corpus`."""
 
-    def compute(
-        self, chunk: list[tuple[int, InputLine]], before: Counts, append: Append, progress: Callable[[int], object]
-    ) -> Counts:
-        kept = _kept(chunk, self.bad_lines)
+    def __init__(
+        self,
+        path: str,
+        model: BertModel,
+        tokenizer: BertTokenizer,
+        bad_lines: BadLines,
+        layers: Sequence[int],
+        dtype: str,
+        max_length: int | None,
+        batch_size: int,
+    ) -> None:
+        self.model, self.tokenizer, self.bad_lines, self.layers = model, tokenizer, bad_lines, layers
+        self.dtype, self.max_length, self.batch_size = dtype, max_length, batch_size
+        self.width, self.files = model.config.hidden_size, self.files_of(path)
+
+    def files_of(self, path: str) -> Sequence[ShardFile]:
+        """Return the files of a shard, for an output at this path."""
+        raise NotImplementedError
+
+    def probe(self) -> npt.NDArray[Any]:
+        """Compute the values of a fixed text's first token; raise for layers and lengths that the model lacks."""
+        raise NotImplementedError
+
+    def lines(
+        self, kept: NumberedLines, before: Counts, files: Sequence[BinaryIO], progress: Progress
+    ) -> tuple[int, int]:
+        """Write input lines; return the number of their tokens, and of texts that were cut."""
+        raise NotImplementedError
+
+    def write(
+        self, result: NumberedLines, before: Counts, files: Sequence[BinaryIO], progress: Progress
+    ) -> tuple[Counts, str | None]:
+        kept = [one for one in result if one[1].problem is None or self.bad_lines.keep(one[1])]
+        n_tokens, n_cut = self.lines(kept, before, files, progress)
+        progress(len(result) - len(kept))
+        return Counts(len(kept), n_tokens, n_cut, len(result) - len(kept)), self.model.ops.processor()
+
+
+# --- the binary format ------------------------------------------------------------------------------------------------
+
+
+def tokens_path(path: str | os.PathLike[str]) -> str:
+    """Return the name of the index that belongs to an .npy file of token vectors."""
+    return f"{os.path.splitext(path)[0]}.tokens.jsonl"
+
+
+class _States(_TokenTask):
+    """The array and its index. An input line without a text has an entry in the index, but no tokens."""
+
+    def files_of(self, path: str) -> Sequence[ShardFile]:
+        self.layers = resolve_layers(self.layers, self.model.config.num_hidden_layers)
+        first_line = json_line({"format": _FORMAT, "layers": list(self.layers), "dtype": self.dtype})
+
+        def join_index(file: BinaryIO, shards: Sequence[Any], total: Counts) -> None:
+            file.write(first_line)
+            join_bytes(file, shards, total)
+
+        join = npy_joiner(self._header, lambda total: total.n_tokens)
+        return ShardFile(".npy", path, join), ShardFile(".tokens.jsonl", tokens_path(path), join_index)
+
+    def probe(self) -> npt.NDArray[Any]:
+        return self._embed(["minibert"])[0].vectors[0].reshape(-1)
+
+    def lines(
+        self, kept: NumberedLines, before: Counts, files: Sequence[BinaryIO], progress: Progress
+    ) -> tuple[int, int]:
+        array, index = files
+        array.write(self._header(0))
         n_tokens = n_cut = 0
-        for n_texts, tokens, cut in self.writer.write(append, before.n_tokens, kept):
-            n_tokens, n_cut = n_tokens + tokens, n_cut + cut
-            progress(n_texts)
-        progress(len(chunk) - len(kept))
-        return Counts(len(kept), n_tokens, n_cut, len(chunk) - len(kept))
+        for chunk in in_chunks(kept, self.batch_size, lambda one: len(one[1].text or ""), CHARACTERS_AT_ONCE):
+            embedded = iter(self._embed([input_line.text for _, input_line in chunk if input_line.text is not None]))
+            for number, input_line in chunk:
+                row = row_of(number, input_line)
+                if input_line.text is None:
+                    index.write(json_line(row))
+                    continue
+                one = next(embedded)
+                index.write(json_line({**row, "first_token": before.n_tokens + n_tokens, **_description(one)}))
+                array.write(one.vectors.astype(self.dtype).tobytes())
+                n_tokens += len(one)
+                n_cut += one.n_truncated > 0
+            progress(len(chunk))
+        array.seek(0)
+        array.write(self._header(n_tokens))
+        return n_tokens, n_cut
+
+    def _header(self, n_tokens: int) -> bytes:
+        return npy_header((n_tokens, len(self.layers), self.width), self.dtype)
+
+    def _embed(self, texts: list[str]) -> list[TokenVectors]:
+        return embed_tokens(
+            self.model,
+            self.tokenizer,
+            texts,
+            layers=self.layers,
+            layer_pooling="tokens_first",
+            truncation="silent",
+            max_length=self.max_length,
+        )
 
 
-@dataclasses.dataclass(frozen=True)
-class _GoogleLines:
-    model: BertModel
-    tokenizer: BertTokenizer
-    bad_lines: BadLines
-    layers: list[int]
-    limit: int
-    batch_size: int
+class TokenFeatures:
+    """Read the files of `minibert extract`: a sequence of `TokenVectors`. Only the texts that are used are read.
 
-    def probe(self) -> np.ndarray:
-        """Compute the values of a fixed text's first token; this raises for layers and lengths that the model lacks."""
-        line = next(self._lines([(0, InputLine("minibert", None, "", 1))]))[0]
+    Parameters
+    ----------
+    path : str or path
+        The .npy file.
+
+    Attributes
+    ----------
+    vectors : memory map of shape (tokens, layers, H)
+    layers : tuple of int
+    ids : list of str, int or None
+        The id of each text; None if it could not be read.
+
+    Raises
+    ------
+    ValueError, OSError
+        The files do not exist, cannot be read, or do not belong together.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from minibert import BertModel, BertTokenizer
+    >>> from minibert.corpus.extract import TokenFeatures, extract_corpus
+    >>> from minibert.corpus.sources import Source
+    >>> name = "sentence-transformers/all-MiniLM-L6-v2"
+    >>> model, tokenizer = BertModel.from_pretrained(name), BertTokenizer.from_pretrained(name)
+    >>> Path("texts.txt").write_text("A cat sleeps on the mat.")
+    24
+    >>> summary = extract_corpus(model, tokenizer, [Source("texts.txt", "text")], "states.npy")
+    >>> features = TokenFeatures("states.npy")
+    >>> features[0]
+    TokenVectors(9 tokens, vectors (9, 4, 384) of layers 6, 5, 4, 3)
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._index = tokens_path(path)
+        self.layers: tuple[int, ...] = ()
+        self.ids: list[str | int | None] = []
+        self._offsets: list[int] = []
+        n_tokens = 0
+        try:
+            self.vectors: npt.NDArray[Any] = np.lib.format.open_memmap(os.fspath(path), mode="r")
+            with open(self._index, "rb") as file:
+                for number, (offset, line) in enumerate(_lines(file)):
+                    if number == 0:
+                        check_format(line, _FORMAT, self._index)
+                        self.layers = tuple(line["layers"])
+                        continue
+                    self.ids.append(line["id"])
+                    self._offsets.append(offset)
+                    n_tokens += len(line.get("ids", ()))
+        except OSError as error:
+            raise OSError(f"{error.filename or path} cannot be read: {os_reason(error)}.") from error
+        except (ValueError, KeyError, TypeError) as error:
+            reason = str(error).rstrip(".")
+            raise ValueError(f"{path} and {self._index} cannot be read as token vectors: {reason}.") from error
+        if self.vectors.ndim != 3 or self.vectors.shape[:2] != (n_tokens, len(self.layers)):
+            raise ValueError(
+                f"{path} holds an array {self.vectors.shape}, but {self._index} has {n_tokens} tokens and "
+                f"{len(self.layers)} layers: they do not belong together."
+            )
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def __getitem__(self, i: int) -> TokenVectors | None:
+        """Return the tokens of text i; None for an input line without a text."""
+        with open(self._index, "rb") as file:
+            file.seek(self._offsets[i])
+            line = json.loads(file.readline())
+        if "null" in line:
+            return None
+        n, first = len(line["ids"]), line["first_token"]
+        return TokenVectors(
+            text=line["text"],
+            tokens=tuple(line["tokens"]),
+            ids=np.array(line["ids"], dtype=np.int64),
+            offsets=np.array(line["offsets"], dtype=np.int64).reshape(-1, 2),
+            word_ids=tuple(line["word_ids"]),
+            special=np.array(line["special"], dtype=np.bool_),
+            vectors=self.vectors[first : first + n],
+            layers=self.layers,
+            n_truncated=line["n_truncated"],
+            cut_words=frozenset(line["cut_words"]),
+        )
+
+    def __iter__(self) -> Iterator[TokenVectors | None]:
+        return (self[i] for i in range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"TokenFeatures({len(self)} texts, vectors {self.vectors.shape} {self.vectors.dtype})"
+
+
+def _description(one: TokenVectors) -> dict[str, Any]:
+    return {
+        "text": one.text,
+        "tokens": list(one.tokens),
+        "ids": one.ids.tolist(),
+        "offsets": one.offsets.tolist(),
+        "word_ids": list(one.word_ids),
+        "special": one.special.tolist(),
+        "n_truncated": one.n_truncated,
+        "cut_words": sorted(one.cut_words),
+    }
+
+
+def _lines(file: BinaryIO) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the offset of each line, and its object."""
+    offset = 0
+    for line in file:
+        yield offset, json.loads(line)
+        offset += len(line)
+
+
+# --- the google format ------------------------------------------------------------------------------------------------
+
+
+class _GoogleLines(_TokenTask):
+    """One line of JSON for each input line."""
+
+    def files_of(self, path: str) -> Sequence[ShardFile]:
+        return (ShardFile(".jsonl", path),)
+
+    def probe(self) -> npt.NDArray[Any]:
+        line = next(self._google_lines([(0, InputLine("minibert", None, "", 1))]))[0]
         return np.array([layer["values"] for layer in json.loads(line)["features"][0]["layers"]]).reshape(-1)
 
-    def compute(
-        self, chunk: list[tuple[int, InputLine]], before: Counts, append: Append, progress: Callable[[int], object]
-    ) -> Counts:
-        kept = _kept(chunk, self.bad_lines)
+    def lines(
+        self, kept: NumberedLines, before: Counts, files: Sequence[BinaryIO], progress: Progress
+    ) -> tuple[int, int]:
         n_tokens = n_cut = 0
-        for line, tokens, cut in self._lines(kept):
-            append(_LINES, f"{line}\n".encode())
+        for line, tokens, cut in self._google_lines(kept):
+            files[0].write(f"{line}\n".encode())
             n_tokens, n_cut = n_tokens + tokens, n_cut + (cut > 0)
             progress(1)
-        progress(len(chunk) - len(kept))
-        return Counts(len(kept), n_tokens, n_cut, len(chunk) - len(kept))
+        return n_tokens, n_cut
 
-    def _lines(self, input_lines: Sequence[tuple[int, InputLine]]) -> Any:
+    def _google_lines(self, kept: NumberedLines) -> Iterator[tuple[str, int, int]]:
+        most = self.model.config.max_position_embeddings
         return google_lines(
             self.model,
             self.tokenizer,
-            ((number, input_line.text) for number, input_line in input_lines),
+            ((number, input_line.text) for number, input_line in kept),
             layers=self.layers,
-            max_length=self.limit,
+            max_length=min(_GOOGLE_LENGTH, most) if self.max_length is None else self.max_length,
             batch_size=self.batch_size,
         )
 
 
-def _kept(chunk: Sequence[tuple[int, InputLine]], bad_lines: BadLines) -> list[tuple[int, InputLine]]:
-    return [
-        (number, input_line) for number, input_line in chunk if input_line.problem is None or bad_lines.keep(input_line)
+def google_layers(layers: Sequence[int], num_hidden_layers: int) -> tuple[int, ...]:
+    """Convert Google's layer numbers to those of hidden states: i -> i + 1, and -1 -> L.
+
+    Raises
+    ------
+    ValueError
+        A number is not in [-L, L).
+    """
+    L = num_hidden_layers
+    for layer in layers:
+        if not -L <= layer < L:
+            raise ValueError(
+                f"layers={layer}; expected 0 to {L - 1}, or -{L} to -1, in Google's numbering of {L} layers. The "
+                "embeddings' output does not have a number there."
+            )
+    return tuple(layer % L + 1 for layer in layers)
+
+
+def google_lines(
+    model: BertModel,
+    tokenizer: BertTokenizer,
+    numbered_texts: Iterable[tuple[int, str | None]],
+    *,
+    layers: Sequence[int] = (-1, -2, -3, -4),
+    max_length: int = 128,
+    batch_size: int = 32,
+) -> Iterator[tuple[str, int, int]]:
+    """Yield for each text its line of JSON (without newline), its number of tokens, and how many were cut off.
+
+    Parameters
+    ----------
+    model, tokenizer
+        Of the same model.
+    numbered_texts : iterable of (int, str or None)
+        The value of ``linex_index``, and the text or the pair with " ||| " between. For None the features are null.
+    layers : sequence of int
+        In Google's numbering, see `google_layers`.
+    max_length : int
+        In tokens, [CLS] and [SEP] included. Longer texts are cut; in a pair the longer text is always cut first.
+    batch_size : int
+        Texts that are computed together.
+
+    Raises
+    ------
+    ValueError
+        The model does not have a layer, or does not accept `max_length`.
+    """
+    states = google_layers(layers, model.config.num_hidden_layers)
+    most = model.config.max_position_embeddings
+    if not 3 <= max_length <= most:
+        raise ValueError(f"max_length={max_length}; expected 3 to {most} (max_position_embeddings).")
+    for chunk in in_chunks(numbered_texts, batch_size):
+        made = [_make(tokenizer, text, max_length) for _, text in chunk if text is not None]
+        computed = _compute(model, [one[1] for one in made], [one[2] for one in made], states)
+        found = iter(zip(made, computed, strict=True))
+        for number, text in chunk:
+            if text is None:
+                yield json.dumps({"linex_index": number, "features": None}), 0, 0
+                continue
+            (tokens, _, _, n_cut), values = next(found)
+            features = [
+                {
+                    "token": token,
+                    "layers": [
+                        {"index": layer, "values": [round(value, 6) for value in vector.tolist()]}
+                        for layer, vector in zip(layers, of_token, strict=True)
+                    ],
+                }
+                for token, of_token in zip(tokens, values, strict=True)
+            ]
+            yield json.dumps({"linex_index": number, "features": features}), len(tokens), n_cut
+
+
+def _make(tokenizer: BertTokenizer, text: str, limit: int) -> tuple[list[str], IntArray, IntArray, int]:
+    """Return a line's tokens, ids and token types, and how many of its tokens are cut off."""
+    stripped = text.strip()
+    pair = _PAIR.match(stripped)
+    parts = [
+        (list(encoding.tokens), list(encoding.ids), len(encoding) + encoding.n_truncated)
+        for encoding in tokenizer.encodings(
+            list(pair.groups()) if pair else [stripped],
+            max_length=limit,
+            truncation_side="right",
+            add_special_tokens=False,
+        )
     ]
+    lengths = [length for _, _, length in parts]
+    kept = [min(length, limit) for length in lengths]
+    while sum(kept) > limit - 1 - len(parts):
+        longest = 0 if len(kept) == 1 or kept[0] > kept[1] else 1  # of two equally long texts the second is cut
+        kept[longest] -= 1
+    tokens, ids, types = [str(tokenizer.cls_token)], [tokenizer.cls_token_id], [0]
+    for number, ((part_tokens, part_ids, _), length) in enumerate(zip(parts, kept, strict=True)):
+        tokens += [*part_tokens[:length], str(tokenizer.sep_token)]
+        ids += [*part_ids[:length], tokenizer.sep_token_id]
+        types += [number] * (length + 1)
+    return tokens, np.array(ids), np.array(types), sum(lengths) - sum(kept)
+
+
+def _compute(model: BertModel, ids: list[IntArray], types: list[IntArray], states: tuple[int, ...]) -> list[np.ndarray]:
+    """Compute hidden states of each text: arrays (S, layers, H), float64 because Python's `round` needs it."""
+    if not ids:
+        return []
+    batch = PackedBatch.from_sequences(ids, types)
+    output = model.forward_packed(batch, hidden_states=states, num_layers=max(states))
+    stacked = np.stack([output.hidden_states[state] for state in states], axis=1, dtype=np.float64)
+    return np.split(stacked, batch.cu_seqlens[1:-1])

@@ -1,61 +1,127 @@
-"""A run over a corpus: files of texts -> shards -> files, in bounded memory, with resume after a crash.
+"""A run over a corpus: files of texts -> shards -> the output, in bounded memory, with resume after a crash.
 
 The input is read twice. The first reading finds lines that cannot be used before anything is computed, and computes the
 input's checksum. The second reading computes the shards, one at a time. A shard depends only on its input lines, so an
-interrupted run ends with the same bytes as one that was not. The caller computes the vectors and their bytes: of texts
-(embed.py) or of tokens (extract.py).
+interrupted run ends with the same bytes as one that was not.
+
+Until the run ends, the folder ``<output>.parts`` holds
+
+- ``minibert.lock``: the process that holds it may write here;
+- ``manifest.json``: the settings of the run and the checksums of its input. If it exists, there is a run to resume;
+- ``shard-00000.npy`` and so on: the files of each shard, and ``shard-00000.json``, its record: the counts, and the size
+  and checksum of these files. A file gets its name when it is whole and on the disk, and the record is the last one;
+- ``standard-input``: a copy of the standard input, if that is an input.
+
+A run that is resumed skips the shards whose files are as their record says. At the end the files of all shards are
+joined, which needs the disk space of the output a second time. If the output is a folder, each shard is a file there
+as soon as it is computed, ``part-00000.parquet`` and so on, and nothing is joined.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
+import json
 import os
+import platform
+import re
+import shutil
 import time
+import zlib
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 import numpy.typing as npt
 
 import minibert
-from minibert._utils.files import os_reason
+from minibert._utils.files import check_format, os_reason, printable, sync_folder, write_whole
+from minibert._utils.locks import FileLock
 from minibert._utils.reporting import progress_bar
-from minibert._utils.validation import check_int
-from minibert.corpus.file_folder import FileFolder, is_empty
-from minibert.corpus.manifest import manifest_path
-from minibert.corpus.parts import Counts, Part
-from minibert.corpus.readers import InputLine, Source, read_input_lines
-from minibert.corpus.run_checks import compare, manifest_of_finished, refuse_inputs, refuse_names
-from minibert.corpus.run_folder import RunFolder
-from minibert.corpus.shards import Shards
-from minibert.corpus.survey import CHARACTERS_AT_ONCE, BadLines, Survey, standard_input, survey, weight
+from minibert._utils.validation import check_int, counted
+from minibert.corpus.sources import (
+    CHARACTERS_AT_ONCE,
+    BadLines,
+    InputLine,
+    Source,
+    read_input_lines,
+    standard_input,
+    survey,
+    weight,
+)
 from minibert.sentence.batching import in_chunks
 
-__all__ = ["Append", "Output", "Summary", "run_shards"]
+__all__ = [
+    "FORMAT",
+    "Counts",
+    "NumberedLines",
+    "Progress",
+    "ShardFile",
+    "Summary",
+    "Task",
+    "folder_of",
+    "is_folder",
+    "is_unfinished",
+    "join_bytes",
+    "number_settings",
+    "refuse_folder",
+    "run_shards",
+]
 
-Append = Callable[[str, bytes | memoryview], None]
+FORMAT = 2
+"""The format number of a manifest. That of minibert 0.3.0 is 1; its finished runs are read, its unfinished ones not."""
+
+_LOCK, _MANIFEST, _STANDARD_INPUT, _WHOLE = "minibert.lock", "manifest.json", "standard-input", "whole"
+_OURS = re.compile(rf"{_LOCK}|{_MANIFEST}|{_STANDARD_INPUT}|{_WHOLE}\.[a-z.]+|shard-\d+\.[a-z.]+|\.minibert-[a-z0-9_]+")
+_BLOCK = 2**20  # bytes read at a time
+_DIGITS = 5  # of the number of a shard in names of files, or more if there can be more shards
+_NAMES_SHOWN = 3
+
+NumberedLines = list[tuple[int, InputLine]]
+"""The input lines of a shard, with their numbers in the whole input."""
+
+Progress = Callable[[int], object]
+"""Called with the number of input lines done since its last call."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Summary:
-    """The counts of a run.
+class Counts:
+    """The counts of computed shards.
 
     Parameters
     ----------
     n_texts : int
         Input lines in the output, those without a text included.
-    width : int
-        Numbers of one vector.
     n_tokens : int
         Tokens of the texts after cutting; equal texts count separately.
     n_cut : int
         Texts that were cut, because they had more tokens than the model takes.
     n_left_out : int
         Input lines that could not be used and were left out.
+    """
+
+    n_texts: int = 0
+    n_tokens: int = 0
+    n_cut: int = 0
+    n_left_out: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(*(a + b for a, b in zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary(Counts):
+    """The counts of a run.
+
+    Parameters
+    ----------
+    n_texts, n_tokens, n_cut, n_left_out : int
+        As in `Counts`.
+    width : int
+        Numbers of one vector.
     n_resumed : int
         Texts that earlier runs have computed.
     seconds : float
@@ -64,71 +130,100 @@ class Summary:
         Files of vectors: 1, or those in the folder that the output is.
     """
 
-    n_texts: int
-    width: int
-    n_tokens: int
-    n_cut: int
-    n_left_out: int
-    n_resumed: int
-    seconds: float
+    width: int = 0
+    n_resumed: int = 0
+    seconds: float = 0.0
     n_files: int = 1
 
 
-def _input_lines(chunk: list[tuple[int, InputLine]], progress: Callable[[int], object]) -> Any:
-    """Begin nothing, and return the input lines."""
-    return chunk
-
-
-def _one_at_a_time() -> bool:
-    """Return False: a shard is saved before the next one begins."""
-    return False
+def join_bytes(file: BinaryIO, shards: Sequence[Path], total: Counts, start: int = 0) -> None:
+    """Write the bytes of the shards' files, those of each from `start` on, one after the other."""
+    for path in shards:
+        with path.open("rb") as shard:
+            shard.seek(start)
+            shutil.copyfileobj(shard, file, _BLOCK)
 
 
 @dataclasses.dataclass(frozen=True)
-class Output:
-    """The parts of a run's output, and how to compute them.
+class ShardFile:
+    """One of the files of each shard, and the output that is made of it.
 
     Parameters
     ----------
-    parts : sequence of Part
-        Those with a final name become the output files.
-    compute : callable
-        Computes a shard from what `begin` returned for it, the counts of all earlier shards, a function that appends
-        bytes to the part with a name, and a function to call with the number of lines done. Returns the shard's counts.
-    width : int
-        Numbers of one vector.
-    processors : callable
-        Returns the names of the processors that have computed something (`Ops.processor`), for the manifest.
-    assemble : callable, optional
-        See `Shards.finish`.
-    begin : callable
-        Begins a shard, given its numbered input lines and a function to call with the number of lines done. By default
-        it returns the input lines.
-    has_room : callable
-        Returns whether a further shard should begin before the oldest one that has begun is computed and saved.
-    files : FileFolder, optional
-        If the output is a folder: how its files are made of the parts. `assemble` is not used then.
+    suffix : str
+    output : str
+        The path of the output, or of the folder that is the output.
+    join : callable
+        Writes the output, given the open file, the files of all shards and the counts of the run.
     """
 
-    parts: Sequence[Part]
-    compute: Callable[[Any, Counts, Append, Callable[[int], object]], Counts]
+    suffix: str
+    output: str
+    join: Callable[[BinaryIO, Sequence[Path], Counts], object] = join_bytes
+
+
+class Task:
+    """What a run computes: the base of the tasks in embed.py, extract.py and score.py.
+
+    Attributes
+    ----------
+    files : sequence of ShardFile
+        The files of a shard. Outputs get their names in this order.
+    width : int
+        Numbers of one vector.
+    into_folder : bool
+        Whether the output is a folder of the shards' files.
+    """
+
+    files: Sequence[ShardFile]
     width: int
-    processors: Callable[[], Collection[str]]
-    assemble: Callable[[Path, Counts], Sequence[Part]] | None = None
-    begin: Callable[[list[tuple[int, InputLine]], Callable[[int], object]], Any] = _input_lines
-    has_room: Callable[[], bool] = _one_at_a_time
-    files: FileFolder | None = None
+    into_folder = False
+
+    def begin(self, chunk: NumberedLines, progress: Progress) -> Any:
+        """Begin to compute a shard; the value goes to `result`."""
+        return chunk
+
+    def has_room(self, begun: int) -> bool:
+        """Return whether a further shard should begin before the oldest one of those that have begun is saved."""
+        return False
+
+    def result(self, begun: Any) -> Any:
+        """Wait for what `begin` has begun; the value goes to `write`."""
+        return begun
+
+    def write(
+        self, result: Any, before: Counts, files: Sequence[BinaryIO], progress: Progress
+    ) -> tuple[Counts, str | None]:
+        """Write a shard's files.
+
+        Parameters
+        ----------
+        result
+            See `result`.
+        before : Counts
+            Those of all earlier shards.
+        files : sequence of binary files
+            One for each of `files`, opened to write.
+        progress : callable
+
+        Returns
+        -------
+        counts : Counts
+        processor : str or None
+            The name of the processor that has computed (`Ops.processor`); None if nothing was computed.
+        """
+        raise NotImplementedError
 
 
 def run_shards(
     output: str,
     sources: Sequence[Source],
-    make: Callable[[str], Output],
+    make: Callable[[str], Task],
     *,
     settings: dict[str, Any],
     probe: npt.NDArray[Any],
     bad_lines: BadLines,
-    too_long: Callable[[list[str]], list[str | None]] | None,
+    too_long: Callable[[list[str]], list[str | None]] | None = None,
     shard_size: int,
     resume: bool,
     show_progress: bool,
@@ -142,7 +237,7 @@ def run_shards(
     sources : sequence of Source
         For the path "-" the standard input is copied first, because the input is read twice.
     make : callable
-        Returns the `Output` for the file or folder of this name, which is not a link.
+        Returns the `Task` for the file or folder of this name, which is not a link.
     settings : dict
         Values that must be the same to resume; JSON can hold them.
     probe : float ndarray
@@ -174,33 +269,20 @@ def run_shards(
     if os.path.exists(output) and not os.path.isfile(output) and not os.path.isdir(output):
         raise OSError(f"{output} is a device or a pipe; a run that can be resumed needs a file.")
     target = os.path.realpath(output)
-    refuse_names(target, sources, settings)
+    _refuse_names(target, sources, settings)
     task = make(target)
-    refuse_inputs(sources, [manifest_path(target), *(part.final for part in task.parts if part.final), target])
-    again = (
-        "Without resume=True it is computed again." if task.files is None else f"Delete {output} to compute it again."
-    )
-    with (
-        RunFolder(target, task.parts, is_folder=task.files is not None) as folder,
-        Shards(folder, task.files) as shards,
-    ):
+    _refuse_inputs(sources, [_manifest_path(target), target, *(file.output for file in task.files)])
+    with _RunFolder(target, task) as folder:
         unfinished = folder.manifest()
         if unfinished is not None and not resume:
-            delete = "the folder" if task.files is None else folder.to_delete
-            raise ValueError(f"{shards.describe()}. Continue it with resume=True, or delete {delete}.")
-        if task.files is None:
-            ended = os.path.exists(target)
-        else:  # without its files, a run starts again, as without its one file
-            ended = os.path.exists(manifest_path(target)) and not is_empty(task.files.path)
-        finished = manifest_of_finished(target, again) if resume and unfinished is None and ended else None
+            raise ValueError(
+                f"{folder.path} holds an unfinished run with {counted(len(folder.records()), 'shard')} done. Continue "
+                f"it with resume=True, or delete {folder.to_delete}."
+            )
+        finished = folder.finished() if resume and unfinished is None else None
         if unfinished is None and finished is None:
-            shards.refuse_used()
-        files = [
-            dataclasses.replace(source, path=folder.keep_standard_input(standard_input))
-            if source.path == "-"
-            else source
-            for source in sources
-        ]
+            folder.refuse_used()
+        files = [dataclasses.replace(source, path=folder.path_of(source)) for source in sources]
         before = [_state(source) for source in files]
         found = survey(files, bad_lines, too_long)
         _refuse_changes(files, before)
@@ -211,71 +293,483 @@ def run_shards(
             "probe": np.nan_to_num(probe.astype(np.float64)).tolist(),
         }
         if finished is not None:
-            compare(finished, mine, f"The run that made {output}", again)
+            _compare(finished, mine, f"The run that made {output}", folder.again)
             return None
-        if task.files is not None:
-            task.files.refuse_too_many(sum(found.counts))
         if unfinished is None:
-            shards.start(mine)
+            folder.start(mine)
         else:
-            compare(
-                unfinished,
-                mine,
-                "The unfinished run",
-                f"Give the same again, or delete {folder.to_delete} to start again.",
+            delete = f"Give the same again, or delete {folder.to_delete} to start again."
+            _compare(unfinished, mine, "The unfinished run", delete)
+        total = sum(found.counts)
+        folder.digits = max(folder.digits, len(str(total)))  # there are no more shards than lines
+        done = folder.whole_shards(bad_lines.report)
+        n_resumed = sum(counts.n_texts for counts in done.values())
+        lines_done = n_resumed + sum(counts.n_left_out for counts in done.values())
+        lines = _numbered_lines(files, found.checksums)
+        counts, n_shards, begun = Counts(), 0, deque[tuple[int, Any]]()
+
+        def save_oldest() -> Counts:
+            number, work = begun.popleft()
+            result = task.result(work)
+            return folder.save(
+                number,
+                lambda opened: task.write(result, counts, opened, progress),
+                lambda: _refuse_changes(files, before),
             )
-        if unfinished is None or "finished" not in unfinished:
-            if unfinished is not None:
-                shards.resume(bad_lines.report)
-            n_resumed = shards.counts.n_texts
-            done = n_resumed + shards.counts.n_left_out
-            with progress_bar(sum(found.counts), show=show_progress, initial=min(done, sum(found.counts))) as count:
-                _compute(task, shards, files, before, found, shard_size, count)
-            counts, n_files = shards.finish(task.assemble)
-        else:
-            counts, n_files = shards.finish()
-            n_resumed = counts.n_texts
+
+        with progress_bar(total, show=show_progress, initial=min(lines_done, total)) as progress:
+            for chunk in in_chunks(lines, shard_size, lambda numbered: weight(numbered[1]), CHARACTERS_AT_ONCE):
+                if n_shards not in done:
+                    begun.append((n_shards, task.begin(chunk, progress)))
+                while begun and (n_shards in done or not task.has_room(len(begun))):
+                    counts += save_oldest()
+                counts += done.get(n_shards, Counts())
+                n_shards += 1
+                del chunk  # frees its memory before the next one is read
+            while begun:
+                counts += save_oldest()
+        folder.finish(counts, n_shards)
     return Summary(
         **dataclasses.asdict(counts),
         width=task.width,
         n_resumed=n_resumed,
         seconds=time.perf_counter() - start,
-        n_files=n_files,
+        n_files=n_shards if task.into_folder else 1,
     )
 
 
-# --- the shards -------------------------------------------------------------------------------------------------------
+def folder_of(output: str | os.PathLike[str]) -> Path:
+    """Return the folder in which the run that makes a file keeps its unfinished output."""
+    return Path(f"{os.path.realpath(output)}.parts")
 
 
-def _compute(
-    task: Output,
-    shards: Shards,
-    sources: Sequence[Source],
-    before: Sequence[tuple[int, int]],
-    found: Survey,
-    shard_size: int,
-    progress: Callable[[int], object],
-) -> None:
-    """Compute the shards that are not done yet; the input lines of the others are read and ignored."""
-    input_lines = _numbered_lines(sources, found.checksums)
-    # Lines are counted, not shards, because a shard of long lines has fewer of them.
-    done = shards.counts.n_texts + shards.counts.n_left_out
-    next(islice(input_lines, done, done), None)
-    begun: deque[Any] = deque()
+def is_unfinished(output: str | os.PathLike[str]) -> bool:
+    """Return whether there is a run to resume."""
+    return (folder_of(output) / _MANIFEST).is_file()
 
-    def save_oldest() -> None:
-        counts = task.compute(begun.popleft(), shards.counts, shards.append, progress)
-        _refuse_changes(sources, before)
-        shards.add_processors(task.processors())
-        shards.commit(counts)
 
-    for chunk in in_chunks(input_lines, shard_size, lambda numbered: weight(numbered[1]), CHARACTERS_AT_ONCE):
-        begun.append(task.begin(chunk, progress))
-        del chunk  # frees its memory before the next one is read
-        while begun and not task.has_room():
-            save_oldest()
-    while begun:
-        save_oldest()
+def number_settings(model: Any) -> dict[str, Any]:
+    """Return what decides a model's rounding, as settings of a run; what is the default is left out.
+
+    Parameters
+    ----------
+    model : BertModel or a model with a head
+    """
+    settings = {} if model.compute_type == "float32" else {"compute_type": model.compute_type}
+    # Ops with the products of NumPy name the kind of processor only. They do not have the bits of the kernels.
+    return {**settings, "products": "NumPy"} if model.ops.processor() == platform.machine() else settings
+
+
+# --- the folder of the run --------------------------------------------------------------------------------------------
+
+
+class _RunFolder:
+    """The folder of one run, a context manager that holds its lock. On exit without a manifest its files are deleted.
+
+    Parameters
+    ----------
+    output : str
+        The file or folder that the run makes, not a link. All other files are beside it.
+    task : Task
+
+    Attributes
+    ----------
+    path : Path
+    to_delete : str
+        What must be deleted to start again.
+    again : str
+        A sentence on how to compute a finished output again.
+    digits : int
+        Digits of a shard's number in the names of files; the order of the names is that of the shards.
+    """
+
+    def __init__(self, output: str, task: Task) -> None:
+        self.output, self.task, self.path, self.digits = Path(output), task, folder_of(output), _DIGITS
+        self.to_delete = f"{self.path} and {output}" if task.into_folder else str(self.path)
+        self.again = (
+            f"Delete {output} to compute it again." if task.into_folder else "Without resume=True it is computed again."
+        )
+        self.beside = Path(_manifest_path(output))
+
+    def __enter__(self) -> Self:
+        self._refuse_strangers()
+        try:
+            while True:
+                self.path.mkdir(exist_ok=True)
+                # Another run may delete both just now, because it ends.
+                with contextlib.suppress(FileNotFoundError):
+                    self._lock = FileLock(self.path / _LOCK, waits=True)
+                    break
+        except BlockingIOError as error:
+            raise BlockingIOError(
+                f"{self.output} is being written by {error}. Wait until that run has ended, stop it, or give another "
+                "output."
+            ) from error
+        except OSError as error:
+            raise OSError(f"{self.path} cannot be made: {os_reason(error)}.") from error
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        ended = not (self.path / _MANIFEST).exists()
+        if ended:
+            self._clear()
+        self._lock.release(delete=ended)
+        with contextlib.suppress(OSError):
+            if ended:
+                self.path.rmdir()
+
+    def _refuse_strangers(self) -> None:
+        """Raise if files of others are where a run that starts here would write: in this folder, or beside it."""
+        if self.path.is_symlink() or (self.path.exists() and not self.path.is_dir()):
+            raise FileExistsError(
+                f"{self.path} exists and is not a folder, but the run makes a folder of this name for its unfinished "
+                "output. Move it elsewhere, or give another output."
+            )
+        if (self.path / _MANIFEST).exists():
+            return
+        strangers = [name for name in _names(self.path) if not _OURS.fullmatch(name)]
+        if strangers:
+            raise FileExistsError(
+                f"{self.path} is the folder for the unfinished run, but it holds other files: {_listed(strangers)}. "
+                "Move this folder elsewhere, or give another output."
+            )
+        earlier = {output["name"] for output in _outputs_of(_read_manifest(self.beside) or {})}
+        for file in self.task.files[1:]:
+            name = os.path.basename(file.output)
+            if os.path.lexists(file.output) and (name not in earlier or not os.path.isfile(file.output)):
+                raise FileExistsError(
+                    f"{file.output} exists, and the run would replace it by a file beside {self.output}; but no "
+                    f"manifest ({self.beside.name}) says that minibert wrote it. Move it elsewhere, or give another "
+                    "output."
+                )
+
+    def _clear(self) -> None:
+        """Delete the files of runs, and no others. The lock is deleted last, by `release`."""
+        for path in self.path.iterdir():
+            if _OURS.fullmatch(path.name) and path.name != _LOCK:
+                with contextlib.suppress(OSError):
+                    path.unlink()
+
+    # -- manifests
+
+    def manifest(self) -> dict[str, Any] | None:
+        """Return the manifest of the unfinished run; None if no run has started.
+
+        Raises
+        ------
+        ValueError
+            The manifest is damaged, or that of minibert 0.3.0, whose unfinished runs have other files.
+        """
+        manifest = _read_manifest(self.path / _MANIFEST, f"Delete {self.to_delete} to start again.")
+        if manifest is not None and manifest.get("format") != FORMAT:
+            raise ValueError(
+                f"{self.path} holds an unfinished run of an earlier minibert. Finish it with that version, or delete "
+                f"{self.to_delete} to start again."
+            )
+        return manifest
+
+    def finished(self) -> dict[str, Any] | None:
+        """Return the manifest of the run that made the output; None if there is no output.
+
+        Raises
+        ------
+        ValueError
+            The output is there without its manifest, or is not the one that the run has written.
+        """
+        if self.task.into_folder:  # without its files, a run starts again, as without its one file
+            if not self.beside.exists() or not _names(self.output):
+                return None
+        elif not self.output.exists():
+            return None
+        manifest = _read_manifest(self.beside)
+        if manifest is None:
+            raise ValueError(
+                f"There is nothing to resume: {self.output} exists, but not its manifest {self.beside.name}. "
+                f"{self.again}"
+            )
+        for output in _outputs_of(manifest):
+            path, size = self.output.parent / output["name"], output["size"]
+            found = path.stat().st_size if path.exists() else None
+            if found != size:
+                state = "is missing" if found is None else f"has {found} bytes"
+                raise ValueError(f"{path} {state}, but the run that made it has written {size} bytes. {self.again}")
+        return manifest
+
+    def path_of(self, source: Source) -> str:
+        """Return the path of a source; the standard input is copied here, unless the unfinished run did so."""
+        if source.path != "-":
+            return source.path
+        copy = self.path / _STANDARD_INPUT
+        if not (copy.exists() and (self.path / _MANIFEST).exists()):
+            with self._kept():
+                write_whole(copy, lambda file: shutil.copyfileobj(standard_input(), file, _BLOCK))
+        return str(copy)
+
+    # -- start and resume
+
+    def refuse_used(self) -> None:
+        """Raise a FileExistsError if the output is a folder that holds files; a run does not replace them."""
+        if self.task.into_folder:
+            _refuse_used(self.output, finished=self.beside.exists())
+
+    def start(self, manifest: dict[str, Any]) -> None:
+        """Write the manifest. From now on there is a run to resume."""
+        for path in self.path.iterdir():  # of a run that was killed before it wrote its manifest, or at its end
+            if path.name not in (_LOCK, _STANDARD_INPUT):
+                path.unlink()
+        with self._kept():
+            _write_json(self.path / _MANIFEST, {"format": FORMAT, **manifest})
+            if self.task.into_folder:
+                self.beside.unlink(missing_ok=True)  # of an earlier run, whose folder is gone
+        sync_folder(self.path.parent)
+
+    def records(self) -> dict[int, dict[str, Any]]:
+        """Return the number and the record of each shard that was saved."""
+        found = {}
+        for path in sorted(self.path.glob("shard-*.json")):
+            with contextlib.suppress(OSError, ValueError):  # a damaged record is that of no shard
+                found[int(path.stem.removeprefix("shard-"))] = json.loads(path.read_bytes())
+        return found
+
+    def whole_shards(self, report: Callable[[str], object]) -> dict[int, Counts]:
+        """Return the counts of the shards whose files are as their records say; report the others.
+
+        Raises
+        ------
+        FileExistsError
+            The output is a folder, and holds files that the run did not write.
+        """
+        for path in self.path.glob(".minibert-*"):  # of a run that was killed
+            path.unlink(missing_ok=True)
+        if self.task.into_folder:
+            with self._kept():
+                self.output.mkdir(exist_ok=True)
+        records, found = self.records(), dict[int, Counts]()
+        self._refuse_others(max(records, default=-1) + 2)  # a shard can be there whose record is not
+        for number, record in records.items():
+            try:
+                damaged = [name for path, name in self._paths(number) if _state_of(path) != record["files"][name]]
+                if not damaged:
+                    found[number] = Counts(**record["counts"])
+            except (KeyError, TypeError):
+                damaged = ["its record"]
+            if damaged:
+                report(f"{self.path}: shard {number} is damaged ({', '.join(damaged)}); it is computed again.")
+        return found
+
+    # -- shards
+
+    def save(
+        self, number: int, write: Callable[[list[BinaryIO]], tuple[Counts, str | None]], check: Callable[[], object]
+    ) -> Counts:
+        """Write the files of a shard, then its record. After the return a crash cannot lose it.
+
+        Parameters
+        ----------
+        number : int
+        write : callable
+            See `Task.write`.
+        check : callable
+            Called before the record is written; if it raises, the shard is not saved.
+        """
+        results: list[tuple[Counts, str | None]] = []
+        paths = [self.path / f"{self._stem(number)}{file.suffix}" for file in self.task.files]
+
+        def write_all(opened: list[BinaryIO]) -> None:
+            if len(opened) == len(paths):
+                results.append(write(opened))
+            else:
+                write_whole(paths[len(opened)], lambda file: write_all([*opened, file]))
+
+        with self._kept():
+            write_all([])
+            check()
+            if self.task.into_folder:
+                os.replace(paths[0], self._paths(number)[0][0])
+                sync_folder(self.output)
+            counts, processor = results[0]
+            states = {name: _state_of(path) for path, name in self._paths(number)}
+            record = {"counts": dataclasses.asdict(counts), "processor": processor, "files": states}
+            _write_json(self.path / f"{self._stem(number)}.json", record)
+        return counts
+
+    def finish(self, total: Counts, n_shards: int) -> None:
+        """Join the shards to the outputs, which get their names when all are whole; the manifest is the last.
+
+        A run that is killed here joins the shards again when it is resumed, because they are deleted last.
+        """
+        self._refuse_others(n_shards)
+        renames: list[tuple[Path, Path]] = []
+        with self._kept():
+            for file in () if self.task.into_folder else self.task.files:
+                shards = [self.path / f"{self._stem(number)}{file.suffix}" for number in range(n_shards)]
+                whole = self.path / f"{_WHOLE}{file.suffix}"
+                write_whole(whole, lambda opened, file=file, shards=shards: file.join(opened, shards, total))  # type: ignore[misc]
+                renames.append((whole, Path(file.output)))
+            outputs, processors = dict[str, dict[str, Any]](), set[str]()
+            for number, record in self.records().items():
+                processors |= {record["processor"]} - {None}
+                if self.task.into_folder:
+                    ((name, state),) = record["files"].items()
+                    place = f"{self.output.name}/{name}"
+                    outputs[name] = {"name": place, "rows": record["counts"]["n_texts"], **state}
+                assert number < n_shards
+            outputs |= {path.name: {"name": path.name, "size": whole.stat().st_size} for whole, path in renames}
+            manifest = self.manifest() or {}
+            manifest["processors"] = sorted(processors)
+            manifest["finished"] = {"counts": dataclasses.asdict(total), "outputs": outputs}
+            _write_json(self.path / _MANIFEST, manifest)
+            # Files of an earlier run must not be beside a new output, because they do not belong to it.
+            for stale in (self.beside, *(path for _, path in renames[1:])):
+                stale.unlink(missing_ok=True)
+            for whole, path in (*renames, (self.path / _MANIFEST, self.beside)):
+                os.replace(whole, path)
+            sync_folder(self.path.parent)
+
+    # -- internals
+
+    def _stem(self, number: int) -> str:
+        return f"shard-{number:0{self.digits}}"
+
+    def _paths(self, number: int) -> list[tuple[Path, str]]:
+        """Return the path and the name of each file of a shard."""
+        if self.task.into_folder:
+            paths = [self.output / self._part(number)]
+        else:
+            paths = [self.path / f"{self._stem(number)}{file.suffix}" for file in self.task.files]
+        return [(path, path.name) for path in paths]
+
+    def _part(self, number: int) -> str:
+        return f"part-{number:0{self.digits}}{self.task.files[0].suffix}"
+
+    def _refuse_others(self, count: int) -> None:
+        """Raise if the folder that is the output holds other files than those of so many shards."""
+        if self.task.into_folder:
+            known = {self._part(number) for number in range(count)}
+            others = [name for name in _names(self.output) if name not in known]
+            if others:
+                raise FileExistsError(
+                    f"{self.output} holds files that the unfinished run did not write: {_listed(others)}. Move them "
+                    "elsewhere, then continue with resume=True."
+                )
+
+    @contextlib.contextmanager
+    def _kept(self) -> Iterator[None]:
+        """Add to the message of an OSError the file and how to continue."""
+        try:
+            yield
+        except OSError as error:
+            message = str(error)
+            if error.strerror is not None:  # it is the system's
+                message = f"{error.filename2 or error.filename} cannot be written: {error.strerror}."
+            if (self.path / _MANIFEST).exists():
+                message += (
+                    f" Finished shards are kept in {self.path}. Once the file can be written, continue with "
+                    "resume=True."
+                )
+            raise OSError(message) from error
+
+
+def _state_of(path: Path) -> dict[str, int] | None:
+    """Return the size and the CRC-32 of a file; None if it cannot be read."""
+    size = checksum = 0
+    try:
+        with path.open("rb") as file:
+            while block := file.read(_BLOCK):
+                size, checksum = size + len(block), zlib.crc32(block, checksum)
+    except OSError:
+        return None
+    return {"size": size, "checksum": checksum}
+
+
+# --- manifests --------------------------------------------------------------------------------------------------------
+
+
+def _manifest_path(output: str) -> str:
+    """Return the path of the manifest beside the output: the settings and counts of a finished run, as JSON."""
+    return f"{output}.manifest.json"
+
+
+def _read_manifest(
+    path: Path,
+    way_on: str = "A run writes its manifest there; delete it or move it elsewhere, or give another output.",
+) -> dict[str, Any] | None:
+    """Return a manifest; None if there is none, ValueError with a sentence on what to do if it is damaged."""
+    if not os.path.lexists(path):
+        return None
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged, or not a manifest of minibert: {error}. {way_on}") from error
+    if not isinstance(content, dict) or not {"settings", "checksums", "inputs", "probe"} <= content.keys():
+        raise ValueError(f"{path} is damaged, or not a manifest of minibert. {way_on}")
+    check_format(content, FORMAT, str(path))
+    return content
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    write_whole(path, lambda file: file.write(json.dumps(content, ensure_ascii=False).encode()))
+
+
+def _outputs_of(manifest: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the name and size of each output of a run; an empty list if the run has not finished."""
+    return [*manifest.get("finished", {}).get("outputs", {}).values()]
+
+
+def _compare(theirs: dict[str, Any], mine: dict[str, Any], whose: str, way_on: str) -> None:
+    """Raise if a run to resume, finished or not, differs from this one."""
+    mine = json.loads(json.dumps(mine))
+    if theirs["checksums"] != mine["checksums"] or theirs["inputs"] != mine["inputs"]:
+        raise ValueError(f"{whose} has another input: {_difference(theirs, mine)}. {way_on}")
+    then, now = theirs["settings"], mine["settings"]
+    # The version first: another version may have other names and values of settings, and round differently.
+    for name in sorted({*then, *now}, key=lambda name: (name != "minibert", name)):
+        if then.get(name) != now.get(name):
+            theirs_has, mine_has = (
+                f"{name}={of_run[name]!r}" if name in of_run else f"the default {name}" for of_run in (then, now)
+            )
+            raise ValueError(f"{whose} has {theirs_has}, this one has {mine_has}. {way_on}")
+    if len(theirs["probe"]) != len(mine["probe"]) or not np.allclose(theirs["probe"], mine["probe"], atol=1e-4):
+        raise ValueError(f"{whose} has another model, which gives another vector. {way_on}")
+
+
+def _difference(theirs: dict[str, Any], mine: dict[str, Any]) -> str:
+    names = [[source["name"] for source in one["inputs"]] for one in (theirs, mine)]
+    if names[0] != names[1]:
+        return f"{', '.join(names[0])}, not {', '.join(names[1])}"
+    changed = [
+        name for name, then, now in zip(names[1], theirs["checksums"], mine["checksums"], strict=True) if then != now
+    ]
+    return f"{', '.join(changed)} has changed" if changed else "it was read in another way"
+
+
+# --- inputs -----------------------------------------------------------------------------------------------------------
+
+
+def _refuse_names(output: str, sources: Sequence[Source], settings: dict[str, Any]) -> None:
+    """Refuse texts that the manifest cannot hold because it is UTF-8, mostly file names in another encoding."""
+    names = [os.path.basename(output), *(source.path for source in sources), *settings.values()]
+    for name in filter(lambda name: isinstance(name, str), names):
+        try:
+            name.encode("utf-8")
+        except UnicodeEncodeError:
+            raise ValueError(
+                f"{printable(name)} is not UTF-8, but the manifest is written in UTF-8; give another name."
+            ) from None
+
+
+def _refuse_inputs(sources: Sequence[Source], outputs: Sequence[str]) -> None:
+    """Refuse inputs that cannot be read twice, or that the outputs would overwrite."""
+    for source in sources:
+        path = source.path
+        if path != "-" and os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+            raise ValueError(
+                f"{source.name} is a pipe or a device, which cannot be read twice; give it as the standard input, '-', "
+                "which is copied first."
+            )
+        for output in outputs:
+            if os.path.exists(path) and os.path.exists(output) and os.path.samefile(path, output):
+                raise ValueError(f"{output} is an input too, and would be overwritten; give another output.")
 
 
 def _numbered_lines(sources: Sequence[Source], checksums: Sequence[str]) -> Iterator[tuple[int, InputLine]]:
@@ -306,3 +800,65 @@ def _state(source: Source) -> tuple[int, int]:
     except OSError as error:
         raise OSError(f"{source.name} cannot be read: {os_reason(error)}.") from error
     return status.st_size, status.st_mtime_ns
+
+
+# --- an output that is a folder ---------------------------------------------------------------------------------------
+
+
+def is_folder(output: str) -> bool:
+    """Return whether the name of an output is that of a folder: it exists as one, or ends in a separator."""
+    return output.endswith((os.sep, os.altsep or os.sep)) or os.path.isdir(output)
+
+
+def refuse_folder(output: str) -> None:
+    """Raise an OSError if an output cannot be a folder that a run fills; nothing is made."""
+    path, name = Path(os.path.realpath(output)), printable(output)
+    if os.path.lexists(path) and not path.is_dir():
+        raise NotADirectoryError(
+            f"{name} is asked for as a folder, but it is a file; give the name of a folder, or of a file without "
+            "a separator at its end."
+        )
+    if os.path.ismount(path):
+        raise OSError(
+            f"{name} is a mount point. A run keeps its unfinished output beside the folder, on the same file system; "
+            f"give a folder in it, such as {os.path.join(path, 'vectors', '')}."
+        )
+    if not path.parent.is_dir():
+        raise FileNotFoundError(
+            f"{name} cannot be made: there is no folder {printable(str(path.parent))}. Make it first."
+        )
+    if not os.path.lexists(_manifest_path(str(path))) and not os.path.lexists(folder_of(path)):
+        _refuse_used(path, finished=False)  # before a model is loaded; the run checks it again
+
+
+def _refuse_used(path: Path, *, finished: bool) -> None:
+    others = _names(path)
+    if others and finished:
+        raise FileExistsError(
+            f"{path} holds a finished run with {counted(len(others), 'file')}, which a further run does not "
+            "replace. Delete this folder to compute it again, or give another one."
+        )
+    if others:
+        raise FileExistsError(
+            f"{path} holds files that this run did not write: {_listed(others)}. Readers of the folder would "
+            "take them for its vectors. Move them elsewhere, or give another folder."
+        )
+
+
+def _names(path: Path) -> list[str]:
+    """Return the sorted names in the folder, without those that the system makes and no reader takes, like .DS_Store.
+
+    Hidden names that end in .parquet are not left out, because dask and Polars read such files.
+    """
+    try:
+        names = os.listdir(path)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise OSError(f"{path} cannot be read: {os_reason(error)}.") from error
+    return sorted(name for name in names if not name.startswith(".") or name.lower().endswith(".parquet"))
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+    return ", ".join(map(printable, names[:_NAMES_SHOWN])) + more

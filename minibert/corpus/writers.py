@@ -1,4 +1,4 @@
-"""Write vectors and their ids as bytes: .npy with an index beside it, .jsonl, .parquet, a folder of Parquet files.
+"""Write vectors and their ids: .npy with an index beside it, .jsonl, .parquet, a folder of Parquet files.
 
 The only import of pyarrow.
 """
@@ -10,40 +10,31 @@ import io
 import json
 import os
 from collections.abc import Callable, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
-from minibert._utils.files import check_output, write_whole
+from minibert._utils.files import check_output
 from minibert._utils.validation import FloatArray
-from minibert.corpus.file_folder import FileFolder, is_folder, refuse_folder, refuse_used
-from minibert.corpus.manifest import FORMAT, manifest_path
-from minibert.corpus.parts import Counts, Part
-from minibert.corpus.run_folder import folder_of
+from minibert.corpus.runs import Counts, ShardFile, is_folder, join_bytes, refuse_folder
+from minibert.sentence.batching import in_chunks
 
-__all__ = ["OUTPUT_DTYPES", "OUTPUT_SUFFIXES", "VectorWriter", "index_path", "json_line", "npy_header", "output_suffix"]
+__all__ = ["OUTPUT_DTYPES", "OUTPUT_SUFFIXES", "VectorWriter", "json_line", "npy_header", "npy_joiner", "output_suffix"]
 
 OUTPUT_SUFFIXES = (".npy", ".jsonl", ".parquet")
 OUTPUT_DTYPES = ("float32", "float16")
 
-_VECTORS, _IDS, _LINES, _TABLE = "part-vectors.npy", "part-ids.jsonl", "part-vectors.jsonl", "part-vectors.parquet"
-_ROW_GROUP = 10_000  # rows of a Parquet file that are held in memory and written together
+_FORMAT = 1  # of Parquet files
+_ROWS_AT_ONCE = 512  # that are converted to text together
 
 # Made once, because json.dumps makes an encoder for each call.
 _encode = json.JSONEncoder(ensure_ascii=False).encode
 
 
-def output_suffix(path: str, file_size: int | None = None) -> str:
+def output_suffix(path: str) -> str:
     """Check the name of a file of vectors, or of a folder of Parquet files, and return the suffix, which is the format.
-
-    Parameters
-    ----------
-    path : str
-    file_size : int, optional
-        Given for a folder: then a name without one of the suffixes is that of a folder, too.
 
     Raises
     ------
@@ -51,12 +42,14 @@ def output_suffix(path: str, file_size: int | None = None) -> str:
         As in `check_output`, for `OUTPUT_SUFFIXES`, or as in `refuse_folder`; or the format needs pyarrow and that is
         not installed.
     """
-    plain = file_size is not None and os.path.splitext(path)[1].lower() not in OUTPUT_SUFFIXES
-    if path and (plain or is_folder(path)):
-        refuse_folder(path, OUTPUT_SUFFIXES)
-        target = os.path.realpath(path)
-        if not os.path.lexists(manifest_path(target)) and not os.path.lexists(folder_of(target)):
-            refuse_used(Path(target), finished=False)  # before a model is loaded; the run checks it again
+    if path and is_folder(path):
+        suffix = os.path.splitext(os.path.realpath(path))[1].lower()
+        if suffix in OUTPUT_SUFFIXES and suffix != ".parquet":
+            raise ValueError(
+                f"{path} is a folder, but a folder gets Parquet files, and {suffix} is the format of a single file; "
+                "give another name."
+            )
+        refuse_folder(path)
         suffix = ".parquet"
     else:
         try:
@@ -65,29 +58,39 @@ def output_suffix(path: str, file_size: int | None = None) -> str:
             if os.path.splitext(path)[1]:
                 raise
             raise ValueError(f"{error} The name of a folder of Parquet files ends in {os.sep!r}.") from error
-        if file_size is not None:
-            raise ValueError(
-                f"file_size= is for a folder of files, but {path} is the name of a single file; end the name of a "
-                f"folder with {os.sep!r}."
-            )
     if suffix == ".parquet":
         _pyarrow()
     return suffix
 
 
-def index_path(path: str) -> str:
-    """Return the name of the index of an .npy file: JSON lines with the id of each row."""
-    return f"{os.path.splitext(path)[0]}.ids.jsonl"
-
-
 def npy_header(shape: tuple[int, ...], dtype: str) -> bytes:
-    """Return the header of an .npy file. Its length does not depend on the number of rows, so it can be replaced."""
+    """Return the header of an .npy file. Its length does not depend on the number of rows."""
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(
         header,
         {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape},
     )
     return header.getvalue()
+
+
+def npy_joiner(
+    header: Callable[[int], bytes], rows: Callable[[Counts], int]
+) -> Callable[[BinaryIO, Sequence[Path], Counts], None]:
+    """Return the `ShardFile.join` of .npy files.
+
+    Parameters
+    ----------
+    header : callable
+        Number of rows -> the header.
+    rows : callable
+        Counts of the run -> the number of rows.
+    """
+
+    def join(file: BinaryIO, shards: Sequence[Path], total: Counts) -> None:
+        file.write(header(rows(total)))
+        join_bytes(file, shards, total, start=len(header(0)))
+
+    return join
 
 
 def json_line(value: dict[str, Any]) -> bytes:
@@ -97,104 +100,97 @@ def json_line(value: dict[str, Any]) -> bytes:
 
 @dataclasses.dataclass(frozen=True)
 class VectorWriter:
-    """Append vectors and their index entries to the parts of a file (see journal.py).
+    """Write the vectors and ids of shards.
 
     Parameters
     ----------
     path : str
-        Path of the file; its suffix is one of `OUTPUT_SUFFIXES`.
+        Path of the file; its suffix is one of `OUTPUT_SUFFIXES`. Or that of a folder of Parquet files.
     width : int
     dtype : {"float32", "float16"}
     numbered : bool
         The ids are the numbers of the input lines. Then a Parquet file stores them as integers, else as strings.
-    file_size : int, optional
-        If the path is that of a folder: bytes of vectors at which each of its files ends.
+    into_folder : bool
     """
 
     path: str
     width: int
     dtype: str
     numbered: bool
-    file_size: int | None = None
+    into_folder: bool
 
     @property
-    def _suffix(self) -> str:
-        return os.path.splitext(self.path)[1].lower() if self.file_size is None else ".parquet"
+    def files(self) -> tuple[ShardFile, ...]:
+        """The files of a shard. The array gets its final name first, so it is there if the index is."""
+        suffix = ".parquet" if self.into_folder else os.path.splitext(self.path)[1].lower()
+        if suffix == ".jsonl":
+            return (ShardFile(suffix, self.path),)
+        if suffix == ".parquet":
+            return (ShardFile(suffix, self.path, _join_parquet),)
+        index = f"{os.path.splitext(self.path)[0]}.ids.jsonl"
+        join = npy_joiner(self._header, lambda total: total.n_texts)
+        return ShardFile(suffix, self.path, join), ShardFile(".ids.jsonl", index)
 
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        """The array first: parts are renamed in this order, so the array is there if the index is."""
-        if self._suffix == ".jsonl":
-            return (Part(_LINES, self.path),)
-        array, index = (self.path, index_path(self.path)) if self._suffix == ".npy" else (None, None)
-        return Part(_VECTORS, array, self._header), Part(_IDS, index)
-
-    @property
-    def assemble(self) -> Callable[[Path, Counts], Sequence[Part]] | None:
-        """The function that makes a Parquet file from an array and an index; a Parquet file cannot be appended to."""
-        return self._assemble if self._suffix == ".parquet" else None
-
-    @property
-    def files(self) -> FileFolder | None:
-        """The folder of Parquet files, if the path is that of a folder."""
-        if self.file_size is None:
-            return None
-        row_bytes = self.width * np.dtype(self.dtype).itemsize
-        return FileFolder(Path(self.path), self.file_size, row_bytes, self._make_parquet)
-
-    def write(
-        self, append: Callable[[str, bytes], None], first: int, rows: Sequence[dict[str, Any]], vectors: FloatArray
-    ) -> None:
-        """Append rows to the parts.
+    def write(self, files: Sequence[BinaryIO], first: int, rows: Sequence[dict[str, Any]], vectors: FloatArray) -> None:
+        """Write a shard.
 
         Parameters
         ----------
-        append : callable
-            Takes the name of a part, and bytes.
+        files : sequence of binary files
+            One for each of `files`.
         first : int
-            Number of the first row.
+            Number of the first row in the whole output.
         rows : sequence of n dict
-            See `minibert.corpus.survey.row_of`: id, file and line; "null" if there is no text.
+            See `minibert.corpus.sources.row_of`: id, file and line; "null" if there is no text.
         vectors : ndarray of shape (n, width)
         """
-        converted = vectors.astype(self.dtype)
-        if self._suffix == ".jsonl":
-            append(_LINES, b"".join(map(_vector_line, rows, converted)))
+        converted = np.ascontiguousarray(vectors, dtype=self.dtype)
+        if len(self.files) == 2:
+            files[0].write(self._header(len(rows)))
+            files[0].write(converted.data)
+            for some in in_chunks(enumerate(rows, first), _ROWS_AT_ONCE):
+                files[1].write(b"".join(json_line({"row": number, **row}) for number, row in some))
+        elif self.files[0].suffix == ".parquet":
+            self._write_parquet(files[0], rows, converted)
         else:
-            append(_VECTORS, converted.tobytes())
-            append(_IDS, b"".join(json_line({"row": number, **row}) for number, row in enumerate(rows, first)))
+            for pairs in in_chunks(zip(rows, converted, strict=True), _ROWS_AT_ONCE):
+                files[0].write(b"".join(_vector_line(row, vector) for row, vector in pairs))
 
-    def _header(self, counts: Counts) -> bytes:
-        return npy_header((counts.n_texts, self.width), self.dtype)
+    def _header(self, n_rows: int) -> bytes:
+        return npy_header((n_rows, self.width), self.dtype)
 
-    def _assemble(self, folder: Path, counts: Counts) -> Sequence[Part]:
-        self._make_parquet(folder, counts)
-        return (Part(_TABLE, self.path),)
-
-    def _make_parquet(self, folder: Path, counts: Counts) -> Path:
-        with open(folder / _VECTORS, "rb") as vectors, open(folder / _IDS, "rb") as index:
-            vectors.seek(len(self._header(counts)))
-            write_whole(folder / _TABLE, lambda file: self._write_parquet(file, vectors, index))
-        return folder / _TABLE
-
-    def _write_parquet(self, file: BinaryIO, vectors: BinaryIO, index: BinaryIO) -> None:
+    def _write_parquet(self, file: BinaryIO, rows: Sequence[dict[str, Any]], vectors: npt.NDArray[Any]) -> None:
         arrow = _pyarrow()
-        from pyarrow import parquet
-
         numbers = arrow.float32() if self.dtype == "float32" else arrow.float16()
         kind = arrow.list_(numbers, self.width)
         id_kind = arrow.int64() if self.numbered else arrow.string()
-        metadata = {"minibert": json.dumps({"format": FORMAT})}
+        metadata = {"minibert": json.dumps({"format": _FORMAT})}
         schema = arrow.schema([("id", id_kind), ("embedding", kind)], metadata=metadata)
-        # Numbers of vectors hardly repeat, and nobody filters by them: a dictionary and their least and greatest value
-        # take three quarters of the time, and space.
-        with parquet.ParquetWriter(file, schema, use_dictionary=["id"], write_statistics=["id"]) as writer:
-            while rows := [json.loads(line) for line in islice(index, _ROW_GROUP)]:
-                ids = [row["id"] if self.numbered or row["id"] is None else str(row["id"]) for row in rows]
-                null = np.array(["null" in row for row in rows], dtype=np.bool_)
-                flat = arrow.array(np.fromfile(vectors, self.dtype, len(rows) * self.width), type=numbers)
-                column = arrow.FixedSizeListArray.from_arrays(flat, type=kind, mask=arrow.array(null))
-                writer.write_table(arrow.Table.from_arrays([arrow.array(ids, type=id_kind), column], schema=schema))
+        ids = [row["id"] if self.numbered or row["id"] is None else str(row["id"]) for row in rows]
+        null = arrow.array(np.array(["null" in row for row in rows], dtype=np.bool_))
+        flat = arrow.array(vectors.reshape(-1), type=numbers)
+        column = arrow.FixedSizeListArray.from_arrays(flat, type=kind, mask=null)
+        table = arrow.Table.from_arrays([arrow.array(ids, type=id_kind), column], schema=schema)
+        with _parquet_writer(file, schema) as writer:
+            writer.write_table(table)
+
+
+def _parquet_writer(file: BinaryIO, schema: Any) -> Any:
+    from pyarrow import parquet
+
+    # Numbers of vectors hardly repeat, and nobody filters by them: a dictionary and their least and greatest value
+    # take three quarters of the time, and space.
+    return parquet.ParquetWriter(file, schema, use_dictionary=["id"], write_statistics=["id"])
+
+
+def _join_parquet(file: BinaryIO, shards: Sequence[Path], total: Counts) -> None:
+    """Write the tables of all shards into one file, a shard at a time."""
+    from pyarrow import parquet
+
+    with _parquet_writer(file, parquet.read_schema(shards[0])) as writer:
+        for path in shards:
+            with parquet.ParquetFile(path) as shard:
+                writer.write_table(shard.read())
 
 
 def _vector_line(row: dict[str, Any], vector: npt.NDArray[Any]) -> bytes:

@@ -1,56 +1,318 @@
-"""`Embedder` for Ray Data's `map_batches`. The functions here import Ray, this module itself does not."""
+"""Ray: `RayWorkers` for ``embed_corpus(..., workers=)``, and `Embedder` for Ray Data's `map_batches`.
+
+The process that runs `embed_corpus`, the driver, reads the texts and writes the files. A worker gets the texts of a
+shard and returns their vectors, so that only the driver needs the input and the output. Ray starts a worker that dies
+again, and gives it its texts again. The functions here import Ray, this module itself does not.
+"""
 
 from __future__ import annotations
 
-import copyreg
 import os
+import platform
+import socket
 import sys
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Self
 
 import numpy as np
 
+import minibert
+from minibert._utils.files import os_reason
 from minibert._utils.reporting import warn_caller
-from minibert._utils.validation import brief, check_choice
-from minibert.corpus.survey import ON_ERROR
+from minibert._utils.system import available_cores
+from minibert._utils.validation import FloatArray, IntArray, brief, check_choice, check_int, counted
+from minibert.corpus.embed import Results, probe_vector
+from minibert.corpus.sources import ON_ERROR
 from minibert.integrations.options import DEFAULT_MODEL, SentenceTransformer, check_options, missing
-from minibert.models.options import BACKENDS, COMPUTE_TYPES
-from minibert.sentence.encoding import CutTexts
+from minibert.models.backend import choose_compute_type
+from minibert.sentence.encoding import CutTexts, EncodedTexts
 from minibert.sentence.options import EncodeOptions
 from minibert.tokenizer.texts import check_inputs
 
-__all__ = ["Embedder", "assigned_threads", "import_ray", "resolved_options"]
+__all__ = ["Embedder", "RayWorkers"]
 
-_VARIABLES = ("MINIBERT_BACKEND", "MINIBERT_COMPUTE_TYPE", "MINIBERT_SHARED_WEIGHTS")
+_THREADS = 4  # most threads of a worker if the caller does not say
+_SHARDS_AHEAD = 2  # that a worker has at a time: one that it computes, and one that waits
+_RETRIES = 5  # how often the same texts may end their worker
+_ANSWER_SECONDS = 10.0  # until an address is taken to be wrong, because Ray itself waits for minutes
+_REPORT_SECONDS = 60.0  # until the driver says that no worker has started
 
 
-class _WithVariables(type):
-    """The type of `Embedder`, which takes the variables above along when it is pickled.
+class RayWorkers:
+    """The workers of a Ray cluster, for ``embed_corpus(..., workers=)``. A context manager that is connected inside.
 
-    Ray pickles the class in a program, and constructs it in actors. Their machines may have other variables, with which
-    the vectors would be other ones.
+    Parameters
+    ----------
+    model : str
+        Name or folder of the model, the one that `embed_corpus` gets. A folder must exist on each machine.
+    address : str, optional
+        "host:port" of the cluster's head, or "local" to start Ray on this machine for this run. Default: RAY_ADDRESS,
+        else the cluster to which this machine belongs, else "local".
+    actors : int, optional
+        Default: as many as the machines of the cluster have room for.
+    num_threads : int, optional
+        Threads of each worker, which are the CPUs that Ray reserves for it. Default: 4, or the CPUs of the smallest
+        machine if these are fewer.
+    report : callable
+        Called with each problem, as a line of text.
+    **model_options
+        Further arguments of `SentenceTransformer`. Of the variables MINIBERT_BACKEND, MINIBERT_COMPUTE_TYPE and
+        MINIBERT_SHARED_WEIGHTS those of this process count. The workers of a machine hold the weights once, unless
+        ``shared_weights=False`` is given.
+
+    Raises
+    ------
+    ImportError
+        Ray is not installed.
+    ValueError
+        The address is not one, or no machine of the cluster has enough CPUs for a worker.
+    OSError
+        The address does not answer.
     """
 
-    of_program: Mapping[str, str] | None = None
+    def __init__(
+        self,
+        model: str,
+        *,
+        address: str | None = None,
+        actors: int | None = None,
+        num_threads: int | None = None,
+        report: Callable[[str], object] = print,
+        **model_options: Any,
+    ) -> None:
+        # The working folder of a worker is another one.
+        self._model = os.path.abspath(model) if os.path.isdir(model) else model
+        self._report, self._model_options = report, _resolved(model_options)
+        self._address = _check_address(address)
+        self._actors = None if actors is None else check_int("actors", actors, 1)
+        self._threads = None if num_threads is None else check_int("num_threads", num_threads, 1)
+        self._ray = _import_ray()
+        self._handles: list[Any] = []
+        self._ours = False
+
+    def __enter__(self) -> Self:
+        self._ours = not self._ray.is_initialized()
+        if self._ours:
+            _connect(self._ray, self._address, self._report)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for handle in self._handles:
+            self._ray.kill(handle)
+        if self._ours:
+            self._ray.shutdown()
+
+    def start(self, options: EncodeOptions, probe: FloatArray, processor: str) -> _Pool:
+        """Start the workers; see `minibert.corpus.embed.Workers`."""
+        threads, actors = _plan(self._ray, self._threads, self._actors)
+        kind = self._ray.remote(_Worker).options(num_cpus=threads, max_restarts=-1, max_task_retries=_RETRIES)
+        arguments = (self._model, self._model_options, vars(options), (minibert.__version__, processor, probe))
+        self._handles = [kind.remote(*arguments) for _ in range(actors)]
+        return _Pool(self._ray, self._handles, threads, self._report)
 
 
-def _pickled(kind: type) -> str | tuple[Any, ...]:
-    # Ray pickles the code of a class that a program derives, and then `Embedder`. A class that a module derives is
-    # found there by its name, and takes nothing along.
-    if kind is not Embedder:
-        return kind.__qualname__
-    return _unpickled, ({name: os.environ[name] for name in _VARIABLES if os.environ.get(name)},)
+class _Worker:
+    """What runs in an actor: a model, loaded when it is first needed, and the options of `encode`.
+
+    `expected` is the version, the processor and the vector of a fixed text in the driver.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        model_options: Mapping[str, Any],
+        encode_options: Mapping[str, Any],
+        expected: tuple[str, str, FloatArray],
+    ) -> None:
+        self._name, self._model_options, self._expected = model, model_options, expected
+        self._options = EncodeOptions.of(encode_options)
+        self._model: SentenceTransformer | None = None
+
+    def encode(self, texts: list[str]) -> tuple[FloatArray, IntArray, IntArray, str]:
+        """Return n vectors (n, width), each text's tokens (n,), how many were cut off (n,), and the processor."""
+        if self._model is None:
+            self._model = self._load()
+        found = next(self._model.encode_chunks(texts, chunk_size=len(texts), **vars(self._options)))
+        return found.vectors, found.n_tokens, found.n_truncated, self._model.model.ops.processor()
+
+    def _load(self) -> SentenceTransformer:
+        """Load the model; raise if it would compute other vectors than the driver's."""
+        version, processor, probe = self._expected
+        host = socket.gethostname()
+        if minibert.__version__ != version:
+            raise ValueError(
+                f"{host} has minibert {minibert.__version__}, and the run has {version}. Install the same wheel on all "
+                "machines of the cluster."
+            )
+        model = SentenceTransformer(self._name, num_threads=_assigned_threads(), **self._model_options)
+        own = probe_vector(model, self._options)
+        # NumPy's ops name the kind of processor only, which does not decide their bits.
+        same = model.model.ops.processor() == processor != platform.machine()
+        if own.shape != probe.shape or not np.allclose(own, probe, rtol=0, atol=0 if same else 1e-4):
+            raise ValueError(
+                f"{host} computes another vector than this process for the same text, so its model "
+                f"{brief(self._name)} is another one. Copy the same model files to all machines."
+            )
+        return model
 
 
-def _unpickled(variables: Mapping[str, str]) -> type[Embedder]:
-    _WithVariables.of_program = variables
-    return Embedder
+class _Pool:
+    """The workers of a run: an `Encoder`. A shard goes to a worker that has the fewest."""
+
+    def __init__(self, ray: Any, handles: Sequence[Any], threads: int, report: Callable[[str], object]) -> None:
+        self._ray, self._handles, self._threads, self._report = ray, handles, threads, report
+        self._running: dict[Any, int] = {}  # Ray's reference to a result -> the index of its worker
+        self._waits = True  # for the first result
+
+    def submit(self, texts: Sequence[str], progress: Callable[[int], object]) -> Callable[[], Results]:
+        """Give a shard to a worker."""
+        load = Counter(self._running.values())
+        index = min(range(len(self._handles)), key=load.__getitem__)
+        reference = self._handles[index].encode.remote([*texts])
+        self._running[reference] = index
+        return lambda: self._result(reference, len(texts), progress)
+
+    def has_room(self, begun: int) -> bool:
+        """Return whether a worker has, or soon will have, nothing to do."""
+        if self._running:
+            ready, _ = self._ray.wait([*self._running], num_returns=len(self._running), timeout=0)
+            for reference in ready:
+                del self._running[reference]
+        most = _SHARDS_AHEAD * len(self._handles)
+        return len(self._running) < most and begun < 2 * most  # these are in this process's memory
+
+    def _result(self, reference: Any, count: int, progress: Callable[[int], object]) -> Results:
+        if self._waits and not self._ray.wait([reference], num_returns=1, timeout=_REPORT_SECONDS)[0]:
+            free = int(self._ray.available_resources().get("CPU", 0))
+            self._report(
+                f"No worker has computed a shard yet. Each of the {len(self._handles)} needs "
+                f"{counted(self._threads, 'CPU')}; the cluster has {free} free. The run waits."
+            )
+        self._waits = False
+        try:
+            *arrays, processor = self._ray.get(reference)
+        except self._ray.exceptions.RayTaskError as error:  # the worker's code raised it
+            message = f"A worker could not compute its texts: {_first_lines(error.cause)}"
+            for kind in (ValueError, TypeError, MemoryError):
+                if isinstance(error.cause, kind):
+                    raise kind(message) from error
+            raise OSError(message) from error
+        except self._ray.exceptions.RayError as error:
+            raise OSError(
+                f"A worker died again and again, or cannot start. Often its memory is too small, or minibert "
+                f"{minibert.__version__} is not installed there. Ray says: {_first_lines(error)}"
+            ) from error
+        self._running.pop(reference, None)
+        progress(count)
+        # Copied, because the arrays of `ray.get` lie in Ray's shared memory, which is small.
+        vectors, n_tokens, n_truncated = (np.array(array) for array in arrays)
+        return EncodedTexts(vectors, n_tokens, n_truncated, ()), processor
 
 
-copyreg.pickle(_WithVariables, _pickled)
+# --- the cluster ------------------------------------------------------------------------------------------------------
 
 
-class Embedder(metaclass=_WithVariables):
+def _import_ray() -> Any:
+    try:
+        import ray
+    except ModuleNotFoundError as error:
+        raise missing("Ray", "'ray[data,serve]'", error) from error
+    return ray
+
+
+def _check_address(address: str | None) -> str | None:
+    """Return an address as `_connect` takes it, without one that of RAY_ADDRESS; None means Ray's own search."""
+    source = "address" if address else "RAY_ADDRESS"
+    address = address or os.environ.get("RAY_ADDRESS") or None
+    if address in (None, "local", "auto"):
+        return None if address == "auto" else address
+    if not isinstance(address, str):
+        raise TypeError(f"{source}={brief(address)}; expected 'host:port', 'local' or None.")
+    host, _, port = address.rpartition(":")
+    if "://" in address or not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+        raise ValueError(
+            f"{source}={brief(address)}; expected 'host:port' of the cluster's head, such as '10.0.0.1:6379', or "
+            "'local'. An address of Ray Client is not one: start this program on a machine of the cluster."
+        )
+    return address
+
+
+def _connect(ray: Any, address: str | None, report: Callable[[str], object]) -> None:
+    """Connect to a cluster, or start one on this machine; OSError if the address does not answer."""
+    how: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+    if address is None:
+        try:
+            ray.init(address="auto", **how)
+            return
+        except ConnectionError:
+            report("No Ray cluster runs on this machine, so Ray is started here for this run.")
+            address = "local"
+    if address == "local":
+        how |= {"num_cpus": available_cores(), "include_dashboard": False}
+    try:
+        if address != "local":
+            host, _, port = address.rpartition(":")
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_SECONDS).close()
+        ray.init(address=address, **how)
+    except (Exception, SystemExit) as error:  # Ray raises Exception itself, and ends the process in some cases
+        reason = os_reason(error) if isinstance(error, OSError) else _first_lines(error)
+        where = "this machine" if address == "local" else address
+        raise OSError(f"No Ray cluster can be used at {where}: {reason}.") from error
+
+
+def _plan(ray: Any, threads: int | None, actors: int | None) -> tuple[int, int]:
+    """Return the threads of a worker and the number of workers, for the machines that the cluster has now."""
+    cpus = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
+    cpus = [count for count in cpus if count > 0]
+    chosen = min(_THREADS, *cpus, _THREADS) if threads is None else threads
+    room = sum(count // chosen for count in cpus)
+    if not room:
+        most = counted(max(cpus, default=0), "CPU")
+        raise ValueError(
+            f"A worker with num_threads={chosen} does not fit: the largest machine of the Ray cluster has {most}. "
+            "Give a smaller number."
+        )
+    return chosen, room if actors is None else actors
+
+
+def _first_lines(error: BaseException) -> str:
+    """Return the parts of an error's text that say what has happened, in one line."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    return " ".join([line for line in lines if line][:8])[:600] or type(error).__name__
+
+
+def _resolved(model_options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of a model that do not depend on variables any more.
+
+    The weights are shared if nothing says otherwise, because a machine has several workers; NumPy's backends cannot
+    share them.
+    """
+    backend = model_options.get("backend") or os.environ.get("MINIBERT_BACKEND") or "numba"
+    shared = model_options.get("shared_weights")
+    if shared is None:
+        text = os.environ.get("MINIBERT_SHARED_WEIGHTS") or str(int(backend == "numba"))
+        check_choice("MINIBERT_SHARED_WEIGHTS", text, ("0", "1"))
+        shared = text == "1"
+    compute_type = choose_compute_type(model_options.get("compute_type"))
+    return {**model_options, "backend": backend, "compute_type": compute_type, "shared_weights": shared}
+
+
+def _assigned_threads() -> int | None:
+    """Return the CPUs that Ray has assigned to this actor or task, at least 1; None outside of Ray's workers.
+
+    Ray also sets OMP_NUM_THREADS, but that is 1 in a placement group, for any number of CPUs (ray#37384).
+    """
+    ray: Any = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized() or ray.get_runtime_context().worker.mode != ray.WORKER_MODE:
+        return None
+    return max(1, int(ray.get_runtime_context().get_assigned_resources().get("CPU", 1)))
+
+
+# --- Ray Data ---------------------------------------------------------------------------------------------------------
+
+
+class Embedder:
     """Add the sentence vectors of a column of texts to batches: a class for `map_batches` of Ray Data.
 
     Each actor of the pool makes one object, which loads the model. A text's vector has the same bits as on one machine,
@@ -72,9 +334,8 @@ class Embedder(metaclass=_WithVariables):
         not a str (such as None), holds a lone surrogate, or is too long with ``truncation="error"``.
     model_options : mapping, optional
         Further arguments of `SentenceTransformer`, such as ``{"revision": "main"}``. The actors of a machine hold the
-        weights once, unless it has ``"shared_weights": False`` or MINIBERT_SHARED_WEIGHTS is 0. What it leaves out,
-        MINIBERT_BACKEND, MINIBERT_COMPUTE_TYPE and MINIBERT_SHARED_WEIGHTS say; those of your program, not those of
-        the machine of an actor. A class that a module of yours derives from this one has those of the actor.
+        weights once, unless it has ``"shared_weights": False`` or MINIBERT_SHARED_WEIGHTS is 0. The variables are those
+        of the actor's machine; ``ray.init(runtime_env={"env_vars": {...}})`` sets them on all machines.
     **encode_options
         The fields of `EncodeOptions`, as in `SentenceTransformer.encode`.
 
@@ -112,10 +373,8 @@ class Embedder(metaclass=_WithVariables):
             raise TypeError("model_options has num_threads; give it to Embedder itself, num_threads=.")
         self._options = EncodeOptions.of(encode_options)  # before anything is downloaded
         self._column, self._output, self._on_error = column, output, on_error
-        threads = assigned_threads() if num_threads is None else num_threads
-        variables = _WithVariables.of_program if _in_worker() else None
-        resolved = resolved_options(model_options or {}, os.environ if variables is None else variables)
-        self.model = SentenceTransformer(model, num_threads=threads, **resolved)
+        threads = _assigned_threads() if num_threads is None else num_threads
+        self.model = SentenceTransformer(model, num_threads=threads, **_resolved(model_options or {}))
         check_options(self.model, vars(self._options))
         self._width = self.model.encode([], **vars(self._options)).shape[1]
         self.cut = CutTexts()
@@ -200,68 +459,3 @@ class Embedder(metaclass=_WithVariables):
                 "counted without a warning: cut.num_cut. Silence this with truncation='silent', or use all of a text "
                 "with truncation='split'."
             )
-
-
-def resolved_options(model_options: Mapping[str, Any], variables: Mapping[str, str]) -> dict[str, Any]:
-    """Return options of a model that mean the same on each machine, whatever variables it has.
-
-    Parameters
-    ----------
-    model_options : mapping
-        Further arguments of `SentenceTransformer`.
-    variables : mapping
-        The environment whose values replace options that are left out.
-
-    Returns
-    -------
-    dict
-        The options, with "backend", "compute_type" and "shared_weights". The weights are shared if nothing says
-        otherwise, because a machine has several actors; NumPy's backends cannot share them.
-
-    Raises
-    ------
-    ValueError
-        A variable has a wrong value.
-    """
-    if (backend := model_options.get("backend")) is None:
-        backend = variables.get("MINIBERT_BACKEND") or "numba"
-        check_choice("MINIBERT_BACKEND", backend, BACKENDS)
-    if (compute_type := model_options.get("compute_type")) is None:
-        compute_type = variables.get("MINIBERT_COMPUTE_TYPE") or "float32"
-        check_choice("MINIBERT_COMPUTE_TYPE", compute_type, COMPUTE_TYPES)
-    if (shared := model_options.get("shared_weights")) is None:
-        text = variables.get("MINIBERT_SHARED_WEIGHTS") or str(int(backend == "numba"))
-        check_choice("MINIBERT_SHARED_WEIGHTS", text, ("0", "1"))
-        shared = text == "1"
-    return {**model_options, "backend": backend, "compute_type": compute_type, "shared_weights": shared}
-
-
-def import_ray() -> Any:
-    """Return the module ray.
-
-    Raises
-    ------
-    ImportError
-        Ray is not installed.
-    """
-    try:
-        import ray
-    except ModuleNotFoundError as error:
-        raise missing("Ray", "'ray[data,serve]'", error) from error
-    return ray
-
-
-def assigned_threads() -> int | None:
-    """Return the CPUs that Ray has assigned to this actor or task, at least 1; None outside of Ray's workers.
-
-    Ray also sets OMP_NUM_THREADS, but that is 1 in a placement group, for any number of CPUs (ray#37384).
-    """
-    if not _in_worker():
-        return None
-    return max(1, int(sys.modules["ray"].get_runtime_context().get_assigned_resources().get("CPU", 1)))
-
-
-def _in_worker() -> bool:
-    """Return whether this process is a worker of Ray, which has imported it."""
-    ray: Any = sys.modules.get("ray")
-    return ray is not None and ray.is_initialized() and bool(ray.get_runtime_context().worker.mode == ray.WORKER_MODE)

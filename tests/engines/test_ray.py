@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.corpus_runs import run, shards_done
-from tests.support.crash_program import contents
+from tests.support.corpus_runs import contents, run, shards_done
 from tests.support.engine_runs import RayRun, run_program, short_texts
 from tests.support.report import REPORT
 from tests.support.text_data import needs_data
@@ -86,12 +85,11 @@ def test_the_same_files_and_a_killed_worker_and_driver(tmp_path: Path) -> None:
 def test_a_folder_of_files_whose_driver_is_killed_is_that_of_one_process(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     shared, chance = alone(tmp_path, 1200, 100), random.Random(0)
-    shared += ["--file-size", "300KB"]  # of two shards
     (tmp_path / "folder").mkdir()
-    done = run(["embed", *shared, "--threads", "2", "-o", str(tmp_path / "folder" / "v")])
+    done = run(["embed", *shared, "--threads", "2", "-o", f"{tmp_path / 'folder' / 'v'}/"])
     assert done.returncode == 0, done.stderr
     expected, output = contents(tmp_path / "folder"), tmp_path / "driver" / "v"
-    assert {*expected} == {"v.manifest.json", *(f"v/part-{number:05}.parquet" for number in range(6))}
+    assert {*expected} == {"v.manifest.json", *(f"v/part-{number:05}.parquet" for number in range(12))}
     output.parent.mkdir()
     arguments = [*shared, *TWO, "--resume", "-o", f"{output}/"]
     RayRun(arguments).kill_driver(output, 3, chance)
@@ -101,7 +99,7 @@ def test_a_folder_of_files_whose_driver_is_killed_is_that_of_one_process(tmp_pat
     code, said = RayRun(arguments).end()
     assert code == 0, said
     assert texts_resumed(said) >= 300
-    assert "in 6 files" in said
+    assert "in 12 files" in said
     assert contents(output.parent) == expected
     found = run_program(_READ.replace("FOLDER", repr(str(output))), tmp_path)
     assert found.splitlines()[-1] == "[1200, 384, 1200, 1200]"

@@ -1,13 +1,13 @@
-"""Outputs that cannot be written, that exist already with other content, or for which the disk is full."""
+"""Outputs that cannot be written, that exist already with other content, that are folders; a full disk."""
 
 from __future__ import annotations
 
-import io
+import errno
+import json
 import os
-import re
-import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,285 +16,341 @@ import pytest
 
 from minibert import SentenceTransformer
 from minibert.cli import main
+from minibert.corpus import runs
 from minibert.corpus.embed import embed_corpus
-from minibert.corpus.run_folder import RunFolder, folder_of
-from tests.support.corpus_runs import StoppedError, crash, run, stop_after, text_file
-from tests.support.crash_program import JOBS, arguments_of, texts_of
+from minibert.corpus.runs import folder_of
+from minibert.corpus.sources import Source
+from tests.support.corpus_runs import StoppedError, arguments_of, contents, run, stop_after, text_file, texts_of
 from tests.support.outcomes import PATIENCE
-from tests.support.report import REPORT
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*has no modules.json")
 
+HOW: dict[str, Any] = {"shard_size": 10, "truncation": "silent"}
 
-def test_output_that_cannot_be_written(
-    short_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text_file(tmp_path / "a.txt", ["a cat"])
-    arguments = ["embed", "-m", str(short_folder), "-i", str(tmp_path / "a.txt")]
-    for output, message in (
-        (tmp_path / "nowhere" / "out.npy", f"out.npy cannot be written: there is no folder {tmp_path / 'nowhere'}"),
-        (tmp_path / "a.txt" / "out.npy", f"out.npy cannot be written: there is no folder {tmp_path / 'a.txt'}"),
-        (tmp_path / "out.txt", "out.txt must end in .npy, .jsonl or .parquet, which is the format"),
-        (tmp_path, "holds files that this run did not write: a.txt."),
+
+@pytest.fixture
+def source(tmp_path: Path) -> Source:
+    return text_file(tmp_path / "a.txt", texts_of(45))
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        ("nowhere/out.npy", "out.npy cannot be written: there is no folder"),
+        ("a.txt/out.npy", "out.npy cannot be written: there is no folder"),
+        ("out.txt", "out.txt must end in .npy, .jsonl or .parquet"),
+        ("out", "The name of a folder of Parquet files ends in"),
         ("", "the name of the file to write is empty"),
-    ):
-        assert main([*arguments, "-o", str(output)]) == 1
-        assert message in capsys.readouterr().err
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a cat")))
-    assert main(["embed", "-m", str(short_folder), "-i", "-", "-o", str(tmp_path / "out.txt")]) == 1
-    assert [entry.name for entry in tmp_path.iterdir()] == ["a.txt"]
-    assert main(arguments) == 1
+        ("a.txt/", "a.txt/ is asked for as a folder, but it is a file"),
+        ("x.npy/", "a folder gets Parquet files, and .npy is the format of a single file"),
+        ("x.jsonl", "x.jsonl is a folder, but a folder gets Parquet files"),
+        ("nowhere/out/", "cannot be made: there is no folder"),
+        ("/", "is a mount point"),
+        ("/dev/null", "must end in"),
+    ],
+)
+def test_names_that_are_refused_before_a_model_is_loaded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, output: str, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text_file(tmp_path / "a.txt", ["a cat"])
+    (tmp_path / "x.jsonl").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    assert main(["embed", "-m", "nothing", "-i", "a.txt", "-o", output]) == 1
+    assert message in capsys.readouterr().err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_an_input_needs_an_output(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["embed", "-i", "a.txt"]) == 1
     assert "--input needs --output" in capsys.readouterr().err
-    assert main(["embed", "-m", str(short_folder)]) == 1
-    assert main([*arguments, "text", "-o", str(tmp_path / "out.npy")]) == 1
-    (tmp_path / "out.npy").mkdir()
-    assert main([*arguments, "-o", str(tmp_path / "out.npy")]) == 1
-    assert "out.npy is a folder" in capsys.readouterr().err
+    assert main(["embed", "-i", "a.txt", "-o", "out.npy", "text"]) == 1
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_without_write_permission(short_model: SentenceTransformer, tmp_path: Path) -> None:
-    source = text_file(tmp_path / "a.txt", ["a cat"])
+def test_a_folder_without_write_permission(short_model: SentenceTransformer, source: Source, tmp_path: Path) -> None:
     (tmp_path / "closed").mkdir(mode=0o500)
     with pytest.raises(OSError, match=r"out\.npy\.parts cannot be made: Permission denied"):
-        embed_corpus(short_model, [source], str(tmp_path / "closed" / "out.npy"))
+        embed_corpus(short_model, [source], tmp_path / "closed" / "out.npy")
 
 
-def test_an_output_is_never_the_input(
-    short_folder: Path, short_model: SentenceTransformer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_output_is_never_the_input(short_model: SentenceTransformer, tmp_path: Path) -> None:
     lines = b'{"text": "a cat"}\n'
     for name in ("a.jsonl", "out.ids.jsonl", "out.npy.manifest.json"):
         (tmp_path / name).write_bytes(lines)
     os.link(tmp_path / "a.jsonl", tmp_path / "same.jsonl")
-    for source, output in (
+    for name, output in (
         ("a.jsonl", "a.jsonl"),
         ("a.jsonl", "same.jsonl"),
         ("out.ids.jsonl", "out.npy"),
         ("out.npy.manifest.json", "out.npy"),
     ):
-        arguments = ["embed", "-m", str(short_folder), "-i", str(tmp_path / source), "--input-format", "jsonl"]
-        assert main([*arguments, "-o", str(tmp_path / output)]) == 1
-        assert "is an input too, and would be overwritten; give another output" in capsys.readouterr().err
-        assert (tmp_path / source).read_bytes() == lines
-    assert not list(tmp_path.glob("*.parts"))
+        with pytest.raises(ValueError, match="is an input too, and would be overwritten"):
+            embed_corpus(short_model, [Source(str(tmp_path / name), "jsonl")], tmp_path / output)
+        assert (tmp_path / name).read_bytes() == lines
 
 
-# The content of folders called out.npy.parts that are not minibert's, name -> content; None is a folder.
-FOREIGN: dict[str, dict[str, str | None]] = {
-    "of Spark": {"part-00000.parquet": "precious", "_SUCCESS": ""},
-    "with our names": {
-        **dict.fromkeys(("part-vectors.npy", "part-mine", "standard-input", "shards.jsonl"), "precious"),
-        **dict.fromkeys((".minibert-abcdefgh", ".minibert-mine", "lock", "other"), "precious"),
-    },
-    "our names without a lock": {"part-vectors.npy": "precious", "standard-input": "precious"},
-    "a temporary file without a lock": {".minibert-abcdefgh": "precious"},
-    "a lock alone": {"lock": "held by Emacs"},
-    "a folder called lock": {"lock": None},
-    "a manifest": {"manifest.json": '{"files": []}'},
-    "a manifest that is not JSON": {"manifest.json": "# files", "lock": "precious"},
-    "beside an empty lock": {"lock": "", "part-00000.parquet": "precious"},
-    "beside a lock of ours": {"lock": "process 1 on host", "standard-input": "left", "notes.txt": "precious"},
-    "a folder called as a part": {"lock": "process 1 on host", "part-vectors.npy": None},
-}
-
-
-def fill(folder: Path, files: dict[str, str | None]) -> None:
-    folder.mkdir()
-    for name, content in files.items():
-        if content is None:
-            (folder / name).mkdir()
-        else:
-            (folder / name).write_text(content)
-
-
-def listing(folder: Path) -> dict[str, bytes | None]:
-    return {entry.name: None if entry.is_dir() else entry.read_bytes() for entry in folder.iterdir()}
-
-
-@pytest.mark.parametrize("kind", FOREIGN)
-@pytest.mark.parametrize("options", [[], ["--resume"]])
-@pytest.mark.parametrize("content", [b"a cat", b"a cat\n\xff"])
-def test_a_folder_of_another_program_is_refused_and_not_changed(
-    short_folder: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    kind: str,
-    options: list[str],
-    content: bytes,
-) -> None:
-    (tmp_path / "a.txt").write_bytes(content)
-    parts = tmp_path / "out.npy.parts"
-    fill(parts, FOREIGN[kind])
-    before = listing(parts)
-    assert main([*arguments_of("npy", short_folder, tmp_path / "a.txt", tmp_path, 10), *options]) == 1
-    err = capsys.readouterr().err
-    assert f"{parts} is the folder for the unfinished run, but it holds other files: " in err
-    assert "Move this folder elsewhere, or give another output." in err
-    assert any(name in err for name in FOREIGN[kind])
-    assert listing(parts) == before
-    assert {entry.name for entry in tmp_path.iterdir()} == {"a.txt", "out.npy.parts"}
+@pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="names are Unicode")
+def test_names_that_are_not_utf_8_and_pipes_are_refused(short_model: SentenceTransformer, tmp_path: Path) -> None:
+    name = os.fsdecode(b"caf\xe9")
+    odd, usual = text_file(tmp_path / f"{name}.txt", ["a cat"]), text_file(tmp_path / "a.txt", ["a cat"])
+    os.mkfifo(tmp_path / "pipe")
+    before = sorted(tmp_path.iterdir())
+    for source, output, message in (
+        (odd, "out.npy", "is not UTF-8"),
+        (usual, f"{name}.npy", "is not UTF-8"),
+        (Source(str(tmp_path / "pipe"), "text"), "out.npy", "pipe is a pipe or a device"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            embed_corpus(short_model, [source], tmp_path / output)
+    assert sorted(tmp_path.iterdir()) == before
 
 
 @pytest.mark.skipif(not hasattr(os, "symlink"), reason="needs links")
-def test_a_link_or_a_file_is_not_used_as_the_folder(short_model: SentenceTransformer, tmp_path: Path) -> None:
-    source, parts = text_file(tmp_path / "a.txt", ["a cat"]), tmp_path / "out.npy.parts"
-    (tmp_path / "elsewhere").mkdir()
-    for target in ("elsewhere", "nowhere", "a.txt"):
-        parts.symlink_to(tmp_path / target)
-        with pytest.raises(FileExistsError, match=r"out\.npy\.parts is a link, but the run makes a folder"):
-            embed_corpus(short_model, [source], tmp_path / "out.npy")
-        assert parts.is_symlink()
-        parts.unlink()
-    parts.write_text("precious")
-    with pytest.raises(FileExistsError, match=r"out\.npy\.parts is a file, but the run makes a folder.*Move it"):
-        embed_corpus(short_model, [source], tmp_path / "out.npy")
-    assert parts.read_text() == "precious"
-    parts.unlink()
-    parts.mkdir()
-    (parts / "lock").symlink_to(tmp_path / "a.txt")
-    with pytest.raises(FileExistsError, match=r"it holds other files: lock\."):
-        embed_corpus(short_model, [source], tmp_path / "out.npy")
-    assert (tmp_path / "a.txt").read_text() == "a cat\n"
-    assert not any((tmp_path / "elsewhere").iterdir())
+def test_a_link_is_followed(short_model: SentenceTransformer, source: Source, tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    os.symlink(tmp_path / "there" / "true.npy", tmp_path / "out.npy")
+    embed_corpus(short_model, [source], tmp_path / "out.npy", **HOW)
+    assert (tmp_path / "out.npy").is_symlink()
+    assert {*contents(tmp_path / "there")} == {"true.npy", "true.ids.jsonl", "true.npy.manifest.json"}
 
 
-@pytest.mark.parametrize("options", [{}, {"resume": True}])
+# --- files of others --------------------------------------------------------------------------------------------------
+
+PARTS = "out.npy.parts"
+
+
 @pytest.mark.parametrize(
-    "left",
+    "names",
     [
-        {},
-        {"lock": ""},
-        {"lock": "process 1 on host"},
-        {"lock": "process 1 on host", ".minibert-ab_c0123": "half a copy"},
-        {"lock": "process 1 on host", "standard-input": "other texts", ".minibert-ab_c0123": "half a manifest"},
-        {"lock": "process 1 on host", "shards.jsonl": "{", "part-vectors.npy": "x", "part-ids.jsonl": "y"},
+        [f"{PARTS}/part-00000.parquet", f"{PARTS}/_SUCCESS"],  # of Spark
+        [f"{PARTS}/notes.txt", f"{PARTS}/minibert.lock"],
+        [f"{PARTS}/manifest.json"],
+        [PARTS],
+        ["out.ids.jsonl"],
+        ["out.npy.manifest.json"],
     ],
 )
-def test_files_of_a_run_killed_before_its_manifest_are_used_and_deleted(
-    short_model: SentenceTransformer, tmp_path: Path, left: dict[str, str | None], options: dict[str, Any]
+@pytest.mark.parametrize("resume", [False, True])
+def test_files_of_other_programs_are_neither_changed_nor_deleted(
+    short_model: SentenceTransformer, source: Source, tmp_path: Path, names: list[str], resume: bool
 ) -> None:
-    """test_killed_whenever_something_becomes_final tests other moments of this kind."""
-    source = text_file(tmp_path / "a.txt", ["a cat", "a dog"])
-    fill(tmp_path / "out.npy.parts", left)
-    embed_corpus(short_model, [source], tmp_path / "out.npy", **options)
-    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), short_model.encode(["a cat", "a dog"]))
-    assert not (tmp_path / "out.npy.parts").exists()
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("precious")
+    before = contents(tmp_path)
+    with pytest.raises((FileExistsError, ValueError), match=r"(elsewhere|[Dd]elete)"):
+        embed_corpus(short_model, [source], tmp_path / "out.npy", resume=resume, **HOW)
+    after = contents(tmp_path)
+    assert {name: after.pop(name) for name in before} == before
+    assert {*after} <= {f"{PARTS}/minibert.lock"}
 
 
-def test_a_run_deletes_no_file_that_came_into_its_folder(
-    short_model: SentenceTransformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_files_that_come_into_the_folder_of_the_run_stay(
+    short_model: SentenceTransformer, source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source, parts = text_file(tmp_path / "a.txt", texts_of(40)), tmp_path / "out.npy.parts"
     with monkeypatch.context() as patch:
         stop_after(2, patch, StoppedError())
         with pytest.raises(StoppedError):
-            embed_corpus(short_model, [source], tmp_path / "out.npy", shard_size=10, truncation="silent")
-    foreign = {"part-00000.parquet": "precious", "part-mine": "precious", ".minibert-mine": "precious"}
-    for name, content in foreign.items():
-        (parts / name).write_text(content)
-    embed_corpus(short_model, [source], tmp_path / "out.npy", shard_size=10, truncation="silent", resume=True)
-    assert listing(parts) == {name: content.encode() for name, content in foreign.items()}
-    with pytest.raises(FileExistsError, match="holds other files"):
-        embed_corpus(short_model, [source], tmp_path / "out.npy", truncation="silent")
-    assert len(np.load(tmp_path / "out.npy")) == 40
+            embed_corpus(short_model, [source], tmp_path / "out.npy", **HOW)
+    (tmp_path / PARTS / "mine").write_text("precious")
+    embed_corpus(short_model, [source], tmp_path / "out.npy", resume=True, **HOW)
+    assert contents(tmp_path / PARTS) == {"mine": b"precious"}
 
 
-def test_a_run_makes_its_manifest_before_its_parts(
-    short_model: SentenceTransformer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_killed_runs_have_left_is_deleted(
+    short_model: SentenceTransformer, source: Source, tmp_path: Path
 ) -> None:
-    """Without the manifest it would be unknown which run made the parts; the next run may have other ones."""
-    source, parts = text_file(tmp_path / "a.txt", texts_of(40)), tmp_path / "out.npy.parts"
+    """Those of a run that was killed before its manifest, and of one that was killed while it deleted its files."""
+    (tmp_path / PARTS).mkdir()
+    for name in ("minibert.lock", ".minibert-ab_c0123", "standard-input", "shard-00000.npy", "whole.npy"):
+        (tmp_path / PARTS / name).write_text("left")
+    embed_corpus(short_model, [source], tmp_path / "out.npy", **HOW)
+    assert len(np.load(tmp_path / "out.npy")) == 45
+    assert not (tmp_path / PARTS).exists()
+    embed_corpus(short_model, [source], tmp_path / "out.npy", **HOW)  # minibert replaces the files that it wrote itself
 
-    def stop(self: RunFolder, manifest: dict[str, Any]) -> None:
-        assert {entry.name for entry in parts.iterdir()} == {"lock"}
-        raise StoppedError
 
+# --- a folder ---------------------------------------------------------------------------------------------------------
+
+
+def _datasets(folder: str) -> Any:
+    datasets = pytest.importorskip("datasets")
+    return datasets.load_dataset("parquet", data_dir=folder, cache_dir=f"{folder}.cache")["train"]["id"]
+
+
+READERS: dict[str, Callable[[str], Any]] = {
+    "pyarrow": lambda folder: pytest.importorskip("pyarrow.dataset").dataset(folder).to_table()["id"].to_pylist(),
+    "pandas": lambda folder: pytest.importorskip("pandas").read_parquet(folder)["id"],
+    "datasets": _datasets,
+    "dask": lambda folder: pytest.importorskip("dask.dataframe").read_parquet(folder).compute()["id"],
+    "polars": lambda folder: pytest.importorskip("polars").read_parquet(folder)["id"],
+    "duckdb": lambda folder: (
+        row[0] for row in pytest.importorskip("duckdb").sql(f"select id from '{folder}/*.parquet'").fetchall()
+    ),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.filterwarnings("ignore:The inplace keyword")  # dask calls pandas so
+def test_readers_of_folders_see_the_texts_in_order_while_it_grows_and_afterwards(
+    short_model: SentenceTransformer, source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: str
+) -> None:
+    pytest.importorskip("pyarrow")
+    out = tmp_path / "out"
     with monkeypatch.context() as patch:
-        patch.setattr(RunFolder, "write_manifest", stop)
+        stop_after(3, patch, StoppedError())
         with pytest.raises(StoppedError):
-            embed_corpus(short_model, [source], tmp_path / "out.npy", truncation="silent")
-    assert not parts.exists()
+            embed_corpus(short_model, [source], f"{out}/", **HOW)
+    out.rename(tmp_path / "half")  # datasets would take the second folder of a name from its cache
+    assert [*READERS[reader](str(tmp_path / "half"))] == [*range(30)]
+    (tmp_path / "half").rename(out)
+    embed_corpus(short_model, [source], out, resume=True, **HOW)
+    assert [*READERS[reader](str(out))] == [*range(45)]
 
 
-@pytest.mark.parametrize("name", ["out.ids.jsonl", "out.npy.manifest.json"])
-@pytest.mark.parametrize("content", ['{"id": 1}\n', "not JSON", None])
-def test_an_output_that_was_not_named_replaces_no_file_of_another_program(
-    short_model: SentenceTransformer, tmp_path: Path, name: str, content: str | None
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("ids", [True, False])
+def test_the_rows_and_types_are_those_of_one_file_and_the_manifest_names_the_files(
+    short_model: SentenceTransformer, tmp_path: Path, dtype: str, ids: bool
 ) -> None:
-    source, output = text_file(tmp_path / "a.txt", ["a cat"]), tmp_path / "out.npy"
-    if content is None:
-        (tmp_path / name).mkdir()
-    else:
-        (tmp_path / name).write_text(content)
-    with pytest.raises((FileExistsError, ValueError), match=rf"{name} .* elsewhere, or give another output"):
-        embed_corpus(short_model, [source], output)
-    assert listing(tmp_path)[name] == (None if content is None else content.encode())
-    assert {entry.name for entry in tmp_path.iterdir()} == {"a.txt", name}
-    (tmp_path / name).rename(tmp_path / "mine")
-    for _ in range(2):  # minibert replaces the files that it wrote itself
-        embed_corpus(short_model, [source], output)
+    pq = pytest.importorskip("pyarrow.parquet")
+    lines = [
+        json.dumps({"text": text, "name": f"n{i}"} if i % 7 else {"name": 1}) for i, text in enumerate(texts_of(45))
+    ]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    source = Source(str(tmp_path / "a.jsonl"), "jsonl", id_column="name" if ids else None, name="a.jsonl")
+    how = {**HOW, "dtype": dtype, "on_error": "null", "report": lambda problem: None}
+    one = embed_corpus(short_model, [source], tmp_path / "one.parquet", **how)
+    many = embed_corpus(short_model, [source], f"{tmp_path / 'many'}/", **how)
+    assert one is not None
+    assert many is not None
+    assert (one.n_files, many.n_files) == (1, 5)
+    assert (one.n_texts, one.n_tokens, one.n_cut) == (many.n_texts, many.n_tokens, many.n_cut)
+    whole = pq.read_table(tmp_path / "one.parquet")
+    for path in (tmp_path / "many").iterdir():
+        assert pq.read_schema(path).equals(whole.schema, check_metadata=True)
+    assert pq.read_table(tmp_path / "many").equals(whole)
+    files = json.loads((tmp_path / "many.manifest.json").read_text())["finished"]["outputs"]
+    assert [*files] == sorted(os.listdir(tmp_path / "many")) == [f"part-{number:05}.parquet" for number in range(5)]
+    assert [file["rows"] for file in files.values()] == [10, 10, 10, 10, 5]
+    assert all((tmp_path / file["name"]).stat().st_size == file["size"] for file in files.values())
 
 
-@pytest.mark.skipif(not hasattr(os, "symlink"), reason="needs links")
-def test_a_link_is_followed(short_model: SentenceTransformer, tmp_path: Path) -> None:
-    source = text_file(tmp_path / "a.txt", ["a cat"])
-    (tmp_path / "there").mkdir()
-    os.symlink(tmp_path / "there" / "true.npy", tmp_path / "out.npy")
-    embed_corpus(short_model, [source], str(tmp_path / "out.npy"))
-    assert (tmp_path / "out.npy").is_symlink()
-    names = {"true.npy", "true.ids.jsonl", "true.npy.manifest.json"}
-    assert {entry.name for entry in (tmp_path / "there").iterdir()} == names
+def test_without_vectors_there_is_an_empty_file(short_model: SentenceTransformer, tmp_path: Path) -> None:
+    pq = pytest.importorskip("pyarrow.parquet")
+    (tmp_path / "a.jsonl").write_text("{}\n")
+    for name in ("out/", "out.parquet", "out.npy"):
+        source = Source(str(tmp_path / "a.jsonl"), "jsonl")
+        how = {**HOW, "on_error": "skip", "report": lambda problem: None}
+        summary = embed_corpus(short_model, [source], f"{tmp_path}/{name}", **how)
+        assert summary is not None
+        assert (summary.n_texts, summary.n_left_out, summary.n_files) == (0, 1, 1)
+    assert pq.read_table(tmp_path / "out").column_names == ["id", "embedding"]
+    assert np.load(tmp_path / "out.npy").shape == (0, 24)
 
 
-MOUNTS = ["unshare", "--map-root-user", "--mount"]
+def test_a_folder_with_files_is_not_changed(
+    short_model: SentenceTransformer, source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pyarrow")
+    out = tmp_path / "out"
+    for name in ("part-00000.parquet", "_SUCCESS", "notes.txt", ".hidden.parquet"):
+        out.mkdir()
+        (out / name).write_text("precious")
+        for resume in (False, True):
+            with pytest.raises(FileExistsError, match=f"holds files that this run did not write: {name}"):
+                embed_corpus(short_model, [source], out, resume=resume, **HOW)
+        assert contents(tmp_path) == {"a.txt": (tmp_path / "a.txt").read_bytes(), f"out/{name}": b"precious"}
+        (out / name).unlink()
+        out.rmdir()
+    out.mkdir()
+    (out / ".DS_Store").write_text("of the system")
+    with monkeypatch.context() as patch:
+        stop_after(2, patch, StoppedError())
+        with pytest.raises(StoppedError):
+            embed_corpus(short_model, [source], out, **HOW)
+    for name in ("mine.parquet", "part-00003.parquet"):
+        (out / name).write_text("precious")
+        with pytest.raises(FileExistsError, match=f"the unfinished run did not write: {name}"):
+            embed_corpus(short_model, [source], out, resume=True, **HOW)
+        (out / name).unlink()
+    assert embed_corpus(short_model, [source], out, resume=True, **HOW) is not None
+    with pytest.raises(FileExistsError, match="holds a finished run with 5 files"):
+        embed_corpus(short_model, [source], out, **HOW)
 
 
-@pytest.mark.parametrize(("job", "step"), [("npy", 4), *(pytest.param(job, 1, marks=pytest.mark.slow) for job in JOBS)])
-def test_a_full_disk(short_folder: Path, tmp_path: Path, job: str, step: int) -> None:
-    """The disks are file systems of growing size in memory, mounted for this test only, if that is permitted."""
-    try_it = ["sh", "-c", 'mount -t tmpfs -o size=8k none "$0" && umount "$0"', str(tmp_path)]
-    if shutil.which("unshare") is None or subprocess.run([*MOUNTS, *try_it], capture_output=True).returncode:
-        pytest.skip("mounting is not permitted here")
-    counted = crash("full", short_folder, tmp_path, step, job, *MOUNTS)
-    assert counted["sizes"] > counted["resumed"] > 0
-    REPORT.append(
-        f"full disk, {job}: {counted['sizes']} sizes without room, {counted['resumed']} runs resumed; it was full when "
-        f"these were written: {', '.join(counted['files'])}"
-    )
+def test_more_shards_than_five_digits_can_number_stay_in_order(
+    short_model: SentenceTransformer, source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pyarrow")
+    monkeypatch.setattr(runs, "_DIGITS", 1)
+    embed_corpus(short_model, [source], f"{tmp_path / 'out'}/", **{**HOW, "shard_size": 4})
+    assert sorted(os.listdir(tmp_path / "out"))[-1] == "part-11.parquet"
+
+
+# --- a full disk ------------------------------------------------------------------------------------------------------
+
+
+def test_wherever_the_disk_is_full_no_shard_is_lost(
+    short_model: SentenceTransformer, source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "whole").mkdir()
+    embed_corpus(short_model, [source], tmp_path / "whole" / "out.npy", **HOW)
+    fsync, count = os.fsync, 0
+    for full in range(10**6):
+        own = tmp_path / str(full)
+        own.mkdir()
+        (own / "out.npy").write_bytes(b"before")
+        count = 0
+
+        def write(descriptor: int, full: int = full) -> None:
+            nonlocal count
+            count += 1
+            if full <= count:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            fsync(descriptor)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", write)
+            patch.setattr(runs, "sync_folder", lambda path: None)
+            patch.setattr("minibert._utils.files.sync_folder", lambda path: None)
+            error = ""
+            try:
+                embed_corpus(short_model, [source], own / "out.npy", **HOW)
+            except OSError as raised:
+                error = str(raised)
+        if not error:
+            break
+        assert "cannot be written: No space left on device" in error
+        assert (own / "out.npy").read_bytes() == b"before"
+        unfinished = folder_of(own / "out.npy").exists()
+        assert ("continue with resume=True" in error) == unfinished
+        summary = embed_corpus(short_model, [source], own / "out.npy", resume=unfinished, **HOW)
+        assert summary is not None
+        assert summary.n_resumed == min(45, max(0, full - 2) // 3 * 10)  # each shard has three files
+        assert contents(own) == contents(tmp_path / "whole")
+    assert full > 15
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs RLIMIT_FSIZE")
-@pytest.mark.parametrize(
-    ("limit", "message"),
-    [
-        (100, r"manifest\.json cannot be written: File too large|part-\S+ cannot be written: File too large"),
-        (
-            40_000,
-            r"part-(vectors\.npy|ids\.jsonl) cannot be written: File too large\. Finished shards are kept .* --resume",
-        ),
-    ],
-)
-def test_a_limit_on_the_size_of_files(short_folder: Path, tmp_path: Path, limit: int, message: str) -> None:
-    """RLIMIT_FSIZE replaces a full disk on systems where none can be mounted."""
+def test_a_limit_on_the_size_of_files(short_folder: Path, tmp_path: Path) -> None:
     text_file(tmp_path / "a.txt", [f"text {i}" for i in range(1500)])
     arguments, output = arguments_of("npy", short_folder, tmp_path / "a.txt", tmp_path, 100), tmp_path / "out.npy"
-    output.write_bytes(b"before")
     limited = f"""
 import resource, signal, sys
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 from minibert.cli import main
-resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
+resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
 sys.exit(main({arguments!r}))"""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", limited], capture_output=True, text=True, check=False, timeout=PATIENCE
     )
     assert done.returncode == 1
-    assert re.search(message, done.stderr), done.stderr
+    assert "whole.npy cannot be written: File too large. Finished shards are kept" in done.stderr
     assert "Traceback" not in done.stderr
-    assert output.read_bytes() == b"before"
-    assert not (tmp_path / "out.ids.jsonl").exists()
-    options = ["--resume"] if folder_of(output).exists() else []
-    assert bool(options) == (limit > 100)
-    assert run([*arguments, *options]).returncode == 0
+    assert run([*arguments, "--resume"]).returncode == 0
     assert np.load(output).shape == (1500, 24)

@@ -1,25 +1,50 @@
-"""Runs over a corpus in a process of their own: complete, killed, or stopped after some shards."""
+"""Runs over a corpus: made, stopped, and killed in processes of their own.
+
+    python -m tests.support.corpus_runs MODEL SCRATCH STEP JOB
+
+kills a run at every STEP-th of its renames, fsyncs and deletions, just before or after it, and resumes it each time.
+"""
 
 from __future__ import annotations
 
-import json
+import os
+import random
+import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from minibert.corpus.journal import Journal
-from minibert.corpus.readers import Source
-from minibert.corpus.run_folder import folder_of
-from tests.support.crash_program import JOBS
+from minibert.cli import main
+from minibert.corpus.runs import _RunFolder, folder_of
+from minibert.corpus.sources import Source
 from tests.support.outcomes import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = [sys.executable, "-W", "ignore", "-m", "minibert"]
+WORDS = "the cat dog man river bank sat on mat with her long fishing hello world".split()  # noqa: SIM905
+
+# The arguments of each job, and the name of its output.
+JOBS = {
+    "npy": (["embed"], "out.npy"),
+    "jsonl": (["embed"], "out.jsonl"),
+    "parquet": (["embed"], "out.parquet"),
+    "folder": (["embed"], "out/"),
+    "binary": (["extract", "--layers=-1,-2"], "out.npy"),
+    "google": (["extract", "--layers=-1", "--format", "google"], "out.jsonl"),
+}
+
+
+def texts_of(count: int, seed: int = 0) -> list[str]:
+    """Make short texts, some of them equal, some empty, a few too long."""
+    chance = random.Random(seed)
+    lengths = [chance.choice((0, 1, 2, 3, 5, 8, 13, 40)) for _ in range(count)]
+    return [" ".join(chance.choices(WORDS, k=length)) for length in lengths]
 
 
 def text_file(path: Path, texts: list[str]) -> Source:
@@ -27,13 +52,53 @@ def text_file(path: Path, texts: list[str]) -> Source:
     return Source(str(path), "text", "text", None, path.name)
 
 
+def arguments_of(job: str, model: Path, texts: Path, folder: Path, shard_size: int) -> list[str]:
+    """Return the arguments of a job whose output goes to this folder, which is made."""
+    folder.mkdir(exist_ok=True)
+    start, name = JOBS[job]
+    options = ["-m", str(model), "--backend", "numpy", "--shard-size", str(shard_size)]
+    return [*start, *options, "-i", str(texts), "-o", f"{folder}/{name}"]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Return the name and the bytes of every file in a folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
 def output_of(job: str, folder: Path) -> Path:
     return folder / JOBS[job][1]
 
 
 def shards_done(output: Path) -> int:
-    journal = folder_of(output) / "shards.jsonl"
-    return journal.read_bytes().count(b'"shard": ') if journal.exists() else 0
+    return len([*folder_of(output).glob("shard-*.json")])
+
+
+# --- stopped ----------------------------------------------------------------------------------------------------------
+
+
+class StoppedError(Exception):
+    pass
+
+
+def stop_after(shards: int, monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    """Raise an error when this number of shards is saved, or, if there are no more, before they are joined."""
+    save, done = _RunFolder.save, 0
+
+    def save_or_stop(self: _RunFolder, *arguments: Any) -> Any:
+        nonlocal done
+        if done == shards:
+            raise error
+        done += 1
+        return save(self, *arguments)
+
+    def stop(self: _RunFolder, *_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(_RunFolder, "save", save_or_stop)
+    monkeypatch.setattr(_RunFolder, "finish", stop)
+
+
+# --- processes --------------------------------------------------------------------------------------------------------
 
 
 def run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
@@ -50,8 +115,8 @@ def start(arguments: list[str], program: list[str] = PROGRAM) -> subprocess.Pope
 ENDLESS = """
 import sys, time
 from minibert.cli import main
-from minibert.corpus.shards import Shards
-Shards.finish = lambda *_: time.sleep(1e6)
+from minibert.corpus.runs import _RunFolder
+_RunFolder.finish = lambda *_: time.sleep(1e6)
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -66,34 +131,64 @@ def wait_for(happened: Callable[[], object], process: subprocess.Popen[str]) -> 
         time.sleep(0.0005)
 
 
-def crash(mode: str, folder: Path, scratch: Path, step: int, job: str, *before: str) -> dict[str, Any]:
-    command = [
-        *before,
-        sys.executable,
-        "-m",
-        "tests.support.crash_program",
-        mode,
-        str(folder),
-        str(scratch),
-        str(step),
-        job,
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    counted: dict[str, Any] = json.loads(done.stdout)[job]
-    return counted
+# --- killed at a given moment -----------------------------------------------------------------------------------------
 
 
-class StoppedError(Exception):
-    pass
+def _in_a_process(arguments: list[str], moment: int = -1) -> int:
+    """Run `minibert` in a process of its own, which kills itself at this moment; return its exit code."""
+    if (child := os.fork()) == 0:
+        warnings.simplefilter("ignore")
+        count = 0
+
+        def killing(call: Callable[..., Any]) -> Callable[..., Any]:
+            def counted(*arguments: Any, **options: Any) -> Any:
+                nonlocal count
+                for after in (False, True):
+                    result = call(*arguments, **options) if after else None
+                    if count == moment:
+                        os.kill(os.getpid(), signal.SIGKILL)
+                    count += 1
+                return result
+
+            return counted
+
+        os.replace, os.fsync, os.unlink = killing(os.replace), killing(os.fsync), killing(os.unlink)
+        os._exit(main(arguments))
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def stop_after(shards: int, monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
-    commit = Journal.commit
+def kill_at_every_moment(model: Path, scratch: Path, step: int, job: str) -> int:
+    """Kill one job at every step-th moment and resume it; each time the same files must be left, and no others."""
+    texts = scratch / "texts.txt"
+    for count, name in ((7, "older"), (50, "whole")):
+        text_file(texts, texts_of(count))
+        assert _in_a_process(arguments_of(job, model, texts, scratch / name, 20)) == 0
+    older, expected = contents(scratch / "older"), contents(scratch / "whole")
+    if job == "folder":  # it must be empty
+        older = {}
+    for moment in range(0, 10**6, step):
+        folder = scratch / str(moment)
+        arguments = arguments_of(job, model, texts, folder, 20)
+        # An older output, of other texts, exists; a file of it must never be half replaced.
+        for name, content in older.items():
+            (folder / name).write_bytes(content)
+        status = _in_a_process(arguments, moment)
+        if status == 0:
+            return moment // step
+        assert status == -signal.SIGKILL, status
+        for name, content in contents(folder).items():
+            assert ".parts/" in name or content in (older.get(name), expected.get(name)), (moment, name)
+        final = {name: content for name, content in contents(folder).items() if ".parts/" not in name}
+        # A run that had not begun cannot be resumed, and the older output is of another run.
+        resume = ["--resume"] if final == expected or [*folder.glob("*.parts/manifest.json")] else []
+        assert _in_a_process([*arguments, *resume]) == 0, moment
+        assert contents(folder) == expected, (moment, [*contents(folder)])
+        assert not [*folder.glob("*.parts")], moment
+    raise AssertionError("the run does not end")
 
-    def commit_or_stop(self: Journal, counts: Any) -> None:
-        if self.n_shards == shards:
-            raise error
-        commit(self, counts)
 
-    monkeypatch.setattr(Journal, "commit", commit_or_stop)
+if __name__ == "__main__":
+    import minibert.corpus.embed  # imported once, and not in each of the processes
+    import minibert.corpus.extract  # noqa: F401
+
+    print(kill_at_every_moment(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]))

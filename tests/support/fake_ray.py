@@ -1,4 +1,4 @@
-"""As much of Ray as `ray_workers` uses, in one process: actors whose calls end in any order, and that die on demand."""
+"""As much of Ray as `RayWorkers` uses, in one process: actors whose calls end in any order, and that die on demand."""
 
 from __future__ import annotations
 
@@ -18,56 +18,47 @@ class RayTaskError(RayError):
         self.cause = cause
 
 
-class RayActorError(RayError):
-    pass
-
-
 class Call:
-    """The call of an actor's method; what `remote` returns. It runs when somebody waits for it."""
+    """The call of an actor's method; what `remote` returns."""
 
-    def __init__(self, actor: Actor, method: str, run: Callable[[], Any]) -> None:
-        self.actor, self.method, self.run, self.done = actor, method, run, False
+    def __init__(self, actor: Actor, run: Callable[[Any], Any]) -> None:
+        self.actor, self.run, self.done, self.tries = actor, run, False, 0
         self.value: Any = None
         self.error: RayError | None = None
 
 
 class Actor:
-    """An actor, whose calls run in the order in which they were made."""
+    """An actor, whose calls run in the order in which they were made. One that dies is made again."""
 
-    def __init__(self, cluster: FakeRay, make: Callable[[], Any]) -> None:
-        self._cluster, self._make, self._object = cluster, make, None
+    def __init__(self, cluster: FakeRay, make: Callable[[], Any], retries: int) -> None:
+        self._cluster, self._make, self._retries = cluster, make, retries
+        self._object: Any = None
         self.calls: list[Call] = []
-        self.dead: RayActorError | None = None
 
     def __getattr__(self, name: str) -> Any:
         def remote(*arguments: Any) -> Call:
-            call = Call(self, name, lambda: getattr(self._made(), name)(*arguments))
-            call.done, call.error = self.dead is not None, self.dead
-            self.calls.append(call)
-            return call
+            self.calls.append(Call(self, lambda made: getattr(made, name)(*arguments)))
+            return self.calls[-1]
 
         return SimpleNamespace(remote=remote)
 
-    def _made(self) -> Any:
-        if self._object is None:
-            self._object = self._make()
-        return self._object
-
     def step(self) -> None:
         """Run the oldest call, or die."""
-        call = next(call for call in self.calls if not call.done)
+        call = self.calls[0]
         self._cluster.n_calls += 1
-        if self.dead is None and (said := self._cluster.dies(self._cluster.n_calls, call.method)):
-            self.dead = RayActorError(said)
-        if self.dead is not None:
-            for waiting in [call for call in self.calls if not call.done]:
-                waiting.done, waiting.error = True, self.dead
-            return
-        try:
-            call.value = call.run()
-        except Exception as error:
-            call.error = RayTaskError(error)
+        if said := self._cluster.dies(self._cluster.n_calls):
+            self._object, call.tries = None, call.tries + 1
+            if call.tries <= self._retries:
+                return
+            call.error = RayError(said)
+        else:
+            try:
+                self._object = self._object or self._make()
+                call.value = call.run(self._object)
+            except Exception as error:
+                call.error = RayTaskError(error)
         call.done = True
+        self.calls.pop(0)
 
 
 class FakeRay:
@@ -78,21 +69,20 @@ class FakeRay:
     cpus : sequence of int
         CPUs of each machine.
     dies : callable
-        The number of a call, from 1, and its method -> what Ray says about the death of its actor, or "".
+        The number of a call, from 1 -> what Ray says about the death of its actor, or "".
     seed : int
         Decides which of the actors goes on first.
     """
 
     WORKER_MODE = 1
-    exceptions = SimpleNamespace(RayError=RayError, RayTaskError=RayTaskError, RayActorError=RayActorError)
+    exceptions = SimpleNamespace(RayError=RayError, RayTaskError=RayTaskError)
 
-    def __init__(
-        self, cpus: tuple[int, ...] = (2,), dies: Callable[[int, str], str] = lambda number, method: "", seed: int = 0
-    ) -> None:
-        self.cpus, self.dies, self.n_calls, self.n_actors, self.up = cpus, dies, 0, 0, False
+    def __init__(self, cpus: tuple[int, ...] = (2,), dies: Callable[[int], str] = lambda number: "", seed: int = 0):
+        self.cpus, self.dies, self.n_calls, self.up = cpus, dies, 0, False
         self._chance = random.Random(seed)
         self.resources: list[dict[str, Any]] = []
         self.killed: list[Actor] = []
+        self.most_at_a_time = 0
 
     def is_initialized(self) -> bool:
         return self.up
@@ -112,9 +102,8 @@ class FakeRay:
     def remote(self, kind: Any) -> Any:
         def options(**resources: Any) -> Any:
             def start(*arguments: Any) -> Actor:
-                self.n_actors += 1
                 self.resources.append(resources)
-                return Actor(self, lambda: kind(*arguments))
+                return Actor(self, lambda: kind(*arguments), resources["max_task_retries"])
 
             return SimpleNamespace(remote=start)
 
@@ -122,17 +111,19 @@ class FakeRay:
 
     def kill(self, actor: Actor) -> None:
         self.killed.append(actor)
-        actor.dead = actor.dead or RayActorError("killed")
 
     def wait(self, calls: list[Call], *, num_returns: int, timeout: float) -> tuple[list[Call], list[Call]]:
+        assert 0 < num_returns <= len(calls)
         waiting = [call for call in calls if not call.done]
-        if waiting and timeout and len(waiting) == len(calls):
+        self.most_at_a_time = max(self.most_at_a_time, len(waiting))
+        if waiting and (timeout or self._chance.random() < 0.5):
             self._chance.choice(waiting).actor.step()
         ready = [call for call in calls if call.done][:num_returns]
         return ready, [call for call in calls if call not in ready]
 
     def get(self, call: Call) -> Any:
-        assert call.done, "nothing waits without a time limit"
+        while not call.done:
+            call.actor.step()
         if call.error is not None:
             raise call.error
         return call.value

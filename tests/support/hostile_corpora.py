@@ -349,8 +349,7 @@ def _in_the_way(*files: str, made: str = "file") -> Make:
             path.parent.mkdir(parents=True, exist_ok=True)
             if made == "file":
                 content = chance.choice((b"", b"mine", b"{}", b"[]", b'{"finished": 1}\n', b"\0" * 100))
-                # A killed run leaves an empty lock, alone in its folder; deleting it loses nothing.
-                path.write_bytes(content or b"mine" if files == ("out.npy.parts/lock",) else content)
+                path.write_bytes(content)
             elif made == "folder":
                 path.mkdir()
                 (path / "mine").write_text("mine")
@@ -367,11 +366,9 @@ def _in_the_way(*files: str, made: str = "file") -> Make:
 
 
 for _names_in_the_way in (
-    *(("out.npy",), ("out.ids.jsonl",), ("out.npy.manifest.json",), ("out.npy.parts",), ("out.npy.parts/lock",)),
-    *(("out.npy.parts/manifest.json",), ("out.npy.parts/shards.jsonl",), ("out.npy.parts/standard-input",)),
-    ("out.npy.parts/part-00000.parquet", "out.npy.parts/part-mine", "out.npy.parts/lock", "out.npy.parts/other"),
-    ("out.npy.parts/part-vectors", "out.npy.parts/part-ids"),
-    (".minibert-abcdefgh", "out.npy.parts/.minibert-abcdefgh"),
+    *(("out.npy",), ("out.ids.jsonl",), ("out.npy.manifest.json",), ("out.npy.parts",)),
+    *(("out.npy.parts/manifest.json",), ("out.npy.parts/part-00000.parquet", "out.npy.parts/mine")),
+    (".minibert-abcdefgh", "out.npy.parts/mine"),
 ):
     for _made in ("file", "folder", "link", "read-only", "fifo"):
         _add(f"in the way: {_made} {' '.join(_names_in_the_way)}", _in_the_way(*_names_in_the_way, made=_made))
@@ -488,18 +485,19 @@ def _interrupted(
 
 def _kill_at(shard: int) -> None:
     """Make this process kill itself when this number of shards is done."""
-    from minibert.corpus.shards import Shards
+    from minibert.corpus.runs import _RunFolder
 
-    commit, done = Shards.commit, 0
+    save, done = _RunFolder.save, 0
 
-    def counted(self: Shards, counts: Any) -> None:
+    def counted(self: _RunFolder, *arguments: Any) -> Any:
         nonlocal done
-        commit(self, counts)
+        counts = save(self, *arguments)
         done += 1
         if done == shard:
             os.kill(os.getpid(), signal.SIGKILL)
+        return counts
 
-    Shards.commit = counted  # type: ignore[method-assign]
+    _RunFolder.save = counted  # type: ignore[method-assign]
 
 
 def _edit(name: str, change: Callable[[bytes, random.Random], bytes]) -> Callable[[Path, Path, random.Random], None]:
@@ -553,10 +551,8 @@ def _stranger(parts: Path, source: Path, chance: random.Random) -> None:
     (parts / chance.choice(("mine", "part-mine", "part-00000.parquet"))).write_text("mine")
 
 
-for _file in ("manifest.json", "shards.jsonl", "part-*", "lock"):
+for _file in ("manifest.json", "shard-*.json", "shard-*.npy", "shard-*.ids.jsonl"):
     for _change in (_flip, _cut, _extend, _swap_lines, _edit_text):
-        if _file == "lock" and _change in (_swap_lines, _edit_text):
-            continue
         _add(f"resume: {_file}, {_change.__name__}", _interrupted(_edit(_file, _change), _TEXTS * 4))
     _add(f"resume: {_file} deleted", _interrupted(_delete(_file), _TEXTS * 4))
 _add("resume: nothing damaged", _interrupted(lambda *_: None, _TEXTS * 4))

@@ -8,25 +8,29 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from minibert._utils.files import check_output
 from minibert._utils.validation import FloatArray, check_choice
-from minibert.corpus.encoders import number_settings
-from minibert.corpus.parts import Counts, Part
-from minibert.corpus.readers import InputLine, Source, check_sources
-from minibert.corpus.runs import Append, Output, Summary, run_shards
-from minibert.corpus.survey import BadLines, row_of
+from minibert.corpus.runs import (
+    Counts,
+    NumberedLines,
+    Progress,
+    ShardFile,
+    Summary,
+    Task,
+    number_settings,
+    run_shards,
+)
+from minibert.corpus.sources import BadLines, Source, check_sources, row_of
 from minibert.corpus.writers import json_line
 from minibert.sentence.cross_encoder import CrossEncoder
 from minibert.sentence.encoding import CHUNK_SIZE
 from minibert.sentence.sparse_encoder import SparseEncoder
 
 __all__ = ["rerank_corpus", "sparse_corpus"]
-
-_LINES = "part-lines.jsonl"
 
 # A text that both kinds of model can read.
 _PROBE = "minibert"
@@ -42,7 +46,7 @@ class _Results:
     n_cut: int
 
 
-_Compute = Callable[[list[str], Callable[[int], object]], _Results]
+_Compute = Callable[[list[str], Progress], _Results]
 
 
 def sparse_corpus(
@@ -90,7 +94,7 @@ def sparse_corpus(
         "truncation": "split" if truncation == "split" else "silent",
     }
 
-    def compute(texts: list[str], progress: Callable[[int], object]) -> _Results:
+    def compute(texts: list[str], progress: Progress) -> _Results:
         chunk = next(model.encode_chunks(texts, chunk_size=len(texts), progress=progress, **chosen))
         fields = [{"indices": one.indices.tolist(), "values": _decimals(one.data)} for one in chunk.vectors]
         return _Results(fields, int((chunk.n_tokens - chunk.n_truncated).sum()), int((chunk.n_truncated > 0).sum()))
@@ -155,13 +159,13 @@ def rerank_corpus(
         raise ValueError(f"A query is ranked by a model with one label, and this one has {model.num_labels}.")
     text = model.resolve_prompt(prompt, prompt_name)
 
-    def scored(texts: list[str], progress: Callable[[int], object]) -> tuple[FloatArray, int, int]:
+    def scored(texts: list[str], progress: Progress) -> tuple[FloatArray, int, int]:
         pairs = [(query, text) for text in texts]
         found = model.score_pairs(pairs, prompt=text, batch_size=batch_size, truncation="silent", progress=progress)
         scores = model.activation_fn(found.logits).reshape(-1)
         return scores, int(found.n_tokens.sum()), int((found.n_truncated > 0).sum())
 
-    def compute(texts: list[str], progress: Callable[[int], object]) -> _Results:
+    def compute(texts: list[str], progress: Progress) -> _Results:
         scores, n_tokens, n_cut = scored(texts, progress)
         return _Results([{"score": score} for score in _decimals(scores)], n_tokens, n_cut)
 
@@ -206,29 +210,35 @@ def _run(
     check_output(output, (".jsonl",))
     check_sources(sources)
 
-    def of_shard(
-        chunk: list[tuple[int, InputLine]], before: Counts, append: Append, progress: Callable[[int], object]
-    ) -> Counts:
-        texts = [line.text for _, line in chunk if line.text is not None]
-        results = compute(texts, progress) if texts else _Results([], 0, 0)
-        progress(len(chunk) - len(texts))
-        fields, written = iter(results.fields), list[bytes]()
-        for number, line in chunk:
-            if line.text is not None:
-                written.append(json_line({"id": row_of(number, line)["id"], **next(fields)}))
-            elif bad_lines.keep(line):
-                written.append(json_line({"id": row_of(number, line)["id"], **nothing}))
-        append(_LINES, b"".join(written))
-        return Counts(len(written), results.n_tokens, results.n_cut, len(chunk) - len(written))
+    class Lines(Task):
+        """One line of JSON for each input line."""
+
+        def __init__(self, path: str) -> None:
+            self.files, self.width = (ShardFile(".jsonl", path),), width
+
+        def write(
+            self, result: NumberedLines, before: Counts, files: Sequence[BinaryIO], progress: Progress
+        ) -> tuple[Counts, str | None]:
+            texts = [line.text for _, line in result if line.text is not None]
+            results = compute(texts, progress) if texts else _Results([], 0, 0)
+            progress(len(result) - len(texts))
+            fields, written = iter(results.fields), list[bytes]()
+            for number, line in result:
+                if line.text is not None:
+                    written.append(json_line({"id": row_of(number, line)["id"], **next(fields)}))
+                elif bad_lines.keep(line):
+                    written.append(json_line({"id": row_of(number, line)["id"], **nothing}))
+            files[0].write(b"".join(written))
+            counts = Counts(len(written), results.n_tokens, results.n_cut, len(result) - len(written))
+            return counts, model.model.ops.processor()
 
     return run_shards(
         output,
         sources,
-        lambda path: Output((Part(_LINES, path),), of_shard, width, lambda: (model.model.ops.processor(),)),
+        Lines,
         settings={**settings, **number_settings(model.model), "on_error": bad_lines.on_error},
         probe=probe,
         bad_lines=bad_lines,
-        too_long=None,
         shard_size=shard_size,
         resume=resume,
         show_progress=show_progress,
