@@ -698,7 +698,7 @@ def _read_manifest(
     if not os.path.lexists(path):
         return None
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes()) if path.is_file() else None  # reading a pipe might never end
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged, or not a manifest of minibert: {error}. {way_on}") from error
     if not isinstance(content, dict) or not {"settings", "checksums", "inputs", "probe"} <= content.keys():
