@@ -20,7 +20,7 @@ from minibert.serving.libraries import missing
 from minibert.serving.metrics import Metrics
 from minibert.serving.openapi import openapi
 from minibert.serving.page import HEADERS, page
-from minibert.serving.post_route import READERS, PostRoute, Service
+from minibert.serving.post_route import PostRoute, Service
 from minibert.serving.protocol_ollama import model_list as ollama_models
 from minibert.serving.protocol_openai import model_list, model_object
 from minibert.serving.protocol_tei import info
@@ -120,9 +120,10 @@ def app(
         get(path, lambda request: _health(service, ready=True))
     get("/livez", lambda request: _health(service, ready=False))
     get("/metrics", lambda request: Response(service.metrics.text(), media_type="text/plain; version=0.0.4"))
-    get("/info", lambda request: _json(info(engine, minibert.__version__, READERS)))
+    get("/info", lambda request: _json(info(engine, minibert.__version__)))
     get("/openapi.json", lambda request: Response(document, media_type="application/json"))
-    get("/api/tags", lambda request: _json(ollama_models(engine)))
+    for path in ("/api/tags", "/api/ps"):
+        get(path, lambda request: _json(ollama_models(engine)))
     get("/api/version", lambda request: _json({"version": minibert.__version__}))
     for prefix in ("", "/v1"):
         get(f"{prefix}/models", lambda request: _json(model_list(engine)))
@@ -135,6 +136,7 @@ def app(
         outside.append(Middleware(KeyGate, metrics=service.metrics, keys=keys))
     outside.append(Middleware(_Posts, posts=posts))
     made = Starlette(routes=routes, middleware=outside, exception_handlers={HTTPException: _http_error})
+    made.router.redirect_slashes = False  # the place would be made from the Host header of the client
     made.state.service = service
     return made
 

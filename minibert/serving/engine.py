@@ -28,6 +28,7 @@ from minibert.serving.errors import ServiceError
 from minibert.serving.forks import watch_forks
 from minibert.serving.models_by_name import ModelsByName
 from minibert.serving.prepared import Prepared, Report
+from minibert.serving.reading import LONG_BODY, Readers, Reading
 from minibert.serving.results import Failure, reason_of, results_of
 from minibert.serving.scheduler import INTERACTIVE_TOKENS, Job, Scheduler, Step
 from minibert.serving.served_classifier import ScoreOptions
@@ -107,6 +108,7 @@ class Engine:
         self._clock = clock
         self._scheduler = Scheduler(step_seconds=self.settings.step_seconds, max_wait=self.settings.max_wait)
         self._changed = threading.Condition()
+        self._readers = Readers(self._was_read)
         self._thread: threading.Thread | None = None
         self._draining = self._dead = self._busy = False
         self._unfinished: set[Job] = set()
@@ -144,29 +146,44 @@ class Engine:
         job.future.add_done_callback(functools.partial(self._ended, weakref.ref(job)))
         return job.future
 
-    def check_room(self, most_tokens: int | None = None) -> None:
+    def check_room(self, size: int, *, low: bool = False) -> None:
         """Raise the error that `submit` would raise, before the texts of a request are read: refusing costs little.
 
         Parameters
         ----------
-        most_tokens : int, optional
-            The request has at most so many tokens besides those of a prompt; default: not known, so it is refused only
-            if all would be.
+        size : int
+            Bytes of the request; its texts have at most so many tokens, besides those of a prompt.
+        low : bool
+            It may be treated as bulk though it is short.
 
         Raises
         ------
         ServiceError
             The estimated wait is too long.
         """
+        unknown = low or size > INTERACTIVE_TOKENS or self._has_prompts
         with self._changed:
-            bulk = False
-            if most_tokens is None or most_tokens > INTERACTIVE_TOKENS or self._has_prompts:
-                bulk = self._scheduler.estimated_wait(True) < self._scheduler.estimated_wait(False)
             try:
-                self._scheduler.check_room(bulk)
+                self._scheduler.check_room(size > LONG_BODY, None if unknown else False)
             except ServiceError:
                 self._refused_jobs += 1
                 raise
+
+    def read(self, size: int, function: Callable[..., Any], *arguments: Any) -> Reading:
+        """Call a function that tokenizes a request in a thread; what waits for it is in the estimated wait.
+
+        Parameters
+        ----------
+        size : int
+            Bytes of the request.
+        """
+        with self._changed:
+            self._scheduler.waits(size, size > LONG_BODY)
+        return self._readers.submit(size, function, *arguments)
+
+    def _was_read(self, reading: Reading, whole: bool) -> None:
+        with self._changed:
+            self._scheduler.was_read(reading.size, reading.size > LONG_BODY, reading.seconds if whole else None)
 
     def prepare(
         self, inputs: Sequence[str] | Sequence[Sequence[int]], model: str | None = None, **options: Any
@@ -294,6 +311,7 @@ class Engine:
     def start_again(self) -> None:
         """Begin with an empty queue, and without a thread; requests of the other process fail here."""
         self._changed, self._thread, self._busy = threading.Condition(), None, False
+        self._readers = Readers(self._was_read)
         self._scheduler.clear()
         jobs = [*self._unfinished]
         self._unfinished.clear()

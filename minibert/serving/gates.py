@@ -7,6 +7,7 @@ import re
 import uuid
 
 from minibert.serving import answers
+from minibert.serving.connections import current
 from minibert.serving.errors import ServiceError
 from minibert.serving.keys import ApiKeys
 from minibert.serving.libraries import missing
@@ -75,7 +76,7 @@ class KeyGate:
 
 
 class LoadingGate:
-    """Answers while the models are loaded: 200 to /livez, and 503 to all others. Then `app` answers.
+    """The first to see a request. While the models are loaded: 200 to /livez, and 503 to others. Then `app` answers.
 
     Attributes
     ----------
@@ -87,6 +88,21 @@ class LoadingGate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
+        connection = current()
+        if connection is None:
+            await self._answer(scope, receive, send)
+            return
+        connection.begin()
+        try:
+            if connection.only_probes and scope["method"] not in ("GET", "HEAD"):
+                error = ServiceError("unavailable", "the service has too many connections; send it again later.")
+                await _refusal(error, scope, {"retry-after": "1", "connection": "close"})(scope, receive, send)
+            else:
+                await self._answer(scope, receive, send)
+        finally:
+            connection.end()
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.app is not None:
             await self.app(scope, receive, send)
             return

@@ -2,44 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 
 from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.serving.errors import ServiceError
+from minibert.serving.prepared import Ids
 from minibert.tokenizer.encodings import Encoding
 
 __all__ = ["GivenIds", "too_long"]
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Ids:
-    """What `Encoding` reads, for ids without a text."""
-
-    ids: list[int]
-    special_tokens_mask: list[int]
-    tokens: list[str]
-
-    @property
-    def type_ids(self) -> list[int]:
-        return [0] * len(self.ids)
-
-    @property
-    def offsets(self) -> list[tuple[int, int]]:
-        return [(0, 0)] * len(self.ids)
-
-    @property
-    def word_ids(self) -> list[int | None]:
-        return [None] * len(self.ids)
-
-    @property
-    def sequence_ids(self) -> list[int | None]:
-        return [None if special else 0 for special in self.special_tokens_mask]
-
-    def __len__(self) -> int:
-        return len(self.ids)
 
 
 class GivenIds:
@@ -103,10 +75,8 @@ class GivenIds:
             first = given - 1 - kept if self._tokenizer.truncation_side == "left" else 1
             inner = row[first : first + kept]
             row = [row[0], *inner, row[-1]]
-        special = np.isin(row, self._tokenizer.all_special_ids).astype(int).tolist()
-        tokens = self._tokenizer.convert_ids_to_tokens(row)
-        assert isinstance(tokens, list)
-        return Encoding(_Ids(row, special, tokens), None, given - len(row))
+        special = np.isin(row, self._tokenizer.all_special_ids).astype(np.int64)
+        return Encoding(Ids(np.array(row), special, np.zeros_like(special)), None, given - len(row))
 
 
 _HINT = "In langchain-openai, check_embedding_ctx_length=False makes the client send texts."

@@ -12,7 +12,6 @@ import json
 import logging
 import re
 import time
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 from urllib.parse import quote
@@ -26,7 +25,6 @@ from minibert.serving.gates import request_id_of
 from minibert.serving.libraries import missing
 from minibert.serving.logs import LOG, REQUESTS
 from minibert.serving.metrics import Metrics
-from minibert.serving.scheduler import Job
 from minibert.serving.settings import GRACE
 from minibert.serving.work import Post, Work
 
@@ -35,13 +33,9 @@ try:
 except ImportError as error:
     raise missing(error) from error
 
-__all__ = ["READERS", "PostRoute", "Service"]
-
-READERS = 2
-"""Threads that read and tokenize: one for short requests, one for long ones."""
+__all__ = ["PostRoute", "Service"]
 
 _INLINE_BODY = 2**11  # bytes; reading it takes 0.1 ms, which is less than giving it to a thread and back
-_SHORT_BODY = 2**16  # a longer one is read and tokenized in another thread, so that short ones do not wait for it
 _SHORT_ANSWER = 16  # texts; the vectors of more are written in a thread
 _WATCH_AFTER = 0.5  # seconds; most answers are there before, and watching for the client's leaving takes time
 _DISCARD_SECONDS = 5.0
@@ -74,25 +68,19 @@ class Service:
     def _start(self) -> None:
         self.metrics.inflight.set_function(lambda: self.inflight_bytes)
         self.inflight_bytes, self.completions = 0, Completions()
-        self._short = ThreadPoolExecutor(1, "minibert-read")
-        self._long = ThreadPoolExecutor(1, "minibert-read-long")
+        self.writer = ThreadPoolExecutor(1, "minibert-write")
 
-    def add_bytes(self, count: int, own: int) -> None:
-        """Count bytes of a request that has `own` already; ServiceError if all requests have too many.
+    def add_bytes(self, count: int, own: int, refuse: bool) -> None:
+        """Count bytes of a request that has `own` already; if `refuse`, ServiceError if all requests have too many.
 
         A request is never refused because of its own bytes.
         """
         self.inflight_bytes += count
-        if self.inflight_bytes > self.engine.settings.max_inflight_bytes and self.inflight_bytes > own + count:
+        too_many = self.inflight_bytes > max(self.engine.settings.max_inflight_bytes, own + count)
+        if refuse and too_many:
             raise ServiceError(
                 "overloaded", "the requests that wait take too much memory; send it again later.", retry_after=1.0
             )
-
-    async def run(self, function: Callable[..., Any], *arguments: Any, long: bool) -> Any:
-        """Run a function in a thread: the one for short requests, or that for long ones."""
-        return await asyncio.get_running_loop().run_in_executor(
-            self._long if long else self._short, function, *arguments
-        )
 
 
 class PostRoute:
@@ -112,20 +100,24 @@ class PostRoute:
         try:
             given = dict(scope["headers"])
             body = await self._body(given, receive, held)
+            deadline = time.monotonic() + service.engine.settings.request_timeout
             if post.computes:  # a token has a byte at least; what the body says may make it bulk
-                service.engine.check_room(None if b"priority" in body else len(body))
+                service.engine.check_room(len(body), low=b"priority" in body)
             accept = given.get(b"accept", b"").decode("latin-1")
             before = time.monotonic()
             if len(body) <= _INLINE_BODY:
                 work = post.read(service.engine, body, accept)
             else:
-                work = await service.run(post.read, service.engine, body, accept, long=len(body) > _SHORT_BODY)
+                work = await self._read(body, accept, deadline, receive)
+            short = len(body) <= _INLINE_BODY
             del body
             if work.report is not None:
                 held.add(work.report.n_bytes)
             metrics.tokenization.observe(time.monotonic() - before)
             headers["x-tokenization-time"] = _milliseconds(time.monotonic() - before)
-            content = await self._answer(work, receive)
+            content = await self._answer(work, short, deadline, receive)
+            n_bytes = work.report.n_bytes if work.report is not None else 0
+            held.add(len(content) - n_bytes, refuse=work.job is None)  # its numbers are not needed any more
             status, media_type = 200, work.media_type
             metrics.successes.labels(self._path).inc()
         except _DisconnectedError:
@@ -183,12 +175,26 @@ class PostRoute:
                             return b"".join(parts)
         raise ServiceError("slow", f"the body did not arrive within {settings.body_timeout:g} seconds; send it again.")
 
-    async def _answer(self, work: Work, receive: Receive) -> bytes:
+    async def _read(self, body: bytes, accept: str, deadline: float, receive: Receive) -> Work:
+        """Read and tokenize a request in a thread; it is dropped if the client leaves."""
+        engine = self._service.engine
+        reading = engine.read(len(body), self._post.read, engine, body, accept)
+        try:
+            work: Work = await self._result(reading.future, deadline, receive)
+            return work
+        finally:
+            reading.cancel()
+
+    async def _answer(self, work: Work, short: bool, deadline: float, receive: Receive) -> bytes:
         """Wait for the engine and write the answer; a client that leaves cancels its job."""
         service, value, count = self._service, None, 0
         if work.job is not None and work.report is not None:
             job, report = work.job, work.report
-            value = await self._computed(job, receive)
+            future = service.engine.submit(job)
+            try:
+                value = await self._result(future, deadline, receive)
+            finally:
+                future.cancel()  # without an effect if it has ended
             count = len(report.n_tokens)
             metrics = service.metrics
             metrics.queue.observe(job.queue_seconds)
@@ -201,26 +207,20 @@ class PostRoute:
                 metrics.truncated.inc(len(report.truncated))
             if report.prompt_name is not None:
                 metrics.prompts.inc(count)
-        if count <= _SHORT_ANSWER and (work.job is None or work.job.tokens <= 512):
+        if short if work.job is None else count <= _SHORT_ANSWER and work.job.tokens <= 512:
             return work.write(value)
-        written: bytes = await service.run(work.write, value, long=True)
-        return written
+        return await asyncio.get_running_loop().run_in_executor(service.writer, work.write, value)
 
-    async def _computed(self, job: Job, receive: Receive) -> Any:
-        """Return what the engine computes; cancel it after the time for a request, and if the client leaves."""
-        completions, limit = self._service.completions, self._service.engine.settings.request_timeout
-        future = self._service.engine.submit(job)
-        try:
-            first = min(limit, _WATCH_AFTER)
-            if await completions.wait(future, first) or await self._watched(future, limit - first, receive):
-                return future.result()
-            raise ServiceError(
-                "unavailable",
-                f"the request took longer than {limit:g} seconds; send fewer texts.",
-                retry_after=1.0,
-            )
-        finally:
-            future.cancel()  # without an effect if it has ended
+    async def _result(self, future: Future[Any], deadline: float, receive: Receive) -> Any:
+        """Wait for a future until the time for a request is over, or the client leaves."""
+        left = deadline - time.monotonic()
+        first = min(left, _WATCH_AFTER)
+        if await self._service.completions.wait(future, first) or await self._watched(future, left - first, receive):
+            return future.result()
+        limit = self._service.engine.settings.request_timeout
+        raise ServiceError(
+            "unavailable", f"the request took longer than {limit:g} seconds; send fewer texts.", retry_after=1.0
+        )
 
     async def _watched(self, future: Future[Any], seconds: float, receive: Receive) -> bool:
         """Wait until a future has ended, and say if it has in time; _DisconnectedError if the client leaves."""
@@ -273,11 +273,11 @@ class _Held:
     def __init__(self, service: Service) -> None:
         self._service, self._count = service, 0
 
-    def add(self, count: int) -> None:
-        """Count more bytes; ServiceError if all requests have too many."""
+    def add(self, count: int, *, refuse: bool = True) -> None:
+        """Count more bytes; if `refuse`, ServiceError if all requests have too many."""
         own = self._count
         self._count += count
-        self._service.add_bytes(count, own)
+        self._service.add_bytes(count, own, refuse)
 
     def release(self) -> None:
         """Count nothing more of this request."""

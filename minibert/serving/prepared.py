@@ -6,14 +6,20 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from minibert.base.arrays import Int64Array
 from minibert.models.pretrained import BertPreTrainedModel
 from minibert.serving.errors import ServiceError
 from minibert.serving.scheduler import Job
 from minibert.serving.settings import Settings
+from minibert.tokenizer.bert_tokenizer import BertTokenizer
+from minibert.tokenizer.encodings import Encoding
 
 __all__ = [
-    *("COUNTED", "Prepared", "Report", "check_number", "check_prompt", "check_result", "check_side", "computation_of"),
+    *("COUNTED", "Ids", "Prepared", "Report", "check_number", "check_prompt", "check_result", "check_side"),
+    *("computation_of", "enough_of", "without_rest"),
 ]
+
+_CHARACTERS_PER_TOKEN = 8  # English has 4 to 5, with its spaces
 
 COUNTED = 2**16
 """Characters. The tokens of a longer text are not counted to its end only to refuse it."""
@@ -62,6 +68,56 @@ def computation_of(model: BertPreTrainedModel) -> dict[str, Any]:
         "num_threads": model.num_threads,
         "shared_weights": model.shared_weights,
     }
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Ids:
+    """The tokens that are computed: what `Encoding` needs, without the rest of a long text."""
+
+    ids: Int64Array
+    special_tokens_mask: Int64Array
+    type_ids: Int64Array
+
+    @property
+    def offsets(self) -> list[tuple[int, int]]:
+        return [(0, 0)] * len(self.ids)
+
+    @property
+    def tokens(self) -> list[str]:
+        return [""] * len(self.ids)
+
+    @property
+    def word_ids(self) -> list[int | None]:
+        return [None] * len(self.ids)
+
+    @property
+    def sequence_ids(self) -> list[int | None]:
+        return [None if special else 0 for special in self.special_tokens_mask]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def without_rest(encoding: Encoding) -> Encoding:
+    """Return an encoding that does not keep the tokens that were cut in memory."""
+    if not encoding.n_truncated:
+        return encoding
+    ids = Ids(encoding.ids, encoding.special_tokens_mask, encoding.token_types)
+    return Encoding(ids, None, encoding.n_truncated)
+
+
+def enough_of(text: str, tokenizer: BertTokenizer, limit: int) -> str:
+    """Return a part of a long text that should have more than `limit` tokens, at the end that is kept.
+
+    It ends where the tokenizer can cut the text with any text beside it. So if this part is cut to `limit` tokens, they
+    are those of the whole text; if not, the whole text must be tokenized.
+    """
+    most = _CHARACTERS_PER_TOKEN * limit
+    if len(text) <= most:
+        return text
+    if tokenizer.truncation_side == "left":
+        return text[tokenizer.last_cut(text[:-most]) or 0 :]
+    return text[: tokenizer.last_cut(text[:most]) or len(text)]
 
 
 def check_number(number: int, settings: Settings) -> None:

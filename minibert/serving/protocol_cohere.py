@@ -35,7 +35,7 @@ def _cohere(engine: Engine, body: bytes, default: tuple[str, ...]) -> Work:
     served = engine.models.embedder(request.model)
     if not request.texts:
         raise ServiceError("empty", "texts is an empty list; expected at least one text.", param="texts")
-    kinds = request.embedding_types or default
+    kinds = tuple(dict.fromkeys(request.embedding_types or default))  # a repeated one is computed once
     for kind in kinds:
         if kind in ("int8", "uint8"):
             raise ServiceError(

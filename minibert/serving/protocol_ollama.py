@@ -49,6 +49,15 @@ def _ollama_old(engine: Engine, body: bytes, accept: str) -> Work:
     return work_of(prepared, lambda vectors: answers.dump({"embedding": vectors[0], **rest}), ignored)
 
 
+def _show(engine: Engine, body: bytes, accept: str) -> Work:
+    request, ignored = wire.decode(body, wire.OllamaShowRequest)
+    details = _model(engine, request.model or request.name).details()
+    info = {"general.architecture": "bert", "bert.embedding_length": details["embedding_dimension"]}
+    info["bert.context_length"] = details["max_input_length"]
+    shown = {"details": {"family": "bert", "format": "safetensors"}, "model_info": info, "capabilities": ["embedding"]}
+    return Work(lambda _: answers.dump(shown), ignored=ignored)
+
+
 def _model(engine: Engine, name: str | None) -> ServedModel:
     """Return a model by Ollama's name: one without a tag has the tag "latest", and another tag is another model."""
     models = engine.models
@@ -76,4 +85,5 @@ def model_list(engine: Engine) -> dict[str, Any]:
 POSTS: Mapping[str, Post] = {
     "/api/embed": Post("ollama", "input", (wire.OllamaEmbedRequest,), _ollama, "Turn texts into vectors, as Ollama"),
     "/api/embeddings": Post("ollama", "prompt", (wire.OllamaOldRequest,), _ollama_old, "Turn a text into a vector"),
+    "/api/show": Post("ollama", "model", (wire.OllamaShowRequest,), _show, "Describe a model, as Ollama", False),
 }

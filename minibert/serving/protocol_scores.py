@@ -18,10 +18,11 @@ from minibert.serving.errors import ServiceError
 from minibert.serving.served_classifier import ScoreOptions
 from minibert.serving.work import Post, Work, notes_of, truncation_of, work_of
 
-__all__ = ["POSTS"]
+__all__ = ["POSTS", "predict", "rerank"]
 
 
-def _predict(engine: Engine, body: bytes, accept: str) -> Work:
+def predict(engine: Engine, body: bytes, accept: str) -> Work:
+    """Read a request for the scores of labels."""
     request, ignored = wire.decode(body, wire.PredictRequest)
     served = engine.models.classifier(request.model)
     inputs, single = wire.read_pairs(request.inputs, "inputs")
@@ -35,7 +36,8 @@ def _predict(engine: Engine, body: bytes, accept: str) -> Work:
     return work_of(served.prepare(inputs, options, engine.settings), write, ignored)
 
 
-def _rerank(engine: Engine, body: bytes, accept: str) -> Work:
+def rerank(engine: Engine, body: bytes, accept: str) -> Work:
+    """Read a request for the order of texts."""
     request, ignored = wire.decode(body, wire.RerankRequest)
     served = engine.models.classifier(request.model, for_ranking=True)
     if (request.texts is None) == (request.documents is None):
@@ -76,10 +78,10 @@ def _score_options(request: wire.PredictRequest | wire.RerankRequest, scores: st
     return ScoreOptions(scores=scores, field=field, low=request.priority == "low", **truncation_of(request))
 
 
-_RERANK = Post("openai", "documents", (wire.RerankRequest,), _rerank, "Sort texts by how well they answer a query")
+_RERANK = Post("openai", "documents", (wire.RerankRequest,), rerank, "Sort texts by how well they answer a query")
 POSTS: Mapping[str, Post] = {
-    "/predict": Post("tei", "inputs", (wire.PredictRequest,), _predict, "Turn texts or pairs into scores of labels"),
-    "/rerank": Post("tei", "texts", (wire.RerankRequest,), _rerank, "Sort texts by how well they answer a query"),
+    "/predict": Post("tei", "inputs", (wire.PredictRequest,), predict, "Turn texts or pairs into scores of labels"),
+    "/rerank": Post("tei", "texts", (wire.RerankRequest,), rerank, "Sort texts by how well they answer a query"),
     "/v1/rerank": _RERANK,
     "/v2/rerank": _RERANK,
 }

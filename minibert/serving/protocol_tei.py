@@ -6,6 +6,7 @@ Source: text-embeddings-inference 1.9, router/src/http/types.rs and server.rs.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,14 +17,17 @@ from minibert.serving import answers, wire
 from minibert.serving.engine import Engine
 from minibert.serving.errors import ServiceError
 from minibert.serving.prepared import check_number
+from minibert.serving.protocol_scores import predict, rerank
+from minibert.serving.reading import in_turns
 from minibert.serving.scheduler import MAX_STEP
+from minibert.serving.served_classifier import ServedClassifier
 from minibert.serving.served_model import TextOptions
 from minibert.serving.work import Post, Work, fields_without_effect, text_options, truncation_of, work_of
 from minibert.vectors.similarity import pairwise_cos_sim
 
 __all__ = ["POSTS", "info"]
 
-_MOST_CHARACTERS = 2**20  # of a request for tokens: each token takes some hundred bytes of JSON
+_MOST_CHARACTERS = 2**18  # of a request for tokens: each token takes some hundred bytes of JSON
 
 
 def _embed(engine: Engine, body: bytes, accept: str) -> Work:
@@ -56,7 +60,10 @@ def _embed_all(engine: Engine, body: bytes, accept: str) -> Work:
 
 
 def _root(engine: Engine, body: bytes, accept: str) -> Work:
-    content, _ = wire.decode(body, wire.InputsOnly)
+    """Do what the model is for: the one that the request names, else the first."""
+    content, _ = wire.decode(body, wire.RootRequest)
+    if isinstance(engine.models.served(content.model), ServedClassifier):
+        return (rerank if bytes(content.query) else predict)(engine, body, accept)
     return (_similarity if wire.is_object(content.inputs) else _embed)(engine, body, accept)
 
 
@@ -94,10 +101,9 @@ def _tokenize(engine: Engine, body: bytes, accept: str) -> Work:
     if request.prompt_name is not None:
         prompt = served.model.prompts[served.check_prompt(request.prompt_name)]
     whole = [prompt + text for text in texts]
+    encode = functools.partial(served.model.tokenizer.encodings, add_special_tokens=request.add_special_tokens)
     rows = []
-    for text, encoding in zip(
-        whole, served.model.tokenizer.encodings(whole, add_special_tokens=request.add_special_tokens), strict=True
-    ):
+    for text, encoding in ((text, encode([text])[0]) for text in in_turns(whole)):
         columns = zip(
             encoding.ids.tolist(),
             encoding.tokens,
@@ -137,16 +143,8 @@ def _decode(engine: Engine, body: bytes, accept: str) -> Work:
     return Work(lambda _: answers.dump(texts), ignored=ignored)
 
 
-def info(engine: Engine, version: str, readers: int) -> dict[str, Any]:
-    """Return text-embeddings-inference's description of the service and its first model.
-
-    Parameters
-    ----------
-    engine : Engine
-    version : str
-    readers : int
-        Threads that tokenize.
-    """
+def info(engine: Engine, version: str) -> dict[str, Any]:
+    """Return text-embeddings-inference's description of the service and its first model."""
     served, settings = engine.models.served(), engine.settings
     return {
         "model_id": served.name,
@@ -159,7 +157,7 @@ def info(engine: Engine, version: str, readers: int) -> dict[str, Any]:
         "max_batch_requests": None,
         "max_client_batch_size": settings.max_inputs,
         "auto_truncate": settings.truncation == "mark",
-        "tokenization_workers": readers,
+        "tokenization_workers": 2,  # one for short requests, one for long ones
         "version": version,
         "sha": None,
         "docker_label": None,
@@ -168,9 +166,17 @@ def info(engine: Engine, version: str, readers: int) -> dict[str, Any]:
     }
 
 
+_ROOT = Post(
+    "tei",
+    "inputs",
+    (wire.EmbedRequest, wire.SimilarityRequest, wire.PredictRequest, wire.RerankRequest),
+    _root,
+    "What the model is for: vectors, similarities, scores of labels, or ranks",
+)
 POSTS: Mapping[str, Post] = {
     "/embed": Post("tei", "inputs", (wire.EmbedRequest,), _embed, "Turn texts into vectors"),
-    "/": Post("tei", "inputs", (wire.EmbedRequest, wire.SimilarityRequest), _root, "Vectors, or similarities"),
+    "/": _ROOT,
+    "/invocations": _ROOT,
     "/embed_all": Post("tei", "inputs", (wire.EmbedRequest,), _embed_all, "Turn texts into vectors of their tokens"),
     "/similarity": Post("tei", "inputs", (wire.SimilarityRequest,), _similarity, "Compare a sentence with others"),
     "/tokenize": Post("tei", "inputs", (wire.TokenizeRequest,), _tokenize, "Turn texts into tokens", False),

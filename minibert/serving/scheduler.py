@@ -30,6 +30,7 @@ MIN_STEP, MAX_STEP = 128, 1024
 
 _DECAY = 0.9  # how much a step counts for the rate, compared with the step after it
 _FIRST_RATE = 2000.0  # tokens per second, before anything was computed
+_FIRST_READ_RATE = 2e6  # bytes per second, before anything was read
 _SLOWEST = 8.0  # a step that took this many times longer counts as this: the machine slept, or the process was stopped
 
 
@@ -112,9 +113,10 @@ class Step:
 
 
 class _Rate:
-    """Tokens per second: a mean over the last steps, weighted by their time."""
+    """Tokens or bytes per second: a mean over the last steps, weighted by their time; `first` before there are any."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: float = _FIRST_RATE) -> None:
+        self._first = first
         self._tokens = self._seconds = 0.0
 
     def add(self, tokens: int, seconds: float) -> None:
@@ -126,7 +128,7 @@ class _Rate:
 
     @property
     def value(self) -> float:
-        return self._tokens / self._seconds if self._seconds else _FIRST_RATE
+        return self._tokens / self._seconds if self._seconds else self._first
 
 
 class Scheduler:
@@ -147,6 +149,8 @@ class Scheduler:
         self._rates: dict[Hashable, _Rate] = {}
         self._last_was_bulk = True
         self._running = 0.0  # estimated seconds of the step that is computed now
+        self._unread = {False: 0, True: 0}  # long or not -> bytes of the requests that wait to be tokenized
+        self._read_rate = _Rate(_FIRST_READ_RATE)
 
     # -- what is queued
 
@@ -169,7 +173,16 @@ class Scheduler:
         return round(min(max(self._step_seconds * self.rate(kind.rate_key), MIN_STEP), MAX_STEP))
 
     def estimated_wait(self, bulk: bool) -> float:
-        """Seconds until what is queued in a class is computed, with the steps of the other class between them."""
+        """Seconds until what is queued in a class is computed, with the steps of the other class between them.
+
+        The requests that wait to be tokenized are counted by the time that this takes.
+        """
+        return self._reading(bulk) + self._computing(bulk)
+
+    def _reading(self, long: bool) -> float:
+        return self._unread[long] / self._read_rate.value
+
+    def _computing(self, bulk: bool) -> float:
         own, other = self._seconds(bulk), self._seconds(not bulk)
         return self._running + own + min(other, own + self._step_seconds)
 
@@ -186,14 +199,35 @@ class Scheduler:
         ServiceError
             The estimated wait is longer than the limit.
         """
-        self.check_room(job.bulk)
+        self._refuse(self._computing(job.bulk))
         self._queues[job.bulk].append(job)
         self._tokens[job.bulk][job.kind.rate_key] += job.queued_tokens
 
-    def check_room(self, bulk: bool) -> None:
-        """Raise the ServiceError that `admit` would raise for a request of this class."""
-        wait = self.estimated_wait(bulk)
-        if wait > self._max_wait and self.queued_jobs:
+    def check_room(self, long: bool, bulk: bool | None) -> None:
+        """Refuse a request that is not tokenized yet.
+
+        Parameters
+        ----------
+        long : bool
+            It is tokenized with the long ones.
+        bulk : bool, optional
+            The class that it will be in; None: not known, so it is refused only if both are full.
+        """
+        waits = [self._computing(one) for one in ((False, True) if bulk is None else (bulk,))]
+        self._refuse(self._reading(long) + min(waits))
+
+    def waits(self, size: int, long: bool) -> None:
+        """Note that a request of so many bytes waits to be tokenized."""
+        self._unread[long] += size
+
+    def was_read(self, size: int, long: bool, seconds: float | None) -> None:
+        """Note that a request does not wait any more, and how long it took; None: it was dropped."""
+        self._unread[long] -= size
+        if seconds is not None:
+            self._read_rate.add(size, seconds)
+
+    def _refuse(self, wait: float) -> None:
+        if wait > self._max_wait and (self.queued_jobs or any(self._unread.values())):
             raise ServiceError(
                 "overloaded",
                 f"the estimated wait is {wait:.0f} seconds, the limit is {self._max_wait:g}; send the request again "

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,15 +29,21 @@ from minibert.serving.prepared import (
     check_result,
     check_side,
     computation_of,
+    enough_of,
+    without_rest,
 )
+from minibert.serving.reading import in_turns
 from minibert.serving.scheduler import Job
 from minibert.serving.settings import Settings
 from minibert.tasks.text_classification import function_of
+from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import refuse_lone_surrogate, shown
+from minibert.tokenizer.windows import CHARACTERS_AT_ONCE
 
 __all__ = ["ScoreOptions", "ServedClassifier"]
 
+_MOST_PAIRED = 2**18  # characters of a text whose pair must be tokenized whole
 _TRUNCATION = ("mark", "error")
 
 
@@ -165,8 +171,8 @@ class ServedClassifier:
         prompt = self.model.prompts[prompt_name] if prompt_name is not None else ""
         distinct = {pair: i for i, pair in enumerate(dict.fromkeys(inputs))}
         rows = [distinct[pair] for pair in inputs]
-        encodings = self._encodings([*distinct], prompt, options)
         truncation = options.truncation or ("error" if settings.truncation == "error" else "mark")
+        encodings = self._encodings([*distinct], prompt, options.side, truncation)
         cut = tuple(i for i, row in enumerate(rows) if encodings[row].n_truncated)
         if cut and truncation == "error":
             limit, first = self.model.max_seq_length, encodings[rows[cut[0]]]
@@ -181,25 +187,28 @@ class ServedClassifier:
         assemble = _Assemble(rows, self._functions[options.scores])
         return Prepared(Job(_Score(self.model), encodings, [*map(len, encodings)], assemble, options.low), report)
 
-    def _encodings(self, pairs: list[tuple[str, str | None]], prompt: str, options: ScoreOptions) -> list[Encoding]:
+    def _encodings(
+        self, pairs: list[tuple[str, str | None]], prompt: str, side: str | None, truncation: str
+    ) -> list[Encoding]:
         """Tokenize distinct texts and pairs, cut to the model's limit."""
-        tokenizer = self._from_left if options.side == "left" else self.model.tokenizer
-        found: dict[int, Encoding] = {}
-        for paired in (False, True):
-            some = [i for i, (_, second) in enumerate(pairs) if (second is not None) == paired]
-            if not some:
-                continue
-            exact = all(len(pairs[i][0]) + len(pairs[i][1] or "") <= COUNTED for i in some)
-            seconds = [pairs[i][1] or "" for i in some] if paired else None
-            firsts, limit = [prompt + pairs[i][0] for i in some], self.model.max_seq_length
-            found.update(
-                zip(
-                    some,
-                    tokenizer.encodings(firsts, seconds, max_length=limit, truncation=True, exact=exact),
-                    strict=True,
-                )
-            )
-        return [found[i] for i in range(len(pairs))]
+        tokenizer, limit = self._from_left if side == "left" else self.model.tokenizer, self.model.max_seq_length
+        whole = [(prompt + first, second) for first, second in pairs]
+        given = whole
+        if truncation == "mark":
+            given = [(first, second) for first, second in whole]
+            for i, (first, second) in enumerate(whole):
+                if second is None:
+                    given[i] = enough_of(first, tokenizer, limit), None
+                elif tokenizer.truncation_side == "right":
+                    given[i] = first, enough_of(second, tokenizer, limit)
+        _refuse_long_pairs(given)
+        found = _tokenized(tokenizer, given, limit)
+        shortened = [i for i, one in enumerate(given) if one != whole[i]]
+        unsure = [i for i in shortened if not _is_sure(found[i], paired=whole[i][1] is not None)]
+        _refuse_long_pairs([whole[i] for i in unsure])
+        for i, encoding in zip(unsure, _tokenized(tokenizer, [whole[i] for i in unsure], limit), strict=True):
+            found[i] = encoding
+        return found
 
     def _check(self, inputs: Sequence[tuple[str, str | None]], options: ScoreOptions) -> None:
         if options.scores not in self._functions:
@@ -239,3 +248,51 @@ class _Assemble:
 
     def __call__(self, results: list[FloatArray]) -> FloatArray:
         return self.function(np.stack(results))[self.rows]
+
+
+def _refuse_long_pairs(pairs: list[tuple[str, str | None]]) -> None:
+    """Refuse pairs that must be tokenized whole, which would take much memory."""
+    for first, second in pairs:
+        if second is not None and max(len(first), len(second)) > _MOST_PAIRED:
+            raise ServiceError("too_large", f"a text of a pair has more than {_MOST_PAIRED} characters; shorten it.")
+
+
+def _tokenized(tokenizer: BertTokenizer, pairs: list[tuple[str, str | None]], limit: int) -> list[Encoding]:
+    """Tokenize single texts and pairs, some at a time."""
+    found: dict[int, Encoding] = {}
+    for paired in (False, True):
+        some = [i for i, (_, second) in enumerate(pairs) if (second is not None) == paired]
+        sizes = [len(pairs[i][0]) + len(pairs[i][1] or "") for i in some]
+        exact = max(sizes, default=0) <= COUNTED
+        for part in in_turns(_parts(some, sizes)):
+            seconds = [pairs[i][1] or "" for i in part] if paired else None
+            firsts = [pairs[i][0] for i in part]
+            encodings = tokenizer.encodings(firsts, seconds, max_length=limit, truncation=True, exact=exact)
+            found.update(zip(part, map(without_rest, encodings), strict=True))
+    return [found[i] for i in range(len(pairs))]
+
+
+def _parts(items: list[int], sizes: list[int]) -> Iterator[list[int]]:
+    """Yield lists of items that together have about `CHARACTERS_AT_ONCE` characters."""
+    part, characters = list[int](), 0
+    for item, size in zip(items, sizes, strict=True):
+        if part and characters + size > CHARACTERS_AT_ONCE:
+            yield part
+            part, characters = [], 0
+        part.append(item)
+        characters += size
+    if part:
+        yield part
+
+
+def _is_sure(encoding: Encoding, *, paired: bool) -> bool:
+    """Say if a text, or pair, whose end was not tokenized has the tokens of the whole.
+
+    The longer text of a pair is cut first. If fewer tokens are kept of the first text than of the second, and not
+    because half of an odd number was taken, then the first one is whole, and the rest of the second changes nothing.
+    """
+    if not encoding.n_truncated or not paired:
+        return bool(encoding.n_truncated)
+    second = encoding.token_types == 1
+    first_kept = len(encoding) - int(second.sum()) - 2  # [CLS] and [SEP]
+    return first_kept + 1 < int(second.sum()) - 1

@@ -25,7 +25,10 @@ from minibert.serving.prepared import (
     check_result,
     check_side,
     computation_of,
+    enough_of,
+    without_rest,
 )
+from minibert.serving.reading import in_turns
 from minibert.serving.scheduler import Job, Kind
 from minibert.serving.settings import Settings
 from minibert.serving.vectors import Assemble, AssembleTokens, Embed, EmbedTokens, Unit
@@ -37,6 +40,7 @@ from minibert.vectors.layers import LayerSelection
 __all__ = ["ServedModel", "TextOptions"]
 
 _MOST_MODES = 8  # of pooling, in one request
+_MOST_SPLIT = 2**20  # characters of a text that is split into windows
 _MOST_TASKS = 64  # that are kept
 _TRUNCATION = ("mark", "error", "split")
 
@@ -158,7 +162,7 @@ class ServedModel:
 
     def first_job(self, settings: Settings) -> Job:
         """Return a job of 60 words, after which the kernels are compiled and the speed is known."""
-        return self.prepare(["minibert " * 60], TextOptions(truncation="mark"), settings).job
+        return self.prepare(["minibert " * 60], TextOptions(truncation="mark", normalize=True), settings).job
 
     def prompt_of(self, prompt_name: str | None, input_type: str | None, default: str | None) -> str | None:
         """Return the name of the prompt that goes before the texts of a request, or None.
@@ -208,7 +212,7 @@ class ServedModel:
                 raise ServiceError("invalid", str(error), param="input") from error
             distinct = {text: i for i, text in enumerate(dict.fromkeys(inputs))}
             rows = [distinct[text] for text in inputs]
-            groups = self._windows(task.windows, list(distinct), rows, truncation, limit)
+            groups = self._windows(model, task.windows, list(distinct), rows, truncation, limit)
         if prompt_name is not None and not model.prompts[prompt_name]:
             prompt_name = None  # an empty text
         units = [Unit(window, len(group) == 1) for group in groups for window in group]
@@ -312,21 +316,44 @@ class ServedModel:
         return _Task(task, options.dimensions, prompt_name, model, limit)
 
     def _windows(
-        self, windows: TokenWindows, texts: list[str], rows: list[int], truncation: str, limit: int
+        self,
+        model: SentenceTransformer,
+        windows: TokenWindows,
+        texts: list[str],
+        rows: list[int],
+        truncation: str,
+        limit: int,
     ) -> list[list[Encoding]]:
         first_index = {row: i for i, row in reversed([*enumerate(rows)])}
         indices = [first_index[row] for row in range(len(texts))]
-        groups: list[list[Encoding]] = []
+        given, tokenizer = texts, model.tokenizer
+        if truncation == "mark" and (tokenizer.truncation_side == "right" or not windows.num_prompt_tokens):
+            given = [enough_of(text, tokenizer, limit) for text in texts]
+        if truncation == "split" and max(map(len, texts), default=0) > _MOST_SPLIT:
+            raise ServiceError("too_large", f"a text that is split may have {_MOST_SPLIT} characters; send its parts.")
         exact = truncation == "error" and all(len(text) <= COUNTED for text in texts)
+        groups = self._tokenized(windows, given, indices, truncation, limit, exact)
+        unsure = [i for i, group in enumerate(groups) if given[i] is not texts[i] and not group[0].n_truncated]
+        whole = self._tokenized(
+            windows, [texts[i] for i in unsure], [indices[i] for i in unsure], truncation, limit, exact
+        )
+        for i, group in zip(unsure, whole, strict=True):
+            groups[i] = group
+        return groups
+
+    def _tokenized(
+        self, windows: TokenWindows, texts: list[str], indices: list[int], truncation: str, limit: int, exact: bool
+    ) -> list[list[Encoding]]:
+        groups: list[list[Encoding]] = []
         try:
-            for _, found in windows.of(texts, indices, exact=exact):
-                groups += found
+            for _, found in in_turns(windows.of(texts, indices, exact=exact)):
+                for group in found:
+                    first = group[0]
+                    if truncation == "error" and first.n_truncated:
+                        raise too_long(indices[len(groups)], limit, len(first) + first.n_truncated)
+                    groups.append([without_rest(first)] if len(group) == 1 else group)
         except ValueError as error:
             raise ServiceError("invalid", str(error)) from error
-        if truncation == "error":
-            for row, group in enumerate(groups):
-                if group[0].n_truncated:
-                    raise too_long(indices[row], limit, len(group[0]) + group[0].n_truncated)
         return groups
 
     def _scale(self, options: TextOptions) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import gc
 import logging
 import os
@@ -20,7 +19,7 @@ from typing import Any
 
 from minibert._utils.files import os_reason, printable
 from minibert.serving.asgi import app
-from minibert.serving.connection import Connection
+from minibert.serving.connections import Connection, Connections
 from minibert.serving.engine import Engine
 from minibert.serving.gates import LoadingGate
 from minibert.serving.keys import ApiKeys
@@ -42,13 +41,16 @@ KEEP_ALIVE = 75
 """Seconds after which an idle connection is closed. Clients close theirs earlier, so that they do not send into a
 connection that is being closed."""
 
+_BACKLOG = 2048
+"""Connections that wait to be accepted."""
+
 _GARBAGE = (10_000, 10, 10)
 """Python's limits for the search for garbage. With its own, and without `gc.freeze`, which leaves out what was loaded,
 the search took half of the time that HTTP takes."""
 
 
 def listen(host: str, port: int, uds: str | None = None) -> socket.socket:
-    """Return a socket that is bound, so that a wrong address is an error before a model is loaded.
+    """Return a socket that listens, so that a wrong address is an error before a model is loaded.
 
     Parameters
     ----------
@@ -77,6 +79,7 @@ def listen(host: str, port: int, uds: str | None = None) -> socket.socket:
             if os.name == "posix":
                 bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bound.bind(address)
+            bound.listen(_BACKLOG)  # a port can be bound twice until one of the sockets listens
         except OSError:
             bound.close()
             raise
@@ -94,6 +97,7 @@ def _listen_on_path(path: str) -> socket.socket:
         if os.path.exists(path) and stat.S_ISSOCK(os.stat(path).st_mode) and not _is_listening(path):
             os.unlink(path)
         bound.bind(path)
+        bound.listen(_BACKLOG)
     except (OSError, ValueError) as error:
         bound.close()
         reason = os_reason(error) if isinstance(error, OSError) else error
@@ -147,7 +151,7 @@ def serve(
         Seconds after SIGTERM in which /readyz is answered with 503, and new requests as before, so that a balancer has
         the time to send them elsewhere. SIGINT ends the process without it.
     head_timeout, send_timeout : float
-        As for `Connection`.
+        As for `Connections`.
     metrics_namespace, keys, allow_origins
         As for `app`. SIGHUP reads the file of the keys again.
 
@@ -162,8 +166,8 @@ def serve(
         made = _file_of(path)
     config = uvicorn.Config(
         gate,
-        http=functools.partial(Connection, head_timeout=head_timeout, send_timeout=send_timeout),  # type: ignore[arg-type]
         log_config=None,
+        backlog=_BACKLOG,
         access_log=False,
         server_header=False,
         lifespan="off",
@@ -172,6 +176,12 @@ def serve(
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=max(1, round(shutdown_timeout)),
     )
+    config.load()
+    protocol, connections = (
+        config.http_protocol_class,
+        Connections(head_timeout=head_timeout, send_timeout=send_timeout),
+    )
+    config.http_protocol_class = lambda **options: Connection(connections, protocol(**options))  # type: ignore[assignment]
 
     services = list[Service]()  # one, as soon as it is loaded
 

@@ -19,13 +19,14 @@ __all__ = [
     "DecodeRequest",
     "EmbedRequest",
     "EncodeRequest",
-    "InputsOnly",
     "OllamaEmbedRequest",
     "OllamaOldRequest",
+    "OllamaShowRequest",
     "OpenAIEmbeddingRequest",
     "PredictRequest",
     "RerankDocument",
     "RerankRequest",
+    "RootRequest",
     "SimilarityInputs",
     "SimilarityRequest",
     "TokenizeRequest",
@@ -91,10 +92,12 @@ class EmbedRequest(_VectorFields, kw_only=True):
     model: str | None = None
 
 
-class InputsOnly(msgspec.Struct):
-    """The field that says whether a request is one for vectors or for similarities."""
+class RootRequest(msgspec.Struct):
+    """The fields that say what a request to "/" asks for."""
 
-    inputs: msgspec.Raw
+    inputs: msgspec.Raw = msgspec.Raw()
+    query: msgspec.Raw = msgspec.Raw()
+    model: str | None = None
 
 
 class SimilarityInputs(msgspec.Struct):
@@ -185,6 +188,13 @@ class OllamaOldRequest(msgspec.Struct, kw_only=True):
     model: str | None = None
 
 
+class OllamaShowRequest(msgspec.Struct, kw_only=True):
+    """Ollama's request for the description of a model; `name` is its older spelling."""
+
+    model: str | None = None
+    name: str | None = None
+
+
 class TokenizeRequest(msgspec.Struct, kw_only=True):
     """text-embeddings-inference's request for the tokens of texts."""
 
@@ -241,6 +251,9 @@ _CHOICES = {
     "truncate": "NONE, START or END",
 }
 _MOST_IGNORED = 100  # names that are reported
+_MOST_BYTES = 2**16  # of a body whose values are not counted
+_MOST_VALUES = {b"[": 2**16, b"{": 2**16, b":": 2**16, b",": 2**21}
+_MOST_STRINGS = 2**20
 _HALF_CHARACTER = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -252,10 +265,24 @@ def decode(body: bytes, kind: type[_Struct]) -> tuple[_Struct, tuple[str, ...]]:
     ServiceError
         The body is not JSON, or a field has the wrong type.
     """
+    _check_values(body)
     content: dict[str, Any] = _decode(body, dict[str, msgspec.Raw], "")
     known = _names(kind)
     ignored = tuple(name for name in content if name not in known)[:_MOST_IGNORED]
     return _decode(body, kind, ""), ignored
+
+
+def _check_values(body: bytes) -> None:
+    """Refuse JSON of very many small values: while the decoder makes them, no other thread can work."""
+    quotes = body.count(b'"')
+    if len(body) <= _MOST_BYTES or (
+        quotes <= 2 * _MOST_STRINGS and all(body.count(mark) <= most for mark, most in _MOST_VALUES.items())
+    ):
+        return
+    parts = body.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"', 2 * _MOST_STRINGS)
+    outside = b"".join(parts[::2])  # of strings
+    if len(parts) > 2 * _MOST_STRINGS or any(outside.count(mark) > most for mark, most in _MOST_VALUES.items()):
+        raise ServiceError("too_large", "the body has too many values; send fewer texts, or ids, in each request.")
 
 
 @functools.cache

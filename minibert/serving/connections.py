@@ -1,0 +1,157 @@
+"""Connections: limits for clients that do not send, do not read, or are too many.
+
+`Connection` stands between the event loop and the server's own protocol, of which it uses what asyncio defines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextvars import ContextVar
+from typing import cast
+
+if sys.platform != "win32":
+    import resource
+
+__all__ = ["Connection", "Connections", "current"]
+
+_HEAD_BYTES = 2**16
+_KEPT_FILES = 8  # for a connection more than there is room for, and for files that are read
+_PROBE_SECONDS = 1.0
+_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+
+_current: ContextVar[Connection | None] = ContextVar("connection", default=None)
+
+
+class Connections:
+    """All open connections, which are looked at several times per second.
+
+    Parameters
+    ----------
+    head_timeout : float
+        Seconds in which the head of a request must arrive: from the connection, then from the request's first byte.
+    send_timeout : float
+        Seconds in which a client must read some of its answer.
+    """
+
+    def __init__(self, *, head_timeout: float, send_timeout: float) -> None:
+        self._interval = min(head_timeout, send_timeout, _PROBE_SECONDS) / 2
+        # Looks are counted, not seconds: while the process was stopped, nobody could look.
+        self.head_looks = head_timeout / self._interval
+        self.send_looks = send_timeout / self._interval
+        self.probe_looks = _PROBE_SECONDS / self._interval
+        self.open: dict[Connection, None] = {}  # those that wait for a request the longest are first
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, connection: Connection) -> None:
+        """Note a new connection; if there is hardly room for it, close one that waits for no answer."""
+        self.open[connection] = None
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._interval, self._look)
+        if sys.platform == "win32":
+            return
+        number = connection.transport.get_extra_info("socket").fileno()  # the lowest one that was free
+        room = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - number
+        if room > _KEPT_FILES:
+            return
+        idle = next((one for one in self.open if not one.working and one is not connection), None)
+        if idle is not None:
+            idle.transport.abort()
+        elif room > _KEPT_FILES // 2:
+            connection.only_probes = True
+        else:
+            connection.transport.abort()
+
+    def _look(self) -> None:
+        self._timer = None
+        for connection in [*self.open]:
+            connection.look()
+        if self.open:
+            self._timer = asyncio.get_running_loop().call_later(self._interval, self._look)
+
+
+class Connection(asyncio.Protocol):
+    """A connection, whose bytes go to and from the server's own protocol.
+
+    Parameters
+    ----------
+    connections : Connections
+    inner : asyncio.Protocol
+    """
+
+    transport: asyncio.Transport
+
+    def __init__(self, connections: Connections, inner: asyncio.Protocol) -> None:
+        self._connections, self._inner = connections, inner
+        self.working = 0
+        """Requests that have begun and are not answered."""
+        self.only_probes = False
+        """Only GET is answered, because there is room for few connections."""
+        self._awaits_head, self._looks, self._head_bytes, self._unsent, self._sent_looks = True, 0, 0, 0, 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin to wait for the first head."""
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's are not asyncio's
+        self._inner.connection_made(transport)
+        self._connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        self._connections.open.pop(self, None)
+        self._inner.connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Give bytes to the server; refuse a head that is too large."""
+        if not self.working and not self._awaits_head:
+            self._awaits_head, self._looks, self._head_bytes = True, 0, 0
+        if self._awaits_head:
+            if self._head_bytes > _HEAD_BYTES:  # what came before was all of a head, or `begin` would have been called
+                self.transport.write(_TOO_LARGE)
+                self.transport.close()
+                return
+            self._head_bytes += len(data)
+        _current.set(self)
+        self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        """Tell the server that the client sends nothing more."""
+        return self._inner.eof_received()
+
+    def pause_writing(self) -> None:
+        """Tell the server that the client reads slowly."""
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Tell the server that the client has read."""
+        self._unsent = self._sent_looks = 0
+        self._inner.resume_writing()
+
+    def look(self) -> None:
+        """Count how long nothing has happened; end the connection after its time."""
+        limits, transport = self._connections, self.transport
+        unsent = transport.get_write_buffer_size()
+        self._sent_looks = self._sent_looks + 1 if unsent and unsent >= self._unsent else 0
+        self._unsent = unsent
+        most = limits.head_looks if not self.only_probes else limits.probe_looks
+        if self._awaits_head and not self.working:
+            self._looks += 1
+        if self._looks > most or self._sent_looks > limits.send_looks:
+            transport.abort()
+
+    def begin(self) -> None:
+        """Note that the head of a request is there."""
+        self.working += 1
+        self._awaits_head, self._looks = False, 0
+
+    def end(self) -> None:
+        """Note that a request is answered."""
+        self.working -= 1
+        if self in self._connections.open:  # it is now the last one that waits for a request
+            self._connections.open[self] = self._connections.open.pop(self)
+        if self.only_probes:
+            self.transport.close()
+
+
+def current() -> Connection | None:
+    """Return the connection of the request that this task answers; None if another server runs the application."""
+    return _current.get()

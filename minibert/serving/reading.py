@@ -1,0 +1,138 @@
+"""Threads that read and tokenize requests: short ones in turn, long ones a part at a time.
+
+A long request is tokenized in parts. Before each part it waits for its turn, and the request of which the fewest parts
+are done is first, so that it does not matter to a request how long the others are. A request whose client has left is
+dropped before its next part.
+"""
+
+from __future__ import annotations
+
+import functools
+import heapq
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+__all__ = ["LONG_BODY", "READERS", "Readers", "Reading", "in_turns"]
+
+LONG_BODY = 2**16
+"""Bytes. A longer request is read beside the short ones, so that they do not wait for it."""
+
+READERS = 64
+"""Threads for long requests; one of them works at a time."""
+
+_Part = TypeVar("_Part")
+_current = threading.local()
+
+
+class Reading:
+    """A request that waits to be read, or is read.
+
+    Attributes
+    ----------
+    future : Future
+        Gets what the function returns. `cancel` ends it: a request that waits is dropped, one that is read stops before
+        its next part.
+    size : int
+        Bytes of its body.
+    seconds : float
+        The time that it was read.
+    """
+
+    def __init__(self, size: int, turns: _Turns | None) -> None:
+        self.size, self.seconds = size, 0.0
+        self.future: Future[Any]
+        self._turns, self._parts, self._cancelled = turns, 0, False
+
+    def cancel(self) -> None:
+        """Drop the request; without an effect if it was read."""
+        self._cancelled = True
+        self.future.cancel()
+
+    def run(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        """Call the function in this thread, which then calls `pause` between parts."""
+        _current.reading = self
+        self._begin()
+        try:
+            return function(*arguments)
+        finally:
+            self._end()
+            _current.reading = None
+
+    def pause(self) -> None:
+        """Let others have their turn; CancelledError if nobody waits for this request."""
+        self._end()
+        self._parts += 1
+        self._begin()
+        if self._cancelled:
+            raise CancelledError
+
+    def _begin(self) -> None:
+        if self._turns is not None:
+            self._turns.take(self._parts)
+        self._began = time.perf_counter()
+
+    def _end(self) -> None:
+        self.seconds += time.perf_counter() - self._began
+        if self._turns is not None:
+            self._turns.give()
+
+
+class _Turns:
+    """A lock that is given to the request of which the fewest parts are done, and of these to the first."""
+
+    def __init__(self) -> None:
+        self._changed, self._taken = threading.Condition(), False
+        self._waiting, self._arrivals = list[tuple[int, int]](), itertools.count()
+
+    def take(self, parts: int) -> None:
+        with self._changed:
+            own = (parts, next(self._arrivals))
+            heapq.heappush(self._waiting, own)
+            while self._taken or self._waiting[0] != own:
+                self._changed.wait()
+            heapq.heappop(self._waiting)
+            self._taken = True
+
+    def give(self) -> None:
+        with self._changed:
+            self._taken = False
+            self._changed.notify_all()
+
+
+class Readers:
+    """The threads, and the requests that wait for them.
+
+    Parameters
+    ----------
+    ended : callable
+        Called with each `Reading` that has ended, and whether it was read to its end.
+    """
+
+    def __init__(self, ended: Callable[[Reading, bool], object]) -> None:
+        self._ended, self._turns = ended, _Turns()
+        self._short = ThreadPoolExecutor(1, "minibert-read")
+        self._long = ThreadPoolExecutor(READERS, "minibert-read-long")
+
+    def submit(self, size: int, function: Callable[..., Any], *arguments: Any) -> Reading:
+        """Call a function in a thread; `size` is that of the request's body."""
+        long = size > LONG_BODY
+        reading = Reading(size, self._turns if long else None)
+        reading.future = (self._long if long else self._short).submit(reading.run, function, arguments)
+        reading.future.add_done_callback(functools.partial(self._tell, reading))
+        return reading
+
+    def _tell(self, reading: Reading, future: Future[Any]) -> None:
+        self._ended(reading, not future.cancelled() and future.exception() is None)
+
+
+def in_turns(parts: Iterable[_Part]) -> Iterator[_Part]:
+    """Yield parts of the work of a request; after each one, others that are read have their turn."""
+    reading: Reading | None = getattr(_current, "reading", None)
+    for part in parts:
+        yield part
+        if reading is not None:
+            reading.pause()
