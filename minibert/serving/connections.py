@@ -11,7 +11,9 @@ from contextvars import ContextVar
 from typing import cast
 
 if sys.platform != "win32":
+    import fcntl
     import resource
+    import termios
 
 __all__ = ["Connection", "Connections", "current"]
 
@@ -42,6 +44,7 @@ class Connections:
         self.probe_looks = _PROBE_SECONDS / self._interval
         self.open: dict[Connection, None] = {}  # those that wait for a request the longest are first
         self._timer: asyncio.TimerHandle | None = None
+        self._files = 0
 
     def add(self, connection: Connection) -> None:
         """Note a new connection; if there is hardly room for it, close one that waits for no answer."""
@@ -50,17 +53,18 @@ class Connections:
             self._timer = asyncio.get_running_loop().call_later(self._interval, self._look)
         if sys.platform == "win32":
             return
-        number = connection.transport.get_extra_info("socket").fileno()  # the lowest one that was free
-        room = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - number
+        if len(self.open) == 1:
+            self._files = connection.transport.get_extra_info("socket").fileno()  # the lowest one that was free
+        room = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - self._files - len(self.open)
         if room > _KEPT_FILES:
             return
-        idle = next((one for one in self.open if not one.working and one is not connection), None)
+        idle = next((one for one in self.open if not one.working and not one.ended and one is not connection), None)
         if idle is not None:
-            idle.transport.abort()
+            idle.abort()
         elif room > _KEPT_FILES // 2:
             connection.only_probes = True
         else:
-            connection.transport.abort()
+            connection.abort()
 
     def _look(self) -> None:
         self._timer = None
@@ -87,6 +91,7 @@ class Connection(asyncio.Protocol):
         """Requests that have begun and are not answered."""
         self.only_probes = False
         """Only GET is answered, because there is room for few connections."""
+        self.ended = False
         self._awaits_head, self._looks, self._head_bytes, self._unsent, self._sent_looks = True, 0, 0, 0, 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -106,8 +111,7 @@ class Connection(asyncio.Protocol):
             self._awaits_head, self._looks, self._head_bytes = True, 0, 0
         if self._awaits_head:
             if self._head_bytes > _HEAD_BYTES:  # what came before was all of a head, or `begin` would have been called
-                self.transport.write(_TOO_LARGE)
-                self.transport.close()
+                self._refuse_head()
                 return
             self._head_bytes += len(data)
         _current.set(self)
@@ -129,14 +133,26 @@ class Connection(asyncio.Protocol):
     def look(self) -> None:
         """Count how long nothing has happened; end the connection after its time."""
         limits, transport = self._connections, self.transport
-        unsent = transport.get_write_buffer_size()
+        unsent = transport.get_write_buffer_size() + _in_socket(transport)
         self._sent_looks = self._sent_looks + 1 if unsent and unsent >= self._unsent else 0
         self._unsent = unsent
         most = limits.head_looks if not self.only_probes else limits.probe_looks
         if self._awaits_head and not self.working:
             self._looks += 1
+            if self._head_bytes > _HEAD_BYTES:
+                self._refuse_head()
         if self._looks > most or self._sent_looks > limits.send_looks:
-            transport.abort()
+            self.abort()
+
+    def _refuse_head(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.write(_TOO_LARGE)
+            self.transport.close()
+
+    def abort(self) -> None:
+        """Close the connection at once; its file is free a little later."""
+        self.ended = True
+        self.transport.abort()
 
     def begin(self) -> None:
         """Note that the head of a request is there."""
@@ -150,6 +166,17 @@ class Connection(asyncio.Protocol):
             self._connections.open[self] = self._connections.open.pop(self)
         if self.only_probes:
             self.transport.close()
+
+
+def _in_socket(transport: asyncio.Transport) -> int:
+    """Return how many bytes the system keeps for a client that has not taken them."""
+    if sys.platform != "linux":
+        return 0
+    number = transport.get_extra_info("socket").fileno()
+    try:
+        return int.from_bytes(fcntl.ioctl(number, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+    except OSError:  # it is closed
+        return 0
 
 
 def current() -> Connection | None:

@@ -27,7 +27,7 @@ from minibert.vectors.similarity import pairwise_cos_sim
 
 __all__ = ["POSTS", "info"]
 
-_MOST_CHARACTERS = 2**18  # of a request for tokens: each token takes some hundred bytes of JSON
+_MOST_CHARACTERS = 2**17  # of a request for tokens: each token takes some hundred bytes of JSON
 
 
 def _embed(engine: Engine, body: bytes, accept: str) -> Work:

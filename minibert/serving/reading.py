@@ -57,6 +57,7 @@ class Reading:
         _current.reading = self
         self._begin()
         try:
+            self._check()
             return function(*arguments)
         finally:
             self._end()
@@ -67,6 +68,9 @@ class Reading:
         self._end()
         self._parts += 1
         self._begin()
+        self._check()
+
+    def _check(self) -> None:
         if self._cancelled:
             raise CancelledError
 
