@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from minibert.base.arrays import Int64Array
+from minibert._utils.validation import Int64Array
 from minibert.models.pretrained import BertPreTrainedModel
 from minibert.serving.errors import ServiceError
 from minibert.serving.scheduler import Job
@@ -19,6 +19,7 @@ __all__ = [
     *("computation_of", "enough_of", "without_rest"),
 ]
 
+_MOST_WHOLE = 2**20  # characters of a text that cannot be cut at a space
 _CHARACTERS_PER_TOKEN = 8  # English has 4 to 5, with its spaces
 
 COUNTED = 2**16
@@ -115,9 +116,13 @@ def enough_of(text: str, tokenizer: BertTokenizer, limit: int) -> str:
     most = _CHARACTERS_PER_TOKEN * limit
     if len(text) <= most:
         return text
-    if tokenizer.truncation_side == "left":
-        return text[tokenizer.last_cut(text[:-most]) or 0 :]
-    return text[: tokenizer.last_cut(text[:most]) or len(text)]
+    left = tokenizer.truncation_side == "left"
+    place = tokenizer.last_cut(text[:-most] if left else text[:most])
+    if place is None:
+        if len(text) > _MOST_WHOLE:
+            raise ServiceError("too_large", f"a text of {len(text)} characters has hardly any spaces; send less of it.")
+        return text
+    return text[place:] if left else text[:place]
 
 
 def check_number(number: int, settings: Settings) -> None:

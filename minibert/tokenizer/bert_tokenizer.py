@@ -442,6 +442,13 @@ class BertTokenizer(Vocabulary):
         )
         return [row[0] for row in parts]
 
+    def last_cut(self, text: str) -> int | None:
+        """Return the last index at which a text can be cut so that the two parts have the tokens of the whole text.
+
+        This holds for any text that follows. The result is None if no such index is known.
+        """
+        return self._raw.last_cut(text)
+
     def windows(
         self, texts: Sequence[str], *, max_length: int, stride: int = 0, prompt: str = ""
     ) -> list[list[Encoding]]:

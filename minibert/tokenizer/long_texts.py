@@ -59,6 +59,11 @@ class RawEncoder:
         """Where this tokenizer's long texts can be cut; None if a cut might change their tokens."""
         return _cuts_of(self._tokenizer)
 
+    def last_cut(self, text: str) -> int | None:
+        """Return the last index at which a text can be cut, whatever follows it; None if there is none."""
+        found = self.cuts.last.match(text) if self.cuts is not None else None
+        return found.end() if found else None
+
     def encode(
         self,
         inputs: list[Any],

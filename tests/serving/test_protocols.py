@@ -304,7 +304,7 @@ def test_unknown_routes_and_methods(client: TestClient) -> None:
         assert response.headers["x-request-id"]
     assert client.get("/v1/none").json()["error"]["type"] == "invalid_request_error"
     assert client.get("/embed").json()["error_type"] == client.post("/info").json()["error_type"] == "Validation"
-    for method, path in (("POST", "/api/show"), ("POST", "/api/tags"), ("GET", "/api/embed")):  # of Ollama
+    for method, path in (("POST", "/api/pull"), ("POST", "/api/tags"), ("GET", "/api/embed")):  # of Ollama
         assert path in client.request(method, path).json()["error"][:20]
 
 
