@@ -68,6 +68,8 @@ class Probe:
         ------
         TypeError, OSError
         """
+        import safetensors.numpy
+
         home = Path(make_folder(folder))
         rows = {name: array.tolist() for name, array in self.inputs.items()}
         content: dict[str, Any] = {"format": FORMAT, **rows, "texts": [list(pair) for pair in self.texts]}
@@ -76,7 +78,7 @@ class Probe:
         text = "{" + ",\n".join(entries) + "}\n"
         write_whole(home / "probe.json", lambda file: file.write(text.encode()))
         write_whole(home / "probe.npz", lambda file: np.savez(file, **self.inputs))  # type: ignore[arg-type]
-        _write_safetensors(home / "probe.safetensors", self.inputs)
+        write_whole(home / "probe.safetensors", lambda file: file.write(safetensors.numpy.save(self.inputs)))
         lines = "".join("\t".join(filter(None, pair)) + "\n" for pair in self.texts)
         write_whole(home / "texts.txt", lambda file: file.write(lines.encode()))
         return [str(home / name) for name in ("probe.json", "probe.npz", "probe.safetensors", "texts.txt")]
@@ -160,19 +162,6 @@ def _json_rows(value: Any) -> str:
     if not isinstance(value, list):
         return json.dumps(value)
     return "[\n  " + ",\n  ".join(json.dumps(row, ensure_ascii=False) for row in value) + "]"
-
-
-def _write_safetensors(path: Path, arrays: dict[str, IntArray]) -> None:
-    """Write int64 arrays; the format is that of huggingface/safetensors."""
-    header: dict[str, Any] = {}
-    end = 0
-    for name, array in arrays.items():
-        header[name] = {"dtype": "I64", "shape": list(array.shape), "data_offsets": [end, end + 8 * array.size]}
-        end += 8 * array.size
-    content = json.dumps(header, separators=(",", ":")).encode()
-    content += b" " * (-len(content) % 8)
-    values = b"".join(np.ascontiguousarray(array, "<i8").tobytes() for array in arrays.values())
-    write_whole(path, lambda file: file.write(len(content).to_bytes(8, "little") + content + values))
 
 
 _LARGEST = 2**30

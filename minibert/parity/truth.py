@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -205,13 +206,11 @@ def plain_states(
 
 def _ops_of(precision: str) -> list[Ops]:
     if precision != "float32":
-        return [_half_ops(precision)]
-    return [_plain_ops(_forwards), _plain_ops(_backwards)]
+        return [_make_ops(_forwards, functools.partial(round_to, precision))]
+    return [_make_ops(_forwards), _make_ops(_backwards)]
 
 
-# --- a plain float32 forward, in the order of operations of transformers ----------------------------------------------
-
-Product = Callable[[FloatArray, FloatArray], FloatArray]
+# --- plain forwards, in the order of operations of transformers -------------------------------------------------------
 
 
 def _forwards(x: FloatArray, weight: FloatArray) -> FloatArray:
@@ -220,50 +219,14 @@ def _forwards(x: FloatArray, weight: FloatArray) -> FloatArray:
 
 
 def _backwards(x: FloatArray, weight: FloatArray) -> FloatArray:
-    product: FloatArray = np.ascontiguousarray(x[:, ::-1]) @ np.ascontiguousarray(weight[:, ::-1]).T
-    return product
+    return _forwards(np.ascontiguousarray(x[:, ::-1]), np.ascontiguousarray(weight[:, ::-1]))
 
 
-def _plain_embed(
-    words: FloatArray,
-    token_ids: IntArray,
-    token_type_table: FloatArray,
-    token_types: IntArray,
-    position_table: FloatArray,
-    positions: IntArray,
-) -> FloatArray:
-    total: FloatArray = words[token_ids] + token_type_table[token_types]
-    total += position_table[positions]
-    return total
-
-
-def _plain_layer_norm(x: FloatArray, norm: LayerNorm) -> FloatArray:
-    centered = x - x.mean(axis=-1, keepdims=True, dtype=np.float32)
-    variance = (centered * centered).mean(axis=-1, keepdims=True, dtype=np.float32)
-    normalized: FloatArray = centered / np.sqrt(variance + np.float32(norm.eps))
-    return normalized * norm.weight + norm.bias
-
-
-def _plain_ops(product: Product) -> Ops:
-    def linear(
-        x: FloatArray, linear: PreparedLinear, *, activation: str | None = None, residual: FloatArray | None = None
-    ) -> FloatArray:
-        y: FloatArray = product(x, linear.weight) + linear.bias
-        if activation is not None:
-            y = reference.ACTIVATION_FUNCTIONS[activation](y)
-        return y if residual is None else y + residual
-
-    return Ops(reference.OPS.prepare, _plain_embed, linear, reference.attention, _plain_layer_norm)
-
-
-# --- half precision ---------------------------------------------------------------------------------------------------
-
-
-def _half_ops(precision: str) -> Ops:
-    """Return ops whose weights, arguments and results are rounded; they add up in float32, as processors do."""
-
-    def half(x: FloatArray) -> FloatArray:
-        return round_to(precision, x)
+def _make_ops(
+    product: Callable[[FloatArray, FloatArray], FloatArray], half: Callable[[FloatArray], FloatArray] | None = None
+) -> Ops:
+    """Return float32 ops; with `half`, their weights, arguments and results are rounded, and sums are in float32."""
+    rounded: Callable[[FloatArray], FloatArray] = half or (lambda x: x)
 
     def embed(
         words: FloatArray,
@@ -273,16 +236,16 @@ def _half_ops(precision: str) -> Ops:
         position_table: FloatArray,
         positions: IntArray,
     ) -> FloatArray:
-        total = half(half(words[token_ids]) + half(token_type_table[token_types]))
-        return half(total + half(position_table[positions]))
+        total = rounded(rounded(words[token_ids]) + rounded(token_type_table[token_types]))
+        return rounded(total + rounded(position_table[positions]))
 
     def linear(
         x: FloatArray, linear: PreparedLinear, *, activation: str | None = None, residual: FloatArray | None = None
     ) -> FloatArray:
-        y = half(_forwards(half(x), half(linear.weight)) + half(linear.bias))
+        y = rounded(product(rounded(x), rounded(linear.weight)) + rounded(linear.bias))
         if activation is not None:
-            y = half(reference.ACTIVATION_FUNCTIONS[activation](y))
-        return y if residual is None else half(y + half(residual))
+            y = rounded(reference.ACTIVATION_FUNCTIONS[activation](y))
+        return y if residual is None else rounded(y + rounded(residual))
 
     def attention(
         query: FloatArray,
@@ -290,19 +253,18 @@ def _half_ops(precision: str) -> Ops:
         value: FloatArray,
         cu_seqlens: IntArray,
         num_heads: int,
-        *,
-        path: str = "",
-        return_scores: bool = False,
-        return_probs: bool = False,
+        **returned: Any,
     ) -> AttentionOutput:
-        context, scores, probs = reference.attention(
-            half(query), half(key), half(value), cu_seqlens, num_heads, return_scores=True, return_probs=True
-        )
-        kept = [[half(one) for one in part or ()] for part in (scores, probs)]
-        return AttentionOutput(half(context), kept[0] if return_scores else None, kept[1] if return_probs else None)
+        inputs = (rounded(query), rounded(key), rounded(value))
+        context, scores, probs = reference.attention(*inputs, cu_seqlens, num_heads, **returned)
+        parts = [None if part is None else [rounded(one) for one in part] for part in (scores, probs)]
+        return AttentionOutput(rounded(context), *parts)
 
     def layer_norm(x: FloatArray, norm: LayerNorm) -> FloatArray:
-        rounded = dataclasses.replace(norm, weight=half(norm.weight), bias=half(norm.bias))
-        return half(_plain_layer_norm(half(x), rounded))
+        x = rounded(x)
+        centered = x - x.mean(axis=-1, keepdims=True, dtype=np.float32)
+        variance = (centered * centered).mean(axis=-1, keepdims=True, dtype=np.float32)
+        normalized = centered / np.sqrt(variance + np.float32(norm.eps))
+        return rounded(normalized * rounded(norm.weight) + rounded(norm.bias))
 
     return Ops(reference.OPS.prepare, embed, linear, attention, layer_norm)
