@@ -317,11 +317,9 @@ def test_a_library_that_is_not_installed(tmp_path: Path) -> None:
             print(error)
     """
     lines = run_with({}, code, tmp_path).splitlines()
-    assert lines[:3] == [
-        "this part of minibert needs BERTopic, which is not installed: pip install bertopic",
-        "ChromaEmbeddingFunction",
-        "this part of minibert needs Haystack, which is not installed: pip install haystack-ai",
-    ]
+    assert lines[0].startswith("this part of minibert needs bertopic, which is not installed: pip install bertopic")
+    assert lines[1] == "ChromaEmbeddingFunction"
+    assert lines[2].startswith("this part of minibert needs haystack, which is not installed: pip install haystack-ai")
     assert "LangChainEmbeddings" in lines
     assert sum("is not installed: pip install " in line for line in lines) == 6
     assert lines[-1].startswith("module 'minibert.integrations' has no attribute 'Nothing'; it has BERTopicBackend, ")

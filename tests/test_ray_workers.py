@@ -280,10 +280,10 @@ def test_without_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     monkeypatch.setitem(sys.modules, "ray", None)
     texts = tmp_path / "texts.txt"
     texts.write_text("a\n")
-    with pytest.raises(ImportError, match=r"needs Ray, which is not installed: pip install 'ray\[data,serve\]'"):
+    with pytest.raises(ImportError, match=r"needs ray, which is not installed: pip install 'ray\[data,serve\]'"):
         RayWorkers("m")
     assert main(["embed", "-i", str(texts), "-o", str(tmp_path / "v.npy"), "--on", "ray"]) == 1
-    assert "needs Ray, which is not installed" in capsys.readouterr().err
+    assert "needs ray, which is not installed" in capsys.readouterr().err
 
 
 # --- Embedder ---------------------------------------------------------------------------------------------------------

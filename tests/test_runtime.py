@@ -393,10 +393,10 @@ def test_memory_of_a_forward_is_bounded_by_the_formula(tmp_path: Path) -> None:
 
 def test_a_result_too_large_for_the_memory_is_refused_at_once(model: Path) -> None:
     program = """
-        from minibert.models import bert_model as models
+        from minibert._utils import system
         from minibert.bert.packed import PackedBatch
         model = load()
-        models.available_memory = lambda: 2**30
+        system.available_memory = lambda: 2**30
         ids = np.full((2000, 500), 7)
         many = PackedBatch.from_sequences(ids, 0 * ids)
         start = time.process_time()

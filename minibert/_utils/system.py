@@ -1,4 +1,4 @@
-"""The cores and the memory that this process may use: limits of the machine, its affinity and its cgroups."""
+"""The cores, the memory and the libraries that this process may use: limits of the machine, affinity, cgroups."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
-__all__ = ["available_cores", "available_memory", "peak_memory"]
+__all__ = ["available_cores", "available_memory", "missing_library", "peak_memory", "require_memory"]
 
 _ROOT = Path("/")
+_ALWAYS_FITS = 1 << 24  # bytes; to ask the system for its limit takes longer than to fill them
 _Limit = TypeVar("_Limit", int, float)
 
 
@@ -49,6 +50,42 @@ def available_memory(root: Path = _ROOT) -> int | None:
     except (AttributeError, ValueError, OSError):
         return None
     return min([installed, *_limits(root, "memory", _read_memory)])
+
+
+def require_memory(needed: float, what: str, less: str) -> None:
+    """Raise a MemoryError if a result does not fit: most systems kill a process that needs too much memory.
+
+    Parameters
+    ----------
+    needed : int or float
+        The bytes of the result.
+    what : str
+        The result in words, in the plural, which begin the message.
+    less : str
+        The sentence that says what to do.
+    """
+    if needed < _ALWAYS_FITS:
+        return
+    limit = available_memory() or 2**60
+    if needed > limit:
+        raise MemoryError(
+            f"{what} take {min(needed, 2**90) / 2**30:,.1f} GiB; this process may use {limit / 2**30:,.1f}. {less}"
+        )
+
+
+def missing_library(what: str, error: ImportError, *packages: str) -> ImportError:
+    """Return the error of something that needs `packages`; `error` itself if the module of another one is missing.
+
+    Examples
+    --------
+    >>> missing_library("the search", ImportError("No module named 'faiss'", name="faiss"), "faiss-cpu")
+    ImportError("the search needs faiss, which is not installed: pip install faiss-cpu (No module named 'faiss')")
+    """
+    library = (error.name or "").partition(".")[0]
+    if not library or not any(package.strip("'").replace("-", "_").startswith(library) for package in packages):
+        return error
+    install = " ".join(packages)
+    return ImportError(f"{what} needs {library}, which is not installed: pip install {install} ({error})", name=library)
 
 
 def peak_memory(root: Path = _ROOT) -> int | None:

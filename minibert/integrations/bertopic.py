@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from minibert._utils.system import missing_library
 from minibert.integrations.backend import Backend
-from minibert.integrations.options import missing
 
 try:
     from bertopic.backend import BaseEmbedder
 except ModuleNotFoundError as error:
-    raise missing("BERTopic", "bertopic", error) from error
+    raise missing_library("this part of minibert", error, "bertopic") from error
 
 __all__ = ["BERTopicBackend"]
 

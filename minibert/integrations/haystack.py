@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from minibert.integrations.options import DEFAULT_MODEL, SentenceTransformer, load_model, missing
+from minibert._utils.system import missing_library
+from minibert.integrations.options import DEFAULT_MODEL, SentenceTransformer, load_model
 
 try:
     from haystack import Document, component
 except ModuleNotFoundError as error:
-    raise missing("Haystack", "haystack-ai", error) from error
+    raise missing_library("this part of minibert", error, "haystack-ai") from error
 
 __all__ = ["HaystackDocumentEmbedder", "HaystackTextEmbedder"]
 

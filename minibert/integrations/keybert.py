@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from minibert._utils.system import missing_library
 from minibert.integrations.backend import Backend
-from minibert.integrations.options import missing
 
 try:
     from keybert.backend import BaseEmbedder
 except ModuleNotFoundError as error:
-    raise missing("KeyBERT", "keybert", error) from error
+    raise missing_library("this part of minibert", error, "keybert") from error
 
 __all__ = ["KeyBERTBackend"]
 

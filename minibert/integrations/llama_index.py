@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from minibert.integrations.options import DEFAULT_MODEL, SentenceTransformer, load_model, missing, name_of
+from minibert._utils.system import missing_library
+from minibert.integrations.options import DEFAULT_MODEL, SentenceTransformer, load_model, name_of
 
 try:
     from llama_index.core.base.embeddings.base import BaseEmbedding
     from llama_index.core.bridge.pydantic import Field, PrivateAttr
 except ModuleNotFoundError as error:
-    raise missing("llama-index", "llama-index-core", error) from error
+    raise missing_library("this part of minibert", error, "llama-index-core") from error
 
 __all__ = ["LlamaIndexEmbedding"]
 

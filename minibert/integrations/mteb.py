@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from minibert._utils.system import missing_library
 from minibert._utils.validation import FloatArray
-from minibert.integrations.options import DEFAULT_MODEL, SentenceTransformer, load_model, missing, name_of
+from minibert.integrations.options import DEFAULT_MODEL, SentenceTransformer, load_model, name_of
 
 try:
     from mteb.models import ModelMeta
     from mteb.models.abs_encoder import AbsEncoder, get_prompt_name
 except ModuleNotFoundError as error:
-    raise missing("mteb", "mteb", error) from error
+    raise missing_library("this part of minibert", error, "mteb") from error
 
 __all__ = ["MTEBEncoder"]
 

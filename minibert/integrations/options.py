@@ -17,7 +17,6 @@ __all__ = [
     "check_option_names",
     "check_options",
     "load_model",
-    "missing",
     "name_of",
 ]
 
@@ -59,11 +58,3 @@ def check_options(model: SentenceTransformer, options: Mapping[str, Any]) -> Non
     if not isinstance(vectors, np.ndarray):
         shown = ", ".join(f"{name}={value!r}" for name, value in options.items())
         raise ValueError(f"With {shown} encode does not give an array of one vector per text. Leave that out.")
-
-
-def missing(library: str, package: str, error: ModuleNotFoundError) -> ImportError:
-    """Return the error of a module whose library is not installed; `error` itself if it names another module."""
-    module = (error.name or "?").partition(".")[0]
-    if not package.strip("'").replace("-", "_").startswith(module):
-        return error
-    return ImportError(f"this part of minibert needs {library}, which is not installed: pip install {package}")

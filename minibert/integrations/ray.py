@@ -20,11 +20,11 @@ import numpy as np
 import minibert
 from minibert._utils.files import os_reason
 from minibert._utils.reporting import warn_caller
-from minibert._utils.system import available_cores
+from minibert._utils.system import available_cores, missing_library
 from minibert._utils.validation import FloatArray, IntArray, brief, check_choice, check_int, counted
 from minibert.corpus.embed import Results, probe_vector
 from minibert.corpus.sources import ON_ERROR
-from minibert.integrations.options import DEFAULT_MODEL, SentenceTransformer, check_options, missing
+from minibert.integrations.options import DEFAULT_MODEL, SentenceTransformer, check_options
 from minibert.models.backend import choose_compute_type
 from minibert.sentence.encoding import CutTexts, EncodedTexts
 from minibert.sentence.options import EncodeOptions
@@ -217,7 +217,7 @@ def _import_ray() -> Any:
     try:
         import ray
     except ModuleNotFoundError as error:
-        raise missing("Ray", "'ray[data,serve]'", error) from error
+        raise missing_library("this part of minibert", error, "'ray[data,serve]'") from error
     return ray
 
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
-from minibert._utils.system import available_memory
+from minibert._utils.system import require_memory
 from minibert._utils.validation import FloatArray, check_indices, check_int
 from minibert.bert import encoder
 from minibert.bert.ops import Ops
@@ -30,7 +30,6 @@ __all__ = ["TOKENS_PER_STEP", "BertModel", "PackedOutput", "StepHead"]
 TOKENS_PER_STEP = 1024
 
 # Results of fewer bytes skip the memory check, because asking the system takes longer than a short text.
-_NEVER_TOO_MUCH = 1 << 28
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -354,20 +353,15 @@ class BertModel(BertPreTrainedModel):
         """
         hidden_size, heads = self.config.hidden_size, self.config.num_attention_heads
         most = 4 * batch.num_tokens * (hidden_size * num_states + heads * batch.max_seqlen * num_attentions)
-        if most + logits < _NEVER_TOO_MUCH:
+        if most + logits < 1 << 28:
             return
-        limit = available_memory()
         pairs = heads * float((np.diff(batch.cu_seqlens).astype(np.float64) ** 2).sum())
         needed = 4 * (batch.num_tokens * hidden_size * num_states + pairs * num_attentions) + logits
-        if limit is not None and needed > limit:
-            result = f"{num_states} hidden states and {num_attentions} attentions of {batch.num_tokens:,} tokens"
-            less = "output_hidden_states=False"
-            if logits:
-                result, less = f"The logits, {result}", f"{less}, or positions= for a masked LM"
-            raise MemoryError(
-                f"{result} take {needed / 2**30:,.1f} GiB; this process may use {limit / 2**30:,.1f}. Give fewer texts "
-                f"at once, or keep less: {less}."
-            )
+        result = f"{num_states} hidden states and {num_attentions} attentions of {batch.num_tokens:,} tokens"
+        less = "output_hidden_states=False"
+        if logits:
+            result, less = f"The logits, {result}", f"{less}, or positions= for a masked LM"
+        require_memory(needed, result, f"Give fewer texts at once, or keep less: {less}.")
 
     def get_input_embeddings(self) -> Embedding:
         """Return the word embeddings; ``model.get_input_embeddings()(ids)`` looks up ids without a forward."""

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from minibert._utils.system import available_memory
+from minibert._utils.system import require_memory
 from minibert._utils.validation import FloatArray, brief, check_int, counted
 from minibert.bert.config import BertConfig
 from minibert.bert.ops import Ops
@@ -26,9 +26,6 @@ from minibert.trace.trace import Site, Trace, check_tokens
 from minibert.trace.tracer import Deliver, Queue, Recorder, Tracer, nbytes_of
 
 __all__ = ["Traceable"]
-
-# Values of fewer bytes skip the memory check, because asking the system takes longer than a layer of a short text.
-_NEVER_TOO_MUCH = 1 << 24
 
 
 class _Plan(NamedTuple):
@@ -251,15 +248,11 @@ class Traceable:
         sizes = nbytes_of(plan.names, plan.batch, plan.record, np.dtype(self._result_dtype).itemsize)
         recorded = sum(sizes.values())
         needed = recorded + self._output_nbytes(plan.batch)
-        if needed < _NEVER_TOO_MUCH:
-            return
-        limit = available_memory()
-        if limit is None or needed <= limit:
-            return
         largest = max(sizes, key=lambda name: sizes[name], default="")
-        raise MemoryError(
-            f"{counted(len(sizes), 'name')} of {plan.batch.num_tokens:,} tokens take {recorded / 2**30:,.1f} GiB (the "
-            f"largest one, {largest}, {sizes.get(largest, 0) / 2**30:,.1f}), and the output takes "
-            f"{(needed - recorded) / 2**30:,.1f}; this process may use {limit / 2**30:,.1f}. Record less, such as "
-            "record='hidden_states.*', give fewer texts at once, or use stream(), which keeps nothing."
+        require_memory(
+            needed,
+            f"{counted(len(sizes), 'name')} of {plan.batch.num_tokens:,} tokens (the largest one, {largest}, has "
+            f"{sizes.get(largest, 0) / 2**30:,.1f} GiB) and the output",
+            "Record less, such as record='hidden_states.*', give fewer texts at once, or use stream(), which keeps "
+            "nothing.",
         )

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.files import declared_nbytes, is_regular_file, parse_json, parse_npy, printable, read_bytes
-from minibert._utils.system import available_memory
+from minibert._utils.system import require_memory
 from minibert._utils.torch_interop import to_array
 from minibert._utils.validation import brief
 from minibert.checkpoint.safetensors import StoredTensor, read_header
@@ -191,12 +191,9 @@ def _content(path: Path) -> bytes:
 
 
 def _check_memory(needed: int, path: Path) -> None:
-    limit = available_memory()
-    if limit is not None and 2 * needed > limit:
-        raise MemoryError(
-            f"{printable(str(path))} holds {needed / 2**30:,.1f} GiB of values; this process may use "
-            f"{limit / 2**30:,.1f}. Dump fewer names or fewer texts."
-        )
+    require_memory(
+        2 * needed, f"Two copies of the values of {printable(str(path))}", "Dump fewer names or fewer texts."
+    )
 
 
 def _read_npz(path: Path) -> Dump:

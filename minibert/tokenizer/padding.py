@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from minibert._utils.reporting import warn_caller
-from minibert._utils.system import available_memory
+from minibert._utils.system import require_memory
 from minibert._utils.torch_interop import is_tensor, to_array
 from minibert._utils.validation import brief, check_choice, check_int, counted
 from minibert.tokenizer.files import SIDES
@@ -18,8 +18,6 @@ __all__ = ["PADDING", "choose_limit", "choose_side", "choose_strategy", "choose_
 PADDING = ("longest", "max_length", "do_not_pad")
 TRUNCATION = ("longest_first", "only_first", "only_second", "do_not_truncate")
 
-# Fewer numbers skip the memory check, because asking the system takes longer than a short text.
-_NEVER_TOO_MUCH = 1 << 24
 
 # The columns that are padded besides input_ids, and the value of padding in each.
 _FILLS = {"attention_mask": 0, "token_type_ids": 0, "special_tokens_mask": 1}
@@ -99,15 +97,8 @@ def choose_widths(
 
 
 def _check_memory(rows: int, width: int) -> None:
-    """Raise a MemoryError for rows that do not fit into memory, because most systems kill a process instead."""
-    numbers = rows * width
-    if numbers < _NEVER_TOO_MUCH:
-        return
-    limit = available_memory()
-    if numbers >= 2**59 or (limit is not None and 3 * 8 * numbers > limit):
-        raise MemoryError(
-            f"{counted(rows, 'row')} of {brief(width)} tokens do not fit into memory; give a smaller length."
-        )
+    """Raise a MemoryError for rows that do not fit into memory: ids, types and mask, each of 8 bytes."""
+    require_memory(3 * 8 * rows * width, f"{counted(rows, 'row')} of {brief(width)} tokens", "Give a smaller length.")
 
 
 def choose_strategy(name: str, value: bool | str, choices: tuple[str, ...]) -> str:

@@ -234,7 +234,7 @@ def test_a_model_shared_by_threads(model_of: ModelOf) -> None:
 def test_logits_that_do_not_fit_into_memory(model_of: ModelOf, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     model = model_of(name)
     inputs = {"input_ids": np.zeros((20_000, 40), dtype=np.int64)}  # 0.3 GB of logits
-    monkeypatch.setattr(bert_model, "available_memory", lambda: 300_000_000)
+    monkeypatch.setattr("minibert._utils.system.available_memory", lambda: 300_000_000)
     ran = []
     monkeypatch.setattr(bert_model.encoder, "forward", lambda *arguments, **options: ran.append(1))
     for call in (lambda: model(**inputs), lambda: model(**inputs, output_hidden_states=True)):

@@ -430,7 +430,7 @@ def test_an_archive_that_unpacks_to_more_than_the_memory(tmp_path: Path, monkeyp
     header = npy("{'descr': '<f4', 'fortran_order': False, 'shape': (5000000,), }")
     (tmp_path / "bomb.npz").write_bytes(zipped("a.npy", header + bytes(20_000_000)))
     assert (tmp_path / "bomb.npz").stat().st_size < 100_000
-    monkeypatch.setattr("minibert.parity.dumps.available_memory", lambda: 30_000_000)
+    monkeypatch.setattr("minibert._utils.system.available_memory", lambda: 30_000_000)
     with pytest.raises(MemoryError, match="Dump fewer names"):
         read_dump(tmp_path / "bomb.npz")
 

@@ -16,7 +16,6 @@ import minibert
 from benchmarks.checkpoints import random_checkpoint
 from minibert import BertModel, exact
 from minibert.bert import reference
-from minibert.models import tracing
 from minibert.models.bert_model import TOKENS_PER_STEP
 from tests.support.head_models import CLASSES, head_checkpoint, inputs_of
 from tests.support.text_data import english_texts, naughty_lines, needs_data, udhr_lines
@@ -398,12 +397,12 @@ def test_too_much_is_refused_before_anything_is_computed(
         raise AssertionError("an op was called")
 
     ops = reference.OPS._replace(embed=never, linear=never, attention=never, layer_norm=never)
-    monkeypatch.setattr(tracing, "_NEVER_TOO_MUCH", 0)
-    monkeypatch.setattr(tracing, "available_memory", lambda: trace.nbytes)
-    with pytest.raises(MemoryError, match=r"names of 2,048 tokens take .*or use stream\(\), which keeps nothing"):
+    monkeypatch.setattr("minibert._utils.system._ALWAYS_FITS", 0)
+    monkeypatch.setattr("minibert._utils.system.available_memory", lambda: trace.nbytes)
+    with pytest.raises(MemoryError, match=r"names of 2,048 tokens .* take .*or use stream\(\), which keeps nothing"):
         model.with_ops(ops).trace(ids)
     assert len(model.trace(ids, record="embeddings")) == 1
-    monkeypatch.setattr(tracing, "available_memory", lambda: 2 * trace.nbytes)
+    monkeypatch.setattr("minibert._utils.system.available_memory", lambda: 2 * trace.nbytes)
     assert len(model.trace(ids)) == len(trace)
     with pytest.raises(MemoryError, match="take"):
         exact.forward(model, ids)
