@@ -32,12 +32,12 @@ from benchmarks.checkpoints import ODD, random_checkpoint
 from benchmarks.readme import publish, table_parser
 from minibert import BertModel
 from minibert.checkpoint.files import DEFAULT_MODEL
-from minibert.parity.diagnosis import diagnose
-from minibert.parity.finding import Finding
-from minibert.parity.mistake import DENSE, Mistake, Recipe, part_mistake
-from minibert.parity.mistakes import MISTAKES, forward_values, simulate
+from minibert.parity.diagnosis.catalogue import MISTAKES
+from minibert.parity.diagnosis.findings import Finding
+from minibert.parity.diagnosis.mistakes import DENSE, VECTOR, Mistake, Recipe, forward_values, mask_of, part_mistake
+from minibert.parity.diagnosis.search import diagnose
+from minibert.parity.diagnosis.simulation import simulate
 from minibert.parity.subject import InapplicableError, Padded, visible
-from minibert.parity.vectors import VECTOR, mask_of
 
 BUDGET = 4.0
 DUMPS: dict[str, list[str]] = {
@@ -95,7 +95,7 @@ class Subject:
     def diagnose(self, port: Mapping[str, np.ndarray], rows: Sequence[str] = ()) -> list[Finding]:
         """Return what `minibert.parity` says about a port."""
         wrong = [name for name, array in port.items() if not self.ratio(name, array) <= BUDGET]
-        return diagnose(self.model, self.inputs, port, wrong, budget=BUDGET, vectors=self.truth[VECTOR], rows=rows)
+        return diagnose(self.model, self.padded, port, wrong, budget=BUDGET, vectors=self.truth[VECTOR], rows=rows)
 
 
 def rms(name: str, array: np.ndarray, inputs: Padded) -> float:

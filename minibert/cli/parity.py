@@ -299,8 +299,8 @@ def _names(arguments: argparse.Namespace) -> int:
 def _simulate(arguments: argparse.Namespace) -> int:
     import numpy as np
 
+    from minibert.parity.diagnosis import MISTAKES, simulate
     from minibert.parity.inputs import of_probe, read_inputs
-    from minibert.parity.mistakes import MISTAKES, simulate
 
     if arguments.mistake == "list":
         for mistake in MISTAKES.values():

@@ -16,15 +16,16 @@ import minibert
 from minibert._utils.files import printable
 from minibert._utils.validation import FloatArray, brief, counted
 from minibert.bert.packed import PackedBatch
-from minibert.parity.diagnosis import diagnose
+from minibert.parity.diagnosis.findings import Finding
+from minibert.parity.diagnosis.forward import state_name
+from minibert.parity.diagnosis.mistakes import VECTOR, mask_of
+from minibert.parity.diagnosis.search import diagnose
 from minibert.parity.dumps import Dump, NothingComparedError, as_dump, read_dump
-from minibert.parity.finding import Finding
 from minibert.parity.inputs import check_inputs, check_weights, of_probe, read_inputs, row_labels
 from minibert.parity.matching import Matched, Meaning, Placed, match, place, shape_of
 from minibert.parity.report import UNIT, Report, Row
-from minibert.parity.subject import INPUTS, Subject, visible
+from minibert.parity.subject import INPUTS, Padded, Subject, visible
 from minibert.parity.truth import HALF_PRECISIONS, true_values
-from minibert.parity.vectors import VECTOR, mask_of, state_name
 from minibert.parity.verdict import RMS, Errors, find_moved, is_allowed, verdict_of, with_levels
 from minibert.trace.names import Spec
 
@@ -274,7 +275,8 @@ class _Comparison:
         if not {*holds.values()} <= self._specs.keys():  # queries and keys are exchanged, which says enough
             return report
         model = self._subject.model
-        causes = diagnose(model, self._inputs, port, wrong, budget=RMS, vectors=vectors, rows=labels, holds=holds)
+        padded = Padded.of(model.config, self._inputs)
+        causes = diagnose(model, padded, port, wrong, budget=RMS, vectors=vectors, rows=labels, holds=holds)
         own = {name for cause in causes for name in cause.names}
         marked = [dataclasses.replace(row, own=row.level == "wrong" and row.name in own) for row in rows]
         return dataclasses.replace(report, names=marked, diagnosis=causes or report.diagnosis)

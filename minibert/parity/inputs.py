@@ -15,8 +15,8 @@ import numpy.typing as npt
 from minibert._utils.files import check_format, make_folder, parse_json, printable, read_bytes, write_whole
 from minibert._utils.validation import IntArray, brief, check_int, counted
 from minibert.errors import ModelFormatError
+from minibert.parity.diagnosis.findings import Finding
 from minibert.parity.dumps import NothingComparedError, read_dump
-from minibert.parity.finding import Finding
 from minibert.parity.subject import INPUTS, Padded, Subject
 from minibert.parity.truth import HALF_PRECISIONS, round_to
 

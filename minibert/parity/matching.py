@@ -14,10 +14,10 @@ import numpy.typing as npt
 from minibert._utils.files import printable
 from minibert._utils.validation import FloatArray, brief, counted
 from minibert.bert.packed import PackedBatch
+from minibert.parity.diagnosis.mistakes import VECTOR
 from minibert.parity.dumps import Dump
 from minibert.parity.layouts import Aligned, align, expected_shape
 from minibert.parity.subject import INPUTS, Subject
-from minibert.parity.vectors import VECTOR
 from minibert.parity.verdict import NEARER
 from minibert.trace.names import TABLE, Spec
 

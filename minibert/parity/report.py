@@ -8,7 +8,7 @@ from typing import Any
 
 from minibert._utils.files import printable
 from minibert._utils.validation import counted
-from minibert.parity.finding import Finding
+from minibert.parity.diagnosis.findings import Finding
 
 __all__ = ["FORMAT", "UNIT", "Report", "Row"]
 

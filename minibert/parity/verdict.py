@@ -12,12 +12,12 @@ import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray, counted
 from minibert.bert.packed import PackedBatch
-from minibert.parity.finding import Finding
-from minibert.parity.replay import encoder_of
+from minibert.parity.diagnosis.findings import Finding
+from minibert.parity.diagnosis.forward import state_name
+from minibert.parity.diagnosis.mistakes import VECTOR, mask_of
 from minibert.parity.report import Row
 from minibert.parity.subject import Subject, visible
 from minibert.parity.truth import HALF_PRECISIONS, Unit, Values, measure_units, plain_states, round_to, true_values
-from minibert.parity.vectors import VECTOR, mask_of, state_name
 from minibert.trace.names import Names
 
 __all__ = ["LARGEST", "NEARER", "RMS", "Errors", "find_moved", "is_allowed", "verdict_of", "with_levels"]
@@ -112,7 +112,7 @@ class Errors:
         mask = self._batch.mask
         true = self.truth["embeddings"][mask]
         error = embeddings[mask] - true
-        centered = true - encoder_of(self._subject.model).weights.embeddings_norm.bias
+        centered = true - self._subject.model.weights.embeddings_norm.bias
         factors = (error * centered).sum(axis=1) / np.maximum((centered * centered).sum(axis=1), 1e-300)
         rest = error - factors[:, None] * centered
         return bool(np.sum(rest * rest) < _SCALED * np.sum(error * error))

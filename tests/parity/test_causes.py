@@ -10,9 +10,9 @@ import pytest
 from benchmarks.checkpoints import random_checkpoint
 from benchmarks.mistakes import DUMPS, ODD_FIRST, Subject
 from minibert import BertModel, parity
-from minibert.parity.mistake import Mistake, names_of_layer, part_mistake
-from minibert.parity.mistakes import MISTAKES, simulate
-from minibert.parity.vectors import VECTOR
+from minibert.parity.diagnosis.catalogue import MISTAKES
+from minibert.parity.diagnosis.mistakes import VECTOR, Mistake, names_of_layer, part_mistake
+from minibert.parity.diagnosis.simulation import simulate
 
 LAYERS = 4
 

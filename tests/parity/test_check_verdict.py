@@ -10,7 +10,7 @@ import pytest
 
 from minibert import BertModel, SentenceTransformer, exact, parity
 from minibert.checkpoint.files import DEFAULT_MODEL
-from minibert.parity.mistakes import simulate
+from minibert.parity.diagnosis.simulation import simulate
 from minibert.parity.subject import Subject
 from minibert.parity.truth import Values, measure_units, round_to, true_values
 from minibert.parity.verdict import LARGEST, RMS

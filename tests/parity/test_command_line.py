@@ -11,8 +11,8 @@ import pytest
 
 import minibert
 from minibert import BertModel, BertTokenizer, parity
+from minibert.parity.diagnosis.simulation import simulate
 from minibert.parity.matching import STYLES
-from minibert.parity.mistakes import simulate
 from minibert.parity.report import FORMAT
 from tests.support.checkpoints import random_checkpoint, sentence_model
 from tests.support.command_line import run

@@ -13,14 +13,11 @@ import pytest
 from benchmarks.checkpoints import random_checkpoint
 from benchmarks.mistakes import BUDGET, DUMPS, ODD_FIRST, Subject, combinations, judge, try_mistakes
 from minibert import BertModel
-from minibert.parity.diagnosis import diagnose
-from minibert.parity.finding import Finding
-from minibert.parity.mistake import Mistake, names_of_layer, part_mistake
-from minibert.parity.mistakes import MISTAKES, simulate
-from minibert.parity.mistakes_attention import leak_mistake, scale_mistake
-from minibert.parity.mistakes_norms import eps_mistake
-from minibert.parity.search import Search
-from minibert.parity.vectors import VECTOR
+from minibert.parity.diagnosis.catalogue import MISTAKES, eps_mistake, leak_mistake, scale_mistake
+from minibert.parity.diagnosis.findings import Finding
+from minibert.parity.diagnosis.mistakes import VECTOR, Mistake, names_of_layer, part_mistake
+from minibert.parity.diagnosis.search import Search, diagnose
+from minibert.parity.diagnosis.simulation import simulate
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +160,7 @@ def test_drawn_sets_of_mistakes(subject: Subject, count: int) -> None:
     [
         (eps_mistake(3e-4), "N1.0.0003", "0.0003"),
         (eps_mistake(2e-3, outside=True), "N2.0.002", "0.002"),
-        (scale_mistake("A2.none", "", lambda here, size: 0.77), "A2.fitted", "0.77"),
+        (scale_mistake(0.77), "A2.fitted", "0.77"),
         (leak_mistake(-3.25), "A6.weak", "-3.25"),
     ],
 )
@@ -291,7 +288,7 @@ def test_a_vector_of_an_unknown_recipe(subject: Subject) -> None:
     """A model with other modules after the pooling: only that the vector is wrong is known."""
     truth = np.random.default_rng(0).standard_normal((5, 7))
     port = {VECTOR: np.zeros((5, 7), np.float32)}
-    found = diagnose(subject.model, subject.inputs, port, [VECTOR], budget=BUDGET, vectors=truth)
+    found = diagnose(subject.model, subject.padded, port, [VECTOR], budget=BUDGET, vectors=truth)
     assert said(found) == [()]
 
 

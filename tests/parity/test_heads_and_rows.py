@@ -12,10 +12,10 @@ import pytest
 from benchmarks.checkpoints import random_checkpoint
 from benchmarks.mistakes import DUMPS, ODD_FIRST, Subject
 from minibert import BertModel, load, parity
-from minibert.parity.mistake import names_of_layer, part_mistake
-from minibert.parity.mistakes import MISTAKES, simulate
-from minibert.parity.vectors import VECTOR
-from minibert.parity.wording import separate_by
+from minibert.parity.diagnosis.catalogue import MISTAKES
+from minibert.parity.diagnosis.findings import separate_by
+from minibert.parity.diagnosis.mistakes import VECTOR, names_of_layer, part_mistake
+from minibert.parity.diagnosis.simulation import simulate
 from tests.support.head_models import head_checkpoint
 
 

@@ -14,8 +14,9 @@ from benchmarks import parity
 from benchmarks.checkpoints import random_checkpoint
 from benchmarks.mistakes import Subject
 from minibert import BertModel
-from minibert.parity.mistakes import MISTAKES, find_mistakes, forward_values, simulate
-from minibert.parity.vectors import VECTOR
+from minibert.parity.diagnosis.catalogue import MISTAKES
+from minibert.parity.diagnosis.mistakes import VECTOR, forward_values
+from minibert.parity.diagnosis.simulation import find_mistakes, simulate
 from tests.support.mutants import MUTANTS, mutated
 
 # Most kinds of inside of BERT in one small model; the axes have different lengths.

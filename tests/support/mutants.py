@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from minibert import BertModel
-from minibert.parity.forward import Forward
-from minibert.parity.mistakes import MISTAKES
+from minibert.parity.diagnosis.catalogue import MISTAKES
+from minibert.parity.diagnosis.forward import Forward
 from minibert.parity.subject import Padded
 
 __all__ = ["MUTANTS", "mutated"]

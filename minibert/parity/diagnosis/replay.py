@@ -21,14 +21,12 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray
-from minibert.parity.forward import Forward, Model, names_of
-from minibert.parity.mistake import DENSE, Mistake, Recipe, part_mistake, symbol_of
-from minibert.parity.parts import Here, Part, Store
-from minibert.parity.subject import InapplicableError, Padded, visible
-from minibert.parity.vectors import VECTOR, mask_of, state_name, vector
+from minibert.parity.diagnosis.forward import Forward, Here, Model, Part, Store, names_of, state_name
+from minibert.parity.diagnosis.mistakes import DENSE, VECTOR, Mistake, Recipe, mask_of, part_mistake, symbol_of, vector
+from minibert.parity.subject import Padded, visible
 from minibert.trace.names import EMBEDDINGS, LAYER, POOLER
 
-__all__ = ["Place", "Replay", "encoder_of", "replay"]
+__all__ = ["Measured", "Replay", "rms"]
 
 # The least unit, relative to the RMS of a value: about the error of rounding it to float32 once, and of a long sum. One
 # large feature can make up most of a value, and then one sum of one order is a matter of luck.
@@ -40,14 +38,12 @@ _LEAST_UNIT_OF_CURVES = 2.0**-25
 
 
 def _backwards(inner: Part, here: Here, x: FloatArray, weight: FloatArray) -> FloatArray:
-    y: FloatArray = inner(here, np.ascontiguousarray(x[:, ::-1]), np.ascontiguousarray(weight[:, ::-1]))
-    return y
+    return inner(here, np.ascontiguousarray(x[:, ::-1]), np.ascontiguousarray(weight[:, ::-1]))
 
 
 def _in_blocks(inner: Part, here: Here, x: FloatArray, weight: FloatArray) -> FloatArray:
     blocks = range(0, x.shape[1], 64)
-    y: FloatArray = sum(inner(here, x[:, k : k + 64], weight[:, k : k + 64]) for k in blocks)
-    return y
+    return sum((inner(here, x[:, k : k + 64], weight[:, k : k + 64]) for k in blocks), start=np.zeros((), x.dtype))
 
 
 # Other orders of summation, which are a library's choice.
@@ -55,7 +51,7 @@ _ORDERS = tuple(part_mistake("", "", "", DENSE, product=product) for product in 
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class Measured:
     """One name of a port, compared with what follows from the port's own values before it.
 
     Parameters
@@ -77,40 +73,10 @@ class Place:
         return self.error / self.unit if np.isfinite(self.error) else np.inf
 
 
-def encoder_of(model: Any) -> Model:
-    """Return the model whose weights are computed: that of a `SentenceTransformer`, or the model itself."""
-    if hasattr(model, "pipeline") and hasattr(model, "model"):
-        model = model.model
-    if not all(hasattr(model, field) for field in ("config", "weights", "ops")):
-        raise TypeError(
-            f"expected a model of minibert, such as BertModel.from_pretrained(...), not {type(model).__name__}"
-        )
-    encoder: Model = model
-    return encoder
-
-
-def _rms(values: FloatArray) -> float:
+def rms(values: FloatArray) -> float:
+    """Return the root of the mean square; 0 for no values."""
     with np.errstate(all="ignore"):
         return float(np.sqrt(np.mean(np.square(values, dtype=np.float64)))) if values.size else 0.0
-
-
-def replay(model: Any, inputs: Mapping[str, Any], port: Mapping[str, FloatArray]) -> list[Place]:
-    """Compute each name of a port in float64 from the names before it, and compare.
-
-    Parameters
-    ----------
-    model : BertModel, a model with a head, or a SentenceTransformer
-    inputs : mapping, as the model takes it
-    port : mapping of canonical names to padded arrays
-
-    Returns
-    -------
-    list of Place
-        In the order of the forward pass. Names that are not of the encoder or its pooler are left out.
-    """
-    encoder = encoder_of(model)
-    found = Replay(encoder, Padded.of(encoder.config, inputs), port)
-    return list(found.places().values())
 
 
 class Replay:
@@ -130,8 +96,8 @@ class Replay:
         self, model: Model, inputs: Padded, port: Mapping[str, FloatArray], recipe: Recipe | None = None
     ) -> None:
         self.model, self.inputs, self.recipe = model, inputs, recipe
-        self._names = names_of(model)
-        known = [*self._names.specs, *([VECTOR] if recipe is not None else [])]
+        self.names = names_of(model)
+        known = [*self.names.specs, *([VECTOR] if recipe is not None else [])]
         self.port = {name: self._usable(np.asarray(port[name])) for name in known if name in port}
         self._complete = frozenset(name for name, array in self.port.items() if np.isfinite(array).all())
         self.spans = self._spans()
@@ -174,7 +140,7 @@ class Replay:
     def _stage_of(self, name: str) -> int | str:
         if name == VECTOR:
             return "vector"
-        layer = self._names.specs[name].layer
+        layer = self.names.specs[name].layer
         if layer is not None:
             return layer
         return "embeddings" if name.startswith("embeddings") else "pooler"
@@ -206,8 +172,8 @@ class Replay:
             closed[name] = frozenset({name}).union(*before)
         return {name: closed[name] for name in self.port}
 
-    def touched(self, mistake: Mistake, names: Iterable[str]) -> list[str]:
-        """Return the names whose computation from the names before them has this mistake in it."""
+    def affected(self, mistake: Mistake, names: Iterable[str]) -> list[str]:
+        """Return the names whose computation from the names before them this mistake changes."""
         return [name for name in names if any(mistake.acts_at(one) for one in self.segments[name])]
 
     # --- forwards -----------------------------------------------------------------------------------------------------
@@ -337,21 +303,11 @@ class Replay:
 
     def _vector(self, values: Mapping[str, FloatArray], forward: Forward, mistakes: Sequence[Mistake]) -> FloatArray:
         assert self.recipe is not None
-        recipe = self.recipe
-        for mistake in mistakes:
-            if mistake.vector is not None:
-                recipe = mistake.vector(recipe)
-        known = {
-            name: self.port[name] for name in self.port if name in ("embeddings", "pooler") or name.count(".") == 2
-        }
-        depth = self.model.config.num_hidden_layers
-        filled = {name: np.where(np.isfinite(array), array, values.get(name, 0.0)) for name, array in known.items()}
-        try:
-            with np.errstate(all="ignore"):
-                together = {name: array.astype(forward.dtype) for name, array in {**values, **filled}.items()}
-                return vector(together, forward.inputs, depth, recipe)
-        except KeyError as error:
-            raise InapplicableError(f"{error} is not known here") from None
+        states = {state_name(i) for i in range(self.model.config.num_hidden_layers + 1)} | {"pooler"}
+        given = {name: array for name, array in self.port.items() if name in states}
+        filled = {name: np.where(np.isfinite(array), array, values.get(name, 0.0)) for name, array in given.items()}
+        together = {name: array.astype(forward.dtype) for name, array in {**values, **filled}.items()}
+        return vector(together, forward.inputs, self.model.config.num_hidden_layers, self.recipe, mistakes)
 
     # --- comparing ----------------------------------------------------------------------------------------------------
 
@@ -360,7 +316,7 @@ class Replay:
         mask = mask_of(name, self.inputs.mask)
         given = np.where(np.isfinite(self.port[name]), self.port[name], np.nan)
         with np.errstate(all="ignore"):
-            return _rms(visible(computed, mask) - visible(given, mask))
+            return rms(visible(computed, mask) - visible(given, mask))
 
     def error_with_hidden(self, name: str, computed: FloatArray) -> float:
         """Return the RMS difference of probs over visible queries and all keys; of other names over visible places."""
@@ -371,17 +327,17 @@ class Replay:
         ):
             return self.error(name, computed)
         queries = np.broadcast_to(self.inputs.mask[:, None, :, None], given.shape)
-        return _rms(computed[queries] - given[queries])
+        return rms(computed[queries] - given[queries])
 
     def size(self, name: str, computed: FloatArray) -> float:
         """Return the RMS of a value over the visible places."""
-        return _rms(visible(computed, mask_of(name, self.inputs.mask)))
+        return rms(visible(computed, mask_of(name, self.inputs.mask)))
 
     def unit(self, name: str, exact: FloatArray, plain: FloatArray) -> float:
         """Return the RMS error of a float32 computation over the visible places."""
         mask = mask_of(name, self.inputs.mask)
         with np.errstate(all="ignore"):
-            error = _rms(visible(plain, mask) - visible(exact, mask))
+            error = rms(visible(plain, mask) - visible(exact, mask))
         sums = any(symbol_of(one) in DENSE for one in self.segments[name])
         least = (_LEAST_UNIT_OF_SUMS if sums else _LEAST_UNIT) * self.size(name, exact)
         before = f"{name}.dense"
@@ -401,7 +357,7 @@ class Replay:
                 units[name] = (unit, self.size(name, value))
         return units
 
-    def places(self, mistakes: Sequence[Mistake] = (), **options: Any) -> dict[str, Place]:
+    def measure(self, mistakes: Sequence[Mistake] = (), **options: Any) -> dict[str, Measured]:
         """Compare names of the port with a forward with mistakes; `options` are those of `run`.
 
         The unit is that without mistakes, larger by as much as the value is larger; or that with them, if it is larger.
@@ -416,5 +372,5 @@ class Replay:
                 if name in plain:
                     unit *= max(1.0, size / true_size if true_size and np.isfinite(size) else 1.0)
                     unit = max(unit, self.unit(name, value, plain[name]))
-                found[name] = Place(name, self.error(name, value), unit, size)
+                found[name] = Measured(name, self.error(name, value), unit, size)
         return {name: found[name] for name in self.port if name in found}

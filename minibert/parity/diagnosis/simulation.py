@@ -1,7 +1,7 @@
-"""The catalogue of mistakes that ports of BERT have, and `simulate`, which makes them.
+"""`simulate`: the dump of a port with known mistakes.
 
 >>> from minibert import BertModel, BertTokenizer
->>> from minibert.parity.mistakes import MISTAKES, simulate
+>>> from minibert.parity.diagnosis import MISTAKES, simulate
 >>> name = "sentence-transformers/all-MiniLM-L6-v2"
 >>> tokenizer, model = BertTokenizer.from_pretrained(name), BertModel.from_pretrained(name)
 >>> inputs = tokenizer(["the river bank", "a longer text than that"], padding=True, return_tensors="np")
@@ -13,9 +13,6 @@
 
 An id is a kind of mistake and a variant. ``"G1.tanh@3"`` is the same mistake in layer 3 only, and
 ``"G1.tanh+N1.1e-5"`` is two mistakes at once.
-
-The kinds: G activation, N LayerNorm, A attention, E inputs and embeddings, T ids, W weights, C residual and order,
-D dropout and precision, P the vector of a text, H names of the hidden states.
 """
 
 from __future__ import annotations
@@ -25,35 +22,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray, brief, check_int
-from minibert.parity.forward import Forward, Model, names_of
-from minibert.parity.mistake import Mistake, Recipe, names_of_layer
-from minibert.parity.mistakes_attention import ATTENTION_MISTAKES
-from minibert.parity.mistakes_inputs import INPUT_MISTAKES
-from minibert.parity.mistakes_norms import ACTIVATIONS, NORM_MISTAKES
-from minibert.parity.mistakes_weights import WEIGHT_MISTAKES
-from minibert.parity.parts import Store
+from minibert.parity.diagnosis.catalogue import MISTAKES
+from minibert.parity.diagnosis.forward import Model, names_of
+from minibert.parity.diagnosis.mistakes import VECTOR, Mistake, Recipe, forward_values, names_of_layer
 from minibert.parity.subject import InapplicableError, Padded
-from minibert.parity.vectors import DUMP_MISTAKES, VECTOR, VECTOR_MISTAKES, vector
 from minibert.trace.names import Record
 
-__all__ = ["MISTAKES", "InapplicableError", "Mistake", "find_mistakes", "forward_values", "simulate"]
-
-MISTAKES: dict[str, Mistake] = {
-    mistake.id: mistake
-    for mistake in (
-        *ACTIVATIONS,
-        *NORM_MISTAKES,
-        *ATTENTION_MISTAKES,
-        *INPUT_MISTAKES,
-        *WEIGHT_MISTAKES,
-        *VECTOR_MISTAKES,
-        *DUMP_MISTAKES,
-    )
-}
-"""All mistakes by id."""
+__all__ = ["find_mistakes", "simulate"]
 
 
 def find_mistakes(mistake: str | Mistake | Sequence[str | Mistake], num_layers: int | None = None) -> list[Mistake]:
@@ -108,10 +85,10 @@ def simulate(
     mistake : str, Mistake, or several
         As for `find_mistakes`. () means none: a port that is right.
     record : as for `BertModel.trace`
-        The names to return; `vectors.VECTOR`, "sentence_embedding", for one vector per text. The default is all
+        The names to return; "sentence_embedding" stands for one vector per text. The default is all
         names of the model, and the vector if the mistake is one with the vector.
     pooling, normalize
-        How the right vector is made: a key of `vectors.POOLINGS`, and whether it gets length 1.
+        How the right vector is made: a key of `mistakes.POOLINGS`, and whether it gets length 1.
 
     Returns
     -------
@@ -145,36 +122,3 @@ def _wanted(names: Any, record: Record, mistakes: Sequence[Mistake]) -> tuple[li
     patterns = list(record)
     with_vector = VECTOR in patterns or ("*" in patterns and any(one.vector is not None for one in mistakes))
     return names.select([pattern for pattern in patterns if pattern != VECTOR]), with_vector
-
-
-def forward_values(
-    model: Model,
-    inputs: Padded,
-    mistakes: Sequence[Mistake] = (),
-    *,
-    recipe: Recipe | None = None,
-    dtype: npt.DTypeLike = np.float32,
-    store: Store | None = None,
-) -> dict[str, FloatArray]:
-    """Return every value of a forward with mistakes by name, and with a recipe the vector of each text.
-
-    Raises
-    ------
-    InapplicableError
-        A mistake is not possible with this model or these inputs.
-    """
-    forward = Forward(model, inputs, mistakes, dtype=dtype, store=store)
-    values = dict(forward.run_all())
-    depth = model.config.num_hidden_layers
-    if recipe is not None:
-        for mistake in mistakes:
-            if mistake.vector is not None:
-                recipe = mistake.vector(recipe)
-        if recipe.pooling == "pooler" and "pooler" not in values:
-            raise InapplicableError("the model does not have a pooler")
-        with np.errstate(all="ignore"):
-            values[VECTOR] = vector(values, forward.inputs, depth, recipe)
-    for mistake in mistakes:
-        if mistake.dump is not None:
-            values = mistake.dump(values, depth)
-    return values

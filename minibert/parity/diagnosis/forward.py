@@ -15,23 +15,112 @@ possible in a packed batch.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray, IntArray
-from minibert.bert import encoder
+from minibert.bert import encoder, reference
 from minibert.bert.config import BertConfig
 from minibert.bert.ops import AttentionOutput, LayerNorm, Ops, PreparedLinear
-from minibert.bert.weights import LayerWeights, Weights
-from minibert.parity.parts import PARTS, Here, Part, Store
+from minibert.bert.weights import Weights
 from minibert.parity.subject import Padded
 from minibert.trace.names import Names, Sizes, lookups
 
-__all__ = ["Forward", "Model", "names_of"]
+if TYPE_CHECKING:
+    from minibert.parity.diagnosis.mistakes import Mistake
+
+__all__ = ["PARTS", "Forward", "Here", "Model", "Part", "Store", "names_of", "state_name"]
+
+Part: TypeAlias = Callable[..., FloatArray]
+"""A part; as a mistake it is called with the part that it replaces, then `Here`, then the arguments of the part."""
+
+
+def state_name(index: int) -> str:
+    """Return the name in trace/names.py of hidden state `index`."""
+    return "embeddings" if index == 0 else f"encoder.layer.{index - 1}"
+
+
+class Store:
+    """The weights of a model in one dtype: those of the layer that is computed, and of others while there is room."""
+
+    _MOST_BYTES = 3 << 25
+
+    def __init__(self, dtype: npt.DTypeLike) -> None:
+        self.dtype = np.dtype(dtype)
+        self._layer: object = None
+        self._before = self._largest = 0  # bytes: when this layer was entered, and of the largest layer so far
+        self._kept: dict[int, tuple[PreparedLinear, FloatArray, FloatArray]] = {}
+
+    def enter(self, layer: object) -> None:
+        """Drop the weights of other layers if those of one more layer would take too much memory."""
+        if layer != self._layer:
+            self._largest = max(self._largest, self._nbytes() - self._before)
+            if self._nbytes() + self._largest > self._MOST_BYTES:
+                self._kept = {}
+            self._layer, self._before = layer, self._nbytes()
+
+    def _nbytes(self) -> int:
+        return sum(weight.nbytes for _, weight, _ in self._kept.values())
+
+    def get(self, linear: PreparedLinear, index: int) -> tuple[FloatArray, FloatArray]:
+        """Return the weight and bias of one of the maps that are stacked in `linear`."""
+        if id(linear) not in self._kept:
+            weight, bias = (array.astype(self.dtype, copy=False) for array in (linear.weight, linear.bias))
+            self._kept[id(linear)] = (linear, weight, bias)
+        _, weight, bias = self._kept[id(linear)]
+        size = len(bias) // len(linear.paths)
+        rows = slice(index * size, (index + 1) * size)
+        return weight[rows], bias[rows]
+
+
+class Here(NamedTuple):
+    """Where a part is computed: the name that it contributes to, its layer, and the forward."""
+
+    name: str
+    layer: int | None
+    forward: Forward
+
+
+def _norm(here: Here, x: FloatArray, norm: LayerNorm) -> FloatArray:
+    centered = x - x.mean(axis=-1, keepdims=True)
+    variance = (centered * centered).mean(axis=-1, keepdims=True)
+    scaled: FloatArray = centered / np.sqrt(variance + x.dtype.type(norm.eps))
+    return scaled * norm.weight + norm.bias
+
+
+def _dense(here: Here, x: FloatArray, linear: PreparedLinear, index: int) -> FloatArray:
+    """Compute x W^T + b of one of the maps that are stacked in `linear`."""
+    weight, bias = here.forward.part("weights", here, *here.forward.store.get(linear, index))
+    return here.forward.part("product", here, x, weight) + bias
+
+
+# In attention (B, A, S, D) are heads, scores and probs are (B, A, S, S), and `shown` (B, S) is False for hidden keys.
+PARTS: dict[str, Callable[..., Any]] = {
+    "layer": lambda here, layers: layers[here.layer],
+    "rows": lambda here, table, ids: table[ids].astype(here.forward.dtype),
+    "total": lambda here, words, types, positions: words + types + positions,
+    "norm": _norm,
+    "weights": lambda here, weight, bias: (weight, bias),
+    "product": lambda here, x, weight: x @ weight.T,
+    "dense": _dense,
+    "activation": lambda here, x, name: reference.ACTIVATION_FUNCTIONS[name](x),
+    "add": lambda here, dense, residual: dense + residual,
+    "split": lambda here, x, num_heads: x.reshape(*x.shape[:2], num_heads, -1).transpose(0, 2, 1, 3),
+    "scores": lambda here, query, key: (
+        query @ key.transpose(0, 1, 3, 2) * query.dtype.type(1 / math.sqrt(query.shape[-1]))
+    ),
+    "mask": lambda here, scores, shown: np.where(shown[:, None, None, :], scores, scores.dtype.type(-np.inf)),
+    "softmax": lambda here, masked: reference.softmax(masked),
+    "weigh": lambda here, probs, value: probs @ value,
+    "merge": lambda here, context: context.transpose(0, 2, 1, 3).reshape(len(context), context.shape[2], -1),
+    "value": lambda here, value: value,
+}
+"""The parts by name, as they are right: each is called with `Here` and its own arguments."""
 
 
 class Model(Protocol):
@@ -48,18 +137,6 @@ class Model(Protocol):
     @property
     def ops(self) -> Ops:
         """The ops that prepared the weights."""
-
-
-class Changes(Protocol):
-    """What `Forward` needs of a mistake."""
-
-    @property
-    def parts(self) -> Mapping[str, Part]: ...
-
-    @property
-    def inputs(self) -> Callable[[Padded, BertConfig], Padded] | None: ...
-
-    def acts_at(self, name: str) -> bool: ...
 
 
 def names_of(model: Model) -> Names:
@@ -88,7 +165,7 @@ class Forward:
         self,
         model: Model,
         inputs: Padded,
-        mistakes: Iterable[Changes] = (),
+        mistakes: Iterable[Mistake] = (),
         *,
         dtype: npt.DTypeLike = np.float64,
         store: Store | None = None,
@@ -154,13 +231,13 @@ class Forward:
             if stage == "embeddings":
                 encoder.embeddings(self.weights, batch, self.ops)
             elif stage == "pooler":
-                x = self.values[self._state(self.config.num_hidden_layers)]
+                x = self.values[state_name(self.config.num_hidden_layers)]
                 assert self.weights.pooler is not None
                 encoder.pooler(self._flat(x), self.weights.pooler, batch, self.ops)
             else:
                 assert isinstance(stage, int)
                 layer = self.part("layer", self._here(f"encoder.layer.{stage}"), self.weights.layers)
-                x = self.values[self._state(stage)]
+                x = self.values[state_name(stage)]
                 encoder.encoder_layer(self._flat(x), layer, batch, self.config, self.ops)
         return self._computed
 
@@ -171,18 +248,9 @@ class Forward:
             before = self.run(stage, before)
             yield from before.items()
 
-    @staticmethod
-    def _state(index: int) -> str:
-        return "embeddings" if index == 0 else f"encoder.layer.{index - 1}"
-
     def part(self, name: str, here: Here, *arguments: Any) -> Any:
         """Compute a part, with the mistakes in it."""
         return self._parts[name](here, *arguments)
-
-    def layer_weights(self, here: Here) -> LayerWeights:
-        """Return the weights of the layer in which a part is computed."""
-        assert here.layer is not None
-        return self.weights.layers[here.layer]
 
     # --- the ops ------------------------------------------------------------------------------------------------------
 
