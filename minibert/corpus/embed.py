@@ -13,10 +13,21 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 
 from minibert._utils.validation import FloatArray, check_choice
-from minibert.corpus.runs import Counts, NumberedLines, Progress, Summary, Task, is_folder, number_settings, run_shards
+from minibert.corpus.runs import (
+    SHARD_SIZE,
+    Counts,
+    NumberedLines,
+    Progress,
+    RunOptions,
+    Summary,
+    Task,
+    is_folder,
+    number_settings,
+    run_shards,
+)
 from minibert.corpus.sources import BadLines, Source, check_sources, row_of
 from minibert.corpus.writers import OUTPUT_DTYPES, VectorWriter, output_suffix
-from minibert.sentence.encoding import CHUNK_SIZE, EncodedTexts
+from minibert.sentence.encoding import EncodedTexts
 from minibert.sentence.options import EncodeOptions
 from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.vectors.layers import resolve_layers
@@ -64,7 +75,7 @@ def embed_corpus(
     resume: bool = False,
     on_error: str = "stop",
     dtype: str = "float32",
-    shard_size: int = CHUNK_SIZE,
+    shard_size: int = SHARD_SIZE,
     settings: dict[str, Any] | None = None,
     show_progress: bool = False,
     report: Callable[[str], object] = print,
@@ -116,7 +127,15 @@ def embed_corpus(
         A file cannot be read or written, another process writes this output, or the folder to write holds other files.
         The folder ``<output>.parts`` keeps the shards that were computed.
     """
-    bad_lines, output = BadLines(on_error, report), os.fspath(output)
+    output = os.fspath(output)
+    run = RunOptions(
+        resume=resume,
+        on_error=on_error,
+        shard_size=shard_size,
+        settings=settings,
+        show_progress=show_progress,
+        report=report,
+    )
     check_choice("dtype", dtype, OUTPUT_DTYPES)
     output_suffix(output)
     into_folder = is_folder(output)
@@ -138,27 +157,22 @@ def embed_corpus(
             else workers.start(how_to, probe, model.model.ops.processor())
         )
         writer = VectorWriter(path, len(probe), dtype, numbered, into_folder)
-        return _Vectors(encoder, writer, bad_lines, model.max_seq_length if long_texts else None)
+        return _Vectors(encoder, writer, run.bad_lines, model.max_seq_length if long_texts else None)
 
     return run_shards(
         output,
         sources,
         make,
+        options=run,
         settings={
-            **(settings or {}),
             **_as_json(model, chosen),
             **number_settings(model.model),
             "max_seq_length": model.max_seq_length,
             "too_long": "error" if long_texts else "as truncation says",
-            "on_error": on_error,
             "dtype": dtype,
         },
         probe=probe,
-        bad_lines=bad_lines,
         too_long=_too_long(model, chosen) if long_texts else None,
-        shard_size=shard_size,
-        resume=resume,
-        show_progress=show_progress,
     )
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -28,6 +28,7 @@ from minibert.corpus.runs import (
     Counts,
     NumberedLines,
     Progress,
+    RunOptions,
     ShardFile,
     Summary,
     Task,
@@ -35,7 +36,7 @@ from minibert.corpus.runs import (
     number_settings,
     run_shards,
 )
-from minibert.corpus.sources import BadLines, InputLine, Source, check_sources, row_of
+from minibert.corpus.sources import BadLines, InputLine, Source, row_of
 from minibert.corpus.writers import OUTPUT_DTYPES, json_line, npy_header, npy_joiner
 from minibert.models.bert_model import BertModel
 from minibert.sentence.batching import in_chunks
@@ -78,12 +79,7 @@ def extract_corpus(
     dtype: str = "float32",
     max_length: int | None = None,
     batch_size: int = 32,
-    resume: bool = False,
-    on_error: str = "stop",
-    shard_size: int = EXTRACT_SHARD,
-    settings: dict[str, Any] | None = None,
-    show_progress: bool = False,
-    report: Callable[[str], object] = print,
+    **run: Any,
 ) -> Summary | None:
     """Compute hidden states of every token of the texts in some files and write them, in order, into one file.
 
@@ -107,10 +103,9 @@ def extract_corpus(
         With "google" it is 128, or the model's limit if that is smaller.
     batch_size : int
         Texts that are computed together.
-    resume, on_error, settings, show_progress, report
-        As in `minibert.corpus.embed.embed_corpus`. With on_error="null" a bad line has an entry without tokens.
-    shard_size : int
-        Most texts of a shard; fewer if they are long. A crash loses at most one shard.
+    **run
+        The fields of `minibert.corpus.runs.RunOptions`; by default a shard has 1,000 texts. With on_error="null" a bad
+        line has an entry without tokens.
 
     Returns
     -------
@@ -121,36 +116,30 @@ def extract_corpus(
     TypeError, ValueError, OSError
         As in `minibert.corpus.embed.embed_corpus`.
     """
-    bad_lines, output = BadLines(on_error, report), os.fspath(output)
+    output, options = os.fspath(output), RunOptions(**{"shard_size": EXTRACT_SHARD, **run})
     check_choice("format", format, EXTRACT_FORMATS)
     check_output(output, EXTRACT_SUFFIXES[format])
     check_choice("dtype", dtype, OUTPUT_DTYPES)
-    check_sources(sources)
     chosen = [layers] if isinstance(layers, int | np.integer) else [*layers]
     task: type[_States | _GoogleLines] = _States if format == "binary" else _GoogleLines
 
     def make(path: str) -> _States | _GoogleLines:
-        return task(path, model, tokenizer, bad_lines, chosen, dtype, max_length, batch_size)
+        return task(path, model, tokenizer, options.bad_lines, chosen, dtype, max_length, batch_size)
 
     return run_shards(
         output,
         sources,
         make,
+        options=options,
         settings={
-            **(settings or {}),
             **number_settings(model),
             "format": format,
             "layers": list(map(int, chosen)),
             "dtype": dtype,
             "max_length": max_length,
             "batch_size": batch_size,
-            "on_error": on_error,
         },
         probe=make(output).probe(),
-        bad_lines=bad_lines,
-        shard_size=shard_size,
-        resume=resume,
-        show_progress=show_progress,
     )
 
 

@@ -41,12 +41,14 @@ import minibert
 from minibert._utils.files import check_format, os_reason, printable, sync_folder, write_whole
 from minibert._utils.locks import FileLock
 from minibert._utils.reporting import progress_bar
-from minibert._utils.validation import check_int, counted
+from minibert._utils.validation import check_choice, check_int, counted
 from minibert.corpus.sources import (
     CHARACTERS_AT_ONCE,
+    ON_ERROR,
     BadLines,
     InputLine,
     Source,
+    check_sources,
     read_input_lines,
     standard_input,
     survey,
@@ -56,9 +58,11 @@ from minibert.sentence.batching import in_chunks
 
 __all__ = [
     "FORMAT",
+    "SHARD_SIZE",
     "Counts",
     "NumberedLines",
     "Progress",
+    "RunOptions",
     "ShardFile",
     "Summary",
     "Task",
@@ -73,6 +77,9 @@ __all__ = [
 
 FORMAT = 2
 """The format number of a manifest. That of minibert 0.3.0 is 1; its finished runs are read, its unfinished ones not."""
+
+SHARD_SIZE = 10_000
+"""Most input lines of a shard if the caller does not say."""
 
 _LOCK, _MANIFEST, _STANDARD_INPUT, _WHOLE = "minibert.lock", "manifest.json", "standard-input", "whole"
 _OURS = re.compile(rf"{_LOCK}|{_MANIFEST}|{_STANDARD_INPUT}|{_WHOLE}\.[a-z.]+|shard-\d+\.[a-z.]+|\.minibert-[a-z0-9_]+")
@@ -134,6 +141,49 @@ class Summary(Counts):
     n_resumed: int = 0
     seconds: float = 0.0
     n_files: int = 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """What every run can be asked for.
+
+    Parameters
+    ----------
+    resume : bool
+        Continue an unfinished run of the same model, options and input; start one if there is none, or if the output
+        of a finished run is gone.
+    on_error : {"stop", "skip", "null"}
+        What happens if an input line cannot be used. "stop" computes nothing, "skip" leaves the line out, "null" keeps
+        its row without a result.
+    shard_size : int
+        Most input lines of a shard, fewer if they are long. A crash loses at most one shard.
+    settings : dict, optional
+        Values that must be the same to resume, such as the model's name and revision; JSON can hold them.
+    show_progress : bool
+    report : callable
+        Called with each problem, as a line of text.
+
+    Raises
+    ------
+    TypeError, ValueError
+        A value is wrong.
+    """
+
+    resume: bool = False
+    on_error: str = "stop"
+    shard_size: int = SHARD_SIZE
+    settings: dict[str, Any] | None = None
+    show_progress: bool = False
+    report: Callable[[str], object] = print
+
+    def __post_init__(self) -> None:
+        check_int("shard_size", self.shard_size, 1)
+        check_choice("on_error", self.on_error, ON_ERROR)
+
+    @property
+    def bad_lines(self) -> BadLines:
+        """The handling of input lines that cannot be used."""
+        return BadLines(self.on_error, self.report)
 
 
 def join_bytes(file: BinaryIO, shards: Sequence[Path], total: Counts, start: int = 0) -> None:
@@ -216,41 +266,32 @@ class Task:
 
 
 def run_shards(
-    output: str,
+    output: str | os.PathLike[str],
     sources: Sequence[Source],
     make: Callable[[str], Task],
     *,
+    options: RunOptions,
     settings: dict[str, Any],
     probe: npt.NDArray[Any],
-    bad_lines: BadLines,
     too_long: Callable[[list[str]], list[str | None]] | None = None,
-    shard_size: int,
-    resume: bool,
-    show_progress: bool,
 ) -> Summary | None:
     """Compute an output file, or a folder of files, from files of texts, shard by shard.
 
     Parameters
     ----------
-    output : str
+    output : str or path
         Name of the file or folder; a link is followed.
     sources : sequence of Source
         For the path "-" the standard input is copied first, because the input is read twice.
     make : callable
         Returns the `Task` for the file or folder of this name, which is not a link.
+    options : RunOptions
     settings : dict
-        Values that must be the same to resume; JSON can hold them.
+        Further values that must be the same to resume; JSON can hold them.
     probe : float ndarray
         The model's result for a fixed text; it must be the same to resume.
-    bad_lines : BadLines
     too_long : callable, optional
         Texts -> for each the problem if it is too long, else None. Such texts are bad lines too.
-    shard_size : int
-        Most input lines of a shard, fewer if they are long. A crash loses at most one shard.
-    resume : bool
-        Continue an unfinished run of the same model, options and input; start one if there is none, or if the output
-        of a finished run is gone.
-    show_progress : bool
 
     Returns
     -------
@@ -265,7 +306,9 @@ def run_shards(
         A file cannot be read or written; another process writes this output. Computed shards are kept.
     """
     start = time.perf_counter()
-    shard_size = check_int("shard_size", shard_size, 1)
+    output, resume, shard_size = os.fspath(output), options.resume, options.shard_size
+    check_sources(sources)
+    settings = {**(options.settings or {}), **settings, "on_error": options.on_error, "shard_size": shard_size}
     if os.path.exists(output) and not os.path.isfile(output) and not os.path.isdir(output):
         raise OSError(f"{output} is a device or a pipe; a run that can be resumed needs a file.")
     target = os.path.realpath(output)
@@ -284,10 +327,10 @@ def run_shards(
             folder.refuse_used()
         files = [dataclasses.replace(source, path=folder.path_of(source)) for source in sources]
         before = [_state(source) for source in files]
-        found = survey(files, bad_lines, too_long)
+        found = survey(files, options.bad_lines, too_long)
         _refuse_changes(files, before)
         mine = {
-            "settings": {**settings, "minibert": minibert.__version__, "shard_size": shard_size},
+            "settings": {**settings, "minibert": minibert.__version__},
             "inputs": [dataclasses.asdict(source) for source in sources],
             "checksums": found.checksums,
             "probe": np.nan_to_num(probe.astype(np.float64)).tolist(),
@@ -302,7 +345,7 @@ def run_shards(
             _compare(unfinished, mine, "The unfinished run", delete)
         total = sum(found.counts)
         folder.digits = max(folder.digits, len(str(total)))  # there are no more shards than lines
-        done = folder.whole_shards(bad_lines.report)
+        done = folder.whole_shards(options.report)
         n_resumed = sum(counts.n_texts for counts in done.values())
         lines_done = n_resumed + sum(counts.n_left_out for counts in done.values())
         lines = _numbered_lines(files, found.checksums)
@@ -317,7 +360,7 @@ def run_shards(
                 lambda: _refuse_changes(files, before),
             )
 
-        with progress_bar(total, show=show_progress, initial=min(lines_done, total)) as progress:
+        with progress_bar(total, show=options.show_progress, initial=min(lines_done, total)) as progress:
             for chunk in in_chunks(lines, shard_size, lambda numbered: weight(numbered[1]), CHARACTERS_AT_ONCE):
                 if n_shards not in done:
                     begun.append((n_shards, task.begin(chunk, progress)))

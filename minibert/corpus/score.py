@@ -18,16 +18,16 @@ from minibert.corpus.runs import (
     Counts,
     NumberedLines,
     Progress,
+    RunOptions,
     ShardFile,
     Summary,
     Task,
     number_settings,
     run_shards,
 )
-from minibert.corpus.sources import BadLines, Source, check_sources, row_of
+from minibert.corpus.sources import Source, row_of
 from minibert.corpus.writers import json_line
 from minibert.sentence.cross_encoder import CrossEncoder
-from minibert.sentence.encoding import CHUNK_SIZE
 from minibert.sentence.sparse_encoder import SparseEncoder
 
 __all__ = ["rerank_corpus", "sparse_corpus"]
@@ -60,12 +60,7 @@ def sparse_corpus(
     prompt: str | None = None,
     max_active_dims: int | None = None,
     batch_size: int = 32,
-    resume: bool = False,
-    on_error: str = "stop",
-    shard_size: int = CHUNK_SIZE,
-    settings: dict[str, Any] | None = None,
-    show_progress: bool = False,
-    report: Callable[[str], object] = print,
+    **run: Any,
 ) -> Summary | None:
     """Compute the sparse vector of each text of some files, and write them, in order, into one .jsonl file.
 
@@ -78,8 +73,9 @@ def sparse_corpus(
         As in `SparseEncoder.encode`; the summary counts the texts that were cut.
     stride, prompt_name, prompt, max_active_dims, batch_size
         As in `SparseEncoder.encode`.
-    others
-        As in `minibert.corpus.embed.embed_corpus`, which also says what is returned and raised.
+    **run
+        The fields of `minibert.corpus.runs.RunOptions`. `minibert.corpus.embed.embed_corpus` says what is returned
+        and raised.
     """
     check_choice("truncation", truncation, ("warn", "split", "silent"))
     options: dict[str, Any] = {
@@ -111,11 +107,8 @@ def sparse_corpus(
         {"indices": None, "values": None},
         model.get_embedding_dimension(),
         probe=largest,
-        settings={**(settings or {}), **options, "truncation": truncation, "max_seq_length": model.max_seq_length},
-        bad_lines=BadLines(on_error, report),
-        resume=resume,
-        shard_size=shard_size,
-        show_progress=show_progress,
+        settings={**options, "truncation": truncation, "max_seq_length": model.max_seq_length},
+        options=RunOptions(**run),
     )
 
 
@@ -129,12 +122,7 @@ def rerank_corpus(
     prompt_name: str | None = None,
     prompt: str | None = None,
     batch_size: int = 32,
-    resume: bool = False,
-    on_error: str = "stop",
-    shard_size: int = CHUNK_SIZE,
-    settings: dict[str, Any] | None = None,
-    show_progress: bool = False,
-    report: Callable[[str], object] = print,
+    **run: Any,
 ) -> Summary | None:
     """Compute the score of each text of some files for a query, and write them, in order, into one .jsonl file.
 
@@ -149,8 +137,9 @@ def rerank_corpus(
         A text that is too long is cut; the summary counts such texts.
     prompt_name, prompt, batch_size
         As in `CrossEncoder.predict`.
-    others
-        As in `minibert.corpus.embed.embed_corpus`, which also says what is returned and raised.
+    **run
+        The fields of `minibert.corpus.runs.RunOptions`. `minibert.corpus.embed.embed_corpus` says what is returned
+        and raised.
     """
     check_choice("truncation", truncation, ("warn", "silent"))
     if not isinstance(query, str):
@@ -178,15 +167,11 @@ def rerank_corpus(
         1,
         probe=scored([_PROBE], lambda _: None)[0],
         settings={
-            **(settings or {}),
             **{"query": query, "prompt_name": prompt_name, "prompt": prompt, "truncation": truncation},
             "max_seq_length": model.max_seq_length,
             "activation_fn": repr(model.activation_fn),
         },
-        bad_lines=BadLines(on_error, report),
-        resume=resume,
-        shard_size=shard_size,
-        show_progress=show_progress,
+        options=RunOptions(**run),
     )
 
 
@@ -200,15 +185,11 @@ def _run(
     *,
     probe: FloatArray,
     settings: dict[str, Any],
-    bad_lines: BadLines,
-    resume: bool,
-    shard_size: int,
-    show_progress: bool,
+    options: RunOptions,
 ) -> Summary | None:
     """Run over the files; `nothing` holds the fields of a line that cannot be used."""
-    output = os.fspath(output)
     check_output(output, (".jsonl",))
-    check_sources(sources)
+    bad_lines = options.bad_lines
 
     class Lines(Task):
         """One line of JSON for each input line."""
@@ -236,12 +217,9 @@ def _run(
         output,
         sources,
         Lines,
-        settings={**settings, **number_settings(model.model), "on_error": bad_lines.on_error},
+        options=options,
+        settings={**settings, **number_settings(model.model)},
         probe=probe,
-        bad_lines=bad_lines,
-        shard_size=shard_size,
-        resume=resume,
-        show_progress=show_progress,
     )
 
 
