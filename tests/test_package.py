@@ -40,7 +40,7 @@ EXCEPTIONS = {("bert.config", "checkpoint")}
 # The folders (or modules beside them) that may import each outside library.
 HOMES = {
     "huggingface_hub": {"checkpoint"},
-    "filelock": {"_utils", "models"},
+    "filelock": {"_utils"},
     "tqdm": {"_utils"},
     "tokenizers": {"tokenizer"},
     "safetensors": {"checkpoint", "trace", "models", "parity"},

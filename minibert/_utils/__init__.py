@@ -1,3 +1,3 @@
-"""Parts that all folders use: argument checks, files, locks, warnings, progress, the machine. Imports NumPy at most."""
+"""Parts that all folders use: checks, files, tensors of torch, foreign names, warnings, the machine; NumPy at most."""
 
 __all__: list[str] = []

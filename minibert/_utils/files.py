@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import json
 import math
@@ -22,6 +23,7 @@ from minibert.errors import ModelFormatError
 
 __all__ = [
     "JSON_LIMIT",
+    "FileLock",
     "check_format",
     "check_output",
     "declared_nbytes",
@@ -387,3 +389,52 @@ def _read_header(file: io.BytesIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]
     if dtype.hasobject:
         raise ValueError("it holds Python objects, which are a pickle; save an array of numbers")
     return shape, in_columns, dtype
+
+
+class FileLock:
+    """A lock on a file, which ends with its process. Making this object takes the lock, and makes the file.
+
+    Parameters
+    ----------
+    path : Path
+        In a folder that exists.
+    seconds : float
+        How long to wait for another process.
+
+    Raises
+    ------
+    BlockingIOError
+        Another process has the lock.
+    OSError
+        The file cannot be made.
+
+    Warns
+    -----
+    UserWarning
+        The file system does not support locks, like some network drives, so a second process is not stopped.
+    """
+
+    def __init__(self, path: Path, *, seconds: float = 0.0) -> None:
+        import filelock
+
+        from minibert._utils.reporting import warn_caller
+
+        self._path, self._lock = path, filelock.FileLock(path, thread_local=False)
+        try:
+            self._lock.acquire(timeout=seconds, poll_interval=0.02)
+        except filelock.Timeout as error:
+            raise BlockingIOError("another process") from error
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP):
+                raise
+            warn_caller(
+                f"{path} cannot be locked ({os_reason(error)}): its file system does not support locks. Make sure that "
+                "no second process writes the same files."
+            )
+
+    def release(self, *, delete: bool = False) -> None:
+        """Release the lock; with `delete`, delete the file first, while no other process can take its lock."""
+        if delete:
+            with contextlib.suppress(OSError):  # Windows cannot delete an open file; filelock deletes it there
+                self._path.unlink(missing_ok=True)
+        self._lock.release()

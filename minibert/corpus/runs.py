@@ -38,8 +38,7 @@ import numpy as np
 import numpy.typing as npt
 
 import minibert
-from minibert._utils.files import check_format, os_reason, printable, sync_folder, write_whole
-from minibert._utils.locks import FileLock
+from minibert._utils.files import FileLock, check_format, os_reason, printable, sync_folder, write_whole
 from minibert._utils.reporting import progress_bar
 from minibert._utils.validation import check_choice, check_int, counted
 from minibert.corpus.sources import (
@@ -441,7 +440,7 @@ class _RunFolder:
                 self.path.mkdir(exist_ok=True)
                 # Another run may delete both just now, because it ends.
                 with contextlib.suppress(FileNotFoundError):
-                    self._lock = FileLock(self.path / _LOCK, waits=True)
+                    self._lock = FileLock(self.path / _LOCK, seconds=2.0)
                     break
         except BlockingIOError as error:
             raise BlockingIOError(

@@ -46,7 +46,7 @@ from typing import IO, TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol, cast
 import numpy as np
 
 import minibert
-from minibert._utils.files import os_reason
+from minibert._utils.files import FileLock, os_reason
 from minibert._utils.private_files import (
     HAS_FOLDER_DESCRIPTORS,
     open_folder,
@@ -93,7 +93,6 @@ _BLOCK = 4 * 2**20  # bytes that are read together; the header is in the first o
 _CHECKSUM_SIZE = 4
 
 _UNUSED_SECONDS = 30 * 24 * 3600
-_TURN_SECONDS = 0.02
 # A process that stops while it holds the lock must not stop the others for ever.
 _PATIENCE_SECONDS = 300.0
 
@@ -292,14 +291,18 @@ def shared_arrays(
     name = hashlib.sha256(key.encode()).hexdigest()[:32] + _SUFFIX
     if (arrays := _map(folder, name, key)) is not None:
         return arrays
-    from filelock import FileLock
-
     with open_folder(folder, make=True) as opened:
-        lock = opened.path / f"{name}.lock"
-    with FileLock(lock, timeout=_PATIENCE_SECONDS, poll_interval=_TURN_SECONDS):
+        path = opened.path / f"{name}.lock"
+    try:
+        lock = FileLock(path, seconds=_PATIENCE_SECONDS)
+    except BlockingIOError as error:
+        raise TimeoutError(0, f"waited {_PATIENCE_SECONDS:.0f} s for {error}, which writes {name}") from error
+    try:
         if (arrays := _map(folder, name, key)) is None:  # another process may have written it just now
             write_trusted(folder, name, _pieces(key, title, make()), mode=0o400)
             arrays = _map(folder, name, key)
+    finally:
+        lock.release(delete=True)
     _delete_unused(folder)
     if arrays is None:
         raise OSError(0, f"{name} was written, but what is read is not the same")
