@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -211,8 +210,3 @@ def test_a_mistake_in_our_own_ops_fails_our_own_suite(id: str, odd: Any, monkeyp
 def test_our_own_ops_pass_our_own_check(subject: Subject) -> None:
     trace = subject.model.trace(**subject.inputs)
     assert [name for name in trace if not subject.ratio(name, trace[name]) <= BUDGET] == []
-
-
-def test_files_of_the_catalogue_are_small() -> None:
-    folder = Path(simulate.__code__.co_filename).parent
-    assert max(len(path.read_text(encoding="utf-8").splitlines()) for path in folder.glob("mistakes*.py")) <= 450
