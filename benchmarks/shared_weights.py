@@ -93,7 +93,7 @@ def memory_rows(model: str, counts: Sequence[int]) -> list[str]:
 
 def time_rows(model: str, runs: int) -> list[str]:
     """Measure the times of loads, in this process."""
-    from minibert.models.bert_model import BertModel
+    from minibert.models.bert import BertModel
     from minibert.models.loading import find_model
 
     folder = shared_folder()

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         AutoModelForTokenClassification,
         load,
     )
-    from minibert.models.bert_model import BertModel
+    from minibert.models.bert import BertModel
     from minibert.models.heads import (
         BertForMaskedLM,
         BertForMultipleChoice,
@@ -126,7 +126,7 @@ _MODULE_OF = {
     "BertForQuestionAnswering": "models.heads",
     "BertForSequenceClassification": "models.heads",
     "BertForTokenClassification": "models.heads",
-    "BertModel": "models.bert_model",
+    "BertModel": "models.bert",
     "BertModelOutput": "models.outputs",
     "BertTokenizer": "tokenizer.bert_tokenizer",
     "BertTokenizerFast": "tokenizer.bert_tokenizer",

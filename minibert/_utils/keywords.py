@@ -194,7 +194,10 @@ _ENCODER_ONLY = "minibert runs BERT encoders. Leave it out."
 
 FORWARD_KEYWORDS: Mapping[str, Keyword] = {
     "head_mask": _nothing("Give model.trace(..., edit=minibert.head_mask(mask))."),
-    "labels": _nothing("minibert does not train, so it computes no loss. Leave it out."),
+    **dict.fromkeys(
+        ("labels", "next_sentence_label", "start_positions", "end_positions"),
+        _nothing("minibert does not train, so it computes no loss. Leave it out; compute one from the logits."),
+    ),
     **{
         name: _nothing(_ENCODER_ONLY)
         for name in ("encoder_hidden_states", "encoder_attention_mask", "past_key_values", "cache_position")

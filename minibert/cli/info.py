@@ -11,7 +11,7 @@ from minibert.cli.options import add_compute_type, add_model_options, locate_mod
 
 if TYPE_CHECKING:
     from minibert.checkpoint.files import ModelFiles
-    from minibert.models.bert_model import BertModel
+    from minibert.models.bert import BertModel
 
 __all__ = ["add_verbs"]
 
@@ -105,7 +105,7 @@ class _Description:
     def _describe_bert(self, files: ModelFiles) -> list[tuple[int, str]]:
         """Add facts of config.json and the weights; return the limits of length, each with its file."""
         from minibert.bert.config import BertConfig
-        from minibert.models.bert_model import BertModel
+        from minibert.models.bert import BertModel
         from minibert.models.loading import find_heads
 
         file = self._in_folder("config.json")

@@ -81,7 +81,7 @@ def _token(text: str) -> int | str:
 
 def _load(arguments: argparse.Namespace, *, masked_lm: bool = False) -> tuple[Any, Any]:
     """Load the encoder and the tokenizer; with `masked_lm` the encoder with that head, if the checkpoint has it."""
-    from minibert.models.bert_model import BertModel
+    from minibert.models.bert import BertModel
     from minibert.models.heads import BertForMaskedLM
     from minibert.models.loading import find_heads
     from minibert.tokenizer.bert_tokenizer import BertTokenizer

@@ -167,7 +167,7 @@ def _subject(arguments: argparse.Namespace) -> Subject:
     listed = check_modules(files, modules) if modules and dense else []
     folder = files.subfolder(listed[0].path) if listed else files
     if listed:
-        from minibert.models.bert_model import BertModel
+        from minibert.models.bert import BertModel
 
         model: Any = BertModel.from_files(folder, **options)
         pipeline = read_pipeline(files, listed, model.config.hidden_size, model.ops)

@@ -38,7 +38,7 @@ from minibert.corpus.runs import (
 )
 from minibert.corpus.sources import BadLines, InputLine, Source, row_of
 from minibert.corpus.writers import OUTPUT_DTYPES, json_line, npy_header, npy_joiner
-from minibert.models.bert_model import BertModel
+from minibert.models.bert import BertModel
 from minibert.sentence.batching import in_chunks
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.windows import CHARACTERS_AT_ONCE

@@ -23,7 +23,7 @@ from minibert.inside.validation import (
     pad_maps,
     split_output,
 )
-from minibert.models.bert_model import TOKENS_PER_STEP
+from minibert.models.bert import TOKENS_PER_STEP
 
 __all__ = ["Change", "Patched", "ablate_heads", "input_mask", "patch", "run_copies", "unit_rows", "value_zeroing"]
 

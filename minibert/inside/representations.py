@@ -11,7 +11,7 @@ from minibert._utils.validation import FloatArray, IntArray, brief, check_int
 from minibert.bert import heads
 from minibert.inside.interventions import unit_rows
 from minibert.inside.validation import as_trace, check_layers, check_model, check_trace, require
-from minibert.models.logits import SLICE_BYTES
+from minibert.models.heads import SLICE_BYTES
 from minibert.trace.trace import Trace
 
 __all__ = ["LayerSimilarity", "LogitLens", "compare_layers", "logit_lens"]

@@ -10,8 +10,7 @@ from minibert.bert.config import BertConfig
 from minibert.bert.weights import HEADS
 from minibert.checkpoint.files import ModelFiles
 from minibert.models import heads
-from minibert.models.bert_head import BertHead
-from minibert.models.bert_model import BertModel
+from minibert.models.bert import BertModel, BertPreTrainedModel
 from minibert.models.heads import (
     BertForMaskedLM,
     BertForMultipleChoice,
@@ -20,10 +19,10 @@ from minibert.models.heads import (
     BertForQuestionAnswering,
     BertForSequenceClassification,
     BertForTokenClassification,
+    BertHead,
 )
 from minibert.models.loading import find_heads, find_model
 from minibert.models.options import FromPretrainedKwargs, ModelKwargs, lists_keywords
-from minibert.models.pretrained import BertPreTrainedModel
 
 __all__ = [
     "AutoConfig",
@@ -43,7 +42,7 @@ __all__ = [
 @lists_keywords(ModelKwargs.__annotations__, others=True)
 def load(
     name_or_path: str | os.PathLike[str] | None = None, **harmless: Unpack[FromPretrainedKwargs]
-) -> BertModel | BertHead:
+) -> BertModel | BertHead[Any]:
     """Load a model with the head that its checkpoint has; the arguments are those of `BertModel.from_pretrained`.
 
     The class is the one that config.json names in ``architectures`` if the checkpoint has the tensors of its head.
@@ -68,7 +67,7 @@ def load(
     return choose_class(files).from_files(files, options)
 
 
-def choose_class(files: ModelFiles) -> type[BertModel | BertHead]:
+def choose_class(files: ModelFiles) -> type[BertModel | BertHead[Any]]:
     """Choose the class for a checkpoint by config.json and by the names of the tensors; warn if they disagree."""
     named = files.settings("config.json").get("architectures")
     names = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
@@ -101,7 +100,7 @@ def _is_part(name: str, whole: str) -> bool:
     return set(HEADS[name].rows) < set(HEADS[whole].rows)
 
 
-def _class_of(name: str) -> type[BertModel | BertHead]:
+def _class_of(name: str) -> type[BertModel | BertHead[Any]]:
     return BertModel if name == "BertModel" else getattr(heads, name)
 
 

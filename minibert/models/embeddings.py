@@ -16,8 +16,8 @@ from minibert._utils.validation import FloatArray
 from minibert.bert import encoder, ops
 from minibert.bert.ops import Ops
 from minibert.bert.weights import Weights
-from minibert.models.habits import Fixed
 from minibert.models.inputs import as_numbers, check_ids, pack, usable_rows
+from minibert.models.torch_like import Fixed
 
 __all__ = ["BertEmbeddings", "Embedding", "LayerNorm"]
 

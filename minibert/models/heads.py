@@ -13,21 +13,28 @@ and ops. While that runs, step by step, the head of bert/heads.py computes the l
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import functools
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from minibert._utils.validation import FloatArray
+from minibert._utils.validation import FloatArray, IntArray, brief
 from minibert.bert import heads
+from minibert.bert.ops import Ops
 from minibert.bert.packed import PackedBatch
-from minibert.models.bert_head import BertHead
+from minibert.bert.weights import HEADS, Weights
+from minibert.models.bert import BertModel, BertPreTrainedModel
+from minibert.models.embeddings import Embedding
 from minibert.models.inputs import as_numbers, pack
 from minibert.models.options import Selection
 from minibert.models.outputs import (
     BertForPreTrainingOutput,
     MaskedLMOutput,
+    ModelOutput,
     MultipleChoiceModelOutput,
     NextSentencePredictorOutput,
     QuestionAnsweringModelOutput,
@@ -36,6 +43,7 @@ from minibert.models.outputs import (
 )
 
 __all__ = [
+    "SLICE_BYTES",
     "BertForMaskedLM",
     "BertForMultipleChoice",
     "BertForNextSentencePrediction",
@@ -43,13 +51,52 @@ __all__ = [
     "BertForQuestionAnswering",
     "BertForSequenceClassification",
     "BertForTokenClassification",
+    "BertHead",
 ]
 
+SLICE_BYTES = 1 << 24
+"""The most bytes of logits that are computed at once, before they are copied to their places."""
 
-class BertForMaskedLM(BertHead):
-    """BERT with the masked-LM head: for each token, a logit of each word of the vocabulary."""
+_Output = TypeVar("_Output", bound=ModelOutput)
 
-    _head = "BertForMaskedLM"
+
+class BertHead(BertPreTrainedModel, Generic[_Output]):
+    """What the models with heads share. Threads may share a model; it does not change.
+
+    Attributes
+    ----------
+    bert : BertModel        the model without the head, with the same weights and ops
+    config : BertConfig     read-only; id2label names a classifier's labels
+    weights : Weights       read-only; `weights.head` are those of the head
+    ops : Ops               read-only
+    """
+
+    _head: ClassVar[str]
+    _formula: ClassVar[Callable[..., FloatArray]]  # of bert/heads.py; the masked-LM head is apart
+    _output_type: ClassVar[Any]  # a class of models/outputs.py
+    bert: BertModel
+
+    def __init__(
+        self,
+        weights: Weights | None = None,
+        ops: Ops | None = None,
+        *,
+        output_hidden_states: Selection = False,
+        output_attentions: Selection = False,
+        return_dict: bool = True,
+    ) -> None:
+        super().__init__(weights, ops, return_dict)
+        needed, there = HEADS[self._head], self.weights.head and HEADS[self.weights.head.name].rows
+        if not set(needed.rows) <= set(there or ()) or (needed.pooled and self.weights.pooler is None):
+            found = "no head" if self.weights.head is None else f"the head of {self.weights.head.name}"
+            raise ValueError(
+                f"{type(self).__name__} was given weights with {found}. Use {type(self).__name__}.from_pretrained, "
+                "which loads the head that it needs."
+            )
+        bert = BertModel(
+            self.weights, self.ops, output_hidden_states=output_hidden_states, output_attentions=output_attentions
+        )
+        vars(self).update(bert=bert)
 
     def __call__(
         self,
@@ -60,268 +107,224 @@ class BertForMaskedLM(BertHead):
         inputs_embeds: npt.ArrayLike | None = None,
         *,
         positions: npt.ArrayLike | None = None,
-        labels: None = None,
         output_hidden_states: Selection | None = None,
         output_attentions: Selection | None = None,
         return_dict: bool | None = None,
         **harmless: Any,
-    ) -> MaskedLMOutput:
-        """Compute the logits of all tokens, or of the tokens at `positions`.
+    ) -> _Output:
+        """Compute the logits of the head; the class says their shape.
 
         Parameters
         ----------
         input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds
-            As for `BertModel.__call__`.
+            As for `BertModel.__call__`; `BertForMultipleChoice` has one axis more.
         positions : int array of shape (n, 2), optional
-            The row and the column of each token whose logits are wanted, as
+            For a masked-LM head: the row and the column of each token whose logits are wanted, as
             ``np.argwhere(input_ids == tokenizer.mask_token_id)`` gives them. The decoder, H x V numbers, runs for these
             tokens only. Each result has the same bits as without `positions`. Default: all tokens.
         output_hidden_states, output_attentions : bool, int or ints, optional
             What else to keep; see `BertModel.__call__`.
-
-        Returns
-        -------
-        MaskedLMOutput
-            logits of shape (B, S, V), or (n, V) in the order of `positions`.
+        return_dict : bool, optional
+            False: return the tuple of the output's values.
+        **harmless
+            Keywords of transformers at values that change nothing, such as ``labels=None``.
 
         Raises
         ------
         TypeError, ValueError
-            An input has the wrong kind, shape or range; or `labels` is given.
+            An input has the wrong kind, shape or range; or labels are given.
         MemoryError
-            The logits, 4 B S V bytes, do not fit into the memory that this process may use.
+            The logits do not fit into the memory that this process may use.
         """
-        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        options = (output_hidden_states, output_attentions, return_dict, harmless)
-        words = self._word_logits(positions)
-        return self._compute(MaskedLMOutput, inputs, options, words, labels=labels)
+        self._check_keywords(harmless)
+        if positions is not None and not self._has_decoder:
+            raise TypeError(f"{type(self).__name__} has no masked-LM head, so it does not take positions=.")
+        inputs = {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "token_type_ids": token_type_ids,
+            "position_ids": position_ids,
+            "inputs_embeds": inputs_embeds,
+        }
+        batch = self._pack(inputs)
+        filled = self._logits_of(batch, positions)
+        states = self.bert.run_packed(batch, output_hidden_states, output_attentions, heads=filled)
+        output = self._output([head.logits for head in filled], states.hidden_states, states.attentions, inputs)
+        return self._finish(output, return_dict, *inputs.values())
 
     forward = __call__
 
+    @property
+    def num_labels(self) -> int:
+        """The number of labels of the config; it is that of the logits if the head is a classifier."""
+        return self.config.num_labels
 
-class BertForNextSentencePrediction(BertHead):
-    """BERT with the next-sentence head, which says whether the second text of a pair follows the first one."""
+    def get_input_embeddings(self) -> Embedding:
+        """Return the word embeddings; see `BertModel.get_input_embeddings`."""
+        return self.bert.get_input_embeddings()
+
+    @property
+    def _has_decoder(self) -> bool:
+        return any(row.field == "decoder" for row in HEADS[self._head].rows)
+
+    @property
+    def _dense(self) -> Any:
+        """The weights of `_formula`; the constructor has checked that they are there."""
+        return getattr(self.weights.head, HEADS[self._head].rows[-1].field)
+
+    def _word_logits(self, x: FloatArray) -> FloatArray:
+        predictions: Any = self.weights.head and self.weights.head.predictions
+        return heads.masked_lm(x, predictions, self.config, self.ops)
+
+    def _logits_of(self, batch: PackedBatch, positions: npt.ArrayLike | None) -> Sequence[SequenceLogits | TokenLogits]:
+        """Return the logits of each head; they are computed while the model runs."""
+        found: list[SequenceLogits | TokenLogits] = []
+        dtype = self._result_dtype
+        if self._has_decoder:
+            width, places = self.config.vocab_size, None
+            if positions is not None:
+                places = check_positions(positions, batch.mask.shape)
+            found.append(TokenLogits(batch, width, self._word_logits, places, dtype, self._slice_bytes))
+        if HEADS[self._head].pooled:
+            found.append(SequenceLogits(batch, self._dense.shape[0], self._of_sequences, dtype))
+        elif not self._has_decoder:
+            found.append(TokenLogits(batch, self._dense.shape[0], self._of_tokens, None, dtype, self._slice_bytes))
+        return found
+
+    def _of_sequences(self, x: FloatArray, step: PackedBatch) -> FloatArray:
+        return self._formula(x, self.weights.pooler, self._dense, step, self.ops)
+
+    def _of_tokens(self, x: FloatArray) -> FloatArray:
+        return self._formula(x, self._dense, self.ops)
+
+    def _output(self, logits: list[FloatArray], hidden_states: Any, attentions: Any, inputs: Mapping[str, Any]) -> Any:
+        """Make the output of a call."""
+        return self._output_type(*logits, hidden_states, attentions)
+
+    # --- for trace and stream, see models/tracing.py ------------------------------------------------------------------
+
+    _whole_steps = False
+
+    @property
+    def _slice_bytes(self) -> int:
+        return sys.maxsize if self._whole_steps else SLICE_BYTES
+
+    def with_ops(self, ops: Ops, dtype: npt.DTypeLike = np.float32) -> Self:
+        """Return a model with the same weights and other ops; see `Traceable.with_ops`."""
+        model = type(self)(self.weights, ops, return_dict=self._return_dict)
+        vars(model).update(bert=self.bert.with_ops(ops, dtype))
+        model._result_dtype = dtype
+        return model
+
+    def _steps(self, batch: PackedBatch) -> Iterator[tuple[slice, PackedBatch]]:
+        return self.bert._steps(batch)
+
+    def _packed_states(self, batch: PackedBatch, stop: int) -> Iterator[tuple[PackedBatch, int, FloatArray]]:
+        return self.bert._packed_states(batch, stop)
+
+    def _after_states(self, x: FloatArray, step: PackedBatch) -> None:
+        if self._has_decoder:
+            self._word_logits(x)
+        if HEADS[self._head].pooled:
+            self._of_sequences(x, step)
+        elif not self._has_decoder:
+            self._of_tokens(x)
+
+    def _output_nbytes(self, batch: PackedBatch) -> int:
+        states = self.bert._output_nbytes(batch)
+        row = HEADS[self._head].rows[-1 if len(HEADS[self._head].rows) == 1 else 2]
+        width = row.sizes(self.config)[0]
+        rows = batch.num_sequences if row.field in ("classifier", "seq_relationship") else batch.mask.size
+        return states + np.dtype(self._result_dtype).itemsize * rows * width
+
+
+class BertForMaskedLM(BertHead[MaskedLMOutput]):
+    """BERT with the masked-LM head: for each token, a logit of each word of the vocabulary.
+
+    ``logits`` have the shape (B, S, V), or (n, V) in the order of ``positions=``.
+    """
+
+    _head = "BertForMaskedLM"
+    _output_type = MaskedLMOutput
+
+
+class BertForNextSentencePrediction(BertHead[NextSentencePredictorOutput]):
+    """BERT with the next-sentence head, which says whether the second text of a pair follows the first one.
+
+    ``logits`` have the shape (B, 2): "it follows", "it is a random one". A pair is one sequence, as
+    ``tokenizer(first, second)`` gives it.
+    """
 
     _head = "BertForNextSentencePrediction"
     _formula = staticmethod(heads.next_sentence)
-
-    def __call__(
-        self,
-        input_ids: npt.ArrayLike | None = None,
-        attention_mask: npt.ArrayLike | None = None,
-        token_type_ids: npt.ArrayLike | None = None,
-        position_ids: npt.ArrayLike | None = None,
-        inputs_embeds: npt.ArrayLike | None = None,
-        *,
-        labels: None = None,
-        output_hidden_states: Selection | None = None,
-        output_attentions: Selection | None = None,
-        return_dict: bool | None = None,
-        **harmless: Any,
-    ) -> NextSentencePredictorOutput:
-        """Compute two logits for each pair of texts, (B, 2): "it follows", "it is a random one".
-
-        The inputs and errors are those of `BertModel.__call__`; a pair is one sequence, as
-        ``tokenizer(first, second)`` gives it. `labels` is refused.
-        """
-        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        options = (output_hidden_states, output_attentions, return_dict, harmless)
-        return self._compute(NextSentencePredictorOutput, inputs, options, self._sequence_logits, labels=labels)
-
-    forward = __call__
+    _output_type = NextSentencePredictorOutput
 
 
-class BertForPreTraining(BertHead):
-    """BERT with both heads of its pre-training: masked LM and next sentence."""
+class BertForPreTraining(BertHead[BertForPreTrainingOutput]):
+    """BERT with both heads of its pre-training, masked LM and next sentence, which are computed in one forward."""
 
     _head = "BertForPreTraining"
     _formula = staticmethod(heads.next_sentence)
-
-    def __call__(
-        self,
-        input_ids: npt.ArrayLike | None = None,
-        attention_mask: npt.ArrayLike | None = None,
-        token_type_ids: npt.ArrayLike | None = None,
-        position_ids: npt.ArrayLike | None = None,
-        inputs_embeds: npt.ArrayLike | None = None,
-        *,
-        positions: npt.ArrayLike | None = None,
-        labels: None = None,
-        next_sentence_label: None = None,
-        output_hidden_states: Selection | None = None,
-        output_attentions: Selection | None = None,
-        return_dict: bool | None = None,
-        **harmless: Any,
-    ) -> BertForPreTrainingOutput:
-        """Compute what `BertForMaskedLM` and `BertForNextSentencePrediction` compute, in one forward.
-
-        The inputs and errors are those of `BertForMaskedLM.__call__`; `positions` chooses the prediction_logits.
-        """
-        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        options = (output_hidden_states, output_attentions, return_dict, harmless)
-        logits = self._word_logits(positions), self._sequence_logits
-        labels_given = {"labels": labels, "next_sentence_label": next_sentence_label}
-        return self._compute(BertForPreTrainingOutput, inputs, options, *logits, **labels_given)
-
-    forward = __call__
+    _output_type = BertForPreTrainingOutput
 
 
-class BertForSequenceClassification(BertHead):
+class BertForSequenceClassification(BertHead[SequenceClassifierOutput]):
     """BERT with a classifier of whole sequences; ``config.problem_type`` says what its logits mean.
 
-    Single label: softmax over the labels. Multi label: a sigmoid of each. Regression: the number itself. The logits are
-    computed in the same way.
+    ``logits`` have the shape (B, num_labels). Single label: softmax over the labels. Multi label: a sigmoid of each.
+    Regression: the number itself. The logits are computed in the same way.
     """
 
     _head = "BertForSequenceClassification"
     _formula = staticmethod(heads.sequence_classification)
-
-    def __call__(
-        self,
-        input_ids: npt.ArrayLike | None = None,
-        attention_mask: npt.ArrayLike | None = None,
-        token_type_ids: npt.ArrayLike | None = None,
-        position_ids: npt.ArrayLike | None = None,
-        inputs_embeds: npt.ArrayLike | None = None,
-        *,
-        labels: None = None,
-        output_hidden_states: Selection | None = None,
-        output_attentions: Selection | None = None,
-        return_dict: bool | None = None,
-        **harmless: Any,
-    ) -> SequenceClassifierOutput:
-        """Compute a logit of each label for each sequence, (B, num_labels).
-
-        The inputs and errors are those of `BertModel.__call__`; `labels` is refused.
-        """
-        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        options = (output_hidden_states, output_attentions, return_dict, harmless)
-        return self._compute(SequenceClassifierOutput, inputs, options, self._sequence_logits, labels=labels)
-
-    forward = __call__
+    _output_type = SequenceClassifierOutput
 
 
-class BertForTokenClassification(BertHead):
-    """BERT with a classifier of tokens, for example for named entities."""
+class BertForTokenClassification(BertHead[TokenClassifierOutput]):
+    """BERT with a classifier of tokens, for example for named entities.
+
+    ``logits`` have the shape (B, S, num_labels).
+    """
 
     _head = "BertForTokenClassification"
     _formula = staticmethod(heads.token_classification)
-
-    def __call__(
-        self,
-        input_ids: npt.ArrayLike | None = None,
-        attention_mask: npt.ArrayLike | None = None,
-        token_type_ids: npt.ArrayLike | None = None,
-        position_ids: npt.ArrayLike | None = None,
-        inputs_embeds: npt.ArrayLike | None = None,
-        *,
-        labels: None = None,
-        output_hidden_states: Selection | None = None,
-        output_attentions: Selection | None = None,
-        return_dict: bool | None = None,
-        **harmless: Any,
-    ) -> TokenClassifierOutput:
-        """Compute a logit of each label for each token, (B, S, num_labels).
-
-        The inputs and errors are those of `BertModel.__call__`; `labels` is refused.
-        """
-        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        options = (output_hidden_states, output_attentions, return_dict, harmless)
-        return self._compute(TokenClassifierOutput, inputs, options, self._token_logits, labels=labels)
-
-    forward = __call__
+    _output_type = TokenClassifierOutput
 
 
-class BertForQuestionAnswering(BertHead):
-    """BERT with a head that finds the answer to a question in a text: its first and its last token."""
+class BertForQuestionAnswering(BertHead[QuestionAnsweringModelOutput]):
+    """BERT with a head that finds the answer to a question in a text: its first and its last token.
+
+    ``start_logits`` and ``end_logits`` have the shape (B, S).
+    """
 
     _head = "BertForQuestionAnswering"
     _formula = staticmethod(heads.question_answering)
+    _output_type = QuestionAnsweringModelOutput
 
-    def __call__(
-        self,
-        input_ids: npt.ArrayLike | None = None,
-        attention_mask: npt.ArrayLike | None = None,
-        token_type_ids: npt.ArrayLike | None = None,
-        position_ids: npt.ArrayLike | None = None,
-        inputs_embeds: npt.ArrayLike | None = None,
-        *,
-        start_positions: None = None,
-        end_positions: None = None,
-        output_hidden_states: Selection | None = None,
-        output_attentions: Selection | None = None,
-        return_dict: bool | None = None,
-        **harmless: Any,
-    ) -> QuestionAnsweringModelOutput:
-        """Compute the logits of "the answer starts here" and "the answer ends here" for each token, (B, S) each.
-
-        The inputs and errors are those of `BertModel.__call__`; `start_positions` and `end_positions`, the labels, are
-        refused.
-        """
-        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        options = (output_hidden_states, output_attentions, return_dict, harmless)
-        labels = {"start_positions": start_positions, "end_positions": end_positions}
-        return self._compute(_starts_and_ends, inputs, options, self._token_logits, **labels)
-
-    forward = __call__
+    def _output(self, logits: list[FloatArray], hidden_states: Any, attentions: Any, inputs: Mapping[str, Any]) -> Any:
+        starts, ends = (np.ascontiguousarray(logits[0][:, :, i]) for i in range(2))
+        return QuestionAnsweringModelOutput(starts, ends, hidden_states, attentions)
 
 
-class BertForMultipleChoice(BertHead):
-    """BERT with a head that scores the choices of a question against each other."""
+class BertForMultipleChoice(BertHead[MultipleChoiceModelOutput]):
+    """BERT with a head that scores the choices of a question against each other.
+
+    ``logits`` have the shape (B, choices). The inputs have the shape (B, choices, S), `inputs_embeds` (B, choices, S,
+    H): each choice is a sequence, the question, then the answer. position_ids may have the shape (1, 1, S).
+    hidden_states and attentions are given with B x choices sequences, as in transformers, and messages count rows
+    through all choices.
+    """
 
     _head = "BertForMultipleChoice"
     _formula = staticmethod(heads.multiple_choice)
+    _output_type = MultipleChoiceModelOutput
 
     def _pack(self, inputs: Mapping[str, Any]) -> PackedBatch:
         return pack(self.config, **_flatten_choices(inputs))
 
-    def __call__(
-        self,
-        input_ids: npt.ArrayLike | None = None,
-        attention_mask: npt.ArrayLike | None = None,
-        token_type_ids: npt.ArrayLike | None = None,
-        position_ids: npt.ArrayLike | None = None,
-        inputs_embeds: npt.ArrayLike | None = None,
-        *,
-        labels: None = None,
-        output_hidden_states: Selection | None = None,
-        output_attentions: Selection | None = None,
-        return_dict: bool | None = None,
-        **harmless: Any,
-    ) -> MultipleChoiceModelOutput:
-        """Compute a logit of each choice, (B, choices).
-
-        Parameters
-        ----------
-        input_ids, attention_mask, token_type_ids, position_ids : int arrays of shape (B, choices, S)
-            Each choice is a sequence: the question, then the answer. The limits are those of `BertModel.__call__`.
-            position_ids may have the shape (1, 1, S).
-        inputs_embeds : float array of shape (B, choices, S, H), optional
-        output_hidden_states, output_attentions : bool, int or ints, optional
-            They are given with B x choices sequences, as in transformers.
-
-        Raises
-        ------
-        TypeError, ValueError
-            An input has the wrong kind, shape or range (messages count rows through all choices); there are no choices;
-            or `labels` is given.
-        """
-
-        def in_rows(logits: FloatArray, *others: Any) -> MultipleChoiceModelOutput:
-            shape = np.shape(input_ids if inputs_embeds is None else inputs_embeds)[:2]  # type: ignore[arg-type]
-            return MultipleChoiceModelOutput(logits.reshape(shape), *others)
-
-        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        options = (output_hidden_states, output_attentions, return_dict, harmless)
-        return self._compute(in_rows, inputs, options, self._sequence_logits, labels=labels)
-
-    forward = __call__
-
-
-def _starts_and_ends(logits: FloatArray, *others: Any) -> QuestionAnsweringModelOutput:
-    """Split the two logits of each token."""
-    starts, ends = (np.ascontiguousarray(logits[:, :, i]) for i in range(2))
-    return QuestionAnsweringModelOutput(starts, ends, *others)
+    def _output(self, logits: list[FloatArray], hidden_states: Any, attentions: Any, inputs: Mapping[str, Any]) -> Any:
+        given = inputs["input_ids"] if inputs["inputs_embeds"] is None else inputs["inputs_embeds"]
+        return MultipleChoiceModelOutput(logits[0].reshape(np.shape(given)[:2]), hidden_states, attentions)
 
 
 def _flatten_choices(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -348,3 +351,131 @@ def _flatten_choices(inputs: Mapping[str, Any]) -> dict[str, Any]:
         name: array.reshape(-1 if array.size else array.shape[0] * array.shape[1], *array.shape[2:])
         for name, array in arrays.items()
     }
+
+
+# --- the logits of a batch: filled step by step, in padded form, with zeros for masked tokens ---
+
+
+class _Logits:
+    """Logits of a fixed shape, zeros until they are computed; a `StepHead`."""
+
+    def __init__(self, *shape: int, dtype: npt.DTypeLike) -> None:
+        self._shape = shape
+        self._dtype = np.dtype(dtype)
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of all logits."""
+        return self._dtype.itemsize * math.prod(self._shape)
+
+    @functools.cached_property
+    def logits(self) -> FloatArray:
+        """The logits; the memory is taken at the first use, after `BertModel` has compared it with the limit."""
+        return np.zeros(self._shape, dtype=self._dtype)
+
+
+class SequenceLogits(_Logits):
+    """`width` logits for each of B sequences; zeros for a sequence whose first token is masked.
+
+    Parameters
+    ----------
+    batch : PackedBatch
+    width : int
+    compute : (x of shape (t, H), step) -> ndarray with one row for each sequence of the step that shows its first token
+    dtype : of the logits
+    """
+
+    def __init__(
+        self,
+        batch: PackedBatch,
+        width: int,
+        compute: Callable[[FloatArray, PackedBatch], FloatArray],
+        dtype: npt.DTypeLike,
+    ) -> None:
+        super().__init__(batch.num_sequences, width, dtype=dtype)
+        self._compute = compute
+        self._places = np.flatnonzero(batch.shows_first)
+        self._done = 0
+
+    def __call__(self, x: FloatArray, step: PackedBatch, tokens: slice) -> None:
+        """Compute the logits of a step."""
+        rows = self._compute(x, step)
+        self.logits[self._places[self._done : self._done + len(rows)]] = rows
+        self._done += len(rows)
+
+
+class TokenLogits(_Logits):
+    """`width` logits for each token position, (B, S, width), or for the `positions` that were asked for, (n, width).
+
+    Parameters
+    ----------
+    batch : PackedBatch
+    width : int
+    compute : (rows of the last hidden state, of shape (t, H)) -> ndarray of shape (t, width)
+        It is called with at most `slice_bytes` of logits at once, so that it does not double the memory of a large
+        vocabulary.
+    positions : int array of shape (n, 2), or None
+        A row and a column of the padded batch each; see `check_positions`.
+    dtype : of the logits
+    slice_bytes : int
+    """
+
+    def __init__(
+        self,
+        batch: PackedBatch,
+        width: int,
+        compute: Callable[[FloatArray], FloatArray],
+        positions: IntArray | None,
+        dtype: npt.DTypeLike,
+        slice_bytes: int,
+    ) -> None:
+        self._compute = compute
+        self._rows_at_once = max(1, slice_bytes // (4 * width))
+        if positions is None:
+            super().__init__(*batch.mask.shape, width, dtype=dtype)
+            self._places = np.flatnonzero(batch.mask)
+            self._tokens = np.arange(batch.num_tokens)
+            return
+        super().__init__(len(positions), width, dtype=dtype)
+        rows, columns = positions.T
+        shown = np.flatnonzero(batch.mask[rows, columns])
+        # A token's index among the T tokens is the number of tokens before it that are not masked.
+        tokens = (np.cumsum(batch.mask) - 1).reshape(batch.mask.shape)[rows[shown], columns[shown]]
+        order = np.argsort(tokens, kind="stable")
+        self._places, self._tokens = shown[order], tokens[order]
+
+    def __call__(self, x: FloatArray, step: PackedBatch, tokens: slice) -> None:
+        """Compute the logits of a step."""
+        first, last = np.searchsorted(self._tokens, [tokens.start, tokens.stop])
+        flat = self.logits.reshape(-1, self._shape[-1])
+        for start in range(first, last, self._rows_at_once):
+            some = slice(start, min(start + self._rows_at_once, last))
+            flat[self._places[some]] = self._compute(x[self._tokens[some] - tokens.start])
+
+
+def check_positions(positions: npt.ArrayLike, shape: tuple[int, ...]) -> IntArray:
+    """Return positions in a padded batch of this shape as an int array of n rows and columns, (n, 2).
+
+    Raises
+    ------
+    TypeError, ValueError
+        They are not pairs of integers, or one is outside the batch; the message says which.
+    """
+    found = np.array(as_numbers("positions", positions))
+    if found.size == 0 and not isinstance(positions, np.ndarray):
+        return np.zeros((0, 2), dtype=np.int64)
+    if found.dtype.kind not in "iu":
+        raise TypeError(f"positions holds {found.dtype} values; expected integers: the row and column of each token.")
+    if found.ndim != 2 or found.shape[1] != 2:
+        raise ValueError(
+            f"positions has shape {found.shape}; expected (n, 2): the row and column of each token, as "
+            "np.argwhere(input_ids == mask_token_id) gives them."
+        )
+    outside = np.logical_or.reduce((found < 0) | (found >= shape), axis=1)
+    if outside.any():
+        index = int(np.argmax(outside))
+        raise ValueError(
+            f"positions[{index}] is {brief(found[index].tolist())}; the batch has {shape[0]} rows and {shape[1]} "
+            "columns, counted from 0."
+        )
+    return found.astype(np.int64)

@@ -111,7 +111,13 @@ class BertModelOutput(ModelOutput):
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class MaskedLMOutput(ModelOutput):
+class _LogitsOutput(ModelOutput):
+    logits: FloatArray | None = None
+    hidden_states: Layers | None = None
+    attentions: Layers | None = None
+
+
+class MaskedLMOutput(_LogitsOutput):
     """The output of `BertForMaskedLM`; hidden_states and attentions are those of `BertModelOutput`.
 
     Parameters
@@ -120,13 +126,8 @@ class MaskedLMOutput(ModelOutput):
         Zeros where a token is masked by the attention_mask.
     """
 
-    logits: FloatArray | None = None
-    hidden_states: Layers | None = None
-    attentions: Layers | None = None
 
-
-@dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class NextSentencePredictorOutput(ModelOutput):
+class NextSentencePredictorOutput(_LogitsOutput):
     """The output of `BertForNextSentencePrediction`; hidden_states and attentions are those of `BertModelOutput`.
 
     Parameters
@@ -134,10 +135,6 @@ class NextSentencePredictorOutput(ModelOutput):
     logits : ndarray of shape (B, 2), float32
         [b, 0] for "the second text follows the first", [b, 1] for "it is a random one". Zeros if [CLS] is masked.
     """
-
-    logits: FloatArray | None = None
-    hidden_states: Layers | None = None
-    attentions: Layers | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -156,8 +153,7 @@ class BertForPreTrainingOutput(ModelOutput):
     attentions: Layers | None = None
 
 
-@dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class SequenceClassifierOutput(ModelOutput):
+class SequenceClassifierOutput(_LogitsOutput):
     """The output of `BertForSequenceClassification`; hidden_states and attentions are those of `BertModelOutput`.
 
     Parameters
@@ -166,13 +162,8 @@ class SequenceClassifierOutput(ModelOutput):
         Before softmax or sigmoid; for a regression the number itself. Zeros if [CLS] is masked.
     """
 
-    logits: FloatArray | None = None
-    hidden_states: Layers | None = None
-    attentions: Layers | None = None
 
-
-@dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class TokenClassifierOutput(ModelOutput):
+class TokenClassifierOutput(_LogitsOutput):
     """The output of `BertForTokenClassification`; hidden_states and attentions are those of `BertModelOutput`.
 
     Parameters
@@ -180,10 +171,6 @@ class TokenClassifierOutput(ModelOutput):
     logits : ndarray of shape (B, S, num_labels), float32
         Before softmax. Zeros where a token is masked by the attention_mask.
     """
-
-    logits: FloatArray | None = None
-    hidden_states: Layers | None = None
-    attentions: Layers | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -202,8 +189,7 @@ class QuestionAnsweringModelOutput(ModelOutput):
     attentions: Layers | None = None
 
 
-@dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class MultipleChoiceModelOutput(ModelOutput):
+class MultipleChoiceModelOutput(_LogitsOutput):
     """The output of `BertForMultipleChoice`; hidden_states and attentions are those of `BertModelOutput`.
 
     Parameters
@@ -215,10 +201,6 @@ class MultipleChoiceModelOutput(ModelOutput):
     -----
     As in transformers, hidden_states and attentions have one sequence for each choice: B times choices.
     """
-
-    logits: FloatArray | None = None
-    hidden_states: Layers | None = None
-    attentions: Layers | None = None
 
 
 def with_tensors(output: Output) -> Output:

@@ -17,7 +17,7 @@ from minibert._utils.validation import brief
 from minibert.bert.low_precision import COMPUTE_TYPES
 from minibert.checkpoint.files import ModelFiles
 from minibert.checkpoint.safetensors import open_checkpoint
-from minibert.models.bert_model import BertModel
+from minibert.models.bert import BertModel
 from minibert.parity.dumps import Dump
 from minibert.parity.subject import INPUTS
 

@@ -16,7 +16,7 @@ from minibert._utils.torch_interop import Scores
 from minibert._utils.validation import FloatArray, IntArray, brief, check_choice
 from minibert.bert import encoder
 from minibert.bert.packed import PackedBatch
-from minibert.models.bert_model import BertModel
+from minibert.models.bert import BertModel
 from minibert.models.heads import BertForMaskedLM
 from minibert.sentence.batching import distinct_longest_first, in_chunks
 from minibert.sentence.modules import Pipeline

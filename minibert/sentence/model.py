@@ -26,9 +26,9 @@ from minibert.bert.config import SETTINGS as CONFIG_SETTINGS
 from minibert.bert.config import BertConfig, check_settings
 from minibert.checkpoint.files import ModelFiles
 from minibert.errors import ModelFormatError
-from minibert.models.bert_model import BertModel
-from minibert.models.habits import TorchHabits
+from minibert.models.bert import BertModel
 from minibert.models.options import LoadOptions
+from minibert.models.torch_like import TorchLike
 from minibert.sentence.modules import HEAD_MODULES, Module, list_modules, loader_of
 from minibert.sentence.options import check_device, check_processing, check_task, one_of, texts_at_once
 from minibert.sentence.prompts import builtin_prompts, check_prompts, choose_default, merge_prompts, resolve_prompt
@@ -87,7 +87,7 @@ class _Loaded(NamedTuple):
     stored: dict[str, Any]
 
 
-class SentenceModel(TorchHabits):
+class SentenceModel(TorchLike):
     """A model of sentence-transformers; the base of the three encoders.
 
     Attributes

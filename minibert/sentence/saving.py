@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from minibert._utils.files import make_folder, write_json
 from minibert._utils.validation import FloatArray
-from minibert.models.pretrained import BertPreTrainedModel
+from minibert.models.bert import BertPreTrainedModel
 from minibert.models.saving import write_safetensors
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from minibert._utils.reporting import progress_bar, warn_caller
 from minibert._utils.validation import FloatArray, brief, check_int
 from minibert.checkpoint.files import DEFAULT_MODEL, ModelFiles
-from minibert.models.bert_model import BertModel
+from minibert.models.bert import BertModel
 from minibert.sentence.encoding import (
     CHUNK_SIZE,
     CutTexts,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from minibert._utils.validation import Int64Array
-from minibert.models.pretrained import BertPreTrainedModel
+from minibert.models.bert import BertPreTrainedModel
 from minibert.serving.errors import ServiceError
 from minibert.serving.scheduler import Job
 from minibert.serving.settings import Settings

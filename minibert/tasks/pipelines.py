@@ -11,8 +11,7 @@ from minibert._utils.keywords import PIPELINE_KEYWORDS, arguments_of, check_keyw
 from minibert._utils.validation import brief
 from minibert.bert.weights import HEADS
 from minibert.models.auto import choose_class
-from minibert.models.bert_head import BertHead
-from minibert.models.bert_model import BertModel
+from minibert.models.bert import BertModel, BertPreTrainedModel
 from minibert.models.heads import (
     BertForMaskedLM,
     BertForNextSentencePrediction,
@@ -20,10 +19,10 @@ from minibert.models.heads import (
     BertForQuestionAnswering,
     BertForSequenceClassification,
     BertForTokenClassification,
+    BertHead,
 )
 from minibert.models.loading import find_model
 from minibert.models.options import LoadOptions, lists_keywords
-from minibert.models.pretrained import BertPreTrainedModel
 from minibert.tasks.base import TaskPipeline
 from minibert.tasks.feature_extraction import FeatureExtractionPipeline
 from minibert.tasks.fill_mask import FillMaskPipeline
@@ -36,7 +35,7 @@ from minibert.tokenizer.texts import shown
 
 __all__ = ["ALIASES", "TASKS", "pipeline"]
 
-TASKS: Mapping[str, tuple[type[TaskPipeline], type[BertModel | BertHead]]] = {
+TASKS: Mapping[str, tuple[type[TaskPipeline], type[BertModel | BertHead[Any]]]] = {
     "fill-mask": (FillMaskPipeline, BertForMaskedLM),
     "text-classification": (TextClassificationPipeline, BertForSequenceClassification),
     "token-classification": (TokenClassificationPipeline, BertForTokenClassification),

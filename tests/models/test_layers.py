@@ -13,7 +13,7 @@ import transformers
 
 from minibert import BertModel
 from minibert.bert.ops import Ops
-from minibert.models.bert_model import TOKENS_PER_STEP
+from minibert.models.bert import TOKENS_PER_STEP
 from tests.support.model_calls import CALLS, IDS, RANDOM, RIGHT, A, L, V, run
 
 # --- the layers to keep, and the layer to stop at ---------------------------------------------------------------------

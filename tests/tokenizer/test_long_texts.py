@@ -125,6 +125,7 @@ def test_where_pieces_might_differ_nothing_is_cut(
         (tmp_path / "model" / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
         tokenizer = BertTokenizer.from_pretrained(tmp_path / "model")
     assert tokenizer._raw.cuts is None
+    assert tokenizer.last_cut("a cat " * 9) is None
     monkeypatch.setattr(long_texts, "LONG_TEXT", 20)
     encoding = tokenizer.encodings(["a b X " * 50], truncation=False)[0]
     assert not isinstance(encoding._raw, JoinedEncoding)

@@ -16,7 +16,7 @@ import minibert
 from benchmarks.checkpoints import random_checkpoint
 from minibert import BertModel, exact
 from minibert.bert import reference
-from minibert.models.bert_model import TOKENS_PER_STEP
+from minibert.models.bert import TOKENS_PER_STEP
 from tests.support.head_models import CLASSES, head_checkpoint, inputs_of
 from tests.support.text_data import english_texts, naughty_lines, needs_data, udhr_lines
 
@@ -120,9 +120,9 @@ def test_heads_are_traced(kind: str, tmp_path: Path) -> None:
 
 def test_a_head_with_a_large_vocabulary_is_recorded_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The decoder computes at most 16 MB of logits at once; here less, so that a small model needs several parts."""
-    from minibert.models import bert_head
+    from minibert.models import heads
 
-    monkeypatch.setattr(bert_head, "SLICE_BYTES", 4 * 97 * 7)
+    monkeypatch.setattr(heads, "SLICE_BYTES", 4 * 97 * 7)
     model = minibert.BertForMaskedLM.from_pretrained(head_checkpoint(tmp_path / "model", "BertForMaskedLM"))
     inputs = inputs_of("BertForMaskedLM", rows=9)
     trace = model.trace(**inputs)

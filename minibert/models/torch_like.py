@@ -13,7 +13,7 @@ from minibert._utils.keywords import is_float32
 from minibert._utils.torch_interop import cpu_device, float32_dtype
 from minibert._utils.validation import brief, is_cpu
 
-__all__ = ["Encoder", "Fixed", "TorchHabits"]
+__all__ = ["Encoder", "Fixed", "TorchLike"]
 
 _HOOK = "model.trace(...) records the values, and trace(..., edit=...) changes them"
 _GROW = "change it with transformers, save it, and load the folder here"
@@ -75,7 +75,7 @@ class Encoder(Fixed):
     """What programs find at `model.encoder`. It does not have layers; the error says what to use instead."""
 
 
-class TorchHabits:
+class TorchLike:
     """The methods of a torch.nn.Module that inference programs call; the base of minibert's models."""
 
     training = False
