@@ -81,7 +81,9 @@ SHARD_SIZE = 10_000
 """Most input lines of a shard if the caller does not say."""
 
 _LOCK, _MANIFEST, _STANDARD_INPUT, _WHOLE = "minibert.lock", "manifest.json", "standard-input", "whole"
-_OURS = re.compile(rf"{_LOCK}|{_MANIFEST}|{_STANDARD_INPUT}|{_WHOLE}\.[a-z.]+|shard-\d+\.[a-z.]+|\.minibert-[a-z0-9_]+")
+_OURS = re.compile(
+    rf"{_LOCK}|{_MANIFEST}|{_STANDARD_INPUT}|{_WHOLE}\.[a-z.]+|shard-\d+\.[a-z.]+|\.minibert-[a-z0-9_]{8}"
+)
 _BLOCK = 2**20  # bytes read at a time
 _DIGITS = 5  # of the number of a shard in names of files, or more if there can be more shards
 _NAMES_SHOWN = 3
@@ -485,10 +487,10 @@ class _RunFolder:
                     "output."
                 )
 
-    def _clear(self) -> None:
-        """Delete the files of runs, and no others. The lock is deleted last, by `release`."""
+    def _clear(self, *kept: str) -> None:
+        """Delete the files of runs but those to be kept, and no others. The lock is deleted last, by `release`."""
         for path in self.path.iterdir():
-            if _OURS.fullmatch(path.name) and path.name != _LOCK:
+            if _OURS.fullmatch(path.name) and path.name not in (_LOCK, *kept):
                 with contextlib.suppress(OSError):
                     path.unlink()
 
@@ -556,9 +558,7 @@ class _RunFolder:
 
     def start(self, manifest: dict[str, Any]) -> None:
         """Write the manifest. From now on there is a run to resume."""
-        for path in self.path.iterdir():  # of a run that was killed before it wrote its manifest, or at its end
-            if path.name not in (_LOCK, _STANDARD_INPUT):
-                path.unlink()
+        self._clear(_STANDARD_INPUT)  # of a run that was killed before it wrote its manifest, or at its end
         with self._kept():
             _write_json(self.path / _MANIFEST, {"format": FORMAT, **manifest})
             if self.task.into_folder:
@@ -581,7 +581,7 @@ class _RunFolder:
         FileExistsError
             The output is a folder, and holds files that the run did not write.
         """
-        for path in self.path.glob(".minibert-*"):  # of a run that was killed
+        for path in self.path.glob(".minibert-????????"):  # of a run that was killed
             path.unlink(missing_ok=True)
         if self.task.into_folder:
             with self._kept():

@@ -166,11 +166,11 @@ def test_what_killed_runs_have_left_is_deleted(
 ) -> None:
     """Those of a run that was killed before its manifest, and of one that was killed while it deleted its files."""
     (tmp_path / PARTS).mkdir()
-    for name in ("minibert.lock", ".minibert-ab_c0123", "standard-input", "shard-00000.npy", "whole.npy"):
+    for name in ("minibert.lock", ".minibert-ab_c0123", "standard-input", "shard-00000.npy", "whole.npy", ".mine"):
         (tmp_path / PARTS / name).write_text("left")
     embed_corpus(short_model, [source], tmp_path / "out.npy", **HOW)
     assert len(np.load(tmp_path / "out.npy")) == 45
-    assert not (tmp_path / PARTS).exists()
+    assert contents(tmp_path / PARTS) == {".mine": b"left"}
     embed_corpus(short_model, [source], tmp_path / "out.npy", **HOW)  # minibert replaces the files that it wrote itself
 
 
