@@ -16,7 +16,7 @@ from minibert._utils.files import check_format, make_folder, parse_json, printab
 from minibert._utils.validation import IntArray, brief, check_int, counted
 from minibert.errors import ModelFormatError
 from minibert.parity.diagnosis.findings import Finding
-from minibert.parity.dumps import NothingComparedError, read_dump
+from minibert.parity.dumps import Array, NothingComparedError, read_dump
 from minibert.parity.subject import INPUTS, Padded, Subject
 from minibert.parity.truth import HALF_PRECISIONS, round_to
 
@@ -254,7 +254,7 @@ def of_texts(subject: Subject, texts: Sequence[str | tuple[str, str]]) -> dict[s
 
 
 def check_inputs(
-    subject: Subject, inputs: Mapping[str, Any], dumped: Sequence[tuple[str, npt.NDArray[Any]]]
+    subject: Subject, inputs: Mapping[str, Any], dumped: Sequence[tuple[str, Array]]
 ) -> tuple[list[Finding], list[str]]:
     """Compare the ids, mask, types and positions in the dump with the inputs, or with the usual ones; also notes."""
     padded = Padded.of(subject.config, inputs)
@@ -289,7 +289,7 @@ def check_inputs(
     return findings, notes
 
 
-def _row(subject: Subject, name: str, row: npt.NDArray[Any]) -> str:
+def _row(subject: Subject, name: str, row: Array) -> str:
     tokenizer = subject.tokenizer
     listed = row[:24].tolist()
     if name == "input_ids" and tokenizer is not None and row.dtype.kind in "iu":
@@ -298,7 +298,7 @@ def _row(subject: Subject, name: str, row: npt.NDArray[Any]) -> str:
     return str(listed)
 
 
-def check_weights(subject: Subject, dumped: Sequence[tuple[str, npt.NDArray[Any]]]) -> tuple[list[Finding], list[str]]:
+def check_weights(subject: Subject, dumped: Sequence[tuple[str, Array]]) -> tuple[list[Finding], list[str]]:
     """Compare the weights in the dump with those of the checkpoint, bit for bit; return what differs, and notes."""
     findings: list[Finding] = []
     notes, weights = [], subject.weights()

@@ -6,16 +6,16 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from minibert._utils.files import printable
 from minibert._utils.validation import FloatArray, brief, counted
 from minibert.bert.packed import PackedBatch
+from minibert.parity.diagnosis.forward import state_name
 from minibert.parity.diagnosis.mistakes import VECTOR
-from minibert.parity.dumps import Dump
+from minibert.parity.dumps import Array, Dump
 from minibert.parity.layouts import Aligned, align, expected_shape
 from minibert.parity.subject import INPUTS, Subject
 from minibert.parity.verdict import NEARER
@@ -55,7 +55,7 @@ class Meaning:
 
     name: str
     given: str
-    value: npt.NDArray[Any] | list[npt.NDArray[Any]]
+    value: Array | list[Array]
     before: str = ""
     group: str = ""
     guessed: bool = False
@@ -65,8 +65,8 @@ class Meaning:
 class Matched:
     """What a dump holds: inputs, weights and values, several of one meaning too; unknown names; notes."""
 
-    inputs: list[tuple[str, npt.NDArray[Any]]]
-    weights: list[tuple[str, npt.NDArray[Any]]]
+    inputs: list[tuple[str, Array]]
+    weights: list[tuple[str, Array]]
     values: list[Meaning]
     unknown: list[str]
     notes: list[str]
@@ -146,9 +146,7 @@ def _weight_name(name: str) -> str:
     return re.sub(r"^(?:(?:bert|model|0\.auto_model|0\.model)\.)+", "", name)
 
 
-def _values(
-    name: str, given: str, value: npt.NDArray[Any] | list[npt.NDArray[Any]], subject: Subject, batch: PackedBatch
-) -> list[Meaning]:
+def _values(name: str, given: str, value: Array | list[Array], subject: Subject, batch: PackedBatch) -> list[Meaning]:
     depth = subject.config.num_hidden_layers
     shape = () if isinstance(value, list) else value.shape
     B, flat = len(batch.mask), len(shape) == 1  # flat: a file without a header
@@ -160,28 +158,25 @@ def _values(
         return [Meaning(found[0], given, value)]
     if name.lower() in _SEVERAL and flat and shape[0] % (depth + 1) == 0:
         value = np.reshape(np.asarray(value), (depth + 1, -1))
-        return [Meaning(_state(i), f"{given}[{i}]", state) for i, state in enumerate(value)]
+        return [Meaning(state_name(i), f"{given}[{i}]", state) for i, state in enumerate(value)]
     if name.lower() in _SEVERAL and not isinstance(value, list) and len(shape) >= 3 and shape[0] in (depth, depth + 1):
-        exact = shape[0] == depth + 1
-        if exact:
-            return [Meaning(_state(i), f"{given}[{i}]", value[i]) for i in range(depth + 1)]
-        return [Meaning(_state(i + 1), f"{given}[{i}]", value[i], _state(i), given, True) for i in range(depth)]
+        if shape[0] == depth + 1:
+            return [Meaning(state_name(i), f"{given}[{i}]", value[i]) for i in range(depth + 1)]
+        return [Meaning(state_name(i + 1), f"{given}[{i}]", value[i], state_name(i), given, True) for i in range(depth)]
     if name.lower() in ("attentions", "all_attentions") and not isinstance(value, list) and shape[:1] == (depth,):
         return [Meaning(f"encoder.layer.{i}.attention.self.probs", f"{given}[{i}]", value[i]) for i in range(depth)]
     loose = _LOOSE.match(name.lower()) if len(name) < _LONGEST else None
     if loose is not None and int(loose[1]) <= depth:
         number, group = int(loose[1]), f"{name[: loose.start(1)]}#{name[loose.end(1) :]}"
         if number == depth:  # numbers from 0 to depth, or from 1 on: hidden states
-            return [Meaning(_state(depth), given, value, "", group, True)]
-        return [Meaning(_state(number + 1), given, value, _state(number), group, True)]
+            return [Meaning(state_name(depth), given, value, "", group, True)]
+        return [Meaning(state_name(number + 1), given, value, state_name(number), group, True)]
     if name.lower() in _TOKENS_NAMES:
-        return [Meaning(_state(depth), given, value)]
+        return [Meaning(state_name(depth), given, value)]
     return []
 
 
-def _by_shape(
-    given: str, value: npt.NDArray[Any] | list[npt.NDArray[Any]], subject: Subject, batch: PackedBatch
-) -> list[Meaning]:
+def _by_shape(given: str, value: Array | list[Array], subject: Subject, batch: PackedBatch) -> list[Meaning]:
     """Guess what the only array of a dump is, if its name is unknown: vectors, or the last hidden state."""
     B, S = batch.mask.shape
     H, depth = subject.config.hidden_size, subject.config.num_hidden_layers
@@ -192,13 +187,13 @@ def _by_shape(
     if value.ndim == 1 and value.size == (depth + 1) * B * S * H:
         value = value.reshape(depth + 1, B, S, H)
     if value.ndim == 1 and value.size in (B * S * H, batch.num_tokens * H):
-        return [Meaning(_state(depth), given, value, guessed=True)]
+        return [Meaning(state_name(depth), given, value, guessed=True)]
     if value.ndim == 2 and value.shape[0] == B and subject.pipeline and value.shape[1] == subject.pipeline.widths[-1]:
         return [Meaning(VECTOR, given, value, guessed=True)]
     if value.shape in ((B, S, H), (batch.num_tokens, H)):
-        return [Meaning(_state(depth), given, value, guessed=True)]
+        return [Meaning(state_name(depth), given, value, guessed=True)]
     if value.shape == (depth + 1, B, S, H):
-        return [Meaning(_state(i), f"{given}[{i}]", value[i]) for i in range(depth + 1)]
+        return [Meaning(state_name(i), f"{given}[{i}]", value[i]) for i in range(depth + 1)]
     return []
 
 
@@ -207,11 +202,7 @@ def _flat_vectors(subject: Subject, num_sequences: int) -> tuple[int, ...] | Non
     return None if subject.pipeline is None else (num_sequences * subject.pipeline.widths[-1],)
 
 
-def _state(i: int) -> str:
-    return "embeddings" if i == 0 else f"encoder.layer.{i - 1}"
-
-
-def shape_of(value: npt.NDArray[Any] | list[npt.NDArray[Any]]) -> str:
+def shape_of(value: Array | list[Array]) -> str:
     """Return the shape of a dumped array for messages; a list has one array for each text."""
     return f"({counted(len(value), 'text')})" if isinstance(value, list) else str(value.shape)
 
