@@ -3,7 +3,7 @@
     python -m benchmarks.ports [--write] [--only NAME ...] [--checkpoints NAME ...] [--keep FILE]
 
 Each runtime that is installed runs three checkpoints on three inputs. The table has the largest RMS error over all
-names, and the largest single error. The largest of all set `RMS` and `LARGEST` of parity/levels.py. A runtime that
+names, and the largest single error. The largest of all set `RMS` and `LARGEST` of parity/verdict.py. A runtime that
 is called wrong is diagnosed, and stands in the second table.
 """
 
