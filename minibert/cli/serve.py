@@ -14,7 +14,7 @@ from minibert.cli.output import report_problem
 from minibert.models.options import BACKENDS
 
 if TYPE_CHECKING:
-    from minibert.serving.keys import ApiKeys
+    from minibert.serving.auth import ApiKeys
 
 __all__ = ["add_verbs"]
 
@@ -154,8 +154,8 @@ def _refuse_unknown_variables(parser: argparse.ArgumentParser) -> None:
 
 def _serve(arguments: argparse.Namespace) -> None:
     from minibert.serving.engine import Engine
-    from minibert.serving.loading import load_served
-    from minibert.serving.logs import log_requests
+    from minibert.serving.models import load_served
+    from minibert.serving.observability import log_requests
     from minibert.serving.settings import Settings
 
     try:
@@ -222,7 +222,7 @@ def _serve(arguments: argparse.Namespace) -> None:
 
 
 def _read_keys(arguments: argparse.Namespace) -> ApiKeys | None:
-    from minibert.serving.keys import ApiKeys
+    from minibert.serving.auth import ApiKeys
 
     if arguments.api_key is None and arguments.api_key_file is None:
         return None

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from minibert._utils.validation import FloatArray
-from minibert.serving.errors import ServiceError
 from minibert.serving.libraries import missing
+from minibert.serving.settings import ServiceError
 
 try:
     import orjson

@@ -11,7 +11,7 @@ import numpy as np
 from minibert._utils.validation import brief, check_int
 from minibert.sentence.cross_encoder import CrossEncoder
 from minibert.sentence.sentence_transformers import SentenceTransformer
-from minibert.serving.errors import ServiceError
+from minibert.serving.settings import ServiceError
 from minibert.tokenizer.texts import shown
 
 __all__ = ["check_model_name", "named_models", "options_of", "pairs_of", "texts_of"]

@@ -21,22 +21,21 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from typing import Any, NamedTuple, Self
 
+import numpy as np
+
 from minibert.sentence.cross_encoder import CrossEncoder
 from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.serving.arguments import check_model_name, named_models, options_of, pairs_of, texts_of
-from minibert.serving.errors import ServiceError
-from minibert.serving.forks import watch_forks
-from minibert.serving.models_by_name import ModelsByName
+from minibert.serving.classifier import ScoreOptions
+from minibert.serving.embedder import TextOptions
+from minibert.serving.models import ModelsByName
 from minibert.serving.prepared import Prepared, Report
 from minibert.serving.reading import LONG_BODY, Readers, Reading
-from minibert.serving.results import Failure, reason_of, results_of
 from minibert.serving.scheduler import INTERACTIVE_TOKENS, Job, Scheduler, Step
-from minibert.serving.served_classifier import ScoreOptions
-from minibert.serving.served_model import TextOptions
-from minibert.serving.settings import Settings
+from minibert.serving.settings import ServiceError, Settings
 from minibert.tokenizer.texts import shown
 
-__all__ = ["Answer", "Engine", "Load"]
+__all__ = ["Answer", "Engine", "Failure", "Load", "reason_of", "results_of"]
 
 _LOG = logging.getLogger("minibert.serving")
 
@@ -114,7 +113,6 @@ class Engine:
         self._unfinished: set[Job] = set()
         self._heartbeat, self._busy_seconds = clock(), 0.0
         self._cancelled_units = self._refused_jobs = 0
-        watch_forks(self)
 
     # -- requests
 
@@ -302,23 +300,6 @@ class Engine:
     def __exit__(self, *exception: object) -> None:
         self.close(None if exception[0] is None else 0.0)  # after an error or Ctrl-C, nothing of the queue is computed
 
-    # -- in a process that is forked
-
-    def lock_of_fork(self) -> threading.Condition:
-        """See `Forkable`."""
-        return self._changed
-
-    def start_again(self) -> None:
-        """Begin with an empty queue, and without a thread; requests of the other process fail here."""
-        self._changed, self._thread, self._busy = threading.Condition(), None, False
-        self._readers = Readers(self._was_read)
-        self._scheduler.clear()
-        jobs = [*self._unfinished]
-        self._unfinished.clear()
-        if jobs:  # in a thread, because one that is gone may have held the lock of a future
-            error = ServiceError("unavailable", "the process was forked; send the request again.", retry_after=1.0)
-            threading.Thread(target=_fail, args=(jobs, error), daemon=True).start()
-
     # -- the thread
 
     def _run(self) -> None:
@@ -415,3 +396,54 @@ def _fail(jobs: Sequence[Job], error: ServiceError) -> None:
     for job in jobs:
         with contextlib.suppress(InvalidStateError):
             job.future.set_exception(error)
+
+
+class Failure(NamedTuple):
+    """In place of the result of a unit that cannot be computed."""
+
+    error: Exception
+
+
+def results_of(step: Step) -> list[Any]:
+    """Compute a step; if it fails, compute its units one by one, so that only the one that cannot be fails."""
+    units = step.units
+    try:
+        return _checked(step.kind.compute(units), len(units))
+    except Exception as error:
+        if len(units) == 1:
+            return [Failure(error)]
+    results: list[Any] = []
+    for unit in units:
+        try:
+            results += _checked(step.kind.compute([unit]), 1)
+        except Exception as error:
+            results.append(Failure(error))
+    return results
+
+
+def _checked(results: Sequence[Any], number: int) -> list[Any]:
+    if len(results) != number:
+        raise RuntimeError(f"{number} texts have {len(results)} results")
+    if len({getattr(result, "shape", None) for result in results}) == 1 and _are_finite(results):
+        return [*results]
+    return [_finite(result) for result in results]
+
+
+def _are_finite(results: Sequence[Any]) -> bool:
+    """Check results of one shape together, which is faster."""
+    whole = np.array(results)
+    return whole.dtype == np.float32 and bool(np.isfinite(whole).all())
+
+
+def _finite(result: Any) -> Any:
+    """Return a result, or a failure for a vector with NaN or infinity in it: clients could not read it."""
+    if isinstance(result, np.ndarray) and not np.isfinite(result).all():
+        return Failure(ArithmeticError("its vector is not finite"))
+    return result
+
+
+def reason_of(error: Exception) -> str:
+    """Describe an error to a client, who may not see what else is in a traceback."""
+    if isinstance(error, MemoryError):
+        return "there is not enough memory; send fewer or shorter texts."
+    return f"{error}." if isinstance(error, ArithmeticError) else "an error of the service; its log has the details."

@@ -51,8 +51,6 @@ def openapi() -> dict[str, Any]:
     _, schemas = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
     paths: dict[str, Any] = {path: {"get": _operation(text, {})} for path, text in _GETS.items()}
     for path, post in POSTS.items():
-        if not post.kinds:  # the route says that it is not there
-            continue
         refs = [{"$ref": f"#/components/schemas/{kind.__name__}"} for kind in post.kinds]
         body = {"required": True, "content": _json(refs[0] if len(refs) == 1 else {"anyOf": refs})}
         error = {"$ref": f"#/components/schemas/{post.family}_error"}

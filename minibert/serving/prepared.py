@@ -8,9 +8,8 @@ from typing import Any
 
 from minibert._utils.validation import Int64Array
 from minibert.models.bert import BertPreTrainedModel
-from minibert.serving.errors import ServiceError
 from minibert.serving.scheduler import Job
-from minibert.serving.settings import Settings
+from minibert.serving.settings import ServiceError, Settings
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
 

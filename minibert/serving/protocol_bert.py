@@ -7,10 +7,9 @@ from typing import Any
 
 from minibert._utils.validation import FloatArray, check_indices
 from minibert.serving import answers, wire
+from minibert.serving.embedder import GivenIds, TextOptions
 from minibert.serving.engine import Engine
-from minibert.serving.errors import ServiceError
-from minibert.serving.given_ids import GivenIds
-from minibert.serving.served_model import TextOptions
+from minibert.serving.settings import ServiceError
 from minibert.serving.work import Post, Work, work_of
 
 __all__ = ["POSTS"]

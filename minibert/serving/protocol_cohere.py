@@ -9,9 +9,9 @@ from typing import Any
 
 from minibert._utils.validation import FloatArray
 from minibert.serving import answers, wire
+from minibert.serving.embedder import TextOptions
 from minibert.serving.engine import Engine
-from minibert.serving.errors import ServiceError
-from minibert.serving.served_model import TextOptions
+from minibert.serving.settings import ServiceError
 from minibert.serving.work import Post, Work, notes_of, work_of
 from minibert.vectors.similarity import quantize_embeddings
 

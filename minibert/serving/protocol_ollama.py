@@ -7,9 +7,9 @@ from typing import Any
 
 from minibert._utils.validation import FloatArray
 from minibert.serving import answers, wire
+from minibert.serving.embedder import ServedModel, TextOptions
 from minibert.serving.engine import Engine
-from minibert.serving.errors import ServiceError
-from minibert.serving.served_model import ServedModel, TextOptions
+from minibert.serving.settings import ServiceError
 from minibert.serving.work import Post, Work, notes_of, work_of
 
 __all__ = ["POSTS", "model_list"]

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from minibert.serving import answers, wire
+from minibert.serving.classifier import ServedClassifier
+from minibert.serving.embedder import ServedModel
 from minibert.serving.engine import Engine
-from minibert.serving.served_classifier import ServedClassifier
-from minibert.serving.served_model import ServedModel
 from minibert.serving.work import Post, Work, fields_without_effect, notes_of, text_options, work_of
 
 __all__ = ["POSTS", "model_list", "model_object"]

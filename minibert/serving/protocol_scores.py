@@ -13,9 +13,9 @@ import numpy as np
 
 from minibert._utils.validation import FloatArray
 from minibert.serving import answers, wire
+from minibert.serving.classifier import ScoreOptions
 from minibert.serving.engine import Engine
-from minibert.serving.errors import ServiceError
-from minibert.serving.served_classifier import ScoreOptions
+from minibert.serving.settings import ServiceError
 from minibert.serving.work import Post, Work, notes_of, truncation_of, work_of
 
 __all__ = ["POSTS", "predict", "rerank"]

@@ -14,14 +14,14 @@ import numpy as np
 
 from minibert._utils.validation import FloatArray
 from minibert.serving import answers, wire
+from minibert.serving.classifier import ServedClassifier
+from minibert.serving.embedder import TextOptions
 from minibert.serving.engine import Engine
-from minibert.serving.errors import ServiceError
 from minibert.serving.prepared import check_number
 from minibert.serving.protocol_scores import predict, rerank
 from minibert.serving.reading import in_turns
 from minibert.serving.scheduler import MAX_STEP
-from minibert.serving.served_classifier import ServedClassifier
-from minibert.serving.served_model import TextOptions
+from minibert.serving.settings import ServiceError
 from minibert.serving.work import Post, Work, fields_without_effect, text_options, truncation_of, work_of
 from minibert.vectors.similarity import pairwise_cos_sim
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
-from minibert.serving.errors import ServiceError
+from minibert.serving.settings import ServiceError
 
 __all__ = ["INTERACTIVE_TOKENS", "MAX_STEP", "MIN_STEP", "QUANTUM", "Job", "Kind", "Scheduler", "Step"]
 

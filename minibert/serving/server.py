@@ -18,14 +18,12 @@ from types import FrameType
 from typing import Any
 
 from minibert._utils.files import os_reason, printable
-from minibert.serving.asgi import app
+from minibert.serving.asgi import LoadingGate, Service, app
+from minibert.serving.auth import ApiKeys
 from minibert.serving.connections import Connection, Connections
 from minibert.serving.engine import Engine
-from minibert.serving.gates import LoadingGate
-from minibert.serving.keys import ApiKeys
 from minibert.serving.libraries import missing
-from minibert.serving.logs import LOG
-from minibert.serving.post_route import Service
+from minibert.serving.observability import LOG
 
 try:
     import uvicorn
@@ -43,10 +41,6 @@ connection that is being closed."""
 
 _BACKLOG = 2048
 """Connections that wait to be accepted."""
-
-_GARBAGE = (10_000, 10, 10)
-"""Python's limits for the search for garbage. With its own, and without `gc.freeze`, which leaves out what was loaded,
-the search took half of the time that HTTP takes."""
 
 
 def listen(host: str, port: int, uds: str | None = None) -> socket.socket:
@@ -194,19 +188,17 @@ def serve(
         made = app(engine, metrics_namespace=metrics_namespace, keys=keys, allow_origins=allow_origins)
         gate.app, services[:] = made, [made.state.service]
         gc.collect()
-        gc.freeze()
+        gc.freeze()  # the search for garbage then leaves out what was loaded
         return engine
 
     server = _Server(config, load_app, lambda: listening(address), lambda: started(address), keys, leave, drain_delay)
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # it logs the signals and the end of requests
-    before, threshold = sys.getswitchinterval(), gc.get_threshold()
+    before = sys.getswitchinterval()
     sys.setswitchinterval(0.0002)  # the engine's thread gives the lock of Python away between two ops
-    gc.set_threshold(*_GARBAGE)
     try:
         server.run(sockets=[bound])
     finally:
         sys.setswitchinterval(before)
-        gc.set_threshold(*threshold)
         gc.unfreeze()
         bound.close()
         if path is not None and made is not None and _file_of(path) == made:  # not that of the next service

@@ -6,8 +6,8 @@ import functools
 import re
 from typing import Annotated, Any, Literal, TypeVar
 
-from minibert.serving.errors import ServiceError
 from minibert.serving.libraries import missing
+from minibert.serving.settings import ServiceError
 
 try:
     import msgspec

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from minibert.serving import wire
+from minibert.serving.embedder import TextOptions
 from minibert.serving.engine import Engine
 from minibert.serving.prepared import Prepared, Report
 from minibert.serving.scheduler import Job
-from minibert.serving.served_model import TextOptions
 
 __all__ = ["Post", "Work", "fields_without_effect", "notes_of", "text_options", "truncation_of", "work_of"]
 

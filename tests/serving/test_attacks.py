@@ -23,11 +23,10 @@ from starlette.testclient import TestClient
 from minibert import CrossEncoder, SentenceTransformer
 from minibert.serving.asgi import app
 from minibert.serving.engine import Engine
-from minibert.serving.errors import ServiceError
 from minibert.serving.reading import LONG_BODY, Readers, in_turns
 from minibert.serving.scheduler import Scheduler
 from minibert.serving.server import listen
-from minibert.serving.settings import Settings
+from minibert.serving.settings import ServiceError, Settings
 from tests.support.checkpoints import sentence_model
 from tests.support.outcomes import PATIENCE
 from tests.support.sentence_heads import model_folder

@@ -17,9 +17,8 @@ import pytest
 from minibert import SentenceTransformer
 from minibert.integrations.bert_serving import BertClient
 from minibert.serving.engine import Engine
-from minibert.serving.errors import KINDS, ServiceError
 from minibert.serving.scheduler import Scheduler
-from minibert.serving.settings import Settings
+from minibert.serving.settings import KINDS, ServiceError, Settings
 from tests.support.fake_kinds import PATIENCE_SECONDS, Clock, FakeKind, Gate, job
 
 LONG = "a long text of many words " * 100

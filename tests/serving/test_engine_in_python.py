@@ -18,8 +18,7 @@ from starlette.testclient import TestClient
 from minibert import SentenceTransformer
 from minibert.serving.asgi import app
 from minibert.serving.engine import Engine
-from minibert.serving.errors import ServiceError
-from minibert.serving.settings import Settings
+from minibert.serving.settings import ServiceError, Settings
 from tests.support.checkpoints import sentence_model
 from tests.support.fake_kinds import PATIENCE_SECONDS
 
@@ -38,7 +37,7 @@ from starlette.testclient import TestClient
 from minibert import SentenceTransformer
 from minibert.serving.asgi import app
 from minibert.serving.engine import Engine
-from minibert.serving.errors import ServiceError
+from minibert.serving.settings import ServiceError
 from tests.support.fake_kinds import Gate, job
 
 warnings.simplefilter("ignore")  # Python warns of forks of processes with threads
@@ -133,7 +132,7 @@ def locks_of(one, seen):
     elif isinstance(one, dict | list | tuple):
         for item in one.values() if isinstance(one, dict) else one:
             yield from locks_of(item, seen)
-    elif type(one).__module__.startswith(("prometheus_client", "minibert.serving.metrics")):
+    elif type(one).__module__.startswith(("prometheus_client", "minibert.serving.observability")):
         yield from locks_of(vars(one), seen)
 
 locks = [*locks_of(made.state.service.metrics, set())]

@@ -25,8 +25,8 @@ from minibert import SentenceTransformer
 from minibert.cli import serve as verb
 from minibert.serving import logs
 from minibert.serving.asgi import app
+from minibert.serving.auth import ApiKeys
 from minibert.serving.engine import Engine
-from minibert.serving.keys import ApiKeys
 from minibert.serving.protocols import POSTS
 from minibert.serving.server import listen
 from minibert.serving.settings import Settings

@@ -21,12 +21,10 @@ from starlette.routing import Mount
 from starlette.testclient import TestClient
 
 from minibert import CrossEncoder, SentenceTransformer
-from minibert.serving.asgi import app
-from minibert.serving.completions import Completions
+from minibert.serving.asgi import Completions, app
+from minibert.serving.auth import ApiKeys
 from minibert.serving.engine import Engine
-from minibert.serving.errors import ServiceError
-from minibert.serving.keys import ApiKeys
-from minibert.serving.settings import Settings
+from minibert.serving.settings import ServiceError, Settings
 from tests.support.checkpoints import sentence_model
 from tests.support.fake_kinds import PATIENCE_SECONDS, Gate, job
 from tests.support.outcomes import PATIENCE

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from minibert.serving.errors import ServiceError
 from minibert.serving.scheduler import INTERACTIVE_TOKENS, MAX_STEP, MIN_STEP, QUANTUM, Job, Scheduler, Step
+from minibert.serving.settings import ServiceError
 from tests.support.fake_kinds import FakeKind, job
 
 RATE = 4000.0  # tokens per second: 200 tokens in a step of 50 ms

@@ -16,9 +16,8 @@ import minibert
 from minibert import CrossEncoder, SentenceTransformer
 from minibert.serving.asgi import app
 from minibert.serving.engine import Engine
-from minibert.serving.errors import ServiceError
-from minibert.serving.loading import load_served
-from minibert.serving.settings import Settings
+from minibert.serving.models import load_served
+from minibert.serving.settings import ServiceError, Settings
 from tests.support.checkpoints import random_checkpoint, sentence_model
 from tests.support.sentence_heads import model_folder
 

@@ -18,8 +18,7 @@ from minibert._utils.validation import FloatArray
 from minibert.bert.packed import PackedBatch
 from minibert.sentence.cross_encoder import CrossEncoder
 from minibert.sentence.modules import as_activation
-from minibert.serving.errors import ServiceError
-from minibert.serving.given_ids import too_long
+from minibert.serving.embedder import too_long
 from minibert.serving.prepared import (
     COUNTED,
     Prepared,
@@ -34,7 +33,7 @@ from minibert.serving.prepared import (
 )
 from minibert.serving.reading import in_turns
 from minibert.serving.scheduler import Job
-from minibert.serving.settings import Settings
+from minibert.serving.settings import ServiceError, Settings
 from minibert.tasks.text_classification import function_of
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
@@ -44,7 +43,7 @@ from minibert.tokenizer.windows import CHARACTERS_AT_ONCE
 __all__ = ["ScoreOptions", "ServedClassifier"]
 
 _MOST_PAIRED = 2**18  # characters of a text whose pair must be tokenized whole
-_TRUNCATION = ("mark", "error")
+_SCORE_TRUNCATION = ("mark", "error")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -184,7 +183,7 @@ class ServedClassifier:
             sum(len(first) + len(second or "") for first, second in inputs),
             compute_type=self.compute_type,
         )
-        assemble = _Assemble(rows, self._functions[options.scores])
+        assemble = _AssembleScores(rows, self._functions[options.scores])
         return Prepared(Job(_Score(self.model), encodings, [*map(len, encodings)], assemble, options.low), report)
 
     def _encodings(
@@ -219,7 +218,7 @@ class ServedClassifier:
                 f"the model {self.name} has {self.model.num_labels} labels; only a model with one label sorts texts. "
                 "/predict gives the scores of all labels.",
             )
-        if options.truncation is not None and options.truncation not in _TRUNCATION:
+        if options.truncation is not None and options.truncation not in _SCORE_TRUNCATION:
             raise ServiceError(
                 "invalid", f"truncate {options.truncation[:50]!r}; expected true, false or 'error'.", param="truncate"
             )
@@ -240,7 +239,7 @@ class ServedClassifier:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Assemble:
+class _AssembleScores:
     """The logits of the distinct texts of a request -> the scores of all."""
 
     rows: list[int]

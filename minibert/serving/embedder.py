@@ -11,13 +11,16 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
-from minibert.sentence.encoding import EncodeTask, sentence_width
+import numpy as np
+
+from minibert._utils.validation import FloatArray
+from minibert.sentence.encoding import EncodeTask, Recipe, pool_encodings, sentence_width, token_vectors
+from minibert.sentence.modules import Pipeline
 from minibert.sentence.options import EncodeOptions
 from minibert.sentence.sentence_transformers import SentenceTransformer
-from minibert.serving.errors import ServiceError
-from minibert.serving.given_ids import GivenIds, too_long
 from minibert.serving.prepared import (
     COUNTED,
+    Ids,
     Prepared,
     Report,
     check_number,
@@ -30,14 +33,188 @@ from minibert.serving.prepared import (
 )
 from minibert.serving.reading import in_turns
 from minibert.serving.scheduler import Job, Kind
-from minibert.serving.settings import Settings
-from minibert.serving.vectors import Assemble, AssembleTokens, Embed, EmbedTokens, Unit
+from minibert.serving.settings import ServiceError, Settings
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import check_inputs
 from minibert.tokenizer.windows import TokenWindows
 from minibert.vectors.layers import LayerSelection
+from minibert.vectors.similarity import normalize_embeddings
 
-__all__ = ["ServedModel", "TextOptions"]
+__all__ = [
+    "Assemble",
+    "AssembleTokens",
+    "Embed",
+    "EmbedTokens",
+    "GivenIds",
+    "ServedModel",
+    "TextOptions",
+    "Unit",
+    "too_long",
+]
+
+
+class GivenIds:
+    """Checks and cuts token ids.
+
+    Ids of another model's tokenizer give vectors without a meaning. LangChain's OpenAIEmbeddings sends such ids. Ids
+    are therefore accepted only if they begin with [CLS] and end with [SEP], or if the request says that they do not
+    have special tokens.
+
+    Parameters
+    ----------
+    model : SentenceTransformer
+    limit : int
+        Most tokens.
+    add_special_tokens : bool
+        Put [CLS] and [SEP] around ids that do not have them.
+    truncation : {"mark", "error", "split"}
+        "split" refuses too many ids, because windows are made of texts.
+    """
+
+    def __init__(self, model: SentenceTransformer, limit: int, add_special_tokens: bool, truncation: str) -> None:
+        tokenizer = model.tokenizer
+        self._tokenizer, self._size = tokenizer, model.model.config.vocab_size
+        self._first, self._last = tokenizer.cls_token_id, tokenizer.sep_token_id
+        self._limit, self._add, self._truncation = limit, add_special_tokens, truncation
+
+    def encoding(self, index: int, ids: Sequence[int]) -> Encoding:
+        """Return the encoding of the ids of input `index`.
+
+        Raises
+        ------
+        ServiceError
+            An id is not in the vocabulary, the ids have no special tokens, or there are too many of them.
+        """
+        if not ids:
+            raise ServiceError("invalid", f"input[{index}] is empty; expected token ids.", param="input")
+        bad = next((i for i, one in enumerate(ids) if not 0 <= one < self._size), None)
+        if bad is not None:
+            raise ServiceError(
+                "invalid",
+                f"input[{index}][{bad}] is not a token id of this model; expected numbers from 0 to {self._size - 1}. "
+                f"{_HINT}",
+                param="input",
+            )
+        row = [*ids]
+        if row[0] != self._first or row[-1] != self._last or len(row) == 1:
+            if not self._add:
+                raise ServiceError(
+                    "invalid",
+                    f"input[{index}] is an array of token ids that does not begin with {self._first} ([CLS]) and end "
+                    f"with {self._last} ([SEP]), so these may be ids of another tokenizer. Send texts. If the ids are "
+                    f'of this model, send "add_special_tokens": true with them. {_HINT}',
+                    param="input",
+                )
+            row = [self._first, *row, self._last]
+        given = len(row)
+        if given > self._limit:
+            if self._truncation != "mark":
+                raise too_long(index, self._limit, given)
+            kept = self._limit - 2
+            first = given - 1 - kept if self._tokenizer.truncation_side == "left" else 1
+            inner = row[first : first + kept]
+            row = [row[0], *inner, row[-1]]
+        special = np.isin(row, self._tokenizer.all_special_ids).astype(np.int64)
+        return Encoding(Ids(np.array(row), special, np.zeros_like(special)), None, given - len(row))
+
+
+_HINT = "In langchain-openai, check_embedding_ctx_length=False makes the client send texts."
+
+
+def too_long(index: int, limit: int, given: int, field: str = "input") -> ServiceError:
+    """Return the error of an input that is longer than the limit."""
+    return ServiceError(
+        "too_long", f"{field}[{index}] has {given} tokens; the limit is {limit}.", limit=limit, given=given, param=field
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Unit:
+    """A window; `alone` if its text does not have another one."""
+
+    encoding: Encoding
+    alone: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Embed:
+    """Sentence vectors of windows; for a text of one window also the modules after the pooling."""
+
+    model: SentenceTransformer
+    recipe: Recipe
+    num_prompt_tokens: int
+    pipeline: Pipeline
+
+    @property
+    def rate_key(self) -> Hashable:
+        """See `Kind.rate_key`."""
+        return id(self.model)
+
+    def compute(self, units: Sequence[Unit]) -> list[FloatArray]:
+        """Compute a vector of each window."""
+        encodings = [unit.encoding for unit in units]
+        pooled = pool_encodings(self.model.model, self.recipe, encodings, self.num_prompt_tokens)
+        rows: list[FloatArray] = [*pooled]
+        whole = [i for i, unit in enumerate(units) if unit.alone]
+        if whole:
+            for i, row in zip(whole, self.pipeline.finish(pooled[whole]), strict=True):
+                rows[i] = row
+        return rows
+
+
+@dataclasses.dataclass(frozen=True)
+class EmbedTokens:
+    """The vectors of all tokens of each window."""
+
+    model: SentenceTransformer
+    recipe: Recipe
+
+    @property
+    def rate_key(self) -> Hashable:
+        """See `Kind.rate_key`."""
+        return id(self.model)
+
+    def compute(self, units: Sequence[Unit]) -> list[FloatArray]:
+        """Compute an array of each window, with a row per token."""
+        return token_vectors(self.model.model, self.recipe, [unit.encoding for unit in units])
+
+
+@dataclasses.dataclass(frozen=True)
+class Assemble:
+    """The results of all windows of a request -> its vectors."""
+
+    windows: TokenWindows
+    pipeline: Pipeline
+    groups: list[list[Encoding]]
+    rows: list[int]
+    width: int
+    scale: bool
+
+    def __call__(self, results: list[FloatArray]) -> FloatArray:
+        """Return float32 (B, `width`), a row per text of the request."""
+        vectors = np.empty((len(self.groups), self.width), dtype=np.float32)
+        first = 0
+        for i, group in enumerate(self.groups):
+            row = results[first]
+            if len(group) > 1:
+                of_windows = np.stack(results[first : first + len(group)])
+                row = self.pipeline.finish(self.windows.average(of_windows, [group]))[0]
+            vectors[i] = row[: self.width]
+            first += len(group)
+        return (normalize_embeddings(vectors) if self.scale else vectors)[self.rows]
+
+
+@dataclasses.dataclass(frozen=True)
+class AssembleTokens:
+    """The results of all texts of a request -> the vectors of each text's tokens."""
+
+    rows: list[int]
+    scale: bool
+
+    def __call__(self, results: list[FloatArray]) -> list[FloatArray]:
+        """Return an array per text of the request, with a row per token."""
+        return [normalize_embeddings(results[row]) if self.scale else results[row] for row in self.rows]
+
 
 _MOST_MODES = 8  # of pooling, in one request
 _MOST_SPLIT = 2**20  # characters of a text that is split into windows
