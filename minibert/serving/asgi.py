@@ -20,19 +20,15 @@ from weakref import WeakKeyDictionary
 
 import minibert
 from minibert._utils.validation import brief
-from minibert.serving import answers
 from minibert.serving.auth import ApiKeys
 from minibert.serving.connections import current
 from minibert.serving.engine import Engine
 from minibert.serving.libraries import missing
 from minibert.serving.observability import LOG, REQUESTS, Metrics
 from minibert.serving.openapi import openapi
-from minibert.serving.protocol_ollama import model_list as ollama_models
-from minibert.serving.protocol_openai import model_list, model_object
-from minibert.serving.protocol_tei import info
-from minibert.serving.protocols import POSTS, family_of
+from minibert.serving.protocols import POSTS, base, errors_of, ollama, openai, tei
+from minibert.serving.protocols.base import Post, Work
 from minibert.serving.settings import GRACE, ServiceError
-from minibert.serving.work import Post, Work
 from minibert.tokenizer.texts import shown
 
 try:
@@ -142,10 +138,9 @@ class LoadingGate:
 def _refusal(error: ServiceError, scope: Scope, headers: dict[str, str]) -> Response:
     """Return the answer to a request whose body is not read, in the shape of its route."""
     path = path_of(scope)
-    family, field = family_of(path), POSTS[path].field if path in POSTS else ""
+    errors, field = errors_of(path), POSTS[path].field if path in POSTS else ""
     headers = {"x-request-id": request_id_of(scope), **headers}
-    status, body = answers.status_of(error, family), answers.error_body(error, family, field)
-    return Response(body, status, headers, "application/json")
+    return Response(errors.body(error, field), errors.status(error), headers, "application/json")
 
 
 class _Loop:
@@ -483,7 +478,7 @@ def _failed(error: ServiceError, post: Post, headers: dict[str, str]) -> tuple[i
         headers["retry-after"] = str(max(1, round(error.retry_after)))
     if error.kind in ("too_large", "slow", "media_type"):  # the rest of the body is not read
         headers["connection"] = "close"
-    return answers.status_of(error, post.family), answers.error_body(error, post.family, post.field), "application/json"
+    return post.errors.status(error), post.errors.body(error, post.field), "application/json"
 
 
 def _milliseconds(seconds: float) -> str:
@@ -546,7 +541,7 @@ def app(
     service = Service(engine, Metrics(engine, metrics_namespace))
     posts = {path: PostRoute(service, path, post) for path, post in POSTS.items()}
     routes = [Route(path, post, methods=["POST"]) for path, post in posts.items()]
-    document = answers.dump(openapi())
+    document = base.dump(openapi())
 
     def get(path: str, answer: Callable[[Request], Response]) -> None:
         async def endpoint(request: Request) -> Response:
@@ -560,13 +555,13 @@ def app(
         get(path, lambda request: _health(service, ready=True))
     get("/livez", lambda request: _health(service, ready=False))
     get("/metrics", lambda request: Response(service.metrics.text(), media_type="text/plain; version=0.0.4"))
-    get("/info", lambda request: _json(info(engine, minibert.__version__)))
+    get("/info", lambda request: _json(tei.info(engine, minibert.__version__)))
     get("/openapi.json", lambda request: Response(document, media_type="application/json"))
     for path in ("/api/tags", "/api/ps"):
-        get(path, lambda request: _json(ollama_models(engine)))
+        get(path, lambda request: _json(ollama.model_list(engine)))
     get("/api/version", lambda request: _json({"version": minibert.__version__}))
     for prefix in ("", "/v1"):
-        get(f"{prefix}/models", lambda request: _json(model_list(engine)))
+        get(f"{prefix}/models", lambda request: _json(openai.model_list(engine)))
         get(f"{prefix}/models/{{name:path}}", lambda request: _model(engine, request))
 
     outside: list[Any] = []
@@ -597,18 +592,18 @@ def _health(service: Service, *, ready: bool) -> Response:
     if load.alive and (not ready or (load.ready and not service.leaving)):
         return Response(b"", 200)
     error = ServiceError("unavailable", "the service is stopping." if load.alive else "the engine does not answer.")
-    return Response(answers.error_body(error, "tei", ""), 503, {"retry-after": "1"}, "application/json")
+    return Response(tei.ERRORS.body(error, ""), 503, {"retry-after": "1"}, "application/json")
 
 
 def _model(engine: Engine, request: Request) -> Response:
     try:
-        return _json(model_object(engine.models.served(request.path_params["name"])))
+        return _json(openai.model_object(engine.models.served(request.path_params["name"])))
     except ServiceError as error:
-        return Response(answers.error_body(error, "openai", ""), 404, media_type="application/json")
+        return Response(openai.ERRORS.body(error, ""), 404, media_type="application/json")
 
 
 def _json(value: Any) -> Response:
-    return Response(answers.dump(value), media_type="application/json")
+    return Response(base.dump(value), media_type="application/json")
 
 
 def _http_error(request: Request, error: Exception) -> Response:
@@ -621,4 +616,4 @@ def _http_error(request: Request, error: Exception) -> Response:
     else:
         problem = ServiceError("not_found", f"{path[:200]} is not a route; expected one of {', '.join(POSTS)}, ...")
     headers = {**(error.headers or {}), "x-request-id": request_id_of(request.scope)}
-    return Response(answers.error_body(problem, family_of(path), ""), error.status_code, headers, "application/json")
+    return Response(errors_of(path).body(problem, ""), error.status_code, headers, "application/json")

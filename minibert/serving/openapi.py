@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import minibert
-from minibert.serving.answers import STATUS
 from minibert.serving.libraries import missing
 from minibert.serving.protocols import POSTS
 
@@ -24,25 +23,6 @@ _GETS = {
     "/readyz": "200 while requests are accepted",
     "/metrics": "Numbers for Prometheus",
 }
-_ERRORS = {
-    "openai": {
-        "type": "object",
-        "properties": {
-            "error": {
-                "type": "object",
-                "properties": {
-                    "message": {"type": "string"},
-                    "type": {"type": "string"},
-                    "param": {"type": ["string", "null"]},
-                    "code": {"type": ["string", "null"]},
-                },
-            }
-        },
-    },
-    "tei": {"type": "object", "properties": {"error": {"type": "string"}, "error_type": {"type": "string"}}},
-    "ollama": {"type": "object", "properties": {"error": {"type": "string"}}},
-    "bert": {"type": "object", "properties": {"error": {"type": "string"}, "status": {"type": "integer"}}},
-}
 
 
 def openapi() -> dict[str, Any]:
@@ -53,17 +33,19 @@ def openapi() -> dict[str, Any]:
     for path, post in POSTS.items():
         refs = [{"$ref": f"#/components/schemas/{kind.__name__}"} for kind in post.kinds]
         body = {"required": True, "content": _json(refs[0] if len(refs) == 1 else {"anyOf": refs})}
-        error = {"$ref": f"#/components/schemas/{post.family}_error"}
+        error = {"$ref": f"#/components/schemas/{post.errors.name}_error"}
         errors = {
             str(status): {"description": "An error", "content": _json(error)}
-            for status in sorted({*STATUS[post.family].values()})
+            for status in sorted({*post.errors.statuses.values()})
         }
         paths[path] = {"post": {**_operation(post.summary, errors), "requestBody": body}}
+    shapes = {post.errors.name: post.errors.fields for post in POSTS.values()}
+    errors_of_all = {f"{name}_error": {"type": "object", "properties": fields} for name, fields in shapes.items()}
     return {
         "openapi": "3.1.0",
         "info": {"title": "minibert", "version": minibert.__version__},
         "paths": paths,
-        "components": {"schemas": {**schemas, **{f"{family}_error": schema for family, schema in _ERRORS.items()}}},
+        "components": {"schemas": {**schemas, **errors_of_all}},
     }
 
 

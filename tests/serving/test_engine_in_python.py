@@ -1,12 +1,9 @@
-"""The engine as an object of a program: forks, wrong arguments, observers that raise, interruptions."""
+"""The engine as an object of a program: wrong arguments, observers that raise, interruptions."""
 
 from __future__ import annotations
 
 import copy
-import os
 import pickle
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,155 +17,11 @@ from minibert.serving.asgi import app
 from minibert.serving.engine import Engine
 from minibert.serving.settings import ServiceError, Settings
 from tests.support.checkpoints import sentence_model
-from tests.support.fake_kinds import PATIENCE_SECONDS
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return sentence_model(tmp_path_factory.mktemp("engine") / "small")
-
-
-# --- forks ------------------------------------------------------------------------------------------------------------
-
-FORKS = """
-import os, signal, sys, warnings
-import numpy as np
-from starlette.testclient import TestClient
-from minibert import SentenceTransformer
-from minibert.serving.asgi import app
-from minibert.serving.engine import Engine
-from minibert.serving.settings import ServiceError
-from tests.support.fake_kinds import Gate, job
-
-warnings.simplefilter("ignore")  # Python warns of forks of processes with threads
-model = SentenceTransformer(sys.argv[1])
-texts = ["A cat sleeps.", "the bank " * 2000]
-expected = model.encode(texts, truncation="silent")
-engine = Engine(model)
-client = TestClient(app(engine))
-
-def is_right():
-    found = engine.embed(texts).value
-    answer = client.post("/v1/embeddings", json={"input": texts})  # long enough to be read in a thread
-    vectors = np.float32([entry["embedding"] for entry in answer.json()["data"]])
-    return np.array_equal(found, expected) and np.array_equal(vectors, expected)
-
-def fork(work):
-    child = os.fork()
-    if not child:
-        signal.alarm(60)
-        try:
-            os._exit(0 if work() else 1)
-        finally:
-            os._exit(2)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-def in_a_child_of_a_child():
-    return is_right() and fork(is_right) == 0
-
-assert is_right()
-print("after use", fork(is_right))
-print("in a child of a child", fork(in_a_child_of_a_child))
-
-gate = Gate()
-computed, waiting = engine.submit(job([1], gate)), engine.submit(job([1], gate))
-gate.entered.wait()
-
-def while_it_computes():
-    for future in (computed, waiting):
-        try:
-            future.result()
-        except ServiceError as error:
-            assert error.kind == "unavailable" and "forked" in error.message
-        else:
-            return False
-    load = engine.load()
-    return load.alive and load.queued_tokens == 0 and load.wait_bulk == 0 and is_right() and engine.close()
-
-print("while it computes", fork(while_it_computes))
-gate.opened.set()
-print("the first process", computed.result(), waiting.result(), is_right(), engine.close())
-print("after the end", fork(engine.close))
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system does not fork")
-def test_a_process_that_is_forked_computes(folder: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", FORKS, str(folder)], capture_output=True, text=True, timeout=2 * PATIENCE_SECONDS
-    )
-    assert done.stdout.splitlines() == [
-        "after use 0",
-        "in a child of a child 0",
-        "while it computes 0",
-        "the first process [0] [0] True True",
-        "after the end 0",
-    ], done.stderr
-
-
-FORK_WITH_LOCKS = """
-import os, signal, sys, threading, warnings
-from starlette.testclient import TestClient
-from minibert import SentenceTransformer
-from minibert.serving.asgi import app
-from minibert.serving.engine import Engine
-
-warnings.simplefilter("ignore")
-made = app(Engine(SentenceTransformer(sys.argv[1])))
-client = TestClient(made)
-
-def is_right():
-    answer = client.post("/embed", json={"inputs": "a text"})
-    numbers = client.get("/metrics").text
-    line = 'minibert_request_success_total{route="/embed"} 1.0'  # the numbers of a process are its own
-    return answer.status_code == 200 and line in numbers and "minibert_batch_next_size_count 1.0" in numbers
-
-def locks_of(one, seen):
-    if id(one) in seen:
-        return
-    seen.add(id(one))
-    if isinstance(one, type(threading.Lock())):
-        yield one
-    elif isinstance(one, dict | list | tuple):
-        for item in one.values() if isinstance(one, dict) else one:
-            yield from locks_of(item, seen)
-    elif type(one).__module__.startswith(("prometheus_client", "minibert.serving.observability")):
-        yield from locks_of(vars(one), seen)
-
-locks = [*locks_of(made.state.service.metrics, set())]
-taken, released = threading.Event(), threading.Event()
-
-def hold():
-    for lock in locks:
-        lock.acquire()
-    taken.set()
-    released.wait()
-    for lock in locks:
-        lock.release()
-
-assert is_right()
-holder = threading.Thread(target=hold)
-holder.start()
-taken.wait()
-child = os.fork()
-if not child:
-    signal.alarm(60)
-    os._exit(0 if is_right() else 1)
-released.set()
-holder.join()
-print(len(locks) > 50, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), client.get("/metrics").status_code)
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system does not fork")
-def test_locks_of_the_metrics_may_be_held_while_the_process_is_forked(folder: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", FORK_WITH_LOCKS, str(folder)],
-        capture_output=True,
-        text=True,
-        timeout=2 * PATIENCE_SECONDS,
-    )
-    assert done.stdout == "True 0 200\n", done.stderr
 
 
 # --- arguments --------------------------------------------------------------------------------------------------------

@@ -99,7 +99,7 @@ def run_bodies(model: SentenceTransformer, ranker: CrossEncoder, seed: int, numb
             assert response.status_code in (200, 400, 404, 413, 422, 424), (path, content, response.text)
             found = response.json()
             if response.status_code != 200:
-                message = found["error"]["message"] if POSTS[path].family == "openai" else found["error"]
+                message = found["error"]["message"] if POSTS[path].errors.name == "openai" else found["error"]
                 assert message
                 assert "Traceback" not in message
         load = engine.load()

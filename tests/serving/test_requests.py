@@ -1,10 +1,9 @@
-"""The way of a request: what it leaves behind, what is refused unread, how its end is told, and the page at "/"."""
+"""The way of a request: what it leaves behind, what is refused unread, how its end is told."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import signal
 import subprocess
 import sys
@@ -16,19 +15,15 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from starlette.applications import Starlette
-from starlette.routing import Mount
 from starlette.testclient import TestClient
 
-from minibert import CrossEncoder, SentenceTransformer
+from minibert import SentenceTransformer
 from minibert.serving.asgi import Completions, app
-from minibert.serving.auth import ApiKeys
 from minibert.serving.engine import Engine
 from minibert.serving.settings import ServiceError, Settings
 from tests.support.checkpoints import sentence_model
 from tests.support.fake_kinds import PATIENCE_SECONDS, Gate, job
 from tests.support.outcomes import PATIENCE
-from tests.support.sentence_heads import model_folder
 from tests.support.served import served
 
 LONG = "word " * 60
@@ -239,59 +234,6 @@ def test_a_loop_that_is_closed_does_not_disturb_the_engine() -> None:
     asyncio.run(run())
     future.set_result(1)
     assert future.result() == 1
-
-
-# --- the page ---------------------------------------------------------------------------------------------------------
-
-
-def test_the_page_of_a_mounted_application_names_its_routes(model: SentenceTransformer) -> None:
-    with Engine(model) as engine:
-        outer = Starlette(routes=[Mount("/emb", app(engine))])
-        with TestClient(outer, base_url="http://10.0.0.1") as client:
-            text = client.get("/emb/?a=b", headers=HTML).text
-            assert "curl &#x27;http://10.0.0.1/emb/embed&#x27; -d" in text
-            assert client.post("/emb/embed", json={"inputs": "a"}).status_code == 200
-
-
-def test_a_browser_gets_a_page(model: SentenceTransformer) -> None:
-    models = {"small": model, "<script>&": model}
-    with Engine(models) as engine, TestClient(app(engine), base_url="http://10.0.0.1:8080") as client:
-        answer = client.get("/", headers=HTML)
-        assert answer.headers["content-type"].startswith("text/html")
-        assert answer.headers["content-security-policy"].startswith("default-src 'none';")
-        assert answer.headers["x-request-id"]
-        text = answer.text
-        assert "<td>small<td>vectors of 24 numbers<td>64" in text
-        assert "<script" not in text
-        assert "&lt;script&gt;&amp;" in text
-        assert "curl &#x27;http://10.0.0.1:8080/embed&#x27; -d" in text
-        assert set(re.findall(r"https?://[^/ ]+", text)) == {"http://10.0.0.1:8080"}
-        for path in re.findall(r'href="([^"]+)"', text):
-            assert client.get(f"/{path}").status_code == 200
-        assert client.head("/", headers=HTML).status_code == 200
-        for accept in ({}, {"accept": "*/*"}, {"accept": "application/json"}):
-            assert client.get("/", headers=accept).content == b""
-        assert len(client.post("/", json={"inputs": "a"}, headers=HTML).json()[0]) == 24
-        engine.drain()
-        assert client.get("/", headers=HTML).status_code == 503
-
-
-def test_the_page_of_a_classifier_with_a_key(tmp_path: Path) -> None:
-    classifier = CrossEncoder(model_folder(tmp_path / "ranker", "BertForSequenceClassification", num_labels=1))
-    with Engine({"ranker": classifier}) as engine, TestClient(app(engine, keys=ApiKeys(["secret"]))) as client:
-        text = client.get("/", headers=HTML).text
-    assert "<td>ranker<td>scores<td>" in text
-    assert "/predict&#x27; -H &#x27;Authorization: Bearer KEY&#x27; -d" in text
-    assert "secret" not in text
-
-
-def test_the_request_on_the_page_works(model: SentenceTransformer) -> None:
-    with Engine(model) as engine, TestClient(app(engine), base_url="http://x'y") as client:
-        found = re.search(r"curl &#x27;(\S+)&#x27; -d &#x27;(.*)&#x27;</pre>", client.get("/", headers=HTML).text)
-        assert found is not None
-        assert found[1] == "http://x%27y/embed"
-        body = found[2].replace("&quot;", '"').encode()
-        assert client.post("/embed", content=body).status_code == 200
 
 
 # --- the end ----------------------------------------------------------------------------------------------------------

@@ -5,33 +5,44 @@ from __future__ import annotations
 import base64
 import uuid
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from minibert._utils.validation import FloatArray
-from minibert.serving import answers, wire
 from minibert.serving.embedder import TextOptions
 from minibert.serving.engine import Engine
+from minibert.serving.protocols import base
+from minibert.serving.protocols.openai import ERRORS as OPENAI_ERRORS
 from minibert.serving.settings import ServiceError
-from minibert.serving.work import Post, Work, notes_of, work_of
 from minibert.vectors.similarity import quantize_embeddings
 
-__all__ = ["POSTS"]
+
+class CohereEmbedRequest(base.Struct, kw_only=True):
+    """Cohere's request for embeddings."""
+
+    texts: list[str]
+    model: str | None = None
+    input_type: str | None = None
+    embedding_types: list[str] | None = None
+    output_dimension: int | None = None
+    truncate: Literal["NONE", "START", "END"] | None = None
+    prompt_name: str | None = None
+
 
 _COHERE_TRUNCATE = {None: (None, None), "NONE": ("error", None), "END": ("mark", "right"), "START": ("mark", "left")}
 
 
-def _version_1(engine: Engine, body: bytes, accept: str) -> Work:
+def _version_1(engine: Engine, body: bytes, accept: str) -> base.Work:
     """Answer by type if `embedding_types` is there, else with floats alone."""
     return _cohere(engine, body, ())
 
 
-def _version_2(engine: Engine, body: bytes, accept: str) -> Work:
+def _version_2(engine: Engine, body: bytes, accept: str) -> base.Work:
     """Answer by type; without `embedding_types`, with floats under their name."""
     return _cohere(engine, body, ("float",))
 
 
-def _cohere(engine: Engine, body: bytes, default: tuple[str, ...]) -> Work:
-    request, ignored = wire.decode(body, wire.CohereEmbedRequest)
+def _cohere(engine: Engine, body: bytes, default: tuple[str, ...]) -> base.Work:
+    request, ignored = base.decode(body, CohereEmbedRequest)
     served = engine.models.embedder(request.model)
     if not request.texts:
         raise ServiceError("empty", "texts is an empty list; expected at least one text.", param="texts")
@@ -73,7 +84,7 @@ def _cohere(engine: Engine, body: bytes, default: tuple[str, ...]) -> Work:
             if kind == "float":
                 found[kind] = [*vectors]
             elif kind == "base64":
-                found[kind] = [base64.b64encode(answers.array_file(row)).decode() for row in vectors]
+                found[kind] = [base64.b64encode(base.array_file(row)).decode() for row in vectors]
             else:
                 found[kind] = [*quantize_embeddings(vectors, kind)]
         answer: dict[str, Any] = {
@@ -83,13 +94,14 @@ def _cohere(engine: Engine, body: bytes, default: tuple[str, ...]) -> Work:
             "texts": request.texts,
             "meta": {"billed_units": {"input_tokens": sum(report.n_tokens)}},
         }
-        answer |= notes_of(report, ignored)
-        return answers.dump(answer)
+        answer |= base.notes_of(report, ignored)
+        return base.dump(answer)
 
-    return work_of(prepared, write, ignored)
+    return base.work_of(prepared, write, ignored)
 
 
-POSTS: Mapping[str, Post] = {
-    "/v1/embed": Post("openai", "texts", (wire.CohereEmbedRequest,), _version_1, "Turn texts into vectors, as Cohere"),
-    "/v2/embed": Post("openai", "texts", (wire.CohereEmbedRequest,), _version_2, "Turn texts into vectors, as Cohere"),
+_SUMMARY = "Turn texts into vectors, as Cohere"
+POSTS: Mapping[str, base.Post] = {
+    "/v1/embed": base.Post(OPENAI_ERRORS, "texts", (CohereEmbedRequest,), _version_1, _SUMMARY),
+    "/v2/embed": base.Post(OPENAI_ERRORS, "texts", (CohereEmbedRequest,), _version_2, _SUMMARY),
 }

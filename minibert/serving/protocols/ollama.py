@@ -2,28 +2,63 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from minibert._utils.validation import FloatArray
-from minibert.serving import answers, wire
 from minibert.serving.embedder import ServedModel, TextOptions
 from minibert.serving.engine import Engine
+from minibert.serving.protocols import base
 from minibert.serving.settings import ServiceError
-from minibert.serving.work import Post, Work, notes_of, work_of
 
-__all__ = ["POSTS", "model_list"]
+
+class OllamaEmbedRequest(base.Struct, kw_only=True):
+    """Ollama's request for embeddings."""
+
+    input: base.OneOrMore
+    model: str | None = None
+    truncate: bool | None = None
+    dimensions: int | None = None
+    prompt_name: str | None = None
+
+
+class OllamaOldRequest(base.Struct, kw_only=True):
+    """Ollama's older request, for one text."""
+
+    prompt: str
+    model: str | None = None
+
+
+class OllamaShowRequest(base.Struct, kw_only=True):
+    """Ollama's request for the description of a model; `name` is its older spelling."""
+
+    model: str | None = None
+    name: str | None = None
+
+
+# Clients look for the beginning of these texts.
+_WORDS = {"too_long": "the input length exceeds the context length: ", "overloaded": "server busy: "}
+
+
+def _error(error: ServiceError, field: str, message: str) -> dict[str, Any]:
+    message = re.sub(r"^the model (.*?) is not served here", r"model \1 not found: it is not served here", message)
+    return {"error": _WORDS.get(error.kind, "") + message}
+
+
+ERRORS = base.Errors("ollama", _error, {"error": {"type": "string"}}, {**base.STATUS, "overloaded": 503})
+
 
 _TAG = "latest"
 
 
-def _ollama(engine: Engine, body: bytes, accept: str) -> Work:
-    request, ignored = wire.decode(body, wire.OllamaEmbedRequest)
+def _ollama(engine: Engine, body: bytes, accept: str) -> base.Work:
+    request, ignored = base.decode(body, OllamaEmbedRequest)
     served = _model(engine, request.model)
     shown = {"model": request.model or served.name}
     if bytes(request.input).split() in ([b"[]"], [b"[", b"]"], [b'""']):  # a program asks so whether a model is there
-        return Work(lambda _: answers.dump({**shown, "embeddings": []}), ignored=ignored)
-    inputs = wire.read_inputs(request.input, "input", ids=False)
+        return base.Work(lambda _: base.dump({**shown, "embeddings": []}), ignored=ignored)
+    inputs = base.read_inputs(request.input, "input", ids=False)
     truncation = None if request.truncate is None else "mark" if request.truncate else "error"
     options = TextOptions(truncation=truncation, dimensions=request.dimensions, prompt_name=request.prompt_name)
     prepared = served.prepare(inputs, options, engine.settings)
@@ -36,26 +71,26 @@ def _ollama(engine: Engine, body: bytes, accept: str) -> Work:
             "load_duration": 0,
             "prompt_eval_count": sum(prepared.report.n_tokens),
         }
-        rest |= notes_of(prepared.report, ignored)
-        return b'{"embeddings":' + answers.list_of_vectors([*vectors]) + b"," + answers.dump(rest)[1:]
+        rest |= base.notes_of(prepared.report, ignored)
+        return b'{"embeddings":' + base.list_of_vectors([*vectors]) + b"," + base.dump(rest)[1:]
 
-    return work_of(prepared, write, ignored)
+    return base.work_of(prepared, write, ignored)
 
 
-def _ollama_old(engine: Engine, body: bytes, accept: str) -> Work:
-    request, ignored = wire.decode(body, wire.OllamaOldRequest)
+def _ollama_old(engine: Engine, body: bytes, accept: str) -> base.Work:
+    request, ignored = base.decode(body, OllamaOldRequest)
     prepared = _model(engine, request.model).prepare([request.prompt], TextOptions(), engine.settings)
-    rest = notes_of(prepared.report, ignored)
-    return work_of(prepared, lambda vectors: answers.dump({"embedding": vectors[0], **rest}), ignored)
+    rest = base.notes_of(prepared.report, ignored)
+    return base.work_of(prepared, lambda vectors: base.dump({"embedding": vectors[0], **rest}), ignored)
 
 
-def _show(engine: Engine, body: bytes, accept: str) -> Work:
-    request, ignored = wire.decode(body, wire.OllamaShowRequest)
+def _show(engine: Engine, body: bytes, accept: str) -> base.Work:
+    request, ignored = base.decode(body, OllamaShowRequest)
     details = _model(engine, request.model or request.name).details()
     info = {"general.architecture": "bert", "bert.embedding_length": details["embedding_dimension"]}
     info["bert.context_length"] = details["max_input_length"]
     shown = {"details": {"family": "bert", "format": "safetensors"}, "model_info": info, "capabilities": ["embedding"]}
-    return Work(lambda _: answers.dump(shown), ignored=ignored)
+    return base.Work(lambda _: base.dump(shown), ignored=ignored)
 
 
 def _model(engine: Engine, name: str | None) -> ServedModel:
@@ -82,8 +117,8 @@ def model_list(engine: Engine) -> dict[str, Any]:
     return {"models": [{"name": name, "model": name, "size": 0, "digest": "", "details": {}} for name in names]}
 
 
-POSTS: Mapping[str, Post] = {
-    "/api/embed": Post("ollama", "input", (wire.OllamaEmbedRequest,), _ollama, "Turn texts into vectors, as Ollama"),
-    "/api/embeddings": Post("ollama", "prompt", (wire.OllamaOldRequest,), _ollama_old, "Turn a text into a vector"),
-    "/api/show": Post("ollama", "model", (wire.OllamaShowRequest,), _show, "Describe a model, as Ollama", False),
+POSTS: Mapping[str, base.Post] = {
+    "/api/embed": base.Post(ERRORS, "input", (OllamaEmbedRequest,), _ollama, "Turn texts into vectors, as Ollama"),
+    "/api/embeddings": base.Post(ERRORS, "prompt", (OllamaOldRequest,), _ollama_old, "Turn a text into a vector"),
+    "/api/show": base.Post(ERRORS, "model", (OllamaShowRequest,), _show, "Describe a model, as Ollama", False),
 }

@@ -3,20 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 from minibert._utils.validation import FloatArray, check_indices
-from minibert.serving import answers, wire
 from minibert.serving.embedder import GivenIds, TextOptions
 from minibert.serving.engine import Engine
+from minibert.serving.protocols import base
 from minibert.serving.settings import ServiceError
-from minibert.serving.work import Post, Work, work_of
-
-__all__ = ["POSTS"]
 
 
-def _encode(engine: Engine, body: bytes, accept: str) -> Work:
-    request, ignored = wire.decode(body, wire.EncodeRequest)
+class EncodeRequest(base.Struct, kw_only=True):
+    """bert-as-service's request; texts are lists of tokens with `is_tokenized`."""
+
+    texts: Annotated[
+        base.Raw,
+        base.Meta(
+            extra_json_schema={
+                "anyOf": [
+                    {"type": "array", "items": {"type": "string"}},
+                    {"type": "array", "items": {"type": "array", "items": {"type": "string"}}},
+                ]
+            }
+        ),
+    ]
+    id: int | str | None = None
+    is_tokenized: bool = False
+    show_tokens: bool = False
+    layers: int | list[int] = -2
+    pooling: str | list[str] = "REDUCE_MEAN"
+
+
+def _error(error: ServiceError, field: str, message: str) -> dict[str, Any]:
+    return {"status": base.STATUS[error.kind], "error": message}
+
+
+ERRORS = base.Errors("bert", _error, {"error": {"type": "string"}, "status": {"type": "integer"}})
+
+
+def _encode(engine: Engine, body: bytes, accept: str) -> base.Work:
+    request, ignored = base.decode(body, EncodeRequest)
     served = engine.models.embedder()
     tokenizer = served.model.tokenizer
     try:
@@ -32,10 +57,10 @@ def _encode(engine: Engine, body: bytes, accept: str) -> Work:
     )
     inputs: list[Any]
     if request.is_tokenized:
-        tokens = wire.read_token_lists(request.texts, "texts")
+        tokens = base.read_token_lists(request.texts, "texts")
         inputs = [[tokenizer.convert_tokens_to_ids(token) for token in row] for row in tokens]
     else:
-        inputs = wire.read_inputs(request.texts, "texts", ids=False)
+        inputs = base.read_inputs(request.texts, "texts", ids=False)
     blank = next((i for i, one in enumerate(inputs) if not (one.strip() if isinstance(one, str) else one)), None)
     if blank is not None:
         raise ServiceError("invalid", f"texts[{blank}] is blank; expected some text.", param="texts")
@@ -53,11 +78,11 @@ def _encode(engine: Engine, body: bytes, accept: str) -> Work:
         shown["tokens"] = [tokenizer.convert_ids_to_tokens(row) for row in rows]
 
     def write(vectors: FloatArray) -> bytes:
-        return b'{"result":' + answers.list_of_vectors([*vectors]) + b"," + answers.dump(shown)[1:]
+        return b'{"result":' + base.list_of_vectors([*vectors]) + b"," + base.dump(shown)[1:]
 
-    return work_of(prepared, write, ignored)
+    return base.work_of(prepared, write, ignored)
 
 
-POSTS: Mapping[str, Post] = {
-    "/encode": Post("bert", "texts", (wire.EncodeRequest,), _encode, "Turn texts into vectors, as bert-as-service"),
+POSTS: Mapping[str, base.Post] = {
+    "/encode": base.Post(ERRORS, "texts", (EncodeRequest,), _encode, "Turn texts into vectors, as bert-as-service"),
 }

@@ -1,0 +1,391 @@
+"""What the protocols share: a route, a request that was read and its JSON, the fields of several ones, errors."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeVar
+
+import numpy as np
+
+from minibert._utils.validation import FloatArray
+from minibert.serving.embedder import TextOptions
+from minibert.serving.engine import Engine
+from minibert.serving.libraries import missing
+from minibert.serving.prepared import Prepared, Report
+from minibert.serving.scheduler import Job
+from minibert.serving.settings import ServiceError
+
+try:
+    import msgspec
+    import orjson
+    from msgspec import Meta, Raw, Struct
+except ImportError as error:
+    raise missing(error) from error
+
+
+__all__ = ["STATUS", "Errors", "Meta", "Post", "Raw", "Struct", "Work"]
+
+STATUS = {
+    "invalid_json": 400,
+    "invalid": 400,
+    "empty": 400,
+    "too_long": 400,
+    "too_many": 400,
+    "too_large": 413,
+    "media_type": 415,
+    "model": 404,
+    "key": 401,
+    "not_found": 404,
+    "method": 405,
+    "slow": 408,
+    "overloaded": 429,
+    "unavailable": 503,
+    "unsupported": 400,
+    "failed": 500,
+}
+"""The status of each kind of error. Elasticsearch halves a text after 413, or after 400 for "too_long"."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Errors:
+    """The shape of a protocol's errors.
+
+    Parameters
+    ----------
+    name : str
+    content : callable
+        (error, the protocol's name of the field with the texts, message) -> the JSON.
+    fields : mapping
+        The properties of its JSON schema.
+    statuses : mapping of str to int
+    """
+
+    name: str
+    content: Callable[[ServiceError, str, str], Any]
+    fields: Mapping[str, Any]
+    statuses: Mapping[str, int] = dataclasses.field(default_factory=lambda: STATUS)
+
+    def status(self, error: ServiceError) -> int:
+        """Return the status of an error."""
+        return self.statuses[error.kind]
+
+    def body(self, error: ServiceError, field: str) -> bytes:
+        """Return the JSON of an error; `field` is the protocol's name of the field with the texts."""
+        return dump(self.content(error, field, re.sub(r"\binputs?(?=\[)", field, error.message)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """A request that was read.
+
+    Parameters
+    ----------
+    write : callable
+        Makes the body of the answer from the job's value; without a job, from None.
+    job : Job, optional
+    report : Report, optional
+    ignored : tuple of str
+        Fields of the request without an effect.
+    media_type : str
+    """
+
+    write: Callable[[Any], bytes]
+    job: Job | None = None
+    report: Report | None = None
+    ignored: tuple[str, ...] = ()
+    media_type: str = "application/json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Post:
+    """A route that takes a body.
+
+    Parameters
+    ----------
+    errors : Errors
+    field : str
+        The name of the field with the texts.
+    kinds : tuple of structs
+        What its body may be.
+    read : callable
+        (engine, body, Accept header) -> Work. It runs in a thread that may take its time.
+    summary : str
+    computes : bool
+        Its answers need the engine.
+    """
+
+    errors: Errors
+    field: str
+    kinds: tuple[type, ...]
+    read: Callable[[Engine, bytes, str], Work]
+    summary: str
+    computes: bool = True
+
+
+def text_options(request: VectorFields, *, normalize: bool | None) -> TextOptions:
+    """Return the options that OpenAI's and text-embeddings-inference's requests share."""
+    return TextOptions(
+        **truncation_of(request),
+        normalize=normalize,
+        dimensions=request.dimensions,
+        max_tokens=request.truncate_prompt_tokens,
+        input_type=request.input_type,
+        layers=request.layers,
+        pooling=request.pooling,
+        add_special_tokens=bool(request.add_special_tokens),
+        low=request.priority == "low",
+    )
+
+
+def fields_without_effect(request: VectorFields, inputs: Sequence[Any], default: str) -> tuple[str, ...]:
+    """Return the names of the fields that have no effect on these texts or token ids.
+
+    `default` is what happens to a text that is too long if the request does not say it.
+    """
+    found = []
+    if not inputs or isinstance(inputs[0], str):
+        if request.add_special_tokens is False:  # texts always get them, as in `encode`
+            found.append("add_special_tokens")
+        split = (truncation_of(request)["truncation"] or default) == "split"
+        if split and request.truncation_direction is not None:
+            found.append("truncation_direction")
+    else:
+        found += [name for name in ("prompt_name", "input_type") if getattr(request, name) is not None]
+    return tuple(found)
+
+
+def truncation_of(request: TruncationFields) -> dict[str, Any]:
+    """Return the fields that all options share: `truncation`, `side` and `prompt_name`."""
+    truncate = request.truncate
+    if isinstance(truncate, bool):
+        truncate = "mark" if truncate else "error"
+    side = None if request.truncation_direction is None else request.truncation_direction.lower()
+    return {"truncation": truncate, "side": side, "prompt_name": request.prompt_name}
+
+
+def notes_of(report: Report, ignored: tuple[str, ...]) -> dict[str, Any]:
+    """Return the fields of an answer about texts that were cut and fields without an effect, if there are any."""
+    notes: dict[str, Any] = {"truncated": report.truncated} if report.truncated else {}
+    return notes | ({"ignored": ignored} if ignored else {})
+
+
+def work_of(
+    prepared: Prepared, write: Callable[[Any], bytes], ignored: tuple[str, ...], media_type: str = "application/json"
+) -> Work:
+    """Return the work of a request whose texts are prepared; `write` makes the body from the vectors or scores."""
+    return Work(write, prepared.job, prepared.report, ignored, media_type)
+
+
+Texts = Annotated[
+    Raw,
+    Meta(
+        description="A text, several texts, the token ids of one text, or those of several.",
+        extra_json_schema={
+            "anyOf": [
+                {"type": "string"},
+                {"type": "array", "items": {"type": "string"}},
+                {"type": "array", "items": {"type": "integer"}},
+                {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}},
+            ]
+        },
+    ),
+]
+OneOrMore = Annotated[
+    Raw,
+    Meta(extra_json_schema={"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
+]
+
+
+class TruncationFields(Struct, kw_only=True):
+    """What happens to texts that are too long, and which prompt goes before each text."""
+
+    truncate: bool | str | None = None
+    truncation_direction: str | None = None
+    prompt_name: str | None = None
+
+
+class VectorFields(TruncationFields, kw_only=True):
+    """The fields of requests for vectors that several protocols have."""
+
+    dimensions: int | None = None
+    input_type: str | None = None
+    truncate_prompt_tokens: int | None = None
+    normalize: bool | None = None
+    layers: int | list[int] | None = None
+    pooling: str | list[str] | None = None
+    add_special_tokens: bool | None = None
+    priority: Literal["low", "normal"] | None = None
+
+
+_Struct = TypeVar("_Struct", bound=Struct)
+
+_CHOICES = {
+    "encoding_format": "float or base64",
+    "priority": "low or normal",
+    "truncate": "NONE, START or END",
+}
+_MOST_IGNORED = 100  # names that are reported
+_MOST_BYTES = 2**16  # of a body whose values are not counted
+_MOST_VALUES = {b"[": 2**16, b"{": 2**16, b":": 2**16, b",": 2**21}
+_MOST_STRINGS = 2**20
+_HALF_CHARACTER = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+def decode(body: bytes, kind: type[_Struct]) -> tuple[_Struct, tuple[str, ...]]:
+    """Read a request; return it, and the names of the fields that it has and `kind` does not.
+
+    Raises
+    ------
+    ServiceError
+        The body is not JSON, or a field has the wrong type.
+    """
+    _check_values(body)
+    content: dict[str, Any] = _decode(body, dict[str, Raw], "")
+    known = _names(kind)
+    ignored = tuple(name for name in content if name not in known)[:_MOST_IGNORED]
+    return _decode(body, kind, ""), ignored
+
+
+def _check_values(body: bytes) -> None:
+    """Refuse JSON of very many small values: while the decoder makes them, no other thread can work."""
+    quotes = body.count(b'"')
+    if len(body) <= _MOST_BYTES or (
+        quotes <= 2 * _MOST_STRINGS and all(body.count(mark) <= most for mark, most in _MOST_VALUES.items())
+    ):
+        return
+    parts = body.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"', 2 * _MOST_STRINGS)
+    outside = b"".join(parts[::2])  # of strings
+    if len(parts) > 2 * _MOST_STRINGS or any(outside.count(mark) > most for mark, most in _MOST_VALUES.items()):
+        raise ServiceError("too_large", "the body has too many values; send fewer texts, or ids, in each request.")
+
+
+@functools.cache
+def _names(kind: type[Struct]) -> frozenset[str]:
+    """Return the names of a struct's fields; msgspec evaluates its annotations each time."""
+    return frozenset(field.encode_name for field in msgspec.structs.fields(kind))
+
+
+@functools.cache
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind)
+
+
+def is_object(raw: Raw) -> bool:
+    """Return whether a value is a JSON object."""
+    return _first(raw) == b"{"
+
+
+def read_inputs(raw: Raw, field: str, *, ids: bool = True) -> list[Any]:
+    """Read a text, texts, or token ids: the list of texts, or of lists of ids.
+
+    Raises
+    ------
+    ServiceError
+        The value is none of these, or an empty list.
+    """
+    start = _first(raw)
+    if start == b'"':
+        return [_decode(raw, str, field)]
+    if start != b"[":
+        raise ServiceError("invalid", f"{field} is {_name(start)}; expected a text or a list of texts.", param=field)
+    inner = bytes(raw).lstrip()[1:].lstrip()[:1]
+    if inner == b"]":
+        raise ServiceError("empty", f"{field} is an empty list; expected at least one text.", param=field)
+    if not ids or inner not in b"[-0123456789":
+        texts: list[str] = _decode(raw, list[str], field)
+        return texts
+    if inner == b"[":
+        several: list[list[int]] = _decode(raw, list[list[int]], field)
+        return several
+    return [_decode(raw, list[int], field)]
+
+
+def read_pairs(raw: Raw, field: str) -> tuple[list[tuple[str, str | None]], bool]:
+    """Read a text, a pair, or a list of lists with one text or two; return the list, and whether it was one.
+
+    Raises
+    ------
+    ServiceError
+        The value is something else, or an empty list.
+    """
+    several = _first(raw) == b"[" and bytes(raw).lstrip()[1:].lstrip()[:1] == b"["
+    if several:
+        rows: list[list[str]] = _decode(raw, list[list[str]], field)
+    else:
+        rows = [read_inputs(raw, field, ids=False)]
+    for index, row in enumerate(rows):
+        if not 1 <= len(row) <= 2:
+            where = f"{field}[{index}]" if several else field
+            hint = "" if several else f" Send several texts as [[text], [text]]; {field} as a list is a pair."
+            raise ServiceError(
+                "invalid", f"{where} has {len(row)} texts; expected one, or a pair of two.{hint}", param=field
+            )
+    return [(row[0], row[1] if len(row) == 2 else None) for row in rows], not several
+
+
+def read_token_lists(raw: Raw, field: str) -> list[list[str]]:
+    """Read texts that are given as lists of tokens."""
+    tokens: list[list[str]] = _decode(raw, list[list[str]], field)
+    if not tokens:
+        raise ServiceError("empty", f"{field} is an empty list; expected at least one text.", param=field)
+    return tokens
+
+
+def _decode(body: bytes | Raw, kind: Any, field: str) -> Any:
+    try:
+        return _decoder(kind).decode(body)
+    except msgspec.ValidationError as error:
+        message, _, place = str(error).partition(" - at `$")
+        place = (field + place.rstrip("`")).removeprefix(".")
+        if place.startswith("["):  # a key of the object itself
+            place = "the body"
+        where = f"{place}: " if place else "the body: "
+        if message.startswith("Invalid enum value") and place in _CHOICES:
+            message += f", expected {_CHOICES[place]}"
+        raise ServiceError(
+            "invalid", f"{where}{message.replace('`', '')}.", param=re.sub(r"[\[.].*", "", place)
+        ) from None
+    except RecursionError:
+        raise ServiceError("invalid_json", "the body has too many nested brackets.") from None
+    except UnicodeDecodeError:
+        raise ServiceError("invalid_json", "the body is not UTF-8.") from None
+    except msgspec.DecodeError as error:
+        if not bytes(body).strip():
+            raise ServiceError("invalid_json", "the body is not JSON: it is empty; expected an object.") from None
+        if _HALF_CHARACTER.search(bytes(body)):
+            half = " A \\ud800 to \\udfff without its other half is not a character; leave it out."
+        else:
+            half = ""
+        raise ServiceError("invalid_json", f"the body is not JSON: {error}.{half}") from None
+
+
+def _first(raw: Raw) -> bytes:
+    return bytes(raw).lstrip()[:1]
+
+
+def _name(start: bytes) -> str:
+    names = {b"{": "an object", b"n": "null", b"t": "true", b"f": "false"}
+    return names.get(start, "a number")
+
+
+def dump(value: Any) -> bytes:
+    """Return the JSON of a value that may hold NumPy arrays; float32 has the fewest digits that restore it."""
+    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def list_of_vectors(vectors: Sequence[FloatArray]) -> bytes:
+    """Return a JSON list of vectors, or of arrays of vectors."""
+    return joined(b"[", map(dump, map(np.ascontiguousarray, vectors)), b"]")
+
+
+def array_file(vectors: FloatArray) -> bytes:
+    """Return the bytes of vectors as little-endian float32."""
+    return np.ascontiguousarray(vectors, dtype="<f4").tobytes()
+
+
+def joined(start: bytes, parts: Iterator[bytes], end: bytes) -> bytes:
+    """Return bytes with commas between them."""
+    return b"".join([start, b",".join(parts), end])

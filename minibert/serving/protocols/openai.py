@@ -1,0 +1,115 @@
+"""OpenAI's protocol. Source: its API reference, "Create embeddings" and "List models"."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from minibert._utils.validation import FloatArray
+from minibert.serving.classifier import ServedClassifier
+from minibert.serving.embedder import ServedModel
+from minibert.serving.engine import Engine
+from minibert.serving.protocols import base
+from minibert.serving.settings import ServiceError
+
+
+class OpenAIEmbeddingRequest(base.VectorFields, kw_only=True):
+    """OpenAI's request for embeddings; the fields beyond OpenAI's are extensions."""
+
+    input: base.Texts
+    model: str | None = None
+    encoding_format: Literal["float", "base64"] | None = None
+
+
+_CODES = {
+    "too_long": "context_length_exceeded",
+    "model": "model_not_found",
+    "invalid_json": "invalid_json",
+    "key": "invalid_api_key",
+    "overloaded": "overloaded",
+    "unavailable": "unavailable",
+    "unsupported": "unsupported",
+    "failed": "server_error",
+}
+
+
+def _error(error: ServiceError, field: str, message: str) -> dict[str, Any]:
+    if error.kind == "too_long":  # clients look for the end of this text
+        message += (
+            f" This model's maximum context length is {error.limit} tokens, however you requested {error.given} tokens "
+            f"({error.given} in your prompt; 0 for the completion). Please reduce your prompt; or completion length."
+        )
+    kind = "server_error" if base.STATUS[error.kind] >= 500 else "invalid_request_error"
+    if error.kind == "overloaded":
+        kind = "rate_limit_error"
+    param = field if error.param in ("input", "inputs") else error.param
+    return {"error": {"message": message, "type": kind, "param": param or None, "code": _CODES.get(error.kind)}}
+
+
+ERRORS = base.Errors(
+    "openai",
+    _error,
+    {
+        "error": {
+            "type": "object",
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {"type": ["string", "null"]},
+                "code": {"type": ["string", "null"]},
+            },
+        }
+    },
+)
+
+
+def _written(vectors: FloatArray, encoding: str, rest: dict[str, Any]) -> bytes:
+    """Return OpenAI's answer; `rest` are its fields after the vectors."""
+
+    def entries() -> Iterator[bytes]:
+        for index, vector in enumerate(np.ascontiguousarray(vectors)):
+            shown = base64.b64encode(base.array_file(vector)).decode() if encoding == "base64" else vector
+            yield base.dump({"object": "embedding", "index": index, "embedding": shown})
+
+    return base.joined(b'{"object":"list","data":[', entries(), b"]," + base.dump(rest)[1:])
+
+
+def _openai(engine: Engine, body: bytes, accept: str) -> base.Work:
+    request, ignored = base.decode(body, OpenAIEmbeddingRequest)
+    served = engine.models.embedder(request.model)
+    inputs = base.read_inputs(request.input, "input")
+    prepared = served.prepare(inputs, base.text_options(request, normalize=request.normalize), engine.settings)
+    ignored += base.fields_without_effect(request, inputs, engine.settings.truncation)
+    report = prepared.report
+    total = sum(report.n_tokens)
+    rest: dict[str, Any] = {"model": served.name, "usage": {"prompt_tokens": total, "total_tokens": total}}
+    rest |= base.notes_of(report, ignored)
+    rest |= {"prompt_name": report.prompt_name} if report.prompt_name is not None else {}
+    encoding = request.encoding_format or "float"
+    return base.work_of(prepared, lambda vectors: _written(vectors, encoding, rest), ignored)
+
+
+def model_object(served: ServedModel | ServedClassifier) -> dict[str, Any]:
+    """Return OpenAI's description of a model."""
+    return {
+        "id": served.name,
+        "object": "model",
+        "created": served.created,
+        "owned_by": "minibert",
+        **served.details(),
+    }
+
+
+def model_list(engine: Engine) -> dict[str, Any]:
+    """Return OpenAI's list of models."""
+    return {"object": "list", "data": [model_object(served) for served in engine.models.values()]}
+
+
+_POST = base.Post(ERRORS, "input", (OpenAIEmbeddingRequest,), _openai, "Turn texts into vectors")
+POSTS: Mapping[str, base.Post] = {
+    "/v1/embeddings": _POST,
+    "/embeddings": _POST,
+}
