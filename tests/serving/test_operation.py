@@ -23,7 +23,7 @@ from starlette.testclient import TestClient
 
 from minibert import SentenceTransformer
 from minibert.cli import serve as verb
-from minibert.serving import logs
+from minibert.serving import observability
 from minibert.serving.asgi import app
 from minibert.serving.auth import ApiKeys
 from minibert.serving.engine import Engine
@@ -248,17 +248,17 @@ def record(**request: Any) -> logging.LogRecord:
 
 
 def test_without_json_one_cut_text_per_minute_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    handlers, propagate, level = logs.LOG.handlers[:], logs.LOG.propagate, logs.LOG.level
+    handlers, propagate, level = observability.LOG.handlers[:], observability.LOG.propagate, observability.LOG.level
     try:
-        logs.log_requests(as_json=False)
+        observability.log_requests(as_json=False)
         for _ in range(3):
-            logs.LOG.handle(record(truncated=2, texts=5, request_id="r"))
-            logs.LOG.handle(record(texts=5, request_id="s"))
-        logs.LOG.error("an error")
-        logs.LOG.handlers[0].flush()
+            observability.LOG.handle(record(truncated=2, texts=5, request_id="r"))
+            observability.LOG.handle(record(texts=5, request_id="s"))
+        observability.LOG.error("an error")
+        observability.LOG.handlers[0].flush()
     finally:
-        logs.LOG.handlers[:], logs.LOG.propagate = handlers, propagate
-        logs.LOG.setLevel(level)
+        observability.LOG.handlers[:], observability.LOG.propagate = handlers, propagate
+        observability.LOG.setLevel(level)
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 2
     assert "2 of 5 texts of a request were cut (request r)" in lines[0]
