@@ -155,10 +155,10 @@ def _refuse_unknown_variables(parser: argparse.ArgumentParser) -> None:
 def _serve(arguments: argparse.Namespace) -> None:
     from minibert.serving.engine import Engine
     from minibert.serving.models import load_served
-    from minibert.serving.observability import log_requests
     from minibert.serving.settings import Settings
 
     try:
+        from minibert.serving.observability import log_requests
         from minibert.serving.server import listen, serve
     except ImportError as error:  # a library of the extra `serve`
         raise ValueError(str(error)) from error

@@ -69,7 +69,7 @@ def test_while_the_model_is_loaded_the_socket_listens(folder: Path, tmp_path: Pa
             response = httpx.post(f"{running.url}{path}", json={}, headers={"x-request-id": "mine"})
             assert (response.status_code, response.headers["x-request-id"]) == (503, "mine"), path
             error = response.json()["error"]
-            assert "is being loaded" in (error["message"] if post.family == "openai" else error)
+            assert "is being loaded" in (error["message"] if post.errors.name == "openai" else error)
         (tmp_path / "go").touch()
         until(lambda: httpx.get(f"{running.url}/readyz").status_code == 200)
         assert httpx.post(f"{running.url}/embed", json={"inputs": "a"}).status_code == 200
@@ -113,7 +113,7 @@ def test_a_request_needs_one_of_the_keys(guarded: TestClient) -> None:
             response = guarded.post(path, content=b"{", headers={} if key is None else {"authorization": key})
             assert (response.status_code, response.headers["www-authenticate"]) == (401, "Bearer")
             error = response.json()["error"]
-            assert "Incorrect API key provided" in (error["message"] if post.family == "openai" else error)
+            assert "Incorrect API key provided" in (error["message"] if post.errors.name == "openai" else error)
             assert "first" not in response.text
     for path in ("/info", "/v1/models", "/openapi.json", "/none"):
         assert guarded.get(path).status_code == 401
