@@ -81,7 +81,7 @@ def missing_library(what: str, error: ImportError, *packages: str) -> ImportErro
     >>> missing_library("the search", ImportError("No module named 'faiss'", name="faiss"), "faiss-cpu")
     ImportError("the search needs faiss, which is not installed: pip install faiss-cpu (No module named 'faiss')")
     """
-    library = (error.name or "").partition(".")[0]
+    library = (error.name or "").partition(".")[0].replace("sklearn", "scikit_learn")
     if not library or not any(package.strip("'").replace("-", "_").startswith(library) for package in packages):
         return error
     install = " ".join(packages)

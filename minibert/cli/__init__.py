@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         except KeyboardInterrupt:
             report_problem("interrupted")
             return 1
-        except (ModelFormatError, DownloadError, ValueError, TypeError, OSError, MemoryError) as error:
+        except (ModelFormatError, DownloadError, ValueError, TypeError, OSError, MemoryError, ImportError) as error:
             report_problem(_describe(error))
             return failed
     return code

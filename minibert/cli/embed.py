@@ -207,17 +207,14 @@ def _workers(arguments: argparse.Namespace) -> contextlib.AbstractContextManager
         name: getattr(arguments, name)
         for name in ("num_threads", "revision", "backend", "compute_type", "shared_weights")
     }
-    try:
-        return RayWorkers(
-            arguments.model,
-            address=address or None,
-            actors=arguments.actors,
-            report=report_problem,
-            prompts=_prompts(arguments),
-            **options,
-        )
-    except ImportError as error:
-        raise ValueError(str(error)) from error
+    return RayWorkers(
+        arguments.model,
+        address=address or None,
+        actors=arguments.actors,
+        report=report_problem,
+        prompts=_prompts(arguments),
+        **options,
+    )
 
 
 def _similarity(arguments: argparse.Namespace) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert._utils.files import check_output
+from minibert._utils.system import missing_library
 from minibert._utils.validation import FloatArray
 from minibert.corpus.runs import Counts, ShardFile, is_folder, join_bytes, refuse_folder
 from minibert.sentence.batching import in_chunks
@@ -39,8 +40,9 @@ def output_suffix(path: str) -> str:
     Raises
     ------
     ValueError, OSError
-        As in `check_output`, for `OUTPUT_SUFFIXES`, or as in `refuse_folder`; or the format needs pyarrow and that is
-        not installed.
+        As in `check_output`, for `OUTPUT_SUFFIXES`, or as in `refuse_folder`.
+    ImportError
+        The format is Parquet, and pyarrow is not installed.
     """
     if path and is_folder(path):
         suffix = os.path.splitext(os.path.realpath(path))[1].lower()
@@ -208,5 +210,5 @@ def _pyarrow() -> Any:
     try:
         import pyarrow
     except ImportError as error:
-        raise ValueError("Parquet files need pyarrow: pip install pyarrow.") from error
+        raise missing_library("a Parquet file", error, "pyarrow") from error
     return pyarrow

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from minibert._utils.system import missing_library
 from minibert._utils.validation import FloatArray
 from minibert.checkpoint.files import DEFAULT_MODEL
 from minibert.sentence.options import EncodeOptions
@@ -18,9 +19,7 @@ from minibert.vectors.layers import LayerSelection
 try:
     from sklearn.base import BaseEstimator, TransformerMixin
 except ImportError as error:
-    raise ImportError(
-        f"minibert.scikit needs scikit-learn, which cannot be imported ({error}): pip install scikit-learn."
-    ) from error
+    raise missing_library("minibert.scikit", error, "scikit-learn") from error
 
 __all__ = ["MinibertTransformer"]
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from minibert._utils.files import printable
+from minibert._utils.system import missing_library
 from minibert._utils.torch_interop import to_tensor
 from minibert._utils.validation import brief
 from minibert.bert.low_precision import COMPUTE_TYPES
@@ -36,8 +37,10 @@ def run_peer(library: str, files: Sequence[str], model: ModelFiles, inputs: Mapp
 
     Raises
     ------
+    ImportError
+        The library is not installed.
     ValueError
-        The library is unknown or not installed, cannot run the file, or a file is missing.
+        The library is unknown, cannot run the file, or a file is missing.
     """
     if library not in PEERS:
         raise ValueError(f"against={brief(library)}; expected one of {', '.join(PEERS)}.")
@@ -48,10 +51,6 @@ def versions_of(library: str, files: Sequence[str]) -> str:
     """Return what a report says about a port that was run: the versions of its libraries, and what it ran."""
     packages = {"transformers": ("transformers", "torch"), "onnx": ("onnxruntime",), "minibert": ("minibert",)}[library]
     return ", ".join([*(f"{name} {sys.modules[name].__version__}" for name in packages), *files])
-
-
-def _missing(library: str, package: str, error: ImportError) -> ValueError:
-    return ValueError(f"{library} cannot be imported ({error}). Run pip install {package}.")
 
 
 # --- transformers -----------------------------------------------------------------------------------------------------
@@ -65,7 +64,7 @@ def _transformers(files: list[str], model: ModelFiles, inputs: Mapping[str, Any]
     try:
         import transformers
     except ImportError as error:
-        raise _missing("transformers", "transformers torch", error) from error
+        raise missing_library("this comparison", error, "transformers", "torch") from error
     folder = model.require("config.json").parent
     try:
         with _silent(transformers.utils.logging):
@@ -131,7 +130,7 @@ def _onnx(files: list[str], model: ModelFiles, inputs: Mapping[str, Any]) -> Dum
     try:
         import onnxruntime
     except ImportError as error:
-        raise _missing("onnxruntime", "onnxruntime", error) from error
+        raise missing_library("this comparison", error, "onnxruntime") from error
     try:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4

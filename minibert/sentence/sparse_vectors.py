@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from minibert._utils import torch_interop
-from minibert._utils.system import available_memory
+from minibert._utils.system import missing_library, require_memory
 from minibert._utils.torch_interop import Scores, as_dense_array
 from minibert._utils.validation import FloatArray, IntArray, as_vectors, brief, check_indices
 from minibert.vectors.similarity import SIMILARITY_FUNCTIONS
@@ -97,12 +97,8 @@ class SparseVectors:
         MemoryError
             It does not fit into the memory that this process may use.
         """
-        nbytes, limit = int(np.prod(self.shape, dtype=np.float64)) * self.data.itemsize, available_memory()
-        if limit is not None and nbytes > limit:
-            raise MemoryError(
-                f"{self.shape} numbers take {nbytes / 2**30:,.1f} GiB; this process may use {limit / 2**30:,.1f}. "
-                "Convert fewer vectors at once: vectors[:1000]."
-            )
+        nbytes = float(np.prod(self.shape, dtype=np.float64)) * self.data.itemsize
+        require_memory(nbytes, f"{self.shape} numbers", "Convert fewer vectors at once: vectors[:1000].")
         dense = np.zeros(self.shape, dtype=self.data.dtype)
         dense.reshape(len(self.indptr) - 1, self.shape[-1])[self._rows(), self.indices] = self.data
         return dense
@@ -122,10 +118,7 @@ class SparseVectors:
         try:
             from scipy.sparse import csr_array
         except ImportError as error:
-            raise ImportError(
-                f"to_scipy() needs SciPy, which cannot be imported ({error}). Install it (pip install scipy), or use "
-                "data, indices and indptr, which are the same arrays."
-            ) from error
+            raise missing_library("to_scipy()", error, "scipy") from error
         return csr_array((self.data, self.indices, self.indptr), shape=(len(self.indptr) - 1, self.shape[-1]))
 
     def to_tensor(self) -> Any:

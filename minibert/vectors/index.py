@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from minibert._utils.system import missing_library
 from minibert._utils.validation import FloatArray, Int64Array, check_choice, check_int
 from minibert.vectors.quantization import quantization_ranges, quantize_embeddings
 from minibert.vectors.search import as_matrix
@@ -78,7 +79,7 @@ def semantic_search_faiss(
     try:
         import faiss
     except ImportError as error:
-        raise _missing("faiss-cpu", error) from error
+        raise missing_library("this search", error, "faiss-cpu") from error
     check_choice("corpus_precision", corpus_precision, ("float32", "uint8", "ubinary"))
     corpus = _one_corpus(corpus_embeddings, corpus_index, corpus_precision)
     binary = corpus_precision == "ubinary"
@@ -157,7 +158,7 @@ def semantic_search_usearch(
     try:
         from usearch.index import Index
     except ImportError as error:
-        raise _missing("usearch", error) from error
+        raise missing_library("this search", error, "usearch") from error
     check_choice("corpus_precision", corpus_precision, ("float32", "int8", "binary", "ubinary"))
     corpus = _one_corpus(corpus_embeddings, corpus_index, corpus_precision)
     binary = corpus_precision in ("binary", "ubinary")
@@ -296,13 +297,6 @@ class _Query:
         steps = (greatest - least) / 255
         levels = candidates.astype(np.float64) + (128 if self.precision == "int8" else 0)
         return levels * np.where(steps == 0, 1, steps) + least
-
-
-def _missing(package: str, error: ImportError) -> ImportError:
-    return ImportError(
-        f"This search needs {package}, which cannot be imported ({error}). Install it (pip install {package}), or use "
-        "semantic_search, which needs no other library."
-    )
 
 
 def _one_corpus(embeddings: npt.ArrayLike | None, index: object, precision: str) -> npt.NDArray[Any] | None:

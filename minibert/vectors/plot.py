@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from minibert._utils.system import missing_library
 from minibert._utils.validation import FloatArray, check_int
 from minibert.vectors.layers import layer_name
 from minibert.vectors.token_vectors import WordOccurrences
@@ -38,11 +39,11 @@ _MARKERS = "osD^v"
 
 
 def require_matplotlib() -> type[Figure]:
-    """Return matplotlib's Figure; ValueError if matplotlib is not installed."""
+    """Return matplotlib's Figure; ImportError if matplotlib is not installed."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ValueError(f"pictures need matplotlib ({error}): pip install matplotlib.") from error
+        raise missing_library("a picture", error, "matplotlib") from error
     return Figure
 
 
