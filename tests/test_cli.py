@@ -171,8 +171,9 @@ def test_another_model_and_backend(capsys: pytest.CaptureFixture[str], tmp_path:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ([], 2, "usage: minibert"),
-        (["nonsense"], 2, "invalid choice"),
+        ([], 2, "find the lines of a file"),
+        (["nonsense"], 2, "choose from"),
+        (["serch", "a"], 2, "did you mean search?"),
         (["words", "bank"], 2, "TEXT"),
         (["words", "bank", "text", "--most", "1"], 2, "at least 2"),
         (["words", "bank", "text", "--most", "x"], 2, "at least 2"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
 import re
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -33,10 +34,20 @@ class Parser(argparse.ArgumentParser):
             stream.flush()
 
     def error(self, message: str) -> NoReturn:
-        """Exit with code 2, even if the standard error cannot be written."""
+        """Exit with code 2, even if the standard error cannot be written. Without a verb, print the verbs."""
         with contextlib.suppress(OSError):
-            super().error(message)
+            if message.endswith(": VERB"):
+                self.print_help(sys.stderr)
+            else:
+                super().error(message)
         sys.exit(2)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Name the nearest verb instead of all verbs; argparse can do so from Python 3.14 on."""
+        verbs = action.choices
+        if isinstance(verbs, dict) and value not in verbs and (near := difflib.get_close_matches(value, verbs, 1)):
+            raise argparse.ArgumentError(action, f"invalid choice: {value!r}; did you mean {near[0]}?")
+        super()._check_value(action, value)
 
 
 def option(parser: argparse.ArgumentParser | argparse._ActionsContainer, flags: str, text: str, **rest: Any) -> None:
