@@ -73,7 +73,7 @@ def test_histogram_of_a_hidden_vector(points: np.ndarray) -> None:
 
 def test_histograms_by_layer_share_their_bins(points: np.ndarray) -> None:
     figure = plot_hidden_values(points, range(4), bins=7)
-    assert titles(figure) == ["embeddings", "layer 1", "layer 2", "layer 3"]
+    assert titles(figure) == ["state 0", "state 1", "state 2", "state 3"]
     edges = np.histogram_bin_edges(points, bins=7)
     for layer, axis in enumerate(figure.axes):
         assert [p.get_height() for p in axis.patches] == np.histogram(points[:, layer], bins=edges)[0].tolist()
@@ -87,7 +87,7 @@ def test_word_similarities_by_layer(model: BertModel, tokenizer: BertTokenizer) 
     texts = embed_tokens(model, tokenizer, TEXTS, layers=[0, 2, 3], layer_pooling="tokens_first")
     found = word_occurrences("the", texts, tokenizer)
     figure = plot_word_similarities(found)
-    assert titles(figure) == ["embeddings", "layer 2", "layer 3"]
+    assert titles(figure) == ["state 0", "state 2", "state 3"]
     matrices = found.similarities()
     panels = figure.axes[:3]
     for axis, matrix in zip(panels, matrices, strict=True):
@@ -142,7 +142,7 @@ def test_principal_components_are_those_of_scikit_learn(points: np.ndarray) -> N
 def test_sentences_by_layer(points: np.ndarray) -> None:
     labels = ["red", "blue", "red", "green"] * 5
     figure = plot_layers_pca(points, [0, 1, 2, 5], labels=labels)
-    assert titles(figure) == ["embeddings", "layer 1", "layer 2", "layer 5"]
+    assert titles(figure) == ["state 0", "state 1", "state 2", "state 5"]
     for layer, axis in enumerate(figure.axes):
         expected = principal_components(points[:, layer])
         for number, label in enumerate(("red", "blue", "green")):

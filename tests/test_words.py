@@ -15,7 +15,7 @@ import torch
 
 from minibert import BertModel, BertTokenizer, TokenVectors, combine_layers, embed_tokens, word_occurrences
 from minibert.checkpoint.files import DEFAULT_MODEL
-from minibert.vectors.layers import find_word, join_subwords, layer_name, resolve_layers
+from minibert.vectors.layers import find_word, join_subwords, resolve_layers
 from tests.support.checkpoints import random_checkpoint
 from tests.support.report import REPORT
 from tests.support.text_data import VARIABLE, naughty_lines, needs_data, udhr_lines
@@ -70,7 +70,6 @@ def test_layers_are_numbered_as_in_transformers_and_from_the_end_as_everywhere()
     for i in range(12):
         assert google[i] == resolve_layers(i + 1, 12)[0]
         assert google[-1 - i] == resolve_layers(-1 - i, 12)[0]
-    assert [layer_name(i) for i in (0, 1)] == ["embeddings", "layer 1"]
 
 
 def test_combined_layers_by_formula(states: list[np.ndarray]) -> None:

@@ -92,7 +92,7 @@ class BertModelOutput(ModelOutput):
         tanh of a linear map of [CLS]; zeros for a sequence whose first token is masked. None if the checkpoint does not
         have a pooler (minibert never makes random weights), or the forward stopped early.
     hidden_states : tuple of L + 1 ndarrays of shape (B, S, H), or None
-        ``[0]`` is the embeddings' output after LayerNorm, ``[i]`` the output of layer i, ``[-1]`` last_hidden_state.
+        ``[0]`` is the embeddings' output after LayerNorm, ``[i + 1]`` that of layer i, ``[-1]`` last_hidden_state.
         States that were not asked for are None.
     attentions : tuple of L ndarrays of shape (B, A, S, S), or None
         Attention probs: ``attentions[i - 1][b, a, s]`` says how much token s of sequence b attends to each token, in

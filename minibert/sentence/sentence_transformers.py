@@ -150,7 +150,7 @@ class SentenceTransformer(VectorModel):
     _call = "SentenceTransformer"
     _organisation = "sentence-transformers"
     _model = BertModel
-    _fewer_layers = "Give encode() a layer: encode(texts, layers=2) pools the states after layer 2."
+    _fewer_layers = "Give encode() a layer: encode(texts, layers=2) pools state 2, the output of the second layer."
 
     model: BertModel
 

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from minibert._utils.validation import FloatArray, brief, check_choice, check_indices, check_int
+from minibert._utils.validation import FloatArray, brief, check_choice, check_indices
 
 __all__ = [
     "COMBINED",
@@ -18,12 +18,11 @@ __all__ = [
     "combine_layers",
     "find_word",
     "join_subwords",
-    "layer_name",
     "resolve_layers",
 ]
 
 LayerSelection: TypeAlias = int | Iterable[int]
-"""One hidden state or several, by index: 0 the embeddings' output, i that of layer i, negative ones from the end."""
+"""One hidden state or several, by index: 0 the embeddings' output, i + 1 that of layer i, -1 the last one."""
 
 
 def find_word(word: Sequence[int], ids: Sequence[int], word_ids: Sequence[int | None]) -> list[slice]:
@@ -62,8 +61,8 @@ def resolve_layers(layers: LayerSelection, num_hidden_layers: int) -> tuple[int,
     hidden state         minibert, transformers   from the end    Google's scripts, bert-as-service
     ===================  =======================  ==============  =====================================
     embeddings' output   0                        -(L + 1)        not available
-    of layer 1           1                        -L              0, or -L
-    of layer i           i                        i - L - 1       i - 1, or i - L - 1
+    of layer 0           1                        -L              0, or -L
+    of layer i           i + 1                    i - L           i, or i - L
     of the last layer    L                        -1              L - 1, or -1
     ===================  =======================  ==============  =====================================
 
@@ -89,11 +88,6 @@ def resolve_layers(layers: LayerSelection, num_hidden_layers: int) -> tuple[int,
         if index in resolved[:i]:
             raise ValueError(f"layers= names hidden state {index} twice; name each once.")
     return tuple(resolved)
-
-
-def layer_name(index: int) -> str:
-    """Name a hidden state: "embeddings" for 0, "layer i" for i."""
-    return f"layer {index}" if check_int("layer", index) else "embeddings"
 
 
 def _sum_layers(states: Sequence[FloatArray]) -> npt.NDArray[np.float64]:

@@ -13,7 +13,6 @@ import numpy as np
 
 from minibert._utils.system import missing_library
 from minibert._utils.validation import FloatArray, check_int
-from minibert.vectors.layers import layer_name
 from minibert.vectors.token_vectors import WordOccurrences
 
 if TYPE_CHECKING:
@@ -198,7 +197,7 @@ def _titles(layers: Sequence[int] | None, count: int) -> list[str]:
         return [""] * count if count == 1 else [f"state {number}" for number in range(count)]
     if len(layers) != count:
         raise ValueError(f"{len(layers)} layers for {count} panels; expected one index for each.")
-    return [layer_name(index) for index in layers]
+    return [f"state {index}" for index in layers]
 
 
 def _columns(count: int) -> int:
