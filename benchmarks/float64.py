@@ -19,8 +19,6 @@ import scipy.special  # type: ignore[import-untyped]
 from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert.ops import AttentionOutput, LayerNorm, Linear, Ops, PreparedLinear
 
-__all__ = ["ACTIVATIONS", "OPS", "Error", "Float64Array", "double", "erf", "measure", "rms", "sequences"]
-
 Float64Array = npt.NDArray[np.float64]
 
 

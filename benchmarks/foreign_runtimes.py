@@ -21,8 +21,6 @@ from benchmarks.runtimes import Dump, Inputs, LeftOutError, Runtime, exported, s
 from minibert import BertModel
 from minibert.parity.dumps import read_dump
 
-__all__ = ["FOREIGN_RUNTIMES"]
-
 # --- JavaScript -------------------------------------------------------------------------------------------------------
 
 _TENSORS = """

@@ -32,21 +32,6 @@ from minibert.checkpoint.files import DEFAULT_MODEL, locate
 from minibert.models.inputs import pack
 from minibert.models.loading import load_weights
 
-__all__ = [
-    "MIN_TOKENS",
-    "Row",
-    "Subject",
-    "base_subject",
-    "main",
-    "measure",
-    "minilm_subject",
-    "narrow_subject",
-    "odd_subject",
-    "summary",
-    "table",
-    "udhr_texts",
-]
-
 MIN_TOKENS = 2000
 """Errors are measured over at least this many visible tokens."""
 

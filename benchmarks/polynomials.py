@@ -31,8 +31,6 @@ from numpy.polynomial import Chebyshev, Polynomial, chebyshev, polynomial
 import minibert
 from minibert.bert import reference
 
-__all__ = ["APPROXIMATIONS", "Approximation", "Row", "compare", "fit", "stored_coefficients"]
-
 Array: TypeAlias = npt.NDArray[np.float64]
 Coefficients: TypeAlias = tuple[Array, Array]
 """Of P and of Q, lowest power first."""

@@ -6,8 +6,6 @@ import functools
 import os
 from pathlib import Path
 
-__all__ = ["VARIABLE", "data_path", "udhr_languages", "udhr_lines"]
-
 VARIABLE = "MINIBERT_TEST_DATA"
 
 

@@ -19,8 +19,6 @@ from minibert import BertModel
 from minibert.checkpoint.files import locate
 from minibert.parity.peers import run_peer
 
-__all__ = ["RUNTIMES", "Dump", "Inputs", "LeftOutError", "Runtime", "exported", "shown_rows", "without_holes"]
-
 Inputs = Mapping[str, Any]
 Dump = Mapping[str, Any]
 Runtime = Callable[[Path, Inputs, Path], Dump]

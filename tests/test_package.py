@@ -260,7 +260,8 @@ def test_modules_and_their_public_names_have_docstrings() -> None:
                 assert value.__doc__, f"{module.__name__}.{name}"
             for method, function in vars(value).items() if inspect.isclass(value) else ():
                 function = getattr(function, "__func__", function)
-                if not method.startswith("_") and (inspect.isfunction(function) or isinstance(function, property)):
+                named = (inspect.isfunction(function) and function.__name__ == method) or isinstance(function, property)
+                if not method.startswith("_") and named:
                     assert function.__doc__, f"{module.__name__}.{name}.{method}"
 
 

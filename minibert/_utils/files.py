@@ -21,28 +21,6 @@ import numpy.typing as npt
 
 from minibert.errors import ModelFormatError
 
-__all__ = [
-    "JSON_LIMIT",
-    "FileLock",
-    "check_format",
-    "check_output",
-    "declared_nbytes",
-    "is_regular_file",
-    "make_folder",
-    "os_reason",
-    "parse_json",
-    "parse_npy",
-    "printable",
-    "read_bytes",
-    "read_json",
-    "read_json_object",
-    "refuse_lfs_pointer",
-    "sync_folder",
-    "within",
-    "write_json",
-    "write_whole",
-]
-
 JSON_LIMIT = 16 * 2**20
 """Most bytes of a JSON file of settings. The largest real one, the index of a sharded model, is well below 1 MB."""
 

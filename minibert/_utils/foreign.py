@@ -14,8 +14,6 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import NoReturn
 
-__all__ = ["ALIASES", "MODULES_ARE_READ", "Finder", "missing_names"]
-
 _OTHER_MODEL = "minibert runs BERT only; BertModel loads a BERT checkpoint for the same use"
 _OTHER_TOKENIZER = "use BertTokenizer, for a BERT checkpoint"
 _TRAINING = "minibert does not train; train with transformers or sentence-transformers, and load the folder here"

@@ -14,24 +14,6 @@ from typing import Any, NamedTuple
 
 from minibert._utils.validation import brief, is_cpu
 
-__all__ = [
-    "CALL_KEYWORDS",
-    "FORWARD_KEYWORDS",
-    "HUB_KEYWORDS",
-    "MODEL_KEYWORDS",
-    "PIPELINE_KEYWORDS",
-    "SAVING_KEYWORDS",
-    "TOKENIZER_KEYWORDS",
-    "Keyword",
-    "arguments_of",
-    "check_agreement",
-    "check_keywords",
-    "check_remote_code",
-    "given_name",
-    "is_float32",
-    "is_nothing",
-]
-
 
 class Keyword(NamedTuple):
     """One keyword: a test of its value, the accepted values in words, and the remedy for another value."""

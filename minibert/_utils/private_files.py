@@ -16,21 +16,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-__all__ = [
-    "FOLDER_FLAGS",
-    "HAS_FOLDER_DESCRIPTORS",
-    "Deleted",
-    "OpenFolder",
-    "delete_files",
-    "has_private_group",
-    "open_folder",
-    "open_trusted",
-    "read_trusted",
-    "user_cache",
-    "why_untrusted",
-    "write_trusted",
-]
-
 # Python on Windows does not give owners or descriptors of folders. There, only the access list protects a folder.
 _HAS_OWNERS = hasattr(os, "geteuid")
 HAS_FOLDER_DESCRIPTORS = {os.open, os.rename, os.unlink} <= os.supports_dir_fd

@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from html import escape
 from itertools import islice
 
-__all__ = ["cut_texts", "html_table", "progress_bar", "token_table", "warn_caller", "write_line"]
-
 # minibert, and libraries that may call it for the user. numba calls minibert when it looks for compiled kernels.
 # scikit-learn wraps a transformer's methods and runs them through joblib.
 _SKIPPED = ("minibert", "numba", "sklearn", "joblib")

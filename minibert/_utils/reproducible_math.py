@@ -16,8 +16,6 @@ import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray
 
-__all__ = ["as_score", "exponential", "log1p", "sigmoid", "softmax"]
-
 _Float64 = npt.NDArray[np.float64]
 
 # ln 2 in two parts; the first has 32 zeros at the end, so that its product with a small whole number is exact.

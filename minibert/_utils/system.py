@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
-__all__ = ["available_cores", "available_memory", "missing_library", "peak_memory", "require_memory"]
-
 _ROOT = Path("/")
 _ALWAYS_FITS = 1 << 24  # bytes; to ask the system for its limit takes longer than to fill them
 _Limit = TypeVar("_Limit", int, float)

@@ -18,22 +18,6 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "Scores",
-    "as_dense_array",
-    "as_given",
-    "as_scores",
-    "check_torch",
-    "cpu_device",
-    "float32_dtype",
-    "holds_tensor",
-    "is_tensor",
-    "to_array",
-    "to_sparse_tensor",
-    "to_tensor",
-    "torch_is_loaded",
-]
-
 
 def is_tensor(value: object) -> bool:
     """Return whether a value is a torch.Tensor; torch is not imported for that."""

@@ -13,23 +13,6 @@ import numpy.typing as npt
 from minibert._utils.torch_interop import as_dense_array, check_torch
 from minibert.errors import ModelFormatError
 
-__all__ = [
-    "FloatArray",
-    "Int64Array",
-    "IntArray",
-    "as_array",
-    "as_vectors",
-    "brief",
-    "check_choice",
-    "check_indices",
-    "check_int",
-    "check_return_tensors",
-    "check_stored_int",
-    "counted",
-    "is_cpu",
-    "not_single",
-]
-
 FloatArray = npt.NDArray[np.floating[Any]]
 """Numbers: float32, except in a float64 forward."""
 

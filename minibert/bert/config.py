@@ -23,7 +23,6 @@ from minibert.errors import ModelFormatError
 if TYPE_CHECKING:
     from minibert.checkpoint.files import ModelFiles
 
-__all__ = ["ACTIVATIONS", "PROBLEM_TYPES", "SETTINGS", "BertConfig", "check_model_type", "check_settings"]
 
 ACTIVATIONS = {
     "gelu": "gelu",

@@ -49,8 +49,6 @@ from minibert.bert.ops import AttentionOutput, Ops, PreparedLinear
 from minibert.bert.packed import PackedBatch
 from minibert.bert.weights import LayerWeights, Weights
 
-__all__ = ["HiddenState", "embeddings", "encoder_layer", "forward", "pooler", "self_attention"]
-
 
 class HiddenState(NamedTuple):
     """One of the L + 1 hidden states, and the attention probs of the layer that made it (None if not asked for)."""

@@ -20,15 +20,6 @@ from minibert.bert.ops import Ops, PreparedLinear
 from minibert.bert.packed import PackedBatch
 from minibert.bert.weights import PredictionWeights
 
-__all__ = [
-    "masked_lm",
-    "multiple_choice",
-    "next_sentence",
-    "question_answering",
-    "sequence_classification",
-    "token_classification",
-]
-
 
 def masked_lm(x: FloatArray, head: PredictionWeights, config: BertConfig, ops: Ops) -> FloatArray:
     """Section 3.1, task 1: for each token, a logit of each word of the vocabulary.

@@ -38,21 +38,6 @@ from minibert.bert import reference
 from minibert.bert.ops import Linear, Ops, PreparedLinear
 from minibert.bert.weights import Weights
 
-__all__ = [
-    "BLOCK",
-    "COMPUTE_TYPES",
-    "FORMATS",
-    "FORMATS_OF",
-    "SMALLEST",
-    "Format",
-    "QuantisedLinear",
-    "compute_type_of",
-    "format_of",
-    "make_ops",
-    "quantise",
-    "quantise_linear",
-]
-
 BLOCK = 128
 """Features that are quantised together; a row is filled up with zeros to whole blocks."""
 

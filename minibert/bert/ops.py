@@ -28,8 +28,6 @@ from typing import NamedTuple, Protocol
 
 from minibert._utils.validation import FloatArray, IntArray
 
-__all__ = ["AttentionOutput", "LayerNorm", "Linear", "Ops", "PreparedLinear"]
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Linear:

@@ -17,8 +17,6 @@ import numpy.typing as npt
 from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert.config import BertConfig
 
-__all__ = ["PackedBatch", "cumulate", "valid_range"]
-
 
 @dataclasses.dataclass(frozen=True)
 class PackedBatch:

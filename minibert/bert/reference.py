@@ -25,19 +25,6 @@ import numpy as np
 from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert.ops import AttentionOutput, LayerNorm, Linear, Ops, PreparedLinear
 
-__all__ = [
-    "ACTIVATION_FUNCTIONS",
-    "OPS",
-    "apply_linear",
-    "attention",
-    "embed",
-    "erf",
-    "gelu",
-    "layer_norm",
-    "matmul",
-    "softmax",
-]
-
 
 def embed(
     words: FloatArray,

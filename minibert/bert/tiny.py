@@ -16,7 +16,6 @@ from unicodedata import category, normalize
 
 import numpy as np
 
-__all__ = ["Bert", "read_safetensors"]
 CHINESE = "[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002b81f\U0002b920-\U0002ceaf\U0002f800-\U0002fa1f]"
 
 

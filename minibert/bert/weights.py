@@ -8,19 +8,6 @@ from minibert._utils.validation import FloatArray
 from minibert.bert.config import BertConfig
 from minibert.bert.ops import LayerNorm, PreparedLinear
 
-__all__ = [
-    "EMBEDDING_ROWS",
-    "HEADS",
-    "LAYER_ROWS",
-    "POOLER_ROWS",
-    "HeadRows",
-    "HeadWeights",
-    "LayerWeights",
-    "PredictionWeights",
-    "Row",
-    "Weights",
-]
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LayerWeights:

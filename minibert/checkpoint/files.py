@@ -19,8 +19,6 @@ from minibert._utils.files import is_regular_file, os_reason, printable, read_js
 from minibert.checkpoint.hub import HubRepository
 from minibert.errors import DownloadError, ModelFormatError
 
-__all__ = ["DEFAULT_MODEL", "ModelFiles", "check_files", "locate"]
-
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 
 WEIGHTS = "model.safetensors"

@@ -12,8 +12,6 @@ from typing import TypeVar
 from minibert._utils.files import os_reason, printable, within
 from minibert.errors import DownloadError
 
-__all__ = ["HubRepository"]
-
 logger = logging.getLogger("minibert")
 
 Result = TypeVar("Result")

@@ -16,8 +16,6 @@ from minibert._utils.validation import FloatArray, brief
 from minibert.checkpoint.files import ModelFiles
 from minibert.errors import ModelFormatError
 
-__all__ = ["DTYPES", "StoredTensor", "file_state", "load_tensors", "open_checkpoint", "read_header", "read_tensor"]
-
 _BUFFER_BYTES = 4 * 2**20
 
 # Bits of every dtype that a safetensors file can hold; the offset of each tensor depends on them.

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from minibert.corpus.embed import Workers
     from minibert.sentence.sentence_transformers import SentenceTransformer
 
-__all__ = ["add_verbs"]
-
 
 def add_verbs(verbs: Any) -> None:
     """Add the three verbs to the command line."""

@@ -9,8 +9,6 @@ from minibert._utils.files import check_output
 from minibert.cli.options import add_model_options, load_bert, load_tokenizer, option, positive, several_ints
 from minibert.cli.runs import add_inputs, report_run, resumable, run_options, sources_of
 
-__all__ = ["add_verbs"]
-
 
 def add_verbs(verbs: Any) -> None:
     """Add the verb to the command line."""

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from minibert.checkpoint.files import ModelFiles
     from minibert.models.bert import BertModel
 
-__all__ = ["add_verbs"]
 
 Part = TypeVar("Part")
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from minibert.trace.page.steps import VectorStep
     from minibert.trace.trace import Trace
 
-__all__ = ["add_verbs"]
 
 # Characters of the text in the title of its page.
 _TITLE = 60

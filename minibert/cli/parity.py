@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from minibert.parity.report import Report
     from minibert.parity.subject import Subject
 
-__all__ = ["add_verbs"]
 
 # After how many seconds a search for the cause says that it goes on.
 _SILENT = 2.0

@@ -19,8 +19,6 @@ from minibert.cli.options import (
 from minibert.cli.output import bar, one_line, read_texts
 from minibert.cli.runs import SHARD_SIZE, add_inputs, has_files, report_run, resumable, run_options, sources_of
 
-__all__ = ["add_verbs"]
-
 
 def add_verbs(verbs: Any) -> None:
     """Add the two verbs to the command line."""

@@ -17,7 +17,6 @@ from minibert.corpus.sources import Source, input_format
 if TYPE_CHECKING:
     from minibert.corpus.runs import Summary
 
-__all__ = ["SHARD_SIZE", "add_inputs", "has_files", "report_run", "resumable", "run_options", "sources_of"]
 
 SHARD_SIZE = 10_000
 """The default of --shard-size where a text has one vector or one score."""

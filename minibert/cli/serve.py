@@ -16,7 +16,6 @@ from minibert.models.options import BACKENDS
 if TYPE_CHECKING:
     from minibert.serving.auth import ApiKeys
 
-__all__ = ["add_verbs"]
 
 _ENVIRONMENT = "MINIBERT_SERVE_"
 # Kubernetes sets these in each container if one of its services has the name minibert-serve.

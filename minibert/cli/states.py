@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from minibert.tokenizer.bert_tokenizer import BertTokenizer
     from minibert.vectors.token_vectors import TokenVectors
 
-__all__ = ["add_verbs"]
 
 _FORMAT = 1  # of the .npz file of `hidden`
 _PICTURES = (".png", ".svg", ".pdf")

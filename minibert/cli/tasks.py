@@ -9,8 +9,6 @@ from typing import Any
 from minibert.cli.options import add_model_options, add_texts, loading, natural, option, positive
 from minibert.cli.output import bar, one_line, painter, read_texts
 
-__all__ = ["add_verbs"]
-
 # Texts that are computed together. They are given as an iterator: then each text has one answer, where a list of one
 # text would have the answer alone.
 _BATCH_SIZE = 32

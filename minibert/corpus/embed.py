@@ -32,8 +32,6 @@ from minibert.sentence.options import EncodeOptions
 from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.vectors.layers import resolve_layers
 
-__all__ = ["Encoder", "Results", "Workers", "embed_corpus", "probe_vector"]
-
 Results = tuple[EncodedTexts, str]
 """The results of the texts of a shard, and the name of the processor that has computed them (`Ops.processor`)."""
 

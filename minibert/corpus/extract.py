@@ -45,16 +45,6 @@ from minibert.tokenizer.windows import CHARACTERS_AT_ONCE
 from minibert.vectors.layers import LayerSelection, resolve_layers
 from minibert.vectors.token_vectors import TokenVectors, embed_tokens
 
-__all__ = [
-    "EXTRACT_FORMATS",
-    "EXTRACT_SUFFIXES",
-    "TokenFeatures",
-    "extract_corpus",
-    "google_layers",
-    "google_lines",
-    "tokens_path",
-]
-
 EXTRACT_FORMATS = ("binary", "google")
 
 EXTRACT_SUFFIXES = {"binary": (".npy",), "google": (".jsonl", ".json")}

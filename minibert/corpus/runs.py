@@ -55,25 +55,6 @@ from minibert.corpus.sources import (
 )
 from minibert.sentence.batching import in_chunks
 
-__all__ = [
-    "FORMAT",
-    "SHARD_SIZE",
-    "Counts",
-    "NumberedLines",
-    "Progress",
-    "RunOptions",
-    "ShardFile",
-    "Summary",
-    "Task",
-    "folder_of",
-    "is_folder",
-    "is_unfinished",
-    "join_bytes",
-    "number_settings",
-    "refuse_folder",
-    "run_shards",
-]
-
 FORMAT = 2
 """The format number of a manifest. That of minibert 0.3.0 is 1; its finished runs are read, its unfinished ones not."""
 

@@ -30,8 +30,6 @@ from minibert.corpus.writers import json_line
 from minibert.sentence.cross_encoder import CrossEncoder
 from minibert.sentence.sparse_encoder import SparseEncoder
 
-__all__ = ["rerank_corpus", "sparse_corpus"]
-
 # A text that both kinds of model can read.
 _PROBE = "minibert"
 _PROBE_WEIGHTS = 16  # the largest ones, of which the manifest keeps a copy

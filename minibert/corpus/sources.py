@@ -25,23 +25,6 @@ from minibert._utils.validation import brief, check_choice, counted
 from minibert.sentence.batching import in_chunks
 from minibert.tokenizer.texts import refuse_lone_surrogate
 
-__all__ = [
-    "CHARACTERS_AT_ONCE",
-    "INPUT_FORMATS",
-    "ON_ERROR",
-    "BadLines",
-    "InputLine",
-    "Source",
-    "Survey",
-    "check_sources",
-    "input_format",
-    "read_input_lines",
-    "row_of",
-    "standard_input",
-    "survey",
-    "weight",
-]
-
 INPUT_FORMATS = ("text", "jsonl", "csv", "tsv")
 """text: one text per line. jsonl: one JSON object (or string) per line. csv and tsv: a header line, then rows."""
 

@@ -22,8 +22,6 @@ from minibert._utils.validation import FloatArray
 from minibert.corpus.runs import Counts, ShardFile, is_folder, join_bytes, refuse_folder
 from minibert.sentence.batching import in_chunks
 
-__all__ = ["OUTPUT_DTYPES", "OUTPUT_SUFFIXES", "VectorWriter", "json_line", "npy_header", "npy_joiner", "output_suffix"]
-
 OUTPUT_SUFFIXES = (".npy", ".jsonl", ".parquet")
 OUTPUT_DTYPES = ("float32", "float16")
 

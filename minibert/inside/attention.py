@@ -13,8 +13,6 @@ from minibert._utils.validation import FloatArray, brief, check_choice
 from minibert.inside.validation import as_trace, check_layers, check_trace, pad_maps, require
 from minibert.trace.trace import Trace
 
-__all__ = ["HeadKinds", "heads", "norms", "rollout"]
-
 _FUSE: dict[str, Callable[..., Any]] = {"mean": np.mean, "max": np.max, "min": np.min}
 
 

@@ -24,8 +24,6 @@ from minibert.trace.page.data import visible
 from minibert.trace.page.steps import Step, steps
 from minibert.trace.trace import Trace
 
-__all__ = ["Explanation", "Line", "StepNumbers", "explain"]
-
 WIDTH = 80
 
 # Stands for a space at which a line is not broken; no token has it, because `visible` writes it as a number.

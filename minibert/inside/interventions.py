@@ -25,8 +25,6 @@ from minibert.inside.validation import (
 )
 from minibert.models.bert import TOKENS_PER_STEP
 
-__all__ = ["Change", "Patched", "ablate_heads", "input_mask", "patch", "run_copies", "unit_rows", "value_zeroing"]
-
 # Copies are run together up to this number of tokens: more do not get faster, and take more memory.
 _TOKENS_AT_ONCE = 8 * TOKENS_PER_STEP
 

@@ -14,8 +14,6 @@ from minibert.inside.validation import as_trace, check_layers, check_model, chec
 from minibert.models.heads import SLICE_BYTES
 from minibert.trace.trace import Trace
 
-__all__ = ["LayerSimilarity", "LogitLens", "compare_layers", "logit_lens"]
-
 
 class LayerSimilarity(NamedTuple):
     """What `compare_layers` found, for m hidden states of the first trace and n of the second; float64.

@@ -17,16 +17,6 @@ from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.tokenizer.texts import check_inputs
 from minibert.trace.page.steps import VectorStep, source_line
 
-__all__ = [
-    "LeftOut",
-    "SimilarityParts",
-    "TextVectors",
-    "check_sentence_model",
-    "explain_similarity",
-    "leave_one_out",
-    "vector_steps",
-]
-
 # The modes whose vector is a weighted sum of the tokens' vectors.
 _LINEAR = tuple(mode for mode in POOLING_MODES if mode != "max")
 

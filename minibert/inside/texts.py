@@ -16,8 +16,6 @@ from minibert.trace.names import Record
 from minibert.trace.page.data import Guesses
 from minibert.trace.trace import Trace
 
-__all__ = ["page_guesses", "trace_texts"]
-
 
 def trace_texts(
     model: Any, tokenizer: BertTokenizer, texts: Sequence[str], record: Record = "*"

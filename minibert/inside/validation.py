@@ -15,19 +15,6 @@ from minibert.models.tracing import Traceable
 from minibert.trace.names import Record
 from minibert.trace.trace import Trace
 
-__all__ = [
-    "Metric",
-    "as_trace",
-    "check_inputs",
-    "check_layers",
-    "check_model",
-    "check_trace",
-    "make_metric",
-    "pad_maps",
-    "require",
-    "split_output",
-]
-
 Metric: TypeAlias = "str | Callable[[Any], Any] | None"
 """What an analysis measures: a function of a model's output, or the name of an array in it, or None: the first one."""
 

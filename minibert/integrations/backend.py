@@ -8,8 +8,6 @@ from typing import Any
 from minibert._utils.validation import FloatArray
 from minibert.integrations.options import DEFAULT_MODEL, SentenceTransformer, load_model
 
-__all__ = ["Backend"]
-
 
 class Backend:
     """A `SentenceTransformer` with the method `embed`; the other base class is the library's BaseEmbedder.

@@ -25,8 +25,6 @@ from minibert.sentence.pooling import pooling_modes
 from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.tokenizer.texts import shown
 
-__all__ = ["BertClient", "Response"]
-
 _THIS_MACHINE = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
 _PORT = 5555
 _LONGEST = 2**31 - 1  # milliseconds: 24 days, the longest timeout of a socket

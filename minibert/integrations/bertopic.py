@@ -10,8 +10,6 @@ try:
 except ModuleNotFoundError as error:
     raise missing_library("this part of minibert", error, "bertopic") from error
 
-__all__ = ["BERTopicBackend"]
-
 
 class BERTopicBackend(Backend, BaseEmbedder):
     """A `SentenceTransformer` for ``BERTopic(embedding_model=...)``: see `Backend` for its arguments.

@@ -12,8 +12,6 @@ from typing import Any
 from minibert._utils.validation import FloatArray, brief
 from minibert.integrations.options import DEFAULT_MODEL, SentenceTransformer, check_option_names, check_options
 
-__all__ = ["ChromaEmbeddingFunction"]
-
 
 def _written(config: Mapping[str, Any]) -> str:
     return ", ".join(f"{brief(name)}: {brief(value)}" for name, value in config.items())

@@ -13,8 +13,6 @@ try:
 except ModuleNotFoundError as error:
     raise missing_library("this part of minibert", error, "haystack-ai") from error
 
-__all__ = ["HaystackDocumentEmbedder", "HaystackTextEmbedder"]
-
 
 class _Embedder:
     """What both components share.

@@ -10,8 +10,6 @@ try:
 except ModuleNotFoundError as error:
     raise missing_library("this part of minibert", error, "keybert") from error
 
-__all__ = ["KeyBERTBackend"]
-
 
 class KeyBERTBackend(Backend, BaseEmbedder):
     """A `SentenceTransformer` for ``KeyBERT(model=...)``: see `Backend` for its arguments.

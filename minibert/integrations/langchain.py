@@ -7,8 +7,6 @@ from typing import Any
 
 from minibert.integrations.options import DEFAULT_MODEL, SentenceTransformer, load_model, name_of
 
-__all__ = ["LangChainEmbeddings"]
-
 
 class LangChainEmbeddings:
     """A `SentenceTransformer` with LangChain's interface: lists of floats, different methods for queries and documents.

@@ -14,8 +14,6 @@ try:
 except ModuleNotFoundError as error:
     raise missing_library("this part of minibert", error, "llama-index-core") from error
 
-__all__ = ["LlamaIndexEmbedding"]
-
 
 class LlamaIndexEmbedding(BaseEmbedding):
     """A `SentenceTransformer` for ``Settings.embed_model``.

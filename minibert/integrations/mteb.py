@@ -15,8 +15,6 @@ try:
 except ModuleNotFoundError as error:
     raise missing_library("this part of minibert", error, "mteb") from error
 
-__all__ = ["MTEBEncoder"]
-
 
 class MTEBEncoder(AbsEncoder):
     """A `SentenceTransformer` for ``mteb.evaluate``.

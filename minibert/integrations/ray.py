@@ -30,8 +30,6 @@ from minibert.sentence.encoding import CutTexts, EncodedTexts
 from minibert.sentence.options import EncodeOptions
 from minibert.tokenizer.texts import check_inputs
 
-__all__ = ["Embedder", "RayWorkers"]
-
 _THREADS = 4  # most threads of a worker if the caller does not say
 _SHARDS_AHEAD = 2  # that a worker has at a time: one that it computes, and one that waits
 _RETRIES = 5  # how often the same texts may end their worker

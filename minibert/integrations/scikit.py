@@ -21,7 +21,6 @@ try:
 except ImportError as error:
     raise missing_library("minibert.scikit", error, "scikit-learn") from error
 
-__all__ = ["MinibertTransformer"]
 
 _OF_THE_MODEL = ("prompts", "revision", "backend", "num_threads", "compute_type", "shared_weights")
 _OF_ENCODE = tuple(field.name for field in dataclasses.fields(EncodeOptions))

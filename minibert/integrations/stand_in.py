@@ -20,8 +20,6 @@ from typing import Any, NamedTuple
 import minibert
 from minibert._utils.foreign import MODULES_ARE_READ
 
-__all__ = ["install"]
-
 _NAME = "sentence_transformers"
 _MAKER = "minibert.compat.sentence_transformers"
 

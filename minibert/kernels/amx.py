@@ -42,8 +42,6 @@ from minibert.kernels.tasks import FLOAT
 from minibert.kernels.tile import add_block, finish_tile, load_sums, load_tile, zero_tile
 from minibert.kernels.words import TILE_BYTES, TILE_ROWS, Words
 
-__all__ = ["amx_multiplier", "begin_tiles", "end_tiles"]
-
 _LONG, _BYTE, _POINTER = ir.IntType(64), ir.IntType(8), ir.IntType(8).as_pointer()
 _LINE = NR * FLOAT  # bytes of a line of a panel, and of a row of sums
 _NUM_SUMS, _NUM_TILES = 3, 8  # the tiles of sums are the first ones

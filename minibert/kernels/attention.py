@@ -40,8 +40,6 @@ from minibert.kernels.simd import (
 )
 from minibert.kernels.tasks import ATTENTION, FLOAT
 
-__all__ = ["attention_chunk"]
-
 _ZERO, _NR = np.int64(0), np.int64(NR)  # Numba compiles a function again for each Python integer among its arguments
 _BITS_PER_E = np.float32(1.4426950408889634)  # 1 / ln 2: e^x = 2^(x / ln 2)
 

@@ -27,8 +27,6 @@ import numpy as np
 
 from minibert._utils.validation import FloatArray
 
-__all__ = ["CACHE_LINE", "Buffers", "Slabs", "aligned_empty"]
-
 CACHE_LINE, _LARGE_PAGE = 64, 1 << 21  # bytes
 _SLAB = 1 << 25  # bytes; pages that are not used do not take memory
 _MOST_BLOCKS = 12  # a layer has at most six results alive at once

@@ -23,8 +23,6 @@ from numba.core.compiler_lock import global_compiler_lock
 from minibert.kernels.object_code import ObjectCode
 from minibert.kernels.processor import target
 
-__all__ = ["compile_to_object", "function", "inline"]
-
 if numba.config.DISABLE_JIT:  # an ImportError, so that callers handle it like a missing Numba
     raise ImportError("NUMBA_DISABLE_JIT is set, but minibert's kernels exist only as compiled code; unset it")
 

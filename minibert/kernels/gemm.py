@@ -62,8 +62,6 @@ from minibert.kernels.tasks import ACTIVATION_CODES, FLOAT, LINEAR
 from minibert.kernels.tile import add_block, add_products, finish_tile, zero_tile
 from minibert.kernels.words import PACKED, Words
 
-__all__ = ["KC", "linear_chunk", "linear_words_chunk", "multiply_tile", "prefetch_tile"]
-
 # As int64, because Numba compiles a function again for each Python integer among its arguments.
 _ZERO, _NR = np.int64(0), np.int64(NR)
 # KC and SHORT were chosen by the error of benchmarks/parity.py; the speed is the same within 1 % for KC from 32 to 128.

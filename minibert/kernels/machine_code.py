@@ -41,8 +41,6 @@ from minibert.kernels.object_code import Kernel, ObjectCode, link
 from minibert.kernels.processor import target
 from minibert.kernels.words import words_of
 
-__all__ = ["cache_folders", "cache_key", "load_run_task"]
-
 _FORMAT = 1
 _FILE = "run_task-{}.bin"
 

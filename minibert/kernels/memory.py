@@ -23,24 +23,6 @@ from minibert.kernels.processor import ARM64
 from minibert.kernels.simd import Memory, call_llvm
 from minibert.kernels.tasks import TaskKind
 
-__all__ = [
-    "DEFAULT_FLOAT_MODE",
-    "atomic_add",
-    "atomic_load",
-    "atomic_store",
-    "float_mode",
-    "floats_at",
-    "ints_at",
-    "longs_at",
-    "microseconds",
-    "nap",
-    "relax",
-    "set_float_mode",
-    "stack_floats",
-    "task_at",
-    "yield_core",
-]
-
 _X86 = platform.machine() in ("x86_64", "AMD64", "i686")
 
 

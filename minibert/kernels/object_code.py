@@ -14,8 +14,6 @@ from typing import NamedTuple
 
 import llvmlite.binding as llvm
 
-__all__ = ["Kernel", "ObjectCode", "link"]
-
 Kernel = Callable[[int], None]
 """A compiled function of one address. It does not raise, and other Python threads run meanwhile."""
 

@@ -30,8 +30,6 @@ from minibert.kernels.machine_code import cache_key
 from minibert.kernels.processor import NR
 from minibert.kernels.words import PACKED, Words, words_of
 
-__all__ = ["PackedLayout", "PackedLinear", "PackedWords", "pack", "pack_words"]
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PackedLinear:

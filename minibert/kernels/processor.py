@@ -18,19 +18,6 @@ from typing import NamedTuple
 
 import llvmlite.binding as llvm
 
-__all__ = [
-    "ARM64",
-    "MR",
-    "NR",
-    "REGISTERS",
-    "REGISTER_LANES",
-    "WIDTH",
-    "Processor",
-    "processor_name",
-    "target",
-    "usable_target",
-]
-
 
 class Processor(NamedTuple):
     """LLVM's name of a processor, and its features as LLVM's options: "+avx,-avx512f,..."."""

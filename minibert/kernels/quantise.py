@@ -43,8 +43,6 @@ from minibert.kernels.tasks import FLOAT, LINEAR_WORDS, QUANTISE, ROWS
 from minibert.kernels.tile import pointer_at
 from minibert.kernels.words import Words
 
-__all__ = ["quantisers"]
-
 _ROUNDS = 1.5 * 2.0**23  # a number of this size has the whole numbers as its neighbours
 _ZERO = np.int64(0)
 _AHEAD = np.int64(8 * BLOCK)  # floats

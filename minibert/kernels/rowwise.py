@@ -31,8 +31,6 @@ from minibert.kernels.simd import (
 )
 from minibert.kernels.tasks import EMBED, LAYER_NORM, ROWS
 
-__all__ = ["embed_chunk", "layer_norm_chunk"]
-
 _embed_task, _layer_norm_task = task_at(EMBED), task_at(LAYER_NORM)
 
 

@@ -50,8 +50,6 @@ from minibert.kernels.threads import (
 )
 from minibert.kernels.words import Words, words_of
 
-__all__ = ["make_run_task"]
-
 # A leader looks this number of times whether the helpers have finished before it naps (about a hundred microseconds).
 # With a busy core, the speed left was the same for naps of 50, 200, 600 and 1,500 microseconds.
 _SHORT_PATIENCE = 2_000

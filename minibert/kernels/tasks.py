@@ -22,27 +22,6 @@ import numpy as np
 from minibert.bert.low_precision import FORMATS
 from minibert.kernels.processor import MR, NR
 
-__all__ = [
-    "ACTIVATION_CODES",
-    "ATTENTION",
-    "EMBED",
-    "FLOAT",
-    "HEADER",
-    "LAYER_NORM",
-    "LINEAR",
-    "LINEAR_WORDS",
-    "MOST_FIELDS",
-    "QUANTISE",
-    "ROWS",
-    "SMALL",
-    "LinearChunks",
-    "TaskKind",
-    "address",
-    "attention_scratch",
-    "linear_chunks",
-    "row_chunks",
-]
-
 FLOAT = 4  # bytes of a float32
 HEADER = 6  # numbers of a state before its task; threads.py says which
 MOST_FIELDS = 16  # of any task, with its kind

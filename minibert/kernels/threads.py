@@ -68,24 +68,6 @@ from minibert.kernels.buffers import aligned_empty
 from minibert.kernels.object_code import Kernel
 from minibert.kernels.tasks import FLOAT, HEADER, MOST_FIELDS, TaskKind, address
 
-__all__ = [
-    "ACTIVE",
-    "CALLERS",
-    "CLOSED",
-    "LINE_WORDS",
-    "NUM_CHUNKS",
-    "NUM_SHARES",
-    "PATIENCE",
-    "REMAINING",
-    "SCRATCH",
-    "SCRATCH_SIZE",
-    "SHARED",
-    "SHARES",
-    "TASK",
-    "THREAD",
-    "Team",
-]
-
 # The indices of the state, as the picture above shows.
 SHARED, THREAD, PATIENCE, NUM_CHUNKS, SCRATCH, SCRATCH_SIZE, TASK, NUM_SHARES = *range(7), HEADER + MOST_FIELDS
 REMAINING, ACTIVE, CALLERS, CLOSED, SHARES, LINE_WORDS = 24, 32, 40, 48, 56, 8

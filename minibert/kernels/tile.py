@@ -23,19 +23,6 @@ from minibert.kernels.processor import NR, WIDTH
 from minibert.kernels.simd import FLOATS, INTS, call_llvm, fma_lanes, load_lanes, splat, store_lanes
 from minibert.kernels.words import PACKED, TILE_ROWS, Dot, Words
 
-__all__ = [
-    "add_block",
-    "add_products",
-    "add_row",
-    "add_tiles",
-    "finish_tile",
-    "load_sums",
-    "load_tile",
-    "pointer_at",
-    "store_tile",
-    "zero_tile",
-]
-
 _COLUMNS = NR // WIDTH  # vectors of one row
 _WORD = ir.IntType(64)
 

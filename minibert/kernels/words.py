@@ -31,8 +31,6 @@ from typing import NamedTuple
 from minibert.bert.low_precision import FORMATS, FORMATS_OF, Format
 from minibert.kernels.processor import ARM64, MR, NR, Processor, usable_target
 
-__all__ = ["PACKED", "TILE_BYTES", "TILE_ROWS", "Dot", "Words", "dot_for", "is_faster", "words_of"]
-
 _X86 = platform.machine() in ("x86_64", "AMD64", "i686")
 _WORD = 4  # bytes
 PACKED = 8  # lines that are stored as one line less, if they are packed

@@ -24,20 +24,6 @@ from minibert.models.heads import (
 from minibert.models.loading import find_heads, find_model
 from minibert.models.options import FromPretrainedKwargs, ModelKwargs, lists_keywords
 
-__all__ = [
-    "AutoConfig",
-    "AutoModel",
-    "AutoModelForMaskedLM",
-    "AutoModelForMultipleChoice",
-    "AutoModelForNextSentencePrediction",
-    "AutoModelForPreTraining",
-    "AutoModelForQuestionAnswering",
-    "AutoModelForSequenceClassification",
-    "AutoModelForTokenClassification",
-    "choose_class",
-    "load",
-]
-
 
 @lists_keywords(ModelKwargs.__annotations__, others=True)
 def load(

@@ -14,8 +14,6 @@ from minibert.bert.ops import Ops
 from minibert.models.options import BACKENDS, COMPUTE_TYPES
 from minibert.models.shared_weights import Sharing
 
-__all__ = ["ThreadChoice", "choose_compute_type", "choose_num_threads", "choose_ops", "choose_sharing"]
-
 # Larger than the number of cores of any machine. A mistyped number must not use up the threads of the system.
 _MOST_THREADS = 1024
 

@@ -40,8 +40,6 @@ from minibert.models.shared_weights import is_mapped
 from minibert.models.torch_like import Encoder, Fixed, TorchLike
 from minibert.models.tracing import Traceable
 
-__all__ = ["TOKENS_PER_STEP", "BertModel", "BertPreTrainedModel", "PackedOutput", "StepHead"]
-
 # Tokens that go through the encoder together. They are enough for fast matrix products, and so few that the arrays
 # between two products stay in cache. The number also limits the memory of a forward beyond its result. Callers that
 # pool each step before the next one is computed do not need memory for the full result either.

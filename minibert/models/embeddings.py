@@ -19,8 +19,6 @@ from minibert.bert.weights import Weights
 from minibert.models.inputs import as_numbers, check_ids, pack, usable_rows
 from minibert.models.torch_like import Fixed
 
-__all__ = ["BertEmbeddings", "Embedding", "LayerNorm"]
-
 _Anything = TypeVar("_Anything")
 
 

@@ -42,18 +42,6 @@ from minibert.models.outputs import (
     TokenClassifierOutput,
 )
 
-__all__ = [
-    "SLICE_BYTES",
-    "BertForMaskedLM",
-    "BertForMultipleChoice",
-    "BertForNextSentencePrediction",
-    "BertForPreTraining",
-    "BertForQuestionAnswering",
-    "BertForSequenceClassification",
-    "BertForTokenClassification",
-    "BertHead",
-]
-
 SLICE_BYTES = 1 << 24
 """The most bytes of logits that are computed at once, before they are copied to their places."""
 

@@ -13,8 +13,6 @@ from minibert._utils.validation import FloatArray, IntArray
 from minibert.bert.config import BertConfig
 from minibert.bert.packed import PackedBatch, cumulate, valid_range
 
-__all__ = ["as_numbers", "check_ids", "pack", "usable_rows"]
-
 
 def pack(
     config: BertConfig,

@@ -31,8 +31,6 @@ from minibert.errors import ModelFormatError
 from minibert.models.options import ModelOptions
 from minibert.models.shared_weights import Recording, Restored, Sharing, Tensors
 
-__all__ = ["find_heads", "find_model", "load_weights"]
-
 # Old versions of transformers saved these buffers. They are counters, not weights.
 _BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
 

@@ -14,19 +14,6 @@ if TYPE_CHECKING:
     from minibert.bert.config import BertConfig
     from minibert.checkpoint.files import ModelFiles
 
-__all__ = [
-    "BACKENDS",
-    "COMPUTE_TYPES",
-    "Backend",
-    "ComputeType",
-    "FromPretrainedKwargs",
-    "LoadKwargs",
-    "LoadOptions",
-    "ModelKwargs",
-    "ModelOptions",
-    "Selection",
-    "lists_keywords",
-]
 
 Backend: TypeAlias = Literal["numba", "numpy"]
 """minibert's kernels; NumPy alone."""

@@ -10,19 +10,6 @@ from minibert._utils.reporting import html_table
 from minibert._utils.torch_interop import to_tensor
 from minibert._utils.validation import FloatArray
 
-__all__ = [
-    "BertForPreTrainingOutput",
-    "BertModelOutput",
-    "MaskedLMOutput",
-    "ModelOutput",
-    "MultipleChoiceModelOutput",
-    "NextSentencePredictorOutput",
-    "QuestionAnsweringModelOutput",
-    "SequenceClassifierOutput",
-    "TokenClassifierOutput",
-    "with_tensors",
-]
-
 Layers: TypeAlias = tuple[FloatArray | None, ...]
 Output = TypeVar("Output")
 

@@ -16,8 +16,6 @@ from minibert.bert.low_precision import compute_type_of
 from minibert.bert.ops import LayerNorm, PreparedLinear
 from minibert.bert.weights import EMBEDDING_ROWS, HEADS, LAYER_ROWS, POOLER_ROWS, Row, Weights
 
-__all__ = ["named_arrays", "save_model", "write_safetensors"]
-
 
 def save_model(
     call: str,

@@ -65,18 +65,6 @@ from minibert.errors import ModelFormatError
 if TYPE_CHECKING:
     from minibert.kernels.packing import PackedLayout, PackedLinear, PackedWords
 
-__all__ = [
-    "FILE_NAMES",
-    "MappedFile",
-    "Recording",
-    "Restored",
-    "Sharing",
-    "Tensors",
-    "is_mapped",
-    "list_files",
-    "shared_arrays",
-    "shared_folder",
-]
 
 # Is raised when the arrays of a part, their names or the layout of a file change without a change in kernels/.
 _FORMAT = 2

@@ -13,8 +13,6 @@ from minibert._utils.keywords import is_float32
 from minibert._utils.torch_interop import cpu_device, float32_dtype
 from minibert._utils.validation import brief, is_cpu
 
-__all__ = ["Encoder", "Fixed", "TorchLike"]
-
 _HOOK = "model.trace(...) records the values, and trace(..., edit=...) changes them"
 _GROW = "change it with transformers, save it, and load the folder here"
 _CHOOSE_TYPE = "; for less memory, load the model with compute_type='int16' or 'int8'"

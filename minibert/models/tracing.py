@@ -25,8 +25,6 @@ from minibert.trace.names import Names, Record, Sizes
 from minibert.trace.trace import Site, Trace, check_tokens
 from minibert.trace.tracer import Deliver, Queue, Recorder, Tracer, nbytes_of
 
-__all__ = ["Traceable"]
-
 
 class _Plan(NamedTuple):
     """One checked call of `trace` or `stream`."""

@@ -27,8 +27,6 @@ from minibert._utils.validation import brief
 from minibert.checkpoint.safetensors import StoredTensor, read_header
 from minibert.errors import ModelFormatError
 
-__all__ = ["SUFFIXES", "Array", "Dump", "NothingComparedError", "as_dump", "read_dump"]
-
 SUFFIXES = (".npz", ".npy", ".safetensors", ".json", ".bin", ".raw")
 """The formats that are read."""
 

@@ -20,8 +20,6 @@ from minibert.parity.dumps import Array, NothingComparedError, read_dump
 from minibert.parity.subject import INPUTS, Padded, Subject
 from minibert.parity.truth import HALF_PRECISIONS, round_to
 
-__all__ = ["Probe", "check_inputs", "check_weights", "of_probe", "of_texts", "probe", "read_inputs", "row_labels"]
-
 FORMAT = 1
 """The number of the format of probe.json."""
 

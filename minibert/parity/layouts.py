@@ -14,8 +14,6 @@ from minibert.bert.packed import PackedBatch
 from minibert.parity.dumps import Array
 from minibert.trace.names import Spec
 
-__all__ = ["Aligned", "align", "expected_shape"]
-
 
 class Aligned(NamedTuple):
     """An array in padded form; `layout` says how it lay, "" if it was in that form already.

@@ -21,8 +21,6 @@ from minibert.parity.subject import INPUTS, Subject
 from minibert.parity.verdict import NEARER
 from minibert.trace.names import TABLE, Spec
 
-__all__ = ["STYLES", "Matched", "Meaning", "Placed", "Placement", "listed_names", "match", "place", "shape_of"]
-
 _VECTOR_NAMES = {
     *(VECTOR, "sentence_embeddings", "sentence_vector", "sentence_vectors", "vector", "vectors", "embedding"),
     *("embeddings", "text_embeds", "data", "output", "pooled", "result"),

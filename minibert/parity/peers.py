@@ -22,8 +22,6 @@ from minibert.models.bert import BertModel
 from minibert.parity.dumps import Dump
 from minibert.parity.subject import INPUTS
 
-__all__ = ["PEERS", "run_peer", "versions_of"]
-
 
 def run_peer(library: str, files: Sequence[str], model: ModelFiles, inputs: Mapping[str, Any]) -> Dump:
     """Run a library that is installed, and return all values that it shows.

@@ -10,8 +10,6 @@ from minibert._utils.files import printable
 from minibert._utils.validation import counted
 from minibert.parity.diagnosis.findings import Finding
 
-__all__ = ["FORMAT", "UNIT", "Report", "Row"]
-
 FORMAT = 2
 """The number of the format of `Report.to_json`."""
 

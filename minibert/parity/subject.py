@@ -21,8 +21,6 @@ from minibert.sentence.modules import Pipeline
 from minibert.sentence.pooling import pool
 from minibert.trace.names import Names
 
-__all__ = ["INPUTS", "InapplicableError", "Padded", "Subject", "visible"]
-
 INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds")
 """The names of the inputs of a model."""
 

@@ -19,19 +19,6 @@ from minibert.parity.subject import Subject, visible
 from minibert.trace.trace import Trace
 from minibert.trace.tracer import nbytes_of
 
-__all__ = [
-    "HALF_PRECISIONS",
-    "Unit",
-    "Values",
-    "measure_units",
-    "plain_states",
-    "round_to",
-    "to_bfloat16",
-    "to_float16",
-    "to_tf32",
-    "true_values",
-]
-
 
 def to_float16(x: FloatArray) -> FloatArray:
     """Round to float16, 11 bits of precision."""

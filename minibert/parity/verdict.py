@@ -20,8 +20,6 @@ from minibert.parity.subject import Subject, visible
 from minibert.parity.truth import HALF_PRECISIONS, Unit, Values, measure_units, plain_states, round_to, true_values
 from minibert.trace.names import Names
 
-__all__ = ["LARGEST", "NEARER", "RMS", "Errors", "find_moved", "is_allowed", "verdict_of", "with_levels"]
-
 
 class Errors:
     """Errors of arrays in padded form, of one model and one batch; `expect` says of which values."""

@@ -10,8 +10,6 @@ import numpy as np
 
 from minibert._utils.validation import IntArray
 
-__all__ = ["distinct_longest_first", "in_chunks"]
-
 Item = TypeVar("Item")
 Text = TypeVar("Text", str, tuple[str, str])
 

@@ -34,8 +34,6 @@ from minibert.sentence.saving import SavedModule
 from minibert.tokenizer.texts import as_texts, check_inputs
 from minibert.tokenizer.windows import CHARACTERS_AT_ONCE, encode_pairs
 
-__all__ = ["CrossEncoder", "ScoredPairs"]
-
 # Old names of keywords -> the new ones.
 _RENAMED = {
     "model_name": "model_name_or_path",

@@ -28,22 +28,6 @@ from minibert.tokenizer.windows import TextInfo, TokenWindows, count_tokens
 from minibert.vectors.layers import COMBINED, LayerSelection, combine_layers, resolve_layers
 from minibert.vectors.similarity import check_truncate_dim, normalize_embeddings
 
-__all__ = [
-    "CHUNK_SIZE",
-    "CutTexts",
-    "EncodeTask",
-    "EncodedSparse",
-    "EncodedTexts",
-    "Recipe",
-    "encode_sparse",
-    "encode_texts",
-    "encode_tokens",
-    "make_recipe",
-    "pool_encodings",
-    "sentence_width",
-    "token_vectors",
-]
-
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:

@@ -39,8 +39,6 @@ from minibert.tokenizer.texts import as_texts, check_inputs
 from minibert.tokenizer.windows import TokenWindows, count_tokens
 from minibert.vectors.similarity import SIMILARITY_FUNCTIONS, SimilarityFunction, check_similarity
 
-__all__ = ["LoadKeywords", "ModelCardData", "SentenceModel", "VectorModel", "full_name", "stored_settings"]
-
 
 class LoadKeywords(TypedDict, total=False):
     """The keywords that all three constructors take; `SentenceTransformer` describes them."""

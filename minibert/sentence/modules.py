@@ -23,22 +23,6 @@ from minibert.errors import ModelFormatError
 from minibert.sentence.pooling import POOLING_MODES
 from minibert.vectors.similarity import normalize_embeddings
 
-__all__ = [
-    "ACTIVATIONS",
-    "HEAD_MODULES",
-    "Activation",
-    "Module",
-    "Pipeline",
-    "activation_name",
-    "as_activation",
-    "check_modules",
-    "list_modules",
-    "loader_of",
-    "read_config",
-    "read_pipeline",
-    "stored_activation",
-]
-
 HEAD_MODULES = {
     ("Transformer",): "CrossEncoder",
     ("Transformer", "SpladePooling"): "SparseEncoder",
@@ -58,7 +42,8 @@ class Module:
 class Step(Protocol):
     """A module after the pooling: vectors (B, in) -> (B, out). No row depends on another row."""
 
-    def __call__(self, vectors: FloatArray, /) -> FloatArray: ...
+    def __call__(self, vectors: FloatArray, /) -> FloatArray:
+        """Compute the vectors."""
 
     def config(self) -> dict[str, Any]:
         """Return what its config.json holds."""

@@ -16,24 +16,6 @@ from minibert.tokenizer.texts import as_texts, refuse_lone_surrogate, shown
 from minibert.vectors.layers import LayerSelection
 from minibert.vectors.quantization import PRECISIONS
 
-__all__ = [
-    "EncodeOptions",
-    "as_pairs",
-    "check_device",
-    "check_for_tokens",
-    "check_out",
-    "check_output",
-    "check_processing",
-    "check_task",
-    "check_truncation",
-    "in_kind",
-    "make_out",
-    "num_characters",
-    "one_of",
-    "refuse_cut",
-    "texts_at_once",
-]
-
 # Texts tokenized together. This limits the memory that the encodings of a large corpus take.
 _TEXTS_AT_ONCE = 1024
 

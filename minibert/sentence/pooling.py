@@ -18,8 +18,6 @@ from minibert.errors import ModelFormatError
 from minibert.models.heads import BertForMaskedLM
 from minibert.tokenizer.encodings import Encoding
 
-__all__ = ["LOGITS_BYTES", "POOLING_MODES", "SpladePooling", "pool", "pool_words", "pooling_modes"]
-
 POOLING_MODES: dict[str, Callable[[FloatArray, IntArray], FloatArray]] = {
     "cls": lambda x, positions: x[0],
     "max": lambda x, positions: x.max(axis=0),

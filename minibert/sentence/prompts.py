@@ -14,8 +14,6 @@ from minibert._utils.reporting import warn_caller
 from minibert._utils.validation import brief
 from minibert.errors import ModelFormatError
 
-__all__ = ["builtin_prompts", "check_prompts", "choose_default", "merge_prompts", "resolve_prompt"]
-
 _E5 = {"query": "query: ", "passage": "passage: "}
 _SEARCH = {"query": "Represent this sentence for searching relevant passages: "}
 _SEARCH_ZH = {"query": "为这个句子生成表示以用于检索相关文章："}

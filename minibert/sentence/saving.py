@@ -13,8 +13,6 @@ from minibert.models.bert import BertPreTrainedModel
 from minibert.models.saving import write_safetensors
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 
-__all__ = ["SavedModule", "save_model"]
-
 # sentence-transformers has had modules under these names since its beginning, and still reads them.
 HOME = "sentence_transformers.models"
 

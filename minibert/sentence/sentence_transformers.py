@@ -52,8 +52,6 @@ from minibert.vectors.similarity import (
     quantize_embeddings,
 )
 
-__all__ = ["SentenceTransformer"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Transformer:

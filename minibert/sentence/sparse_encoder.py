@@ -29,8 +29,6 @@ from minibert.sentence.sparse_vectors import (
 from minibert.tokenizer.texts import as_texts
 from minibert.vectors.similarity import SimilarityFunction
 
-__all__ = ["SparseEncoder"]
-
 
 class SparseEncoder(VectorModel):
     """A SPLADE model: texts in, a weight for each word of the vocabulary out; most weights are 0.

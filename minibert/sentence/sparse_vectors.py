@@ -15,8 +15,6 @@ from minibert._utils.torch_interop import Scores, as_dense_array
 from minibert._utils.validation import FloatArray, IntArray, as_vectors, brief, check_indices
 from minibert.vectors.similarity import SIMILARITY_FUNCTIONS
 
-__all__ = ["SparseVectors", "as_sparse", "make_sparse", "sparse_similarity", "sparse_similarity_pairwise"]
-
 # Most bytes of dense rows, or of products, that a similarity holds at a time.
 _BLOCK_BYTES = 1 << 24
 

@@ -14,8 +14,6 @@ from minibert.sentence.sentence_transformers import SentenceTransformer
 from minibert.serving.settings import ServiceError
 from minibert.tokenizer.texts import shown
 
-__all__ = ["check_model_name", "named_models", "options_of", "pairs_of", "texts_of"]
-
 _Options = TypeVar("_Options")
 _KINDS = {"bool": bool, "int": int, "str": str}
 

@@ -43,7 +43,6 @@ try:
 except ImportError as error:
     raise missing(error) from error
 
-__all__ = ["Completions", "KeyGate", "LoadingGate", "PostRoute", "Service", "app", "path_of", "request_id_of"]
 
 _WITHOUT_KEY = {"/health", "/ping", "/livez", "/readyz", "/metrics"}
 _FIRST, _NUMBERS = uuid.uuid4().hex[:20], itertools.count()  # a new uuid for each request is a system call

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 
 from minibert._utils.files import os_reason, printable
 
-__all__ = ["ApiKeys"]
-
 _MOST_BYTES = 2**20  # of the file
 
 

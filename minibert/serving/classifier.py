@@ -40,8 +40,6 @@ from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import refuse_lone_surrogate, shown
 from minibert.tokenizer.windows import CHARACTERS_AT_ONCE
 
-__all__ = ["ScoreOptions", "ServedClassifier"]
-
 _MOST_PAIRED = 2**18  # characters of a text whose pair must be tokenized whole
 _SCORE_TRUNCATION = ("mark", "error")
 

@@ -15,7 +15,6 @@ if sys.platform != "win32":
     import resource
     import termios
 
-__all__ = ["Connection", "Connections", "current"]
 
 _HEAD_BYTES = 2**16
 _KEPT_FILES = 8  # for a connection more than there is room for, and for files that are read

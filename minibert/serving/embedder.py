@@ -40,18 +40,6 @@ from minibert.tokenizer.windows import TokenWindows
 from minibert.vectors.layers import LayerSelection
 from minibert.vectors.similarity import normalize_embeddings
 
-__all__ = [
-    "Assemble",
-    "AssembleTokens",
-    "Embed",
-    "EmbedTokens",
-    "GivenIds",
-    "ServedModel",
-    "TextOptions",
-    "Unit",
-    "too_long",
-]
-
 
 class GivenIds:
     """Checks and cuts token ids.

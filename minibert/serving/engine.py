@@ -35,8 +35,6 @@ from minibert.serving.scheduler import INTERACTIVE_TOKENS, Job, Scheduler, Step
 from minibert.serving.settings import ServiceError, Settings
 from minibert.tokenizer.texts import shown
 
-__all__ = ["Answer", "Engine", "Failure", "Load", "reason_of", "results_of"]
-
 _LOG = logging.getLogger("minibert.serving")
 
 

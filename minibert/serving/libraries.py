@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from minibert._utils.system import missing_library
 
-__all__ = ["missing"]
-
 
 def missing(error: ImportError) -> ImportError:
     """Return the error of a module whose library is not installed; it names all libraries of the service."""

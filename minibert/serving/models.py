@@ -14,8 +14,6 @@ from minibert.serving.classifier import ServedClassifier
 from minibert.serving.embedder import ServedModel
 from minibert.serving.settings import ServiceError
 
-__all__ = ["ModelsByName", "load_served"]
-
 _Served = TypeVar("_Served", ServedModel, ServedClassifier)
 
 

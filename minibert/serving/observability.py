@@ -23,7 +23,6 @@ try:
 except ImportError as error:
     raise missing(error) from error
 
-__all__ = ["LOG", "REQUESTS", "Metrics", "log_requests"]
 
 LOG = logging.getLogger("minibert.serving")
 REQUESTS = LOG.getChild("requests")

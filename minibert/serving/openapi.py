@@ -13,7 +13,6 @@ try:
 except ImportError as error:
     raise missing(error) from error
 
-__all__ = ["openapi"]
 
 _GETS = {
     "/v1/models": "The models",

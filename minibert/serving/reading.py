@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
-__all__ = ["LONG_BODY", "READERS", "Readers", "Reading", "in_turns"]
-
 LONG_BODY = 2**16
 """Bytes. A longer request is read beside the short ones, so that they do not wait for it."""
 

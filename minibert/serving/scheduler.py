@@ -17,8 +17,6 @@ from typing import Any, Protocol
 
 from minibert.serving.settings import ServiceError
 
-__all__ = ["INTERACTIVE_TOKENS", "MAX_STEP", "MIN_STEP", "QUANTUM", "Job", "Kind", "Scheduler", "Step"]
-
 INTERACTIVE_TOKENS = 512
 """A request of at most so many tokens is interactive; any other is bulk."""
 

@@ -30,7 +30,6 @@ try:
 except ImportError as error:
     raise missing(error) from error
 
-__all__ = ["listen", "serve"]
 
 DIED = 70
 """The exit code if the engine has stopped (EX_SOFTWARE of sysexits.h)."""

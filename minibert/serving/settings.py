@@ -6,8 +6,6 @@ import dataclasses
 
 from minibert._utils.validation import brief, check_choice, check_int
 
-__all__ = ["GRACE", "KINDS", "ServiceError", "Settings"]
-
 KINDS = (
     *("invalid_json", "invalid", "empty", "too_long", "too_many", "too_large", "media_type", "model", "not_found"),
     *("key", "method", "slow", "overloaded", "unavailable", "unsupported", "failed"),

@@ -17,8 +17,6 @@ from minibert.tasks.options import CutWarning, TextOptions, check_text, is_text,
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding, padded_array
 
-__all__ = ["BATCH_SIZE", "TaskPipeline", "model_inputs"]
-
 BATCH_SIZE = 32
 """Texts of a list, and windows, that are computed together unless batch_size= says otherwise."""
 

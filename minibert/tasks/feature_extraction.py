@@ -12,8 +12,6 @@ from minibert.tasks.base import TaskPipeline, model_inputs
 from minibert.tasks.options import TextOptions, with_tokenizer_kwargs
 from minibert.tokenizer.encodings import Encoding
 
-__all__ = ["FeatureExtractionOptions", "FeatureExtractionPipeline"]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FeatureExtractionOptions(TextOptions):

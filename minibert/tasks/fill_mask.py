@@ -17,8 +17,6 @@ from minibert.tasks.options import CutWarning, TextOptions, check_text, with_tok
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
 
-__all__ = ["FillMaskOptions", "FillMaskPipeline"]
-
 # The most bytes of logits that are kept at once; each [MASK] has 4 V.
 _LOGITS_AT_ONCE = 1 << 26
 

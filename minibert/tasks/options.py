@@ -15,18 +15,6 @@ from minibert.tokenizer.padding import PADDING, choose_strategy
 from minibert.tokenizer.texts import as_texts, refuse_lone_surrogate, shown
 from minibert.tokenizer.windows import encode_pairs
 
-__all__ = [
-    "CutWarning",
-    "Limit",
-    "TextOptions",
-    "as_pair",
-    "check_text",
-    "is_text",
-    "model_limit",
-    "sort_inputs",
-    "with_tokenizer_kwargs",
-]
-
 # Values of truncation= -> the rule that each means. The names of transformers ask for a cut, so it is not silent.
 _RULES: dict[Any, str] = {
     None: "warn",

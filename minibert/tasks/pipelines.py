@@ -33,8 +33,6 @@ from minibert.tasks.zero_shot import ZeroShotClassificationPipeline
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.texts import shown
 
-__all__ = ["ALIASES", "TASKS", "pipeline"]
-
 TASKS: Mapping[str, tuple[type[TaskPipeline], type[BertModel | BertHead[Any]]]] = {
     "fill-mask": (FillMaskPipeline, BertForMaskedLM),
     "text-classification": (TextClassificationPipeline, BertForSequenceClassification),

@@ -15,8 +15,6 @@ from minibert.tasks.options import CutWarning, TextOptions, as_pair, model_limit
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import shown
 
-__all__ = ["Candidates", "QuestionAnsweringOptions", "QuestionAnsweringPipeline", "best_spans"]
-
 # The defaults of transformers 4.
 _MAX_SEQ_LEN, _DOC_STRIDE, _MAX_ANSWER_LEN = 384, 128, 15
 

@@ -15,14 +15,6 @@ from minibert.tasks.options import CutWarning, TextOptions, as_pair, check_text
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import shown
 
-__all__ = [
-    "NextSentencePipeline",
-    "TextClassificationOptions",
-    "TextClassificationPipeline",
-    "function_of",
-    "is_text_or_pair",
-]
-
 _FUNCTIONS: dict[str, Callable[[FloatArray], FloatArray]] = {
     "softmax": softmax,
     "sigmoid": sigmoid,

@@ -15,15 +15,6 @@ from minibert.tasks.options import CutWarning, Limit, TextOptions, check_text, i
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import shown
 
-__all__ = [
-    "AGGREGATIONS",
-    "ScoredToken",
-    "TokenClassificationOptions",
-    "TokenClassificationPipeline",
-    "aggregate",
-    "choose_overlapping",
-]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TokenClassificationOptions(TextOptions):

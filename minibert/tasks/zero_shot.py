@@ -15,8 +15,6 @@ from minibert.tasks.options import CutWarning, TextOptions, check_text
 from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
 
-__all__ = ["ZeroShotClassificationPipeline", "ZeroShotOptions"]
-
 _TEMPLATE = "This example is {}."
 
 

@@ -54,8 +54,6 @@ from minibert.tokenizer.padding import (
 from minibert.tokenizer.texts import Texts, as_batch, is_one_text, shown, split_pairs
 from minibert.tokenizer.vocabulary import Vocabulary
 
-__all__ = ["SETTINGS", "AutoTokenizer", "BertTokenizer", "BertTokenizerFast"]
-
 # Methods of transformers 4 that transformers 5 and minibert do not have -> what to use.
 _GONE = {
     "encode_plus": "call the tokenizer itself: tokenizer(text, ...)",

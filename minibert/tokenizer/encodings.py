@@ -17,25 +17,6 @@ from minibert._utils.reporting import html_table, token_table
 from minibert._utils.torch_interop import to_array, to_tensor
 from minibert._utils.validation import Int64Array, brief, check_int, check_return_tensors, is_cpu
 
-__all__ = [
-    "OFFSETS",
-    "WORD",
-    "CharSpan",
-    "Columns",
-    "Encoding",
-    "JoinedEncoding",
-    "NoRoomError",
-    "RawEncoding",
-    "TokenSpan",
-    "TokenizedBatch",
-    "converted",
-    "cut",
-    "cut_windows",
-    "joined_columns",
-    "lists",
-    "padded_array",
-]
-
 Columns: TypeAlias = npt.NDArray[np.signedinteger[Any]]
 Element = TypeVar("Element")
 

@@ -19,19 +19,6 @@ from minibert.errors import ModelFormatError
 if TYPE_CHECKING:
     from tokenizers import AddedToken, Tokenizer
 
-__all__ = [
-    "EXTRA_NAMES",
-    "SIDES",
-    "SPECIAL_TOKEN_NAMES",
-    "LoadedTokenizer",
-    "copy_of",
-    "is_library_error",
-    "library_errors",
-    "load_tokenizer",
-    "normalizer_settings",
-    "save_tokenizer",
-    "with_tokens",
-]
 
 SIDES = ("right", "left")
 

@@ -22,7 +22,6 @@ from minibert.tokenizer.texts import refuse_lone_surrogate, strings
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-__all__ = ["RawEncoder"]
 
 LONG_TEXT = 2**14
 """Characters of a piece; a shorter text is never cut."""

@@ -13,8 +13,6 @@ from minibert._utils.torch_interop import is_tensor, to_array
 from minibert._utils.validation import brief, check_choice, check_int, counted
 from minibert.tokenizer.files import SIDES
 
-__all__ = ["PADDING", "choose_limit", "choose_side", "choose_strategy", "choose_widths", "columns_of", "pad_columns"]
-
 PADDING = ("longest", "max_length", "do_not_pad")
 TRUNCATION = ("longest_first", "only_first", "only_second", "do_not_truncate")
 

@@ -11,18 +11,6 @@ import numpy.typing as npt
 
 from minibert._utils.validation import brief
 
-__all__ = [
-    "Texts",
-    "as_batch",
-    "as_texts",
-    "check_inputs",
-    "is_one_text",
-    "refuse_lone_surrogate",
-    "shown",
-    "split_pairs",
-    "strings",
-]
-
 Texts = str | Sequence[str] | Sequence[Sequence[str]] | npt.NDArray[Any]
 
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")

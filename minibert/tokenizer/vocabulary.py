@@ -25,7 +25,6 @@ from minibert.tokenizer.texts import shown
 if TYPE_CHECKING:
     from tokenizers import AddedToken, Tokenizer
 
-__all__ = ["Ids", "Vocabulary", "is_one_id"]
 
 Ids = int | Sequence[int] | npt.NDArray[np.integer[Any]]
 

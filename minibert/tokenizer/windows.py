@@ -13,8 +13,6 @@ from minibert.tokenizer.bert_tokenizer import BertTokenizer
 from minibert.tokenizer.encodings import Encoding
 from minibert.tokenizer.texts import refuse_lone_surrogate
 
-__all__ = ["CHARACTERS_AT_ONCE", "TRUNCATION", "TextInfo", "TokenWindows", "Truncation", "count_tokens", "encode_pairs"]
-
 Truncation: TypeAlias = Literal["warn", "error", "split", "silent"]
 """Treatment of a text that is too long: truncate it and warn, raise, cut it into windows, or truncate it silently."""
 

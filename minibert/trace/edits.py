@@ -21,8 +21,6 @@ from minibert.bert.packed import PackedBatch
 from minibert.trace.names import Names, Spec
 from minibert.trace.trace import EditReport, Site, Trace
 
-__all__ = ["Edit", "EditValue", "Edits", "head_mask"]
-
 EditValue: TypeAlias = "Edit | npt.ArrayLike | Callable[..., FloatArray | None]"
 """A value of ``edit=``: an `Edit`; an array or a number, which replaces; or a function, which returns the new array."""
 
@@ -482,6 +480,7 @@ class Tally:
     change: float = 0.0
 
     def add(self, before: FloatArray, after: FloatArray) -> None:
+        """Count a value before and after the edit."""
         both = np.isfinite(before) & np.isfinite(after)
         old, new = (np.where(both, array, 0).astype(np.float64) for array in (before, after))
         self.fired += 1
@@ -491,6 +490,7 @@ class Tally:
         self.change += float(np.square(new - old).sum())
 
     def report(self) -> EditReport:
+        """Return what was counted."""
         count = max(self.numbers, 1)
         before, change = (float(np.sqrt(squares / count)) for squares in (self.before, self.change))
         return EditReport(self.pattern, str(self.edit), self.names, self.fired, self.changed, before, change)

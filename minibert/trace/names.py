@@ -22,21 +22,6 @@ from minibert._utils.validation import brief, counted
 from minibert.bert import weights
 from minibert.bert.config import BertConfig
 
-__all__ = [
-    "EMBEDDINGS",
-    "HEADS",
-    "LAYER",
-    "POOLER",
-    "TABLE",
-    "TWO_MEANINGS",
-    "Entry",
-    "Names",
-    "Record",
-    "Sizes",
-    "Spec",
-    "lookups",
-]
-
 # --- the table --------------------------------------------------------------------------------------------------------
 
 

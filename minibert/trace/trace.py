@@ -27,7 +27,6 @@ from minibert.trace.names import Names, Record, Sizes, Spec
 if TYPE_CHECKING:
     from minibert.trace.page.document import Frame, PageOptions
 
-__all__ = ["EditReport", "Site", "Trace", "Value", "check_tokens"]
 
 _FORMAT = 1  # of the files
 _SUFFIXES = (".npz", ".safetensors")

@@ -25,8 +25,6 @@ from minibert.trace.edits import Edits
 from minibert.trace.names import Names, lookups
 from minibert.trace.trace import Site, Value
 
-__all__ = ["Deliver", "Queue", "Recorder", "Tracer", "nbytes_of"]
-
 
 class Step:
     """One step of a forward: its batch, and where it lies in the whole batch.

@@ -10,17 +10,6 @@ import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray, brief, check_choice, check_indices
 
-__all__ = [
-    "COMBINED",
-    "LAYER_POOLING",
-    "SUBWORD_POOLING",
-    "LayerSelection",
-    "combine_layers",
-    "find_word",
-    "join_subwords",
-    "resolve_layers",
-]
-
 LayerSelection: TypeAlias = int | Iterable[int]
 """One hidden state or several, by index: 0 the embeddings' output, i + 1 that of layer i, -1 the last one."""
 

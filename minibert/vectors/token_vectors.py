@@ -28,16 +28,6 @@ from minibert.vectors.layers import (
 )
 from minibert.vectors.similarity import cos_sim
 
-__all__ = [
-    "Occurrence",
-    "TokenVectors",
-    "WordOccurrences",
-    "WordVectors",
-    "embed_tokens",
-    "word_occurrences",
-    "word_starts",
-]
-
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class WordVectors:

@@ -25,8 +25,6 @@ from minibert.parity.subject import InapplicableError, Padded
 from minibert.parity.truth import to_bfloat16, to_float16, to_tf32
 from minibert.trace.names import EMBEDDINGS, LAYER, POOLER
 
-__all__ = ["CURVES", "MISTAKES", "eps_mistake", "leak_mistake", "scale_mistake"]
-
 # Id and text of each mistake, then, after "=", the remedy of those above it.
 _TEXTS = """\
 G1.tanh hidden_act: in the feed forward gelu_tanh is applied; config.json has another hidden_act

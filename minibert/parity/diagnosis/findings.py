@@ -21,11 +21,6 @@ from minibert.parity.diagnosis.replay import Replay, rms
 from minibert.parity.subject import Padded, visible
 from minibert.trace.names import EMBEDDINGS, HEADS, LAYER, POOLER, Entry
 
-__all__ = [
-    *("Finding", "Sites", "cannot_tell", "cause", "dropout", "facts", "head_findings", "mislabelled"),
-    *("separate_by", "unknown", "with_mass"),
-]
-
 
 @dataclasses.dataclass(frozen=True)
 class Finding:

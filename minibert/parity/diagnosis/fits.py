@@ -24,21 +24,6 @@ from minibert.parity.truth import to_bfloat16
 if TYPE_CHECKING:
     from minibert.parity.diagnosis.search import Search
 
-__all__ = [
-    "EpsFit",
-    "LeakFit",
-    "ScaleFit",
-    "fit_activation",
-    "fit_columns",
-    "fit_dropout",
-    "fit_eps",
-    "fit_leak",
-    "fit_length",
-    "fit_rows",
-    "fit_scale",
-    "fitted_mistakes",
-    "precision_of",
-]
 
 # A number is fitted further if the best one of a grid removes this part of the error, and accepted with the second.
 _USEFUL, _PROMISING = 0.05, 0.4

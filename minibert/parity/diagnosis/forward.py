@@ -34,7 +34,6 @@ from minibert.trace.names import Names, Sizes, lookups
 if TYPE_CHECKING:
     from minibert.parity.diagnosis.mistakes import Mistake
 
-__all__ = ["PARTS", "Forward", "Here", "Model", "Part", "Store", "names_of", "state_name"]
 
 Part: TypeAlias = Callable[..., FloatArray]
 """A part; as a mistake it is called with the part that it replaces, then `Here`, then the arguments of the part."""

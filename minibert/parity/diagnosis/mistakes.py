@@ -18,11 +18,6 @@ from minibert.parity.subject import InapplicableError, Padded
 from minibert.sentence.pooling import POOLING_MODES
 from minibert.trace.names import EMBEDDINGS, LAYER, POOLER
 
-__all__ = [
-    *("DENSE", "NORMS", "POOLINGS", "SCALINGS", "VECTOR", "Mistake", "Recipe"),
-    *("find_recipe", "forward_values", "mask_of", "names_of_layer", "part_mistake", "symbol_of", "vector"),
-]
-
 VECTOR = "sentence_embedding"
 """The name of one vector per text, (B, H), which is that of sentence-transformers."""
 

@@ -26,8 +26,6 @@ from minibert.parity.diagnosis.mistakes import DENSE, VECTOR, Mistake, Recipe, m
 from minibert.parity.subject import Padded, visible
 from minibert.trace.names import EMBEDDINGS, LAYER, POOLER
 
-__all__ = ["Measured", "Replay", "rms"]
-
 # The least unit, relative to the RMS of a value: about the error of rounding it to float32 once, and of a long sum. One
 # large feature can make up most of a value, and then one sum of one order is a matter of luck.
 _LEAST_UNIT, _LEAST_UNIT_OF_SUMS = 2.0**-26, 2.0**-23

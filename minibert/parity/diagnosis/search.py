@@ -44,8 +44,6 @@ from minibert.parity.diagnosis.replay import Measured, Replay
 from minibert.parity.subject import InapplicableError, Padded, visible
 from minibert.trace.names import LAYER
 
-__all__ = ["Search", "diagnose"]
-
 # A mistake must remove this part of a difference, beside leaving an error within the budget; one that rounds must
 # remove the second part, and may leave more.
 _REMOVED, _ROUNDED = 0.7, 0.75

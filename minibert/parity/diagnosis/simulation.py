@@ -30,8 +30,6 @@ from minibert.parity.diagnosis.mistakes import VECTOR, Mistake, Recipe, forward_
 from minibert.parity.subject import InapplicableError, Padded
 from minibert.trace.names import Record
 
-__all__ = ["find_mistakes", "simulate"]
-
 
 def find_mistakes(mistake: str | Mistake | Sequence[str | Mistake], num_layers: int | None = None) -> list[Mistake]:
     """Return the mistakes that an id means: "G1.tanh", "G1.tanh@3" in one layer, "G1.tanh+N1.1e-5", or several.

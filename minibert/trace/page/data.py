@@ -22,17 +22,6 @@ from minibert.trace.page.steps import PARTS, VectorStep
 if TYPE_CHECKING:
     from minibert.trace.trace import Trace
 
-__all__ = [
-    "FIRST",
-    "FIRST_KEYS",
-    "HEAD_MEASURES",
-    "WORD_PLACES",
-    "Choice",
-    "Guesses",
-    "sparse_entries",
-    "text_data",
-    "visible",
-]
 
 FIRST = 4
 """How many features of a vector the page has."""

@@ -39,7 +39,6 @@ from minibert.trace.page.steps import PARTS, VectorStep, activation_words, steps
 if TYPE_CHECKING:
     from minibert.trace.trace import Trace
 
-__all__ = ["Frame", "PageOptions", "page", "write_page"]
 
 FORMAT = 1
 MAX_BYTES = 5_000_000

@@ -23,8 +23,6 @@ import numpy.typing as npt
 
 from minibert._utils.validation import FloatArray
 
-__all__ = ["Payload", "as_read", "mille", "three_digits"]
-
 _NOT_A_NUMBER, _ZERO = 65535, 65534
 # Larger numbers are not kept in float16.
 _LARGEST_DIGITS = 900.0

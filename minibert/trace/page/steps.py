@@ -10,18 +10,6 @@ from typing import NamedTuple
 from minibert._utils.validation import FloatArray
 from minibert.trace.names import EMBEDDINGS, LAYER, POOLER, Entry
 
-__all__ = [
-    "ACTIVATION_WORDS",
-    "PARTS",
-    "SourceLine",
-    "Step",
-    "VectorStep",
-    "activation_words",
-    "source_line",
-    "source_lines",
-    "steps",
-]
-
 
 class SourceLine(NamedTuple):
     """One line of code: its file, the line's number, and its text without indent.
