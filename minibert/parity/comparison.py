@@ -165,7 +165,7 @@ class _Comparison:
         found = self._found = placement.found
         if not found and not findings:
             more = len(self._notes) - 1
-            same = f" So it is with {counted(more, 'more name')}." if more > 0 else ""
+            same = f" The same is true of {counted(more, 'other name')}." if more > 0 else ""
             raise NothingComparedError(f"Nothing can be compared. {self._notes[0]}{same}")
         units = self._errors.units([one.name for one in found])
         rows, moved = find_moved(
@@ -256,7 +256,7 @@ class _Comparison:
                 if other != row.name and self._errors.rms(true[row.name], true[other]) <= allowed:
                     near.append((row.given, other))
         if near:
-            more = f" So it is with {counted(len(near) - 1, 'more pair')}." if len(near) > 1 else ""
+            more = f" The same is true of {counted(len(near) - 1, 'other pair')}." if len(near) > 1 else ""
             yield (
                 f"The dump cannot tell {near[0][0]} from {near[0][1]}: the true values are nearer to each other than "
                 f"the errors that {budget if in_units else verdict} allows. Names that are off by one layer are called "

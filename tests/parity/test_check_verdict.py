@@ -131,7 +131,7 @@ def test_a_name_that_was_not_compared_is_in_the_headline(case: Case, cut: Any, s
         assert (len(report.names), report.misfits) == (len(dump) - 1, [name])
         assert str(report).splitlines()[0].endswith(f"; NOT COMPARED, because of the shape: {name}")
         assert said in str(report)
-    with pytest.raises(parity.NothingComparedError, match="So it is with 1 more name"):
+    with pytest.raises(parity.NothingComparedError, match="The same is true of 1 other name"):
         parity.check(model, {name: dump[name][cut] for name in ("hidden_states.0", "hidden_states.2")}, inputs)
 
 

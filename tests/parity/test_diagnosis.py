@@ -233,7 +233,7 @@ def test_several_mistakes_at_once_are_tried_for_three_names_only(
     unknown = {name for finding in found for name in finding.names}
     assert set(names) <= unknown
     assert len(tried) == 3
-    untried = [finding for finding in found if "Several mistakes at once were not tried for" in finding.text]
+    untried = [finding for finding in found if "Combinations of mistakes were not tried for" in finding.text]
     assert untried
     assert not any(name in finding.text.split("not tried for")[1] for finding in untried for name in tried)
 

@@ -246,7 +246,7 @@ def unknown(
     if alone:
         text = (
             f"{first} is wrong, and no single known mistake explains it{shown}. This dump cannot tell where it begins: "
-            "there is no name before it. Several mistakes at once were not tried."
+            "there is no name before it. Combinations of mistakes were not tried."
         )
         remedy = f"{_OTHER_MODEL} {_DUMP_STATES}" if far else _DUMP_STATES
         if some_rows:
@@ -257,7 +257,7 @@ def unknown(
     text = f"{first}{like}: wrong, though what goes in is right; {where}, with no known cause{shown}"
     if untried:
         more = f" and {len(untried) - 1} more" if len(untried) > 1 else ""
-        text += f". Several mistakes at once were not tried for {untried[0]}{more}"
+        text += f". Combinations of mistakes were not tried for {untried[0]}{more}"
     remedy = "Compare the weights of this module with the checkpoint, then its formula with minibert/bert/reference.py"
     remedy += f": {_FORMULAS[symbol_of(first)]}." if symbol_of(first) in _FORMULAS else "."
     if len(segment) > 1:
