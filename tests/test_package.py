@@ -275,6 +275,10 @@ def test_the_package_gives_its_names_and_no_others() -> None:
         minibert.Trainer  # noqa: B018
     with pytest.raises(ImportError, match="minibert has no Trainer"):
         from minibert import Trainer  # noqa: F401
+    with pytest.raises(ImportError, match="use SentenceTransformer"):
+        from minibert import TextEmbedding  # noqa: F401
+    with pytest.raises(AttributeError, match="nearest names are pipeline"):
+        minibert.Pipeline  # noqa: B018
 
 
 def test_types_are_shipped_and_the_version_is_the_one_of_pyproject() -> None:

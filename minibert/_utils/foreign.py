@@ -126,7 +126,7 @@ def missing_names(module: str, own: Collection[str]) -> Callable[[str], NoReturn
 
         nearest = difflib.get_close_matches(name, own, 3, 0.5)
         has = f"the nearest names are {', '.join(nearest)}" if nearest else f"it has {', '.join(own)}"
-        raise AttributeError(f"module {module!r} has no attribute {name!r}; {has}.")
+        raise AttributeError(f"module {module!r} has no attribute {name!r}; {has}")
 
     return refuse
 
